@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -34,7 +34,9 @@ def error_to_message(error: BaseException, most_bytes: int = 2**20) -> Message:
     return {name: _to_bytes(text, most_bytes) for name, text in parts.items()}
 
 
-def error_from_message(message: Mapping[str, torch.Tensor], *, own_types: bool = False) -> Exception:
+def error_from_message(
+    message: Mapping[str, torch.Tensor], *, own_types: bool = False, kept: Sequence[type[Exception]] = ()
+) -> Exception:
     """Return the error that `error_to_message` wrote, with the traceback of the sender as its cause.
 
     A built-in type is kept; any other type becomes RemoteError. Nothing is unpickled.
@@ -42,6 +44,7 @@ def error_from_message(message: Mapping[str, torch.Tensor], *, own_types: bool =
     Args:
         own_types: the sender runs this program, so an error type of any module that is imported here is kept too. The
             error is made from its text.
+        kept: types that are kept too.
     """
     kind, module, text, trace, pid = (
         _to_text(message.get(name)) for name in ("type", "module", "text", "traceback", "pid")
@@ -50,7 +53,8 @@ def error_from_message(message: Mapping[str, torch.Tensor], *, own_types: bool =
     # A spawned process calls the main module __mp_main__.
     module = "__main__" if module == "__mp_main__" else module
     place = sys.modules.get(module) if own_types else builtins
-    known = getattr(place, kind, None)
+    named = [each for each in kept if (each.__module__, each.__name__) == (module, kind)]
+    known = named[0] if named else getattr(place, kind, None)
     if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, (StopIteration, Warning)):
         # The constructor may need other arguments than one text, or raise what is no Exception, such as SystemExit.
         with contextlib.suppress(BaseException):

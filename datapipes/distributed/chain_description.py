@@ -261,7 +261,7 @@ def build_chain(
         graph=_by_name("graph", graph, Graph),
         items=_by_name("items", {} if items is None else items, (ItemSet, HeteroItemSet)),
         features=_by_name("features", {} if features is None else features, FeatureStore),
-        tensors=description.tensors,
+        tensors={name: each.clone() for name, each in description.tensors.items()},  # they view what was received
     )
     chain = from_json(DescribedChain, f"{_BUILD}: the description", description.header)
     allowed = {**_STAGES, **{functional_name(each): each for each in stages}}
@@ -344,7 +344,7 @@ class _Offers:
             case {"dict": values, **others} if not others:
                 return _dict_of(where, all_of(values))
             case {"tensor": str(name), **others} if not others:
-                return _offered(where, "tensor", self.tensors, name).clone()
+                return _offered(where, "tensor", self.tensors, name)
             case {"graph": name, **others} if not others:
                 return _offered(where, "graph", self.graph, name)
             case {"items": str(name), **others} if not others:

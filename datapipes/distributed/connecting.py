@@ -19,6 +19,8 @@ from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.native_book import open_book, partition_id_of
 from datapipes.partition.native.part import Part
 
+_PROBE_S = 1.0  # for learning whether a server is there
+
 
 class Security(NamedTuple):
     """How servers are spoken to; the arguments of connect."""
@@ -69,7 +71,8 @@ def connect_servers(where: str, namebook: Any, security: Security) -> FlightPeer
     if not addresses:
         raise ValueError(f"{where}: the namebook is empty. Name the address of each server.")
     refuse_all_plain(where, addresses, security)
-    rank, address = next(iter(addresses.items()))
+    heard = (each for each in addresses.items() if len(addresses) > 1 and each[1].is_heard(_PROBE_S))
+    rank, address = next(heard, next(iter(addresses.items())))
     facts = ask_facts(where, rank, address, tls=security.tls, deadline=security.deadline, by_rank=True)
     if is_published(namebook):
         addresses = addresses_in(where, namebook, range(facts.num_parts), security.deadline)

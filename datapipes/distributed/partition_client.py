@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import check_index_tensor, check_int
+from datapipes.base.log import logger
 from datapipes.base.rng import check_epoch
 from datapipes.base.types import type_in
 from datapipes.chain.stage import Stage
@@ -173,20 +174,42 @@ class PartitionClient:
             chain: its last stage, or what `describe_chain` returned.
             worker_key: a name by which clients agree on one chain: the server refuses another chain under it.
             num_workers: processes that make the minibatches; 0 makes them in threads of the server. The server has a
-                bound of its own.
+                bound of its own; a producer that is there already keeps those that it has. The log says so.
         Raises:
             ValueError, TypeError, LookupError: The chain cannot be described, or the server cannot build it, or
                 `worker_key` is that of another chain; the message has the server's reason.
             ServerUnavailable: There was no answer within the deadline.
         """
         description = describe_chain(chain) if isinstance(chain, Stage) else chain
+        if not isinstance(description, Message):
+            raise TypeError(
+                f"{_CREATE}: chain must be a Stage, or what describe_chain returns, got {type(chain).__name__}. Pass "
+                "the last stage."
+            )
         workers = check_int(_CREATE, "num_workers", num_workers, 0)
         if worker_key is not None and (not isinstance(worker_key, str) or len(worker_key) > MOST_KEY):
             raise TypeError(f"{_CREATE}: worker_key must be a text of up to {MOST_KEY} characters, or None.")
         create = partial(self._created_by, server_rank, description, worker_key, workers)
         created = self._peers.asked(server_rank, create).result()
+        if created.num_workers != workers:
+            logger.warning(
+                "%s: producer %d of %s has %d worker processes, asked was for %d: the server has a bound, or it was "
+                "there already",
+                *(_CREATE, created.producer, self._peers.where(server_rank), created.num_workers, workers),
+            )
         self._known[server_rank, created.producer] = _Known(created, description, worker_key, workers)
         return created.producer
+
+    def described(self, server_rank: int, producer_id: int) -> Message | None:
+        """Return the chain that this client has created a producer from; None if it has not."""
+        known = self._known.get((server_rank, producer_id))
+        return None if known is None else known.chain
+
+    def know_on(self, server_ranks: Sequence[int], producer_id: int) -> None:
+        """Let `minibatch` create a producer on other servers too, when they are first asked and do not have it."""
+        for known in [each for (_, number), each in self._known.items() if number == producer_id][:1]:
+            for rank in server_ranks:
+                self._known.setdefault((rank, producer_id), known)
 
     def num_batches(self, server_rank: int, producer_id: int) -> int:
         """Return how many minibatches an epoch of a producer has; UnknownProducer if this client has no claim on it."""

@@ -22,6 +22,7 @@ from datapipes.minibatch import MiniBatch
 __all__ = ["RemoteReceivingChannel"]
 
 _NAME = "RemoteReceivingChannel"
+SILENT_S = 60.0  # that a server is left out which gave no answer, where there are others
 
 
 class RemoteReceivingChannel(ChannelBase):
@@ -34,11 +35,11 @@ class RemoteReceivingChannel(ChannelBase):
     The first `recv` begins an epoch; its end, as EndOfEpoch, is followed by the next one.
 
     Args:
-        server_rank: the server, or a list of servers that have the producer: they take turns, and one that gives no
-            answer is replaced by the others until the next epoch.
+        server_rank: the server, or a list of servers: they take turns, and one that gives no answer is left out for a
+            minute. On those where this client has not created the producer it is created.
         producer_id: what `create_producer` returned; for several servers also a list of these, all the same number.
         num_expected: messages after which an epoch ends for this client, if it has not ended before.
-        prefetch_size: minibatches that are asked for ahead, of each server.
+        prefetch_size: minibatches that are asked for ahead, of each server; with `in_order` as many are held at most.
         client: a PartitionClient that has created the producer; by default the one that `connect` made last.
         in_order: whether messages come by index; else as they arrive.
         rank, world_size: the number of this client, and how many there are.
@@ -70,6 +71,7 @@ class RemoteReceivingChannel(ChannelBase):
         self.num_batches = self.client.num_batches(self.server_ranks[0], self.producer_id)
         self.num_steps = len(range(self.rank, self.num_batches, self.world_size))
         self._using = threading.RLock()
+        self._silent: dict[int, float] = {}  # {server that gave no answer: until when it is left out}
         self._is_closed, self._epoch, self._has_begun = False, 0, False
         self._run = _Run(0)
 
@@ -144,18 +146,34 @@ class RemoteReceivingChannel(ChannelBase):
         """Ask for the next minibatches, as many as each server may have."""
         run = self._run
         while run.again or run.next_step < self.num_steps:
-            counts = {rank: 0 for rank in self.server_ranks if rank not in run.silent}
-            for asked in run.asked.values():
-                counts[asked] = counts.get(asked, 0) + 1
-            server = min(counts, key=lambda rank: counts[rank])
-            if counts[server] >= self.prefetch_size or server in run.silent:
+            asked = [*run.asked.values()]
+            server = min(self.answering(), key=asked.count)
+            step = run.again[0] if run.again else run.next_step
+            most = run.next_delivered + self.prefetch_size * len(self.server_ranks)
+            if asked.count(server) >= self.prefetch_size or (self.in_order and step >= most):
                 return
-            step = run.again.pop(0) if run.again else run.next_step
-            run.next_step = max(run.next_step, step + 1)
-            run.asked[step] = server
             index = self.rank + step * self.world_size
             future = self.client.minibatch(server, self.producer_id, run.epoch, index)
+            if run.again:
+                run.again.pop(0)
+            run.next_step = max(run.next_step, step + 1)
+            run.asked[step] = server
             future.add_done_callback(run.taking(step))
+
+    def answering(self) -> list[int]:
+        """Return the servers to be asked: all but those that gave no answer lately, or all if none did."""
+        now = time.monotonic()
+        return [rank for rank in self.server_ranks if self._silent.get(rank, 0.0) <= now] or [*self.server_ranks]
+
+    def falls_silent(self, server: int, error: ServerUnavailable) -> bool:
+        """Note that a server gave no answer; return whether others are left. If not, all are asked again next time."""
+        if server not in self._silent:
+            logger.warning("%s: it is left out for %g s, and others make its share: %s", _NAME, SILENT_S, error)
+        self._silent[server] = time.monotonic() + SILENT_S
+        if len(self._silent.keys() & {*self.server_ranks}) < len(self.server_ranks):
+            return True
+        self._silent.clear()
+        return False
 
     def _take(self, ends: float | None) -> None:
         """Take one answer."""
@@ -171,10 +189,7 @@ class RemoteReceivingChannel(ChannelBase):
             run.made[step] = error or future.result()
             return
         run.again = sorted([*run.again, step])
-        if server not in run.silent:
-            run.silent.append(server)
-            logger.warning("%s: %s", _NAME, error)
-        if len(run.silent) == len(self.server_ranks):
+        if not self.falls_silent(server, error):
             run.ask_anew()
             raise error
 
@@ -194,7 +209,6 @@ class _Run:
         asked: {step: the server that has it}.
         again: steps to ask for again, ascending.
         made: {step: what it became}.
-        silent: servers that gave no answer.
     """
 
     def __init__(self, epoch: int) -> None:
@@ -202,7 +216,6 @@ class _Run:
         self.asked: dict[int, int] = {}
         self.again: list[int] = []
         self.made: dict[int, MiniBatch | BaseException | None] = {}
-        self.silent: list[int] = []
         self.arrived: queue.SimpleQueue[tuple[int, Future[MiniBatch | None]]] = queue.SimpleQueue()
 
     def taking(self, step: int) -> Any:
@@ -211,9 +224,9 @@ class _Run:
         return lambda future: arrived.put((step, future))
 
     def ask_anew(self) -> None:
-        """Forget what was asked for, and which servers did not answer: all of it is asked for again."""
+        """Forget what was asked for: all of it is asked for again."""
         self.again = sorted([*self.again, *self.asked])
-        self.asked, self.silent, self.arrived = {}, [], queue.SimpleQueue()
+        self.asked, self.arrived = {}, queue.SimpleQueue()
 
     def waits(self) -> bool:
         """Return whether an answer is still to come."""
@@ -252,6 +265,7 @@ def _servers(client: PartitionClient, ranks: Any, ids: Any) -> tuple[tuple[int, 
             f"{_NAME}: the servers {many} have the producers {numbers}; a chain has one number on all servers of the "
             "same data, so these have other data, or other chains. Serve the same folder on all of them."
         )
+    client.know_on(many, numbers[0])
     return tuple(many), numbers[0]
 
 

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import os
+import json
 import queue
-import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any
 
 from datapipes.base.array_digest import Hashed
 from datapipes.base.errors import ServerUnavailable
-from datapipes.base.log import logger
 from datapipes.base.outcome import as_error
 from datapipes.base.rng import RngKey
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.stage import SeedStage, Stage, StreamStage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.chain.stage_graph import StageGraph
+from datapipes.chain.state import differences
+from datapipes.distributed.chain_description import describe_chain
 from datapipes.distributed.remote_receiving_channel import RemoteReceivingChannel
+from datapipes.distributed.wire.arrow_message import Message
 from datapipes.loader.workers.dispatcher import Dispatcher
 from datapipes.loader.workers.pool import Death, Outcome, Pool, Task
 from datapipes.minibatch import MiniBatch
+from datapipes.seeds.item_sampler import ItemSampler
 
 __all__ = ["RemoteSource"]
 
@@ -55,26 +57,37 @@ class RemoteSource(StreamStage):
                 f"{_NAME}: channel must be a RemoteReceivingChannel, got {type(channel).__name__}. Make one of the "
                 "producer."
             )
-        graph: StageGraph[Stage] = StageGraph(pipe)
-        seeds = graph.seed_stage
-        if seeds.num_batches != channel.num_batches:
+        if channel.num_expected is not None:
             raise ValueError(
-                f"{_NAME}: the chain has {seeds.num_batches} minibatches in an epoch, the producer of {channel!r} has "
-                f"{channel.num_batches}. Pass the chain that it was created from."
+                f"{_NAME}: the channel has num_expected={channel.num_expected}, but an epoch here has all minibatches. "
+                "Leave it out."
             )
+        graph: StageGraph[Stage] = StageGraph(pipe)
+        if isinstance(graph.seed_stage, ItemSampler):  # else it is a copy, over what a loader or this class put there
+            self._refuse_other(pipe, channel)
         if channel.world_size > 1 and not graph.find(_OfRank):
             graph = graph.replace_each(SeedStage, lambda old: _OfRank(old, channel))  # type: ignore[type-abstract]
         super().__init__(graph.root)
         self._arguments = (graph.root, channel), {}
         self.channel = channel
-        self._pool: _Servers | None = None
+
+    @staticmethod
+    def _refuse_other(pipe: Stage, channel: RemoteReceivingChannel) -> None:
+        described = channel.client.described(channel.server_ranks[0], channel.producer_id)
+        found = [] if described is None else _differences(described, pipe)
+        count = StageGraph(pipe).seed_stage.num_batches
+        if not found and count != channel.num_batches:
+            found = [f"it has {channel.num_batches} minibatches in an epoch and here it has {count}"]
+        if found:
+            raise ValueError(
+                f"{_NAME}: the chain of {channel!r} is another one: {'; '.join(found)}. Pass the chain that it was "
+                "created from."
+            )
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
-        if self._pool is None or self._pool.process != os.getpid():
-            self._pool = _Servers(self.channel)
         seeds: Any = StageGraph(self.source).seed_stage
         return Dispatcher(
-            self._pool,
+            _Servers(self.channel),  # of this epoch alone: another reader may still be at its own
             context,
             seeds,
             f"waiting for {context.calls.numbering.label(self.source)}",
@@ -152,29 +165,25 @@ class _Servers(Pool):
 
     def __init__(self, channel: RemoteReceivingChannel) -> None:
         self.num_workers, self.tasks_each = len(channel.server_ranks), channel.prefetch_size
-        self.process = os.getpid()
         self._channel, self._generation = channel, 0
         self._done: queue.SimpleQueue[tuple[int, Task, Future[MiniBatch | None]]] = queue.SimpleQueue()
         self._asked: dict[Task, tuple[int, float]] = {}  # {task: (the server that was asked, when)}
-        self._silent: dict[int, ServerUnavailable] = {}  # {server: how it failed}
 
     def start(self) -> None:
         """Do nothing: servers run already."""
 
     def begin(self) -> int:
-        self._generation = secrets.randbits(62)  # another reader of the same pool is stale
-        self._asked, self._silent = {}, {}
+        self._generation += 1
+        self._asked = {}
         return self._generation
 
     def give(self, worker: int, task: Task) -> None:
-        ranks, done = self._channel.server_ranks, self._done
-        server = ranks[worker]
-        others = [rank for rank in ranks if rank not in self._silent]
-        if server in self._silent and others:
+        server, done, answering = self._channel.server_ranks[worker], self._done, self._channel.answering()
+        if server not in answering:
             asked = [each for each, _ in self._asked.values()]
-            server = min(others, key=asked.count)
-        self._asked[task] = server, time.monotonic()
+            server = min(answering, key=asked.count)
         future = self._channel.client.minibatch(server, self._channel.producer_id, task.epoch, task.index)
+        self._asked[task] = server, time.monotonic()
         future.add_done_callback(lambda answer: done.put((worker, task, answer)))
 
     def receive(self, timeout: float) -> Outcome | Death | None:
@@ -194,13 +203,9 @@ class _Servers(Pool):
         error = answer.exception()
         if error is None:
             return Outcome(worker, task, answer.result())
-        if isinstance(error, ServerUnavailable):
-            if server not in self._silent:
-                logger.warning("%s: %s", _NAME, error)
-                self._silent[server] = error
-            if len(self._silent) < self.num_workers:
-                self.give(worker, task)
-                return None
+        if isinstance(error, ServerUnavailable) and self._channel.falls_silent(server, error):
+            self.give(worker, task)
+            return None
         return Outcome(worker, task, error=as_error(error))
 
     def replace(self, worker: int) -> None:
@@ -214,3 +219,27 @@ class _Servers(Pool):
 
     def close(self) -> None:
         """Do nothing: what was asked for ends by itself, and the servers stay."""
+
+
+def _differences(described: Message, pipe: Stage) -> list[str]:
+    """Return what a chain does otherwise than a described one, a text for each; where objects have names is no matter.
+
+    Raises:
+        TypeError, ValueError: The chain has a stage that cannot be described.
+    """
+    here = describe_chain(pipe)
+    found = differences(described.header["fingerprint"], here.header["fingerprint"], "here it is")
+    one, other = (
+        [f"{stage['stage']}({_plain_arguments(stage)})" for stage in header["stages"]]
+        for header in (described.header, here.header)
+    )
+    return found or ([] if one == other else [f"it was {' '.join(one)} and here it is {' '.join(other)}"])
+
+
+def _plain_arguments(stage: Mapping[str, Any]) -> str:
+    shown_ = {name: value for name, value in stage["arguments"].items() if not _is_object(value)}
+    return ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(shown_.items()))
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict) and not value.keys() <= {"tuple", "dict"}

@@ -204,6 +204,34 @@ def test_a_timeout_loses_nothing(channel, monkeypatch):
     assert received(channel) == of_epochs(1)[0]
 
 
+def test_in_order_no_more_are_held_than_are_asked_for_ahead(client, monkeypatch):
+    """While the first minibatch is late."""
+    pipe = dp.ItemSampler(dp.ItemSet(40), 1).sample_neighbor(small_graph(), [1])
+    channel = RemoteReceivingChannel(3, client.create_producer(3, pipe), client=client, prefetch_size=3)
+    minibatch, first, asked = client.minibatch, partition_client.Future(), []
+
+    def late(server, producer, epoch, index):
+        asked.append(index)
+        return minibatch(server, producer, epoch, index) if index > 0 else first
+
+    monkeypatch.setattr(client, "minibatch", late)
+    with pytest.raises(dp.QueueTimeoutError):
+        channel.recv(timeout=0.5)
+    assert asked == [0, 1, 2]
+    first.set_result(minibatch(3, channel.producer_id, 0, 0).result(BOUND_S))
+    assert len(received(channel)) == 40
+
+
+def test_a_request_that_cannot_be_made_is_not_waited_for(client, channel, monkeypatch):
+    minibatch = client.minibatch
+    monkeypatch.setattr(client, "minibatch", lambda *_: pytest.fail("no thread is left"))
+    for _ in range(2):
+        with pytest.raises(pytest.fail.Exception, match="no thread is left"):
+            channel.recv()
+    monkeypatch.setattr(client, "minibatch", minibatch)
+    assert received(channel) == of_epochs(1)[0]
+
+
 def test_it_only_receives_and_may_be_closed(channel):
     with pytest.raises(TypeError, match="it only receives"):
         channel.send({"seeds": torch.arange(3)})

@@ -10,7 +10,7 @@ import torch
 from amounts import amount
 from described_chains import CHAINS
 from partitions import source_of
-from pipelines import digests, fetched, items, sampled, small_graph, small_store
+from pipelines import BOUND_S, digests, fetched, items, sampled, small_graph, small_store
 from proxy import Proxy
 from warm_servers import WarmServer
 
@@ -199,5 +199,36 @@ def test_wrong_arguments_are_refused():
     with remote(sampled(), small_graph()) as (source, _):
         with pytest.raises(TypeError, match="channel must be a RemoteReceivingChannel, got int"):
             RemoteSource(sampled(), 5)
-        with pytest.raises(ValueError, match=r"the chain has 3 minibatches in an epoch, the producer of .* has 6"):
-            RemoteSource(items(batch_size=8).sample_neighbor(small_graph(), [1]), source.channel)
+        for pipe, match in (
+            (sampled(items(batch_size=8)), "batch_size was 4 and here it is 8"),
+            (sampled(items(seed=6)), r"it was item_sampler\(.*seed=5.* and here it is item_sampler\(.*seed=6"),
+            (fetched(), "here it is .*fetch_feature"),
+            (sampled().copy_to("cpu"), "the stage copy_to copies to the device"),
+            (source, "the stage remote_source carries minibatches on"),
+        ):
+            with pytest.raises(ValueError, match=match):
+                RemoteSource(pipe, source.channel)
+        producer = source.channel.producer_id
+        short = RemoteReceivingChannel(0, producer, 3, client=source.channel.client)
+        with pytest.raises(ValueError, match="the channel has num_expected=3"):
+            RemoteSource(sampled(), short)
+
+
+def test_two_loaders_over_one_source_do_not_disturb_each_other():
+    expected = digests(sampled())
+    with remote(sampled(), small_graph()) as (source, _):
+        one, two = dp.DataLoader(source, timeout=BOUND_S), dp.DataLoader(source, timeout=BOUND_S)
+        stream = iter(one)
+        found = [next(stream).digest()]
+        assert digests(two) == expected
+        assert found + [each.digest() for each in stream] == expected
+
+
+def test_the_producer_is_created_on_servers_that_lack_it():
+    with remote(sampled(), small_graph(), 3) as (source, servers):
+        client = source.channel.client
+        for rank in (1, 2):
+            client.destroy_producer(rank, source.channel.producer_id)
+        channel = RemoteReceivingChannel([0, 1, 2], source.channel.producer_id, client=client)
+        assert digests(RemoteSource(sampled(), channel)) == digests(sampled())
+        assert [len(server.statistics()["producers"]) for server in servers] == [1, 1, 1]

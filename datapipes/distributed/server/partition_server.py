@@ -43,7 +43,7 @@ __all__ = ["PartitionServer"]
 
 _WHERE = "PartitionServer"
 _AUTO = "auto"
-_DEADLINE_S = 30.0  # of what chains ask the servers of other parts
+_DEADLINE_S = 8.0  # of what chains ask the servers of other parts; less than a client waits for an answer
 
 
 class PartitionServer:

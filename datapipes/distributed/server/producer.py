@@ -5,13 +5,14 @@ that are kept for who asks again.
 from __future__ import annotations
 
 import collections
+import contextlib
 import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import TimeoutError as NoAnswer  # the builtin one only since Python 3.11
-from typing import Protocol
+from typing import Any, Protocol
 
 from datapipes.base.clock import StageClock
 from datapipes.base.errors import PeerDied
@@ -24,14 +25,17 @@ from datapipes.chain.stage import Stage
 from datapipes.chain.stage_base import SeedBase, StageBase
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.distributed.wire.arrow_message import Message
+from datapipes.distributed.wire.refusals import Unavailable, UnknownProducer
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.workers.pool import Death, Outcome, Task
 from datapipes.loader.workers.process_pool import ProcessPool
 from datapipes.minibatch import MiniBatch
 from datapipes.processes.sharing import pack
 from datapipes.processes.start import context_of
+from datapipes.sampling.negative_sampler import NegativeSampler
 
 Key = tuple[int, int, int]  # producer, epoch, index
+BYTES_PER_SEED = 8
 LOOK_S = 0.1  # between two looks whether the worker lives
 
 
@@ -82,6 +86,7 @@ class InProcesses:
         self._packed = pack((chain, None))  # once, so that all processes map the same memory
         self._idle: queue.SimpleQueue[ProcessPool | None] = queue.SimpleQueue()  # None stands for one to be started
         self._pools: dict[int, ProcessPool] = {}  # by id
+        self._changing, self._is_closed = threading.Lock(), False  # held while processes start or end
         for _ in range(num_workers):
             self._idle.put(None)
 
@@ -96,6 +101,10 @@ class InProcesses:
             if pool is None or pool.is_closed:
                 pool = self._started()
             outcome = _outcome(pool, epoch, index, most_s, self._options.max_restarts)
+        except Exception as error:
+            if self._is_closed:
+                raise _gone() from error
+            raise
         finally:
             self._idle.put(pool)
         if outcome.error is not None:
@@ -105,15 +114,24 @@ class InProcesses:
         return outcome.minibatch
 
     def _started(self) -> ProcessPool:
-        pool = ProcessPool(self._chain, secrets.randbits(62), self._packed, self._options, self._context, pin=False)
-        self._pools = {key: each for key, each in self._pools.items() if not each.is_closed} | {id(pool): pool}
-        pool.start()
-        return pool
+        with self._changing:
+            if self._is_closed:
+                raise _gone()
+            pool = ProcessPool(self._chain, secrets.randbits(62), self._packed, self._options, self._context, pin=False)
+            self._pools = {key: each for key, each in self._pools.items() if not each.is_closed} | {id(pool): pool}
+            pool.start()
+            return pool
 
     def close(self) -> None:
-        """End the processes, within a bounded time."""
-        for pool in self._pools.values():
-            pool.close()
+        """End the processes, within a bounded time; none is started afterwards."""
+        with self._changing:
+            self._is_closed = True
+            for pool in self._pools.values():
+                pool.close()
+
+
+def _gone() -> UnknownProducer:
+    return UnknownProducer("the producer has ended: nobody has a claim on it any more. Create it again.")
 
 
 def _outcome(pool: ProcessPool, epoch: int, index: int, most_s: float, max_restarts: int) -> Outcome:
@@ -168,29 +186,32 @@ class KeptAnswers:
         self._answers: collections.OrderedDict[Key, Message] = collections.OrderedDict()
         self._making: dict[Key, threading.Event] = {}
 
-    def once(self, key: Key, make: Callable[[], tuple[Message, bool]], most_s: float) -> Message:
-        """Return the answer of a key: the one that is kept, or what `make` returns, with whether to keep it.
+    @contextlib.contextmanager
+    def turn(self, key: Key, is_cancelled: Callable[[], bool]) -> Iterator[Message | None]:
+        """Give the answer that is kept, or None to the one who is to make it; others wait here until that has ended.
 
-        Who comes while another makes it waits, up to `most_s` at a time.
+        Raises:
+            Unavailable: The client has given up waiting.
         """
         while True:
             with self._changing:
                 if key in self._answers:
                     self._answers.move_to_end(key)
-                    return self._answers[key]
+                    found: Message | None = self._answers[key]
+                    break
                 under_way = self._making.get(key)
                 if under_way is None:
-                    self._making[key] = threading.Event()
+                    found, self._making[key] = None, threading.Event()
                     break
-            under_way.wait(most_s)
+            if is_cancelled():
+                raise Unavailable("the client has given up.")
+            under_way.wait(LOOK_S)
         try:
-            answer, is_kept = make()
-            if is_kept:
-                self._keep(key, answer)
-            return answer
+            yield found
         finally:
-            with self._changing:
-                self._making.pop(key).set()
+            if found is None:
+                with self._changing:
+                    self._making.pop(key).set()
 
     def forget(self, number: int | None = None) -> None:
         """Drop the answers of a producer, by default all."""
@@ -198,7 +219,8 @@ class KeptAnswers:
             for key in [key for key in self._answers if number in (None, key[0])]:
                 self._num_bytes -= self._answers.pop(key).num_bytes
 
-    def _keep(self, key: Key, answer: Message) -> None:
+    def keep(self, key: Key, answer: Message) -> None:
+        """Keep an answer, if there is room, in the place of the oldest ones."""
         with self._changing:
             if key not in self._answers:
                 self._answers[key] = answer
@@ -213,6 +235,19 @@ class KeptAnswers:
 def bytes_of(minibatch: MiniBatch) -> int:
     """Return the bytes of all tensors."""
     return sum(each.numel() * each.element_size() for each in minibatch.to_message().values())
+
+
+def refuse_many_seeds(where: str, graph: StageGraph[Stage], most_bytes: int) -> None:
+    """Raise ValueError if the seeds of a minibatch alone, with their negatives, have too many bytes."""
+    seeds: Any = graph.seed_stage
+    count = min(seeds.batch_size, len(seeds.item_set))
+    for stage in graph.find(NegativeSampler):
+        count = int(count * (1 + stage.negative_ratio)) + 1
+    if count * BYTES_PER_SEED > most_bytes:
+        raise ValueError(
+            f"{where}: a minibatch has {count} seeds, negatives counted too, of {BYTES_PER_SEED} bytes or more; at "
+            f"most {most_bytes} bytes are sent at once. Lower batch_size or negative_ratio."
+        )
 
 
 def _refuse_large(minibatch: MiniBatch, most: int) -> None:

@@ -25,7 +25,14 @@ from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.distributed.chain_description import build_chain
 from datapipes.distributed.server.admission import HOSTS_SHARE, Admission, Hold, host_of
-from datapipes.distributed.server.producer import InProcesses, InThreads, KeptAnswers, Maker, bytes_of
+from datapipes.distributed.server.producer import (
+    InProcesses,
+    InThreads,
+    KeptAnswers,
+    Maker,
+    bytes_of,
+    refuse_many_seeds,
+)
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.chain_codec import (
     ClaimRequest,
@@ -40,7 +47,7 @@ from datapipes.distributed.wire.chain_codec import (
     request_from_message,
 )
 from datapipes.distributed.wire.envelope import answer_header
-from datapipes.distributed.wire.refusals import BadRequest, UnknownProducer
+from datapipes.distributed.wire.refusals import BadRequest, Unavailable, UnknownProducer
 from datapipes.features.feature_fetcher import FeatureFetcher
 from datapipes.features.feature_store import FeatureStore
 from datapipes.graph.graph import Graph
@@ -151,17 +158,20 @@ class Producers:
                 if known is None:
                     self._refuse_many(request, message.num_bytes, host_of(peer))
             made = None if known is not None else self._made(number, request, message, host_of(peer))
-            with self._changing:
-                if made is not None and number not in self._producers:
-                    self._producers[number], made = made, None
-                producer = self._producers.get(number)
-                if producer is not None:
+            try:
+                with self._changing:  # others may have come and gone meanwhile
+                    producer = self._producers.get(number) or made
+                    if producer is None:
+                        raise Unavailable(f"{self._where}: the producer {number} has just ended. Create it again.")
                     self._refuse_other_key(request, number)
+                    if producer is made:
+                        self._refuse_many(request, message.num_bytes, host_of(peer))
                     self._claim(producer, request)
-            if made is not None:
-                self._end([made])  # another request has made it meanwhile
-            if producer is None:  # it ended between the two looks
-                raise BadRequest(f"{self._where}: the producer {number} has just ended. Create it again.")
+                    self._producers[number] = producer
+                    made = None if producer is made else made
+            finally:
+                if made is not None:
+                    self._end([made])
             return created_to_message(_created(producer, request.worker_key))
 
         return self._admission.run(peer, 0, work, is_cancelled)
@@ -184,11 +194,11 @@ class Producers:
         largest = producer.largest or FIRST_BYTES
         expected = min(largest + largest // 4, self._most_bytes)
 
-        def work() -> Message:
-            key = (request.producer, request.epoch, request.index)
-            return self._kept.once(key, lambda: self._answer(producer, request), self.limits.making_s)
-
-        return producer.admission.run(peer, expected, work, is_cancelled)
+        key = (request.producer, request.epoch, request.index)
+        with self._kept.turn(key, is_cancelled) as kept:
+            if kept is not None:
+                return producer.admission.run(peer, kept.num_bytes, lambda: kept, is_cancelled)
+            return producer.admission.run(peer, expected, lambda: self._answer(producer, request), is_cancelled)
 
     def destroy(self, message: Message) -> Message:
         """Answer a ClaimRequest; the producer ends if it was the last claim. Without a claim it does nothing."""
@@ -336,6 +346,7 @@ class Producers:
                     f"{self._where}: the feature {hidden[0][2]!r} is not offered; there are "
                     f"{sorted(offers.keys or ())}."
                 )
+        refuse_many_seeds(self._where, graph, self._most_bytes)
         num_workers = min(request.num_workers, self.limits.num_workers)
         maker: Maker = InThreads(chain, self._most_bytes)
         admission = self._admission
@@ -355,15 +366,19 @@ class Producers:
                 each.admission.close(0.0)
             each.maker.close()
 
-    def _answer(self, producer: _Producer, request: MinibatchRequest) -> tuple[Message, bool]:
-        """Return the answer, and whether it is worth keeping: after an error the next try may find more memory."""
+    def _answer(self, producer: _Producer, request: MinibatchRequest) -> Message:
         made = self._made_minibatch(producer, request)
-        return made_to_message(request, made), made.error is None
+        answer = made_to_message(request, made)
+        if made.error is None:  # the next try may find more memory
+            self._kept.keep((request.producer, request.epoch, request.index), answer)
+        return answer
 
     def _made_minibatch(self, producer: _Producer, request: MinibatchRequest) -> Made:
         try:
             with threads_of_kernels(self._num_threads):
                 minibatch = producer.maker.make(request.epoch, request.index, self.limits.making_s)
+        except UnknownProducer:
+            raise
         except BaseException as error:
             return Made(None, as_error(error))
         producer.num_made += 1

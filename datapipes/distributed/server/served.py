@@ -101,6 +101,12 @@ class ChainOffers:
 
     def of(self, has: Served) -> Offers:
         """Return what a server offers that has this."""
+        unknown = sorted({*(self._names or ())} - {name for _, _, name in has.facts.features})
+        if unknown:
+            raise ValueError(
+                f"{self._where}: features has {unknown}, which are no attributes; there are "
+                f"{sorted({name for _, _, name in has.facts.features})}."
+            )
         opened = _Opened(self._where, has, self._names, self._namebook, self._security)
         if self._stores is None:
             found: Callable[[], Any] | None = None if self._names is None else lambda: opened.store

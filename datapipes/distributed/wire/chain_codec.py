@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 from datapipes.base.checks import shown
 from datapipes.base.error_message import error_from_message, error_to_message
+from datapipes.base.errors import PeerDied, ServerUnavailable
 from datapipes.base.records import Count, Form, from_json, plain, to_json, whole
 from datapipes.base.rng import MAX_EPOCH
 from datapipes.distributed.wire.arrow_message import Message
@@ -167,7 +168,7 @@ def made_from_message(where: str, message: Message, request: MinibatchRequest) -
     if told != [request.producer, request.epoch, request.index] or what not in ("minibatch", "dropped", "error"):
         raise BadMessage(f"{where}: the answer is {shown(what)} of {shown(told)}, expected was that of {request}.")
     if what == "error":
-        return Made(None, error_from_message(message.tensors))
+        return Made(None, error_from_message(message.tensors, kept=(PeerDied, ServerUnavailable)))
     if what == "dropped":
         return Made(None)
     try:

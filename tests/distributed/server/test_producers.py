@@ -2,9 +2,11 @@
 
 import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import torch
 from amounts import amount
 from described_chains import CHAINS
 from partitions import source_of
-from pipelines import BOUND_S, digests, fetched, item_set, items, sampled, small_graph, small_store
+from pipelines import BOUND_S, digests, fetched, item_set, items, sampled, small_graph, small_store, wait_until
 from typed_pipelines import typed_fetched, typed_graph, typed_store
 
 import datapipes as dp
@@ -283,7 +285,7 @@ def test_a_chain_that_kills_its_workers_is_charged_alone():
     with served(small_graph(), stages=[KillsItself]) as (_, client):
         kills = client.create_producer(3, KillsItself(sampled()), num_workers=1)
         well = client.create_producer(3, sampled(), num_workers=1)
-        with pytest.raises(dp.RemoteError, match="PeerDied: 4 workers died while they made minibatch 1 of epoch 0"):
+        with pytest.raises(dp.PeerDied, match="4 workers died while they made minibatch 1 of epoch 0"):
             client.minibatch(3, kills, 0, 1).result(BOUND_S)
         assert made(client, kills, 1) == digests(sampled())[:1]
         assert made(client, well, 6) == digests(sampled())
@@ -341,8 +343,10 @@ def test_what_one_client_asks_too_much_is_refused_and_others_go_on():
         with pytest.raises((IndexError, ValueError, MemoryError)):
             client.minibatch(3, producer, 0, 2**59).result(BOUND_S)
         all_of_them = dp.ItemSampler(dp.ItemSet(2**50), 2**49).sample_neighbor(small_graph(), [1])
-        with pytest.raises((IndexError, ValueError, MemoryError, RuntimeError)):
-            client.minibatch(3, client.create_producer(3, all_of_them), 0, 0).result(BOUND_S)
+        pairs = dp.ItemSampler(dp.ItemSet(torch.zeros(64, 2, dtype=torch.int64)), 64)
+        for pipe in (all_of_them, pairs.sample_uniform_negative(small_graph(), 2_000_000)):
+            with pytest.raises(ValueError, match=r"a minibatch has \d+ seeds, negatives counted too"):
+                client.create_producer(3, pipe)
         for seed in range(40):
             pipe = dp.ItemSampler(dp.ItemSet(40), 4, seed=seed).sample_neighbor(small_graph(), [2])
             with contextlib.suppress(BadRequest):
@@ -359,6 +363,59 @@ def nested(depth):
         value = [value]
     described.header["stages"][1]["arguments"]["fanouts"] = value
     return described
+
+
+def test_a_producer_that_ends_while_its_workers_start_leaves_none():
+    with served(small_graph(), max_workers=2) as (server, client):
+        children = {each.pid for each in multiprocessing.active_children()}
+        for seed in range(amount(8, 2)):
+            pipe = dp.ItemSampler(dp.ItemSet(40), 4, seed=seed).sample_neighbor(small_graph(), [2])
+            producer = client.create_producer(3, pipe, num_workers=2)
+            asked = [client.minibatch(3, producer, 0, index) for index in range(4)]
+            client.destroy_producer(3, producer)
+            for answer in asked:
+                assert isinstance(answer.exception(BOUND_S), (UnknownProducer, dp.ServerUnavailable, type(None)))
+        assert server.statistics()["producers"] == []
+    wait_until(lambda: {each.pid for each in multiprocessing.active_children()} <= children)
+
+
+def test_of_two_chains_under_one_key_at_once_one_leaves_nothing():
+    with served(small_graph(), stages=[Slow]) as (server, one), connect({3: server.address}) as two:
+        Slow.both = threading.Barrier(2, timeout=BOUND_S)
+        pipes = [Slow(sampled()), Slow(sampled(frontier="new"))]
+        described = [dp.distributed.describe_chain(pipe) for pipe in pipes]
+        Slow.meets = True
+        try:
+            with ThreadPoolExecutor(2) as threads:
+                asked = [
+                    threads.submit(client.create_producer, 3, each, "train")
+                    for client, each in zip((one, two), described, strict=True)
+                ]
+                errors = [each.exception() for each in asked]
+        finally:
+            Slow.meets = False
+        assert (
+            sorted(map(type, errors), key=str) == [type(None), ValueError]
+            or [*map(type, errors)].count(ValueError) == 1
+        )
+        for client in (one, two):
+            for each in client.list_producers(3):
+                client.destroy_producer(3, each.producer)
+        assert server.statistics()["producers"] == []
+
+
+class Slow(dp.MiniBatchTransformer):
+    """Is built on a server when another one is too."""
+
+    meets = False
+
+    def __init__(self, source):
+        super().__init__(source)
+        if Slow.meets:
+            Slow.both.wait()
+
+    def transform(self, minibatch):
+        return minibatch
 
 
 def test_a_thousand_producers_leave_nothing_behind():

@@ -320,6 +320,8 @@ class PartitionClient:
         """Give up all claims, as far as the servers answer within a second, and end all connections and threads of this
         process; may be called twice. The next request connects again, and for a minibatch creates its producer again.
         """
+        global _default
+        _default = None if _default is self else _default
         with contextlib.suppress(RuntimeError):  # of a forked child, which has none
             asked = [self._peers.asked(rank, self._destroying(rank, number)) for rank, number in self._known]
             wait(asked, _FAREWELL_S)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, NoReturn
 
@@ -90,11 +91,11 @@ class RemoteReceivingChannel(ChannelBase):
         """
         limit = check_timeout(_NAME, timeout)
         ends = None if limit is None else time.monotonic() + limit
-        with self._using:
-            if self._is_closed:
-                raise ChannelClosed(f"{_NAME}: was closed. Make a new one.")
-            self._has_begun = True
+        with self._used(limit):
             while True:
+                if self._is_closed:
+                    raise ChannelClosed(f"{_NAME}: was closed. Make a new one.")
+                self._has_begun = True
                 if self._has_ended():
                     ended = self._epoch
                     self._leave(ended + 1)
@@ -108,6 +109,16 @@ class RemoteReceivingChannel(ChannelBase):
                     return found.to_message()
                 if self._run.waits():
                     self._take(ends)
+
+    @contextlib.contextmanager
+    def _used(self, limit: float | None) -> Iterator[None]:
+        """One thread receives at a time."""
+        if not self._using.acquire(timeout=-1 if limit is None else limit):
+            raise _late()
+        try:
+            yield
+        finally:
+            self._using.release()
 
     def send(self, msg: Message, **_: Any) -> NoReturn:
         """Raise TypeError: minibatches come from servers."""
@@ -124,9 +135,12 @@ class RemoteReceivingChannel(ChannelBase):
             self._leave(following if epoch is None else check_epoch(_NAME, epoch))
 
     def close(self) -> None:
-        """End the channel; the producer stays, see PartitionClient.destroy_producer. May be called twice."""
+        """End the channel; a thread that waits in `recv` gets ChannelClosed. The producer stays, see
+        PartitionClient.destroy_producer. May be called twice.
+        """
+        self._is_closed = True
+        self._run.arrived.put(None)  # wakes who waits
         with self._using:
-            self._is_closed = True
             self._leave(self._epoch)
 
     def __len__(self) -> int:
@@ -179,11 +193,12 @@ class RemoteReceivingChannel(ChannelBase):
         """Take one answer."""
         run = self._run
         try:
-            step, future = run.arrived.get(timeout=None if ends is None else max(ends - time.monotonic(), 0.0))
+            taken = run.arrived.get(timeout=None if ends is None else max(ends - time.monotonic(), 0.0))
         except queue.Empty:
-            raise QueueTimeoutError(
-                f"{_NAME}: no minibatch came within the timeout. Call again to go on waiting, or raise it."
-            ) from None
+            raise _late() from None
+        if taken is None:
+            return
+        step, future = taken
         server, error = run.asked.pop(step), future.exception()
         if not isinstance(error, ServerUnavailable):
             run.made[step] = error or future.result()
@@ -216,7 +231,7 @@ class _Run:
         self.asked: dict[int, int] = {}
         self.again: list[int] = []
         self.made: dict[int, MiniBatch | BaseException | None] = {}
-        self.arrived: queue.SimpleQueue[tuple[int, Future[MiniBatch | None]]] = queue.SimpleQueue()
+        self.arrived: queue.SimpleQueue[tuple[int, Future[MiniBatch | None]] | None] = queue.SimpleQueue()
 
     def taking(self, step: int) -> Any:
         """Return what a future calls that is done; it goes to this run alone."""
@@ -243,6 +258,12 @@ class _Run:
             if found is not None:
                 return found
         return None
+
+
+def _late() -> QueueTimeoutError:
+    return QueueTimeoutError(
+        f"{_NAME}: no minibatch came within the timeout. Call again to go on waiting, or raise it."
+    )
 
 
 def _servers(client: PartitionClient, ranks: Any, ids: Any) -> tuple[tuple[int, ...], int]:

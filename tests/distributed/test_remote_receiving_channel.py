@@ -12,6 +12,7 @@
 import contextlib
 import pickle
 import queue
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -230,6 +231,18 @@ def test_a_request_that_cannot_be_made_is_not_waited_for(client, channel, monkey
             channel.recv()
     monkeypatch.setattr(client, "minibatch", minibatch)
     assert received(channel) == of_epochs(1)[0]
+
+
+def test_close_wakes_who_waits(client, channel, monkeypatch):
+    monkeypatch.setattr(client, "minibatch", lambda *_: partition_client.Future())
+    with ThreadPoolExecutor(2) as threads:
+        waiting = threads.submit(channel.recv)
+        with pytest.raises(dp.QueueTimeoutError):
+            threads.submit(channel.recv, timeout=0.05).result(BOUND_S)
+        assert not waiting.done()
+        channel.close()
+        with pytest.raises(dp.ChannelClosed, match="was closed"):
+            waiting.result(BOUND_S)
 
 
 def test_it_only_receives_and_may_be_closed(channel):

@@ -183,6 +183,16 @@ def test_a_minibatch_is_made_again_by_a_server():
             loader.minibatch(0, 6)
 
 
+@pytest.mark.parametrize("name", ["neighbors", "weights", "layers", "links", "typed", "typed weights"])
+def test_a_trainer_needs_no_whole_graph_either(name):
+    make_graph, chain = CHAINS[name]
+    with PartitionServer(make_graph(), chains=True) as server, connect({0: server.address}) as client:
+        facts_only = client.graph()
+        source = over(client, chain(facts_only), [0])
+        assert digests(source) == digests(chain(make_graph()))
+        facts_only.close()
+
+
 def test_it_is_shown_as_servers():
     with remote(sampled(), small_graph(), 2) as (source, servers):
         text = dp.DataLoader(source.fetch_feature(small_store(), ["feat"])).explain()

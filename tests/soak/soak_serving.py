@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -31,6 +32,7 @@ from server_state import FIRST, GROWTH, settled
 from ticket_fuzz import TOLD, TicketFuzz
 
 import datapipes as dp
+from datapipes.base.log import logger
 from datapipes.distributed import RemoteReceivingChannel, connect
 
 KINDS = ["join", "fuzz"]
@@ -57,6 +59,7 @@ def chain(graph: dp.CSCGraph, seed: int) -> dp.Stage:
 
 def trains(given: Given, rng_seed: int, told: Any) -> None:
     torch.set_num_threads(1)
+    logger.setLevel(logging.ERROR)  # a producer has the workers that it was first asked for
     rng, graph = random.Random(rng_seed), plain_graph()
     while True:
         with connect(given.namebook) as client:

@@ -210,7 +210,7 @@ class PartitionServer:
             connections = Connections()
             made.callback(connections.close)
             chains = None if self._chains is None else (self._chains[0].of(has), self._chains[1])
-            service = Service(has.facts, has.part, self._limits, connections, chains)
+            service = Service(*has, self._limits, connections, chains)
             made.callback(service.close, 0.0)
             if self._asked_metrics is not None:
                 self._metrics = MetricsServer(_WHERE, service, self._asked_metrics)

@@ -37,9 +37,10 @@ from datapipes.distributed.wire.refusals import (
     UnknownProducer,
 )
 from datapipes.distributed.wire.rows_codec import answered_rows_bytes, answered_rows_to_message, rows_from_message
+from datapipes.graph.local_graph import LocalGraph
 from datapipes.partition.native.answers import answer_digests, answer_draw, answer_edges, answer_rows
 from datapipes.partition.native.part import Part
-from datapipes.partition.native.requests import Draw, DrawRequest
+from datapipes.partition.native.requests import DigestRequest, Digests, Draw, DrawRequest
 
 _RESULTS = {  # of what is counted; other errors are those of a request that the part refuses
     BadRequest: "bad_request",
@@ -69,7 +70,7 @@ class Service:
     """Answers requests to a part, or to a whole graph, within limits. `close` ends its threads.
 
     Args:
-        part: None for a whole graph, of which only minibatches are made.
+        part, graph: a part; or a whole graph, of which only minibatches are made.
         chains: what it has for chains; None makes no minibatches.
     Attributes:
         greet: told the name of the connection of each request.
@@ -79,6 +80,7 @@ class Service:
         self,
         facts: PartitionFacts,
         part: Part | None,
+        graph: LocalGraph | None,
         limits: Limits,
         connections: Connections,
         chains: tuple[Offers, ChainLimits] | None = None,
@@ -87,7 +89,7 @@ class Service:
         number = 0 if part is None else part.part
         self.meant = Meant(number, facts.partition_id, facts.content_id)
         self.where = "server of a whole graph" if part is None else f"server of part {number}"
-        self._part = part
+        self._part, self._graph = part, graph
         self.producers: Producers | None = None
         if chains is not None:
             self.producers = Producers(
@@ -248,6 +250,8 @@ class Service:
 
         def work() -> Message:
             with threads_of_kernels(self.limits.num_threads):
+                if self._graph is not None:
+                    return digests_to_message(_digests_of_graph(self._graph, request))
                 return digests_to_message(answer_digests(self.part, request))
 
         return self.admission.run(peer, 0, work, is_cancelled)
@@ -290,6 +294,12 @@ class Service:
                 "once. Ask for fewer ids at once."
             )
         return num_bytes
+
+
+def _digests_of_graph(graph: LocalGraph, request: DigestRequest) -> Digests:
+    """Return what answer_digests does, of a whole graph."""
+    found = graph.choose("the server", request.choice, request.edge_types).digests()
+    return [found.get(of) for of in request.edge_types]
 
 
 def _num_edges(part: Part, request: DrawRequest, draw: Draw) -> int:

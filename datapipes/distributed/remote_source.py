@@ -35,7 +35,7 @@ class RemoteSource(StreamStage):
     It has the seed, the length and the state of `pipe`, so a state moves between the two. Nothing of `pipe` runs here:
     it may stand over a DistGraph whose parts are all behind servers. A DataLoader over it needs no workers: servers are
     its workers, with as many requests ahead as the channel's `prefetch_size` says. A server that gives no answer is
-    left out until the next epoch, and its minibatches come from the others.
+    left out for a minute, and its minibatches come from the others.
 
     Args:
         pipe: the chain that the producer was created from. It starts with an ItemSampler.

@@ -189,6 +189,10 @@ class RemoteReceivingChannel(ChannelBase):
         self._silent.clear()
         return False
 
+    def answered(self, server: int) -> None:
+        """Note that a server gave an answer: it is there again for those that fall silent later."""
+        self._silent.pop(server, None)
+
     def _take(self, ends: float | None) -> None:
         """Take one answer."""
         run = self._run
@@ -201,6 +205,7 @@ class RemoteReceivingChannel(ChannelBase):
         step, future = taken
         server, error = run.asked.pop(step), future.exception()
         if not isinstance(error, ServerUnavailable):
+            self.answered(server)
             run.made[step] = error or future.result()
             return
         run.again = sorted([*run.again, step])

@@ -183,12 +183,12 @@ class _Servers(Pool):
         """Return what became of a task; None if another server is asked for it."""
         server, _ = self._asked.pop(task)
         error = answer.exception()
-        if error is None:
-            return Outcome(worker, task, answer.result())
-        if isinstance(error, ServerUnavailable) and self._channel.falls_silent(server, error):
+        if not isinstance(error, ServerUnavailable):
+            self._channel.answered(server)
+        elif self._channel.falls_silent(server, error):
             self.give(worker, task)
             return None
-        return Outcome(worker, task, error=as_error(error))
+        return Outcome(worker, task, answer.result()) if error is None else Outcome(worker, task, error=as_error(error))
 
     def replace(self, worker: int) -> None:
         raise AssertionError("a server does not die by itself")

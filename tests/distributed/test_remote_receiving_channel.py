@@ -19,7 +19,14 @@ import torch
 from pipelines import BOUND_S, digests, sampled, small_graph
 
 import datapipes as dp
-from datapipes.distributed import PartitionServer, RemoteReceivingChannel, connect, partition_client
+from datapipes.distributed import (
+    PartitionServer,
+    RemoteReceivingChannel,
+    RemoteSource,
+    connect,
+    partition_client,
+    remote_receiving_channel,
+)
 from datapipes.distributed.wire.refusals import OtherPartition, UnknownProducer
 
 SHORT_S = 1.0  # deadline of requests to servers that are gone
@@ -161,6 +168,18 @@ def test_other_servers_take_over_what_a_lost_one_had(server, in_order):
         found = [dp.MiniBatch.from_message(channel.recv()).digest()]
         lost.stop(0.0)
         assert sorted(found + received(channel)) == sorted(of_epochs(1)[0])
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_server_that_is_back_takes_over_what_another_loses(server, loaded, monkeypatch):
+    monkeypatch.setattr(remote_receiving_channel, "SILENT_S", 0.0)
+    gone, pipe = dp.ServerUnavailable("gone"), sampled()
+    with PartitionServer(small_graph(), chains=True) as other, connect({3: server.address, 1: other.address}) as client:
+        channel = RemoteReceivingChannel([3, 1], [client.create_producer(rank, pipe) for rank in (3, 1)], client=client)
+        assert channel.falls_silent(1, gone)
+        list(dp.DataLoader(RemoteSource(pipe, channel)) if loaded else channel)
+        assert channel.falls_silent(3, gone)
+        assert not channel.falls_silent(1, gone)
 
 
 def test_a_client_that_does_not_read_holds_up_nobody(server, client):

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import queue
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import TimeoutError as NoAnswer  # the builtin one only since Python 3.11
+from functools import partial
 from typing import Any, Protocol
 
 from datapipes.base.clock import StageClock
@@ -35,7 +35,9 @@ from datapipes.processes.start import context_of
 from datapipes.sampling.negative_sampler import NegativeSampler
 
 Key = tuple[int, int, int]  # producer, epoch, index
+_Index = tuple[int, int]  # epoch, index
 BYTES_PER_SEED = 8
+TASKS_EACH = 2  # minibatches that are asked of a worker at once
 LOOK_S = 0.1  # between two looks whether the worker lives
 
 
@@ -78,17 +80,12 @@ class InThreads:
 
 
 class InProcesses:
-    """Makes minibatches in worker processes, one at a time in each; a process that dies is replaced."""
+    """Makes minibatches in worker processes; at most TASKS_EACH at once for each of them."""
 
     def __init__(self, chain: Stage, num_workers: int, most_bytes: int) -> None:
-        self._chain, self._most_bytes = chain, most_bytes
-        self._options, self._context = LoaderOptions(num_workers=1, prefetch_factor=1), context_of(None)
-        self._packed = pack((chain, None))  # once, so that all processes map the same memory
-        self._idle: queue.SimpleQueue[ProcessPool | None] = queue.SimpleQueue()  # None stands for one to be started
-        self._pools: dict[int, ProcessPool] = {}  # by id
-        self._changing, self._is_closed = threading.Lock(), False  # held while processes start or end
-        for _ in range(num_workers):
-            self._idle.put(None)
+        self._most_bytes, self._choosing = most_bytes, threading.Lock()
+        packed = pack((chain, None))  # once, so that all processes map the same memory
+        self._workers = [_Worker(chain, packed) for _ in range(num_workers)]
 
     def make(self, epoch: int, index: int, most_s: float) -> MiniBatch | None:
         """See Maker.
@@ -96,67 +93,148 @@ class InProcesses:
         Raises:
             PeerDied: A worker died while it made this one, more often than `max_restarts`.
         """
-        pool = self._idle.get()
+        with self._choosing:
+            worker = min(self._workers, key=lambda each: each.num_asked)
+            worker.num_asked += 1
         try:
-            if pool is None or pool.is_closed:
-                pool = self._started()
-            outcome = _outcome(pool, epoch, index, most_s, self._options.max_restarts)
-        except Exception as error:
-            if self._is_closed:
-                raise _gone() from error
-            raise
+            outcome = worker.outcome((epoch, index), most_s)
         finally:
-            self._idle.put(pool)
+            with self._choosing:
+                worker.num_asked -= 1
         if outcome.error is not None:
             raise outcome.error
         if outcome.minibatch is not None:
             _refuse_large(outcome.minibatch, self._most_bytes)
         return outcome.minibatch
 
-    def _started(self) -> ProcessPool:
-        with self._changing:
-            if self._is_closed:
-                raise _gone()
-            pool = ProcessPool(self._chain, secrets.randbits(62), self._packed, self._options, self._context, pin=False)
-            self._pools = {key: each for key, each in self._pools.items() if not each.is_closed} | {id(pool): pool}
-            pool.start()
-            return pool
-
     def close(self) -> None:
         """End the processes, within a bounded time; none is started afterwards."""
-        with self._changing:
+        for worker in self._workers:
+            worker.close()
+
+
+class _Worker:
+    """A worker process, started when it is first needed and replaced when it dies. It has the next task already while
+    it makes a minibatch. Of the threads that wait for outcomes one receives, for all.
+
+    Attributes:
+        num_asked: kept by InProcesses.
+    """
+
+    def __init__(self, chain: Stage, packed: Any) -> None:
+        self.num_asked = 0
+        self._options, context = LoaderOptions(num_workers=1, prefetch_factor=TASKS_EACH - 1), context_of(None)
+        self._new_pool = partial(ProcessPool, chain, secrets.randbits(62), packed, self._options, context, pin=False)
+        self._changed = threading.Condition()
+        self._pool: ProcessPool | None = None
+        self._generation = 0
+        self._is_closed = self._is_receiving = False
+        self._asked: list[_Index] = []  # the oldest first
+        self._outcomes: dict[_Index, Outcome] = {}
+        self._since, self._deaths = 0.0, list[Death]()  # when the oldest became that, and deaths since then
+
+    def outcome(self, index: _Index, most_s: float) -> Outcome:
+        """Return what became of a minibatch; nobody else asks for it meanwhile."""
+        with self._changed:
+            self._asked.append(index)
+            try:
+                self._give([index])
+            except BaseException:
+                self._asked.remove(index)
+                raise
+            if self._asked == [index]:
+                self._since = time.monotonic()
+        while True:
+            with self._changed:
+                if index in self._outcomes:
+                    return self._outcomes.pop(index)
+                if self._is_closed:
+                    raise _gone()
+                if self._is_receiving:
+                    self._changed.wait(LOOK_S)
+                    continue
+                self._is_receiving, pool = True, self._pool
+            assert pool is not None
+            event: Outcome | Death | Exception | None
+            try:
+                event = pool.receive(LOOK_S)
+            except Exception as error:
+                event = error
+            with self._changed:
+                self._is_receiving = False
+                if not self._is_closed:
+                    self._note(event, most_s)
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the process; who waits gets UnknownProducer."""
+        with self._changed:
             self._is_closed = True
-            for pool in self._pools.values():
-                pool.close()
+            if self._pool is not None:
+                self._pool.close()
+            self._changed.notify_all()
+
+    # --- `_changed` is held
+
+    def _give(self, indices: list[_Index]) -> None:
+        """Give the worker these minibatches; all that are asked for, if it must be started."""
+        if self._is_closed:
+            raise _gone()
+        if self._pool is None or self._pool.is_closed:
+            self._pool = self._new_pool()
+            self._pool.start()
+            self._generation, indices = self._pool.begin(), self._asked
+        for index in indices:
+            self._pool.give(0, Task(self._generation, *index))
+
+    def _note(self, event: Outcome | Death | Exception | None, most_s: float) -> None:
+        """Take in what was received; None if nothing was."""
+        assert self._pool is not None
+        try:
+            if isinstance(event, Outcome):
+                self._end((event.task.epoch, event.task.index), event)
+            elif isinstance(event, Death):
+                self._deaths.append(event)
+                logger.warning("a worker of a producer (pid %d) died: %s; another starts", event.pid, event.how)
+                if len(self._deaths) > self._options.max_restarts:
+                    self._fail(_deadly(self._asked[0], self._deaths))
+                self._pool.replace(0)
+                self._give(self._asked)
+            elif event is not None:
+                self._fail(event)
+            elif time.monotonic() > self._since + most_s:
+                self._pool.close()
+                self._fail(_too_slow(*self._asked[0], most_s))
+            if self._asked:
+                self._give([])
+        except Exception as error:  # no other worker can be started
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """End the oldest minibatch, on which the worker was."""
+        if self._asked:
+            self._end(self._asked[0], Outcome(0, Task(self._generation, *self._asked[0]), error=error))
+
+    def _end(self, index: _Index, outcome: Outcome) -> None:
+        if index not in self._asked:
+            return  # made twice, by a worker that died after it had sent the first
+        if index == self._asked[0]:
+            self._since, self._deaths = time.monotonic(), []
+        self._asked.remove(index)
+        self._outcomes[index] = outcome
 
 
 def _gone() -> UnknownProducer:
     return UnknownProducer("the producer has ended: nobody has a claim on it any more. Create it again.")
 
 
-def _outcome(pool: ProcessPool, epoch: int, index: int, most_s: float, max_restarts: int) -> Outcome:
-    """Return what the one worker of a pool makes; one that takes too long is ended."""
-    deaths: list[Death] = []
-    ends, task = time.monotonic() + most_s, Task(pool.begin(), epoch, index)
-    pool.give(0, task)
-    while True:
-        event = pool.receive(LOOK_S)
-        if isinstance(event, Outcome) and event.task == task:
-            return event
-        if isinstance(event, Death):
-            deaths.append(event)
-            logger.warning("a worker of a producer (pid %d) died: %s; another takes its place", event.pid, event.how)
-            pool.replace(0)
-            if len(deaths) > max_restarts:
-                raise PeerDied(
-                    f"{len(deaths)} workers died while they made minibatch {index} of epoch {epoch}; the last one: "
-                    f"{event.how}. Try the stages on this minibatch where the chain was described.",
-                    [each.pid for each in deaths],
-                )
-            pool.give(0, task)
-        elif time.monotonic() > ends:
-            pool.close()
-            raise _too_slow(epoch, index, most_s)
+def _deadly(index: _Index, deaths: list[Death]) -> PeerDied:
+    epoch, number = index
+    return PeerDied(
+        f"{len(deaths)} workers died while they made minibatch {number} of epoch {epoch}; the last one: "
+        f"{deaths[-1].how}. Try the stages on this minibatch where the chain was described.",
+        [each.pid for each in deaths],
+    )
 
 
 class _Bounded(Evaluator):

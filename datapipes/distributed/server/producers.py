@@ -26,6 +26,7 @@ from datapipes.chain.stage_graph import StageGraph
 from datapipes.distributed.chain_description import build_chain
 from datapipes.distributed.server.admission import HOSTS_SHARE, Admission, Hold, host_of
 from datapipes.distributed.server.producer import (
+    TASKS_EACH,
     InProcesses,
     InThreads,
     KeptAnswers,
@@ -353,7 +354,7 @@ class Producers:
         if num_workers > 0:
             maker.close()
             maker = InProcesses(chain, num_workers, self._most_bytes)
-            admission = Admission(self._where, **{**self._admitted, "concurrency": num_workers})
+            admission = Admission(self._where, **{**self._admitted, "concurrency": TASKS_EACH * num_workers})
         producer = _Producer(number, maker, admission, num_workers, graph.seed_stage.num_batches)
         producer.tensor_bytes, producer.host = message.num_bytes, host
         logger.info("%s: producer %d: %s, %d workers", self._where, number, " ".join(str(chain).split()), num_workers)

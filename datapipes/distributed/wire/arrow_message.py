@@ -18,8 +18,8 @@ from datapipes.base.checks import dtype_name
 from datapipes.distributed.arrow import arrow
 from datapipes.distributed.wire.tensor_buffers import bytes_of, plain
 
-# Of tensors in one batch. A larger batch is slower: gRPC joins its pieces in fresh memory before anybody can read it.
-BATCH_BYTES = 1 * 2**20
+# Of tensors in one batch. Each batch costs some 0.2 ms, and gRPC joins its pieces in fresh memory.
+BATCH_BYTES = 4 * 2**20
 HEADER, DTYPE, SHAPE = b"datapipes", b"dtype", b"shape"  # keys of the metadata
 
 
@@ -64,8 +64,12 @@ def _batches(pa: Any, schema: Any, tensors: list[Tensor], batch_bytes: int) -> I
         return
     sizes = [bytes_of(tuple(each.shape), each.dtype) for each in tensors]
     units = [bytes_of(tuple(each.shape[1:]), each.dtype) for each in tensors]
+    empty = _column(pa, pa.py_buffer(b""))  # most columns of most batches
     for cuts in _cuts(sizes, units, batch_bytes):
-        columns = [_column(pa, each, *cut) for each, cut in zip(tensors, cuts, strict=True)]
+        columns = [
+            empty if first == end else _column(pa, pa.foreign_buffer(each.data_ptr() + first, end - first, each))
+            for each, (first, end) in zip(tensors, cuts, strict=True)
+        ]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -87,10 +91,8 @@ def _cuts(sizes: list[int], units: list[int], batch_bytes: int) -> Iterator[list
             return
 
 
-def _column(pa: Any, tensor: Tensor, first: int, end: int) -> Any:
-    count = end - first
-    data = pa.foreign_buffer(tensor.data_ptr() + first, count, tensor) if count > 0 else pa.py_buffer(b"")
-    offsets = pa.py_buffer(struct.pack("=qq", 0, count))
+def _column(pa: Any, data: Any) -> Any:
+    offsets = pa.py_buffer(struct.pack("=qq", 0, data.size))
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, offsets, data])
 
 

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
+import sys
 import threading
 import time
 
@@ -74,9 +75,14 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_logstart() -> None:
-    """Between two tests, set apart what tests have imported once it makes gc.collect slow: hundreds call that."""
+    """Between two tests, set apart what tests have imported once it makes gc.collect slow: hundreds call that. And let
+    the clients go that a test has left, or the next one could not fork.
+    """
+    unforkable = sys.modules.get("datapipes.processes.unforkable")
     if _is_slow:
         _set_apart()
+    elif unforkable is not None and unforkable.why_not_to_fork() is not None:
+        gc.collect()
 
 
 def _set_apart() -> None:

@@ -142,8 +142,10 @@ class _Writing:
         name, arguments = stage.state_name, {}
         for argument, value in _arguments_of(stage).items():
             if argument not in _OF_ONE_PROCESS:
-                self._where = f"{_DESCRIBE}: the argument {argument!r} of {stage.name}"
-                described = self._features(stage, value) if isinstance(value, FeatureStore) else self._value(value)
+                try:
+                    described = self._features(stage, value) if isinstance(value, FeatureStore) else self._value(value)
+                except (TypeError, ValueError) as error:
+                    raise type(error)(f"{_DESCRIBE}: the argument {argument!r} of {stage.name} {error}") from None
                 arguments["graph" if argument == "dist_graph" else argument] = described
         return DescribedStage(name, sources, arguments)
 
@@ -162,7 +164,7 @@ class _Writing:
             return self._tensor(value)
         if isinstance(value, NodeWeights):
             return self._value(value.given)
-        if isinstance(value, Mapping) and not isinstance(value, FeatureStore):
+        if isinstance(value, Mapping):
             return {"dict": [[self._value(key), self._value(each)] for key, each in value.items()]}
         if isinstance(value, tuple):
             return {"tuple": [self._value(each) for each in value]}
@@ -172,13 +174,11 @@ class _Writing:
             return {"graph": self._name_of("graph", value)}
         if isinstance(value, (ItemSet, HeteroItemSet)):
             return self._items(value)
-        if isinstance(value, FeatureStore):
-            return self._features(None, value)
         if type(value).__module__ == "numpy":
             return self._value(torch.as_tensor(value) if getattr(value, "ndim", 0) else value.item())
         raise TypeError(
-            f"{self._where} is of {type(value).__name__}, which cannot be described: code does not travel. Let the "
-            "server offer a stage of its own (stages=[...]), or chain this one behind the RemoteSource."
+            f"is of {type(value).__name__}, which cannot be described: code does not travel. Let the server offer a "
+            "stage of its own (stages=[...]), or chain this one behind the RemoteSource."
         )
 
     def _tensor(self, tensor: Tensor) -> dict[str, str]:
@@ -195,7 +195,7 @@ class _Writing:
         given = tuple(arrays[name][0] if name in arrays else len(items) for name in items.names)
         return {"item_set": [self._value(given), [*items.names]]}
 
-    def _features(self, stage: Stage | None, store: FeatureStore) -> dict[str, Any]:
+    def _features(self, stage: Stage, store: FeatureStore) -> dict[str, Any]:
         read = [] if not isinstance(stage, FeatureFetcher) else stage.feature_keys
         return {"features": [self._name_of("feature store", store), _FORMS.write(_forms(store, read))]}
 
@@ -205,8 +205,8 @@ class _Writing:
             self._unused.discard(name)
         elif self._own.setdefault(what, value) is not value:
             raise ValueError(
-                f"{self._where} is another {what} without a name, but one is what stands for the server's own. Name "
-                "them: names={...}."
+                f"is another {what} without a name, but one is what stands for the server's own. Name them: "
+                "names={...}."
             )
         return name
 

@@ -190,7 +190,7 @@ class PartitionClient:
         if worker_key is not None and (not isinstance(worker_key, str) or len(worker_key) > MOST_KEY):
             raise TypeError(f"{_CREATE}: worker_key must be a text of up to {MOST_KEY} characters, or None.")
         create = partial(self._created_by, server_rank, description, worker_key, workers)
-        created = self._peers.asked(server_rank, create).result()
+        created = self._peers.ask(server_rank, create).result()
         if created.num_workers != workers:
             logger.warning(
                 "%s: producer %d of %s has %d worker processes, asked was for %d: the server has a bound, or it was "
@@ -227,13 +227,13 @@ class PartitionClient:
     def destroy_producer(self, server_rank: int, producer_id: int) -> None:
         """Give up this client's claim on a producer, which ends with its last claim. May be called twice."""
         self._known.pop((server_rank, producer_id), None)
-        self._peers.asked(server_rank, self._destroying(server_rank, self._checked_id(producer_id))).result()
+        self._peers.ask(server_rank, self._destroying(server_rank, self._checked_id(producer_id))).result()
 
     def list_producers(self, server_rank: int) -> list[Created]:
         """Return the producers of a server that this client has a claim on."""
         message = request_to_message(ListRequest(self._token), self._peers.meant(server_rank))
         where = self._peers.where(server_rank)
-        return self._peers.asked(server_rank, lambda send: listed_from_message(where, send(message, 0))).result()
+        return self._peers.ask(server_rank, lambda send: listed_from_message(where, send(message, 0))).result()
 
     def minibatch(self, server_rank: int, producer_id: int, epoch: int, index: int) -> Future[MiniBatch | None]:
         """Ask a server for the minibatch of an epoch and a global index; return at once.
@@ -267,7 +267,7 @@ class PartitionClient:
             else:
                 answer.set_exception(error)
 
-        self._peers.asked(server_rank, ask).add_done_callback(pass_on)
+        self._peers.ask(server_rank, ask).add_done_callback(pass_on)
         return answer
 
     def _created_by(
@@ -323,7 +323,7 @@ class PartitionClient:
         global _default
         _default = None if _default is self else _default
         with contextlib.suppress(RuntimeError):  # of a forked child, which has none
-            asked = [self._peers.asked(rank, self._destroying(rank, number)) for rank, number in self._known]
+            asked = [self._peers.ask(rank, self._destroying(rank, number)) for rank, number in self._known]
             wait(asked, _FAREWELL_S)
         self._peers.close()
 

@@ -1,5 +1,6 @@
 """A small graph in parts on disk, for tests with servers."""
 
+import contextlib
 import itertools
 from pathlib import Path
 
@@ -34,8 +35,9 @@ def write(root: Path, graph: dp.CSCGraph, num_parts: int = 2) -> Path:
 
 
 def batches(source: dp.Stage | dp.DataLoader, count: int | None = None) -> list[str]:
-    """The digests of the first `count` minibatches, by default of all."""
-    return [minibatch.digest() for minibatch in itertools.islice(iter(source), count)]
+    """The digests of the first `count` minibatches, by default of all. Then nothing is under way any more."""
+    with contextlib.closing(source):
+        return [minibatch.digest() for minibatch in itertools.islice(iter(source), count)]
 
 
 def seeds(num_nodes: int = NUM_NODES) -> dp.ItemSampler:

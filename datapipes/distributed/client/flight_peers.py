@@ -93,14 +93,14 @@ class FlightPeers:
     def draw(self, part: int, request: DrawRequest) -> Future[list[Drawn]]:
         """Ask a part for a hop; return at once. See Peers."""
         pieces = cut_draw(request)
-        return joined([self._ask(part, partial(self._drawn, part, piece)) for piece in pieces], join_draws)
+        return joined([self.ask(part, partial(self._drawn, part, piece)) for piece in pieces], join_draws)
 
     def rows(self, part: int, request: RowsRequest, take: TakeRows | None = None) -> Future[list[Tensor]]:
         """Ask a part for rows of features; return at once. See Peers."""
         pieces = cut_rows(request, self.facts)
         takes = [None if take is None else piece.taking(request, take) for piece in pieces]
         answers = [
-            self._ask(part, partial(self._rows, part, piece.request, each))
+            self.ask(part, partial(self._rows, part, piece.request, each))
             for piece, each in zip(pieces, takes, strict=True)
         ]
         return joined(answers, lambda found: join_rows(request, pieces, found) if take is None else [])
@@ -108,7 +108,7 @@ class FlightPeers:
     def edges(self, part: int, request: EdgesRequest) -> Future[FoundEdges]:
         """Ask a part whether pairs are edges; return at once. See Peers."""
         pieces = cut_edges(request)
-        return joined([self._ask(part, partial(self._edges, part, piece)) for piece in pieces], join_edges)
+        return joined([self.ask(part, partial(self._edges, part, piece)) for piece in pieces], join_edges)
 
     def digests(self, part: int, request: DigestRequest) -> Future[Digests]:
         """Ask a part for digests of what it draws by; return at once. See Peers."""
@@ -117,19 +117,12 @@ class FlightPeers:
             answer = send(digest_to_message(request, self.meant(part)), 0)
             return digests_from_message(self.where(part), answer, request)
 
-        return self._ask(part, ask)
+        return self.ask(part, ask)
 
     def told(self, part: int, kind: str) -> Future[dict[str, Any]]:
         """Ask a server what it says of itself, "health" or "statistics"; return at once."""
         message = Message(request_header(kind, self.meant(part)), {})
-        return self._ask(part, lambda send: send(message, 0).header)
-
-    def asked(self, part: int, ask: Callable[[Callable[[Message, int], Message]], _Answer]) -> Future[_Answer]:
-        """Let `ask(send)` ask a server, as often as it takes; return at once.
-
-        `send(request, most_bytes)` returns the answer. Requests may be made again: they must be idempotent.
-        """
-        return self._ask(part, ask)
+        return self.ask(part, lambda send: send(message, 0).header)
 
     def close(self) -> None:
         """End all connections and threads of this process; may be called twice. The next request connects again.
@@ -141,7 +134,11 @@ class FlightPeers:
         if here is not None:
             here.close()
 
-    def _ask(self, part: int, ask: Callable[[Send], _Answer]) -> Future[_Answer]:
+    def ask(self, part: int, ask: Callable[[Send], _Answer]) -> Future[_Answer]:
+        """Let `ask(send)` ask a server, as often as it takes; return at once.
+
+        `send(request, most_bytes)` returns the answer. Requests may be made again: they must be idempotent.
+        """
         refuse_forked(_WHERE)
         # Atomic, so that no lock is needed, which a fork could leave taken.
         here = self._here.get(os.getpid()) or self._here.setdefault(os.getpid(), _Here(self))

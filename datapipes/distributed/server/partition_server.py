@@ -73,7 +73,7 @@ class PartitionServer:
             if that is larger, and all of a host together hold at most half. Further requests wait. At least four times
             `max_answer_bytes`.
         stall_s: seconds after which the connection of a client is ended that has taken nothing of its answer. More
-            than it takes for 1 MiB, and less than the deadline of clients, 30 s: those who wait for what a stalled one
+            than it takes for 4 MiB, and less than the deadline of clients, 30 s: those who wait for what a stalled one
             holds must still get theirs. gRPC itself ends answers whose client has died, or whose deadline has passed.
         max_memory: of the whole process, without mapped files; None for no bound, since a process that does other
             work too has memory that is not the server's; "auto", for a process that only serves: what it has at the
@@ -141,7 +141,7 @@ class PartitionServer:
         if isinstance(stall_s, bool) or not isinstance(stall_s, (int, float)) or not 0 < stall_s <= MOST_SECONDS:
             raise ValueError(
                 f"{_WHERE}: stall_s must be seconds above 0 and at most {MOST_SECONDS:.0f}, got {shown(stall_s)}. "
-                "Choose more than a slow client needs for one batch of an answer, 1 MiB."
+                "Choose more than a slow client needs for one batch of an answer, 4 MiB."
             )
         self._limits = Limits(
             len(os.sched_getaffinity(0)) if concurrency is None else check_int(_WHERE, "concurrency", concurrency, 1),

@@ -136,6 +136,7 @@ class Producers:
         self._admitted = {"concurrency": concurrency, "max_waiting": max_waiting, "max_bytes": max_bytes}
         self._admission = Admission(where, **self._admitted)
         self._changing = threading.Lock()
+        self._opening = threading.Lock()  # held while graph and features are opened
         self._producers: dict[int, _Producer] = {}
         self._keys: dict[str, int] = {}  # {worker_key: producer}, while one has a claim under it
         self._kept = KeptAnswers(max_bytes // KEPT_SHARE)
@@ -331,23 +332,25 @@ class Producers:
 
     def _made(self, number: int, request: CreateRequest, message: Message, host: str) -> _Producer:
         offers = self._offers
+        with self._opening:
+            graph, features = offers.graph(), None if offers.features is None else offers.features()
         with threads_of_kernels(self._num_threads):
             chain = build_chain(
                 Message(dict(request.chain), message.tensors),
-                graph=offers.graph(),
+                graph=graph,
                 items=offers.items,
-                features=None if offers.features is None else offers.features(),
+                features=features,
                 stages=offers.stages,
             )
-        graph: StageGraph[Stage] = StageGraph(chain)
-        for fetcher in graph.find(FeatureFetcher):
+        stages: StageGraph[Stage] = StageGraph(chain)
+        for fetcher in stages.find(FeatureFetcher):
             hidden = [key for key in fetcher.feature_keys if offers.keys is not None and key[2] not in offers.keys]
             if hidden:
                 raise ValueError(
                     f"{self._where}: the feature {hidden[0][2]!r} is not offered; there are "
                     f"{sorted(offers.keys or ())}."
                 )
-        refuse_many_seeds(self._where, graph, self._most_bytes)
+        refuse_many_seeds(self._where, stages, self._most_bytes)
         num_workers = min(request.num_workers, self.limits.num_workers)
         maker: Maker = InThreads(chain, self._most_bytes)
         admission = self._admission
@@ -355,7 +358,7 @@ class Producers:
             maker.close()
             maker = InProcesses(chain, num_workers, self._most_bytes)
             admission = Admission(self._where, **{**self._admitted, "concurrency": TASKS_EACH * num_workers})
-        producer = _Producer(number, maker, admission, num_workers, graph.seed_stage.num_batches)
+        producer = _Producer(number, maker, admission, num_workers, stages.seed_stage.num_batches)
         producer.tensor_bytes, producer.host = message.num_bytes, host
         logger.info("%s: producer %d: %s, %d workers", self._where, number, " ".join(str(chain).split()), num_workers)
         return producer

@@ -101,6 +101,11 @@ class ChainOffers:
 
     def of(self, has: Served) -> Offers:
         """Return what a server offers that has this."""
+        if has.part is not None and has.part.num_parts > 1 and self._namebook is None:
+            raise ValueError(
+                f"{self._where}: it has part {has.part.part} of {has.part.num_parts}, and no namebook of the others, "
+                "which chains ask. Start it with namebook=, or --namebook."
+            )
         unknown = sorted({*(self._names or ())} - {name for _, _, name in has.facts.features})
         if unknown:
             raise ValueError(
@@ -131,7 +136,7 @@ def _features(where: str, given: Any) -> tuple[Sequence[str] | None, Any]:
 
 
 class _Opened:
-    """The graph and the store that chains read, each made when it is first asked for."""
+    """The graph and the store that chains read, each made when it is first asked for; by one thread at a time."""
 
     def __init__(self, where: str, has: Served, names: Any, namebook: Any, security: Security) -> None:
         self._where, self._has, self._names = where, has, names
@@ -145,11 +150,6 @@ class _Opened:
         assert part is not None
         addresses, tls = {}, self._security.tls
         if part.num_parts > 1:
-            if self._namebook is None:
-                raise ValueError(
-                    f"{self._where}: it has part {part.part} of {part.num_parts}, and no namebook of the others, which "
-                    "chains ask. Start it with namebook=, or --namebook."
-                )
             others = [number for number in range(part.num_parts) if number != part.part]
             addresses = addresses_in(self._where, self._namebook, others, self._security.deadline)
             addresses.pop(part.part, None)

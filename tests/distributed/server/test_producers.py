@@ -121,11 +121,9 @@ def test_servers_of_parts_make_the_same_bits_and_cannot_wait_for_each_other(tmp_
 
 
 def test_a_server_of_a_part_without_a_namebook_says_so(parts):
-    graph, root = parts
-    with PartitionServer(root, 1, chains=True) as server, connect({0: server.address}) as client:
-        with pytest.raises(ValueError, match=r"part 1 of 3, and no namebook of the others.*--namebook"):
-            client.create_producer(0, items().sample_neighbor(graph, [2]))
-        assert client.health(0) == {"status": "serving", "part": 1}
+    server = PartitionServer(parts[1], 1, chains=True)
+    with pytest.raises(ValueError, match=r"part 1 of 3, and no namebook of the others.*--namebook"):
+        server.start()
 
 
 # --- claims

@@ -8,8 +8,8 @@ import multiprocessing.util
 import os
 import shutil
 import signal
-import tempfile
 import sys
+import tempfile
 import threading
 import time
 

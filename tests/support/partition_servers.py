@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 READY_S = 60.0  # for a process to import torch and open its part, on a busy machine
@@ -21,12 +21,21 @@ END_S = 20.0
 class ServerProcess:
     """One `datapipes serve`; `start` returns when it is ready. Also a context manager, which kills it at the end.
 
+    Args:
+        within: a command that runs another one in its place, such as `ip netns exec NAME`.
     Attributes:
         address: "127.0.0.1:port", where the last one listened; a restarted one takes the same port.
     """
 
-    def __init__(self, root: Path, part: int | None, *options: object, address: str = "127.0.0.1:0") -> None:
-        self.root, self.part, self.options, self.address = root, part, options, address
+    def __init__(
+        self,
+        root: Path,
+        part: int | None,
+        *options: object,
+        address: str = "127.0.0.1:0",
+        within: Sequence[str] = (),
+    ) -> None:
+        self.root, self.part, self.options, self.address, self.within = root, part, options, address, within
         self.process: subprocess.Popen | None = None
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
 
@@ -45,6 +54,7 @@ class ServerProcess:
         """Start the process and return at once; `wait_until_ready` must follow."""
         part = [] if self.part is None else ["--part", self.part]
         command = [sys.executable, "-m", "datapipes.cli", "serve", self.root, *part, "--address", self.address]
+        command = [*self.within, *command]
         self.process = subprocess.Popen(
             [*map(str, command), *map(str, self.options)],
             stdin=subprocess.DEVNULL,

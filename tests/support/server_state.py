@@ -24,9 +24,9 @@ def state_of(pid: int) -> State:
     return State(private, len(os.listdir(f"/proc/{pid}/task")), len(os.listdir(f"/proc/{pid}/fd")))
 
 
-def settled(pid: int, files: int) -> State:
-    """Return the state once the connections of killed clients are gone."""
-    until = time.monotonic() + BOUND_S
+def settled(pid: int, files: int, bound_s: float = BOUND_S) -> State:
+    """Return the state once the connections of killed clients are gone: so many descriptors are left, or fewer."""
+    until = time.monotonic() + bound_s
     while state_of(pid).files > files and time.monotonic() < until:
         time.sleep(0.05)
     time.sleep(2.0)  # threads of gRPC end a little later, and a server without requests gives freed memory back

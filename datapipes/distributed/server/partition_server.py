@@ -90,8 +90,8 @@ class PartitionServer:
         items: {name: item set} that descriptions may name.
         features: what such chains may fetch: names of attributes of the graph, or a store, or {name: store}. Nothing by
             default.
-        namebook: where the servers of the other parts are, which such chains ask; read when it is first needed. See
-            DistGraph.connect.
+        namebook: where the servers of the other parts are, which such chains ask; a part of several needs it. Read when
+            the first chain is made. See DistGraph.connect.
         max_workers: processes of a producer, at most; by default one for each core.
     Attributes:
         failure: the error of a guard that has died, which has ended the server; else None.

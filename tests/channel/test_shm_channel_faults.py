@@ -475,6 +475,7 @@ def test_failed_attempts_leave_nothing():
 # --- memory
 
 
+@pytest.mark.full
 def test_a_channel_does_not_need_room_in_dev_shm():  # W14
     if _core.memory_left()[0] < 3 * 2**30:
         pytest.skip("needs 3 GiB of memory")

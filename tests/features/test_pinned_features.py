@@ -170,6 +170,7 @@ print(feature.read(torch.tensor([2])).tolist(), len(fake.registered))
 """
 
 
+@pytest.mark.full
 def test_several_processes_may_lock_one_file(fake, tmp_path):
     rows = torch.arange(6000.0).reshape(3, 2000)
     torch.save(rows, tmp_path / "rows.pt")
@@ -213,6 +214,7 @@ print("read", rows.shape[0], feature.is_pinned(), graph.is_pinned(), flush=True)
 """
 
 
+@pytest.mark.full
 @needs_interpreter
 def test_a_process_may_end_while_a_gpu_reads_what_it_has_pinned():
     pytest.importorskip("triton")

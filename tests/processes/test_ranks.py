@@ -61,6 +61,7 @@ def test_the_rank_that_gives_the_verdict_is_killed(own_store, text):
             assert re.search(text, str(error))
 
 
+@pytest.mark.full
 def test_a_store_that_hangs_is_not_waited_for_without_end():
     with RankGroup(2) as group:
         began(group, [0, 1], SHORT_S)

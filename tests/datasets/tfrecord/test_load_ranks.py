@@ -92,6 +92,7 @@ def load_files(pipe, folder, rank, world_size):
     return loaded.node_ids.tolist()
 
 
+@pytest.mark.full
 def test_ranks_that_do_not_load_the_shares_of_one_set_of_files_are_told(tmp_path):
     write_tf_records(tmp_path / "nodes", {"id": torch.arange(4)}, 2)
     write_tf_records(tmp_path / "others", {"id": torch.arange(4)}, 4)

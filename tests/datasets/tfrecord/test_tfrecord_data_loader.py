@@ -330,6 +330,7 @@ print(peak() - before, loaded.features.nbytes)
 """
 
 
+@pytest.mark.full
 def test_loading_takes_no_more_memory_than_the_result_and_a_little(tmp_path):
     rows, width = 60_000, 250  # 60 MB
     for name, count in (("small", 10), ("large", rows)):

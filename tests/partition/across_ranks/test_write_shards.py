@@ -188,6 +188,7 @@ def leave_by_an_error(rank, shard, root):
     return caught.value
 
 
+@pytest.mark.full
 def test_the_rank_that_holds_the_store_leaves_last(tmp_path):
     arguments = [(shard, tmp_path / "parts") for shard in cut(graph_without_types(9, 9), 2)]
     own, other = run_ranks(leave_by_an_error, arguments, first_holds_store=True)

@@ -186,6 +186,7 @@ def test_the_small_classes_are_pygs():
 # --- how they iterate
 
 
+@pytest.mark.full
 def test_options_of_loading_change_no_bit(two_parts):
     data, root = two_parts
     ways = [{}, {"async_sampling": False}, {"num_workers": 1, "filter_per_worker": True}]

@@ -415,6 +415,7 @@ def test_a_sampler_of_the_users_is_called_once_at_a_time_in_threads(monkeypatch)
         assert torch.equal(batch.n_id, batch.input_id)
 
 
+@pytest.mark.full
 def test_a_script_without_a_guard_runs_with_workers(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

@@ -4,6 +4,7 @@ import os
 import re
 import select
 
+import pytest
 import torch
 from amounts import amount
 from rank_group import BOUND_S, RankGroup

@@ -125,7 +125,8 @@ class RemoteReceivingChannel(ChannelBase):
         raise TypeError(f"{_NAME}: it only receives; its messages are made by producers on servers.")
 
     def reset(self, epoch: int | None = None) -> None:
-        """Leave the epoch that is being received; answers that still come are dropped.
+        """Leave the epoch that is being received; answers that still come are dropped. Waits for a `recv` of another
+        thread.
 
         Args:
             epoch: what the next `recv` is about; by default the next epoch, or this one if nothing of it was asked for.

@@ -181,9 +181,9 @@ class _Worker:
         if self._is_closed:
             raise _gone()
         if self._pool is None or self._pool.is_closed:
-            self._pool = self._new_pool()
-            self._pool.start()
-            self._generation, indices = self._pool.begin(), self._asked
+            pool = self._new_pool()
+            pool.start()
+            self._pool, self._generation, indices = pool, pool.begin(), self._asked
         for index in indices:
             self._pool.give(0, Task(self._generation, *index))
 
@@ -202,11 +202,11 @@ class _Worker:
                 self._give(self._asked)
             elif event is not None:
                 self._fail(event)
-            elif time.monotonic() > self._since + most_s:
+            if self._asked and time.monotonic() > self._since + most_s:
                 self._pool.close()
                 self._fail(_too_slow(*self._asked[0], most_s))
             if self._asked:
-                self._give([])
+                self._give([])  # starts another one if that one has been ended
         except Exception as error:  # no other worker can be started
             self._fail(error)
 

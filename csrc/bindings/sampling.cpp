@@ -183,6 +183,7 @@ void bind_row_sums(py::module_& m) {
 }
 
 void bind_sampling(py::module_& m) {
+  m.def("limit_hops", &limit_hops, py::arg("bytes"));
   bind_choices(m);
   bind_row_sums(m);
   bind_sampling_for<std::int32_t>(m, "NumberingInt32");

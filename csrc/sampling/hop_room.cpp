@@ -1,12 +1,15 @@
 #include "sampling/hop_room.h"
 
 #include <limits>
+#include <utility>
 
 #include "common/buffer_pool.h"
 #include "shm/memory_left.h"
 
 namespace datapipes {
 namespace {
+
+thread_local std::uint64_t hop_limit = kNoLimit;
 
 constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
 
@@ -37,6 +40,16 @@ void HopRoom::check(std::int64_t picks, std::int64_t largest, std::int64_t bytes
   throw NoRoom(begin_of(*this, picks) + ", which need at least " + std::to_string(wanted) + " bytes; " +
                std::to_string(left.bytes) + " are left by " + left.limit + "." + kRemedy);
 }
+
+void HopRoom::check_limit(std::int64_t picks, std::int64_t held, std::int64_t kept_per_pick) const {
+  if (hop_limit == kNoLimit) return;
+  const std::uint64_t wanted = sum(product(picks, kept_per_pick), product(held, kept_per_pick));
+  if (wanted <= hop_limit) return;
+  throw NoRoom(begin_of(*this, picks) + ", which with those of earlier hops take " + std::to_string(wanted) + " bytes; at most " +
+               std::to_string(hop_limit) + " are allowed here." + kRemedy);
+}
+
+std::uint64_t limit_hops(std::uint64_t bytes) { return std::exchange(hop_limit, bytes); }
 
 void HopRoom::refuse_allocation(std::int64_t picks, std::int64_t columns) const {
   throw NoRoom(begin_of(*this, picks) + " of " + std::to_string(columns) + " nodes, for which memory could not be allocated; " +

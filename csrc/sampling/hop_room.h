@@ -4,6 +4,7 @@
 //   `held` of them in its earlier blocks. So a minibatch of common size pays one comparison a hop. A layout has num_picks()
 //   and largest(), the picks of the column that needs most scratch memory (HopPlan of draw_hop.h is one).
 //   HopRoom::refuse_allocation(picks, columns) names the hop where an allocation failed in spite of the look.
+//   limit_hops(bytes) bounds the picks of all hops of a minibatch that this thread makes; it returns the bound before.
 // Throws NoRoom (MemoryError). Touches no Python object.
 #pragma once
 
@@ -25,6 +26,9 @@ class NoRoom : public std::bad_alloc {
   std::shared_ptr<const std::string> message_;  // shared, so that copying the error cannot throw
 };
 
+inline constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
+std::uint64_t limit_hops(std::uint64_t bytes);
+
 // A hop as its errors name it.
 struct HopRoom {
   const char* op;
@@ -34,12 +38,17 @@ struct HopRoom {
 
   // Throws NoRoom if `picks` picks of `bytes_per_pick`, and scratch for the `largest` column, exceed the memory left.
   void check(std::int64_t picks, std::int64_t largest, std::int64_t bytes_per_pick) const;
+  // Throws NoRoom if `picks` picks, and those of earlier hops, are beyond what limit_hops allows this thread.
+  void check_limit(std::int64_t picks, std::int64_t held, std::int64_t kept_per_pick) const;
   [[noreturn]] void refuse_allocation(std::int64_t picks, std::int64_t columns) const;
 };
 
+// `scratch_per_pick` of the bytes of a pick are free again after the hop.
 template <class Layout>
-void check_hop_room(const HopRoom& room, const Layout& layout, std::int64_t bytes_per_pick, std::int64_t held = 0) {
+void check_hop_room(const HopRoom& room, const Layout& layout, std::int64_t bytes_per_pick, std::int64_t held = 0,
+                    std::int64_t scratch_per_pick = 0) {
   const std::int64_t picks = layout.num_picks();
+  room.check_limit(picks, held, bytes_per_pick - scratch_per_pick);
   if (picks < kPicksUnchecked && picks + held < kPicksUnchecked) return;
   room.check(picks, layout.largest(), bytes_per_pick);
 }

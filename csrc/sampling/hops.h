@@ -134,7 +134,7 @@ class Hops {
       auto layout = lay_out();
       num_picks = layout.num_picks();
       constexpr std::int64_t kKeys = kInPlace ? 0 : sizeof(Key);
-      check_hop_room(room, layout, sizeof(Id) + kKeys + (request_.want_edge_ids ? sizeof(std::int64_t) : 0), held_);
+      check_hop_room(room, layout, sizeof(Id) + kKeys + (request_.want_edge_ids ? sizeof(std::int64_t) : 0), held_, kKeys);
       held_ += num_picks + num_dst_[dst];
       CompactedHop<Id> block{.indptr = {}, .indices = Buffer<Id>(num_picks), .edge_ids = {}};
       if (request_.want_edge_ids) block.edge_ids = Buffer<std::int64_t>(num_picks);

@@ -445,6 +445,12 @@ void a_hop_beyond_the_memory_names_what_it_needs() {
   }
   CHECK(said.find("hop 1 (0 is next to the seeds) with fanout 1099511627776") != std::string::npos);
   CHECK_THROWS(NoRoom, neighborhood(graph, {}, {0}, {kMax}, true, false));
+  const std::uint64_t three_picks = 3 * (sizeof(Id) + 8);  // each of these hops has two or more
+  CHECK((limit_hops(three_picks) == kNoLimit));
+  neighborhood(graph, {}, {0}, {2}, true, false);
+  CHECK_THROWS(NoRoom, neighborhood(graph, {}, {0}, {2, 2}, true, false));
+  CHECK((limit_hops(kNoLimit) == three_picks));
+  neighborhood(graph, {}, {0}, {2, 2}, true, false);
   try {
     hop_of(graph, {0}, std::int64_t{1} << 40, true);
   } catch (const NoRoom& refused) {

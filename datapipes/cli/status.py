@@ -17,7 +17,7 @@ from datapipes.distributed.partition_client import connect
 
 _AT_ONCE = 64
 _OF_PRODUCER = ("producer", "clients", "num_workers", "waiting", "working", "num_made")
-_HEAD = ("part", "address", "status", "requests", "not ok", "waiting", "working", "sent MB", "partition")
+_HEAD = ("server", "address", "status", "requests", "not ok", "waiting", "working", "sent MB", "memory MB", "partition")
 
 
 def add_to(commands: Commands) -> None:
@@ -79,21 +79,26 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 def _of_producers(servers: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a table of the producers of all servers; nothing if they have none."""
     rows = [
-        (server["part"], *(str(each[name]) for name in _OF_PRODUCER), f"{each['largest_bytes'] / 1e6:.1f}")
+        (
+            server["part"],
+            *(str(each[name]) for name in _OF_PRODUCER),
+            f"{each['made_per_s']:.1f}",
+            f"{each['largest_bytes'] / 1e6:.2f}",
+        )
         for server in servers
         for each in server.get("statistics", {}).get("producers", ())
     ]
-    head = ("server", "producer", "clients", "workers", "waiting", "working", "minibatches", "largest MB")
+    head = ("server", "producer", "clients", "workers", "waiting", "working", "minibatches", "a second", "largest MB")
     return aligned([head, *rows], len(rows)) if rows else []
 
 
 def _row(server: Mapping[str, Any]) -> tuple[object, ...]:
     said = server.get("statistics")
     if said is None:
-        return (server["part"], server["address"], server["status"], *[None] * 6)
+        return (server["part"], server["address"], server["status"], *[None] * 7)
     kinds = said["requests"].values()
     results = [(result, count) for kind in kinds for result, count in kind["results"].items()]
     count, others = sum(count for _, count in results), sum(count for result, count in results if result != "ok")
     sent = f"{sum(kind['sent_bytes'] for kind in kinds) / 1e6:.1f}"
-    numbers = (count, others, said["waiting"], said["working"], sent)
+    numbers = (count, others, said["waiting"], said["working"], sent, f"{said['memory_bytes'] / 1e6:.0f}")
     return (server["part"], server["address"], server["status"], *numbers, server["partition_id"])

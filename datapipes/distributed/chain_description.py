@@ -64,6 +64,7 @@ _ELSEWHERE = {  # stages that are not described, and why
 }
 _OF_ONE_PROCESS = {"concurrency"}  # arguments that change no bit; who builds the chain decides
 _MOST_NESTED = 8  # values within each other
+_MOST_STAGES = 64  # each may keep a minibatch
 _Named = Graph | ItemSet | HeteroItemSet | FeatureStore
 _ANYTHING = Form(lambda name, value: value)
 _FORMS = form_of(FeatureForms)
@@ -257,6 +258,10 @@ def build_chain(
             minibatches than the described one: the message names what differs.
         TypeError: An argument is not what the stage takes.
     """
+    if not isinstance(description, Message):
+        raise TypeError(
+            f"{_BUILD}: description must be what describe_chain returns, got {type(description).__name__}. Pass that."
+        )
     offers = _Offers(
         graph=_by_name("graph", graph, Graph),
         items=_by_name("items", {} if items is None else items, (ItemSet, HeteroItemSet)),
@@ -264,12 +269,12 @@ def build_chain(
         tensors={name: each.clone() for name, each in description.tensors.items()},  # they view what was received
     )
     chain = from_json(DescribedChain, f"{_BUILD}: the description", description.header)
+    if not 0 < len(chain.stages) <= _MOST_STAGES:
+        raise ValueError(f"{_BUILD}: the description has {len(chain.stages)} stages; 1 to {_MOST_STAGES} are allowed.")
     allowed = {**_STAGES, **{functional_name(each): each for each in stages}}
     built: list[Stage] = []
     for place, each in enumerate(chain.stages):
         built.append(_built(place, each, allowed, built, offers))
-    if not built:
-        raise ValueError(f"{_BUILD}: the description has no stages. Describe a chain.")
     root: StageGraph[Stage] = StageGraph(built[-1])
     if len(root.walk()) != len(built):
         raise ValueError(f"{_BUILD}: the description has stages that the last one does not read. Leave them out.")
@@ -308,6 +313,10 @@ def _built(
         arguments[name] = offers.value(f"{where}: the argument {name!r}", value)
     sources = [built[source] for source in described.sources]
     given = () if not sources else (sources[0] if len(sources) == 1 else sources,)
+    try:
+        inspect.signature(cls).bind(*given, **arguments)
+    except TypeError as error:
+        raise ValueError(f"{where}: {error}. Describe it with all that it needs.") from None
     try:
         return cast("Callable[..., Stage]", cls)(*given, **arguments)
     except Exception as error:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import check_index_tensor, check_int
+from datapipes.base.errors import ServerUnavailable, add_note
 from datapipes.base.log import logger
 from datapipes.base.rng import check_epoch
 from datapipes.base.types import type_in
@@ -118,6 +119,12 @@ class PartitionClient:
         self._ranks: dict[int, int] = {}  # {part: a server that has it}
         self._token = secrets.token_hex(16)  # what claims on producers are made by
         self._known: dict[tuple[int, int], _Known] = {}  # by server rank and number
+        self._claims: set[tuple[int, int]] = set()  # those that the servers have as well
+
+    @property
+    def deadline(self) -> float:
+        """Seconds for each request in all."""
+        return self._peers.limits.deadline
 
     @property
     def addresses(self) -> dict[int, str]:
@@ -172,7 +179,8 @@ class PartitionClient:
 
         Args:
             chain: its last stage, or what `describe_chain` returned.
-            worker_key: a name by which clients agree on one chain: the server refuses another chain under it.
+            worker_key: a name by which clients agree on one chain: the server refuses another chain under it. A client
+                has one for a producer, the last that it gave.
             num_workers: processes that make the minibatches; 0 makes them in threads of the server. The server has a
                 bound of its own; a producer that is there already keeps those that it has. The log says so.
         Raises:
@@ -198,6 +206,7 @@ class PartitionClient:
                 *(_CREATE, created.producer, self._peers.where(server_rank), created.num_workers, workers),
             )
         self._known[server_rank, created.producer] = _Known(created, description, worker_key, workers)
+        self._claims.add((server_rank, created.producer))
         return created.producer
 
     def described(self, server_rank: int, producer_id: int) -> Message | None:
@@ -205,11 +214,26 @@ class PartitionClient:
         known = self._known.get((server_rank, producer_id))
         return None if known is None else known.chain
 
-    def know_on(self, server_ranks: Sequence[int], producer_id: int) -> None:
-        """Let `minibatch` create a producer on other servers too, when they are first asked and do not have it."""
-        for known in [each for (_, number), each in self._known.items() if number == producer_id][:1]:
-            for rank in server_ranks:
-                self._known.setdefault((rank, producer_id), known)
+    def create_on(self, server_ranks: Sequence[int], producer_id: int) -> dict[int, ServerUnavailable]:
+        """Create a producer of this client on other servers too.
+
+        Returns:
+            The servers that gave no answer within the deadline; there it is created when they are first asked.
+        Raises:
+            ValueError: A server has other data, by which the chain has another number; or cannot build the chain.
+        """
+        known = next((each for (_, number), each in [*self._known.items()] if number == producer_id), None)
+        others = [] if known is None else [rank for rank in server_ranks if (rank, producer_id) not in self._known]
+        asked = {rank: self._peers.ask(rank, partial(self._again, rank, producer_id, known)) for rank in others}
+        silent = {}
+        for rank, answer in asked.items():
+            try:
+                answer.result()
+            except ServerUnavailable as error:
+                silent[rank] = error
+            assert known is not None
+            self._known[rank, producer_id] = known
+        return silent
 
     def num_batches(self, server_rank: int, producer_id: int) -> int:
         """Return how many minibatches an epoch of a producer has; UnknownProducer if this client has no claim on it."""
@@ -227,6 +251,7 @@ class PartitionClient:
     def destroy_producer(self, server_rank: int, producer_id: int) -> None:
         """Give up this client's claim on a producer, which ends with its last claim. May be called twice."""
         self._known.pop((server_rank, producer_id), None)
+        self._claims.discard((server_rank, producer_id))
         self._peers.ask(server_rank, self._destroying(server_rank, self._checked_id(producer_id))).result()
 
     def list_producers(self, server_rank: int) -> list[Created]:
@@ -253,15 +278,18 @@ class PartitionClient:
                 return made_from_message(where, send(message, MOST_BYTES), request)
             except UnknownProducer:
                 known = self._known.get((server_rank, number))
-                if known is None or self._created_by(server_rank, *known[1:], send).producer != number:
+                if known is None:
                     raise
+                self._again(server_rank, number, known, send)
             return made_from_message(where, send(message, MOST_BYTES), request)
 
         answer: Future[MiniBatch | None] = Future()
         answer.set_running_or_notify_cancel()
 
         def pass_on(asked: Future[Made]) -> None:
-            error = asked.exception() or asked.result().error
+            error = asked.exception()
+            if error is None and (raised := asked.result().error) is not None:
+                add_note(error := raised, f"on {where}")
             if error is None:
                 answer.set_result(asked.result().minibatch)
             else:
@@ -276,6 +304,18 @@ class PartitionClient:
         request = CreateRequest(self._token, chain.header, worker_key, num_workers)
         message = request_to_message(request, self._peers.meant(server_rank), chain.tensors)
         return created_from_message(self._peers.where(server_rank), send(message, 0))
+
+    def _again(self, server_rank: int, number: int, known: _Known | None, send: _Send) -> None:
+        """Create a producer that another server has, or this one had."""
+        assert known is not None
+        other = self._created_by(server_rank, *known[1:], send).producer
+        if other != number:
+            self._destroying(server_rank, other)(send)
+            raise ValueError(
+                f"{self._peers.where(server_rank)}: the chain of producer {number} is producer {other} there, since it "
+                "has other data. Serve the same graph and features on all servers."
+            )
+        self._claims.add((server_rank, number))
 
     def _destroying(self, server_rank: int, number: int) -> Callable[[_Send], Message]:
         message = request_to_message(ClaimRequest(self._token, number), self._peers.meant(server_rank))
@@ -322,9 +362,9 @@ class PartitionClient:
         """
         global _default
         _default = None if _default is self else _default
+        claims, self._claims = self._claims, set()
         with contextlib.suppress(RuntimeError):  # of a forked child, which has none
-            asked = [self._peers.ask(rank, self._destroying(rank, number)) for rank, number in self._known]
-            wait(asked, _FAREWELL_S)
+            wait([self._peers.ask(rank, self._destroying(rank, number)) for rank, number in claims], _FAREWELL_S)
         self._peers.close()
 
     def _type(self, is_node: bool, input_type: Any) -> Any:
@@ -334,7 +374,7 @@ class PartitionClient:
         return type_in(_FETCH, "node" if is_node else "edge", input_type, counts)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_token": secrets.token_hex(16)}  # the claims of a copy are its own
+        return {**self.__dict__, "_token": secrets.token_hex(16), "_claims": set()}  # those of a copy are its own
 
     def __enter__(self) -> PartitionClient:
         return self

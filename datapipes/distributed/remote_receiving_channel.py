@@ -37,7 +37,8 @@ class RemoteReceivingChannel(ChannelBase):
 
     Args:
         server_rank: the server, or a list of servers: they take turns, and one that gives no answer is left out for a
-            minute. On those where this client has not created the producer it is created.
+            minute. On those where this client has not created the producer it is created; one that gives no answer is
+            waited for until the deadline.
         producer_id: what `create_producer` returned; for several servers also a list of these, all the same number.
         num_expected: messages after which an epoch ends for this client, if it has not ended before.
         prefetch_size: minibatches that are asked for ahead, of each server; with `in_order` as many are held at most.
@@ -63,16 +64,20 @@ class RemoteReceivingChannel(ChannelBase):
     ) -> None:
         self._arguments = (server_rank, producer_id, num_expected, prefetch_size)
         self.client = default_client(_NAME) if client is None else client
+        if not isinstance(self.client, PartitionClient):
+            raise TypeError(f"{_NAME}: client must be a PartitionClient, got {type(client).__name__}. Use connect().")
         self.server_ranks, self.producer_id = _servers(self.client, server_rank, producer_id)
         self.num_expected = None if num_expected is None else check_int(_NAME, "num_expected", num_expected, 0)
         self.prefetch_size = check_int(_NAME, "prefetch_size", prefetch_size, 1)
         self.in_order = check_bool(_NAME, "in_order", in_order)
         self.world_size = check_int(_NAME, "world_size", world_size, 1)
         self.rank = check_int(_NAME, "rank", rank, 0, self.world_size - 1)
+        self._silent: dict[int, float] = {}  # {server that gave no answer: since when}
+        for rank, error in self.client.create_on(self.server_ranks, self.producer_id).items():
+            self.falls_silent(rank, error)
         self.num_batches = self.client.num_batches(self.server_ranks[0], self.producer_id)
         self.num_steps = len(range(self.rank, self.num_batches, self.world_size))
         self._using = threading.RLock()
-        self._silent: dict[int, float] = {}  # {server that gave no answer: until when it is left out}
         self._is_closed, self._epoch, self._has_begun = False, 0, False
         self._run = _Run(0)
 
@@ -178,16 +183,25 @@ class RemoteReceivingChannel(ChannelBase):
     def answering(self) -> list[int]:
         """Return the servers to be asked: all but those that gave no answer lately, or all if none did."""
         now = time.monotonic()
-        return [rank for rank in self.server_ranks if self._silent.get(rank, 0.0) <= now] or [*self.server_ranks]
+        silent = {rank for rank, since in [*self._silent.items()] if now - since < SILENT_S}
+        return [rank for rank in self.server_ranks if rank not in silent] or [*self.server_ranks]
 
     def falls_silent(self, server: int, error: ServerUnavailable) -> bool:
-        """Note that a server gave no answer; return whether others are left. If not, all are asked again next time."""
+        """Note that a server gave no answer; return whether others are left. If not, all are asked again next time.
+
+        One that was silent before this one could be asked in vain may be back, and is left too.
+        """
+        now = time.monotonic()
         if server not in self._silent:
             logger.warning("%s: it is left out for %g s, and others make its share: %s", _NAME, SILENT_S, error)
-        self._silent[server] = time.monotonic() + SILENT_S
-        if len(self._silent.keys() & {*self.server_ranks}) < len(self.server_ranks):
+        self._silent[server] = now
+        if len(self._silent) < len(self.server_ranks):
             return True
-        self._silent.clear()
+        before = now - self.client.deadline - 1.0  # servers that are lost together fall silent within a deadline
+        self._silent = {rank: since for rank, since in self._silent.items() if since > before}
+        if len(self._silent) < len(self.server_ranks):
+            return True
+        self._silent = {}
         return False
 
     def answered(self, server: int) -> None:
@@ -292,7 +306,6 @@ def _servers(client: PartitionClient, ranks: Any, ids: Any) -> tuple[tuple[int, 
             f"{_NAME}: the servers {many} have the producers {numbers}; a chain has one number on all servers of the "
             "same data, so these have other data, or other chains. Serve the same folder on all of them."
         )
-    client.know_on(many, numbers[0])
     return tuple(many), numbers[0]
 
 

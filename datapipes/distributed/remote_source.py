@@ -97,11 +97,13 @@ class RemoteSource(StreamStage):
     def replay(self, epoch: int, index: int) -> MiniBatch | None:
         """Return the minibatch of an epoch and a global index, asked of one server after the other."""
         channel = self.channel
-        for rank in channel.server_ranks:
+        answering = channel.answering()
+        ranks = sorted(channel.server_ranks, key=lambda rank: rank not in answering)
+        for rank in ranks:
             try:
                 return channel.client.minibatch(rank, channel.producer_id, epoch, index).result()
             except ServerUnavailable:
-                if rank == channel.server_ranks[-1]:
+                if rank == ranks[-1]:
                     raise
         raise AssertionError
 

@@ -127,6 +127,14 @@ class FeatureFetcher(MiniBatchTransformer):
         of_nodes: list[FeatureKey] = [("node", type_, name) for type_, name, _ in self._of_nodes]
         return of_nodes + [("edge", type_, name) for type_, name, _ in self._of_edges]
 
+    def bytes_for(self, minibatch: MiniBatch) -> int:
+        """Return the bytes of what is read for a minibatch."""
+        return sum(
+            ids.shape[0] * math.prod(feature.shape) * feature.dtype.itemsize
+            for *key, ids in self._requests_of(minibatch)
+            for feature in [self.feature_store[tuple(key)]]
+        )
+
     def reads_on(self, device: torch.device) -> dict[FeatureKey, str | None]:
         """Return how each feature is read with ids on a CUDA device, see Feature.reads_on."""
         return {key: self.feature_store[key].reads_on(device) for key in self.feature_keys}

@@ -33,7 +33,7 @@ def test_servers_that_answer_are_a_table(roots, tmp_path, capsys):
         found = run(capsys, "status", path)
         assert (found.code, found.err) == (0, "")
         head, *rows = found.out.splitlines()
-        assert head.split()[:4] == ["part", "address", "status", "requests"]
+        assert head.split()[:4] == ["server", "address", "status", "requests"]
         assert [row.split()[:3] for row in rows] == [["0", one.address, "serving"], ["1", other.address, "serving"]]
         told = run(capsys, "status", path, "--json").json
         assert told["agree"]

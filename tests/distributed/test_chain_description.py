@@ -178,7 +178,7 @@ NESTED = [[[[[[[[[[1]]]]]]]]]]
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda stages: stages.clear(), "has no stages"),
+        (lambda stages: stages.clear(), "has 0 stages; 1 to 64 are allowed"),
         (lambda stages: stages[1].update(stage="copy_to"), "'copy_to'. is not offered"),
         (lambda stages: stages[1].update(stage="os.system"), "'os.system'. is not offered"),
         (lambda stages: stages[1].update(sources=[1]), "they must stand before it"),

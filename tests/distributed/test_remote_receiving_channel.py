@@ -13,10 +13,11 @@ import contextlib
 import pickle
 import queue
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
-from pipelines import BOUND_S, digests, sampled, small_graph
+from pipelines import BOUND_S, digests, sampled, small_graph, small_store
 
 import datapipes as dp
 from datapipes.distributed import (
@@ -30,6 +31,10 @@ from datapipes.distributed import (
 from datapipes.distributed.wire.refusals import OtherPartition, UnknownProducer
 
 SHORT_S = 1.0  # deadline of requests to servers that are gone
+
+
+def other_store():
+    return dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(torch.ones(40, 3))})
 
 
 class OnlyEven(dp.MiniBatchTransformer):
@@ -180,6 +185,33 @@ def test_a_server_that_is_back_takes_over_what_another_loses(server, loaded, mon
         list(dp.DataLoader(RemoteSource(pipe, channel)) if loaded else channel)
         assert channel.falls_silent(3, gone)
         assert not channel.falls_silent(1, gone)
+
+
+def test_before_it_gives_up_it_asks_a_server_again_that_was_lost_earlier(server, monkeypatch):
+    now, gone = [100.0], dp.ServerUnavailable("gone")
+    with PartitionServer(small_graph(), chains=True) as other, connect({3: server.address, 1: other.address}) as client:
+        channel = RemoteReceivingChannel([3, 1], client.create_producer(3, sampled()), client=client)
+        monkeypatch.setattr(remote_receiving_channel, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        assert channel.falls_silent(1, gone)
+        now[0] += client.deadline + 2
+        assert channel.answering() == [3]
+        assert channel.falls_silent(3, gone)
+        assert channel.answering() == [1]
+        assert not channel.falls_silent(1, gone)
+
+
+@pytest.mark.parametrize(
+    ("features", "match"),
+    [(other_store(), "is producer [0-9]+ there, since it has other data"), (None, "a feature store without a name")],
+)
+def test_a_server_that_makes_other_minibatches_is_refused(features, match):
+    pipe = sampled().fetch_feature(small_store(), ["feat"])
+    servers = [PartitionServer(small_graph(), chains=True, features=each) for each in (small_store(), features)]
+    with servers[0] as one, servers[1] as other, connect({3: one.address, 1: other.address}) as client:
+        producer = client.create_producer(3, pipe)
+        with pytest.raises(ValueError, match=match):
+            RemoteReceivingChannel([3, 1], producer, client=client)
+        assert client.list_producers(1) == []
 
 
 def test_a_client_that_does_not_read_holds_up_nobody(server, client):

@@ -10,10 +10,12 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NoAnswer  # the builtin one only since Python 3.11
 from functools import partial
 from typing import Any, Protocol
 
+from datapipes import _core
 from datapipes.base.clock import StageClock
 from datapipes.base.errors import PeerDied
 from datapipes.base.log import logger
@@ -22,10 +24,11 @@ from datapipes.chain.epoch import Calls
 from datapipes.chain.evaluator import Evaluator
 from datapipes.chain.in_flight import LoopThread
 from datapipes.chain.stage import Stage
-from datapipes.chain.stage_base import SeedBase, StageBase
+from datapipes.chain.stage_base import StageBase
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.refusals import Unavailable, UnknownProducer
+from datapipes.features.feature_fetcher import FeatureFetcher
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.workers.pool import Death, Outcome, Task
 from datapipes.loader.workers.process_pool import ProcessPool
@@ -57,13 +60,17 @@ class InThreads:
     def __init__(self, chain: Stage, most_bytes: int) -> None:
         self._graph, self._most_bytes = StageGraph(chain), most_bytes
         self._loop = LoopThread() if async_window(self._graph) else None
+        self._is_closed, self._closing = False, threading.Lock()
 
     def make(self, epoch: int, index: int, most_s: float) -> MiniBatch | None:
         """See Maker."""
-        evaluator = _Bounded(Calls(self._graph.numbering, StageClock()), self._most_bytes)
+        evaluator = _Bounded(Calls(self._graph.numbering, StageClock()), self._most_bytes, most_s)
         if self._loop is None:
             return evaluator.minibatch(self._graph, epoch, index)
-        future = self._loop.submit(evaluator.minibatch_async(self._graph, epoch, index))
+        with self._closing:
+            if self._is_closed:
+                raise _gone()
+            future = self._loop.submit(evaluator.minibatch_async(self._graph, epoch, index))
         try:
             return future.result(most_s)
         except NoAnswer as error:
@@ -71,21 +78,30 @@ class InThreads:
                 raise  # of a stage
             future.cancel()
             raise _too_slow(epoch, index, most_s) from error
+        except CancelledError as error:
+            raise _gone() from error
 
     def close(self) -> None:
-        """End the event loop."""
-        loop, self._loop = self._loop, None
-        if loop is not None:
-            loop.close()
+        """End the event loop, and what runs there."""
+        with self._closing:
+            was_closed, self._is_closed = self._is_closed, True
+        if self._loop is not None and not was_closed:
+            self._loop.close()
 
 
 class InProcesses:
-    """Makes minibatches in worker processes; at most TASKS_EACH at once for each of them."""
+    """Makes minibatches in worker processes.
+
+    Attributes:
+        at_once: minibatches that may be asked for at once. Each process has the next one while it makes one; where
+            stages are asynchronous it has one, or nobody could tell which of them has killed it.
+    """
 
     def __init__(self, chain: Stage, num_workers: int, most_bytes: int) -> None:
         self._most_bytes, self._choosing = most_bytes, threading.Lock()
-        packed = pack((chain, None))  # once, so that all processes map the same memory
+        packed = pack((chain, partial(_limit, most_bytes)))  # once, so that all processes map the same memory
         self._workers = [_Worker(chain, packed) for _ in range(num_workers)]
+        self.at_once = num_workers if async_window(StageGraph(chain)) else TASKS_EACH * num_workers
 
     def make(self, epoch: int, index: int, most_s: float) -> MiniBatch | None:
         """See Maker.
@@ -114,8 +130,8 @@ class InProcesses:
 
 
 class _Worker:
-    """A worker process, started when it is first needed and replaced when it dies. It has the next task already while
-    it makes a minibatch. Of the threads that wait for outcomes one receives, for all.
+    """A worker process, started when it is first needed and replaced when it dies. Of the threads that wait for its
+    outcomes one receives, for all.
 
     Attributes:
         num_asked: kept by InProcesses.
@@ -184,6 +200,7 @@ class _Worker:
             pool = self._new_pool()
             pool.start()
             self._pool, self._generation, indices = pool, pool.begin(), self._asked
+            self._since = time.monotonic()
         for index in indices:
             self._pool.give(0, Task(self._generation, *index))
 
@@ -238,16 +255,35 @@ def _deadly(index: _Index, deaths: list[Death]) -> PeerDied:
 
 
 class _Bounded(Evaluator):
-    """Looks after each stage whether a minibatch has become too large."""
+    """Looks whether a minibatch becomes too large, before hops and rows are made and after each stage; and whether it
+    takes too long.
+    """
 
-    def __init__(self, calls: Calls, most_bytes: int) -> None:
+    def __init__(self, calls: Calls, most_bytes: int, most_s: float) -> None:
         super().__init__(calls)
-        self._most_bytes = most_bytes
+        self._most_bytes, self._most_s, self._ends = most_bytes, most_s, time.monotonic() + most_s
 
     def _call(self, stage: StageBase, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
-        made = super()._call(stage, inputs, epoch, index)
-        if made is not None and not isinstance(stage, SeedBase):
+        self._look_ahead(stage, inputs)
+        before = _core.limit_hops(self._most_bytes)
+        try:
+            return self._looked_at(super()._call(stage, inputs, epoch, index), epoch, index)
+        finally:
+            _core.limit_hops(before)
+
+    async def _await(self, stage: StageBase, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
+        self._look_ahead(stage, inputs)
+        return self._looked_at(await super()._await(stage, inputs, epoch, index), epoch, index)
+
+    def _look_ahead(self, stage: StageBase, inputs: list[MiniBatch]) -> None:
+        if isinstance(stage, FeatureFetcher):
+            _refuse_bytes(inputs[0], stage.bytes_for(inputs[0]), self._most_bytes)
+
+    def _looked_at(self, made: MiniBatch | None, epoch: int, index: int) -> MiniBatch | None:
+        if made is not None:
             _refuse_large(made, self._most_bytes)
+        if time.monotonic() > self._ends:
+            raise _too_slow(epoch, index, self._most_s)
         return made
 
 
@@ -328,8 +364,16 @@ def refuse_many_seeds(where: str, graph: StageGraph[Stage], most_bytes: int) -> 
         )
 
 
+def _limit(most_bytes: int, _worker: int) -> None:
+    """Bound the hops of a worker process; its worker_init_fn."""
+    _core.limit_hops(most_bytes)
+
+
 def _refuse_large(minibatch: MiniBatch, most: int) -> None:
-    num_bytes = bytes_of(minibatch)
+    _refuse_bytes(minibatch, bytes_of(minibatch), most)
+
+
+def _refuse_bytes(minibatch: MiniBatch, num_bytes: int, most: int) -> None:
     if num_bytes > most:
         raise ValueError(
             f"minibatch {minibatch.index} of epoch {minibatch.epoch} has {num_bytes} bytes; the server sends at most "

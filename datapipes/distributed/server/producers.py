@@ -11,8 +11,8 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -26,7 +26,6 @@ from datapipes.chain.stage_graph import StageGraph
 from datapipes.distributed.chain_description import build_chain
 from datapipes.distributed.server.admission import HOSTS_SHARE, Admission, Hold, host_of
 from datapipes.distributed.server.producer import (
-    TASKS_EACH,
     InProcesses,
     InThreads,
     KeptAnswers,
@@ -34,6 +33,7 @@ from datapipes.distributed.server.producer import (
     bytes_of,
     refuse_many_seeds,
 )
+from datapipes.distributed.server.served import Offers
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.chain_codec import (
     ClaimRequest,
@@ -50,15 +50,13 @@ from datapipes.distributed.wire.chain_codec import (
 from datapipes.distributed.wire.envelope import answer_header
 from datapipes.distributed.wire.refusals import BadRequest, Unavailable, UnknownProducer
 from datapipes.features.feature_fetcher import FeatureFetcher
-from datapipes.features.feature_store import FeatureStore
-from datapipes.graph.graph import Graph
-from datapipes.seeds.hetero_item_set import HeteroItemSet
-from datapipes.seeds.item_set import ItemSet
 
 LOOK_S = 5.0
+RATE_S = 1.0  # a rate is that of this time or longer
 KEPT_SHARE = 8  # answers for retries are at most one in so many of the bytes in flight
 FIRST_BYTES = 2**24  # of the first minibatch, before any is known
 MOST_CLAIMS = 4096  # on a producer
+CLIENTS_SHARE = 4  # a client has at most one in so many of the bytes of tensors, and of the worker processes
 
 
 @dataclass(frozen=True)
@@ -67,8 +65,9 @@ class ChainLimits:
 
     Attributes:
         num_producers, num_producers_each: in all, of which a host has at most half, and of a client.
-        tensor_bytes: of the tensors of all descriptions.
-        num_workers: processes of a producer; who wishes for more gets so many.
+        tensor_bytes: of the tensors of all descriptions; a client has at most a quarter.
+        num_workers: processes of a producer; who wishes for more gets so many. A client has twice as many, and all
+            clients eight times.
         making_s: seconds of one minibatch.
         idle_s: seconds after which a claim ends that nobody has used.
     """
@@ -81,25 +80,6 @@ class ChainLimits:
     idle_s: float = 600.0
 
 
-@dataclass(frozen=True)
-class Offers:
-    """What a server has for chains.
-
-    Attributes:
-        graph: returns the graph.
-        features: returns the store that has what `keys` names; None where there is none.
-        keys: names of features that may be fetched; None for all of the store.
-        content_id: tells these data from others.
-    """
-
-    graph: Callable[[], Graph]
-    features: Callable[[], FeatureStore | Mapping[str, FeatureStore]] | None = None
-    keys: Sequence[str] | None = None
-    items: Mapping[str, ItemSet | HeteroItemSet] = field(default_factory=dict)
-    stages: Sequence[type[Stage]] = ()
-    content_id: str = ""
-
-
 class _Producer:
     """A chain, and who has a claim on it: {client: (worker_key, when it was last used)}."""
 
@@ -107,7 +87,18 @@ class _Producer:
         self.number, self.maker, self.admission, self.num_workers = number, maker, admission, num_workers
         self.num_batches, self.tensor_bytes, self.host = num_batches, 0, ""  # of who has created it
         self.num_made = self.largest = 0  # minibatches, and the bytes of the largest
+        self.rate, self._seen = 0.0, (time.monotonic(), 0)  # minibatches a second, between the last two looks
         self.claims: dict[str, tuple[str | None, float]] = {}
+
+    def created_for(self, client: str) -> Created:
+        """Return what a client with a claim is told."""
+        return Created(self.number, self.claims[client][0], self.num_workers, self.num_batches)
+
+    def look(self) -> None:
+        """Count how many minibatches were made in a second since the last look."""
+        now, (before, made) = time.monotonic(), self._seen
+        if now - before >= RATE_S:
+            self.rate, self._seen = (self.num_made - made) / (now - before), (now, self.num_made)
 
 
 class Producers:
@@ -136,6 +127,7 @@ class Producers:
         self._admitted = {"concurrency": concurrency, "max_waiting": max_waiting, "max_bytes": max_bytes}
         self._admission = Admission(where, **self._admitted)
         self._changing = threading.Lock()
+        self._is_closed = False
         self._opening = threading.Lock()  # held while graph and features are opened
         self._producers: dict[int, _Producer] = {}
         self._keys: dict[str, int] = {}  # {worker_key: producer}, while one has a claim under it
@@ -157,8 +149,7 @@ class Producers:
             with self._changing:
                 self._refuse_other_key(request, number)
                 known = self._producers.get(number)
-                if known is None:
-                    self._refuse_many(request, message.num_bytes, host_of(peer))
+                self._refuse_many(known, request, message.num_bytes, host_of(peer))
             made = None if known is not None else self._made(number, request, message, host_of(peer))
             try:
                 with self._changing:  # others may have come and gone meanwhile
@@ -166,15 +157,15 @@ class Producers:
                     if producer is None:
                         raise Unavailable(f"{self._where}: the producer {number} has just ended. Create it again.")
                     self._refuse_other_key(request, number)
-                    if producer is made:
-                        self._refuse_many(request, message.num_bytes, host_of(peer))
+                    self._refuse_many(None if producer is made else producer, request, message.num_bytes, host_of(peer))
                     self._claim(producer, request)
                     self._producers[number] = producer
+                    created = producer.created_for(request.client)
                     made = None if producer is made else made
             finally:
                 if made is not None:
                     self._end([made])
-            return created_to_message(_created(producer, request.worker_key))
+            return created_to_message(created)
 
         return self._admission.run(peer, 0, work, is_cancelled)
 
@@ -196,11 +187,12 @@ class Producers:
         largest = producer.largest or FIRST_BYTES
         expected = min(largest + largest // 4, self._most_bytes)
 
-        key = (request.producer, request.epoch, request.index)
-        with self._kept.turn(key, is_cancelled) as kept:
-            if kept is not None:
-                return producer.admission.run(peer, kept.num_bytes, lambda: kept, is_cancelled)
-            return producer.admission.run(peer, expected, lambda: self._answer(producer, request), is_cancelled)
+        def work() -> Message:
+            # Only here: who waits for room for an answer, since its client reads none, would hold up all that want it.
+            with self._kept.turn((request.producer, request.epoch, request.index), is_cancelled) as kept:
+                return self._answer(producer, request) if kept is None else kept
+
+        return producer.admission.run(peer, expected, work, is_cancelled)
 
     def destroy(self, message: Message) -> Message:
         """Answer a ClaimRequest; the producer ends if it was the last claim. Without a claim it does nothing."""
@@ -215,9 +207,7 @@ class Producers:
         request: ListRequest = request_from_message(self._where, message, ListRequest)
         with self._changing:
             own = [
-                _created(each, each.claims[request.client][0])
-                for each in self._producers.values()
-                if request.client in each.claims
+                each.created_for(request.client) for each in self._producers.values() if request.client in each.claims
             ]
         return listed_to_message(own)
 
@@ -228,6 +218,7 @@ class Producers:
         latest, ended = time.monotonic() - self.limits.idle_s, []
         with self._changing:
             for producer in [*self._producers.values()]:
+                producer.look()
                 for client in [client for client, (_, used) in producer.claims.items() if used < latest]:
                     ended += self._give_up(client, producer.number)
         self._end(ended)
@@ -244,6 +235,7 @@ class Producers:
                     "waiting": each.admission.num_waiting,
                     "working": each.admission.num_working,
                     "num_made": each.num_made,
+                    "made_per_s": each.rate,
                     "largest_bytes": each.largest if each.num_made else 0,
                 }
                 for each in self._producers.values()
@@ -253,10 +245,9 @@ class Producers:
         """Refuse new requests, wait up to `grace_s` for those under way; return whether all ended."""
         ends, has_ended = time.monotonic() + grace_s, True
         with self._changing:
+            self._is_closed = True
             producers = [*self._producers.values()]
-        for admission in {
-            id(each): each for each in [self._admission, *(each.admission for each in producers)]
-        }.values():
+        for admission in {self._admission, *(each.admission for each in producers)}:
             has_ended = admission.close(max(ends - time.monotonic(), 0.0)) and has_ended
         with self._changing:
             self._producers, self._keys = {}, {}
@@ -275,21 +266,34 @@ class Producers:
                 "chain. Destroy that one first, or use another key."
             )
 
-    def _refuse_many(self, request: CreateRequest, tensor_bytes: int, host: str) -> None:
+    def _refuse_many(self, known: _Producer | None, request: CreateRequest, tensor_bytes: int, host: str) -> None:
+        """Refuse a claim beyond the limits, and a producer if it is not known."""
+        if self._is_closed:
+            raise Unavailable(f"{self._where}: the server stops. Ask the next one.")
+        if known is not None and request.client in known.claims:
+            return
         limits, all_ = self.limits, self._producers.values()
-        own = sum(request.client in each.claims for each in all_)
-        of_host = sum(each.host == host for each in all_)
-        held = sum(each.tensor_bytes for each in all_)
-        for what, found, most in (
-            ("producers of one client", own + 1, limits.num_producers_each),
-            ("producers of one host", of_host + 1, limits.num_producers // HOSTS_SHARE),
-            ("producers", len(all_) + 1, limits.num_producers),
-            ("bytes of tensors in descriptions", held + tensor_bytes, limits.tensor_bytes),
-        ):
-            if found > most:
+        own = [each for each in all_ if request.client in each.claims]
+        num_workers = min(request.num_workers, limits.num_workers)
+        own_bytes, own_workers = sum(each.tensor_bytes for each in own), sum(each.num_workers for each in own)
+        most = [("producers of one client", len(own) + 1, limits.num_producers_each)]
+        if known is None:
+            of_host = sum(each.host == host for each in all_)
+            all_bytes, all_workers = sum(each.tensor_bytes for each in all_), sum(each.num_workers for each in all_)
+            workers = 2 * limits.num_workers
+            most += [
+                ("producers of one host", of_host + 1, limits.num_producers // HOSTS_SHARE),
+                ("producers", len(all_) + 1, limits.num_producers),
+                ("bytes of tensors of one client", own_bytes + tensor_bytes, limits.tensor_bytes // CLIENTS_SHARE),
+                ("bytes of tensors", all_bytes + tensor_bytes, limits.tensor_bytes),
+                ("workers of one client", own_workers + num_workers, workers),
+                ("workers", all_workers + num_workers, CLIENTS_SHARE * workers),
+            ]
+        for what, found, allowed in most:
+            if found > allowed:
                 raise BadRequest(
-                    f"{self._where}: these would be {found} {what}; at most {most} are allowed. Destroy some, or give "
-                    "item sets a name here."
+                    f"{self._where}: these would be {found} {what}; at most {allowed} are allowed. Destroy some, or "
+                    "give item sets a name here."
                 )
 
     def _claim(self, producer: _Producer, request: CreateRequest) -> None:
@@ -352,12 +356,12 @@ class Producers:
                 )
         refuse_many_seeds(self._where, stages, self._most_bytes)
         num_workers = min(request.num_workers, self.limits.num_workers)
-        maker: Maker = InThreads(chain, self._most_bytes)
-        admission = self._admission
-        if num_workers > 0:
-            maker.close()
-            maker = InProcesses(chain, num_workers, self._most_bytes)
-            admission = Admission(self._where, **{**self._admitted, "concurrency": TASKS_EACH * num_workers})
+        maker: Maker
+        if num_workers == 0:
+            maker, admission = InThreads(chain, self._most_bytes), self._admission
+        else:
+            maker = processes = InProcesses(chain, num_workers, self._most_bytes)
+            admission = Admission(self._where, **{**self._admitted, "concurrency": processes.at_once})
         producer = _Producer(number, maker, admission, num_workers, stages.seed_stage.num_batches)
         producer.tensor_bytes, producer.host = message.num_bytes, host
         logger.info("%s: producer %d: %s, %d workers", self._where, number, " ".join(str(chain).split()), num_workers)
@@ -394,7 +398,3 @@ class Producers:
 def _number_of(chain: Mapping[str, Any], tensors: Mapping[str, Tensor], content_id: str) -> int:
     text = json.dumps([chain, digest_message(tensors), content_id], sort_keys=True)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
-
-
-def _created(producer: _Producer, worker_key: str | None) -> Created:
-    return Created(producer.number, worker_key, producer.num_workers, producer.num_batches)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,6 @@ from datapipes.distributed.dist_feature_store import DistFeatureStore
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.namebook import addresses_in, check_complete
-from datapipes.distributed.server.producers import Offers
 from datapipes.features.feature_store import FeatureStore
 from datapipes.features.tensor_feature import TensorFeature
 from datapipes.graph.graph import Graph
@@ -43,6 +43,25 @@ class Served(NamedTuple):
     facts: PartitionFacts
     part: Part | None
     graph: LocalGraph | None
+
+
+@dataclass(frozen=True)
+class Offers:
+    """What a server has for chains.
+
+    Attributes:
+        graph: returns the graph.
+        features: returns the store that has what `keys` names; None where there is none.
+        keys: names of features that may be fetched; None for all of the store.
+        content_id: tells these data from others.
+    """
+
+    graph: Callable[[], Graph]
+    features: Callable[[], FeatureStore | Mapping[str, FeatureStore]] | None = None
+    keys: Sequence[str] | None = None
+    items: Mapping[str, ItemSet | HeteroItemSet] = field(default_factory=dict)
+    stages: Sequence[type[Stage]] = ()
+    content_id: str = ""
 
 
 def served(where: str, root: Path | Part | LocalGraph, part: int | None, *, verify: bool, mmap: bool) -> Served:

@@ -21,7 +21,9 @@ from datapipes.base.types import ends_of
 from datapipes.distributed.facts import PartitionFacts, greeting_to_message
 from datapipes.distributed.server.admission import Admission, Hold
 from datapipes.distributed.server.connections import Connections
-from datapipes.distributed.server.producers import ChainLimits, Offers, Producers
+from datapipes.distributed.server.memory_watch import own_memory
+from datapipes.distributed.server.producers import ChainLimits, Producers
+from datapipes.distributed.server.served import Offers
 from datapipes.distributed.server.statistics import Statistics
 from datapipes.distributed.wire.arrow_message import Message, to_batches
 from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
@@ -176,6 +178,7 @@ class Service:
             "waiting": self.admission.num_waiting,
             "working": self.admission.num_working,
             "bytes_in_flight": self.admission.num_bytes,
+            "memory_bytes": own_memory(),
             **({} if self.producers is None else {"producers": self.producers.numbers()}),
         }
 

@@ -16,10 +16,13 @@ from amounts import amount
 from described_chains import CHAINS
 from partitions import source_of
 from pipelines import BOUND_S, digests, fetched, item_set, items, sampled, small_graph, small_store, wait_until
+from plain_clients import PlainClient
 from typed_pipelines import typed_fetched, typed_graph, typed_store
 
 import datapipes as dp
-from datapipes.distributed import PartitionBook, PartitionServer, connect
+from datapipes.distributed import PartitionBook, PartitionServer, connect, describe_chain
+from datapipes.distributed.wire.arrow_message import to_bytes
+from datapipes.distributed.wire.chain_codec import CreateRequest, MinibatchRequest, request_to_message
 from datapipes.distributed.wire.refusals import BadRequest, UnknownProducer
 from datapipes.partition.native.native_write import write_native
 
@@ -261,6 +264,11 @@ class KillsItself(dp.MiniBatchTransformer):
         return minibatch
 
 
+class KillsItselfLater(KillsItself):
+    async def transform_async(self, minibatch):
+        return self.transform(minibatch)
+
+
 class WaitsForEver(dp.MiniBatchTransformer):
     """Never ends with minibatch 1."""
 
@@ -283,9 +291,10 @@ def test_what_stages_do_reaches_the_client_and_nobody_else():
         assert client.minibatch(3, dropped, 0, 0).result(BOUND_S) is not None
 
 
-def test_a_chain_that_kills_its_workers_is_charged_alone():
-    with served(small_graph(), stages=[KillsItself]) as (_, client):
-        kills = client.create_producer(3, KillsItself(sampled()), num_workers=1)
+@pytest.mark.parametrize("kind", [KillsItself, pytest.param(KillsItselfLater, marks=pytest.mark.full)])
+def test_a_chain_that_kills_its_workers_is_charged_alone(kind):
+    with served(small_graph(), stages=[kind]) as (_, client):
+        kills = client.create_producer(3, kind(sampled()), num_workers=1)
         well = client.create_producer(3, sampled(), num_workers=1)
         asked = [client.minibatch(3, kills, 0, index) for index in range(6)]
         with pytest.raises(dp.PeerDied, match="4 workers died while they made minibatch 1 of epoch 0"):
@@ -298,10 +307,10 @@ def test_a_chain_that_kills_its_workers_is_charged_alone():
 def test_a_minibatch_that_takes_too_long_ends(monkeypatch):
     with served(small_graph(), stages=[WaitsForEver]) as (server, client):
         producers = server._service.producers
-        monkeypatch.setattr(producers, "limits", replace(producers.limits, making_s=0.3))
+        monkeypatch.setattr(producers, "limits", replace(producers.limits, making_s=1.0))
         slow = client.create_producer(3, WaitsForEver(sampled()), num_workers=1)
         asked = [client.minibatch(3, slow, 0, index) for index in range(4)]
-        with pytest.raises(TimeoutError, match=r"minibatch 1 of epoch 0 was not made within 0\.3 s"):
+        with pytest.raises(TimeoutError, match=r"minibatch 1 of epoch 0 was not made within 1 s"):
             asked.pop(1).result(BOUND_S)
         assert [each.result(BOUND_S).index for each in asked] == [0, 2, 3]
 
@@ -312,6 +321,63 @@ def test_a_minibatch_that_is_too_large_is_refused(num_workers):
         producer = client.create_producer(3, items().sample_neighbor(small_graph(), [-1, -1]), num_workers=num_workers)
         with pytest.raises(ValueError, match=r"minibatch 0 of epoch 0 has \d+ bytes; the server sends at most"):
             client.minibatch(3, producer, 0, 0).result(BOUND_S)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_hop_that_is_too_large_is_refused_before_it_is_drawn(num_workers):
+    with served(small_graph(), max_answer_bytes="1MB", max_bytes_in_flight="4MB") as (_, client):
+        pipe = items().sample_neighbor(small_graph(), [2, 10**9], replace=True)
+        producer = client.create_producer(3, pipe, num_workers=num_workers)
+        with pytest.raises(
+            MemoryError, match=r"hop 0 .* fanout 1000000000, .* bytes; at most 1048576 are allowed here"
+        ):
+            client.minibatch(3, producer, 0, 0).result(BOUND_S)
+
+
+def test_features_that_are_too_large_are_refused_before_they_are_read():
+    store = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(torch.zeros(40, 1000))})
+    with served(small_graph(), features=store, max_answer_bytes="16KB", max_bytes_in_flight="64KB") as (_, client):
+        producer = client.create_producer(3, sampled().fetch_feature(store, ["feat"]))
+        with pytest.raises(
+            ValueError, match=r"minibatch 0 of epoch 0 has \d+000 bytes; the server sends at most 16384"
+        ):
+            client.minibatch(3, producer, 0, 0).result(BOUND_S)
+
+
+def test_a_minibatch_over_parts_that_is_too_large_is_refused(tmp_path, parts):
+    graph, root = parts
+    options = {"max_answer_bytes": "1KB", "max_bytes_in_flight": "4KB"}
+    with three_servers(root, tmp_path / "book.json", **options) as servers, connect({0: servers[0].address}) as client:
+        producer = client.create_producer(0, items().sample_neighbor(graph, [-1, -1]))
+        with pytest.raises(ValueError, match=r"minibatch 0 of epoch 0 has \d+ bytes; the server sends at most 1024"):
+            client.minibatch(0, producer, 0, 0).result(BOUND_S)
+
+
+def test_an_answer_that_its_client_does_not_read_holds_up_nobody_else():
+    graph = dp.CSCGraph(*[each.clone() for each in (small_graph().indptr, small_graph().indices)])
+    store = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(torch.zeros(graph.num_nodes, 2**18))})
+    pipe = dp.ItemSampler(dp.ItemSet(40), 10).sample_neighbor(graph, [-1]).fetch_feature(store, ["feat"])
+    options = {"max_answer_bytes": "64MB", "max_bytes_in_flight": "256MB", "stall_s": BOUND_S, "concurrency": 2}
+    with served(graph, features=store, **options) as (server, client), PlainClient(server.address) as idle:
+        idle.hello()
+        request, token = describe_chain(pipe), "i" * 32
+        create = CreateRequest(token, request.header, None, 0)
+        idle.ask(request_to_message(create, idle.meant, request.tensors))
+        producer = client.create_producer(3, pipe)
+        asks = [request_to_message(MinibatchRequest(token, producer, 0, index), idle.meant) for index in range(4)]
+        threads = [threading.Thread(target=opens, args=(idle, ask), daemon=True) for ask in asks]
+        for each in threads:
+            each.start()
+        wait_until(lambda: server.statistics()["producers"][0]["waiting"] >= 2)
+        assert made(client, producer, 4) == digests(pipe)
+        server.stop(0.0)
+        for each in threads:
+            each.join(BOUND_S)
+
+
+def opens(idle, ask):
+    with contextlib.suppress(Exception):
+        idle.open(to_bytes("idle", ask))
 
 
 def test_clients_have_limits(monkeypatch):
@@ -327,7 +393,7 @@ def test_clients_have_limits(monkeypatch):
         with pytest.raises(BadRequest, match="would be 3 producers of one client; at most 2 are allowed"):
             client.create_producer(3, numbered(3))
         large = dp.ItemSampler(dp.ItemSet(torch.arange(1000) % 40), 4).sample_neighbor(small_graph(), [2])
-        with pytest.raises(BadRequest, match="8000 bytes of tensors in descriptions; at most 2000 are allowed"):
+        with pytest.raises(BadRequest, match="8000 bytes of tensors of one client; at most 500 are allowed"):
             other.create_producer(3, large)
         assert len(digests(numbered(1))) == len(made(other, other.create_producer(3, numbered(1)), 10))
         with pytest.raises(BadRequest, match=r"has 10 minibatches in an epoch, asked was for 10"):
@@ -383,6 +449,18 @@ def test_a_producer_that_ends_while_its_workers_start_leaves_none():
                 assert isinstance(answer.exception(BOUND_S), (UnknownProducer, dp.ServerUnavailable, type(None)))
         assert server.statistics()["producers"] == []
     wait_until(lambda: {each.pid for each in multiprocessing.active_children()} <= children)
+
+
+def test_a_producer_that_ends_while_it_asks_other_parts_is_unknown(tmp_path, parts):
+    graph, root = parts
+    with three_servers(root, tmp_path / "book.json") as servers, connect({0: servers[0].address}) as client:
+        for _ in range(amount(20, 4)):
+            producer = client.create_producer(0, over_parts(graph))
+            asked = [client.minibatch(0, producer, 0, index) for index in range(6)]
+            asked[0].result(BOUND_S)
+            client.destroy_producer(0, producer)
+            for answer in asked:
+                assert isinstance(answer.exception(BOUND_S), (UnknownProducer, type(None)))
 
 
 def test_of_two_chains_under_one_key_at_once_one_leaves_nothing():

@@ -8,16 +8,21 @@ only. Each side keeps its workers; one second per measurement, in alternation, m
 time a minibatch of the trainer and of the server with its workers, bytes of a minibatch, and the time from asking an
 idle server for one minibatch to having it, less the time of making it here.
 Run: python benchmarks/serving.py --graph GRAPH
-Result (2-core Intel Xeon VM, 1M nodes / 20M edges, commit f99df63, median of 5): ids (5.8 MB) local 109.7
-minibatches/s, server 84.8 (0.77), with a worker process 71.9 (0.66), 2 servers 93.6 (0.85), 2 trainers together 83.8
-(0.76). Features (90 MB) local 70.8, server with a worker 16.2 (0.23), server 13.2 (0.19), ids from a server and
-features fetched here 46.8 (0.66). Processor time a minibatch: ids 5.8 ms of the trainer and 13.8 of the server,
-features 43 and 59: two processors are then the limit, and Flight's copies of 90 MB most of it. Added latency of one
-minibatch 7.1 ms.
+Result (2-core AMD EPYC VM, 1M nodes / 20M edges, commit e10291a, median of 7; then --round-s 4, median of 3): ids (5.8
+MB) local 100 and 110 minibatches/s, server with a worker process 78 and 78 (0.78, 0.71), in a thread 84 and 86 (0.83,
+0.78), 2 servers 0.88 and 0.81, 2 trainers together 0.71 and 0.79. Features (90 MB) local 67 and 65, server with a
+worker 14.9 and 16.0 (0.22, 0.25), in a thread 13.7 and 15.9 (0.21, 0.25), ids from a server and features fetched here
+0.64 and 0.77. Processor time a minibatch: ids 4.7 ms of the trainer and 13.8 of the server, features 51 and 54. Added
+latency of one minibatch 6.2 to 6.6 ms. Features are bounded by the two processors: of 126 ms that a minibatch took both
+sides, the profile says, 42 were TCP's sends and receives, page faults of gRPC's fresh memory among them, 30 sampling
+and gathering, 9 copies in the trainer. Batches of 4 MiB instead of 1 (f5a9165): 1.15 times as many minibatches, 18.4 to
+20.1/s instead of 16.3 to 17.6, one producer alone. With glibc told to keep memory 1.1 times as many. No gain: larger
+HTTP/2 frames, read chunks, windows without probes.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import tempfile
@@ -41,6 +46,7 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 def main() -> None:
     arguments = parser(__doc__ or "")
     arguments.set_defaults(repeats=7)
+    arguments.add_argument("--round-s", type=float, default=1.0, help="seconds of a measurement")
     args = arguments.parse_args()
     torch.set_num_threads(1)
     with ExitStack() as stack:
@@ -54,13 +60,13 @@ def main() -> None:
         command += ["--in-memory", "--concurrency", "1", "--max-workers", "1"]
         servers = [stack.enter_context(process(command)) for _ in range(2)]
         client = connect({rank: line_of(server).split()[1] for rank, server in enumerate(servers)})
-        figures = measured(client, graph, store, [server.pid for server in servers], args.repeats)
+        figures = measured(client, graph, store, [server.pid for server in servers], args)
         client.close()
     report(figures, args.json)
 
 
 def measured(
-    client: PartitionClient, graph: dp.CSCGraph, store: dp.FeatureStore, pids: list[int], repeats: int
+    client: PartitionClient, graph: dp.CSCGraph, store: dp.FeatureStore, pids: list[int], args: argparse.Namespace
 ) -> dict[str, float | str]:
     def sampled(seed: int) -> dp.Stage:
         """A chain for each side: a producer has the workers that it was first asked for."""
@@ -83,9 +89,11 @@ def measured(
             fetched(remote(client, sampled(1), [0], num_workers=1))
         ),
     }
-    sides = {name: Counted(Delivery(loader), pids) for name, loader in loaders.items()}
+    sides = {name: Counted(Delivery(loader, args.round_s), pids) for name, loader in loaders.items()}
     two = [dp.DataLoader(remote(client, ids, [0], rank=rank, world_size=2)) for rank in range(2)]
-    rates = alternate({**sides, "2 trainers, ids": Together([Delivery(loader) for loader in two])}, repeats)
+    rates = alternate(
+        {**sides, "2 trainers, ids": Together([Delivery(loader, args.round_s) for loader in two])}, args.repeats
+    )
     figures: dict[str, float | str] = {f"{name} (minibatches/s)": rate for name, rate in rates.items()}
     for name, rate in rates.items():
         local = "local, features" if "features" in name else "local, ids"

@@ -38,7 +38,8 @@ from datapipes.distributed import RemoteReceivingChannel, connect
 KINDS = ["join", "fuzz"]
 ROUND_S = 4.0
 SEEDS, EPOCHS = 3, 2  # different chains, and their epochs
-IDLE = {"join": 8, "fuzz": 64}  # threads or descriptors of producers that are idle, which stay for ten minutes
+SETTLED_S = 3.0  # until the connections of killed trainers are gone; producers that are idle stay for ten minutes
+IDLE = {"join": 32, "fuzz": 64}  # threads or descriptors of those
 
 
 class Given(NamedTuple):
@@ -135,7 +136,7 @@ def run(name: str, minutes: float, rng_seed: int) -> Counter[str]:
             total["rounds"] += 1
             for server, found in zip(servers, states, strict=True):
                 files = 0 if not found else min(each.files for each in found) + 4
-                found.append(settled(server.pid, files, 60.0 if name == "join" else 1.0))
+                found.append(settled(server.pid, files, SETTLED_S))
         third = len(states[0]) // 3
         for number, found in enumerate(states):
             for field in found[0]._fields:

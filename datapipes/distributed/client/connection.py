@@ -5,10 +5,13 @@ A request takes the connection that has the fewest in flight.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import numpy as np
 
 from datapipes.distributed.address import Address
 from datapipes.distributed.arrow import arrow_flight, note_client, refuse_forked
@@ -18,6 +21,7 @@ from datapipes.distributed.wire.arrow_reading import Sink, from_batches
 from datapipes.distributed.wire.envelope import check_versions
 from datapipes.distributed.wire.refusals import error_from_bytes
 
+_KEPT_BYTES = 31 * 2**20  # glibc goes no further than 32 MiB
 SLACK_BYTES = 2**16  # a small invalid answer gets its own error, not "too large"
 
 
@@ -34,6 +38,7 @@ class Connection:
 
     def __init__(self, where: str, address: Address, tls: TLSConfig | None, connect_s: float) -> None:
         refuse_forked(where)
+        _keep_freed_memory()
         self.where, self.in_flight, self.retired = where, 0, False
         self.greeted = 0.0  # when the server had greeted, by time.monotonic()
         self._flight = arrow_flight(where)
@@ -86,6 +91,14 @@ class Connection:
         client, self._client = self._client, None
         if client is not None:
             client.close()
+
+
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Let glibc keep pieces of up to so many bytes that are freed, as it does from the first one on that is freed; else
+    gRPC would receive into fresh memory all the time, which takes as long as receiving.
+    """
+    np.empty(_KEPT_BYTES, dtype=np.uint8)
 
 
 class _Chunks:

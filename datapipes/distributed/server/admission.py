@@ -1,7 +1,7 @@
 """Admission: how many requests are worked on at once, who is next, and how many bytes of answers may be in flight.
 
-Turns go by connection: by host, eight trainers of one machine would share one turn. Waiting requests are taken from
-connection to connection, so one that asks much does not delay the others.
+Turns go by connection, or for minibatches by client: by host, eight trainers of one machine would share one turn.
+Waiting requests are taken from one to the next, so one that asks much does not delay the others.
 
 The bytes of an answer count from before it is made until it is sent or given up. A client that reads slowly holds its
 own share of them, or one answer if that is larger; its further requests wait while those of others are worked on. One
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +26,11 @@ HOSTS_SHARE = 2  # all clients of a host; an answer has at most a quarter, so it
 def host_of(client: str) -> str:
     """Return the host of a client, which gRPC names "ipv4:HOST:PORT"."""
     return client.rpartition(":")[0] or client
+
+
+def turn_of(peer: str, client: str) -> str:
+    """Return the name by which a client takes turns that may have several connections."""
+    return f"{host_of(peer)}:{client}"
 
 
 class Hold:
@@ -65,19 +70,22 @@ class Admission:
 
     Args:
         concurrency: requests that are worked on at once.
+        spare: further ones, of clients of which none is worked on: what takes long for one does not hold up another.
         max_waiting: requests that may wait.
         max_bytes: of answers in flight; at least those of the largest answer.
     """
 
-    def __init__(self, where: str, concurrency: int, max_waiting: int, max_bytes: int) -> None:
+    def __init__(self, where: str, concurrency: int, max_waiting: int, max_bytes: int, spare: int = 0) -> None:
         self.where, self.max_waiting, self.max_bytes = where, max_waiting, max_bytes
+        self._concurrency = concurrency
+        self._working: Counter[str] = Counter()  # requests by client
         self._changed = threading.Condition()
         self._queues: dict[str, deque[_Task]] = {}  # in the order in which clients are next; none is empty
         self._held: dict[str, int] = {}  # bytes by client
         self._held_by_hosts: dict[str, int] = {}
         self.num_waiting = self.num_working = self.num_bytes = 0
         self._is_closing = self.is_closed = False
-        self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(concurrency)]
+        self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(concurrency + spare)]
         for thread in self._threads:
             thread.start()
 
@@ -148,6 +156,7 @@ class Admission:
             self._work_on(task)
             with self._changed:
                 self.num_working -= 1
+                self._working -= Counter([task.client])
                 self._changed.notify_all()
 
     def _work_on(self, task: _Task) -> None:
@@ -167,6 +176,8 @@ class Admission:
             wanted, held, host = queue[0].num_bytes, self._held.get(client, 0), host_of(client)
             if host in full or (held and held + wanted > self.max_bytes // CLIENTS_SHARE):
                 continue
+            if self.num_working >= self._concurrency and self._working[client]:
+                continue
             on_host = self._held_by_hosts.get(host, 0)
             if on_host and on_host + wanted > self.max_bytes // HOSTS_SHARE:
                 full.add(host)
@@ -181,6 +192,7 @@ class Admission:
             self._queues[client] = queue  # behind the others
         self.num_waiting -= 1
         self.num_working += 1
+        self._working[client] += 1
         if task.num_bytes:
             self._count(client, task.num_bytes)
         task.hold = Hold(self, client, task.num_bytes)

@@ -269,6 +269,14 @@ class KillsItselfLater(KillsItself):
         return self.transform(minibatch)
 
 
+class WaitsUntilTold(dp.MiniBatchTransformer):
+    told: threading.Event
+
+    def transform(self, minibatch):
+        assert self.told.wait(BOUND_S)
+        return minibatch
+
+
 class WaitsForEver(dp.MiniBatchTransformer):
     """Never ends with minibatch 1."""
 
@@ -373,6 +381,20 @@ def test_an_answer_that_its_client_does_not_read_holds_up_nobody_else():
         server.stop(0.0)
         for each in threads:
             each.join(BOUND_S)
+
+
+def test_a_client_whose_minibatches_never_end_leaves_the_others_a_thread():
+    with served(small_graph(), stages=[WaitsUntilTold], concurrency=1) as (server, client):
+        WaitsUntilTold.told = threading.Event()
+        slow = client.create_producer(3, WaitsUntilTold(sampled()))
+        waiting = [client.minibatch(3, slow, 0, index) for index in range(4)]
+        try:
+            wait_until(lambda: server.statistics()["producers"][0]["working"] == 1)
+            with connect({3: server.address}) as other:
+                assert made(other, other.create_producer(3, sampled()), 6) == digests(sampled())
+        finally:
+            WaitsUntilTold.told.set()
+        assert [each.result(BOUND_S).index for each in waiting] == [0, 1, 2, 3]
 
 
 def opens(idle, ask):

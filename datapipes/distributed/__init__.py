@@ -13,6 +13,7 @@ from datapipes.distributed.namebook import publish_address
 from datapipes.distributed.partition_client import PartitionClient, connect
 from datapipes.distributed.remote_receiving_channel import RemoteReceivingChannel
 from datapipes.distributed.remote_source import RemoteSource
+from datapipes.distributed.sampler_pool import SamplerPool
 from datapipes.distributed.server.partition_server import PartitionServer
 from datapipes.distributed.tls import TLSConfig
 from datapipes.partition.book import PartitionBook
@@ -44,6 +45,7 @@ __all__ = [
     "Partitioner",
     "RemoteReceivingChannel",
     "RemoteSource",
+    "SamplerPool",
     "TLSConfig",
     "build_chain",
     "connect",

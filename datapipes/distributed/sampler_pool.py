@@ -1,0 +1,134 @@
+"""SamplerPool: a user's own loop, such as one that samples and sends, in processes that share the graph's memory."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import torch
+
+from datapipes.base.checks import check_int
+from datapipes.base.error_message import error_from_message, error_to_message
+from datapipes.base.errors import PeerDied, add_note
+from datapipes.processes.child import ChildProcess, begin, begin_as_child, end_all
+from datapipes.processes.endings import how_it_exited
+from datapipes.processes.start import context_of, require_descriptors
+from datapipes.processes.unforkable import why_not_to_fork
+
+__all__ = ["SamplerPool"]
+
+_WHERE = "SamplerPool.start"
+_LOOK_S = 0.1  # between two looks whether the processes live
+_MOST_TEXT = 2**14  # bytes of an error's traceback
+
+
+class SamplerPool(ABC):
+    """Runs `worker` in processes that are forked from this one, so that they share its memory: a graph in it is there
+    once. Make a subclass that defines `worker`, as with the class of DGL of this name.
+    """
+
+    @abstractmethod
+    def worker(self, args: Any) -> None:
+        """Do the work of one process. Torch uses one thread there until it is told otherwise.
+
+        Args:
+            args: what `start` was given; the same in all processes.
+        """
+
+    def start(self, num_worker: int, args: Any = None) -> None:
+        """Fork `num_worker` processes that run `worker(args)`, and return when all have ended.
+
+        If one fails, the others are ended, too. They also end with this process.
+
+        Args:
+            num_worker: processes, 1 or more.
+        Raises:
+            ValueError: `num_worker` is not in its range.
+            RuntimeError: This process has used CUDA or is connected to servers, which does not survive a fork.
+            PeerDied: A process ended before `worker` did: it was killed, say.
+            The error that `worker` raised, with its traceback as the cause; RemoteError for a type that this process
+            cannot make.
+        """
+        count = check_int(_WHERE, "num_worker", num_worker, 1)
+        found = why_not_to_fork()
+        if found is not None:
+            raise RuntimeError(
+                f"{_WHERE}: this process {found.has}, which does not survive a fork. Start the pool before, or "
+                f"{found.instead}."
+            )
+        context, children = context_of("fork"), list[_Child]()
+        try:
+            for number in range(count):
+                require_descriptors(f"{_WHERE}: worker {number} cannot be started", "or start fewer")
+                name, start = f"datapipes-sampler-{number}", partial(_Start, pool=self, args=args)
+                children.append(begin(context, name, _main, start, partial(_Child, number)))
+            _wait_for_all(children)
+        finally:
+            end_all(children)
+
+
+class _Start(NamedTuple):
+    pipe: Connection
+    pool: SamplerPool
+    args: Any
+
+
+class _Child(ChildProcess):
+    """A process, and how it has failed, if it has."""
+
+    def __init__(self, number: int, process: Any, pipe: Connection) -> None:
+        super().__init__(process, pipe)
+        self.number, self.is_done = number, False
+
+    @property
+    def ends_by_itself(self) -> bool:
+        return self.is_done
+
+    def listen(self) -> None:
+        """Look whether it has ended; raise the error if it has failed."""
+        has_ended = self.watch.has_ended()  # first: what it told before its end is in the pipe then
+        said = b""
+        with suppress(EOFError, OSError):
+            if self.pipe.poll(0):
+                said = self.pipe.recv_bytes()
+        where = f"in worker {self.number} (pid {self.pid}) of a SamplerPool"
+        if said:
+            parts = {name: torch.tensor(part, dtype=torch.uint8) for name, part in json.loads(said).items()}
+            error = error_from_message(parts, own_types=True)
+            add_note(error, where)
+            self.is_done = True
+            raise error
+        self.is_done = has_ended
+        if has_ended and (code := self.watch.exit_code()) != 0:
+            raise PeerDied(
+                f"{_WHERE}: worker {self.number} (pid {self.pid}) did not end well: {how_it_exited(code)}. The "
+                "others were ended.",
+                [self.pid],
+            )
+
+
+def _wait_for_all(children: Sequence[_Child]) -> None:
+    while waiting := [child for child in children if not child.is_done]:
+        connection.wait([child.pipe for child in waiting], _LOOK_S)
+        for child in waiting:
+            child.listen()
+
+
+def _main(start: _Start) -> None:
+    begin_as_child()
+    torch.set_num_threads(1)  # before any kernel: after a fork OpenMP would wait for threads that are gone
+    try:
+        start.pool.worker(start.args)
+    except SystemExit:
+        raise  # the exit code tells
+    except BaseException as error:
+        parts = {name: part.tolist() for name, part in error_to_message(error, most_bytes=_MOST_TEXT).items()}
+        with suppress(OSError):  # the parent has gone
+            start.pipe.send_bytes(json.dumps(parts).encode())
+        raise SystemExit(1) from None

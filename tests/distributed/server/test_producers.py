@@ -312,6 +312,7 @@ def test_a_chain_that_kills_its_workers_is_charged_alone(kind):
         assert made(client, well, 6) == whole
 
 
+@pytest.mark.full
 def test_a_minibatch_that_takes_too_long_ends(monkeypatch):
     with served(small_graph(), stages=[WaitsForEver]) as (server, client):
         producers = server._service.producers
@@ -331,7 +332,7 @@ def test_a_minibatch_that_is_too_large_is_refused(num_workers):
             client.minibatch(3, producer, 0, 0).result(BOUND_S)
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_a_hop_that_is_too_large_is_refused_before_it_is_drawn(num_workers):
     with served(small_graph(), max_answer_bytes="1MB", max_bytes_in_flight="4MB") as (_, client):
         pipe = items().sample_neighbor(small_graph(), [2, 10**9], replace=True)

@@ -1,7 +1,7 @@
 """Admission: how many requests are worked on at once, who is next, and how many bytes of answers may be in flight.
 
-Turns go by connection, or for minibatches by client: by host, eight trainers of one machine would share one turn.
-Waiting requests are taken from one to the next, so one that asks much does not delay the others.
+Turns go by connection: by host, eight trainers of one machine would share one turn. Waiting requests are taken from
+connection to connection, so one that asks much does not delay the others.
 
 The bytes of an answer count from before it is made until it is sent or given up. A client that reads slowly holds its
 own share of them, or one answer if that is larger; its further requests wait while those of others are worked on. One
@@ -28,11 +28,6 @@ def host_of(client: str) -> str:
     return client.rpartition(":")[0] or client
 
 
-def turn_of(peer: str, client: str) -> str:
-    """Return the name by which a client takes turns that may have several connections."""
-    return f"{host_of(peer)}:{client}"
-
-
 class Hold:
     """Bytes of an answer in flight; `release` gives them back, once."""
 
@@ -51,8 +46,11 @@ class Hold:
 class _Task:
     """A request that waits or is worked on."""
 
-    def __init__(self, client: str, num_bytes: int, work: Callable[[], Any], is_cancelled: Callable[[], bool]) -> None:
+    def __init__(
+        self, client: str, num_bytes: int, work: Callable[[], Any], is_cancelled: Callable[[], bool], owner: str
+    ) -> None:
         self.client, self.num_bytes, self.work, self.is_cancelled = client, num_bytes, work, is_cancelled
+        self.owner = owner
         self.ended = threading.Event()
         self.result: Any = None
         self.error: BaseException | None = None
@@ -70,7 +68,7 @@ class Admission:
 
     Args:
         concurrency: requests that are worked on at once.
-        spare: further ones, of clients of which none is worked on: what takes long for one does not hold up another.
+        spare: further ones, of owners of which none is worked on: what takes long for one does not hold up another.
         max_waiting: requests that may wait.
         max_bytes: of answers in flight; at least those of the largest answer.
     """
@@ -78,7 +76,7 @@ class Admission:
     def __init__(self, where: str, concurrency: int, max_waiting: int, max_bytes: int, spare: int = 0) -> None:
         self.where, self.max_waiting, self.max_bytes = where, max_waiting, max_bytes
         self._concurrency = concurrency
-        self._working: Counter[str] = Counter()  # requests by client
+        self._working: Counter[str] = Counter()  # requests by owner
         self._changed = threading.Condition()
         self._queues: dict[str, deque[_Task]] = {}  # in the order in which clients are next; none is empty
         self._held: dict[str, int] = {}  # bytes by client
@@ -90,15 +88,18 @@ class Admission:
             thread.start()
 
     def run(
-        self, client: str, num_bytes: int, work: Callable[[], Any], is_cancelled: Callable[[], bool]
+        self, client: str, num_bytes: int, work: Callable[[], Any], is_cancelled: Callable[[], bool], owner: str = ""
     ) -> tuple[Any, Hold]:
         """Wait for the turn of the client, and return what the work returns, with its bytes, which stay in flight.
 
+        Args:
+            client: name of the connection.
+            owner: whose connection it is, and maybe others; by default the client.
         Raises:
             Unavailable: Too many wait, the server stops, or the client has gone.
             Exception: What the work raises.
         """
-        task = _Task(client, num_bytes, work, is_cancelled)
+        task = _Task(client, num_bytes, work, is_cancelled, owner or client)
         with self._changed:
             self._enqueue(task)
             self._changed.notify()
@@ -156,7 +157,7 @@ class Admission:
             self._work_on(task)
             with self._changed:
                 self.num_working -= 1
-                self._working -= Counter([task.client])
+                self._working -= Counter([task.owner])
                 self._changed.notify_all()
 
     def _work_on(self, task: _Task) -> None:
@@ -176,7 +177,7 @@ class Admission:
             wanted, held, host = queue[0].num_bytes, self._held.get(client, 0), host_of(client)
             if host in full or (held and held + wanted > self.max_bytes // CLIENTS_SHARE):
                 continue
-            if self.num_working >= self._concurrency and self._working[client]:
+            if self.num_working >= self._concurrency and self._working[queue[0].owner]:
                 continue
             on_host = self._held_by_hosts.get(host, 0)
             if on_host and on_host + wanted > self.max_bytes // HOSTS_SHARE:
@@ -192,7 +193,7 @@ class Admission:
             self._queues[client] = queue  # behind the others
         self.num_waiting -= 1
         self.num_working += 1
-        self._working[client] += 1
+        self._working[task.owner] += 1
         if task.num_bytes:
             self._count(client, task.num_bytes)
         task.hold = Hold(self, client, task.num_bytes)

@@ -24,7 +24,7 @@ from datapipes.base.threads import threads_of_kernels
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.distributed.chain_description import build_chain
-from datapipes.distributed.server.admission import HOSTS_SHARE, Admission, Hold, host_of, turn_of
+from datapipes.distributed.server.admission import HOSTS_SHARE, Admission, Hold, host_of
 from datapipes.distributed.server.producer import (
     InProcesses,
     InThreads,
@@ -167,7 +167,7 @@ class Producers:
                     self._end([made])
             return created_to_message(created)
 
-        return self._admission.run(turn_of(peer, request.client), 0, work, is_cancelled)
+        return self._admission.run(peer, 0, work, is_cancelled, request.client)
 
     def minibatch(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
         """Answer a MinibatchRequest.
@@ -192,7 +192,7 @@ class Producers:
             with self._kept.turn((request.producer, request.epoch, request.index), is_cancelled) as kept:
                 return self._answer(producer, request) if kept is None else kept
 
-        return producer.admission.run(turn_of(peer, request.client), expected, work, is_cancelled)
+        return producer.admission.run(peer, expected, work, is_cancelled, request.client)
 
     def destroy(self, message: Message) -> Message:
         """Answer a ClaimRequest; the producer ends if it was the last claim. Without a claim it does nothing."""

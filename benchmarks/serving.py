@@ -8,16 +8,15 @@ only. Each side keeps its workers; one second per measurement, in alternation, m
 time a minibatch of the trainer and of the server with its workers, bytes of a minibatch, and the time from asking an
 idle server for one minibatch to having it, less the time of making it here.
 Run: python benchmarks/serving.py --graph GRAPH
-Result (2-core AMD EPYC VM, 1M nodes / 20M edges, commit e10291a, median of 7; then --round-s 4, median of 3): ids (5.8
-MB) local 100 and 110 minibatches/s, server with a worker process 78 and 78 (0.78, 0.71), in a thread 84 and 86 (0.83,
-0.78), 2 servers 0.88 and 0.81, 2 trainers together 0.71 and 0.79. Features (90 MB) local 67 and 65, server with a
-worker 14.9 and 16.0 (0.22, 0.25), in a thread 13.7 and 15.9 (0.21, 0.25), ids from a server and features fetched here
-0.64 and 0.77. Processor time a minibatch: ids 4.7 ms of the trainer and 13.8 of the server, features 51 and 54. Added
-latency of one minibatch 6.2 to 6.6 ms. Features are bounded by the two processors: of 126 ms that a minibatch took both
-sides, the profile says, 42 were TCP's sends and receives, page faults of gRPC's fresh memory among them, 30 sampling
-and gathering, 9 copies in the trainer. Batches of 4 MiB instead of 1 (f5a9165): 1.15 times as many minibatches, 18.4 to
-20.1/s instead of 16.3 to 17.6, one producer alone. With glibc told to keep memory 1.1 times as many. No gain: larger
-HTTP/2 frames, read chunks, windows without probes.
+Result (2-core AMD EPYC VM, 1M nodes / 20M edges, --round-s 4 --repeats 3, commit c1dbc69):
+ids (5.8 MB) local 104 minibatches/s, server with a worker process 87 (0.83), in a thread 91 (0.87), 2 servers 0.96, 2
+trainers together 0.82. Features (90 MB) local 64, server with a worker 17.9 (0.28), in a thread 19.9 (0.31), ids from a
+server and features fetched here 0.83. Processor time a minibatch: ids 4.6 ms of the trainer and 13 to 15 of the server,
+features 38 to 41 and 54 to 57. Added latency of one minibatch 6.6 ms. With features two processors are the limit: of
+126 ms for both sides at first, 42 were TCP's sends and receives, page faults of gRPC's fresh memory among them, 30
+sampling and gathering, 9 copies in the trainer. What helped since: batches of 4 MiB instead of 1, 1.15 times as many
+minibatches; freed memory that stays with the trainer, a tenth. No gain: larger HTTP/2 frames, read chunks, windows
+without probes. In rounds of 1 s, where a server has just given its memory back, features are 0.22.
 """
 
 from __future__ import annotations

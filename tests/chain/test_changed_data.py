@@ -376,6 +376,7 @@ print("has one", begun.wait(20), flush=True)
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("end", "code"), ranked([("", 0), ("del graph, pipe, stream; sys.exit(3)", 3)], 1))
 def test_a_process_ends_well_while_digests_are_taken(end, code):
     command = [sys.executable, "-c", EXITS.format(end=end)]  # an interpreter of its own, which is torn down as a whole

@@ -345,6 +345,7 @@ print([next(iterator).index for iterator in iterators], flush=True)
 """
 
 
+@pytest.mark.full
 def test_the_interpreter_exits_while_an_epoch_runs():
     child = subprocess.run([sys.executable, "-c", CHILD, SUPPORT], capture_output=True, text=True, timeout=60)
     assert (child.returncode, child.stdout.strip(), child.stderr) == (0, "[0, 0]", "")

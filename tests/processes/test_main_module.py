@@ -173,6 +173,7 @@ def test_what_is_no_program_is_let_pass(monkeypatch, tmp_path):
 # --- as the user sees it
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ranked(["file", "stdin"], 1))
 def test_it_is_told_in_less_than_twenty_lines(tmp_path, how):
     text = f"import sys\nsys.path.insert(0, {SUPPORT!r})\nimport datapipes as dp\nfrom pipelines import sampled\n"

@@ -108,7 +108,7 @@ _FAILURES = {
             (_killed_when_others_wait_for_its_rows, 1, "it has ended, or does not answer any more"),
             (_disk_full, 2, "no room to write part/arrays.npy: No space left on device. Nothing at "),
         ],
-        small=2,
+        small=1,
     ),
 )
 def test_a_rank_that_fails_ends_the_others(tmp_path, how, victim, reason):

@@ -67,6 +67,17 @@ def error_from_message(
     return error
 
 
+def error_to_json(error: BaseException, most_bytes: int = 2**14) -> dict[str, list[int]]:
+    """Return what `error_to_message` returns as a value of JSON, for a pipe."""
+    return {name: part.tolist() for name, part in error_to_message(error, most_bytes).items()}
+
+
+def error_from_json(said: Mapping[str, list[int]], *, own_types: bool) -> Exception:
+    """Return the error that `error_to_json` wrote; see error_from_message."""
+    parts = {name: torch.tensor(part, dtype=torch.uint8) for name, part in said.items()}
+    return error_from_message(parts, own_types=own_types)
+
+
 def _to_bytes(text: str, most_bytes: int) -> torch.Tensor:
     data = text.encode(errors="replace")[-most_bytes:] if most_bytes > 0 else b""
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)

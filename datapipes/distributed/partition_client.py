@@ -223,7 +223,9 @@ class PartitionClient:
             ValueError: A server has other data, by which the chain has another number; or cannot build the chain.
         """
         known = next((each for (_, number), each in [*self._known.items()] if number == producer_id), None)
-        others = [] if known is None else [rank for rank in server_ranks if (rank, producer_id) not in self._known]
+        if known is None:
+            return {}
+        others = [rank for rank in server_ranks if (rank, producer_id) not in self._known]
         asked = {rank: self._peers.ask(rank, partial(self._again, rank, producer_id, known)) for rank in others}
         silent = {}
         for rank, answer in asked.items():
@@ -231,7 +233,6 @@ class PartitionClient:
                 answer.result()
             except ServerUnavailable as error:
                 silent[rank] = error
-            assert known is not None
             self._known[rank, producer_id] = known
         return silent
 
@@ -305,9 +306,8 @@ class PartitionClient:
         message = request_to_message(request, self._peers.meant(server_rank), chain.tensors)
         return created_from_message(self._peers.where(server_rank), send(message, 0))
 
-    def _again(self, server_rank: int, number: int, known: _Known | None, send: _Send) -> None:
+    def _again(self, server_rank: int, number: int, known: _Known, send: _Send) -> None:
         """Create a producer that another server has, or this one had."""
-        assert known is not None
         other = self._created_by(server_rank, *known[1:], send).producer
         if other != number:
             self._destroying(server_rank, other)(send)

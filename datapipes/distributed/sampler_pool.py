@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from datapipes.base.checks import check_int
-from datapipes.base.error_message import error_from_message, error_to_message
+from datapipes.base.error_message import error_from_json, error_to_json
 from datapipes.base.errors import PeerDied, add_note
 from datapipes.processes.child import ChildProcess, begin, begin_as_child, end_all
 from datapipes.processes.endings import how_it_exited
@@ -25,7 +25,6 @@ __all__ = ["SamplerPool"]
 
 _WHERE = "SamplerPool.start"
 _LOOK_S = 0.1  # between two looks whether the processes live
-_MOST_TEXT = 2**14  # bytes of an error's traceback
 
 
 class SamplerPool(ABC):
@@ -99,8 +98,7 @@ class _Child(ChildProcess):
                 said = self.pipe.recv_bytes()
         where = f"in worker {self.number} (pid {self.pid}) of a SamplerPool"
         if said:
-            parts = {name: torch.tensor(part, dtype=torch.uint8) for name, part in json.loads(said).items()}
-            error = error_from_message(parts, own_types=True)
+            error = error_from_json(json.loads(said), own_types=True)
             add_note(error, where)
             self.is_done = True
             raise error
@@ -128,7 +126,6 @@ def _main(start: _Start) -> None:
     except SystemExit:
         raise  # the exit code tells
     except BaseException as error:
-        parts = {name: part.tolist() for name, part in error_to_message(error, most_bytes=_MOST_TEXT).items()}
         with suppress(OSError):  # the parent has gone
-            start.pipe.send_bytes(json.dumps(parts).encode())
+            start.pipe.send_bytes(json.dumps(error_to_json(error)).encode())
         raise SystemExit(1) from None

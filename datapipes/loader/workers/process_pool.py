@@ -23,7 +23,7 @@ import torch
 
 from datapipes import _core
 from datapipes.base.codec import Message
-from datapipes.base.error_message import error_from_message
+from datapipes.base.error_message import error_from_json
 from datapipes.base.errors import ChannelClosed, ChannelDamaged, QueueTimeoutError, add_note
 from datapipes.base.log import logger
 from datapipes.base.threads import share_of
@@ -308,8 +308,7 @@ class ProcessPool(Pool):
                 worker.give_channel(self._channel)
 
     def _failed_start(self, number: int, error: dict[str, list[int]]) -> Exception:
-        parts = {name: torch.tensor(part, dtype=torch.uint8) for name, part in error.items()}
-        raised = error_from_message(parts, own_types=True)
+        raised = error_from_json(error, own_types=True)
         add_note(
             raised,
             f"in worker {number} (pid {self._workers[number].pid}) before its first minibatch. Workers get their "

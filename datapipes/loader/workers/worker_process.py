@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from datapipes.base.error_message import error_to_message
+from datapipes.base.error_message import error_to_json
 from datapipes.base.errors import ChannelClosed, ChannelDamaged, PeerDied
 from datapipes.base.outcome import as_error
 from datapipes.base.threads import preempt_nobody, threads_of_kernels
@@ -53,7 +53,7 @@ def main(start: Start) -> None:
     except BaseException as raised:
         end_if_clone(process)
         error = as_error(raised, "worker_init_fn", "Raise an error, or return.")
-        _tell(start.connection, {"error": _as_text(error)})
+        _tell(start.connection, {"error": error_to_json(error)})
         raise SystemExit(1) from None
     end_if_clone(process)
     row.ready()
@@ -195,7 +195,3 @@ def _checked(outcome: Outcome, most_bytes: int) -> Outcome:
 
 def _tell(connection: Connection, what: dict[str, Any]) -> None:
     connection.send_bytes(json.dumps(what).encode())
-
-
-def _as_text(error: BaseException) -> dict[str, list[int]]:
-    return {name: part.tolist() for name, part in error_to_message(error, most_bytes=2**14).items()}

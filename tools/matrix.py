@@ -114,7 +114,7 @@ def run_tests(folder: Path, sdist: Path, options: list[str]) -> int:
         tree = next(Path(name).iterdir())
         shutil.rmtree(tree / "datapipes")
         command = [str(folder / "bin" / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        command += ["-m", "not alone and not full", "--numprocesses=2", "--dist=worksteal"]
+        command += ["-m", "not alone and not full", "--numprocesses=3", "--dist=worksteal"]
         chosen = options or [f"--ignore={path}" for path in SLOW]
         data = os.environ.get("DATAPIPES_SHARED_DATA", str(ROOT.parent / "shared" / "data"))
         settings = {**os.environ, "OMP_NUM_THREADS": "1", "DATAPIPES_SHARED_DATA": data}

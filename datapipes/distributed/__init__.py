@@ -14,6 +14,8 @@ from datapipes.distributed.partition_client import PartitionClient, connect
 from datapipes.distributed.remote_receiving_channel import RemoteReceivingChannel
 from datapipes.distributed.remote_source import RemoteSource
 from datapipes.distributed.sampler_pool import SamplerPool
+from datapipes.distributed.sampler_receiver import SamplerReceiver
+from datapipes.distributed.sampler_sender import SamplerSender
 from datapipes.distributed.server.partition_server import PartitionServer
 from datapipes.distributed.tls import TLSConfig
 from datapipes.partition.book import PartitionBook
@@ -46,6 +48,8 @@ __all__ = [
     "RemoteReceivingChannel",
     "RemoteSource",
     "SamplerPool",
+    "SamplerReceiver",
+    "SamplerSender",
     "TLSConfig",
     "build_chain",
     "connect",

@@ -33,15 +33,16 @@ def arrow_flight(where: str) -> Any:
 
 def note_client(client: Any) -> None:
     """Note that this process has a client of Flight, for as long as it exists."""
-    has, instead = "is connected to partition servers (Arrow Flight)", "close the DistGraph before"
+    has, instead = "is connected to servers (Arrow Flight)", "close the DistGraph, or what else is connected, before"
     must_not_be_forked(client, _FLIGHT, Unforkable(has, instead))
 
 
 def note_server(server: Any) -> None:
     """Note that this process has a server of Flight, for as long as it exists."""
-    must_not_be_forked(server, _FLIGHT, Unforkable("runs a PartitionServer (Arrow Flight)", "stop the server before"))
+    has = "runs a PartitionServer or a SamplerReceiver (Arrow Flight)"
+    must_not_be_forked(server, _FLIGHT, Unforkable(has, "stop it before"))
 
 
 def refuse_forked(where: str) -> None:
     """Raise RuntimeError if this process was forked from one that had used Flight: it would wait for ever."""
-    refuse_if_inherited(where, _FLIGHT, "Arrow Flight, which connects to partition servers, was used")
+    refuse_if_inherited(where, _FLIGHT, "Arrow Flight, which connects to servers, was used")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from datapipes.base.checks import MOST_SECONDS, check_bool, check_int, shown
+from datapipes.base.checks import check_bool, check_int, check_seconds, shown
 from datapipes.distributed.address import Address
 from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.client.greeting import ask_facts
@@ -19,6 +19,7 @@ from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.native_book import open_book, partition_id_of
 from datapipes.partition.native.part import Part
 
+_ADVICE = "It bounds each request in all; 30 is a good value."
 _PROBE_S = 1.0  # for learning whether a server is there
 
 
@@ -39,17 +40,19 @@ class Parts(NamedTuple):
     local_part: Part | None
 
 
-def check_security(where: str, tls: Any, insecure: Any, deadline: Any) -> Security:
-    """Return the arguments, checked."""
+def check_security(
+    where: str, tls: Any, insecure: Any, deadline: Any, name: str = "deadline", advice: str = _ADVICE
+) -> Security:
+    """Return the arguments, checked.
+
+    Args:
+        name, advice: what `deadline` is called there, and what to do.
+    """
     check_tls(where, tls, insecure)
-    if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or not 0 < deadline <= MOST_SECONDS:
-        raise ValueError(
-            f"{where}: deadline must be seconds above 0 and at most {MOST_SECONDS:.0f}, got {shown(deadline)}. It "
-            "bounds each request in all; 30 is a good value."
-        )
+    seconds = check_seconds(where, name, deadline, advice)
     if tls is not None:
         tls.checked(where)
-    return Security(tls, insecure, float(deadline))
+    return Security(tls, insecure, float(seconds))
 
 
 def connect_parts(

@@ -38,10 +38,13 @@ def addresses_in(where: str, namebook: Any, parts: Iterable[int], timeout: float
     return read_namebook(where, namebook)
 
 
-def read_namebook(where: str, namebook: Any) -> dict[int, Address]:
+def read_namebook(where: str, namebook: Any, of: str = "part") -> dict[int, Address]:
     """Return {part: address} of a mapping or of the path of a JSON file, in the order of the parts.
 
     The keys of the file are the numbers of parts as text. A list with one address stands for that address.
+
+    Args:
+        of: what the numbers are of, for messages.
 
     Raises:
         TypeError: It has another form.
@@ -49,10 +52,10 @@ def read_namebook(where: str, namebook: Any) -> dict[int, Address]:
         OSError: The file cannot be read.
     """
     if isinstance(namebook, (str, os.PathLike)):
-        return _checked(where, _of_file(where, Path(namebook)), f"{where}: the namebook {namebook}")
+        return _checked(where, _of_file(where, Path(namebook)), f"{where}: the namebook {namebook}", of)
     if not isinstance(namebook, Mapping):
         raise TypeError(f"{where}: namebook must be {_FORMS}; got {shown(namebook)} ({type(namebook).__name__}).")
-    return _checked(where, namebook, f"{where}: the namebook")
+    return _checked(where, namebook, f"{where}: the namebook", of)
 
 
 def check_complete(
@@ -101,35 +104,35 @@ def _of_file(where: str, path: Path) -> Mapping[Any, Any]:
     return {int(key) if key.isascii() and key.isdigit() and len(key) < 10 else key: each for key, each in value.items()}
 
 
-def _checked(where: str, given: Mapping[Any, Any], named: str) -> dict[int, Address]:
+def _checked(where: str, given: Mapping[Any, Any], named: str, of: str) -> dict[int, Address]:
     book: dict[int, Address] = {}
     for part, value in given.items():
         if isinstance(part, bool) or not isinstance(part, int) or not 0 <= part < MOST_PARTS:
-            raise ValueError(f"{named} has the key {shown(part)}; keys are the numbers of parts, 0, 1, ... Use these.")
-        book[part] = _address(where, part, value, named)
+            raise ValueError(f"{named} has the key {shown(part)}; keys are the numbers of {of}s, 0, 1, ... Use these.")
+        book[part] = _address(where, part, value, named, of)
     parts: dict[Address, int] = {}
     for part, address in sorted(book.items()):
         if address in parts:
             raise ValueError(
-                f"{named} has {address} for part {parts[address]} and for part {part}; a server has one part. Start "
-                "one for each, and name its address."
+                f"{named} has {address} for {of} {parts[address]} and for {of} {part}; one address is of one {of}. "
+                "Start a server for each, and name its address."
             )
         parts[address] = part
     return dict(sorted(book.items()))
 
 
-def _address(where: str, part: int, value: Any, named: str) -> Address:
+def _address(where: str, part: int, value: Any, named: str, of: str) -> Address:
     if isinstance(value, (list, tuple)) and not isinstance(value, Address):
         if len(value) != 1:
             raise ValueError(
-                f"{named} has {len(value)} addresses for part {part}: several replicas of a part are not supported "
+                f"{named} has {len(value)} addresses for {of} {part}: several replicas of a part are not supported "
                 "yet. Give one."
             )
         value = value[0]
-    address = parse_address(where, f"the address of part {part}", value)
+    address = parse_address(where, f"the address of {of} {part}", value)
     if address.is_any:
         raise ValueError(
-            f"{named} has {address} for part {part}; a server listens there, but no client finds it there. Give the "
+            f"{named} has {address} for {of} {part}; a server listens there, but no client finds it there. Give the "
             "name or the address of its machine."
         )
     return address

@@ -234,7 +234,7 @@ in_child(lambda: connect(NAMEBOOK))
 try:
     iter(dp.DataLoader(over(graph), 1, multiprocessing_context="fork"))
 except RuntimeError as error:
-    assert "is connected to partition servers" in str(error), error
+    assert "is connected to servers" in str(error), error
     os.write(1, b"refused\\n")
 ask()                     # the parent goes on
 graph.close()

@@ -37,7 +37,7 @@ def test_a_namebook_is_a_mapping_or_a_json_file_and_a_list_of_one_address_is_tha
         ({True: "a:1"}, ValueError, "has the key True"),
         ({"0": "a:1"}, ValueError, "has the key '0'"),
         ({10**30: "a:1"}, ValueError, "has the key 10000"),
-        ({0: "a:1", 3: "a:1"}, ValueError, "a:1 for part 0 and for part 3; a server has one part"),
+        ({0: "a:1", 3: "a:1"}, ValueError, "a:1 for part 0 and for part 3; one address is of one part"),
     ],
 )
 def test_a_namebook_that_is_not_valid_is_refused_with_the_reason(namebook, kind, message):

@@ -16,7 +16,7 @@ import numpy as np
 from datapipes.distributed.address import Address
 from datapipes.distributed.arrow import arrow_flight, note_client, refuse_forked
 from datapipes.distributed.tls import TLSConfig
-from datapipes.distributed.wire.arrow_message import Message, to_bytes
+from datapipes.distributed.wire.arrow_message import Message, to_batches, to_bytes
 from datapipes.distributed.wire.arrow_reading import Sink, from_batches
 from datapipes.distributed.wire.envelope import check_versions
 from datapipes.distributed.wire.refusals import error_from_bytes
@@ -75,22 +75,51 @@ class Connection:
             chunks.reader = self._client.do_get(ticket, options)
             answer = from_batches(self.where, chunks.reader.schema, chunks, most_bytes + SLACK_BYTES, sink)
         except Exception as failure:
-            told = error_from_bytes(getattr(failure, "extra_info", None) or b"")
-            if told is None:
+            error = self._told(failure)
+            if error is None:
                 raise
-            kind, text = told
         else:
             check_versions(self.where, answer.header)
             return answer
         finally:
             chunks.end()
-        raise kind(f"{self.where}: {text}")
+        raise error
+
+    def _told(self, failure: Exception) -> Exception | None:
+        """Return the error of the server that a failure carries, if it carries one."""
+        told = error_from_bytes(getattr(failure, "extra_info", None) or b"")
+        return None if told is None else told[0](f"{self.where}: {told[1]}")
 
     def close(self) -> None:
         """End the channel; nobody may be asking."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
+
+
+class PushConnection(Connection):
+    """A connection whose requests bring data, as the one stream of a call of their own; the answer is that they ended
+    well.
+    """
+
+    def ask(self, request: Message, timeout: float, most_bytes: int = 0, sink: Sink | None = None) -> Message:
+        """Send a request, or raise what prevented it, see Connection; return an empty message."""
+        schema, batches = to_batches(self.where, request)
+        command = self._flight.FlightDescriptor.for_command(b"")
+        try:
+            writer, _ = self._client.do_put(
+                command, schema, self._flight.FlightCallOptions(timeout=max(timeout, 0.001))
+            )
+            with writer:  # at its end it raises what the server says
+                for batch in batches:
+                    writer.write_batch(batch)
+        except Exception as failure:
+            error = self._told(failure)
+            if error is None:
+                raise
+        else:
+            return Message({}, {})
+        raise error
 
 
 @functools.cache

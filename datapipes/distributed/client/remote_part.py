@@ -27,6 +27,11 @@ REQUESTS = 16  # to one server at a time; more wait for a thread
 TRIES = 3
 OUTAGE_S = 2.0  # without an answer, before the log says so
 PROBE_S = 1.0  # for learning whether anything listens
+_STARTED_BY = {
+    "part": "datapipes serve ROOT --part {part} --address {address}",
+    "server": "datapipes serve ROOT --address {address}",
+    "receiver": 'SamplerReceiver(graph, "{address}", num_sender)',
+}
 MOST_CONNECT_S = 5.0  # for the handshakes of TCP and TLS; a channel that is given up meanwhile stays so long
 
 
@@ -67,8 +72,12 @@ class RemotePart:
     """One part behind a server. Nothing starts before the first request; `close` ends all, for good.
 
     Args:
-        part: the number of the part, or of the server if that is how it is named.
+        part: the number of the part, or of what it is otherwise.
         connect: makes a connection and greets the server, in so many seconds; it raises what prevented it.
+        what: "part", or "server" or "receiver" if that is what the number is of.
+        requests: that are made at a time; with 1 they are made in their order.
+    Attributes:
+        limits: may be changed between requests.
     """
 
     def __init__(
@@ -79,12 +88,13 @@ class RemotePart:
         connect: Callable[[float], Connection],
         *,
         what: str = "part",
+        requests: int = REQUESTS,
     ) -> None:
         self.where = f"{what} {part} at {address}"
-        self._address, self._limits = address, limits
-        self._command = f"datapipes serve ROOT{f' --part {part}' if what == 'part' else ''} --address {address}"
-        self._connections = Connections(connect, CONNECTIONS)
-        self._threads = Threads(f"datapipes-{what}-{part}", REQUESTS)
+        self._address, self.limits = address, limits
+        self._command = _STARTED_BY[what].format(part=part, address=address)
+        self._connections = Connections(connect, min(CONNECTIONS, requests))
+        self._threads = Threads(f"datapipes-{what}-{part}", requests)
         self._outage = Outage(self.where)
         self._stop = threading.Event()
 
@@ -123,24 +133,24 @@ class RemotePart:
     def close(self) -> None:
         """End all threads and connections; requests in flight end with an error, or with the answer if one is due."""
         self.stop()
-        if not self._threads.close(self._limits.last_s + 1):
+        if not self._threads.close(self.limits.last_s + 1):
             logger.warning("%s: a request did not end in time, so its thread is left behind.", self.where)
 
     def _until_answered(self, ask: Callable[[Send], _Answer], begun: float) -> _Answer:
-        ends, pauses, failures = begun + self._limits.deadline, Pauses(), Failures()
+        ends, pauses, failures = begun + self.limits.deadline, Pauses(), Failures()
         while (left := ends - time.monotonic()) > 0 and not self._stop.is_set():
-            limit, began = left if failures.slow else min(left, self._limits.attempt_s), time.monotonic()
+            limit, began = left if failures.slow else min(left, self.limits.attempt_s), time.monotonic()
             try:
                 answer = self._attempt(ask, limit, failures)
                 self._outage.answered(time.monotonic())
                 return answer
             except Exception as failure:
                 verdict, error = judge(self.where, failure)
-            if verdict.slow and limit < self._limits.attempt_s and failures.count > 0:
+            if verdict.slow and limit < self.limits.attempt_s and failures.count > 0:
                 break  # the deadline cut it short: what the attempt before it said tells more
             if failures.add(verdict, error):
                 raise error
-            is_lost = failures.greeted is None and not self._limits.may_return
+            is_lost = failures.greeted is None and not self.limits.may_return
             if is_lost and not self._address.is_heard(PROBE_S):
                 raise ServerUnavailable(
                     f"{self.where}: nothing listens there any more: its process has ended. Look for its own error, and "
@@ -154,7 +164,7 @@ class RemotePart:
 
     def _attempt(self, ask: Callable[[Send], _Answer], timeout: float, failures: Failures) -> _Answer:
         ends, renew, failures.greeted = time.monotonic() + timeout, False, None
-        connection = self._connections.take(min(timeout, self._limits.attempt_s))
+        connection = self._connections.take(min(timeout, self.limits.attempt_s))
         failures.greeted = connection.greeted
         try:
             return ask(lambda message, most, sink=None: connection.ask(message, ends - time.monotonic(), most, sink))
@@ -166,10 +176,10 @@ class RemotePart:
 
     def _unavailable(self, failures: Failures) -> ServerUnavailable:
         found = (
-            f"{self.where}: no answer within {self._limits.deadline:g} s; it was asked {failures.count} times, and the "
+            f"{self.where}: no answer within {self.limits.deadline:g} s; it was asked {failures.count} times, and the "
             f"last attempt ended with: {failures.last}."
         )
-        if not self._limits.may_return:
+        if not self.limits.may_return:
             return ServerUnavailable(
                 f"{found} Its process is stopped, or the network between the machines is down. Start all ranks again."
             )

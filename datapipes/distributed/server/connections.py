@@ -47,6 +47,17 @@ class Connections:
         """Return the connections that came to a port of this process."""
         return [_seen(sock) for sock in self._all() if _port(sock) == port and _grpc_name(sock)]
 
+    def keep_alive(self, port: int, within_s: int) -> None:
+        """Have the system end connections to a port whose other machine answers nothing for so many seconds. A process
+        there that stands still does answer: its system does.
+        """
+        for sock in self._all():
+            if _port(sock) == port and _grpc_name(sock):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * within_s)
+
     def end(self, peers: set[str]) -> int:
         """Shut down the connections to `peers`, each named as gRPC names it; return how many they were."""
         return self._end(lambda sock: _grpc_name(sock) in peers) if peers else 0

@@ -1,18 +1,21 @@
-"""The server's end of Arrow Flight: one method, DoGet; its ticket is a request, its stream the answer."""
+"""The server's end of Arrow Flight. A service has one method: DoGet, whose ticket is a request and whose stream the
+answer; or DoPut, whose stream is a request and whose answer is that it ended well.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import socket
 import threading
 import time
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
 
 from datapipes.base.log import logger
 from datapipes.distributed.address import Address
 from datapipes.distributed.arrow import arrow_flight, note_server
 from datapipes.distributed.server.connections import Connections
-from datapipes.distributed.server.service import Service
 from datapipes.distributed.tls import Pem
 from datapipes.distributed.wire.refusals import Unavailable, error_to_bytes
 
@@ -22,13 +25,32 @@ _END_S = 10.0  # for a server to end once its connections are cut
 _MOST_TEXT = 500  # characters of an error for clients that read no more than its text
 
 
-def flight_server(where: str, service: Service, address: Address, pem: Pem | None) -> Any:
+class Answers(Protocol):
+    """A service for DoGet."""
+
+    def answer(self, peer: str, ticket: bytes, is_cancelled: Callable[[], bool]) -> tuple[Any, Any]:
+        """Return the schema of the answer and its batches; what it raises goes to the client.
+
+        Args:
+            peer: name of the client's connection.
+            is_cancelled: whether the client has given up.
+        """
+
+
+class Takes(Protocol):
+    """A service for DoPut."""
+
+    def take(self, peer: str, schema: Any, batches: Iterable[Any], is_cancelled: Callable[[], bool]) -> None:
+        """Take a request, and read `batches` to their end; what it raises goes to the client. See Answers.answer."""
+
+
+def flight_server(where: str, service: Answers | Takes, address: Address, pem: Pem | None) -> Any:
     """Return a Flight server that listens; its `port` is the real one. `close_flight_server` ends it.
 
     Raises:
         OSError: Nothing can listen there: the message names the address.
     """
-    kind = _server_class(where)
+    kind = _server_class(where, hasattr(service, "take"))
     _try_to_listen(where, address)
     secured: dict[str, Any] = {}
     if pem is not None:
@@ -76,37 +98,59 @@ def close_flight_server(server: Any, connections: Connections) -> bool:
 
 
 @functools.lru_cache
-def _server_class(where: str) -> Any:
+def _server_class(where: str, takes: bool) -> Any:
     flight = arrow_flight(where)
     methods = flight.FlightMethod
-    streams = {methods.DO_PUT, methods.DO_EXCHANGE, methods.HANDSHAKE}
+    refused = {methods.DO_PUT, methods.DO_EXCHANGE, methods.HANDSHAKE} - ({methods.DO_PUT} if takes else set())
 
     class NoStreams(flight.ServerMiddlewareFactory):  # type: ignore[misc,name-defined]
         """Refuses streams of a client before anything is read, or one that sends nothing would keep a thread."""
 
         def start_call(self, info: Any, headers: Any) -> None:
-            if info.method in streams:
+            if info.method in refused:
                 # Not NotImplementedError: Arrow would send its traceback.
-                raise flight.FlightUnauthorizedError(f"{where}: has no {info.method.name}; requests come by DoGet")
+                raise flight.FlightUnauthorizedError(
+                    f"{where}: has no {info.method.name}; requests come by {'DoPut' if takes else 'DoGet'}"
+                )
 
     class FlightServer(flight.FlightServerBase):  # type: ignore[misc,name-defined]
-        """Answers DoGet; all other methods are refused."""
+        """Answers DoGet or DoPut; all other methods are refused."""
 
-        def __init__(self, service: Service, location: str, **secured: Any) -> None:
-            self.service: Service | None = service
+        def __init__(self, service: Any, location: str, **secured: Any) -> None:
+            self.service: Any = service
             super().__init__(location, middleware={"no streams": NoStreams()}, **secured)
 
         def do_get(self, context: Any, ticket: Any) -> Any:
+            if takes:
+                raise flight.FlightUnauthorizedError(f"{where}: has no DO_GET; requests come by DoPut")
+            with self._told():
+                return flight.GeneratorStream(
+                    *self._running().answer(context.peer(), ticket.ticket, context.is_cancelled)
+                )
+
+        def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+            with self._told():
+                self._running().take(context.peer(), reader.schema, _batches(reader), context.is_cancelled)
+
+        def _running(self) -> Any:
+            if self.service is None:
+                raise Unavailable(f"{where}: the server has stopped.")
+            return self.service
+
+        @contextlib.contextmanager
+        def _told(self) -> Iterator[None]:
             try:
-                if self.service is None:
-                    raise Unavailable(f"{where}: the server has stopped.")
-                schema, batches = self.service.answer(context.peer(), ticket.ticket, context.is_cancelled)
+                yield
             except BaseException as error:
                 kind = flight.FlightUnavailableError if isinstance(error, Unavailable) else flight.FlightServerError
                 raise kind(str(error)[:_MOST_TEXT], extra_info=error_to_bytes(error)) from None
-            return flight.GeneratorStream(schema, batches)
 
     return FlightServer
+
+
+def _batches(reader: Any) -> Iterator[Any]:
+    for chunk in reader:
+        yield chunk.data
 
 
 def _try_to_listen(where: str, address: Address) -> None:

@@ -87,7 +87,7 @@ def from_batches(
     """
     pa = arrow(where)
     arriving = _arriving(where, pa, schema, most_bytes)
-    header = _header(where, schema.metadata, most_header_bytes)
+    header = header_of(where, schema, most_header_bytes)
     if sink is not None:
         sink.begin(header, {each.name: (each.dtype, each.shape) for each in arriving})
         for each in arriving:
@@ -190,7 +190,9 @@ def _form(where: str, pa: Any, field: Any) -> _Arriving:
     return _Arriving(where, name, *form)
 
 
-def _header(where: str, metadata: Mapping[bytes, bytes] | None, most_bytes: int) -> dict[str, Any]:
+def header_of(where: str, schema: Any, most_bytes: int = MOST_HEADER_BYTES) -> dict[str, Any]:
+    """Return the header of a message, which its schema has; BadMessage if it has none."""
+    metadata: Mapping[bytes, bytes] | None = schema.metadata
     if metadata is None or metadata.keys() != {HEADER}:
         raise BadMessage(f"{where}: found the metadata {shown([*(metadata or {})])}, not one header.")
     data = metadata[HEADER]

@@ -37,8 +37,13 @@ class UnknownProducer(LookupError):
     """The client has no claim on such a producer, as after a restart of the server. Create it again."""
 
 
+class UnknownSender(LookupError):
+    """The receiver has no such sender: it was started anew, or has taken the sender for dead and let another in."""
+
+
 _OWN: dict[str, type[Exception]] = {
-    each.__name__: each for each in (BadRequest, OtherPartition, AnswerTooLarge, Unavailable, UnknownProducer)
+    each.__name__: each
+    for each in (BadRequest, OtherPartition, AnswerTooLarge, Unavailable, UnknownProducer, UnknownSender)
 }
 
 

@@ -1,0 +1,387 @@
+"""SamplerReceiver: iterates over the minibatches that SamplerSenders push, epoch after epoch."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from datapipes.base.checks import check_int, one_line, shown
+from datapipes.base.errors import ChannelClosed, PeerDied, QueueTimeoutError
+from datapipes.base.log import logger
+from datapipes.distributed.address import Address, parse_address
+from datapipes.distributed.arrow import arrow_flight, refuse_forked
+from datapipes.distributed.connecting import check_security
+from datapipes.distributed.sampler_sender import fingerprint_of
+from datapipes.distributed.server.connections import Connections
+from datapipes.distributed.server.flight_server import close_flight_server, flight_server
+from datapipes.distributed.server.guard import Guard
+from datapipes.distributed.server.strangers import Strangers
+from datapipes.distributed.tls import TLSConfig, refuse_plain
+from datapipes.distributed.wire.arrow_reading import MOST_REQUEST_HEADER_BYTES, BadMessage, from_batches, header_of
+from datapipes.distributed.wire.envelope import check_versions
+from datapipes.distributed.wire.push_codec import LEAVE, MINIBATCH, SIGNAL, JoinRequest, PushRequest, push_from_header
+from datapipes.distributed.wire.refusals import BadRequest, OtherPartition, Unavailable, UnknownSender
+from datapipes.graph.graph import Graph
+from datapipes.minibatch import MiniBatch
+
+__all__ = ["SamplerReceiver"]
+
+_NAME = "SamplerReceiver"
+_MOST_UNREAD = 256 * 2**20  # bytes of all senders; a sender has its share, or one minibatch if that is larger
+_MOST_BYTES = 2**31  # of one minibatch
+_MOST_WAITING = 4  # pushes of a sender: one that is made again, and those whose end is not known yet
+_LOOK_S = 0.5
+_GONE_S = 4.0  # without a connection: one that was cut is made again within a second
+_SILENT_S = 5  # of a machine, before its connections are ended
+_CANCELLED_S = 0.5  # between two looks whether a sender that waits has given up
+
+
+class SamplerReceiver:
+    """Receives minibatches of `num_sender` senders, which connect; they come in the order in which they arrive.
+
+    An epoch ends when each sender has signalled its end; iterating again gives the next one. A sender that is ahead
+    waits: each has room for its share of 256 MB, or for one minibatch. A sender that closes makes room for another
+    one, which goes on with the epoch that comes then.
+
+    The order is that of arrival, so no seed decides it, and there is no state to resume from; RemoteReceivingChannel
+    has both.
+
+    Args:
+        graph: what the minibatches are from; senders that name another graph are refused. None accepts all.
+        addr: "host:port" to listen on, as the senders' namebooks have it.
+        num_sender: the constructor returns when so many are there.
+        timeout: seconds to wait for the senders, and later for each minibatch.
+        tls: the certificates of this side; needed where the address is not of this machine alone.
+        insecure: allow other machines without TLS, where all of them are trusted.
+    Raises:
+        TypeError, ValueError: An argument is not valid.
+        OSError: Nothing can listen at the address: another receiver does, or it is none of this machine.
+        TimeoutError: Not all senders came.
+        ImportError: pyarrow is not installed.
+    """
+
+    def __init__(
+        self,
+        graph: Graph | None,
+        addr: str,
+        num_sender: int,
+        *,
+        timeout: float = 600.0,
+        tls: TLSConfig | None = None,
+        insecure: bool = False,
+    ) -> None:
+        arrow_flight(_NAME)
+        refuse_forked(_NAME)
+        count = check_int(_NAME, "num_sender", num_sender, 1)
+        security = check_security(_NAME, tls, insecure, timeout, "timeout", "600 is a good value.")
+        asked = parse_address(_NAME, "addr", addr)
+        refuse_plain(_NAME, asked, tls, insecure)
+        self.timeout = security.deadline
+        self._senders = _Senders(count, fingerprint_of(_NAME, graph))
+        self._end = weakref.finalize(self, _listening(self._senders, asked, tls).close)
+        self.address = str(asked)
+        logger.info("%s listens on %s for %d senders", _NAME, asked, count)
+        try:
+            self._senders.wait_for_all(self.timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next minibatch: how many have ended."""
+        return self._senders.epoch
+
+    def __iter__(self) -> SamplerReceiver:
+        return self
+
+    def __next__(self) -> MiniBatch:
+        """Return the next minibatch of the epoch.
+
+        Raises:
+            StopIteration: All senders have signalled its end. The next call is about the next epoch.
+            PeerDied: A sender ended in the middle of an epoch; the text names it. Minibatches that came from it were
+                returned before. Another sender may take its place and end the epoch; the next call waits for that.
+            QueueTimeoutError: None came within `timeout`; the text says who has not signalled. The next call goes on.
+            ChannelClosed: It was closed.
+        """
+        found = self._senders.next(self.timeout)
+        if found is None:
+            raise StopIteration
+        return found
+
+    def close(self) -> None:
+        """End all connections; what was not received is lost, and senders that go on get an error. May be called
+        twice.
+        """
+        self._end()
+
+    def __enter__(self) -> SamplerReceiver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{_NAME}({self.address}, {len(self._senders.places)} senders, epoch {self.epoch})"
+
+
+class _Place:
+    """What one sender has here. When it has left, the next one goes on with the epoch after those it has signalled.
+
+    Attributes:
+        peers: its connections.
+        next: number of its next push.
+        items: what it has pushed, with the numbers of arrival: minibatches, None for a signal, an error.
+        signals: that were pushed, by all senders that had the place.
+        epoch: those of them that were taken from `items`.
+        is_whole: whether its last push was a signal.
+    """
+
+    def __init__(self) -> None:
+        self.token, self.name, self.next, self.is_whole, self.is_here = "", "nobody", 0, False, False
+        self.peers: set[str] = set()
+        self.gone_since: float | None = None
+        self.items: deque[tuple[int, MiniBatch | PeerDied | None, int]] = deque()
+        self.signals = self.epoch = self.num_bytes = self.waiting = 0
+
+    def enter(self, request: JoinRequest) -> None:
+        self.token, self.name, self.next, self.is_whole = request.sender, one_line(request.name), 0, False
+
+
+class _Senders:
+    """All senders of a receiver, as a service for Flight; any thread may call it."""
+
+    def __init__(self, count: int, fingerprint: str | None) -> None:
+        self.places, self.epoch = [_Place() for _ in range(count)], 0
+        self.greet: Callable[[str], None] = lambda peer: None
+        self._fingerprint, self._share = fingerprint, _MOST_UNREAD // count
+        self._changed = threading.Condition()
+        self._arrivals = 0
+        self._ended: BaseException | None = None
+
+    def wait_for_all(self, timeout: float) -> None:
+        """Wait until each place has had a sender."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or all(place.token for place in self.places), timeout)
+            self._refuse_ended()
+            there = [place.name for place in self.places if place.token]
+        if len(there) < len(self.places):
+            raise TimeoutError(
+                f"{_NAME}: {len(there)} of {len(self.places)} senders came within {timeout:g} s: {there}. Look whether "
+                "the others run, and whether their namebook has this address; or raise timeout."
+            )
+
+    def next(self, timeout: float) -> MiniBatch | None:
+        """Return the next minibatch, None at the end of an epoch; see SamplerReceiver."""
+        ends = time.monotonic() + timeout
+        with self._changed:
+            while True:
+                self._refuse_ended()
+                if all(place.epoch > self.epoch for place in self.places):
+                    self.epoch += 1
+                    return None
+                filled = [place for place in self.places if place.items and place.epoch == self.epoch]
+                if filled:
+                    place = min(filled, key=lambda each: each.items[0][0])
+                    _, item, num_bytes = place.items.popleft()
+                    place.num_bytes -= num_bytes
+                    self._changed.notify_all()
+                    if isinstance(item, PeerDied):
+                        raise item
+                    if item is not None:
+                        return item
+                    place.epoch += 1
+                elif not self._changed.wait(max(ends - time.monotonic(), 0.0)) and time.monotonic() >= ends:
+                    raise self._late(timeout)
+
+    def take(self, peer: str, schema: Any, batches: Iterable[Any], is_cancelled: Callable[[], bool]) -> None:
+        """Take what a sender pushes. See flight_server.Takes.
+
+        Raises:
+            BadRequest: It is nothing that a sender pushes.
+            OtherPartition: It speaks another version, or has another graph.
+            UnknownSender: It is none of the senders.
+            Unavailable: All senders are there already, or the receiver ends.
+        """
+        try:
+            header = header_of(_NAME, schema, MOST_REQUEST_HEADER_BYTES)
+            check_versions(_NAME, header)
+            request = push_from_header(_NAME, header)
+            self.greet(peer)
+            if isinstance(request, JoinRequest):
+                self._join(peer, request)
+                _read_to_the_end(batches)
+            else:
+                self._push(request, schema, batches, is_cancelled)
+        except BadMessage as error:
+            raise BadRequest(str(error)) from error
+
+    def look(self, port: int, connections: Connections) -> float:
+        """Look who has gone; see Guard."""
+        connections.keep_alive(port, _SILENT_S)
+        with self._changed:
+            before = {id(place): {*place.peers} for place in self.places}
+        there, now = {each.peer for each in connections.to(port)}, time.monotonic()
+        with self._changed:
+            for place in self.places:
+                place.peers -= before[id(place)] - there
+                if place.peers or not place.is_here:
+                    place.gone_since = None
+                elif place.gone_since is None:
+                    place.gone_since = now
+                elif now - place.gone_since >= _GONE_S:
+                    self._lose(place)
+        return _LOOK_S
+
+    def end(self, error: BaseException) -> None:
+        """Let all who wait and who come get an error."""
+        with self._changed:
+            self._ended = self._ended or error
+            self._changed.notify_all()
+
+    def _join(self, peer: str, request: JoinRequest) -> None:
+        if None not in (self._fingerprint, request.fingerprint) and request.fingerprint != self._fingerprint:
+            raise OtherPartition(
+                f"{_NAME}: its graph has the fingerprint {self._fingerprint}, the sender's has "
+                f"{shown(request.fingerprint)}. Sample from the same graph, or name none on one side."
+            )
+        with self._changed:
+            place = self._place_of(request.sender)
+            if place is None:
+                if request.number > 0:
+                    raise self._unknown()
+                free = [each for each in self.places if not each.is_here]
+                if not free:
+                    raise Unavailable(f"{_NAME}: all {len(self.places)} senders are there already.")
+                place = min(free, key=lambda each: each.signals)  # whose epoch is needed first
+                place.enter(request)
+            place.is_here, place.gone_since = True, None
+            place.peers.add(peer)
+            self._changed.notify_all()
+
+    def _push(
+        self, request: PushRequest, schema: Any, batches: Iterable[Any], is_cancelled: Callable[[], bool]
+    ) -> None:
+        with self._changed:
+            place = self._place_of(request.sender)
+            if place is None:
+                raise self._unknown()
+            if request.number > place.next or place.waiting >= _MOST_WAITING:
+                raise BadRequest(f"{_NAME}: push {request.number} comes out of turn, {place.next} is next.")
+            place.waiting += 1
+        try:
+            self._wait_for_room(place, request.number, is_cancelled)
+            item: MiniBatch | None = None
+            num_bytes = 0
+            if request.what == MINIBATCH and request.number == place.next:
+                message = from_batches(_NAME, schema, batches, _MOST_BYTES)
+                item, num_bytes = _minibatch_of(message.tensors), message.num_bytes
+            else:
+                _read_to_the_end(batches)
+            with self._changed:
+                if request.number == place.next and place.token == request.sender:
+                    self._add(place, request.what, item, num_bytes)
+        finally:
+            with self._changed:
+                place.waiting -= 1
+
+    def _wait_for_room(self, place: _Place, number: int, is_cancelled: Callable[[], bool]) -> None:
+        with self._changed:
+            while not self._changed.wait_for(
+                lambda: self._ended or place.num_bytes < self._share or place.next != number, _CANCELLED_S
+            ):
+                if is_cancelled():
+                    raise Unavailable(f"{_NAME}: the sender has given up.")
+            if self._ended is not None:
+                raise Unavailable(f"{_NAME}: it ends.")
+
+    def _add(self, place: _Place, what: str, item: MiniBatch | None, num_bytes: int) -> None:
+        place.next += 1
+        if what == LEAVE:
+            place.is_here, place.peers = False, set()
+        if what in (MINIBATCH, SIGNAL) or not place.is_whole:
+            self._keep(place, item, num_bytes)
+            place.signals += what != MINIBATCH
+        place.is_whole = what != MINIBATCH
+        self._changed.notify_all()
+
+    def _keep(self, place: _Place, item: MiniBatch | PeerDied | None, num_bytes: int = 0) -> None:
+        place.items.append((self._arrivals, item, num_bytes))
+        place.num_bytes += num_bytes
+        self._arrivals += 1
+
+    def _lose(self, place: _Place) -> None:
+        """Note that a sender has ended; in the middle of an epoch that is an error."""
+        place.is_here = False
+        if place.is_whole:
+            return
+        lost = PeerDied(
+            f"{_NAME}: the sender {place.name!r} has ended, or its machine is away, in the middle of an epoch: after "
+            f"{place.next} pushes, the last of which was no signal. Look for its own error. A new sender may take its "
+            "place and signal the end of the epoch."
+        )
+        self._keep(place, lost)
+        self._changed.notify_all()
+
+    def _place_of(self, token: str) -> _Place | None:
+        return next((place for place in self.places if place.token == token), None)
+
+    def _refuse_ended(self) -> None:
+        if self._ended is not None:
+            raise self._ended
+
+    def _unknown(self) -> UnknownSender:
+        return UnknownSender(
+            f"{_NAME}: has no such sender: it was started anew, or has taken the sender for dead, and another one has "
+            "its place. Start the sender anew."
+        )
+
+    def _late(self, timeout: float) -> QueueTimeoutError:
+        waited_for = [
+            place.name if place.is_here else f"one in place of {place.name}"
+            for place in self.places
+            if place.epoch == self.epoch
+        ]
+        return QueueTimeoutError(
+            f"{_NAME}: no minibatch came within {timeout:g} s. Epoch {self.epoch} ends when {waited_for} have "
+            "signalled. Look what they do; or raise timeout."
+        )
+
+
+def _listening(senders: _Senders, address: Address, tls: TLSConfig | None) -> contextlib.ExitStack:
+    """Start the server of a receiver and what watches it; return what ends them."""
+    pem = None if tls is None else tls.checked(_NAME)
+    with contextlib.ExitStack() as made:  # what is to be ended if a later piece fails
+        connections = Connections()
+        made.callback(connections.close)
+        server = flight_server(_NAME, senders, address, pem)
+        made.callback(close_flight_server, server, connections)
+        strangers = Strangers(_NAME, server.port, connections)
+        senders.greet = strangers.greet
+        watch_senders = partial(senders.look, server.port, connections)
+        for name, look in (("watch of strangers", strangers.look), ("watch of senders", watch_senders)):
+            made.callback(Guard(_NAME, name, look, senders.end).close)
+        made.callback(senders.end, ChannelClosed(f"{_NAME}: was closed. Make a new one."))
+        return made.pop_all()
+
+
+def _minibatch_of(tensors: Any) -> MiniBatch:
+    try:
+        return MiniBatch.from_message(tensors)
+    except (ValueError, TypeError, LookupError) as error:
+        raise BadRequest(f"{_NAME}: what was pushed is no minibatch: {error}") from error
+
+
+def _read_to_the_end(batches: Iterable[Any]) -> None:
+    for _ in batches:  # or the sender would meet a closed stream
+        pass

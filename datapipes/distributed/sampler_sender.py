@@ -1,0 +1,278 @@
+"""SamplerSender: pushes minibatches to the processes that train; SamplerReceiver is the other end."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from functools import partial
+from multiprocessing.util import Finalize
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor
+
+from datapipes.base.checks import shown
+from datapipes.base.errors import ChannelClosed, QueueTimeoutError, raise_first
+from datapipes.base.log import logger
+from datapipes.distributed.address import Address
+from datapipes.distributed.arrow import arrow_flight, refuse_forked
+from datapipes.distributed.client.connection import Connection, PushConnection
+from datapipes.distributed.client.remote_part import Limits, RemotePart, Send
+from datapipes.distributed.connecting import Security, check_security, refuse_all_plain
+from datapipes.distributed.namebook import read_namebook
+from datapipes.distributed.tls import TLSConfig
+from datapipes.distributed.wire.push_codec import (
+    LEAVE,
+    MINIBATCH,
+    MOST_NAME,
+    SIGNAL,
+    JoinRequest,
+    PushRequest,
+    push_to_message,
+)
+from datapipes.graph.graph import Graph
+from datapipes.minibatch import MiniBatch
+
+__all__ = ["SamplerSender"]
+
+_NAME = "SamplerSender"
+MOST_PENDING = 4  # minibatches that a sender holds for a receiver
+_EXIT_PRIORITY = 100  # before multiprocessing ends what else it has to end
+
+
+class SamplerSender:
+    """Sends minibatches to receivers, each over a connection of its own, and tells each where an epoch ends.
+
+    `send` returns at once while few minibatches wait to be sent; these hold their tensors, which must not be changed
+    any more. A connection that is cut is made again, and no minibatch is lost or doubled by it. The receiver takes
+    minibatches in the order in which they arrive: which of several senders is next is not decided by a seed, and there
+    is no state to resume from. RemoteReceivingChannel has both.
+
+    A sender may end, or be collected, without `close`: what was sent before is delivered first. If it has sent
+    something after its last `signal`, the receiver raises an error then, since the epoch is not whole.
+
+    Args:
+        namebook: {recv_id: "host:port"}, or the path of a JSON file of this form.
+        graph: what is sampled from; receivers that name a graph too refuse another one.
+        timeout: seconds to wait for a receiver to be there, in the constructor, and later for it to have room.
+        tls: the certificates of this side; needed where an address is not of this machine alone.
+        insecure: allow other machines without TLS, where all of them are trusted.
+    Raises:
+        TypeError, ValueError: The namebook or an argument is not valid.
+        ServerUnavailable: A receiver was not there within `timeout`, or had all of its senders.
+        OtherPartition: A receiver has another graph, or another version of datapipes.
+        ImportError: pyarrow is not installed.
+        RuntimeError: This process was forked from one with connections.
+    """
+
+    def __init__(
+        self,
+        namebook: Mapping[int, str] | str | Path,
+        *,
+        graph: Graph | None = None,
+        timeout: float = 600.0,
+        tls: TLSConfig | None = None,
+        insecure: bool = False,
+    ) -> None:
+        arrow_flight(_NAME)
+        refuse_forked(_NAME)
+        security = check_security(_NAME, tls, insecure, timeout, "timeout", "600 is a good value.")
+        addresses = read_namebook(_NAME, namebook, "receiver")
+        if not addresses:
+            raise ValueError(f"{_NAME}: the namebook is empty. Name the address of each receiver.")
+        refuse_all_plain(_NAME, addresses, security)
+        fingerprint = fingerprint_of(_NAME, graph)
+        self._streams = {
+            number: _Stream(number, address, fingerprint, security) for number, address in addresses.items()
+        }
+        self._end = Finalize(self, _end_all, (self._streams,), exitpriority=_EXIT_PRIORITY)
+        try:
+            for joined in [stream.join() for stream in self._streams.values()]:
+                joined.result()
+        except BaseException:
+            self._abandon()
+            raise
+
+    def send(self, nodeflow: MiniBatch, recv_id: int) -> None:
+        """Send a minibatch to a receiver; return when few others wait to be sent there.
+
+        Raises:
+            TypeError: It is no MiniBatch.
+            ValueError: There is no such receiver.
+            QueueTimeoutError: The receiver had no room within `timeout`. The minibatch was not sent; the sender stays
+                usable.
+            ServerUnavailable: The receiver has ended, or gave no answer; also one that an earlier minibatch met.
+            ChannelClosed: The sender was closed.
+        """
+        if not isinstance(nodeflow, MiniBatch):
+            raise TypeError(
+                f"{_NAME}.send: nodeflow must be a MiniBatch, got {shown(nodeflow)} ({type(nodeflow).__name__}). Send "
+                "what the stages of a chain return."
+            )
+        self._stream(recv_id).push(MINIBATCH, nodeflow.to_message())
+
+    def signal(self, recv_id: int) -> None:
+        """Tell a receiver that it has all of this sender's epoch; what is sent to it next is of the next one.
+
+        Raises:
+            What `send` does.
+        """
+        self._stream(recv_id).push(SIGNAL)
+
+    def close(self) -> None:
+        """Wait until all is delivered, and end the connections. May be called twice.
+
+        Epochs that were not ended by `signal` end for this sender.
+
+        Raises:
+            ServerUnavailable: A receiver did not take all of it.
+        """
+        if not self._end.still_active():
+            return
+        self._end.cancel()
+        errors = [stream.close() for stream in self._streams.values()]
+        raise_first([error for error in errors if isinstance(error, Exception)])
+
+    def _stream(self, recv_id: Any) -> _Stream:
+        stream = self._streams.get(recv_id) if isinstance(recv_id, int) and not isinstance(recv_id, bool) else None
+        if stream is None:
+            raise ValueError(f"{_NAME}: there is no receiver {shown(recv_id)}; there are {[*self._streams]}.")
+        return stream
+
+    def _abandon(self) -> None:
+        """End the connections at once; a receiver for which an epoch is not whole learns it."""
+        self._end.cancel()
+        for stream in self._streams.values():
+            stream.abandon()
+
+    def __enter__(self) -> SamplerSender:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._abandon()
+
+    def __repr__(self) -> str:
+        return f"{_NAME}({', '.join(stream.remote.where for stream in self._streams.values())})"
+
+
+def fingerprint_of(where: str, graph: Any) -> str | None:
+    """Return the digest of a graph, None of None; TypeError for what is no graph."""
+    if graph is not None and not isinstance(graph, Graph):
+        raise TypeError(f"{where}: graph must be a graph or None, got {shown(graph)} ({type(graph).__name__}).")
+    return None if graph is None else graph.digest()
+
+
+class _Stream:
+    """What is sent to one receiver, in its order."""
+
+    def __init__(self, number: int, address: Address, fingerprint: str | None, security: Security) -> None:
+        self._address, self._fingerprint = address, fingerprint
+        self._timeout, self._tls = security.deadline, security.tls
+        self._token = secrets.token_hex(16)
+        self._name = f"process {os.getpid()} of {socket.gethostname()}"[:MOST_NAME]
+        self._changed = threading.Condition()
+        self._next = self._sent = 0  # numbers of pushes
+        self._is_whole = False  # whether all epochs that were begun have ended
+        self._is_closed = False
+        self._failure: BaseException | None = None
+        self.remote = RemotePart(number, address, Limits(self._timeout), self._connect, what="receiver", requests=1)
+
+    def join(self) -> Future[None]:
+        """Connect, and wait for the receiver if need be; return at once. From then on it is not waited for."""
+        joined = self.remote.submit(lambda send: None)  # a connection is all that is asked
+        joined.add_done_callback(lambda _: setattr(self.remote, "limits", Limits(self._timeout, may_return=False)))
+        return joined
+
+    def push(self, what: str, tensors: Mapping[str, Tensor] | None = None) -> None:
+        with self._changed:
+            has_room = self._changed.wait_for(
+                lambda: self._is_closed or self._failure or self._next - self._sent < MOST_PENDING, self._timeout
+            )
+            self._refuse()
+            if not has_room:
+                raise QueueTimeoutError(
+                    f"{self.remote.where}: it had no room for another minibatch within {self._timeout:g} s. Call again "
+                    "to go on waiting, or raise timeout."
+                )
+            self._push(what, tensors)
+
+    def close(self) -> BaseException | None:
+        """Deliver what waits, and that this is all; return what prevented it."""
+        with self._changed:
+            if not self._is_closed:
+                self._is_closed = True
+                if self._failure is None:
+                    self._push(LEAVE)
+        return self._flushed()
+
+    def end(self) -> BaseException | None:
+        """Deliver what waits; if the epoch is not whole, only that, so that the receiver learns it."""
+        if self._is_whole:
+            return self.close()
+        self._is_closed = True
+        return self._flushed()
+
+    def abandon(self) -> None:
+        """Deliver nothing more."""
+        self._is_closed = True
+        self.remote.stop()
+        self.remote.close()
+
+    def _refuse(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._is_closed:
+            raise ChannelClosed(f"{_NAME}: was closed. Make a new one.")
+
+    def _push(self, what: str, tensors: Mapping[str, Tensor] | None = None) -> None:
+        message = push_to_message(PushRequest(self._token, self._next, what), tensors)
+        self._next += 1
+        self._is_whole = what != MINIBATCH
+
+        def ask(send: Send) -> None:
+            if self._failure is not None:
+                raise self._failure
+            send(message, 0)
+
+        self.remote.submit(ask).add_done_callback(partial(self._ended, what))
+
+    def _ended(self, what: str, push: Future[None]) -> None:
+        with self._changed:
+            if what != LEAVE:  # a receiver that has all may end first
+                self._failure = self._failure or push.exception()
+            self._sent += 1
+            self._changed.notify_all()
+
+    def _flushed(self) -> BaseException | None:
+        until = time.monotonic() + self._timeout
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure or self._sent == self._next, until - time.monotonic())
+        self.remote.close()
+        return self._failure
+
+    def _connect(self, timeout: float) -> Connection:
+        connection = PushConnection(self.remote.where, self._address, self._tls, self.remote.limits.connect_s)
+        join = JoinRequest(self._token, self._sent, self._name, self._fingerprint)
+        try:
+            connection.ask(push_to_message(join), timeout)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _end_all(streams: Mapping[int, _Stream]) -> None:
+    for error in [stream.end() for stream in streams.values()]:
+        if error is not None:
+            logger.error("%s: not all was delivered: %s", _NAME, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, as_completed, wait
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import check_index_tensor, check_int
-from datapipes.base.errors import ServerUnavailable, add_note
+from datapipes.base.errors import ServerUnavailable, add_note, raise_first
 from datapipes.base.log import logger
 from datapipes.base.rng import check_epoch
 from datapipes.base.types import type_in
@@ -120,6 +120,7 @@ class PartitionClient:
         self._token = secrets.token_hex(16)  # what claims on producers are made by
         self._known: dict[tuple[int, int], _Known] = {}  # by server rank and number
         self._claims: set[tuple[int, int]] = set()  # those that the servers have as well
+        self._closed = 0  # times
 
     @property
     def deadline(self) -> float:
@@ -272,16 +273,21 @@ class PartitionClient:
             self._token, number, check_epoch(_MINIBATCH, epoch), check_int(_MINIBATCH, "index", index, 0)
         )
         message = request_to_message(request, self._peers.meant(server_rank))
-        where = self._peers.where(server_rank)
+        where, known, closed = self._peers.where(server_rank), self._known.get((server_rank, number)), self._closed
+
+        def is_wanted() -> bool:
+            return known is self._known.get((server_rank, number)) and closed == self._closed
 
         def ask(send: _Send) -> Made:
             try:
                 return made_from_message(where, send(message, MOST_BYTES), request)
             except UnknownProducer:
-                known = self._known.get((server_rank, number))
-                if known is None:
+                if known is None or not is_wanted():
                     raise
                 self._again(server_rank, number, known, send)
+                if not is_wanted():  # destroyed or closed meanwhile
+                    self._destroying(server_rank, number)(send)
+                    raise
             return made_from_message(where, send(message, MOST_BYTES), request)
 
         answer: Future[MiniBatch | None] = Future()
@@ -329,14 +335,20 @@ class PartitionClient:
     def _rank_of(self, part: int) -> int:
         """Return a server that has a part; each server is asked once which it has."""
         check_int("PartitionClient", "part", part, 0, self.facts.num_parts - 1)
-        for rank in self._peers.addresses:
+        if part in self._ranks:
+            return self._ranks[part]
+        unknown = [rank for rank in self._peers.addresses if rank not in self._ranks.values()]
+        asked = {self._peers.told(rank, "health"): rank for rank in unknown}
+        silent: list[Exception] = []
+        for answer in as_completed(asked):
+            try:
+                self._ranks.setdefault(answer.result().get("part", -1), asked[answer])
+            except ServerUnavailable as error:
+                silent.append(error)
             if part in self._ranks:
-                break
-            if rank not in self._ranks.values():
-                self._ranks.setdefault(self.health(rank)["part"], rank)
-        if part not in self._ranks:
-            raise ValueError(f"{_WHERE}: no server in the namebook has part {part}. Add the address of one.")
-        return self._ranks[part]
+                return self._ranks[part]
+        raise_first(silent)
+        raise ValueError(f"{_WHERE}: no server in the namebook has part {part}. Add the address of one.")
 
     def fetch(
         self, part: int, ids: Tensor, *, is_node_feat: bool, input_type: Any, attr_name: str
@@ -362,6 +374,7 @@ class PartitionClient:
         """
         global _default
         _default = None if _default is self else _default
+        self._closed += 1  # before: what is under way must not create a producer again
         claims, self._claims = self._claims, set()
         with contextlib.suppress(RuntimeError):  # of a forked child, which has none
             wait([self._peers.ask(rank, self._destroying(rank, number)) for rank, number in claims], _FAREWELL_S)

@@ -151,53 +151,61 @@ class _Servers(Pool):
         self.num_workers, self.tasks_each = len(channel.server_ranks), channel.prefetch_size
         self._channel, self._generation = channel, 0
         self._done: queue.SimpleQueue[tuple[int, Task, Future[MiniBatch | None]]] = queue.SimpleQueue()
-        self._asked: dict[Task, tuple[int, float]] = {}  # {task: (the server that was asked, when)}
+        self._asked: dict[Task, tuple[int, int, float]] = {}  # {task: (worker, the server that was asked, when)}
+        self._ended: list[Outcome] = []  # of tasks that no server was left for
 
     def start(self) -> None:
         """Do nothing: servers run already."""
 
     def begin(self) -> int:
         self._generation += 1
-        self._asked = {}
+        self._asked, self._ended = {}, []
         return self._generation
 
     def give(self, worker: int, task: Task) -> None:
         server, done, answering = self._channel.server_ranks[worker], self._done, self._channel.answering()
         if server not in answering:
-            asked = [each for each, _ in self._asked.values()]
+            asked = [each for _, each, _ in self._asked.values()]
             server = min(answering, key=asked.count)
         future = self._channel.client.minibatch(server, self._channel.producer_id, task.epoch, task.index)
-        self._asked[task] = server, time.monotonic()
+        self._asked[task] = worker, server, time.monotonic()
         future.add_done_callback(lambda answer: done.put((worker, task, answer)))
 
     def receive(self, timeout: float) -> Outcome | Death | None:
         ends = time.monotonic() + timeout
-        while True:
+        while not self._ended:
             try:
                 worker, task, answer = self._done.get(timeout=max(ends - time.monotonic(), 0.0))
             except queue.Empty:
                 return None
-            outcome = self._outcome(worker, task, answer) if task.generation == self._generation else None
-            if outcome is not None:
-                return outcome
+            if task in self._asked:
+                self._note(worker, task, answer)
+        return self._ended.pop(0)
 
-    def _outcome(self, worker: int, task: Task, answer: Future[MiniBatch | None]) -> Outcome | None:
-        """Return what became of a task; None if another server is asked for it."""
-        server, _ = self._asked.pop(task)
+    def _note(self, worker: int, task: Task, answer: Future[MiniBatch | None]) -> None:
+        """Take an answer. If a server gave none, another one is asked; if none is left, all that is asked for ends."""
+        _, server, _ = self._asked.pop(task)
         error = answer.exception()
         if not isinstance(error, ServerUnavailable):
             self._channel.answered(server)
         elif self._channel.falls_silent(server, error):
             self.give(worker, task)
-            return None
-        return Outcome(worker, task, answer.result()) if error is None else Outcome(worker, task, error=as_error(error))
+            return
+        if error is None:
+            self._ended.append(Outcome(worker, task, answer.result()))
+            return
+        failed = {task: worker}
+        if isinstance(error, ServerUnavailable):
+            failed |= {each: of for each, (of, _, _) in self._asked.items()}
+            self._asked = {}
+        self._ended += [Outcome(of, each, error=as_error(error)) for each, of in failed.items()]
 
     def replace(self, worker: int) -> None:
         raise AssertionError("a server does not die by itself")
 
     def whereabouts(self, worker: int) -> str:
         server = self._channel.server_ranks[worker]
-        began = [when for asked, when in self._asked.values() if asked == server]
+        began = [when for _, asked, when in self._asked.values() if asked == server]
         where = f"server {server} at {self._channel.client.addresses[server]}"
         return f"{where} has been asked for {time.monotonic() - min(began):.1f} s" if began else f"{where} has no task"
 

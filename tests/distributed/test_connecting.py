@@ -13,10 +13,12 @@ from parts_on_disk import a_graph, batches, over, whole, write
 from scripts import run_script
 from warm_servers import WarmServer
 
+from datapipes.base.errors import ServerUnavailable
 from datapipes.distributed import (
     DistGraph,
     LocalFeatureStore,
     PartitionBook,
+    PartitionServer,
     TLSConfig,
     connect,
     connecting,
@@ -90,6 +92,21 @@ def test_the_client_of_servers_tells_and_fetches(graph, root, namebook):
             client.fetch(1, ids[:1], is_node_feat=True, input_type="paper", attr_name="x")
         with pytest.raises(ValueError, match="server 7 is not in the namebook"):
             client.health(7)
+
+
+def test_a_server_that_is_gone_hides_no_part_of_the_others(graph, root, namebook):
+    with PartitionServer(root, 0) as server:
+        gone = server.address
+    with (
+        PartitionServer(root, 0) as server,
+        connect({0: server.address, 1: gone, 2: namebook[1]}, deadline=1) as client,
+    ):
+        server.stop(0.0)
+        ids = torch.arange(400)[open_book(root).get_partition_ids_from_nids(torch.arange(400)) == 1][:3]
+        rows = client.fetch(1, ids, is_node_feat=True, input_type=None, attr_name="x").wait()
+        assert torch.equal(rows, graph.node_attributes_of(None)["x"][ids])
+        with pytest.raises(ServerUnavailable, match=r"server [01] at"):
+            client.fetch(0, ids, is_node_feat=True, input_type=None, attr_name="x")
 
 
 def test_a_namebook_is_read_once(tmp_path, namebook, monkeypatch):

@@ -117,6 +117,15 @@ def test_another_server_takes_over():
             digests(source)
 
 
+def test_an_epoch_ends_within_a_deadline_where_all_servers_are_gone():
+    with remote(sampled(items(400)), small_graph(), 3, {}, SHORT_S) as (source, servers):
+        loader = dp.DataLoader(source, timeout=3 * SHORT_S)
+        for server in servers:
+            server.stop(0.0)
+        with pytest.raises(dp.ServerUnavailable, match=r"server [012] at .*: no answer within 1 s"):
+            digests(loader)
+
+
 def test_servers_that_are_killed_lose_nothing(tmp_path):
     small_graph().save(root := tmp_path / "graph")
     with WarmServer(root, None, "--chains") as one, WarmServer(root, None, "--chains") as two:

@@ -104,8 +104,12 @@ class Admission:
             self._enqueue(task)
             self._changed.notify()
         task.ended.wait()
-        if task.error is not None:
-            raise task.error
+        error, task.error = task.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error, task  # its traceback holds this frame
         assert task.hold is not None
         return task.result, task.hold
 
@@ -159,6 +163,7 @@ class Admission:
                 self.num_working -= 1
                 self._working -= Counter([task.owner])
                 self._changed.notify_all()
+            del task  # with its result, while this thread waits for the next one
 
     def _work_on(self, task: _Task) -> None:
         try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import math
 import secrets
 import threading
 import time
@@ -98,8 +99,9 @@ class InProcesses:
     """
 
     def __init__(self, chain: Stage, num_workers: int, most_bytes: int) -> None:
-        self._most_bytes, self._choosing = most_bytes, threading.Lock()
-        packed = pack((chain, partial(_limit, most_bytes)))  # once, so that all processes map the same memory
+        self._choosing = threading.Lock()
+        bounded = partial(_Bounded, most_bytes=most_bytes, most_s=math.inf)  # it is not the worker that looks for time
+        packed = pack((chain, None, bounded))  # once, so that all processes map the same memory
         self._workers = [_Worker(chain, packed) for _ in range(num_workers)]
         self.at_once = num_workers if async_window(StageGraph(chain)) else TASKS_EACH * num_workers
 
@@ -117,11 +119,14 @@ class InProcesses:
         finally:
             with self._choosing:
                 worker.num_asked -= 1
-        if outcome.error is not None:
-            raise outcome.error
-        if outcome.minibatch is not None:
-            _refuse_large(outcome.minibatch, self._most_bytes)
-        return outcome.minibatch
+        error, minibatch = outcome.error, outcome.minibatch
+        del outcome  # the error's traceback would hold it, and it the error
+        if error is None:
+            return minibatch
+        try:
+            raise error
+        finally:
+            del error
 
     def close(self) -> None:
         """End the processes, within a bounded time; none is started afterwards."""
@@ -336,7 +341,7 @@ class KeptAnswers:
     def keep(self, key: Key, answer: Message) -> None:
         """Keep an answer, if there is room, in the place of the oldest ones."""
         with self._changing:
-            if key not in self._answers:
+            if key not in self._answers and answer.num_bytes <= self._most_bytes:
                 self._answers[key] = answer
                 self._num_bytes += answer.num_bytes
             while self._num_bytes > self._most_bytes:
@@ -362,11 +367,6 @@ def refuse_many_seeds(where: str, graph: StageGraph[Stage], most_bytes: int) -> 
             f"{where}: a minibatch has {count} seeds, negatives counted too, of {BYTES_PER_SEED} bytes or more; at "
             f"most {most_bytes} bytes are sent at once. Lower batch_size or negative_ratio."
         )
-
-
-def _limit(most_bytes: int, _worker: int) -> None:
-    """Bound the hops of a worker process; its worker_init_fn."""
-    _core.limit_hops(most_bytes)
 
 
 def _refuse_large(minibatch: MiniBatch, most: int) -> None:

@@ -206,9 +206,8 @@ class Producers:
         """Answer a ListRequest."""
         request: ListRequest = request_from_message(self._where, message, ListRequest)
         with self._changing:
-            own = [
-                each.created_for(request.client) for each in self._producers.values() if request.client in each.claims
-            ]
+            claimed = [each for each in self._producers.values() if request.client in each.claims]
+            own = [each.created_for(request.client) for each in claimed]
         return listed_to_message(own)
 
     # --- looks and the end
@@ -377,8 +376,9 @@ class Producers:
     def _answer(self, producer: _Producer, request: MinibatchRequest) -> Message:
         made = self._made_minibatch(producer, request)
         answer = made_to_message(request, made)
-        if made.error is None:  # the next try may find more memory
+        if made.error is None:  # else the next try may find more memory
             self._kept.keep((request.producer, request.epoch, request.index), answer)
+        del made  # the traceback of its error holds this frame
         return answer
 
     def _made_minibatch(self, producer: _Producer, request: MinibatchRequest) -> Made:

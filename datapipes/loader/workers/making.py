@@ -41,24 +41,28 @@ class Making(Protocol):
         """Write that a task is done with; may be called again for the same task."""
 
 
-def work(worker: int, root: Stage, take: Take, making: Making) -> Iterator[Outcome]:
+def work(
+    worker: int, root: Stage, take: Take, making: Making, evaluator: Callable[[Calls], Evaluator] = Evaluator
+) -> Iterator[Outcome]:
     """Yield the outcome of each task as soon as it is made. It counts as sent when the next one is asked for.
 
     Args:
         take: waits for a task and returns it; None means stop. With asynchronous stages another thread calls it.
     """
-    maker = _Maker(worker, StageGraph(root), making)
+    maker = _Maker(worker, StageGraph(root), making, evaluator)
     window = async_window(maker.graph)
     return maker.one_by_one(take) if window == 0 else maker.several(take, window)
 
 
 class _Maker:
-    def __init__(self, worker: int, graph: StageGraph[Stage], making: Making) -> None:
+    def __init__(
+        self, worker: int, graph: StageGraph[Stage], making: Making, evaluator: Callable[[Calls], Evaluator]
+    ) -> None:
         self.graph = graph
         self._worker = worker
         self._making = making
         self._clock = _NewCalls()
-        self._evaluator = Evaluator(Calls(graph.numbering, self._clock))
+        self._evaluator = evaluator(Calls(graph.numbering, self._clock))
 
     def one_by_one(self, take: Take) -> Iterator[Outcome]:
         while (task := take()) is not None:

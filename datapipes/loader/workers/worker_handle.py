@@ -35,7 +35,7 @@ class Start:
         life: how often a worker with this number was started before.
         loader_id: a random number that names the loader in messages.
         connection: the worker's end of its pipe.
-        chain: (last stage before the cut, worker_init_fn).
+        chain: (last stage before the cut, worker_init_fn), and maybe what makes an Evaluator of Calls.
         board: see board.py.
         channel: where outcomes go; None if the pool makes one once it knows how large a minibatch is.
         own_channel: whether the pool made the channel; then it can drop messages of older generations from it.

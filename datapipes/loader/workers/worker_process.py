@@ -46,7 +46,7 @@ def main(start: Start) -> None:
     preempt_nobody()
     try:
         chain = start.chain.unpack() if isinstance(start.chain, Packed) else start.chain
-        root, init = chain
+        root, init, *evaluator = chain
         row = OwnRow(start.board, start.worker)
         if init is not None:
             init(start.worker)
@@ -62,7 +62,7 @@ def main(start: Start) -> None:
     sender = _Sender(start, tasks, graph.numbering.labels())
     try:
         with threads_of_kernels(start.num_threads):
-            for outcome in work(start.worker, root, tasks.take, row):
+            for outcome in work(start.worker, root, tasks.take, row, *evaluator):
                 end_if_clone(process)
                 sender.send(outcome)
     except (ChannelClosed, ChannelDamaged, PeerDied, EOFError, BrokenPipeError, ConnectionResetError):

@@ -1,9 +1,11 @@
 """Admission: turns, limits and bytes in flight, without a network."""
 
 import threading
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
+from pipelines import wait_until
 
 from datapipes.distributed.server.admission import Admission
 from datapipes.distributed.wire.refusals import Unavailable
@@ -117,6 +119,18 @@ def test_bytes_stay_in_flight_until_they_are_released():
         hold.release()
         hold.shrink(0)
         assert (asking.admission.num_bytes, asking.admission._held) == (0, {})
+
+
+def test_a_thread_that_waits_holds_no_result():
+    class Result:
+        pass
+
+    with Asking(max_bytes=1000) as asking:
+        result, hold = asking.admission.run("a", 250, Result, never)
+        hold.release()
+        known = weakref.ref(result)
+        del result
+        wait_until(lambda: known() is None)
 
 
 def test_a_client_that_holds_its_share_waits_while_others_go_on():

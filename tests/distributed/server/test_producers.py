@@ -1,11 +1,13 @@
 """Producers: chains that a server makes minibatches of: the same bits, claims, limits, what a client can do."""
 
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
 import signal
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -343,14 +345,45 @@ def test_a_hop_that_is_too_large_is_refused_before_it_is_drawn(num_workers):
             client.minibatch(3, producer, 0, 0).result(BOUND_S)
 
 
-def test_features_that_are_too_large_are_refused_before_they_are_read():
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_features_that_are_too_large_are_refused_before_they_are_read(num_workers):
     store = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(torch.zeros(40, 1000))})
     with served(small_graph(), features=store, max_answer_bytes="16KB", max_bytes_in_flight="64KB") as (_, client):
-        producer = client.create_producer(3, sampled().fetch_feature(store, ["feat"]))
+        producer = client.create_producer(3, sampled().fetch_feature(store, ["feat"]), num_workers=num_workers)
         with pytest.raises(
             ValueError, match=r"minibatch 0 of epoch 0 has \d+000 bytes; the server sends at most 16384"
         ):
             client.minibatch(3, producer, 0, 0).result(BOUND_S)
+
+
+def test_what_a_failed_minibatch_has_made_is_freed_at_once():
+    made = []
+
+    class Fails(dp.MiniBatchTransformer):
+        def transform(self, minibatch):
+            made.append(weakref.ref(minibatch))
+            raise ValueError("no")
+
+    with served(small_graph(), stages=[Fails]) as (_, client):
+        producer = client.create_producer(3, Fails(sampled()))
+        gc.collect()
+        gc.disable()
+        try:
+            with pytest.raises(ValueError, match="no"):
+                client.minibatch(3, producer, 0, 0).result(BOUND_S)
+            wait_until(lambda: made[0]() is None)
+        finally:
+            gc.enable()
+
+
+def test_a_client_that_closes_with_minibatches_under_way_leaves_no_producer():
+    with PartitionServer(small_graph(), chains=True) as server:
+        for _ in range(amount(40, 10)):
+            with connect({0: server.address}) as client:
+                producer = client.create_producer(0, sampled())
+                for epoch in range(4):
+                    client.minibatch(0, producer, epoch, 0)
+        wait_until(lambda: server.statistics()["producers"] == [])
 
 
 def test_a_minibatch_over_parts_that_is_too_large_is_refused(tmp_path, parts):

@@ -342,4 +342,4 @@ def test_two_trainers_learn_from_two_servers(tmp_path):
         assert done.returncode == 0, done.stderr
         found = re.findall(r"^epoch +\d+  loss \d+\.\d+  validation (\d\.\d{4})$", done.stdout, re.MULTILINE)
         assert len(found) == 3
-        assert "servers 0 at 127.0.0.1:" in done.stdout
+        assert "server 0 at 127.0.0.1:" in done.stdout

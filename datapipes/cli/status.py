@@ -11,6 +11,7 @@ from datapipes.base.checks import aligned, one_line
 from datapipes.base.errors import text_of
 from datapipes.cli.command import FILE, Commands, DoneInPart, WrongUsage, add_command, completes
 from datapipes.cli.serve import add_tls, tls_of
+from datapipes.distributed.address import Address
 from datapipes.distributed.connecting import check_security
 from datapipes.distributed.namebook import read_namebook
 from datapipes.distributed.partition_client import connect
@@ -46,10 +47,10 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     except (TypeError, ValueError) as error:
         raise WrongUsage(text_of(error)) from error
 
-    def ask(part: int) -> dict[str, Any]:
-        server: dict[str, Any] = {"part": part, "address": str(book[part])}
+    def ask(part: int, address: Address) -> dict[str, Any]:
+        server: dict[str, Any] = {"part": part, "address": str(address)}
         try:
-            with connect({part: str(book[part])}, **security._asdict()) as client:
+            with connect({part: str(address)}, **security._asdict()) as client:
                 return {
                     **server,
                     "status": client.health(part)["status"],
@@ -60,8 +61,9 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         except Exception as error:
             return {**server, "status": "no answer", "error": {"type": type(error).__name__, "message": text_of(error)}}
 
-    with ThreadPoolExecutor(min(len(book), _AT_ONCE)) as threads:
-        servers = [*threads.map(ask, book)]
+    every = [(part, address) for part, replicas in book.items() for address in replicas]
+    with ThreadPoolExecutor(min(len(every), _AT_ONCE)) as threads:
+        servers = [*threads.map(ask, *zip(*every, strict=True))]
     wrong = [each for each in servers if each["status"] != "serving"]
     contents = {(each["partition_id"], each["content_id"]) for each in servers if "error" not in each}
     lines = aligned([_HEAD, *map(_row, servers)], len(servers))

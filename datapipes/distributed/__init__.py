@@ -13,6 +13,7 @@ from datapipes.distributed.namebook import publish_address
 from datapipes.distributed.partition_client import PartitionClient, connect
 from datapipes.distributed.remote_receiving_channel import RemoteReceivingChannel
 from datapipes.distributed.remote_source import RemoteSource
+from datapipes.distributed.resolver import Resolver
 from datapipes.distributed.sampler_pool import SamplerPool
 from datapipes.distributed.sampler_receiver import SamplerReceiver
 from datapipes.distributed.sampler_sender import SamplerSender
@@ -47,6 +48,7 @@ __all__ = [
     "Partitioner",
     "RemoteReceivingChannel",
     "RemoteSource",
+    "Resolver",
     "SamplerPool",
     "SamplerReceiver",
     "SamplerSender",

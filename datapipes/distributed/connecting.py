@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from datapipes.base.checks import check_bool, check_int, check_seconds, shown
-from datapipes.distributed.address import Address
 from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.client.greeting import ask_facts
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.namebook import addresses_in, check_complete, is_published
+from datapipes.distributed.namebook import addresses_in, check_complete, resolver_of
+from datapipes.distributed.resolver import Replicas
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
 from datapipes.distributed.wire.peers import Peers
 from datapipes.distributed.wire.refusals import OtherPartition
@@ -20,6 +21,7 @@ from datapipes.partition.native.native_book import open_book, partition_id_of
 from datapipes.partition.native.part import Part
 
 _ADVICE = "It bounds each request in all; 30 is a good value."
+_AGAIN_S = 1.0  # for a resolver that is asked again
 _PROBE_S = 1.0  # for learning whether a server is there
 
 
@@ -60,12 +62,45 @@ def connect_parts(
 ) -> Parts:
     """Return the parts of a partition: that of this process opened, the others to be asked when they are needed."""
     book, part = _book_and_part(where, root_or_book, local_part, check_bool(where, "mmap", mmap))
-    wanted = [number for number in range(book.num_parts) if number != local_part]
-    addresses = addresses_in(where, namebook, wanted, security.deadline)
-    addresses = check_complete(where, addresses, book.num_parts, local_part)
-    refuse_all_plain(where, addresses, security)
+    addresses = addresses_of_others(where, namebook, book.num_parts, local_part, security)
     facts = PartitionFacts.of(part) if part is not None else _facts_of_servers(where, book, addresses, security)
-    return Parts(facts, book, FlightPeers(addresses, facts, tls=security.tls, deadline=security.deadline), part)
+    return Parts(facts, book, peers_at(where, addresses, facts, namebook, security), part)
+
+
+def addresses_of_others(
+    where: str, namebook: Any, num_parts: int, local_part: int | None, security: Security
+) -> dict[int, Replicas]:
+    """Return where all parts are but the local one, as a namebook has it.
+
+    Raises:
+        TypeError, ValueError: The namebook is not valid or not complete, or an address needs TLS and there is none.
+        TimeoutError: A resolver did not tell one in time.
+    """
+    wanted = [number for number in range(num_parts) if number != local_part]
+    addresses = addresses_in(where, namebook, wanted, security.deadline)
+    addresses = check_complete(where, addresses, num_parts, local_part)
+    refuse_all_plain(where, addresses, security)
+    return addresses
+
+
+def peers_at(
+    where: str,
+    addresses: Mapping[int, Replicas],
+    facts: PartitionFacts,
+    namebook: Any,
+    security: Security,
+    *,
+    by_rank: bool = False,
+) -> FlightPeers:
+    """Return the servers at these addresses, which a namebook has."""
+    again = None if resolver_of(namebook) is None else partial(_asked_again, where, namebook, security)
+    return FlightPeers(addresses, facts, tls=security.tls, deadline=security.deadline, by_rank=by_rank, again=again)
+
+
+def _asked_again(where: str, namebook: Any, security: Security, part: int) -> Replicas:
+    found = addresses_in(where, namebook, [part], _AGAIN_S)
+    refuse_all_plain(where, found, security)
+    return found[part]
 
 
 def connect_servers(where: str, namebook: Any, security: Security) -> FlightPeers:
@@ -75,18 +110,18 @@ def connect_servers(where: str, namebook: Any, security: Security) -> FlightPeer
         raise ValueError(f"{where}: the namebook is empty. Name the address of each server.")
     refuse_all_plain(where, addresses, security)
     heard = (each for each in addresses.items() if len(addresses) > 1 and each[1].is_heard(_PROBE_S))
-    rank, address = next(heard, next(iter(addresses.items())))
-    facts = ask_facts(where, rank, address, tls=security.tls, deadline=security.deadline, by_rank=True)
-    if is_published(namebook):
-        addresses = addresses_in(where, namebook, range(facts.num_parts), security.deadline)
-        refuse_all_plain(where, addresses, security)
-    return FlightPeers(addresses, facts, tls=security.tls, deadline=security.deadline, by_rank=True)
+    rank, replicas = next(heard, next(iter(addresses.items())))
+    facts = ask_facts(where, rank, replicas, tls=security.tls, deadline=security.deadline, by_rank=True)
+    if resolver_of(namebook) is not None:
+        addresses = addresses_of_others(where, namebook, facts.num_parts, None, security)
+    return peers_at(where, addresses, facts, namebook, security, by_rank=True)
 
 
-def refuse_all_plain(where: str, addresses: Mapping[int, Address], security: Security) -> None:
+def refuse_all_plain(where: str, addresses: Mapping[int, Replicas], security: Security) -> None:
     """Raise ValueError if one of the addresses needs TLS and there is none; see tls.refuse_plain."""
-    for address in addresses.values():
-        refuse_plain(where, address, security.tls, security.insecure)
+    for replicas in addresses.values():
+        for address in replicas:
+            refuse_plain(where, address, security.tls, security.insecure)
 
 
 def _book_and_part(where: str, root_or_book: Any, local_part: Any, mmap: bool) -> tuple[PartitionBook, Part | None]:
@@ -120,16 +155,16 @@ def _refuse_no_part(where: str, mmap: bool) -> None:
 
 
 def _facts_of_servers(
-    where: str, book: PartitionBook, addresses: Mapping[int, Address], security: Security
+    where: str, book: PartitionBook, addresses: Mapping[int, Replicas], security: Security
 ) -> PartitionFacts:
-    part, address = next(iter(addresses.items()))
+    part, replicas = next(iter(addresses.items()))
     facts = ask_facts(
-        where, part, address, tls=security.tls, deadline=security.deadline, partition_id=book.partition_id
+        where, part, replicas, tls=security.tls, deadline=security.deadline, partition_id=book.partition_id
     )
     ours = partition_id_of(facts.fingerprint, book)
     if ours != facts.partition_id:
         raise OtherPartition(
-            f"{where}: part {part} at {address}: the server has the partition_id {facts.partition_id}, the book is of "
+            f"{where}: part {part} at {replicas}: the server has the partition_id {facts.partition_id}, the book is of "
             f"{ours}. Compare the namebook, and the folder of the server, with the book."
         )
     return facts

@@ -19,6 +19,7 @@ from datapipes.distributed.asking_parts import Ask, AsksParts, ChosenOverParts
 from datapipes.distributed.connecting import check_security, connect_parts
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.hop_requests import HopRequests, core_graph
+from datapipes.distributed.resolver import Namebook
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.peers import Peers
 from datapipes.graph.choice import Choice, Keyed
@@ -65,7 +66,7 @@ class DistGraph(AsksParts):
     def connect(
         cls,
         root_or_book: str | Path | PartitionBook,
-        namebook: Mapping[int, str] | str | Path,
+        namebook: Namebook,
         *,
         local_part: int | None = None,
         tls: TLSConfig | None = None,
@@ -81,8 +82,9 @@ class DistGraph(AsksParts):
         Args:
             root_or_book: the folder of the partition, which needs partition.json, book/ and the folder of the local
                 part; or only the book.
-            namebook: {part: "host:port"} of all parts but the local one, which may be there; the path of a JSON file of
-                this form; or "torchrun": what `publish_address` published.
+            namebook: {part: "host:port"} of all parts but the local one, which may be there, or a list of replicas: if
+                one gives no answer, another is asked; the path of a JSON file of this form; "torchrun": what
+                `publish_address` published; or a Resolver, which is asked anew when no server of a part is reached.
             local_part: the part that is read from the folder, without a server.
             tls: the certificates of this side; needed where an address is not of this machine alone.
             insecure: allow other machines without TLS, where all of them are trusted.

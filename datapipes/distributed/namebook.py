@@ -1,4 +1,4 @@
-"""Namebooks: where the server of each part is, as the user says it, or as servers publish it through torchrun."""
+"""Namebooks: where the servers of each part are, as the user says it, or as servers publish it through torchrun."""
 
 from __future__ import annotations
 
@@ -9,39 +9,44 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from datapipes.base.checks import check_int, shown
+from datapipes.base.checks import check_bool, check_int, shown
 from datapipes.base.files import read_regular
 from datapipes.base.strict_json import parse_strict
 from datapipes.distributed.address import Address, parse_address
+from datapipes.distributed.resolver import Replicas, Resolver, ask_resolver, replicas_of
 from datapipes.partition.id_maps import MOST_PARTS
 
 __all__ = ["publish_address"]
 
 _TORCHRUN = "torchrun"
-_FORMS = '{0: "host:port", 1: ...}, the path of a JSON file of this form, or "torchrun"'
+_FORMS = '{0: "host:port", 1: ["host:port", ...]}, the path of a JSON file of this form, "torchrun", or a Resolver'
 _PUBLISH = "publish_address"
-_KEY = "datapipes/address/{}"
+_KEY = "datapipes/address/{}/{}"  # part, replica
+_AGAIN_S = 1.0  # for an address that was published before
 _MOST_BYTES = 2**24  # of a namebook's file: some 400,000 parts
 _STORE_S = 30.0  # for one question to the store
 _VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 
 
-def is_published(namebook: Any) -> bool:
-    """Return whether addresses are those that servers publish; other namebooks have all at once."""
-    return isinstance(namebook, str) and namebook == _TORCHRUN
+def resolver_of(namebook: Any) -> Resolver | None:
+    """Return what is asked anew; None for a namebook that has all addresses for good."""
+    if isinstance(namebook, str) and namebook == _TORCHRUN:
+        return Published()
+    return namebook if isinstance(namebook, Resolver) else None
 
 
-def addresses_in(where: str, namebook: Any, parts: Iterable[int], timeout: float) -> dict[int, Address]:
-    """Return the addresses that a namebook of any form has; of "torchrun" those of `parts`, see published_addresses."""
-    if is_published(namebook):
+def addresses_in(where: str, namebook: Any, parts: Iterable[int], timeout: float) -> dict[int, Replicas]:
+    """Return the addresses that a namebook of any form has; of a resolver those of `parts`, waited for."""
+    resolver = resolver_of(namebook)
+    if isinstance(resolver, Published):
         return published_addresses(where, parts, timeout)
-    return read_namebook(where, namebook)
+    return read_namebook(where, namebook) if resolver is None else ask_resolver(where, resolver, parts, timeout)
 
 
-def read_namebook(where: str, namebook: Any, of: str = "part") -> dict[int, Address]:
-    """Return {part: address} of a mapping or of the path of a JSON file, in the order of the parts.
+def read_namebook(where: str, namebook: Any, of: str = "part") -> dict[int, Replicas]:
+    """Return {part: addresses} of a mapping or of the path of a JSON file, in the order of the parts.
 
-    The keys of the file are the numbers of parts as text. A list with one address stands for that address.
+    The keys of the file are the numbers of parts as text. A list of addresses are replicas.
 
     Args:
         of: what the numbers are of, for messages.
@@ -59,8 +64,8 @@ def read_namebook(where: str, namebook: Any, of: str = "part") -> dict[int, Addr
 
 
 def check_complete(
-    where: str, book: Mapping[int, Address], num_parts: int, local_part: int | None = None
-) -> dict[int, Address]:
+    where: str, book: Mapping[int, Replicas], num_parts: int, local_part: int | None = None
+) -> dict[int, Replicas]:
     """Return the addresses of all parts but the local one.
 
     Raises:
@@ -104,38 +109,22 @@ def _of_file(where: str, path: Path) -> Mapping[Any, Any]:
     return {int(key) if key.isascii() and key.isdigit() and len(key) < 10 else key: each for key, each in value.items()}
 
 
-def _checked(where: str, given: Mapping[Any, Any], named: str, of: str) -> dict[int, Address]:
-    book: dict[int, Address] = {}
+def _checked(where: str, given: Mapping[Any, Any], named: str, of: str) -> dict[int, Replicas]:
+    book: dict[int, Replicas] = {}
     for part, value in given.items():
         if isinstance(part, bool) or not isinstance(part, int) or not 0 <= part < MOST_PARTS:
             raise ValueError(f"{named} has the key {shown(part)}; keys are the numbers of {of}s, 0, 1, ... Use these.")
-        book[part] = _address(where, part, value, named, of)
+        book[part] = replicas_of(where, f"{of} {part}", value, named)
     parts: dict[Address, int] = {}
-    for part, address in sorted(book.items()):
-        if address in parts:
-            raise ValueError(
-                f"{named} has {address} for {of} {parts[address]} and for {of} {part}; one address is of one {of}. "
-                "Start a server for each, and name its address."
-            )
-        parts[address] = part
+    for part, replicas in sorted(book.items()):
+        for address in replicas:
+            if address in parts:
+                raise ValueError(
+                    f"{named} has {address} for {of} {parts[address]} and for {of} {part}; one address is of one {of}. "
+                    "Start a server for each, and name its address."
+                )
+            parts[address] = part
     return dict(sorted(book.items()))
-
-
-def _address(where: str, part: int, value: Any, named: str, of: str) -> Address:
-    if isinstance(value, (list, tuple)) and not isinstance(value, Address):
-        if len(value) != 1:
-            raise ValueError(
-                f"{named} has {len(value)} addresses for {of} {part}: several replicas of a part are not supported "
-                "yet. Give one."
-            )
-        value = value[0]
-    address = parse_address(where, f"the address of {of} {part}", value)
-    if address.is_any:
-        raise ValueError(
-            f"{named} has {address} for {of} {part}; a server listens there, but no client finds it there. Give the "
-            "name or the address of its machine."
-        )
-    return address
 
 
 def _listed(parts: Collection[int], most: int = 8) -> str:
@@ -143,8 +132,8 @@ def _listed(parts: Collection[int], most: int = 8) -> str:
     return first if len(parts) <= most else f"{first} and {len(parts) - most} more"
 
 
-def publish_address(part: int, address: str, store: Any = None) -> None:
-    """Tell where the server of a part is to all who connect with the namebook "torchrun".
+def publish_address(part: int, address: str, store: Any = None, *, replica: int = 0, moved: bool = False) -> None:
+    """Tell where a server of a part is to all who connect with the namebook "torchrun".
 
     Any process may do so that reaches the store, such as the rank beside the server. May be called again.
 
@@ -152,27 +141,35 @@ def publish_address(part: int, address: str, store: Any = None) -> None:
         part: the number of the part.
         address: "host:port", where the ranks of all machines reach the server; `PartitionServer.start` returns it.
         store: a store of torch.distributed; by default that of the process group, or without one that of torchrun.
+        replica: 0, 1, ...: which server of the part it is, where several have it. Clients see those from 0 on that
+            were published without a gap when they ask.
+        moved: whether the server was started again at another address, which takes the place of the one before.
     Raises:
-        ValueError: It is no address, or another one was published for the part.
+        ValueError: It is no address, or another one was published for the part and `moved` is False.
         RuntimeError: There is no store.
     """
     check_int(_PUBLISH, "part", part, 0, MOST_PARTS - 1)
+    check_int(_PUBLISH, "replica", replica, 0, MOST_PARTS - 1)
     given = parse_address(_PUBLISH, "address", address)
     if given.is_any:
         raise ValueError(
             f"{_PUBLISH}: {given} stands for all addresses of a machine; no client finds the server there. Publish the "
             "name or the address of its machine."
         )
-    known = _store_of(_PUBLISH, store).compare_set(_KEY.format(part), "", str(given))
+    known_store, key = _store_of(_PUBLISH, store), _KEY.format(part, replica)
+    if check_bool(_PUBLISH, "moved", moved):
+        known_store.set(key, str(given))
+        return
+    known = known_store.compare_set(key, "", str(given))
     if known != str(given).encode():
         raise ValueError(
             f"{_PUBLISH}: two servers claim part {part}: {known.decode(errors='replace')} was published, now {given}. "
-            "Start one server for each part, and start it again at the same address."
+            "Start it again at the same address, or pass moved=True; number several servers of a part by replica=."
         )
 
 
-def published_addresses(where: str, parts: Iterable[int], timeout: float, store: Any = None) -> dict[int, Address]:
-    """Return the addresses that were published for `parts`; wait for them, `timeout` seconds at most.
+def published_addresses(where: str, parts: Iterable[int], timeout: float, store: Any = None) -> dict[int, Replicas]:
+    """Return the addresses that were published for `parts`; wait for the first of each, `timeout` seconds at most.
 
     Raises:
         TimeoutError: Some were not published; the message names the first.
@@ -182,7 +179,7 @@ def published_addresses(where: str, parts: Iterable[int], timeout: float, store:
     known, ends = _store_of(where, store), time.monotonic() + timeout
     found = {}
     for part in parts:
-        key = _KEY.format(part)
+        key = _KEY.format(part, 0)
         try:
             known.wait([key], datetime.timedelta(seconds=max(ends - time.monotonic(), 0.001)))
         except RuntimeError as error:  # DistStoreError and others, by version of torch
@@ -190,8 +187,18 @@ def published_addresses(where: str, parts: Iterable[int], timeout: float, store:
                 f"{where}: no address of part {part} was published within {timeout:g} s ({shown(str(error))}). Call "
                 "datapipes.distributed.publish_address(part, address) for each server, or pass a namebook."
             ) from error
-        found[part] = parse_address(where, f"the published address of part {part}", known.get(key).decode())
+        texts = list[str]()
+        while len(texts) < MOST_PARTS and known.check([key := _KEY.format(part, len(texts))]):
+            texts.append(known.get(key).decode())
+        found[part] = replicas_of(where, f"part {part}", texts, f"{where}: the store of torchrun")
     return found
+
+
+class Published(Resolver):
+    """What `publish_address` has published, in the store of torch.distributed."""
+
+    def addresses(self, part: int) -> list[str]:
+        return [str(each) for each in published_addresses("torchrun", [part], _AGAIN_S)[part]]
 
 
 def _store_of(where: str, store: Any) -> Any:

@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, as_completed, wait
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +23,7 @@ from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.connecting import check_security, connect_servers
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.resolver import Namebook, Replicas
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.chain_codec import (
@@ -65,7 +65,7 @@ class _Known(NamedTuple):
 
 
 def connect(
-    namebook: Mapping[int, str] | str | Path,
+    namebook: Namebook,
     *,
     tls: TLSConfig | None = None,
     insecure: bool = False,
@@ -75,9 +75,9 @@ def connect(
     of RemoteReceivingChannel until the next call.
 
     Args:
-        namebook: {server rank: "host:port"}, the path of a JSON file of this form, or "torchrun": what
-            `publish_address` published. Ranks are numbers of your choice; a server says itself which part it has, and
-            several may have the same.
+        namebook: {server rank: "host:port"}, or of replicas a list of these; the path of a JSON file of this form;
+            "torchrun": what `publish_address` published; or a Resolver. Ranks are numbers of your choice; a server says
+            itself which part it has, and several may have the same. Of what is published or resolved they are parts.
         tls: the certificates of this side; needed where an address is not of this machine alone.
         insecure: allow other machines without TLS, where all of them are trusted.
         deadline: seconds for each request in all. Within it a request is asked again, on new connections too.
@@ -128,9 +128,13 @@ class PartitionClient:
         return self._peers.limits.deadline
 
     @property
-    def addresses(self) -> dict[int, str]:
-        """{server rank: "host:port"}."""
-        return {rank: str(address) for rank, address in self._peers.addresses.items()}
+    def addresses(self) -> dict[int, Any]:
+        """{server rank: "host:port", or a list of these}, as the namebook had them."""
+        return {rank: replicas.plain() for rank, replicas in self._peers.addresses.items()}
+
+    def where(self, server_rank: int) -> str:
+        """Return how errors name a server: its number and where it is."""
+        return self._peers.where(server_rank)
 
     def draw(self, part: int, request: DrawRequest) -> Future[list[Drawn]]:
         """Ask a part for in-edges of its nodes; return at once. The future ends within the deadline."""
@@ -142,8 +146,8 @@ class PartitionClient:
 
     def health(self, server_rank: int) -> dict[str, Any]:
         """Return {"status": "serving", "leaving" or "stopping", "part": its number}, as a server says it."""
-        header = self._peers.told(server_rank, "health").result()
-        return {name: header.get(name) for name in ("status", "part")}
+        told = self._peers.told(server_rank, "health").result()
+        return {"status": told.get("status"), "part": told.get("part")}
 
     def statistics(self, server_rank: int) -> dict[str, Any]:
         """Return the counters of a server: requests by kind and result, seconds, bytes, what waits and is worked on."""
@@ -165,8 +169,8 @@ class PartitionClient:
                 "whose is in its book. Use DistGraph.connect(book, namebook)."
             )
         maps = {of: RangeMap(torch.tensor([0, count])) for of, count in facts.num_nodes.items()}
-        first = next(iter(self._peers.addresses.values()))
-        peers = FlightPeers({0: first}, facts, tls=self._peers.tls, deadline=self._peers.limits.deadline)
+        all_ = Replicas(each for replicas in self._peers.addresses.values() for each in replicas)
+        peers = FlightPeers({0: all_}, facts, tls=self._peers.tls, deadline=self._peers.limits.deadline)
         return DistGraph(facts, PartitionBook(1, maps), peers)
 
     def create_producer(
@@ -294,8 +298,7 @@ class PartitionClient:
         answer.set_running_or_notify_cancel()
 
         def pass_on(asked: Future[Made]) -> None:
-            error = asked.exception()
-            if error is None and (raised := asked.result().error) is not None:
+            if (error := asked.exception()) is None and (raised := asked.result().error) is not None:
                 add_note(error := raised, f"on {where}")
             if error is None:
                 answer.set_result(asked.result().minibatch)
@@ -308,9 +311,9 @@ class PartitionClient:
     def _created_by(
         self, server_rank: int, chain: Message, worker_key: str | None, num_workers: int, send: _Send
     ) -> Created:
-        request = CreateRequest(self._token, chain.header, worker_key, num_workers)
+        request, where = CreateRequest(self._token, chain.header, worker_key, num_workers), self.where(server_rank)
         message = request_to_message(request, self._peers.meant(server_rank), chain.tensors)
-        return created_from_message(self._peers.where(server_rank), send(message, 0))
+        return created_from_message(where, send(message, 0))
 
     def _again(self, server_rank: int, number: int, known: _Known, send: _Send) -> None:
         """Create a producer that another server has, or this one had."""
@@ -329,8 +332,6 @@ class PartitionClient:
 
     def _checked_id(self, producer_id: Any) -> int:
         return check_int("PartitionClient", "producer_id", producer_id, 0, 2**63 - 1)
-
-    # --- rows of parts
 
     def _rank_of(self, part: int) -> int:
         """Return a server that has a part; each server is asked once which it has."""

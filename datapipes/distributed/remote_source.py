@@ -116,8 +116,8 @@ class RemoteSource(StreamStage):
     def lane(self) -> str:
         channel = self.channel
         order = "in order" if channel.in_order else "as made"
-        servers = ", ".join(f"{rank} at {channel.client.addresses[rank]}" for rank in channel.server_ranks)
-        return f"servers {servers}, each up to {channel.prefetch_size} minibatches ahead, {order}"
+        servers = ", ".join(channel.client.where(rank) for rank in channel.server_ranks)
+        return f"{servers}, each up to {channel.prefetch_size} minibatches ahead, {order}"
 
     def describe(self) -> dict[str, Any]:
         return {"servers": [*self.channel.server_ranks], "producer": self.channel.producer_id}
@@ -206,7 +206,7 @@ class _Servers(Pool):
     def whereabouts(self, worker: int) -> str:
         server = self._channel.server_ranks[worker]
         began = [when for _, asked, when in self._asked.values() if asked == server]
-        where = f"server {server} at {self._channel.client.addresses[server]}"
+        where = self._channel.client.where(server)
         return f"{where} has been asked for {time.monotonic() - min(began):.1f} s" if began else f"{where} has no task"
 
     def close(self) -> None:

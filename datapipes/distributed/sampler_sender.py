@@ -26,6 +26,7 @@ from datapipes.distributed.client.connection import Connection, PushConnection
 from datapipes.distributed.client.remote_part import Limits, RemotePart, Send
 from datapipes.distributed.connecting import Security, check_security, refuse_all_plain
 from datapipes.distributed.namebook import read_namebook
+from datapipes.distributed.resolver import Replicas
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.push_codec import (
     LEAVE,
@@ -86,10 +87,13 @@ class SamplerSender:
         addresses = read_namebook(_NAME, namebook, "receiver")
         if not addresses:
             raise ValueError(f"{_NAME}: the namebook is empty. Name the address of each receiver.")
+        many = next((number for number, replicas in addresses.items() if len(replicas) > 1), None)
+        if many is not None:
+            raise ValueError(f"{_NAME}: the namebook has several addresses for receiver {many}. Give its own.")
         refuse_all_plain(_NAME, addresses, security)
         fingerprint = fingerprint_of(_NAME, graph)
         self._streams = {
-            number: _Stream(number, address, fingerprint, security) for number, address in addresses.items()
+            number: _Stream(number, replicas, fingerprint, security) for number, replicas in addresses.items()
         }
         self._end = Finalize(self, _end_all, (self._streams,), exitpriority=_EXIT_PRIORITY)
         try:
@@ -176,8 +180,8 @@ def fingerprint_of(where: str, graph: Any) -> str | None:
 class _Stream:
     """What is sent to one receiver, in its order."""
 
-    def __init__(self, number: int, address: Address, fingerprint: str | None, security: Security) -> None:
-        self._address, self._fingerprint = address, fingerprint
+    def __init__(self, number: int, replicas: Replicas, fingerprint: str | None, security: Security) -> None:
+        self._fingerprint = fingerprint
         self._timeout, self._tls = security.deadline, security.tls
         self._token = secrets.token_hex(16)
         self._name = f"process {os.getpid()} of {socket.gethostname()}"[:MOST_NAME]
@@ -186,7 +190,7 @@ class _Stream:
         self._is_whole = False  # whether all epochs that were begun have ended
         self._is_closed = False
         self._failure: BaseException | None = None
-        self.remote = RemotePart(number, address, Limits(self._timeout), self._connect, what="receiver", requests=1)
+        self.remote = RemotePart(number, replicas, Limits(self._timeout), self._connect, what="receiver", requests=1)
 
     def join(self) -> Future[None]:
         """Connect, and wait for the receiver if need be; return at once. From then on it is not waited for."""
@@ -261,8 +265,8 @@ class _Stream:
         self.remote.close()
         return self._failure
 
-    def _connect(self, timeout: float) -> Connection:
-        connection = PushConnection(self.remote.where, self._address, self._tls, self.remote.limits.connect_s)
+    def _connect(self, address: Address, timeout: float) -> Connection:
+        connection = PushConnection(self.remote.where, address, self._tls, self.remote.limits.connect_s)
         join = JoinRequest(self._token, self._sent, self._name, self._fingerprint)
         try:
             connection.ask(push_to_message(join), timeout)

@@ -9,17 +9,18 @@ import torch.distributed as dist
 
 from datapipes.distributed import publish_address
 from datapipes.distributed.address import Address
-from datapipes.distributed.namebook import check_complete, published_addresses, read_namebook
+from datapipes.distributed.namebook import Published, check_complete, published_addresses, read_namebook
+from datapipes.distributed.resolver import Replicas
 
 SHORT_S, WAIT_S = 0.05, 30.0
 
 
-def test_a_namebook_is_a_mapping_or_a_json_file_and_a_list_of_one_address_is_that_address(tmp_path):
-    expected = {0: Address("a", 1), 2: Address("::1", 2)}
-    assert read_namebook("here", {2: "[::1]:2", 0: "a:1"}) == expected
-    assert read_namebook("here", {0: ["a:1"], 2: ("[::1]:2",)}) == expected
+def test_a_namebook_is_a_mapping_or_a_json_file_and_several_addresses_are_replicas(tmp_path):
+    expected = {0: (Address("a", 1),), 2: (Address("::1", 2), Address("b", 1))}
+    assert read_namebook("here", {2: ("[::1]:2", "b:1"), 0: "a:1"}) == expected
+    assert read_namebook("here", {0: ["a:1"], 2: ["[::1]:2", "b:1"]}) == expected
     path = tmp_path / "book.json"
-    path.write_text(json.dumps({"2": "[::1]:2", "0": ["a:1"]}))
+    path.write_text(json.dumps({"2": ["[::1]:2", "b:1"], "0": ["a:1"]}))
     assert read_namebook("here", path) == read_namebook("here", str(path)) == expected
 
 
@@ -30,14 +31,14 @@ def test_a_namebook_is_a_mapping_or_a_json_file_and_a_list_of_one_address_is_tha
         (["a:1"], TypeError, "namebook must be"),
         ({0: "a"}, ValueError, "the address of part 0 is 'a', which has no port"),
         ({0: None}, TypeError, "the address of part 0 must be a text"),
-        ({0: []}, ValueError, "0 addresses for part 0"),
-        ({0: ["a:1", "b:1"]}, ValueError, "2 addresses for part 0: several replicas of a part are not supported yet"),
+        ({0: []}, ValueError, "no address for part 0"),
+        ({0: ["a:1", "b:1", "a:1"]}, ValueError, "a:1 twice for part 0"),
         ({0: "0.0.0.0:1"}, ValueError, "0.0.0.0:1 for part 0; a server listens there, but no client finds it there"),
         ({-1: "a:1"}, ValueError, "has the key -1; keys are the numbers of parts"),
         ({True: "a:1"}, ValueError, "has the key True"),
         ({"0": "a:1"}, ValueError, "has the key '0'"),
         ({10**30: "a:1"}, ValueError, "has the key 10000"),
-        ({0: "a:1", 3: "a:1"}, ValueError, "a:1 for part 0 and for part 3; one address is of one part"),
+        ({0: "a:1", 3: ["b:1", "a:1"]}, ValueError, "a:1 for part 0 and for part 3; one address is of one part"),
     ],
 )
 def test_a_namebook_that_is_not_valid_is_refused_with_the_reason(namebook, kind, message):
@@ -91,14 +92,14 @@ def test_holes_and_unknown_parts_are_named_and_the_local_part_needs_no_address()
     with pytest.raises(ValueError, match=r"no address of part 2, 4.*part 5 is in this process, it needs none"):
         check_complete("here", book, 6, local_part=5)
     with pytest.raises(ValueError, match="no address of part 4, 5, 6, 7, 8, 9, 10, 11 and 88 more"):
-        check_complete("here", {**book, 2: Address("d", 1)}, 100)
+        check_complete("here", {**book, 2: Replicas([Address("d", 1)])}, 100)
     with pytest.raises(ValueError, match="the namebook names part 3; the partition has the parts 0 to 2"):
         check_complete("here", book, 3)
 
 
 def test_the_address_of_the_local_part_is_not_used():
     book = read_namebook("here", {0: "a:1", 1: "b:1"})
-    assert check_complete("here", book, 2, local_part=1) == {0: Address("a", 1)}
+    assert check_complete("here", book, 2, local_part=1) == {0: (Address("a", 1),)}
 
 
 # --- addresses through the store of torchrun
@@ -119,7 +120,7 @@ def test_what_a_rank_publishes_the_others_read_through_the_store_of_the_agent(ag
     publish_address(1, "node-1:7000")
     publish_address(0, "[2001:db8::5]:7000")
     publish_address(0, "[2001:db8::5]:7000")
-    expected = {0: Address("2001:db8::5", 7000), 1: Address("node-1", 7000)}
+    expected = {0: (Address("2001:db8::5", 7000),), 1: (Address("node-1", 7000),)}
     assert published_addresses("here", [0, 1], WAIT_S) == expected
 
 
@@ -129,19 +130,19 @@ def test_after_a_restart_of_the_ranks_older_addresses_do_not_count(agent, monkey
     with pytest.raises(TimeoutError, match="no address of part 0"):
         published_addresses("here", [0], SHORT_S)
     publish_address(0, "node-2:7000")
-    assert published_addresses("here", [0], WAIT_S) == {0: Address("node-2", 7000)}
+    assert published_addresses("here", [0], WAIT_S) == {0: (Address("node-2", 7000),)}
 
 
 def test_a_store_may_be_given_and_that_of_the_process_group_comes_first(agent):
     own = dist.HashStore()
     publish_address(0, "own:1", store=own)
-    assert published_addresses("here", [0], WAIT_S, store=own) == {0: Address("own", 1)}
+    assert published_addresses("here", [0], WAIT_S, store=own) == {0: (Address("own", 1),)}
     dist.init_process_group(
         "gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=datetime.timedelta(seconds=30)
     )
     try:
         publish_address(0, "group:1")
-        assert published_addresses("here", [0], WAIT_S) == {0: Address("group", 1)}
+        assert published_addresses("here", [0], WAIT_S) == {0: (Address("group", 1),)}
     finally:
         dist.destroy_process_group()
     with pytest.raises(TimeoutError):
@@ -152,6 +153,11 @@ def test_two_servers_that_claim_one_part_are_refused(agent):
     publish_address(0, "node-1:7000")
     with pytest.raises(ValueError, match=r"two servers claim part 0: node-1:7000 was published, now node-2:7000"):
         publish_address(0, "node-2:7000")
+    publish_address(0, "node-2:7000", moved=True)
+    publish_address(0, "node-4:7000", replica=2)
+    assert published_addresses("here", [0], WAIT_S) == {0: (Address("node-2", 7000),)}
+    publish_address(0, "node-3:7000", replica=1)
+    assert Published().addresses(0) == ["node-2:7000", "node-3:7000", "node-4:7000"]
 
 
 def test_an_address_that_no_client_finds_is_refused(agent):

@@ -205,7 +205,10 @@ def test_a_trainer_needs_no_whole_graph_either(name):
 def test_it_is_shown_as_servers():
     with remote(sampled(), small_graph(), 2) as (source, servers):
         text = dp.DataLoader(source.fetch_feature(small_store(), ["feat"])).explain()
-        assert f"servers 0 at {servers[0].address}, 1 at {servers[1].address}, each up to 4 minibatches ahead" in text
+        assert (
+            f"server 0 at {servers[0].address}, server 1 at {servers[1].address}, each up to 4 minibatches ahead"
+            in text
+        )
         assert repr(source).startswith("RemoteSource(servers=[0, 1], producer=")
 
 

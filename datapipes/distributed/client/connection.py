@@ -39,7 +39,7 @@ class Connection:
     def __init__(self, where: str, address: Address, tls: TLSConfig | None, connect_s: float) -> None:
         refuse_forked(where)
         _keep_freed_memory()
-        self.where, self.in_flight, self.retired = where, 0, False
+        self.where, self.address, self.in_flight, self.retired = where, address, 0, False
         self.greeted = 0.0  # when the server had greeted, by time.monotonic()
         self._flight = arrow_flight(where)
         options: list[tuple[str, int | str]] = [
@@ -238,14 +238,23 @@ class Connections:
         if ended:
             connection.close()
 
+    def leave(self, address: Address) -> None:
+        """Let nobody get a connection to an address that there is; each ends with the last request on it."""
+        self._retire(lambda connection: connection.address == address)
+
     def close(self) -> None:
         """End the connections, each with the last request on it."""
         with self._changed:
             self._closed = True
-            live, self._live = self._live, []
-            for connection in live:
+        self._retire(lambda _: True)
+
+    def _retire(self, is_meant: Callable[[Connection], bool]) -> None:
+        with self._changed:
+            retired = [connection for connection in self._live if is_meant(connection)]
+            self._live = [connection for connection in self._live if connection not in retired]
+            for connection in retired:
                 connection.retired = True
-            ended = [connection for connection in live if connection.in_flight == 0]
+            ended = [connection for connection in retired if connection.in_flight == 0]
         for connection in ended:
             connection.close()
 

@@ -30,6 +30,7 @@ from datapipes.distributed.client.cut import (
 from datapipes.distributed.client.greeting import WHAT, greeted
 from datapipes.distributed.client.remote_part import Limits, RemotePart, Send
 from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.resolver import Replicas
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.digest_codec import digest_to_message, digests_from_message
@@ -71,22 +72,24 @@ class FlightPeers:
         deadline: seconds for each request in all, within which it is asked again as often as it helps.
         may_return: whether a server that is gone is waited for; else a request to it fails at once.
         by_rank: the numbers are those of servers, which may have any part, and not of parts.
+        again: tells where a part is now, asked when none of its servers can be reached.
     Raises:
         ImportError: pyarrow is not installed.
     """
 
     def __init__(
         self,
-        addresses: Mapping[int, Address],
+        addresses: Mapping[int, Replicas],
         facts: PartitionFacts,
         *,
         tls: TLSConfig | None,
         deadline: float,
         may_return: bool = True,
         by_rank: bool = False,
+        again: Callable[[int], Replicas] | None = None,
     ) -> None:
         arrow_flight(_WHERE)  # here rather than in a worker
-        self.by_rank = by_rank
+        self.by_rank, self.again = by_rank, again
         self.addresses, self.facts, self.tls, self.limits = dict(addresses), facts, tls, Limits(deadline, may_return)
         self._here: dict[int, _Here] = {}  # by process; at most one is of this one
 
@@ -201,7 +204,7 @@ class _Here:
     def __init__(self, peers: FlightPeers) -> None:
         self._pid = os.getpid()
         self._addresses, self._limits = peers.addresses, peers.limits
-        self._facts, self._tls, self._by_rank = peers.facts, peers.tls, peers.by_rank
+        self._facts, self._tls, self._by_rank, self._again = peers.facts, peers.tls, peers.by_rank, peers.again
         self._parts: dict[int, RemotePart] = {}
         self._changing = threading.Lock()
         self._closed = False
@@ -216,8 +219,14 @@ class _Here:
                         f"{_WHERE}: {WHAT[self._by_rank]} {shown(part)} is not in the namebook; there are "
                         f"{[*self._addresses]}."
                     )
+                again = None if self._again is None else partial(self._again, part)
                 self._parts[part] = RemotePart(
-                    part, self._addresses[part], self._limits, self._connecting(part), what=WHAT[self._by_rank]
+                    part,
+                    self._addresses[part],
+                    self._limits,
+                    self._connecting(part),
+                    what=WHAT[self._by_rank],
+                    again=again,
                 )
                 if self._closed:
                     self._parts[part].close()
@@ -235,11 +244,18 @@ class _Here:
             each.close()
         self._end.detach()  # or it would keep this until the peers end, which may connect and close many times
 
-    def _connecting(self, part: int) -> Callable[[float], Connection]:
-        address, facts, limits, tls = self._addresses[part], self._facts, self._limits, self._tls
-        wanted, where = None if self._by_rank else part, f"{WHAT[self._by_rank]} {part} at {address}"
-        return lambda timeout: greeted(
-            wanted, address, limits, timeout, tls=tls, facts=facts, partition_id=facts.partition_id, where=where
+    def _connecting(self, part: int) -> Callable[[Address, float], Connection]:
+        facts, limits, tls, wanted = self._facts, self._limits, self._tls, None if self._by_rank else part
+        named = f"{WHAT[self._by_rank]} {part} at"
+        return lambda address, timeout: greeted(
+            wanted,
+            address,
+            limits,
+            timeout,
+            tls=tls,
+            facts=facts,
+            partition_id=facts.partition_id,
+            where=f"{named} {address}",
         )[0]
 
 

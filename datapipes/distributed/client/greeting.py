@@ -12,6 +12,7 @@ from datapipes.distributed.arrow import arrow_flight, refuse_forked
 from datapipes.distributed.client.connection import Connection
 from datapipes.distributed.client.remote_part import Limits, RemotePart
 from datapipes.distributed.facts import PartitionFacts, greeting_from_message, hello_to_message
+from datapipes.distributed.resolver import Replicas
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.envelope import Meant
 from datapipes.distributed.wire.refusals import OtherPartition
@@ -63,7 +64,7 @@ def greeted(
 def ask_facts(
     where: str,
     part: int,
-    address: Address,
+    replicas: Replicas,
     *,
     tls: TLSConfig | None,
     deadline: float,
@@ -84,7 +85,7 @@ def ask_facts(
     limits = Limits(deadline)
     found: list[PartitionFacts] = []
 
-    def connect(timeout: float) -> Connection:
+    def connect(address: Address, timeout: float) -> Connection:
         connection, facts = greeted(
             None if by_rank else part,
             address,
@@ -93,12 +94,12 @@ def ask_facts(
             tls=tls,
             facts=None,
             partition_id=partition_id,
-            where=remote.where,
+            where=f"{WHAT[by_rank]} {part} at {address}",
         )
         found.append(facts)
         return connection
 
-    remote = RemotePart(part, address, limits, connect, what=WHAT[by_rank])
+    remote = RemotePart(part, replicas, limits, connect, what=WHAT[by_rank])
     try:
         remote.submit(lambda send: None).result()  # to have a connection is all that is asked
     finally:

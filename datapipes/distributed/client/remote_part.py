@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from datapipes.base.errors import ServerUnavailable, add_note
@@ -14,7 +15,9 @@ from datapipes.base.log import logger
 from datapipes.base.threads import add_thread
 from datapipes.distributed.address import Address
 from datapipes.distributed.client.connection import Connection, Connections
-from datapipes.distributed.client.retry import FULL, Failures, Pauses, judge
+from datapipes.distributed.client.places import Places
+from datapipes.distributed.client.retry import FULL, Failures, Pauses, judge, verdict_on
+from datapipes.distributed.resolver import Replicas
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import Sink
 
@@ -73,7 +76,10 @@ class RemotePart:
 
     Args:
         part: the number of the part, or of what it is otherwise.
-        connect: makes a connection and greets the server, in so many seconds; it raises what prevented it.
+        replicas: where it is.
+        connect: makes a connection to an address and greets the server, in so many seconds; it raises what prevented
+            it.
+        again: tells where it is now, see Places.
         what: "part", or "server" or "receiver" if that is what the number is of.
         requests: that are made at a time; with 1 they are made in their order.
     Attributes:
@@ -83,17 +89,18 @@ class RemotePart:
     def __init__(
         self,
         part: int,
-        address: Address,
+        replicas: Replicas,
         limits: Limits,
-        connect: Callable[[float], Connection],
+        connect: Callable[[Address, float], Connection],
         *,
         what: str = "part",
         requests: int = REQUESTS,
+        again: Callable[[], Replicas] | None = None,
     ) -> None:
-        self.where = f"{what} {part} at {address}"
-        self._address, self.limits = address, limits
-        self._command = _STARTED_BY[what].format(part=part, address=address)
-        self._connections = Connections(connect, min(CONNECTIONS, requests))
+        self.where = f"{what} {part} at {replicas}"
+        self.limits, self._places = limits, Places(replicas, again)
+        self._command = _STARTED_BY[what].format(part=part, address=replicas[0])
+        self._connections = Connections(partial(self._places.connect, connect), min(CONNECTIONS, requests))
         self._threads = Threads(f"datapipes-{what}-{part}", requests)
         self._outage = Outage(self.where)
         self._stop = threading.Event()
@@ -151,7 +158,7 @@ class RemotePart:
             if failures.add(verdict, error):
                 raise error
             is_lost = failures.greeted is None and not self.limits.may_return
-            if is_lost and not self._address.is_heard(PROBE_S):
+            if is_lost and not self._places.all().is_heard(PROBE_S):
                 raise ServerUnavailable(
                     f"{self.where}: nothing listens there any more: its process has ended. Look for its own error, and "
                     "start all ranks again."
@@ -169,7 +176,10 @@ class RemotePart:
         try:
             return ask(lambda message, most, sink=None: connection.ask(message, ends - time.monotonic(), most, sink))
         except Exception as failure:
-            renew = judge(self.where, failure)[0].renew
+            verdict = verdict_on(failure)
+            renew = verdict.renew
+            if verdict.most != 0 and self._places.failed(connection.address):
+                self._connections.leave(connection.address)
             raise
         finally:
             self._connections.give_back(connection, renew=renew)

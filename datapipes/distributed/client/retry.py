@@ -68,14 +68,19 @@ NOT_TRUSTED = Verdict(FEW, True, PermissionError, "TLS: the other side has no ce
 FINAL = Verdict(0, False, None, "an answer: the request is wrong, or what came is no answer to it")
 
 
+def verdict_on(failure: Exception) -> Verdict:
+    """Return what follows from a failure."""
+    names = [each.__name__ for each in type(failure).__mro__]
+    if "FlightUnavailableError" in names and HANDSHAKE in text_of(failure).lower():
+        return NOT_TRUSTED
+    if "ArrowException" in names and EXHAUSTED in text_of(failure).lower():
+        return FULL
+    return next((TABLE[name] for name in names if name in TABLE), FINAL)
+
+
 def judge(where: str, failure: Exception) -> tuple[Verdict, Exception]:
     """Return what follows from a failure, and the error that the caller gets if nothing else is tried."""
-    names = [each.__name__ for each in type(failure).__mro__]
-    verdict = next((TABLE[name] for name in names if name in TABLE), FINAL)
-    if "FlightUnavailableError" in names and HANDSHAKE in text_of(failure).lower():
-        verdict = NOT_TRUSTED
-    elif "ArrowException" in names and EXHAUSTED in text_of(failure).lower():
-        verdict = FULL
+    verdict = verdict_on(failure)
     if verdict.raised is not None:
         return verdict, verdict.raised(f"{where}: {verdict.why}: {reason(failure)}")
     if where not in text_of(failure):

@@ -21,6 +21,7 @@ from datapipes.chain.stage import Stage
 from datapipes.distributed.address import Address, parse_address
 from datapipes.distributed.arrow import arrow_flight
 from datapipes.distributed.connecting import Security
+from datapipes.distributed.resolver import Namebook
 from datapipes.distributed.server.connections import Connections
 from datapipes.distributed.server.flight_server import close_flight_server, flight_server
 from datapipes.distributed.server.guard import Guard
@@ -123,7 +124,7 @@ class PartitionServer:
         stages: Sequence[type[Stage]] = (),
         items: Mapping[str, ItemSet | HeteroItemSet] | None = None,
         features: FeatureStore | Mapping[str, FeatureStore] | Sequence[str] | None = None,
-        namebook: Mapping[int, str] | str | Path | None = None,
+        namebook: Namebook | None = None,
         max_workers: int | None = None,
     ) -> None:
         arrow_flight(_WHERE)

@@ -16,12 +16,10 @@ from torch import Tensor
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.codec import flat_bytes
 from datapipes.chain.stage import Stage
-from datapipes.distributed.client.flight_peers import FlightPeers
-from datapipes.distributed.connecting import Security, refuse_all_plain
+from datapipes.distributed.connecting import Security, addresses_of_others, peers_at
 from datapipes.distributed.dist_feature_store import DistFeatureStore
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.namebook import addresses_in, check_complete
 from datapipes.features.feature_store import FeatureStore
 from datapipes.features.tensor_feature import TensorFeature
 from datapipes.graph.graph import Graph
@@ -167,15 +165,9 @@ class _Opened:
         if graph is not None:
             return graph
         assert part is not None
-        addresses, tls = {}, self._security.tls
-        if part.num_parts > 1:
-            others = [number for number in range(part.num_parts) if number != part.part]
-            addresses = addresses_in(self._where, self._namebook, others, self._security.deadline)
-            addresses.pop(part.part, None)
-            addresses = check_complete(self._where, addresses, part.num_parts, part.part)
-            refuse_all_plain(self._where, addresses, self._security)
-        peers = FlightPeers(addresses, facts, tls=tls, deadline=self._security.deadline)
-        return DistGraph(facts, part.book, peers, part)
+        where, namebook, security = self._where, {} if part.num_parts == 1 else self._namebook, self._security
+        addresses = addresses_of_others(where, namebook, part.num_parts, part.part, security)
+        return DistGraph(facts, part.book, peers_at(where, addresses, facts, namebook, security), part)
 
     @cached_property
     def store(self) -> FeatureStore:

@@ -33,6 +33,7 @@ from datapipes.distributed.client.connection import Connection
 from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.resolver import Replicas
 from datapipes.distributed.server.partition_server import PartitionServer
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
 from datapipes.distributed.wire.arrow_message import Message
@@ -145,7 +146,9 @@ class Meeting:
                 told = ranks.collected([part.part, address])
             made.pop_all()
         self.rank_of = {number: rank for rank, (number, _) in enumerate(told)}
-        others = {number: parse_address(WHERE, "an address", each) for number, each in told if number != part.part}
+        others = {
+            number: Replicas([parse_address(WHERE, "an address", each)]) for number, each in told if number != part.part
+        }
         facts = PartitionFacts.of(part)
         self.peers = FlightPeers(others, facts, tls=place.tls, deadline=place.timeout, may_return=False)
         self.graph = DistGraph(facts, part.book, self.peers, part)
@@ -218,7 +221,7 @@ class Meeting:
 
     def _has_left(self, part: int) -> bool:
         """Return whether the rank with a part has left, or ended."""
-        address, facts = self.peers.addresses[part], self.graph.facts
+        address, facts = self.peers.addresses[part][0], self.graph.facts
         if not address.is_heard(_PROBE_S):
             return True
         question = Message(request_header("health", Meant(part, facts.partition_id, facts.content_id)), {})

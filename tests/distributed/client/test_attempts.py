@@ -9,14 +9,14 @@ import pytest
 
 import datapipes as dp
 from datapipes.base.errors import text_of
-from datapipes.distributed.address import parse_address
 from datapipes.distributed.client import remote_part
 from datapipes.distributed.client.remote_part import Limits, RemotePart
+from datapipes.distributed.resolver import replicas_of
 from datapipes.distributed.wire.arrow_message import Message
 
 WAIT_S = 60.0
 SHORT_S = 0.3  # a deadline that a test waits for
-ADDRESS = parse_address("test", "address", "127.0.0.1:1")
+ADDRESS = replicas_of("test", "a part", "127.0.0.1:1", "test")
 ANSWER = Message({"kind": "made up"}, {})
 
 
@@ -24,7 +24,7 @@ class MadeUp:
     """A connection on which `ask(timeout)` is the answer."""
 
     def __init__(self, ask):
-        self.in_flight, self.retired, self.greeted, self.answer = 0, False, 0.0, ask
+        self.address, self.in_flight, self.retired, self.greeted, self.answer = ADDRESS[0], 0, False, 0.0, ask
 
     def ask(self, message, timeout, most_bytes, sink=None):
         return self.answer(timeout)
@@ -39,7 +39,7 @@ def asked():
     made = []
 
     def ask(connect, deadline=WAIT_S) -> Future:
-        made.append(RemotePart(1, ADDRESS, Limits(deadline), connect))
+        made.append(RemotePart(1, ADDRESS, Limits(deadline), lambda _, timeout: connect(timeout)))
         return made[-1].submit(lambda send: send(ANSWER, 0))
 
     yield ask
@@ -85,7 +85,9 @@ def test_a_server_that_does_not_return_is_not_waited_for():
     def cut(timeout):
         raise flight.FlightUnavailableError("connection refused")
 
-    with contextlib.closing(RemotePart(1, ADDRESS, Limits(WAIT_S, may_return=False), cut)) as remote:
+    with contextlib.closing(
+        RemotePart(1, ADDRESS, Limits(WAIT_S, may_return=False), lambda _, timeout: cut(timeout))
+    ) as remote:
         future = remote.submit(lambda send: send(ANSWER, 0))
         with pytest.raises(dp.ServerUnavailable, match="nothing listens there any more"):
             future.result(WAIT_S / 10)

@@ -22,9 +22,9 @@ from warm_servers import WarmServer
 
 import datapipes as dp
 from datapipes.distributed import Part
-from datapipes.distributed.address import parse_address
 from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.resolver import replicas_of
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
 from datapipes.distributed.wire.refusals import OtherPartition, Unavailable, error_to_bytes
@@ -75,7 +75,7 @@ def peers_of(part):
     made = []
 
     def peers(address, deadline=WAIT_S):
-        addresses = {1: parse_address("test", "address", address)}
+        addresses = {1: replicas_of("test", "a part", address, "test")}
         made.append(FlightPeers(addresses, PartitionFacts.of(part), tls=None, deadline=deadline))
         return made[-1]
 
@@ -297,7 +297,10 @@ def test_requests_in_flight_end_when_the_client_is_closed(nothing_left, peers_of
 def test_peers_that_nobody_holds_any_more_end_their_threads_and_connections(nothing_left, peers_of, root, part):
     with WarmServer(root, 1) as server:
         peers = FlightPeers(
-            {1: parse_address("test", "address", server.address)}, PartitionFacts.of(part), tls=None, deadline=WAIT_S
+            {1: replicas_of("test", "a part", server.address, "test")},
+            PartitionFacts.of(part),
+            tls=None,
+            deadline=WAIT_S,
         )
         expect_answer(peers.draw(1, REQUEST), part)
         del peers
@@ -305,7 +308,7 @@ def test_peers_that_nobody_holds_any_more_end_their_threads_and_connections(noth
 
 def test_peers_whose_server_could_not_be_reached_end_with_their_last_holder_too(nothing_left, part):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = parse_address("test", "address", f"127.0.0.1:{taken.getsockname()[1]}")
+        address = replicas_of("test", "a part", f"127.0.0.1:{taken.getsockname()[1]}", "test")
     peers = FlightPeers({1: address}, PartitionFacts.of(part), tls=None, deadline=SHORT_S)
     wait([peers.draw(1, REQUEST) for _ in range(3)], WAIT_S)
     held = weakref.ref(peers)

@@ -13,10 +13,10 @@ from scripted_server import AsItIs, Dropped, ScriptedServer, answer_of
 
 import datapipes as dp
 from datapipes.distributed import Part, PartitionBook
-from datapipes.distributed.address import parse_address
 from datapipes.distributed.client import cut
 from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.resolver import replicas_of
 from datapipes.distributed.wire.arrow_message import to_batches
 from datapipes.distributed.wire.arrow_reading import BadMessage
 from datapipes.partition.native.answers import answer_draw, answer_edges, answer_rows
@@ -55,7 +55,7 @@ def peers_of():
     made = []
 
     def peers(part, address, deadline=WAIT_S):
-        addresses = {1: parse_address("test", "address", address)}
+        addresses = {1: replicas_of("test", "a part", address, "test")}
         made.append(FlightPeers(addresses, PartitionFacts.of(part), tls=None, deadline=deadline))
         return made[-1]
 

@@ -1,0 +1,83 @@
+"""Places: which server of a part a process asks: one of its replicas, another one after a failure."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from datapipes.base.errors import add_note, text_of
+from datapipes.distributed.address import Address
+from datapipes.distributed.client.connection import Connection
+from datapipes.distributed.client.retry import verdict_on
+from datapipes.distributed.resolver import Replicas
+
+
+class Places:
+    """The servers of one part, the one that is asked next at the front. Any thread may use it.
+
+    The first choice follows from a hash of this process and the address, so clients spread over replicas.
+
+    Args:
+        again: tells where they are now, asked when none can be reached; it may raise. None: they stay where they are.
+    """
+
+    def __init__(self, replicas: Replicas, again: Callable[[], Replicas] | None = None) -> None:
+        self._again = again
+        self._changing = threading.Lock()
+        self._order = sorted(replicas, key=_rank)
+
+    def connect(self, connect: Callable[[Address, float], Connection], timeout: float) -> Connection:
+        """Return a connection to one of them, tried one after the other; each has its share of the time.
+
+        Raises:
+            The failure of the last one; or the first that tells more than that a server cannot be reached.
+        """
+        ends, tried = time.monotonic() + timeout, list[Address]()
+        while waiting := [each for each in self.all() if each not in tried]:
+            address, left = waiting[0], ends - time.monotonic()
+            try:
+                return connect(address, left / len(waiting))
+            except Exception as failure:
+                tried.append(address)
+                self.failed(address)
+                if verdict_on(failure).most == 0:
+                    raise
+                is_last = len(waiting) == 1
+                if is_last:
+                    self._ask_again(failure)
+                if time.monotonic() >= ends or (is_last and not {*self.all()} - {*tried}):
+                    raise
+        raise AssertionError("there is always one that was not tried")
+
+    def all(self) -> Replicas:
+        """Return all of them, in the order in which they are asked."""
+        with self._changing:
+            return Replicas(self._order)
+
+    def failed(self, address: Address) -> bool:
+        """Ask the others first from now on; return whether there are others."""
+        with self._changing:
+            if address in self._order:
+                self._order.remove(address)
+                self._order.append(address)
+            return len(self._order) > 1
+
+    def _ask_again(self, failure: Exception) -> None:
+        if self._again is None:
+            return
+        try:
+            found = self._again()
+        except Exception as error:
+            add_note(failure, f"the resolver was asked again and failed: {type(error).__name__}: {text_of(error)}")
+            return
+        with self._changing:
+            new = sorted((each for each in found if each not in self._order), key=_rank)
+            self._order = [*new, *(each for each in self._order if each in found)]
+
+
+def _rank(address: Address) -> bytes:
+    return hashlib.blake2b(f"{socket.gethostname()} {os.getpid()} {address}".encode(), digest_size=8).digest()

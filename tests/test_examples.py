@@ -2,8 +2,10 @@
 
 import contextlib
 import math
+import os
 import re
 import runpy
+import socket
 import subprocess
 import sys
 import uuid
@@ -343,3 +345,27 @@ def test_two_trainers_learn_from_two_servers(tmp_path):
         found = re.findall(r"^epoch +\d+  loss \d+\.\d+  validation (\d\.\d{4})$", done.stdout, re.MULTILINE)
         assert len(found) == 3
         assert "server 0 at 127.0.0.1:" in done.stdout
+
+
+@pytest.mark.full
+def test_a_pool_samples_for_two_trainers(tmp_path):
+    path = write_ring(tmp_path / "ring.npz", 800)
+    with contextlib.ExitStack() as held:
+        ports = [held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(2)]
+    common = ["--data", path, "--namebook", ",".join(f"{rank}=127.0.0.1:{port}" for rank, port in enumerate(ports))]
+    script = [sys.executable, EXAMPLES / "sampler_pool.py"]
+    pool = [*script, "sample", *common, "--epochs", "2", "--num-worker", "3", "--batch-size", "8"]
+    trainers = [[*script, "train", *common, "--epochs", "2", "--num-sender", "3", "--rank", str(k)] for k in range(2)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with contextlib.ExitStack() as running:
+        processes = [
+            running.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))
+            for command in [pool, *trainers]
+        ]
+        for each in processes:
+            running.callback(each.kill)
+        told = [each.communicate(timeout=120)[0] for each in processes]
+        assert [each.returncode for each in processes] == [0, 0, 0]
+    for text in told[1:]:
+        assert len(re.findall(r"^epoch +\d  loss \d+\.\d+  validation \d\.\d+$", text, re.MULTILINE)) == 2
+        assert "test accuracy" in text

@@ -1,0 +1,211 @@
+"""Ray as a place to run partition servers: a restarting actor for each part or replica, found again wherever it starts.
+
+`import datapipes.distributed.ray` needs no Ray; RayServers does (the extra [ray]).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from datapipes.base.checks import check_int, check_seconds, shown
+from datapipes.base.errors import needed
+from datapipes.distributed.address import Address
+from datapipes.distributed.resolver import Resolver
+from datapipes.distributed.server.partition_server import PartitionServer
+from datapipes.distributed.tls import TLSConfig, check_tls
+from datapipes.graph.saved import is_saved_graph
+from datapipes.partition.native.native_book import open_book
+
+_WHERE = "RayServers"
+_NAMESPACE = "datapipes"  # of the actors' names in the cluster
+_ASK_S = 1.0  # for all replicas of a part to say where they listen
+_STOP_S = 5.0
+
+
+class RayServers(Resolver):
+    """Partition servers as actors, spread over the nodes of the cluster; a Resolver, to be passed as a namebook.
+
+    Ray starts a server again that has ended, there or on another node, and clients find it: DistGraph.connect,
+    `connect` and the producers of other servers ask the actors where they listen. It goes to the workers of ray.train,
+    and to their own worker processes, by pickle. The actors end with `close`, with the context, or with the job.
+
+    Args:
+        root: folder of the partition, or of a saved graph with `chains=True`; on every node that may have a server.
+        parts: the parts to be served; by default all, as the folder says here.
+        replicas: servers of each part.
+        name: of these servers in the cluster, where several programs may have some.
+        tls: certificates of the servers and of what they ask; its paths are valid on every node.
+        insecure: listen to other machines without TLS, where all of them are trusted. Without both, servers listen to
+            their own machine alone, which is refused in a cluster of several nodes.
+        timeout: seconds for Ray to place and start all servers.
+        actor_options: further options of the actors, such as `num_cpus` (1), `resources` or `scheduling_strategy`
+            ("SPREAD"); see ray.actor.
+        server_options: further arguments of PartitionServer, such as `chains`, `features` or `num_threads`. The servers
+            are the `namebook` of each other.
+    Raises:
+        ModuleNotFoundError: Ray is not installed.
+        RuntimeError: This process is in no cluster: ray.init was not called.
+        ValueError: An argument is not valid, or servers of this name are there already.
+        TimeoutError: The servers were not placed in time; the text has what the cluster offers.
+        The error with which a server cannot start, such as FileNotFoundError.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        parts: Sequence[int] | None = None,
+        replicas: int = 1,
+        name: str = "servers",
+        tls: TLSConfig | None = None,
+        insecure: bool = False,
+        timeout: float = 60.0,
+        actor_options: Mapping[str, Any] | None = None,
+        **server_options: Any,
+    ) -> None:
+        ray = needed("ray", "ray", _WHERE)
+        check_tls(_WHERE, tls, insecure)
+        self.replicas = check_int(_WHERE, "replicas", replicas, 1)
+        check_seconds(_WHERE, "timeout", timeout, "60 is a good value.")
+        if not ray.is_initialized():
+            raise RuntimeError(f"{_WHERE}: this process is in no Ray cluster. Call ray.init() first.")
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        if tls is None and not insecure and len(nodes) > 1:
+            raise ValueError(
+                f"{_WHERE}: the cluster has {len(nodes)} nodes, and there is no TLS: anybody could ask and answer. "
+                "Pass tls=TLSConfig(cert, key, ca), with paths that every node has; or insecure=True, in a network "
+                "where every machine is trusted."
+            )
+        is_whole = is_saved_graph(Path(root))
+        if parts is None:
+            parts = [0] if is_whole else range(open_book(root).num_parts)
+        self.parts = tuple(check_int(_WHERE, "part", part, 0) for part in parts)
+        self.name, self._cluster, self._process = name, ray.get_runtime_context().gcs_address, os.getpid()
+        options = dict(server_options)
+        if not is_whole and options.get("chains"):
+            options.setdefault("namebook", self)
+        given = (str(root), is_whole, tls, insecure, options)
+        self._actors: list[Any] = []
+        try:
+            self._actors += [self._start(part, replica, given, actor_options or {}) for part, replica in self._all()]
+            ray.get([actor.address.remote() for actor in self._actors], timeout=timeout)
+        except BaseException as error:
+            self._kill()
+            if isinstance(error, ray.exceptions.RayTaskError):
+                raise error.cause from error  # of the server
+            if isinstance(error, ray.exceptions.GetTimeoutError):
+                raise TimeoutError(
+                    f"{_WHERE}: {len(self._all())} servers were not placed within {timeout:g} s. Of the resources "
+                    f"{_amounts(ray.cluster_resources())} are free {_amounts(ray.available_resources())}. Start nodes, "
+                    "or ask for less: actor_options={'num_cpus': ...}."
+                ) from error
+            raise
+
+    def addresses(self, part: int) -> list[str]:
+        """Return where the servers of a part listen that run now. See Resolver."""
+        ray = self._joined()
+        asked = []
+        for replica in range(self.replicas):
+            with contextlib.suppress(ValueError):  # it has ended for good
+                actor = ray.get_actor(self._name_of(part, replica), namespace=_NAMESPACE)
+                asked.append(actor.address.remote())
+        told, _ = ray.wait(asked, num_returns=len(asked), timeout=_ASK_S) if asked else ([], [])
+        found = []
+        for each in told:
+            with contextlib.suppress(Exception):  # it ends, or cannot start
+                found.append(ray.get(each))
+        return found
+
+    def close(self) -> None:
+        """Stop the servers, in the process that has started them; may be called twice."""
+        if self._actors and os.getpid() == self._process:
+            stopping = [actor.stop.remote() for actor in self._actors]
+            needed("ray", "ray", _WHERE).wait(stopping, num_returns=len(stopping), timeout=_STOP_S)
+            self._kill()
+
+    def _kill(self) -> None:
+        actors, self._actors = self._actors, []
+        for actor in actors:
+            needed("ray", "ray", _WHERE).kill(actor, no_restart=True)
+
+    def _start(self, part: int, replica: int, given: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        ray = needed("ray", "ray", _WHERE)
+        wanted = {"num_cpus": 1, "scheduling_strategy": "SPREAD", **options}
+        wanted |= {"name": self._name_of(part, replica), "namespace": _NAMESPACE}
+        actor = ray.remote(_Server).options(max_restarts=-1, max_task_retries=-1, **wanted)
+        return actor.remote(part, *given)
+
+    def _joined(self) -> Any:
+        """Return the module ray, in a process that is in the cluster."""
+        ray = needed("ray", "ray", _WHERE)
+        if not ray.is_initialized():
+            ray.init(self._cluster, namespace=_NAMESPACE, log_to_driver=False, configure_logging=False)
+        elif os.getpid() != self._process:
+            raise RuntimeError(f"{_WHERE}: this process was forked from one in a Ray cluster, and cannot ask it.")
+        return ray
+
+    def _all(self) -> list[tuple[int, int]]:
+        return [(part, replica) for part in self.parts for replica in range(self.replicas)]
+
+    def _name_of(self, part: int, replica: int) -> str:
+        return f"{self.name}/{part}/{replica}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_actors": []}  # those who have a copy find them by their names
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _process=os.getpid())
+
+    def __enter__(self) -> RayServers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{_WHERE}({self.name!r}, parts={[*self.parts]}, replicas={self.replicas})"
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    """Return resources as text, without those that stand for nodes."""
+    return shown({name: amount for name, amount in sorted(resources.items()) if not name.startswith("node:")})
+
+
+class _Server:
+    """The actor: a PartitionServer. Ray makes it again where it has ended."""
+
+    def __init__(
+        self, part: int, root: str, is_whole: bool, tls: TLSConfig | None, insecure: bool, options: dict[str, Any]
+    ) -> None:
+        ray = needed("ray", "ray", _WHERE)
+        host = "127.0.0.1" if tls is None and not insecure else ray.util.get_node_ip_address()
+        self._root, self._part, self._address = root, None if is_whole else part, str(Address(host, 0))
+        self._options = {**options, "tls": tls, "insecure": insecure}
+        self._server: PartitionServer | None = None
+        with contextlib.suppress(Exception):  # `address` tells it
+            self.address()
+
+    def address(self) -> str:
+        """Return where it listens; start it if it does not, or raise what prevents it."""
+        if self._server is None:
+            server = PartitionServer(self._root, self._part, self._address, **self._options)
+            server.start()
+            self._server = server
+        assert self._server.address is not None
+        return self._server.address
+
+    def pid(self) -> int:
+        """Return the number of its process."""
+        return os.getpid()
+
+    def stop(self) -> None:
+        """Stop the server."""
+        if self._server is not None:
+            self._server.stop()

@@ -19,6 +19,7 @@ from datapipes.partition.id_maps import MOST_PARTS
 __all__ = ["publish_address"]
 
 _TORCHRUN = "torchrun"
+_FILE_FORMS = '{0: "host:port", 1: ...}, or the path of a JSON file of this form'
 _FORMS = '{0: "host:port", 1: ["host:port", ...]}, the path of a JSON file of this form, "torchrun", or a Resolver'
 _PUBLISH = "publish_address"
 _KEY = "datapipes/address/{}/{}"  # part, replica
@@ -56,10 +57,11 @@ def read_namebook(where: str, namebook: Any, of: str = "part") -> dict[int, Repl
         ValueError: A part or an address is not valid, a server stands there twice, or the file is no JSON object.
         OSError: The file cannot be read.
     """
+    forms = _FORMS if of == "part" else _FILE_FORMS
     if isinstance(namebook, (str, os.PathLike)):
-        return _checked(where, _of_file(where, Path(namebook)), f"{where}: the namebook {namebook}", of)
+        return _checked(where, _of_file(where, Path(namebook), forms), f"{where}: the namebook {namebook}", of)
     if not isinstance(namebook, Mapping):
-        raise TypeError(f"{where}: namebook must be {_FORMS}; got {shown(namebook)} ({type(namebook).__name__}).")
+        raise TypeError(f"{where}: namebook must be {forms}; got {shown(namebook)} ({type(namebook).__name__}).")
     return _checked(where, namebook, f"{where}: the namebook", of)
 
 
@@ -87,12 +89,12 @@ def check_complete(
     return {part: book[part] for part in range(num_parts) if part in book and part != local_part}
 
 
-def _of_file(where: str, path: Path) -> Mapping[Any, Any]:
+def _of_file(where: str, path: Path, forms: str) -> Mapping[Any, Any]:
     try:
         content = read_regular(path, _MOST_BYTES)
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"{where}: there is no namebook {path}. A namebook is {_FORMS}; the path is of such a file."
+            f"{where}: there is no namebook {path}. A namebook is {forms}; the path is of such a file."
         ) from None
     except ValueError as error:
         raise ValueError(f"{where}: the namebook cannot be read: {error}") from error

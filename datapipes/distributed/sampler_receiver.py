@@ -276,7 +276,9 @@ class _Senders:
             place = self._place_of(request.sender)
             if place is None:
                 raise self._unknown()
-            if request.number > place.next or place.waiting >= _MOST_WAITING:
+            if place.waiting >= _MOST_WAITING:
+                raise Unavailable(f"{_NAME}: {place.waiting} pushes of the sender wait already.")
+            if request.number > place.next:
                 raise BadRequest(f"{_NAME}: push {request.number} comes out of turn, {place.next} is next.")
             place.waiting += 1
         try:

@@ -44,6 +44,7 @@ __all__ = ["SamplerSender"]
 
 _NAME = "SamplerSender"
 MOST_PENDING = 4  # minibatches that a sender holds for a receiver
+_ABANDON_S = 1.0  # for a push that is under way
 _EXIT_PRIORITY = 100  # before multiprocessing ends what else it has to end
 
 
@@ -230,8 +231,7 @@ class _Stream:
     def abandon(self) -> None:
         """Deliver nothing more."""
         self._is_closed = True
-        self.remote.stop()
-        self.remote.close()
+        self.remote.close(_ABANDON_S)
 
     def _refuse(self) -> None:
         if self._failure is not None:

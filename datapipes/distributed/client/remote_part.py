@@ -137,10 +137,14 @@ class RemotePart:
         self._stop.set()
         self._connections.close()
 
-    def close(self) -> None:
-        """End all threads and connections; requests in flight end with an error, or with the answer if one is due."""
+    def close(self, wait_s: float | None = None) -> None:
+        """End all threads and connections; requests in flight end with an error, or with the answer if one is due.
+
+        Args:
+            wait_s: for the requests in flight; by default as long as an attempt may take.
+        """
         self.stop()
-        if not self._threads.close(self.limits.last_s + 1):
+        if not self._threads.close(self.limits.last_s + 1 if wait_s is None else wait_s):
             logger.warning("%s: a request did not end in time, so its thread is left behind.", self.where)
 
     def _until_answered(self, ask: Callable[[Send], _Answer], begun: float) -> _Answer:

@@ -29,6 +29,7 @@ from functools import partial
 import pytest
 import torch
 from amounts import amount
+from plain_cuda import needs_gpu
 from pyg_cases import CITES, WRITES, assert_same, digests, pyg
 from pyg_ranks import (
     TIMEOUT_S,
@@ -285,6 +286,36 @@ def test_a_transform_device_and_labels(two_parts, two_typed_parts):
         for batch in answers(in_ranks(2, partial(work, input_nodes="paper"), port_of_all(), root, given)):
             assert torch.equal(batch["paper"].y, papers[batch["paper"].n_id])
             assert "y" not in batch["author"]
+
+
+def on_device(rank, size, port, root, device):
+    """The batches of a rank, whose tensors lie on a device, as they are in host memory."""
+    loader = DistNeighborLoader(
+        stores(root, rank),
+        [2],
+        "127.0.0.1",
+        port,
+        context_of(rank, size),
+        batch_size=4,
+        rpc_timeout=TIMEOUT_S,
+        input_nodes=torch.arange(9),
+        device=device,
+    )
+    batches = [*loader]
+    loader.close()
+    where = {value.device.type for batch in batches for _, value in batch if isinstance(value, torch.Tensor)}
+    assert where == {torch.device("cpu" if device is None else device).type}
+    return [batch.cpu() for batch in batches]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])])
+def test_batches_lie_on_the_device(two_parts, device):
+    _, root = two_parts
+    expected, found = (answers(in_ranks(2, on_device, port_of_all(), root, where)) for where in (None, device))
+    for batches, others in zip(found, expected, strict=True):
+        assert len(batches) == len(others) > 0
+        for batch, other in zip(batches, others, strict=True):
+            assert_same(batch, other)
 
 
 def test_an_error_of_the_users_reaches_the_loop(two_parts):

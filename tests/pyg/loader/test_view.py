@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from plain_cuda import needs_gpu
 from pyg_cases import (
     CITES,
     WRITES,
@@ -196,6 +197,21 @@ def test_mapped_arrays_gradients_and_empty_attributes_are_sliced_as_pyg_does(tmp
     assert isinstance(batch.mapped, torch.Tensor)
     batch.x.sum().backward()
     assert float(data.x.grad.sum()) == 5 * batch.num_nodes
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_attributes_are_sliced_on_their_device(device, num_workers):
+    data = random_data(4)
+    expected = [*NeighborLoader(data, [2, 2], batch_size=7)]
+    for name in ("x", "y"):
+        data[name] = data[name].to(device)
+    found = [*NeighborLoader(data, [2, 2], batch_size=7, num_workers=num_workers)]
+    assert len(found) == len(expected)
+    for batch, other in zip(found, expected, strict=True):
+        assert {batch.x.device.type, batch.y.device.type} == {device}
+        assert batch.edge_index.device.type == "cpu"
+        assert_same(batch.cpu(), other)
 
 
 @needs_torch_sparse

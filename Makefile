@@ -121,6 +121,7 @@ soak: build
 	PYTHONPATH=tests/support $(RUN) tests/soak/soak_server.py --minutes $(MINUTES)
 	PYTHONPATH=tests/support $(RUN) tests/soak/soak_serving.py --minutes $(MINUTES)
 	PYTHONPATH=tests/support $(RUN) tests/soak/soak_serving_kills.py --kills 100 --minutes $(MINUTES)
+	PYTHONPATH=tests/support $(RUN) tests/soak/soak_senders.py --minutes $(MINUTES)
 	PYTHONPATH=tests/support $(RUN) tests/soak/soak_launcher.py --minutes $(MINUTES)
 	PYTHONPATH=tests/support $(RUN) tests/soak/soak_distributed.py --kills 50 --minutes $(MINUTES)
 	bash csrc/tests/fuzz.sh $$(($(MINUTES) * 60))

@@ -222,7 +222,7 @@ class _Senders:
                 self._join(peer, request)
                 _read_to_the_end(batches)
             else:
-                self._push(request, schema, batches, is_cancelled)
+                self._push(peer, request, schema, batches, is_cancelled)
         except BadMessage as error:
             raise BadRequest(str(error)) from error
 
@@ -270,7 +270,7 @@ class _Senders:
             self._changed.notify_all()
 
     def _push(
-        self, request: PushRequest, schema: Any, batches: Iterable[Any], is_cancelled: Callable[[], bool]
+        self, peer: str, request: PushRequest, schema: Any, batches: Iterable[Any], is_cancelled: Callable[[], bool]
     ) -> None:
         with self._changed:
             place = self._place_of(request.sender)
@@ -278,6 +278,7 @@ class _Senders:
                 raise self._unknown()
             if place.waiting >= _MOST_WAITING:
                 raise Unavailable(f"{_NAME}: {place.waiting} pushes of the sender wait already.")
+            place.peers.add(peer)  # gRPC may have connected again by itself
             if request.number > place.next:
                 raise BadRequest(f"{_NAME}: push {request.number} comes out of turn, {place.next} is next.")
             place.waiting += 1
@@ -309,8 +310,9 @@ class _Senders:
 
     def _add(self, place: _Place, what: str, item: MiniBatch | None, num_bytes: int) -> None:
         place.next += 1
+        place.is_here, place.gone_since = what != LEAVE, None
         if what == LEAVE:
-            place.is_here, place.peers = False, set()
+            place.peers = set()
         if what in (MINIBATCH, SIGNAL) or not place.is_whole:
             self._keep(place, item, num_bytes)
             place.signals += what != MINIBATCH

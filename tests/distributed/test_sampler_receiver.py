@@ -319,6 +319,26 @@ def test_connections_that_are_cut_lose_and_double_nothing(addr):
         assert digests(found) == digests(made)
 
 
+@pytest.mark.full
+def test_a_sender_whose_connection_grpc_has_made_again_is_not_taken_for_dead(addr, monkeypatch):
+    monkeypatch.setattr(sampler_receiver, "_GONE_S", 1.5)
+    made, proxy = minibatches(), Proxy(addr)
+    with contextlib.closing(proxy), receiving(addr, 1) as receiver, sender_of(proxy.address) as sender:
+        place = receiver()._senders.places[0]
+        for minibatch in made[:2]:
+            sender.send(minibatch, 0)
+            assert next(receiver()).digest() == minibatch.digest()
+            wait_until(lambda: sender._streams[0]._sent == sender._streams[0]._next)  # or it would be sent again
+            proxy.tell("cut")
+            wait_until(lambda: not place.peers)  # the sender has heard of it, too, while it was idle
+        sender.send(made[2], 0)
+        assert next(receiver()).digest() == made[2].digest()
+        with pytest.raises(dp.QueueTimeoutError):
+            receiver()._senders.next(2.5)
+        sender.signal(0)
+        assert [*receiver()] == []
+
+
 def test_what_is_not_received_is_bounded_and_the_sender_waits(addr, monkeypatch):
     made = minibatches() * 4
     monkeypatch.setattr(sampler_receiver, "_MOST_UNREAD", 2000)

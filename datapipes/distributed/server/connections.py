@@ -51,12 +51,13 @@ class Connections:
         """Have the system end connections to a port whose other machine answers nothing for so many seconds. A process
         there that stands still does answer: its system does.
         """
+        options = {socket.TCP_KEEPIDLE: 1, socket.TCP_KEEPINTVL: 1, socket.TCP_USER_TIMEOUT: 1000 * within_s}
         for sock in self._all():
-            if _port(sock) == port and _grpc_name(sock):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * within_s)
+            with contextlib.suppress(OSError):  # it has ended by itself
+                if _port(sock) == port and _grpc_name(sock):
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                    for option, value in options.items():
+                        sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def end(self, peers: set[str]) -> int:
         """Shut down the connections to `peers`, each named as gRPC names it; return how many they were."""

@@ -85,6 +85,8 @@ class RayServers(Resolver):
         if parts is None:
             parts = [0] if is_whole else range(open_book(root).num_parts)
         self.parts = tuple(check_int(_WHERE, "part", part, 0) for part in parts)
+        if not self.parts:
+            raise ValueError(f"{_WHERE}: parts is empty. Name the parts to be served, or leave it out.")
         self.name, self._cluster, self._process = name, ray.get_runtime_context().gcs_address, os.getpid()
         options = dict(server_options)
         if not is_whole and options.get("chains"):
@@ -123,15 +125,20 @@ class RayServers(Resolver):
 
     def close(self) -> None:
         """Stop the servers, in the process that has started them; may be called twice."""
-        if self._actors and os.getpid() == self._process:
-            stopping = [actor.stop.remote() for actor in self._actors]
-            needed("ray", "ray", _WHERE).wait(stopping, num_returns=len(stopping), timeout=_STOP_S)
+        ray = needed("ray", "ray", _WHERE)
+        if os.getpid() != self._process or not ray.is_initialized():  # then they have ended with the job
+            self._actors = []
+        elif self._actors:
+            with contextlib.suppress(Exception):  # the cluster has gone, or is another one
+                stopping = [actor.stop.remote() for actor in self._actors]
+                ray.wait(stopping, num_returns=len(stopping), timeout=_STOP_S)
             self._kill()
 
     def _kill(self) -> None:
         actors, self._actors = self._actors, []
         for actor in actors:
-            needed("ray", "ray", _WHERE).kill(actor, no_restart=True)
+            with contextlib.suppress(Exception):
+                needed("ray", "ray", _WHERE).kill(actor, no_restart=True)
 
     def _start(self, part: int, replica: int, given: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         ray = needed("ray", "ray", _WHERE)

@@ -24,6 +24,7 @@ from datapipes.processes.unforkable import why_not_to_fork
 __all__ = ["SamplerPool"]
 
 _WHERE = "SamplerPool.start"
+_DONE = b"done"
 _LOOK_S = 0.1  # between two looks whether the processes live
 
 
@@ -83,7 +84,7 @@ class _Child(ChildProcess):
 
     def __init__(self, number: int, process: Any, pipe: Connection) -> None:
         super().__init__(process, pipe)
-        self.number, self.is_done = number, False
+        self.number, self.is_done, self.has_returned = number, False, False
 
     @property
     def ends_by_itself(self) -> bool:
@@ -97,16 +98,19 @@ class _Child(ChildProcess):
             if self.pipe.poll(0):
                 said = self.pipe.recv_bytes()
         where = f"in worker {self.number} (pid {self.pid}) of a SamplerPool"
-        if said:
+        if said == _DONE:
+            self.has_returned = True
+        elif said:
             error = error_from_json(json.loads(said), own_types=True)
             add_note(error, where)
             self.is_done = True
             raise error
         self.is_done = has_ended
-        if has_ended and (code := self.watch.exit_code()) != 0:
+        code = self.watch.exit_code() if has_ended else 0
+        if has_ended and (code != 0 or not self.has_returned):
+            how = how_it_exited(code) if code != 0 else "its process ended before worker() returned"
             raise PeerDied(
-                f"{_WHERE}: worker {self.number} (pid {self.pid}) did not end well: {how_it_exited(code)}. The "
-                "others were ended.",
+                f"{_WHERE}: worker {self.number} (pid {self.pid}) did not end well: {how}. The others were ended.",
                 [self.pid],
             )
 
@@ -123,8 +127,11 @@ def _main(start: _Start) -> None:
     torch.set_num_threads(1)  # before any kernel: after a fork OpenMP would wait for threads that are gone
     try:
         start.pool.worker(start.args)
-    except SystemExit:
-        raise  # the exit code tells
+        start.pipe.send_bytes(_DONE)
+    except SystemExit as ended:
+        if ended.code in (None, 0):
+            start.pipe.send_bytes(_DONE)
+        raise  # else the exit code tells
     except BaseException as error:
         with suppress(OSError):  # the parent has gone
             start.pipe.send_bytes(json.dumps(error_to_json(error)).encode())

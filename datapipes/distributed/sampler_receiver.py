@@ -27,7 +27,7 @@ from datapipes.distributed.tls import TLSConfig, refuse_plain
 from datapipes.distributed.wire.arrow_reading import MOST_REQUEST_HEADER_BYTES, BadMessage, from_batches, header_of
 from datapipes.distributed.wire.envelope import check_versions
 from datapipes.distributed.wire.push_codec import LEAVE, MINIBATCH, SIGNAL, JoinRequest, PushRequest, push_from_header
-from datapipes.distributed.wire.refusals import BadRequest, OtherPartition, Unavailable, UnknownSender
+from datapipes.distributed.wire.refusals import BadRequest, NoRoom, OtherPartition, Unavailable, UnknownSender
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch
 
@@ -40,7 +40,8 @@ _MOST_WAITING = 4  # pushes of a sender: one that is made again, and those whose
 _LOOK_S = 0.5
 _GONE_S = 4.0  # without a connection: one that was cut is made again within a second
 _SILENT_S = 5  # of a machine, before its connections are ended
-_CANCELLED_S = 0.5  # between two looks whether a sender that waits has given up
+_ROOM_S = 0.5  # that a push waits for room before its sender is told to push again
+_EACH_BYTES = 2**14  # what a minibatch or a signal takes besides tensors
 
 
 class SamplerReceiver:
@@ -222,7 +223,7 @@ class _Senders:
                 self._join(peer, request)
                 _read_to_the_end(batches)
             else:
-                self._push(peer, request, schema, batches, is_cancelled)
+                self._push(peer, request, schema, batches)
         except BadMessage as error:
             raise BadRequest(str(error)) from error
 
@@ -269,9 +270,7 @@ class _Senders:
             place.peers.add(peer)
             self._changed.notify_all()
 
-    def _push(
-        self, peer: str, request: PushRequest, schema: Any, batches: Iterable[Any], is_cancelled: Callable[[], bool]
-    ) -> None:
+    def _push(self, peer: str, request: PushRequest, schema: Any, batches: Iterable[Any]) -> None:
         with self._changed:
             place = self._place_of(request.sender)
             if place is None:
@@ -283,7 +282,7 @@ class _Senders:
                 raise BadRequest(f"{_NAME}: push {request.number} comes out of turn, {place.next} is next.")
             place.waiting += 1
         try:
-            self._wait_for_room(place, request.number, is_cancelled)
+            self._wait_for_room(place, request.number)
             item: MiniBatch | None = None
             num_bytes = 0
             if request.what == MINIBATCH and request.number == place.next:
@@ -298,13 +297,12 @@ class _Senders:
             with self._changed:
                 place.waiting -= 1
 
-    def _wait_for_room(self, place: _Place, number: int, is_cancelled: Callable[[], bool]) -> None:
+    def _wait_for_room(self, place: _Place, number: int) -> None:
         with self._changed:
-            while not self._changed.wait_for(
-                lambda: self._ended or place.num_bytes < self._share or place.next != number, _CANCELLED_S
+            if not self._changed.wait_for(
+                lambda: self._ended or place.num_bytes < self._share or place.next != number, _ROOM_S
             ):
-                if is_cancelled():
-                    raise Unavailable(f"{_NAME}: the sender has given up.")
+                raise NoRoom(f"{_NAME}: what was not received yet fills the room of this sender.")
             if self._ended is not None:
                 raise Unavailable(f"{_NAME}: it ends.")
 
@@ -320,6 +318,7 @@ class _Senders:
         self._changed.notify_all()
 
     def _keep(self, place: _Place, item: MiniBatch | PeerDied | None, num_bytes: int = 0) -> None:
+        num_bytes += _EACH_BYTES
         place.items.append((self._arrivals, item, num_bytes))
         place.num_bytes += num_bytes
         self._arrivals += 1

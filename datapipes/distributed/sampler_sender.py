@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 import threading
-import time
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -22,12 +22,13 @@ from datapipes.base.errors import ChannelClosed, QueueTimeoutError, raise_first
 from datapipes.base.log import logger
 from datapipes.distributed.address import Address
 from datapipes.distributed.arrow import arrow_flight, refuse_forked
-from datapipes.distributed.client.connection import Connection, PushConnection
-from datapipes.distributed.client.remote_part import Limits, RemotePart, Send
+from datapipes.distributed.client.connection import Connection, PushConnection, own_error
+from datapipes.distributed.client.remote_part import Limits, RemotePart
 from datapipes.distributed.connecting import Security, check_security, refuse_all_plain
 from datapipes.distributed.namebook import read_namebook
 from datapipes.distributed.resolver import Replicas
 from datapipes.distributed.tls import TLSConfig
+from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.push_codec import (
     LEAVE,
     MINIBATCH,
@@ -37,6 +38,7 @@ from datapipes.distributed.wire.push_codec import (
     PushRequest,
     push_to_message,
 )
+from datapipes.distributed.wire.refusals import NoRoom
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch
 
@@ -45,6 +47,8 @@ __all__ = ["SamplerSender"]
 _NAME = "SamplerSender"
 MOST_PENDING = 4  # minibatches that a sender holds for a receiver
 _ABANDON_S = 1.0  # for a push that is under way
+_LEAST_S = 10.0  # for a push that need not wait for room
+_BEAT_S = 1.0  # less than after what a receiver takes a sender without a connection for dead
 _EXIT_PRIORITY = 100  # before multiprocessing ends what else it has to end
 
 
@@ -96,10 +100,15 @@ class SamplerSender:
         self._streams = {
             number: _Stream(number, replicas, fingerprint, security) for number, replicas in addresses.items()
         }
-        self._end = Finalize(self, _end_all, (self._streams,), exitpriority=_EXIT_PRIORITY)
+        self._ending = threading.Event()
+        self._end = Finalize(self, _end_all, (self._streams, self._ending), exitpriority=_EXIT_PRIORITY)
         try:
             for joined in [stream.join() for stream in self._streams.values()]:
                 joined.result()
+            beat = threading.Thread(
+                target=_beat, args=(self._streams, self._ending), name="datapipes-beat", daemon=True
+            )
+            beat.start()
         except BaseException:
             self._abandon()
             raise
@@ -136,11 +145,13 @@ class SamplerSender:
         Epochs that were not ended by `signal` end for this sender.
 
         Raises:
-            ServerUnavailable: A receiver did not take all of it.
+            ServerUnavailable: A receiver has ended and did not take all of it.
+            QueueTimeoutError: A receiver had no room for what was left within `timeout`; it is lost.
         """
         if not self._end.still_active():
             return
         self._end.cancel()
+        self._ending.set()
         errors = [stream.close() for stream in self._streams.values()]
         raise_first([error for error in errors if isinstance(error, Exception)])
 
@@ -153,6 +164,7 @@ class SamplerSender:
     def _abandon(self) -> None:
         """End the connections at once; a receiver for which an epoch is not whole learns it."""
         self._end.cancel()
+        self._ending.set()
         for stream in self._streams.values():
             stream.abandon()
 
@@ -179,7 +191,7 @@ def fingerprint_of(where: str, graph: Any) -> str | None:
 
 
 class _Stream:
-    """What is sent to one receiver, in its order."""
+    """What is sent to one receiver, one push after the other."""
 
     def __init__(self, number: int, replicas: Replicas, fingerprint: str | None, security: Security) -> None:
         self._fingerprint = fingerprint
@@ -187,38 +199,45 @@ class _Stream:
         self._token = secrets.token_hex(16)
         self._name = f"process {os.getpid()} of {socket.gethostname()}"[:MOST_NAME]
         self._changed = threading.Condition()
+        self._pending: deque[tuple[str, Message]] = deque()  # the first is under way
         self._next = self._sent = 0  # numbers of pushes
         self._is_whole = False  # whether all epochs that were begun have ended
-        self._is_closed = False
+        self._is_asking = self._is_closed = False
         self._failure: BaseException | None = None
         self.remote = RemotePart(number, replicas, Limits(self._timeout), self._connect, what="receiver", requests=1)
 
     def join(self) -> Future[None]:
         """Connect, and wait for the receiver if need be; return at once. From then on it is not waited for."""
         joined = self.remote.submit(lambda send: None)  # a connection is all that is asked
-        joined.add_done_callback(lambda _: setattr(self.remote, "limits", Limits(self._timeout, may_return=False)))
+        limits = Limits(max(self._timeout, _LEAST_S), may_return=False)
+        joined.add_done_callback(lambda _: setattr(self.remote, "limits", limits))
         return joined
 
     def push(self, what: str, tensors: Mapping[str, Tensor] | None = None) -> None:
         with self._changed:
             has_room = self._changed.wait_for(
-                lambda: self._is_closed or self._failure or self._next - self._sent < MOST_PENDING, self._timeout
+                lambda: self._is_closed or self._failure or len(self._pending) < MOST_PENDING, self._timeout
             )
-            self._refuse()
+            if self._failure is not None:
+                raise own_error(self._failure)
+            if self._is_closed:
+                raise ChannelClosed(f"{_NAME}: was closed. Make a new one.")
             if not has_room:
-                raise QueueTimeoutError(
-                    f"{self.remote.where}: it had no room for another minibatch within {self._timeout:g} s. Call again "
-                    "to go on waiting, or raise timeout."
-                )
-            self._push(what, tensors)
+                raise self._full("another minibatch")
+            self._add(what, tensors)
+
+    def beat(self) -> None:
+        """Say that this sender lives, if nothing is under way: a connection that was cut is made again."""
+        with self._changed:
+            if not (self._is_asking or self._is_closed or self._failure):
+                self._ask(self._joining())
 
     def close(self) -> BaseException | None:
         """Deliver what waits, and that this is all; return what prevented it."""
         with self._changed:
-            if not self._is_closed:
-                self._is_closed = True
-                if self._failure is None:
-                    self._push(LEAVE)
+            if not self._is_closed and self._failure is None:
+                self._add(LEAVE)
+            self._is_closed = True
         return self._flushed()
 
     def end(self) -> BaseException | None:
@@ -233,50 +252,68 @@ class _Stream:
         self._is_closed = True
         self.remote.close(_ABANDON_S)
 
-    def _refuse(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if self._is_closed:
-            raise ChannelClosed(f"{_NAME}: was closed. Make a new one.")
+    def _flushed(self) -> BaseException | None:
+        with self._changed:
+            is_empty = self._changed.wait_for(lambda: self._failure or not self._pending, self._timeout)
+            failure = self._failure or (None if is_empty else self._full("what waits"))
+        self.remote.close(None if failure is None else _ABANDON_S)
+        return failure
 
-    def _push(self, what: str, tensors: Mapping[str, Tensor] | None = None) -> None:
-        message = push_to_message(PushRequest(self._token, self._next, what), tensors)
+    def _full(self, what: str) -> QueueTimeoutError:
+        return QueueTimeoutError(
+            f"{self.remote.where}: it had no room for {what} within {self._timeout:g} s. Call again to go on waiting, "
+            "or raise timeout."
+        )
+
+    # --- `_changed` is held
+
+    def _add(self, what: str, tensors: Mapping[str, Tensor] | None = None) -> None:
+        self._pending.append((what, push_to_message(PushRequest(self._token, self._next, what), tensors)))
         self._next += 1
         self._is_whole = what != MINIBATCH
+        if not self._is_asking:
+            self._ask(self._pending[0][1])
 
-        def ask(send: Send) -> None:
-            if self._failure is not None:
-                raise self._failure
-            send(message, 0)
+    def _ask(self, message: Message) -> None:
+        self._is_asking = True
+        self.remote.submit(lambda send: send(message, 0)).add_done_callback(partial(self._asked, message))
 
-        self.remote.submit(ask).add_done_callback(partial(self._ended, what))
-
-    def _ended(self, what: str, push: Future[None]) -> None:
+    def _asked(self, message: Message, asked: Future[Message]) -> None:
+        """Take the answer to a push, or to a beat, and go on."""
+        error = asked.exception()
         with self._changed:
-            if what != LEAVE:  # a receiver that has all may end first
-                self._failure = self._failure or push.exception()
-            self._sent += 1
+            self._is_asking = False
+            if self._pending and message is self._pending[0][1] and not isinstance(error, NoRoom):
+                what, _ = self._pending.popleft()
+                self._sent += 1
+                error = None if what == LEAVE else error  # a receiver that has all may end first
+            if error is not None and not isinstance(error, NoRoom):
+                self._failure = self._failure or error
+            if self._pending and self._failure is None:
+                self._ask(self._pending[0][1])
             self._changed.notify_all()
 
-    def _flushed(self) -> BaseException | None:
-        until = time.monotonic() + self._timeout
-        with self._changed:
-            self._changed.wait_for(lambda: self._failure or self._sent == self._next, until - time.monotonic())
-        self.remote.close()
-        return self._failure
+    def _joining(self) -> Message:
+        return push_to_message(JoinRequest(self._token, self._sent, self._name, self._fingerprint))
 
     def _connect(self, address: Address, timeout: float) -> Connection:
         connection = PushConnection(self.remote.where, address, self._tls, self.remote.limits.connect_s)
-        join = JoinRequest(self._token, self._sent, self._name, self._fingerprint)
         try:
-            connection.ask(push_to_message(join), timeout)
+            connection.ask(self._joining(), timeout)
         except BaseException:
             connection.close()
             raise
         return connection
 
 
-def _end_all(streams: Mapping[int, _Stream]) -> None:
+def _beat(streams: Mapping[int, _Stream], ending: threading.Event) -> None:
+    while not ending.wait(_BEAT_S):
+        for stream in streams.values():
+            stream.beat()
+
+
+def _end_all(streams: Mapping[int, _Stream], ending: threading.Event) -> None:
+    ending.set()
     for error in [stream.end() for stream in streams.values()]:
         if error is not None:
             logger.error("%s: not all was delivered: %s", _NAME, error)

@@ -111,6 +111,14 @@ def a_whole_graph_is_served(folder):
             RayServers(root, chains=True, name="whole")
     assert servers.addresses(0) == []
     servers.close()
+    servers = RayServers(root, chains=True, name="whole")
+    import ray
+
+    ray.shutdown()
+    servers.close()
+    servers.close()
+    assert not ray.is_initialized()
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     with pytest.raises((ServerUnavailable, TimeoutError)):
         connect(servers, deadline=1.0)
 
@@ -123,7 +131,7 @@ def what_is_wrong_is_told(folder):
         RayServers(root, max_waiting=0)
     with pytest.raises(TimeoutError, match=r"2 servers were not placed within 2 s.*'CPU': 8.0.*actor_options"):
         RayServers(root, timeout=2.0, actor_options={"num_cpus": 100})
-    for wrong in ({"replicas": 0}, {"timeout": 0}, {"parts": [-1]}, {"tls": 1}):
+    for wrong in ({"replicas": 0}, {"timeout": 0}, {"parts": [-1]}, {"parts": []}, {"tls": 1}):
         with pytest.raises((TypeError, ValueError), match=f"RayServers: {next(iter(wrong)).rstrip('s')}"):
             RayServers(root, **wrong)
     with RayServers(root) as servers:  # the names are free again

@@ -145,7 +145,7 @@ def test_replicas_of_other_content_are_refused_when_they_are_met(tmp_path, root)
         dist_graph = DistGraph.connect(root, {**book, 0: [good[0].address, bad.address]}, deadline=BOUND_S)
         with contextlib.closing(dist_graph):
             good[0].stop(0.0)
-            with pytest.raises(OtherPartition, match=f"part 0 at {bad.address}"):
+            with pytest.raises(OtherPartition, match="content_id"):
                 batches(over(dist_graph), 2)
 
 
@@ -230,6 +230,8 @@ def test_a_resolver_that_fails_later_is_named_and_the_known_servers_are_asked(gr
         with contextlib.closing(dist_graph):
             resolver.book = None
             first.stop(0.0)
+            with pytest.raises(ServerUnavailable, match=r"The resolver was asked again: .*told no address of part 0"):
+                dist_graph.peers.told(0, "health").result()
             with ThreadPoolExecutor(1) as threads:
                 found = threads.submit(batches, over(dist_graph), 3)
                 wait_until(lambda: resolver.asked_in_vain)

@@ -100,6 +100,7 @@ def test_an_error_that_cannot_be_made_again_is_told(tmp_path):
     [
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "it was killed by SIGKILL"),
         (lambda: sys.exit(3), "it exited with code 3"),
+        (lambda: os._exit(0), r"its process ended before worker\(\) returned"),
     ],
 )
 def test_a_death_is_named_and_ends_the_others(tmp_path, how, text):

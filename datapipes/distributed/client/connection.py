@@ -186,7 +186,7 @@ class Connections:
                 failure = self._waited(ends)
                 if failure is not None and not self._live:
                     try:
-                        raise _own(failure)
+                        raise own_error(failure)
                     finally:
                         del failure  # its traceback would hold itself
             self._opening += 1
@@ -259,8 +259,8 @@ class Connections:
             connection.close()
 
 
-def _own(failure: BaseException) -> BaseException:
-    """Return an error like this one for another thread: each adds notes on its own request."""
+def own_error(failure: BaseException) -> BaseException:
+    """Return an error like this one for another caller: each adds its notes, and holds it with its frames."""
     try:
         own = type(failure)(*failure.args)
     except Exception:  # its constructor takes other arguments

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from datapipes.base.errors import add_note, text_of
+from datapipes.base.errors import text_of
 from datapipes.distributed.address import Address
 from datapipes.distributed.client.connection import Connection
 from datapipes.distributed.client.retry import verdict_on
@@ -23,10 +23,12 @@ class Places:
 
     Args:
         again: tells where they are now, asked when none can be reached; it may raise. None: they stay where they are.
+    Attributes:
+        complaint: what prevented `again` the last time, a sentence for errors.
     """
 
     def __init__(self, replicas: Replicas, again: Callable[[], Replicas] | None = None) -> None:
-        self._again = again
+        self._again, self.complaint = again, ""
         self._changing = threading.Lock()
         self._order = sorted(replicas, key=_rank)
 
@@ -48,7 +50,7 @@ class Places:
                     raise
                 is_last = len(waiting) == 1
                 if is_last:
-                    self._ask_again(failure)
+                    self._ask_again()
                 if time.monotonic() >= ends or (is_last and not {*self.all()} - {*tried}):
                     raise
         raise AssertionError("there is always one that was not tried")
@@ -66,18 +68,23 @@ class Places:
                 self._order.append(address)
             return len(self._order) > 1
 
-    def _ask_again(self, failure: Exception) -> None:
+    def _ask_again(self) -> None:
         if self._again is None:
             return
         try:
             found = self._again()
-        except Exception as error:
-            add_note(failure, f"the resolver was asked again and failed: {type(error).__name__}: {text_of(error)}")
+        except BaseException as error:  # of the user's resolver; nobody but the one who waits could take it
+            self.complaint = f" The resolver was asked again: {type(error).__name__}: {text_of(error)}"
             return
+        self.complaint = ""
         with self._changing:
             new = sorted((each for each in found if each not in self._order), key=_rank)
             self._order = [*new, *(each for each in self._order if each in found)]
 
 
 def _rank(address: Address) -> bytes:
-    return hashlib.blake2b(f"{socket.gethostname()} {os.getpid()} {address}".encode(), digest_size=8).digest()
+    return hashlib.blake2b(f"{_client()} {address}".encode(), digest_size=8).digest()
+
+
+def _client() -> str:
+    return f"{socket.gethostname()} {os.getpid()}"

@@ -191,7 +191,7 @@ class RemotePart:
     def _unavailable(self, failures: Failures) -> ServerUnavailable:
         found = (
             f"{self.where}: no answer within {self.limits.deadline:g} s; it was asked {failures.count} times, and the "
-            f"last attempt ended with: {failures.last}."
+            f"last attempt ended with: {failures.last}.{self._places.complaint}"
         )
         if not self.limits.may_return:
             return ServerUnavailable(

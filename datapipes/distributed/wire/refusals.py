@@ -37,13 +37,17 @@ class UnknownProducer(LookupError):
     """The client has no claim on such a producer, as after a restart of the server. Create it again."""
 
 
+class NoRoom(ConnectionError):
+    """The receiver lives and has no room yet. Push again: the wait is not the push's."""
+
+
 class UnknownSender(LookupError):
     """The receiver has no such sender: it was started anew, or has taken the sender for dead and let another in."""
 
 
 _OWN: dict[str, type[Exception]] = {
     each.__name__: each
-    for each in (BadRequest, OtherPartition, AnswerTooLarge, Unavailable, UnknownProducer, UnknownSender)
+    for each in (BadRequest, OtherPartition, AnswerTooLarge, Unavailable, UnknownProducer, NoRoom, UnknownSender)
 }
 
 

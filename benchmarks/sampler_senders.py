@@ -6,8 +6,8 @@ GRAPH --chains --concurrency 1`, and each receiver is a RemoteReceivingChannel w
 has a SamplerSender, and each receiver is a SamplerReceiver. Ids only, then with node features (400 bytes a node).
 First the sides' minibatches of an epoch are compared by their digests; then epochs in alternation, median of 7.
 Run: python benchmarks/sampler_senders.py --graph GRAPH
-Result (2-core AMD EPYC VM, 1M nodes / 20M edges, commit 4e301bc): ids 512 minibatches/s by senders and 366 by
-the channel (1.40), with features 108 and 96 (1.13). A push needs no request, and the receiver holds up no sender.
+Result (2-core AMD EPYC VM, 1M nodes / 20M edges, commit 2701034): ids 501 minibatches/s by senders and 354 by
+the channel (1.41), with features 99 and 87 (1.14). A push needs no request, and the receiver holds up no sender.
 """
 
 from __future__ import annotations

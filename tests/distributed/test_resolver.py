@@ -226,7 +226,7 @@ def test_what_a_resolver_may_not_answer(root, answer, kind, text):
 def test_a_resolver_that_fails_later_is_named_and_the_known_servers_are_asked(graph, root):
     with replicas_of(root, 0, 1) as (first,), replicas_of(root, 1, 1) as (second,):
         resolver, first_address = ByPart({0: first.address, 1: second.address}), first.address
-        dist_graph = DistGraph.connect(root, resolver, deadline=3.0)
+        dist_graph = DistGraph.connect(root, resolver, deadline=1.5)
         with contextlib.closing(dist_graph):
             resolver.book = None
             first.stop(0.0)

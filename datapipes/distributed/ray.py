@@ -9,7 +9,6 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from datapipes.base.checks import check_int, check_seconds, shown
@@ -171,9 +170,7 @@ class RayServers(Resolver):
     def __enter__(self) -> RayServers:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

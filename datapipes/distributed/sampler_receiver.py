@@ -9,7 +9,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from datapipes.base.checks import check_int, one_line, shown
@@ -127,9 +126,7 @@ class SamplerReceiver:
     def __enter__(self) -> SamplerReceiver:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -205,7 +202,7 @@ class _Senders:
                 elif not self._changed.wait(max(ends - time.monotonic(), 0.0)) and time.monotonic() >= ends:
                     raise self._late(timeout)
 
-    def take(self, peer: str, schema: Any, batches: Iterable[Any], is_cancelled: Callable[[], bool]) -> None:
+    def take(self, peer: str, schema: Any, batches: Iterable[Any]) -> None:
         """Take what a sender pushes. See flight_server.Takes.
 
         Raises:

@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from functools import partial
 from multiprocessing.util import Finalize
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from torch import Tensor
@@ -171,9 +170,7 @@ class SamplerSender:
     def __enter__(self) -> SamplerSender:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:

@@ -360,7 +360,6 @@ def test_what_is_not_received_is_bounded_and_the_sender_waits(addr, monkeypatch)
             sent += 1
         with ThreadPoolExecutor(1) as threads:
             rest = threads.submit(lambda: digests(receiver()))
-            sender.timeout = BOUND_S
             sender._streams[0]._timeout = BOUND_S
             sender.signal(0)
             assert found + rest.result() == digests(made)

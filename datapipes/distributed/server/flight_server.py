@@ -40,7 +40,7 @@ class Answers(Protocol):
 class Takes(Protocol):
     """A service for DoPut."""
 
-    def take(self, peer: str, schema: Any, batches: Iterable[Any], is_cancelled: Callable[[], bool]) -> None:
+    def take(self, peer: str, schema: Any, batches: Iterable[Any]) -> None:
         """Take a request, and read `batches` to their end; what it raises goes to the client. See Answers.answer."""
 
 
@@ -130,7 +130,7 @@ def _server_class(where: str, takes: bool) -> Any:
 
         def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
             with self._told():
-                self._running().take(context.peer(), reader.schema, _batches(reader), context.is_cancelled)
+                self._running().take(context.peer(), reader.schema, _batches(reader))
 
         def _running(self) -> Any:
             if self.service is None:

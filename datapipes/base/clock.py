@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import resource
 import threading
 import time
 from typing import NamedTuple
@@ -12,11 +13,33 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-KEPT_CALLS = 2**16  # calls that a StageClock keeps, 56 bytes each
+KEPT_CALLS = 2**16  # calls that a StageClock keeps, 72 bytes each
+_BLOCK, _PAGE = 512, resource.getpagesize()  # bytes
+
+
+class Used(NamedTuple):
+    """What a thread has used: seconds of a processor, and bytes that it waited for until they came from a disk."""
+
+    processor_seconds: float = 0.0
+    disk_bytes: float = 0.0
+
+    @classmethod
+    def by_this_thread(cls) -> Used:
+        """Return what this thread has used since it began, in about a microsecond."""
+        found = resource.getrusage(resource.RUSAGE_THREAD)  # its processor time may lag by the tick of the system
+        # A network file system counts no blocks; its pages are counted as faults.
+        return cls(time.thread_time(), max(found.ru_inblock * _BLOCK, found.ru_majflt * _PAGE))
+
+    def since(self, earlier: Used) -> Used:
+        """Return what was used since `earlier`."""
+        return Used(self.processor_seconds - earlier.processor_seconds, self.disk_bytes - earlier.disk_bytes)
+
+
+NOTHING = Used()
 
 
 class CallRecord(NamedTuple):
-    """One call of a stage: when and where it ran.
+    """One call of a stage: when and where it ran, and what its thread used.
 
     `began` is in seconds of time.monotonic, which all processes of a machine share.
     """
@@ -27,6 +50,8 @@ class CallRecord(NamedTuple):
     process: int
     thread: str
     minibatch: int
+    processor_seconds: float = 0.0
+    disk_bytes: float = 0.0
 
 
 class _Folded(NamedTuple):
@@ -52,24 +77,26 @@ class StageClock:
         self._next_name = itertools.count()
         self._folded = _Folded(0, {})
 
-    def add(self, stage: str, began: float, index: int) -> None:
+    def add(self, stage: str, began: float, index: int, used: Used = NOTHING) -> None:
         """Count one call that ends now."""
         seconds = time.monotonic() - began
-        self.add_call(CallRecord(stage, began, seconds, os.getpid(), threading.current_thread().name, index))
+        self.add_call(CallRecord(stage, began, seconds, os.getpid(), threading.current_thread().name, index, *used))
 
     def add_call(self, call: CallRecord) -> None:
         """Count a call of this process or of another one."""
-        entry = self._spent.setdefault((call.stage, threading.get_ident()), [0.0, 0.0])
+        entry = self._spent.setdefault((call.stage, threading.get_ident()), [0.0, 0.0, 0.0, 0.0])
         entry[0] += 1
         entry[1] += call.seconds
+        entry[2] += call.processor_seconds
+        entry[3] += call.disk_bytes
         if self._kept is None:
-            self._kept = np.zeros((KEPT_CALLS, 7))
+            self._kept = np.zeros((KEPT_CALLS, 9))
         number = next(self._number)
         if number > 0 and number % (KEPT_CALLS // 2) == 0:
             self._folded = self._folded_until(number)
         stage, thread = (self._number_of(name) for name in (call.stage, call.thread))
         self._kept[number % KEPT_CALLS] = (
-            *(number + 1, stage, call.began, call.seconds, call.process, thread, call.minibatch),
+            *(number + 1, stage, call.began, call.seconds, call.process, thread, *call[5:]),
         )
 
     def _number_of(self, name: str) -> int:
@@ -83,8 +110,8 @@ class StageClock:
         names = {number: name for name, number in list(self._names.items())}
         rows = self._kept[self._kept[:, 0] > 0]
         return [
-            CallRecord(names[int(stage)], began, seconds, int(process), names[int(thread)], int(minibatch))
-            for _, stage, began, seconds, process, thread, minibatch in rows[rows[:, 0].argsort()].tolist()
+            CallRecord(names[int(stage)], began, seconds, int(process), names[int(thread)], int(minibatch), *used)
+            for _, stage, began, seconds, process, thread, minibatch, *used in rows[rows[:, 0].argsort()].tolist()
         ]
 
     def _folded_until(self, number: float) -> _Folded:
@@ -107,22 +134,23 @@ class StageClock:
         return _Folded(number, spans)
 
     def stats(self) -> dict[str, dict[str, float]]:
-        """Return {stage: {"calls": n, "seconds": s, "concurrent_seconds": c}}.
+        """Return {stage: {"calls": n, "seconds": s, "concurrent_seconds": c, "processor_seconds": p, "disk_bytes": b}}.
 
         `seconds` is the time in which at least one call of the stage ran, in any thread or process;
-        `concurrent_seconds` adds up the calls, also those that ran at the same time.
+        `concurrent_seconds` adds up the calls, also those that ran at the same time. The others are of the threads that
+        made the calls; 0 for calls that were awaited.
         """
         spent: dict[str, list[float]] = {}
-        for (stage, _), (calls, seconds) in list(self._spent.items()):
-            entry = spent.setdefault(stage, [0.0, 0.0])
-            entry[0] += calls
-            entry[1] += seconds
+        for (stage, _), counted in list(self._spent.items()):
+            spent[stage] = [a + b for a, b in zip(spent.get(stage, [0.0] * 4), counted, strict=True)]
         spans = self._folded_until(math.inf).spans
         return {
             stage: {
                 "calls": calls,
                 "seconds": spans[self._number_of(stage)][0],
                 "concurrent_seconds": concurrent,
+                "processor_seconds": processor,
+                "disk_bytes": disk,
             }
-            for stage, (calls, concurrent) in spent.items()
+            for stage, (calls, concurrent, processor, disk) in spent.items()
         }

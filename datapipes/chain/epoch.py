@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from datapipes.base.clock import StageClock
+from datapipes.base.clock import NOTHING, StageClock, Used
 from datapipes.base.errors import LoaderTimeoutError, add_note
 from datapipes.base.outcome import as_error
 from datapipes.base.rng import RngKey
@@ -164,9 +164,13 @@ class Calls:
         self.clock = clock
         self._under_way: dict[int, Call] = {}
 
-    def of(self, stage: object, epoch: int, index: int) -> Call:
-        """Return a context manager for one call of `stage`; entering it gives the random key."""
-        return Call(self, stage, epoch, index)
+    def of(self, stage: object, epoch: int, index: int, *, awaited: bool = False) -> Call:
+        """Return a context manager for one call of `stage`; entering it gives the random key.
+
+        Args:
+            awaited: other calls run in the same thread meanwhile, so what the thread uses is not counted.
+        """
+        return Call(self, stage, epoch, index, awaited)
 
     def whereabouts(self) -> str:
         """Return a sentence on the oldest call under way; "" if there is none."""
@@ -177,9 +181,10 @@ class Calls:
 class Call:
     """One call of a stage; see Calls.of."""
 
-    def __init__(self, calls: Calls, stage: object, epoch: int, index: int) -> None:
+    def __init__(self, calls: Calls, stage: object, epoch: int, index: int, awaited: bool) -> None:
         self._calls, self._stage, self._epoch, self._index = calls, stage, epoch, index
         self.began = 0.0  # seconds of time.monotonic()
+        self._awaited, self._used = awaited, NOTHING
 
     def whereabouts(self) -> str:
         """Return a sentence on the stage, the minibatch and how long it has taken until now."""
@@ -190,6 +195,8 @@ class Call:
     def __enter__(self) -> RngKey | None:
         self.began = time.monotonic()
         self._calls._under_way[id(self)] = self
+        if not self._awaited:
+            self._used = Used.by_this_thread()
         return self._calls.numbering.key(self._stage, self._epoch, self._index)
 
     def __exit__(
@@ -198,7 +205,8 @@ class Call:
         calls = self._calls
         calls._under_way.pop(id(self), None)
         if error is None:
-            calls.clock.add(calls.numbering.label(self._stage), self.began, self._index)
+            used = NOTHING if self._awaited else Used.by_this_thread().since(self._used)
+            calls.clock.add(calls.numbering.label(self._stage), self.began, self._index, used)
             return
         place = f"epoch {self._epoch}, minibatch {self._index}"
         if isinstance(error, (StopIteration, StopAsyncIteration)):  # would end the epoch as if it were complete

@@ -125,7 +125,7 @@ class Evaluator:
         """Return what an asynchronous stage makes of them; wait for a free slot of its `concurrency`."""
         slots = self._slots.setdefault(id(stage), asyncio.Semaphore(concurrency_of(stage)))
         async with slots:
-            with self.calls.of(stage, epoch, index) as rng:
+            with self.calls.of(stage, epoch, index, awaited=True) as rng:
                 try:
                     transform_async = stage.transform_async  # type: ignore[attr-defined]  # is_async says it has one
                     result = await transform_async(*(given.replace(rng=rng) for given in inputs))

@@ -20,6 +20,7 @@ class Lane:
 
     title: str
     stages: list[StageBase] = field(default_factory=list)
+    carrier: CarrierBase | None = None  # what runs them; None of the caller's thread
 
 
 def lanes(stages: Iterable[StageBase]) -> list[Lane]:
@@ -27,7 +28,7 @@ def lanes(stages: Iterable[StageBase]) -> list[Lane]:
     found = [Lane("caller's thread")]
     for stage in stages:
         if isinstance(stage, CarrierBase) and stage.lane:
-            found[-1].title = stage.lane
+            found[-1].title, found[-1].carrier = stage.lane, stage
             found.append(Lane("caller's thread"))
         else:
             found[-1].stages.append(stage)

@@ -45,14 +45,16 @@ class StageBase(metaclass=ShownABC):
             "dst": the type of the nodes in the columns from 2 on. None of a stage that appends none.
         may_drop_all: whether it is meant if the stages drop every minibatch of an epoch; such an epoch is an error
             otherwise.
+        does: "seeds", "sampling", "gather" or "copy", for reports; "" of any other stage.
     """
 
+    does: str = ""
     draws: bool = True
     fills: tuple[str, ...] = ()
     negative_end: str | None = None
     may_drop_all: bool = False
     _hidden = frozenset(
-        {"end_kept", "enter_loop", "fills", "hashed_inputs", "leave_loop", "negative_end", "state_name"}
+        {"does", "end_kept", "enter_loop", "fills", "hashed_inputs", "leave_loop", "negative_end", "state_name"}
     )
     _arguments: Arguments
     _fixed = frozenset({"rng_seed"})  # names of arguments; an ItemSampler has its `seed` as rng_seed
@@ -171,6 +173,7 @@ class SeedBase(StageBase):
     """Starts minibatches: maps (epoch, index) to seeds. Its `rng_seed` decides every random choice of the chain."""
 
     _hidden = frozenset({"index_of"})
+    does = "seeds"
     rng_seed: int
     rank: int = 0
     world_size: int = 1

@@ -42,6 +42,7 @@ class CopyTo(MiniBatchTransformer):
     draws = False
 
     _hidden = frozenset({"finish"})
+    does = "copy"
 
     def __init__(self, source: Stage, device: str | torch.device, *, non_blocking: bool = True) -> None:
         super().__init__(source)

@@ -67,6 +67,7 @@ class FeatureFetcher(MiniBatchTransformer):
             draw from it, or names are given with types and the graph has none, or without and it has some.
     """
 
+    does = "gather"
     draws = False
 
     _hidden = frozenset({"behind_copy_to", "finish_reads", "reads_by_uva"})

@@ -88,6 +88,10 @@ class FeatureStore(Mapping[FeatureKey, Feature], metaclass=ShownABC):
         found = {type_ for found_domain, type_, _ in self if found_domain == domain}
         return sorted(found, key=lambda type_: (type_ is not None, type_ or ""))
 
+    def stats(self) -> Mapping[str, float]:
+        """Return counts of what was read, for `DataLoader.stats()`; {} of a store that counts nothing."""
+        return {}
+
     def read(self, domain: str, type_: Any, name: str, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows of a feature at `ids`; see Feature.read."""
         feature = self[domain, type_, name]

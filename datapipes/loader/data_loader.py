@@ -6,14 +6,15 @@ is and can feed other loaders. A DataLoader is a Stage too: stages chained after
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from datapipes.base.checks import check_int
-from datapipes.base.clock import CallRecord, StageClock
+from datapipes.base.clock import StageClock
+from datapipes.base.html import filled
 from datapipes.base.rng import check_epoch
 from datapipes.chain.epoch import Calls, EpochContext
 from datapipes.chain.evaluator import Evaluator
@@ -21,12 +22,16 @@ from datapipes.chain.run import stream_of
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase
+from datapipes.features import FeatureFetcher
+from datapipes.loader.facts import facts_of
 from datapipes.loader.gpu_passes import fetch_behind_copy
 from datapipes.loader.graphs import copies_to_gpu
 from datapipes.loader.leaks import LookForLeaks
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.passes import rewrite
-from datapipes.loader.stats import Delivered, LoaderStats
+from datapipes.loader.report import lanes_of, write_report
+from datapipes.loader.stats import Delivered, LoaderStats, Watch
+from datapipes.loader.trace import Record, write_trace
 from datapipes.loader.wait_for_gpu import wait_for_all, waits_of
 from datapipes.loader.workers.workers import Workers
 from datapipes.minibatch import MiniBatch
@@ -116,7 +121,8 @@ class DataLoader(StreamStage):
             overlap=overlap,
         )
         self._plan = rewrite(StageGraph(self.source), self.options)
-        self._clock, self._epochs = StageClock(), {"calls": 0.0, "seconds": 0.0}
+        self._clock = StageClock()
+        self._watch = Watch(partial(_processes_of, self._plan.find(Workers)))
         self.window = max([stage.window for stage in self._plan.find(StreamStage)], default=1)
         self.options.log_unused()
         self._look = LookForLeaks(StageGraph(self.source))
@@ -128,7 +134,7 @@ class DataLoader(StreamStage):
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         calls = Calls(self._plan.numbering, self._clock)
         stream = stream_of(self._plan.root, context.of_chain(calls))
-        return Delivered(stream, self._clock, self._epochs, self._look)
+        return Delivered(stream, self._clock, self._watch, self._look)
 
     def minibatch(self, epoch: int, index: int) -> MiniBatch | None:
         """Make the minibatch of an epoch and a global index again and return it, or None if a stage drops it.
@@ -167,20 +173,54 @@ class DataLoader(StreamStage):
         many `send_waits` mean that the workers are faster than the stages after them, many `recv_waits` that they are
         slower. Workers that are not persistent get a new channel each epoch.
         """
-        shown = LoaderStats(self._clock.stats())
-        if self._epochs["calls"] > 0:
-            shown["epochs"] = {**self._epochs, "concurrent_seconds": self._epochs["seconds"]}
+        rows: dict[str, dict[str, float]] = self._clock.stats()
+        if (epochs := self._watch.epochs)["calls"] > 0:
+            rows["epochs"] = {**epochs, "concurrent_seconds": epochs["seconds"]}
         for stage in self._plan.find(Workers):
             if counts := stage.stats():
-                shown["channel"] = counts
-        return shown
+                rows["channel"] = counts
+            if counts := stage.deaths():
+                rows["workers"] = counts
+        for fetcher in self._plan.find(FeatureFetcher):
+            if read := fetcher.feature_store.stats():
+                rows["features"] = {name: float(count) for name, count in read.items()}
+        return LoaderStats(rows, facts_of(repr(self), self._plan, self._plan.numbering))
 
     def trace(self, path: str | Path) -> None:
         """Write the last calls of all stages, in all processes, as a trace that chrome://tracing and Perfetto show.
 
-        The loader remembers 65,536 calls.
+        The loader remembers 65,536 calls. `datapipes report` makes of a trace what `report` makes of the loader.
         """
-        write_trace(path, self._clock.last_calls())
+        write_trace(path, self._record())
+
+    def report(self, path: str | Path) -> None:
+        """Write a report of all epochs so far as one HTML page, which needs no other file and no network.
+
+        It says what bounds the epochs, and which option to turn; it shows the chain with the time of each stage,
+        minibatches/s, memory and queues over the time, and what each thread and process did at the end.
+
+        Raises:
+            RuntimeError: No epoch has ended or broken off yet, or one is running.
+            OSError: The file cannot be written.
+        """
+        if self._run is not None and self._run.has_begun and not self._run.finished:
+            raise RuntimeError(
+                "data_loader: report: an epoch is running. Read it to its end, or call close(); trace(path) and "
+                "stats() can be called at any time."
+            )
+        write_report(path, self._record())
+
+    def _record(self) -> Record:
+        stats = self.stats()
+        facts = facts_of(repr(self), self._plan, self._plan.numbering)
+        return Record(facts, os.getpid(), stats, self._clock.last_calls(), self._watch.samples)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the chain as it was rewritten, with the time of each stage."""
+        stats = self.stats()
+        facts = facts_of(repr(self), self._plan, self._plan.numbering)
+        lanes = lanes_of(facts, stats, stats.found)
+        return filled("loader.html", title=facts.title, lanes=lanes, bottleneck=stats.bottleneck)
 
     def end_kept(self) -> None:
         for stage in self._plan:
@@ -194,27 +234,6 @@ class DataLoader(StreamStage):
         return {**shown, "prefetch_factor": options.prefetch_factor, "overlap": options.overlap}
 
 
-def write_trace(path: str | Path, calls: Sequence[CallRecord]) -> None:
-    """Write `calls` as JSON for chrome://tracing and Perfetto: one complete event each, in microseconds."""
-    threads: dict[tuple[int, str], int] = {}
-    events: list[dict[str, Any]] = []
-    for call in calls:
-        number = threads.setdefault((call.process, call.thread), len(threads))
-        events.append(
-            {
-                "name": call.stage,
-                "ph": "X",
-                "ts": call.began * 1e6,
-                "dur": call.seconds * 1e6,
-                "pid": call.process,
-                "tid": number,
-                "args": {"minibatch": call.minibatch},
-            }
-        )
-    here = os.getpid()
-    for process in sorted({process for process, _ in threads}):
-        name = "caller" if process == here else "worker"
-        events.append({"name": "process_name", "ph": "M", "pid": process, "args": {"name": f"{name} {process}"}})
-    for (process, thread), number in threads.items():
-        events.append({"name": "thread_name", "ph": "M", "pid": process, "tid": number, "args": {"name": thread}})
-    Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}) + "\n", encoding="utf-8")
+def _processes_of(workers: Iterable[Workers]) -> list[int]:
+    """Return the worker processes."""
+    return [process for stage in workers for process in stage.processes()]

@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from datapipes.base.checks import aligned
 from datapipes.base.clock import StageClock
 from datapipes.chain.run import close_stream
+from datapipes.loader.bottleneck import CONSUMER, Bottleneck, find_bottleneck
+from datapipes.loader.facts import Facts, LaneFacts, StageFacts
 from datapipes.minibatch import MiniBatch
 
-CONSUMER = "consumer"
+NO_STAGES = ("epochs", "channel", "workers", "features")  # rows that count something else than calls
 
 
 class LoaderStats(dict[str, dict[str, float]]):
     """What `DataLoader.stats()` returns. `print` shows it as a table, `json.dumps` takes it as a dict."""
 
+    def __init__(self, rows: Mapping[str, dict[str, float]], facts: Facts | None = None) -> None:
+        super().__init__(rows)
+        self._facts = facts
+
+    @property
+    def found(self) -> Bottleneck | None:
+        """What bounds the epochs, its cause and its parts; None before the first minibatch."""
+        return find_bottleneck(self._facts or self._one_lane(), self)
+
+    @property
+    def bottleneck(self) -> str:
+        """What bounds the epochs, in words, with the option to turn; "" before the first minibatch."""
+        return "" if self.found is None else str(self.found)
+
+    def _one_lane(self) -> Facts:
+        """Return the facts of counts alone."""
+        stages = tuple(StageFacts(name, "", "", False) for name in self.of_stages() if name != CONSUMER)
+        return Facts("", 1, 0, (LaneFacts("", 1, "", "", stages),))
+
+    def of_stages(self) -> dict[str, dict[str, float]]:
+        """Return the rows of the stages and of the consumer, without those of waits."""
+        return {name: row for name, row in self.items() if name not in NO_STAGES and not name.startswith("waiting for")}
+
     def __str__(self) -> str:
-        rows = {name: row for name, row in self.items() if name not in ("epochs", "channel")}
+        rows = {name: row for name, row in self.items() if name not in NO_STAGES}
         epochs = self.get("epochs", {"calls": 0.0, "seconds": 0.0})
         if epochs["calls"] == 0 or epochs["seconds"] == 0:
             return "no minibatches yet"
@@ -28,17 +56,79 @@ class LoaderStats(dict[str, dict[str, float]]):
             each, busy = row["seconds"] / count * 1e3, row["seconds"] / total
             table.append((name, f"{row['calls']:.0f}", each, f"{busy:.0%}", f"{at_once:.1f}"))
         lines = aligned(table, len(rows))
-        if "channel" in self:
-            lines.append(", ".join(["channel", *(f"{value:.0f} {name}" for name, value in self["channel"].items())]))
+        for name in NO_STAGES[1:]:
+            if name in self:
+                lines.append(", ".join([name, *(f"{value:.0f} {counted}" for counted, value in self[name].items())]))
         lines.append(
             f"{count:.0f} minibatches in {total:.2f} s: {total / count * 1e3:.3f} ms/minibatch, "
             f"{count / total:.1f} minibatches/s"
         )
-        slowest = max(
-            (name for name in rows if not name.startswith("waiting for ")), key=lambda name: rows[name]["seconds"]
-        )
-        lines.append(f"bottleneck: {slowest}, busy {rows[slowest]['seconds'] / total:.0%} of the time")
+        lines.append(f"bottleneck: {self.bottleneck}")
         return "\n".join(lines)
+
+
+class Sample(NamedTuple):
+    """The memory that is resident at a time of time.monotonic, in bytes; pages that processes share count in each."""
+
+    at: float
+    caller: float
+    workers: float
+
+
+class Watch:
+    """Counts the epochs of a loader, and looks at its processes now and then: at most MOST_SAMPLES samples are kept.
+
+    Attributes:
+        epochs: minibatches that were delivered ("calls"), the seconds from asking for the first to the end ("seconds"),
+            those until the first came ("start_seconds", of the last epoch "latest_start_seconds"), how many epochs
+            there were ("begun"); and of the time that was looked at ("watched_seconds") the processor time of the
+            caller's process ("processor_seconds") and the idle time of all processors ("idle_seconds").
+        samples: the memory, in the order of time.
+    """
+
+    MOST_SAMPLES = 256
+
+    def __init__(self, workers: Callable[[], Iterable[int]]) -> None:
+        names = "calls seconds start_seconds latest_start_seconds begun watched_seconds processor_seconds idle_seconds"
+        self.epochs = dict.fromkeys(names.split(), 0.0)
+        self.samples: list[Sample] = []
+        self._workers = workers
+        self._every_s = 0.25
+        self._looked = (0.0, 0.0, 0.0)  # the time, the processor time of this process, and the idle time then
+
+    def begin(self) -> None:
+        """The first minibatch of an epoch has come: what was used before does not count."""
+        self._looked = (time.monotonic(), time.process_time(), _idle_seconds())
+
+    def look(self, now: float, *, at_end: bool = False) -> None:
+        """Count what was used since the last look, if that was long ago."""
+        since, used, idle = self._looked
+        if now - since < self._every_s and not at_end:
+            return
+        self._looked = (now, time.process_time(), _idle_seconds())
+        self.epochs["watched_seconds"] += now - since
+        self.epochs["processor_seconds"] += self._looked[1] - used
+        self.epochs["idle_seconds"] += self._looked[2] - idle
+        workers = sum(map(resident_bytes, self._workers()))
+        self.samples.append(Sample(now, resident_bytes(os.getpid()), workers))
+        if len(self.samples) >= self.MOST_SAMPLES:
+            self.samples = self.samples[::2]
+            self._every_s *= 2
+
+
+def _idle_seconds() -> float:
+    """Return the idle time of all processors of the machine since it started."""
+    with open("/proc/uptime", encoding="ascii") as file:
+        return float(file.read().split()[1])
+
+
+def resident_bytes(process: int) -> float:
+    """Return the memory of a process that is resident, shared pages included; 0 if there is no such process."""
+    try:
+        with open(f"/proc/{process}/statm", encoding="ascii") as file:
+            return float(file.read().split()[1]) * resource.getpagesize()
+    except (OSError, IndexError):
+        return 0.0
 
 
 class Delivered(Iterator[MiniBatch]):
@@ -49,17 +139,18 @@ class Delivered(Iterator[MiniBatch]):
     """
 
     def __init__(
-        self,
-        stream: Iterator[MiniBatch],
-        clock: StageClock,
-        epochs: dict[str, float],
-        look: Callable[[MiniBatch], None] = lambda minibatch: None,
+        self, stream: Iterator[MiniBatch], clock: StageClock, watch: Watch, look: Callable[[MiniBatch], None]
     ) -> None:
-        self._stream, self._clock, self._epochs, self._look = stream, clock, epochs, look
+        self._stream, self._clock, self._watch, self._look = stream, clock, watch, look
         self._given: tuple[float, int] | None = None  # when the last minibatch left, and its index
+        self._has_begun = False
 
     def __next__(self) -> MiniBatch:
-        began = time.monotonic()
+        began = asked = time.monotonic()
+        epochs, is_first = self._watch.epochs, not self._has_begun
+        if is_first:
+            self._has_begun = True
+            epochs["begun"] += 1
         if self._given is not None:
             began = self._given[0]
             self._clock.add(CONSUMER, *self._given)
@@ -68,10 +159,17 @@ class Delivered(Iterator[MiniBatch]):
             minibatch = next(self._stream)
             self._look(minibatch)
             self._given = (time.monotonic(), minibatch.index)
-            self._epochs["calls"] += 1
+            epochs["calls"] += 1
+            if is_first:
+                epochs["latest_start_seconds"] = self._given[0] - asked
+                epochs["start_seconds"] += self._given[0] - asked
+                self._watch.begin()
             return minibatch
         finally:
-            self._epochs["seconds"] += time.monotonic() - began
+            now = time.monotonic() if self._given is None else self._given[0]
+            epochs["seconds"] += now - began
+            if not is_first:
+                self._watch.look(now, at_end=self._given is None)
 
     def close(self) -> None:
         close_stream(self._stream)

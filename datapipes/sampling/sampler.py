@@ -68,6 +68,7 @@ class Sampler(MiniBatchTransformer):
     """
 
     _hidden = frozenset({"checked_seeds", "samples_parts"})
+    does = "sampling"
     samples_parts: bool = False
 
     def __init__(

@@ -10,6 +10,9 @@ from datapipes.base.clock import CallRecord, StageClock
 MOMENTS = st.integers(0, 30)
 
 
+UNUSED = {"processor_seconds": 0, "disk_bytes": 0}
+
+
 def counted(spans: list[tuple[int, int]], stage: str = "1 sample") -> dict[str, dict[str, float]]:
     """The counts after calls from one moment to another, which are counted as they end."""
     made = StageClock()
@@ -22,7 +25,9 @@ def counted(spans: list[tuple[int, int]], stage: str = "1 sample") -> dict[str, 
 def test_seconds_are_the_time_in_which_at_least_one_call_ran(spans):
     busy = {moment for began, ended in spans for moment in range(began, ended)}
     wall, at_once = float(len(busy)), float(sum(ended - began for began, ended in spans))
-    assert counted(spans) == {"1 sample": {"calls": len(spans), "seconds": wall, "concurrent_seconds": at_once}}
+    assert counted(spans) == {
+        "1 sample": {"calls": len(spans), "seconds": wall, "concurrent_seconds": at_once, **UNUSED}
+    }
 
 
 @pytest.mark.parametrize("num_calls", [1, 7, 8, 9, 100])
@@ -31,14 +36,14 @@ def test_calls_that_are_no_longer_kept_count(monkeypatch, num_calls):
     one_by_one = counted([(2 * number, 2 * number + 1) for number in range(num_calls)])["1 sample"]
     assert one_by_one["seconds"] == one_by_one["concurrent_seconds"] == num_calls
     two_at_once = counted([(number, number + 2) for number in range(num_calls)])["1 sample"]
-    assert two_at_once == {"calls": num_calls, "seconds": num_calls + 1, "concurrent_seconds": 2 * num_calls}
+    assert two_at_once == {"calls": num_calls, "seconds": num_calls + 1, "concurrent_seconds": 2 * num_calls, **UNUSED}
 
 
 def test_stages_are_apart():
     made = StageClock()
     for stage in ("a", "b", "a"):
-        made.add_call(CallRecord(stage, 0.0, 2.0, 1, "thread", 0))
+        made.add_call(CallRecord(stage, 0.0, 2.0, 1, "thread", 0, 1.5, 4096.0))
     assert made.stats() == {
-        "a": {"calls": 2, "seconds": 2, "concurrent_seconds": 4},
-        "b": {"calls": 1, "seconds": 2, "concurrent_seconds": 2},
+        "a": {"calls": 2, "seconds": 2, "concurrent_seconds": 4, "processor_seconds": 3, "disk_bytes": 8192},
+        "b": {"calls": 1, "seconds": 2, "concurrent_seconds": 2, "processor_seconds": 1.5, "disk_bytes": 4096},
     }

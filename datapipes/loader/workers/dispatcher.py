@@ -30,6 +30,7 @@ class Dispatcher(Iterator[MiniBatch]):
         waiting: The name under which time spent waiting is counted.
         timeout: Seconds to wait for a minibatch; None: as long as it takes.
         max_restarts: How often a minibatch is made again after the worker that made it died.
+        counts: adds up "deaths", and the tasks that are given out again ("made_again").
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Dispatcher(Iterator[MiniBatch]):
         in_order: bool,
         timeout: float | None,
         max_restarts: int,
+        counts: dict[str, float] | None = None,
     ) -> None:
         self._pool = pool
         # Not the context itself: its `waiting_for` refers to this object, and a cycle would keep both alive.
@@ -52,6 +54,7 @@ class Dispatcher(Iterator[MiniBatch]):
         self._in_order = in_order
         self._timeout = timeout
         self._max_restarts = max_restarts
+        self._counts = {"deaths": 0.0, "made_again": 0.0} if counts is None else counts
         self._process = os.getpid()
         self._generation = pool.begin()
         self._steps = iter(context.steps(seeds.num_steps))
@@ -176,6 +179,7 @@ class Dispatcher(Iterator[MiniBatch]):
     # --- deaths -------------------------------------------------------------------------------------------------------
 
     def _after_death(self, death: Death) -> None:
+        self._counts["deaths"] += 1
         charged = [task for task in death.tasks if task.generation == self._generation and self._is_wanted(task)]
         for task in charged:
             self._deaths.setdefault(task.index, []).append(death)
@@ -207,6 +211,7 @@ class Dispatcher(Iterator[MiniBatch]):
             self._broken = True  # the pool has ended
             raise
         again, self._with[death.worker] = self._with[death.worker], []
+        self._counts["made_again"] += len(again)
         for index in again:
             self._give(death.worker, index)
 

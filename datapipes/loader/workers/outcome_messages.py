@@ -20,7 +20,7 @@ from datapipes.loader.workers.pool import Outcome, Task
 from datapipes.minibatch import MiniBatch
 
 LABEL = "#label"  # int64 [8]: see Label
-CALLS = "#calls"  # float64 [number, 4]: stage, began, seconds, minibatch
+CALLS = "#calls"  # float64 [number, 6]: stage, began, seconds, minibatch, processor_seconds, disk_bytes
 FORM = "#form"  # in the first part of a message in parts: JSON {key: shape}
 PLACES = "#places"  # int64 [number, 2], for each piece: number of its tensor in the form, place of its first value
 
@@ -67,8 +67,8 @@ def to_messages(
     else:
         body = outcome.minibatch.to_message()
     numbers = {stage: number for number, stage in enumerate(stages)}
-    calls = [[numbers[call.stage], call.began, call.seconds, call.minibatch] for call in outcome.calls]
-    extra = {CALLS: torch.tensor(calls, dtype=torch.float64).reshape(-1, 4)}
+    calls = [[numbers[call.stage], call.began, call.seconds, *call[5:]] for call in outcome.calls]
+    extra = {CALLS: torch.tensor(calls, dtype=torch.float64).reshape(-1, 6)}
     if most_bytes is None or num_bytes_of({**body, **extra}) <= most_bytes:
         yield {LABEL: Label(loader_id, outcome.worker, life, outcome.task, kind).to_tensor(), **extra, **body}
         return
@@ -172,8 +172,8 @@ class Opener:
 
     def _outcome(self, label: Label, body: Message) -> Outcome:
         outcome = Outcome(label.worker, label.task)
-        for number, began, seconds, index in body.pop(CALLS).tolist():
-            outcome.calls.append(CallRecord(self._stages[int(number)], began, seconds, 0, "", int(index)))
+        for number, began, seconds, index, *used in body.pop(CALLS).tolist():
+            outcome.calls.append(CallRecord(self._stages[int(number)], began, seconds, 0, "", int(index), *used))
         if label.kind == FAILED:
             outcome.error = error_from_message(body, own_types=True)
         elif label.kind == MADE:

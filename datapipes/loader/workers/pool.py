@@ -90,6 +90,10 @@ class Pool(ABC):
         """Return the counts of the channel between the workers and this process; {} if there is none."""
         return {}
 
+    def processes(self) -> list[int]:
+        """Return the pids of the workers that are processes."""
+        return []
+
     @abstractmethod
     def close(self) -> None:
         """End the workers, within a bounded time; may be called twice."""

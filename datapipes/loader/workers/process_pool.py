@@ -346,6 +346,9 @@ class ProcessPool(Pool):
                 return self._channel.stats()
         return {}
 
+    def processes(self) -> list[int]:
+        return [worker.pid for worker in self._workers]
+
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:

@@ -60,6 +60,7 @@ class Workers(StreamStage):
         self._number = secrets.randbits(62)
         self._chain: Packed | tuple[Any, ...] | None = None  # as workers get it; kept, so that graphs are copied once
         self._stats: dict[str, float] = {}
+        self._counts = {"deaths": 0.0, "made_again": 0.0}
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         context.waiting_for = lambda: " Its workers are being started."
@@ -72,6 +73,7 @@ class Workers(StreamStage):
             in_order=self.options.in_order,
             timeout=self.timeout,
             max_restarts=self.options.max_restarts,
+            counts=self._counts,
         )
         return dispatcher if self.options.persistent_workers else _ThenEnd(dispatcher, partial(self._end, pool))
 
@@ -97,6 +99,14 @@ class Workers(StreamStage):
         if self._running.pool is not None:
             self._stats = self._running.pool.stats() or self._stats
         return self._stats
+
+    def processes(self) -> list[int]:
+        """Return the pids of the worker processes that run."""
+        return [] if self._running.pool is None else self._running.pool.processes()
+
+    def deaths(self) -> dict[str, float]:
+        """Return how many worker processes died and how many minibatches were made again; {} of threads."""
+        return {} if self.context is None else {**self._counts}
 
     def end_workers(self) -> None:
         """End the workers, within a bounded time; the next epoch starts new ones."""

@@ -1,0 +1,33 @@
+"""HTML of the package's templates: reports, and what notebooks show. Every text that is filled in is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+COLORS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#72b7b2", "#9d755d", "#d6a800", "#ff9da6")  # on white and black
+MOST_ROWS = 24  # of a table that a notebook shows
+
+
+def filled(template: str, **values: Any) -> str:
+    """Return a template of the folder templates/ with values filled in."""
+    return str(_environment().get_template(template).render(**values))
+
+
+def table_html(title: str, rows: Sequence[Sequence[object]]) -> str:
+    """Return a titled table, the first row a header; of many rows the first ones, and how many are left out."""
+    left_out = len(rows) - 1 - MOST_ROWS
+    more = f"... and {left_out} more" if left_out > 0 else ""
+    return filled("table.html", title=title, rows=rows[: MOST_ROWS + 1], more=more)
+
+
+@cache
+def _environment() -> Any:
+    import jinja2  # it takes 40 ms, and most programs show no HTML
+
+    folder = Path(__file__).parent / "templates"
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )

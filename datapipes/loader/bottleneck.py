@@ -1,0 +1,236 @@
+"""Bottleneck: what bounds an epoch, in words, with the option to turn. `stats()`, reports and traces share it.
+
+The consumer's share comes first: where it hardly waits, nothing in the loader is blamed. Else the lane that works for
+the largest share of the time holds up all others, and in it the stage that takes the most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from datapipes.loader.facts import Facts, LaneFacts, StageFacts
+
+Stats = Mapping[str, Mapping[str, float]]
+
+CONSUMER = "consumer"
+WAITS = 0.1  # share of the time: a consumer that waits less is not held up
+SLOW_START = 8  # a first minibatch that takes so many times as long as the others is the workers' start
+TINY_S = 1e-3  # a minibatch that takes less to make costs as much to hand over; benchmarks/report.py measures it
+AWAY = 0.3  # share of a call: the thread waited for the disk at least so long
+READ_BYTES = 4096  # by each call, before the disk counts
+IDLE = 0.4  # processors
+WORKING = 0.6  # share of the time: workers that work less are held up by what takes their minibatches
+
+
+class Bottleneck(NamedTuple):
+    """What bounds an epoch.
+
+    Attributes:
+        cause: "consumer", "start", "tiny", "disk", "network", "processors", "transform", "workers", "channel", "seeds",
+            "sampling", "gather", "copy" or "stage".
+        stage: the label of the stage that is meant; "" if none is.
+        waits: the share of the time in which the consumer waited.
+        found, advice: a sentence on what was found, and one on what to do.
+    """
+
+    cause: str
+    stage: str
+    waits: float
+    found: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.found} {self.advice}"
+
+
+class _Busy(NamedTuple):
+    """How a lane was at work: the share of the time, and its slowest stage with what was counted of it."""
+
+    load: float
+    lane: LaneFacts
+    slowest: StageFacts
+    row: Mapping[str, float]
+
+
+def find_bottleneck(facts: Facts, stats: Stats) -> Bottleneck | None:
+    """Return what bounds the epochs that `stats` counts; None before the first minibatch."""
+    epochs = stats.get("epochs", {})
+    count, total, start = (epochs.get(name, 0.0) for name in ("calls", "seconds", "start_seconds"))
+    if count == 0 or total == 0:
+        return None
+    active = max(total - start, 1e-9)  # since the first minibatch of each epoch
+    worked = stats.get(CONSUMER, {}).get("seconds", 0.0)
+    waits = max(1 - worked / active, 0.0)
+    begun, latest = epochs.get("begun", 1.0), epochs.get("latest_start_seconds", 0.0)
+    each = active / max(count - begun, 1.0)
+    if begun > 1 and latest > SLOW_START * each and latest > 0.5 * active / begun:
+        found = f"each epoch takes {latest:.2f} s to its first minibatch, and then {active / begun:.2f} s."
+        return Bottleneck("start", "", waits, found, _on_start(facts))
+    if waits < WAITS:
+        found = f"the consumer works {min(worked / active, 1):.0%} of the time; nothing in the loader holds it up."
+        return Bottleneck("consumer", CONSUMER, waits, found, "Make the model faster, or leave everything as it is.")
+    wait = f"The consumer waits {waits:.0%} of the time:"
+    made = [_busy(lane, stats, active) for lane in facts.lanes]
+    busy = [each for each in made if each is not None]
+    away = [lane for lane, each in zip(facts.lanes, made, strict=True) if each is None and lane.waiting]
+    if not busy or (away and _share(stats, away[-1].waiting, active) > 1 - WORKING):
+        found = f"{wait} its minibatches are made elsewhere, by {away[-1].title if away else 'others'}."
+        return Bottleneck("network", "", waits, found, "Add servers, or raise prefetch_size if answers take long.")
+    slowest = max(busy, key=lambda each: each.load)
+    idle = _idle_processors(facts, stats, active)
+    for judge in (_on_tiny, _on_network, _on_disk, _on_processors, _on_channel, _on_stage):
+        judged = judge(slowest, facts, stats, idle)
+        if judged is not None:
+            cause, text, advice = judged
+            return Bottleneck(cause, slowest.slowest.label, waits, f"{wait} {text}", advice)
+    raise AssertionError
+
+
+def _busy(lane: LaneFacts, stats: Stats, active: float) -> _Busy | None:
+    """Return how a lane was at work; None if no stage of it is called in this loader."""
+    rows = {stage: stats[stage.label] for stage in lane.stages if stage.label in stats}
+    if not rows:
+        return None
+    awaited = [row["seconds"] for stage, row in rows.items() if stage.awaits]
+    called = [row["concurrent_seconds"] for stage, row in rows.items() if not stage.awaits]
+    slowest = max(rows, key=lambda stage: rows[stage]["concurrent_seconds"])
+    load = max([sum(called) / lane.workers, *awaited]) / active
+    return _Busy(min(load, 1.0), lane, slowest, rows[slowest])
+
+
+def _share(stats: Stats, name: str, active: float) -> float:
+    return stats.get(name, {}).get("seconds", 0.0) / active
+
+
+def _idle_processors(facts: Facts, stats: Stats, active: float) -> float:
+    """Return how many of the loader's processors had nothing to do, neither for it nor for others on the machine."""
+    epochs = stats["epochs"]
+    watched = max(epochs.get("watched_seconds", 0.0), 1e-9)
+    own = epochs.get("processor_seconds", 0.0) / watched
+    for lane in facts.lanes:
+        if lane.pool == "process":
+            spent = sum(stats[each.label].get("processor_seconds", 0.0) for each in lane.stages if each.label in stats)
+            own += min(spent / active, lane.workers)
+    return max(min(facts.processors - own, epochs.get("idle_seconds", 0.0) / watched), 0.0)
+
+
+_Judged = tuple[str, str, str] | None  # cause, what was found, advice
+
+
+def _on_tiny(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged:
+    count, each, awaited = stats["epochs"]["calls"], 0.0, False
+    for lane in facts.lanes:
+        for stage in lane.stages:
+            each += stats.get(stage.label, {}).get("concurrent_seconds", 0.0) / count
+            awaited |= stage.awaits
+    if awaited or each >= TINY_S:
+        return None
+    size = f" of {facts.batch_size} seeds" if facts.batch_size else ""
+    text = f"a minibatch{size} takes {each * 1e3:.2f} ms to make, and handing it on costs about as much."
+    larger = f"batch_size={facts.batch_size * 4} or more" if facts.batch_size else "larger minibatches"
+    return "tiny", text, f"Give {larger}."
+
+
+def _on_network(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged:
+    if not busy.slowest.awaits:
+        return None
+    each = busy.row["concurrent_seconds"] / busy.row["calls"] * 1e3
+    at_once = busy.row["concurrent_seconds"] / max(busy.row["seconds"], 1e-9)
+    text = f"{busy.slowest.label} waits for answers, {each:.1f} ms a minibatch with {at_once:.1f} in flight."
+    return (
+        "network",
+        text,
+        ("Raise the concurrency of the stage or prefetch_factor, bring servers nearer, or keep rows with cache_bytes."),
+    )
+
+
+def _on_disk(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged:
+    row = busy.row
+    read, away = row.get("disk_bytes", 0.0), row["concurrent_seconds"] - row.get("processor_seconds", math.inf)
+    if read < READ_BYTES * row["calls"] or away < AWAY * row["concurrent_seconds"]:
+        return None
+    text = (
+        f"{busy.slowest.label} waits for the disk {away / row['concurrent_seconds']:.0%} of its time; it read "
+        f"{read / 1e6:.0f} MB, {read / row['calls'] / 1e6:.2f} MB a minibatch."
+    )
+    return (
+        "disk",
+        text,
+        (
+            "Load what is mapped into memory if it fits, store it in fewer bytes (stored_as='float16' or 'int8'), or "
+            "give the machine more memory for its page cache."
+        ),
+    )
+
+
+def _on_processors(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged:
+    ran = busy.row.get("processor_seconds", math.inf) / max(busy.row["concurrent_seconds"], 1e-9)
+    if ran > 1 - AWAY or idle > IDLE:
+        return None
+    text = (
+        f"{busy.slowest.label} is on a processor only {ran:.0%} of its time, and of {facts.processors} processors "
+        f"{idle:.1f} are idle."
+    )
+    return (
+        "processors",
+        text,
+        "Run less beside the loader, give the model fewer threads (torch.set_num_threads), or use more processors.",
+    )
+
+
+def _on_channel(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged:
+    lane = busy.lane
+    if lane.pool != "process" or busy.load >= WORKING:
+        return None
+    moved = stats.get("channel", {})
+    sent, count = moved.get("bytes", 0.0), max(moved.get("messages", 0.0), 1.0)
+    size = f" of {sent / count / 1e6:.1f} MB" if sent else ""
+    text = f"the workers are at work only {busy.load:.0%} of the time; minibatches{size} pass their channel slowly."
+    return (
+        "channel",
+        text,
+        ("Use worker_method='thread' or num_workers=0, which copy nothing; or move the cut so that less passes it."),
+    )
+
+
+def _on_stage(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged:
+    lane, stage = busy.lane, busy.slowest
+    each = busy.row["concurrent_seconds"] / busy.row["calls"] * 1e3
+    by = f" with num_workers={lane.workers}" if lane.pool else ""
+    name = {"transform": f"your {stage.label}", "": stage.label}.get(stage.does, f"{stage.does} ({stage.label})")
+    text = f"{name}{by} takes {each:.1f} ms a minibatch, and what makes it is at work {busy.load:.0%} of the time."
+    more = min(facts.processors, lane.workers + max(int(idle), 1))
+    can_grow = idle > IDLE and more > lane.workers
+    if stage.does == "transform":
+        advice = "Make it faster (tensors in the place of loops)"
+        if lane.pool and can_grow:
+            advice += f", or give num_workers={more}: {idle:.1f} of {facts.processors} processors are idle"
+        elif "gather" in (other.does for each in facts.lanes[: facts.lanes.index(lane) + 1] for other in each.stages):
+            advice += ", or chain it before the first fetch_feature, where worker processes can run it (num_workers)"
+        elif not lane.pool:
+            advice += f", or let workers run it: num_workers={facts.processors}"
+        return "transform", text, f"{advice}."
+    if lane.pool and can_grow:
+        return "workers", text, f"Give num_workers={more}: {idle:.1f} of {facts.processors} processors are idle."
+    return stage.does or "stage", text, _advice(stage.does, lane, facts, idle)
+
+
+def _advice(does: str, lane: LaneFacts, facts: Facts, idle: float) -> str:
+    spare = f"{idle:.1f} of {facts.processors} processors are idle"
+    own = {
+        "sampling": "Sample fewer edges (fanouts), or use a machine with more processors",
+        "gather": "Store features in fewer bytes (stored_as='float16' or 'int8'), or fetch fewer of them",
+        "copy": "Copy fewer bytes (stored_as='float16'), or let the GPU read rows by itself (feature.pin_memory_())",
+        "seeds": "Make the item set's tensors contiguous and in memory",
+    }.get(does, "Make the stage faster")
+    if idle > IDLE and not lane.pool and does in ("seeds", "sampling", ""):
+        return f"Give num_workers={min(facts.processors, 1 + max(int(idle), 1))}: {spare}. {own} otherwise."
+    return f"{own}; {spare}."
+
+
+def _on_start(facts: Facts) -> str:
+    if any(lane.pool == "process" for lane in facts.lanes):
+        return "Keep the workers between epochs (persistent_workers=True), or use worker_method='thread'."
+    return "Look at what the first minibatch loads or compiles; a longer epoch pays for it."

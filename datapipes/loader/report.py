@@ -1,0 +1,218 @@
+"""The report of a loader: a Record as one HTML page, which fetches nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from datapipes.base.clock import CallRecord
+from datapipes.base.html import COLORS, filled
+from datapipes.loader.bottleneck import CONSUMER, Bottleneck, find_bottleneck
+from datapipes.loader.facts import Facts
+from datapipes.loader.stats import NO_STAGES, LoaderStats
+from datapipes.loader.trace import Record
+
+BINS = 60  # of a curve
+MOST_BLOCKS = 800  # of the timeline
+WAITS_COLOR, CONSUMER_COLOR = "rgba(128,128,128,.35)", "#e45756"
+_Points = Sequence[tuple[float, float]]  # (time, value)
+
+
+def write_report(path: str | Path, record: Record) -> None:
+    """Write the report of a record.
+
+    Raises:
+        RuntimeError: It has no minibatch.
+        OSError: The file cannot be written.
+    """
+    Path(path).write_text(as_html(record), encoding="utf-8")
+
+
+def as_html(record: Record) -> str:
+    """Return the report of a record as HTML; raise RuntimeError if it has no minibatch."""
+    found = find_bottleneck(record.facts, record.stats)
+    if found is None:
+        raise RuntimeError(
+            "data_loader: report: no minibatch was delivered yet, so there is nothing to report. Read an epoch first."
+        )
+    epochs, facts = record.stats["epochs"], record.facts
+    count, seconds = epochs["calls"], epochs["seconds"]
+    headline = [
+        ("minibatches", f"{count:,.0f}"),
+        ("epochs begun", f"{epochs.get('begun', 1):.0f}"),
+        ("seconds", f"{seconds:.2f}"),
+        ("minibatches/s", f"{count / seconds:,.1f}"),
+        ("of the time the consumer waits", f"{found.waits:.0%}"),
+        ("s until the first minibatch of an epoch", f"{epochs.get('start_seconds', 0) / epochs.get('begun', 1):.2f}"),
+    ]
+    colors = _colors(facts)
+    charts = [each for each in (_rates(record), _memory(record), _queues(record)) if each is not None]
+    return filled(
+        "report.html",
+        title="What bounds this loader",
+        subtitle=f"{facts.title}, {facts.processors} processors",
+        headline=headline,
+        found=found.found[:1].upper() + found.found[1:],
+        advice=found.advice,
+        is_well=found.cause == "consumer",
+        lanes=lanes_of(facts, record.stats, found),
+        table=_table(record.stats),
+        charts=charts,
+        timeline=_timeline(record, colors),
+        counts=[(name, _numbers(record.stats[name])) for name in NO_STAGES[1:] if name in record.stats],
+    )
+
+
+def lanes_of(facts: Facts, stats: LoaderStats, found: Bottleneck | None) -> list[dict[str, Any]]:
+    """Return the lanes as the template chain.html shows them; without figures before the first minibatch."""
+    colors = _colors(facts)
+    epochs = stats.get("epochs", {})
+    count, seconds = epochs.get("calls", 0.0), epochs.get("seconds", 0.0)
+    lanes = []
+    for lane in facts.lanes:
+        stages = []
+        for stage in lane.stages:
+            shown: dict[str, Any] = {"name": stage.label, "text": stage.text, "color": colors[stage.label]}
+            row = stats.get(stage.label)
+            if row is not None and count and seconds:
+                busy = min(row["seconds"] / seconds, 1.0)
+                each = row["concurrent_seconds"] / max(row["calls"], 1) * 1e3
+                shown |= {"figures": f"{each:.2f} ms each, busy {busy:.0%}", "busy": round(busy * 100)}
+            shown["is_slowest"] = found is not None and found.stage == stage.label
+            stages.append(shown)
+        waits = stats.get(lane.waiting, {}).get("seconds", 0.0)
+        load = f"its reader waits {min(waits / seconds, 1.0):.0%} of the time" if waits and seconds else ""
+        lanes.append({"title": lane.title, "load": load, "stages": stages})
+    return lanes
+
+
+def _colors(facts: Facts) -> dict[str, str]:
+    labels = [stage.label for lane in facts.lanes for stage in lane.stages]
+    return {label: COLORS[number % len(COLORS)] for number, label in enumerate(labels)}
+
+
+def _table(stats: LoaderStats) -> list[list[str]]:
+    count, total = stats["epochs"]["calls"], stats["epochs"]["seconds"]
+    rows = [["stage", "calls", "ms a minibatch", "busy", "at once", "on a processor", "MB from disk"]]
+    for name, row in stats.items():
+        if name in NO_STAGES:
+            continue
+        spent = row["concurrent_seconds"]
+        ran = row.get("processor_seconds", 0.0)
+        rows.append(
+            [
+                name,
+                f"{row['calls']:,.0f}",
+                f"{row['seconds'] / count * 1e3:.3f}",
+                f"{row['seconds'] / total:.0%}",
+                f"{spent / row['seconds'] if row['seconds'] else 0:.1f}",
+                f"{min(ran / spent, 1):.0%}" if ran and spent else "",
+                f"{row.get('disk_bytes', 0) / 1e6:,.1f}",
+            ]
+        )
+    return rows
+
+
+def _numbers(row: dict[str, float]) -> list[tuple[str, str]]:
+    return [
+        (name.replace("_", " "), f"{value:,.0f}" if value == int(value) else f"{value:,.3f}")
+        for name, value in row.items()
+    ]
+
+
+# --- over the time
+
+
+def _chart(title: str, curves: Iterable[tuple[str, _Points]], unit: str = "") -> dict[str, Any] | None:
+    """Return a chart of curves over one time, in a square of 100 by 100; None without points."""
+    drawn = [(name, points) for name, points in curves if len(points) > 1]
+    if not drawn:
+        return None
+    times = [at for _, points in drawn for at, _ in points]
+    first, last = min(times), max(times)
+    most = max(value for _, points in drawn for _, value in points) or 1.0
+    span = (last - first) or 1.0
+    lines = []
+    for number, (name, points) in enumerate(drawn):
+        path = " ".join(f"{(at - first) / span * 100:.2f},{98 - value / most * 94:.2f}" for at, value in points)
+        lines.append({"name": name, "points": path, "color": COLORS[number % len(COLORS)]})
+    return {"title": title, "most": f"{most:,.4g}{unit}", "lines": lines, "first": "0 s", "last": f"{span:.4g} s"}
+
+
+def _rates(record: Record) -> dict[str, Any] | None:
+    times = sorted(call.began for call in record.calls if call.stage == CONSUMER)
+    if len(times) < 3:
+        return None
+    width = (times[-1] - times[0]) / min(BINS, len(times) // 2) or 1.0
+    counts: dict[int, int] = defaultdict(int)
+    for at in times[:-1]:
+        counts[int((at - times[0]) / width)] += 1
+    points = [(times[0] + (each + 0.5) * width, counts[each] / width) for each in range(max(counts) + 1)]
+    return _chart("minibatches/s", [("delivered", points)])
+
+
+def _memory(record: Record) -> dict[str, Any] | None:
+    caller = [(sample.at, sample.caller / 1e6) for sample in record.samples]
+    workers = [(sample.at, sample.workers / 1e6) for sample in record.samples]
+    curves = [("this process", caller), ("all workers, shared pages in each", workers)]
+    return _chart("resident memory", curves if any(value for _, value in workers) else curves[:1], " MB")
+
+
+def _queues(record: Record) -> dict[str, Any] | None:
+    """Return how many minibatches were made and not yet taken, behind each lane."""
+    ends: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for call in record.calls:
+        ends[call.stage][call.minibatch].append(call.began + call.seconds)
+    curves = []
+    for lane in record.facts.lanes:
+        made, taken = ends[lane.stages[-1].label] if lane.stages else {}, ends[lane.waiting]
+        changes = []
+        for index, times in taken.items():
+            pairs = zip(sorted(made.get(index, ())), sorted(times), strict=False)
+            changes += [change for ready, at in pairs for change in ((ready, 1), (at, -1))]
+        points, waiting = [], 0
+        for at, change in sorted(changes):
+            waiting += change
+            points.append((at, float(max(waiting, 0))))
+        curves.append((lane.waiting.removeprefix("waiting for "), _thinned(points)))
+    return _chart("made and not yet taken", curves)
+
+
+def _thinned(points: _Points) -> _Points:
+    """Return at most BINS means of neighbors."""
+    size = -(-len(points) // BINS) or 1
+    groups = [points[first : first + size] for first in range(0, len(points), size)]
+    return [(group[0][0], sum(value for _, value in group) / len(group)) for group in groups]
+
+
+def _timeline(record: Record, colors: dict[str, str]) -> dict[str, Any] | None:
+    """Return the last calls as blocks of each thread and process."""
+    calls = sorted(record.calls, key=lambda call: call.began)[-MOST_BLOCKS:]
+    if not calls:
+        return None
+    first, last = calls[0].began, max(call.began + call.seconds for call in calls)
+    scale = 1000 / ((last - first) or 1.0)
+    rows: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
+    for call in calls:
+        rows[call.process, call.thread].append(_block(call, first, scale, colors))
+    shown = [
+        {"name": f"{'caller' if process == record.caller else f'process {process}'}, {thread}", "blocks": blocks}
+        for (process, thread), blocks in sorted(rows.items(), key=lambda row: (row[0][0] == record.caller, row[0]))
+    ]
+    key = [*colors.items(), (CONSUMER, CONSUMER_COLOR), ("waits", WAITS_COLOR)]
+    return {"rows": shown, "span": f"{last - first:.3g} s", "key": key}
+
+
+def _block(call: CallRecord, first: float, scale: float, colors: dict[str, str]) -> dict[str, Any]:
+    waits = call.stage.startswith("waiting for")
+    color = WAITS_COLOR if waits else colors.get(call.stage, CONSUMER_COLOR)
+    return {
+        "x": f"{(call.began - first) * scale:.2f}",
+        "width": f"{max(call.seconds * scale, 0.3):.2f}",
+        "y": 3 if waits else 0,
+        "height": 4 if waits else 10,
+        "color": color,
+        "text": f"{call.stage}, minibatch {call.minibatch}: {call.seconds * 1e3:.2f} ms",
+    }

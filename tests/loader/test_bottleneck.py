@@ -1,0 +1,102 @@
+"""What bounds an epoch: one record for each cause, and records in which nothing is to blame."""
+
+import re
+
+import pytest
+
+from datapipes.loader.bottleneck import find_bottleneck
+from datapipes.loader.facts import Facts, LaneFacts, StageFacts
+
+SEEDS = StageFacts("0 item_sampler", "", "seeds", False)
+SAMPLE = StageFacts("1 sample_neighbor", "", "sampling", False)
+OWN = StageFacts("2 transform", "", "transform", False)
+FETCH = StageFacts("3 fetch_feature", "", "gather", False)
+REMOTE = StageFacts("1 dist_sample_neighbor", "", "sampling", True)
+MB = 10**6
+
+
+def row(ms: float, ran: float = 1.0, disk: float = 0.0, calls: int = 1000) -> dict[str, float]:
+    """`calls` calls of so many ms, of which a share of `ran` was on a processor, with so many bytes from disk."""
+    seconds = calls * ms / 1e3
+    used = {"processor_seconds": seconds * ran, "disk_bytes": disk * calls}
+    return {"calls": calls, "seconds": seconds, "concurrent_seconds": seconds, **used}
+
+
+def facts(num_workers: int = 0, first=(SEEDS, SAMPLE), second=(FETCH,), pool="process", batch_size=1024) -> Facts:
+    lane = LaneFacts(
+        "lane 1", max(num_workers, 1), pool if num_workers else "", f"waiting for {first[-1].label}", first
+    )
+    behind = LaneFacts("lane 2", 1, "", f"waiting for {second[-1].label}", second)
+    return Facts("DataLoader()", 8, batch_size, (lane, behind, LaneFacts("caller's thread", 1, "", "", ())))
+
+
+def epoch(ms: float, model_ms: float = 0.1, *, idle: float = 5.0, start: float = 0.0, begun: int = 1, **rows):
+    """1,000 minibatches, one each `ms` ms, beside a model that takes `model_ms` of it."""
+    seconds = ms + start
+    watched = {"watched_seconds": ms, "processor_seconds": 1.5 * ms, "idle_seconds": idle * ms}
+    starts = {"start_seconds": start, "latest_start_seconds": start / begun, "begun": begun}
+    return {**rows, "consumer": row(model_ms), "epochs": {"calls": 1000, "seconds": seconds, **starts, **watched}}
+
+
+def named(fetch_ms=3.0, sample_ms=10.0, **rows):
+    return {"0 item_sampler": row(0.2), "1 sample_neighbor": row(sample_ms), "3 fetch_feature": row(fetch_ms), **rows}
+
+
+AWAITED = {SEEDS.label: row(0.1), REMOTE.label: row(40, 0), FETCH.label: row(3)}
+
+
+def test_nothing_is_found_before_the_first_minibatch():
+    assert find_bottleneck(facts(), {}) is None
+    assert find_bottleneck(facts(), {"epochs": {"calls": 0.0, "seconds": 1.0}}) is None
+
+
+CASES = [
+    ("sampling", SAMPLE, "num_workers=6: 5.0 of 8", facts(), epoch(10.3, **named())),
+    ("workers", SAMPLE, "num_workers=6: 5.0 of 8", facts(1), epoch(10.3, **named())),
+    ("workers", SAMPLE, "num_workers=6: 4.5 of 8", facts(2), epoch(5.2, **named())),
+    ("workers", SAMPLE, "num_workers=6: 5.0 of 8", facts(1, pool="thread"), epoch(10.3, **named())),
+    ("sampling", SAMPLE, "fanouts.*0.1 of 8", facts(7), epoch(1.6, idle=0.2, **named(fetch_ms=1.0))),
+    ("gather", FETCH, "stored_as='float16'", facts(), epoch(9.1, **named(fetch_ms=9.0, sample_ms=4.0))),
+    ("disk", FETCH, "read 2000 MB.*memory", facts(), epoch(91, **named(**{FETCH.label: row(90, 0.2, 2 * MB)}))),
+    ("disk", SAMPLE, "for the disk 60%", facts(2), epoch(20, **named(**{SAMPLE.label: row(40, 0.4, MB)}))),
+    ("channel", SAMPLE, "channel slowly.*thread", facts(2), epoch(30, **named(fetch_ms=2.0))),
+    ("processors", SAMPLE, "only 50%.*threads", facts(), epoch(22, idle=0.1, **named(**{SAMPLE.label: row(20, 0.5)}))),
+    ("tiny", SAMPLE, "4 seeds takes 0.60 ms.*=16", facts(batch_size=4), epoch(0.8, 0.01, **named(0.1, 0.3))),
+    ("network", REMOTE, "40.0 ms.*1.0 in flight.*concurrency", facts(first=(SEEDS, REMOTE)), epoch(41, **AWAITED)),
+    ("start", None, r"each epoch takes 2\.00 s.*persistent", facts(2), epoch(1, start=8, begun=4, **named(0.5, 1.5))),
+]
+
+
+@pytest.mark.parametrize(("cause", "stage", "said", "given", "stats"), CASES)
+def test_the_cause_and_the_option_to_turn_are_named(cause, stage, said, given, stats):
+    found = find_bottleneck(given, stats)
+    assert (found.cause, found.stage) == (cause, stage.label if stage else "")
+    assert re.search(said, str(found)), str(found)
+    assert found.waits > 0.5
+
+
+def test_a_slow_function_of_the_user_is_named_with_where_it_could_run():
+    rows = {**named(), OWN.label: row(30)}
+    in_workers = find_bottleneck(facts(2, first=(SEEDS, SAMPLE, OWN)), epoch(20.2, **rows))
+    assert in_workers.cause == "transform"
+    assert "your 2 transform with num_workers=2 takes 30.0 ms" in in_workers.found
+    assert "num_workers=6" in in_workers.advice
+    behind = find_bottleneck(facts(2, second=(FETCH, OWN)), epoch(33, **rows))
+    assert "before the first fetch_feature" in behind.advice
+    alone = find_bottleneck(facts(first=(SEEDS, SAMPLE, OWN)), epoch(40.2, **rows))
+    assert "num_workers=8" in alone.advice
+
+
+def test_minibatches_of_servers_are_made_elsewhere():
+    found = find_bottleneck(facts(), epoch(30, **{
+        "waiting for 1 sample_neighbor": row(28), FETCH.label: row(2)}))  # fmt: skip
+    assert (found.cause, "by lane 1" in found.found) == ("network", True)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.parametrize("start", [0.0, 60.0])
+def test_a_loader_that_the_model_does_not_wait_for_is_not_blamed(num_workers, start):
+    slow_disk = {FETCH.label: row(20, 0.2, MB), OWN.label: row(19)}
+    found = find_bottleneck(facts(num_workers), epoch(30, 29, start=start, **named(**slow_disk)))
+    assert (found.cause, found.stage) == ("consumer", "consumer")
+    assert "works 97% of the time; nothing in the loader" in found.found

@@ -1,0 +1,178 @@
+"""The report of a loader: what it shows, that a trace gives the same, and what is refused."""
+
+import json
+import os
+import re
+import signal
+from html.parser import HTMLParser
+
+import pytest
+from pipelines import fetched, items, refused, sampled
+
+import datapipes as dp
+from datapipes.base.clock import StageClock, Used
+from datapipes.loader.report import as_html, write_report
+from datapipes.loader.trace import VERSION, read_trace
+
+
+class Page(HTMLParser):
+    """The tags and the text of a page; `left` are tags that were not closed."""
+
+    VOID = ("meta", "polyline", "rect", "i")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.attributes, self.text, self.left = [], "", []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if tag not in self.VOID:
+            self.left.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.attributes += [(tag, name, value) for name, value in attrs]
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.left.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+class Named(dp.MiniBatchTransformer):
+    """A stage whose arguments are hostile."""
+
+    def transform(self, minibatch):
+        return minibatch
+
+    def describe(self):
+        return {"note": "</div><script>alert(1)</script><img src=x onerror=alert(2)>"}
+
+
+@pytest.fixture
+def loader():
+    with dp.DataLoader(Named(fetched(sampled(items(60))))) as made:
+        yield made
+
+
+def test_the_report_shows_the_chain_its_times_and_the_bottleneck(loader, tmp_path):
+    for _ in range(3):
+        list(loader)
+    loader.report(tmp_path / "report.html")
+    page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert page.left == ["html"] or page.left == []
+    words = " ".join(page.text.split())
+    for label in ("0 item_sampler", "1 sample_neighbor", "2 fetch_feature", "3 named", "consumer"):
+        assert label in words
+    found = loader.stats().found
+    assert f"{found.found[:1].upper()}{found.found[1:]}" in words
+    assert found.advice in words
+    assert loader.stats().bottleneck == str(found)
+    assert str(loader.stats()).endswith(f"bottleneck: {found}")
+    assert {value for tag, name, value in page.attributes if tag == "svg" and name == "aria-label"} >= {"minibatches/s"}
+
+
+def test_texts_from_outside_are_escaped_and_nothing_is_fetched(loader, tmp_path):
+    list(loader)
+    loader.trace(tmp_path / "trace.json")
+    for html in (as_html(read_trace(tmp_path / "trace.json")), loader._repr_html_()):
+        page = Page(html)
+        assert "<script>alert(1)</script>" in page.text
+        assert not {tag for tag, _, _ in page.attributes} & {"script", "link", "img", "iframe", "object"}
+        names = {name for _, name, _ in page.attributes}
+        assert not {name for name in names if name in ("src", "href", "srcset") or name.startswith("on")}
+        assert not re.search(r"url\(|@import|https?:", html)
+
+
+def test_a_trace_gives_the_report_of_its_loader(loader, tmp_path):
+    list(loader)
+    loader.trace(tmp_path / "trace.json")
+    loader.report(tmp_path / "report.html")
+    again = read_trace(tmp_path / "trace.json")
+    assert again.stats == json.loads(json.dumps(loader.stats()))
+    assert again.stats.bottleneck == loader.stats().bottleneck
+    write_report(tmp_path / "again.html", again)
+    assert (tmp_path / "again.html").read_text() == (tmp_path / "report.html").read_text()
+
+
+def test_deaths_and_minibatches_that_were_made_again_are_counted(tmp_path):
+    with dp.DataLoader(sampled(items(60)), 1, multiprocessing_context="fork") as loader:
+        minibatches = iter(loader)
+        next(minibatches)
+        (worker,) = loader._watch._workers()
+        os.kill(worker, signal.SIGKILL)
+        assert len(list(minibatches)) == len(loader) - 1
+        assert loader.stats()["workers"]["deaths"] == 1
+        loader.report(tmp_path / "report.html")
+    assert "made again" in (tmp_path / "report.html").read_text()
+
+
+def test_a_report_before_an_epoch_or_during_one_is_refused(loader, tmp_path):
+    with refused(RuntimeError, stage="report", found="no minibatch was delivered", allowed="", remedy="Read an epoch"):
+        loader.report(tmp_path / "report.html")
+    minibatches = iter(loader)
+    next(minibatches)
+    with refused(RuntimeError, stage="report", found="an epoch is running", allowed="trace", remedy="close"):
+        loader.report(tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+    list(minibatches)
+    loader.report(tmp_path / "report.html")
+    with pytest.raises(FileNotFoundError):
+        loader.report(tmp_path / "nowhere" / "report.html")
+
+
+def test_a_closed_loader_still_reports(tmp_path):
+    loader = dp.DataLoader(fetched(sampled(items(60))))
+    next(iter(loader))
+    loader.close()
+    loader.report(tmp_path / "report.html")
+
+
+def other(trace, change):
+    change(trace)
+    return json.dumps(trace)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (lambda trace: json.dumps(trace)[:-30], "is not valid JSON; it may be cut off"),
+        (lambda trace: "[" * 100_000, "is not valid JSON"),
+        (lambda trace: "[]", "has no key 'datapipes'"),
+        (lambda trace: '{"traceEvents": []}', "has no key 'datapipes'"),
+        (
+            lambda trace: other(trace, lambda t: t["datapipes"].update(version=VERSION + 1)),
+            "version 2; this release",
+        ),
+        (lambda trace: other(trace, lambda t: t["datapipes"].pop("stats")), "not a whole trace: KeyError"),
+        (lambda trace: other(trace, lambda t: t["datapipes"].update(stats=[])), "not a whole trace: AttributeError"),
+        (lambda trace: other(trace, lambda t: t["traceEvents"].pop()), "not a whole trace: KeyError"),
+        (lambda trace: other(trace, lambda t: t["traceEvents"][0].update(ts="soon")), "not a whole trace: ValueError"),
+        (lambda trace: other(trace, lambda t: t["traceEvents"][0].update(name=[])), "not a whole trace: TypeError"),
+        (lambda trace: json.dumps(trace).replace('"minibatch": 0', '"minibatch": 1e999'), "is not valid JSON"),
+    ],
+)
+def test_a_trace_that_is_no_whole_one_is_refused(loader, tmp_path, text, found):
+    list(loader)
+    path = tmp_path / "trace.json"
+    loader.trace(path)
+    path.write_text(text(json.loads(path.read_text())))
+    with refused(ValueError, stage="report", found=found, allowed="", remedy="Write it again"):
+        read_trace(path)
+
+
+def test_the_processor_time_of_a_call_is_counted():
+    clock, before = StageClock(), Used.by_this_thread()
+    sum(range(100_000))
+    used = Used.by_this_thread().since(before)
+    clock.add("computes", 0.0, 0, used)
+    assert clock.stats()["computes"]["processor_seconds"] == used.processor_seconds > 0
+    assert used.disk_bytes >= 0
+    assert clock.last_calls()[0].processor_seconds == used.processor_seconds
+
+
+def test_what_a_notebook_shows_of_a_chain_needs_no_epoch():
+    chain = sampled(items(60))
+    assert "1 sample_neighbor" in Page(dp.DataLoader(chain)._repr_html_()).text

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import aligned, dtype_name, one_line, shown
+from datapipes.base.html import table_html
 from datapipes.base.rng import check_seed
 from datapipes.base.shown_names import ShownNames
 from datapipes.base.types import NodeType, type_text
@@ -100,22 +101,31 @@ class Dataset(metaclass=ShownNames):
 
         A line has the number of nodes or edges, the items of the three sets, and the features as name, dtype and shape.
         """
+        rows = self._rows()
+        table = zip_longest(aligned([row[:-1] for row in rows], _MOST_TYPES), rows[: _MOST_TYPES + 1])
+        lines = [self._title(), *(f"{line}  {row[-1] if row else ''}".rstrip() for line, row in table)]
+        return "\n".join(map(one_line, lines))
+
+    def _title(self) -> str:
         classes = f", {self.num_classes} classes" if self.num_classes else ""
-        rows: list[tuple[Any, ...]] = [("", "count", *(each.removesuffix("_set") for each in _MASKS))]
-        described = ["features"]
+        return f"{self.name}: {self.task.replace('_', ' ')}{classes}"
+
+    def _rows(self) -> list[tuple[Any, ...]]:
+        """Return the table of `describe`, the first row a header, the features in the last column."""
+        rows: list[tuple[Any, ...]] = [("", "count", *(each.removesuffix("_set") for each in _MASKS), "features")]
         counts: dict[str, Any] = {"node": self.graph.num_nodes_of, "edge": self.graph.num_edges_of}
         for domain, types in (("node", self.graph.node_types), ("edge", self.graph.edge_types)):
             for of in types:
                 kind = f"{domain}s" if of is None else f"{domain}s {type_text(of)}"
                 items = (_num_items(getattr(self, each), domain, of) for each in _MASKS)
-                rows.append((kind, counts[domain](of), *items))
                 found = {name: self.features[domain, of, name] for name in self.features.names(domain, of)}
                 texts = (f"{name} {dtype_name(each.dtype)} {[each.count, *each.shape]}" for name, each in found.items())
-                described.append(", ".join(texts))
-        lines = [f"{self.name}: {self.task.replace('_', ' ')}{classes}"]
-        table = zip_longest(aligned(rows, _MOST_TYPES), described[: _MOST_TYPES + 1], fillvalue="")
-        lines += (f"{line}  {text}".rstrip() for line, text in table)
-        return "\n".join(map(one_line, lines))
+                rows.append((kind, counts[domain](of), *items, ", ".join(texts)))
+        return rows
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the table of `describe`."""
+        return table_html(self._title(), self._rows())
 
     def with_validation(self, share: float = 0.2, seed: int = 0) -> Dataset:
         """Return the data set with a part of `train_set` as `validation_set`, drawn at random by `seed`.

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import check_pairs
+from datapipes.base.html import table_html
 from datapipes.base.records import Count
 from datapipes.base.shown_names import ShownABC
 from datapipes.base.types import EdgeType, NodeType, type_text
@@ -221,6 +222,19 @@ class Graph(metaclass=ShownABC):
         found = self.relation(edge_type)
         edge_ids = None if found.edge_ids is None else found.edge_ids.numpy()
         return numbers[src], numbers[dst], found.indptr.numpy(), found.indices.numpy(), edge_ids, name_of(edge_type)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: nodes and edges by type, and their attributes."""
+        attributes: dict[Any, list[str]] = {}
+        for domain, of, name in self.forms():
+            attributes.setdefault((domain, of), []).append(name)
+        rows: list[tuple[object, ...]] = [("", "count", "attributes")]
+        counts: dict[str, Any] = {"node": self.num_nodes_of, "edge": self.num_edges_of}
+        for domain, types in (("node", self.node_types), ("edge", self.edge_types)):
+            for of in types:
+                kind = f"{domain}s {name_of(of)}".rstrip()
+                rows.append((kind, counts[domain](of), ", ".join(sorted(attributes.get((domain, of), [])))))
+        return table_html(repr(self), rows)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_topology"}

@@ -80,12 +80,13 @@ def read_trace(path: str | Path) -> Record:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is not a whole trace of this version; the message says what is wrong.
+        ValueError: It is no regular file, or not a whole trace of this version; the message says what is wrong.
     """
     found = f"report: {shown(str(path))}"
     again = "Write it again by loader.trace(path)."
+    content = read_regular(Path(path), MOST_BYTES)
     try:
-        trace = parse_strict(read_regular(Path(path), MOST_BYTES).decode(), floats=True)
+        trace = parse_strict(content.decode(), floats=True)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{found} is not valid JSON; it may be cut off ({error}). {again}") from error
     own = trace.get(KEY) if isinstance(trace, dict) else None

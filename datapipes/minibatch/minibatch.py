@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import refuse_other_keywords
+from datapipes.base.checks import dtype_name, refuse_other_keywords
 from datapipes.base.codec import Message, digest_message
+from datapipes.base.html import table_html
 from datapipes.base.rng import RngKey
 from datapipes.base.shown_names import ShownNames
 from datapipes.minibatch.block import Block, SampledSubgraph, TensorMap, moving
@@ -254,6 +255,13 @@ class MiniBatch(_WithWeakReferences, metaclass=ShownNames):
         if self.edge_features is not None:
             shown.append(f"edge_features={[sorted(features) for features in self.edge_features]}")
         return f"MiniBatch({', '.join(shown)})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the tensors, by the names that a channel gives them."""
+        rows: list[tuple[object, ...]] = [("tensor", "dtype", "shape", "device")]
+        for name, tensor in self.to_message().items():
+            rows.append((name, dtype_name(tensor.dtype), str(list(tensor.shape)), str(tensor.device)))
+        return table_html(f"MiniBatch {self.index} of epoch {self.epoch}", rows)
 
 
 def _mapped(fn: TensorMap, value: Any) -> Any:

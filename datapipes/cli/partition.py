@@ -8,10 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import importlib
 import os
-import re
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +18,7 @@ import numpy as np
 
 from datapipes.base.checks import one_line
 from datapipes.base.errors import needed
+from datapipes.base.progress import Progress, bars, hidden, nothing, step_of, terminal_bar
 from datapipes.cli.command import FILE, FOLDER, Commands, WrongUsage, add_command, completes, say
 from datapipes.cli.inputs import AnyGraph, add_input, open_input
 from datapipes.datasets import Dataset
@@ -29,7 +27,6 @@ from datapipes.partition.methods.assign import METHODS
 from datapipes.partition.partitioner import Partitioner
 from datapipes.partition.pyg.pyg_names import PygMisfit
 from datapipes.partition.report import MOST_MATRIX_PARTS, PartitionReport
-from datapipes.partition.source import Progress
 
 _LAYOUTS = ("native", "pyg")
 _CHOICES = (*_LAYOUTS, "native,pyg", "pyg,native")
@@ -71,9 +68,9 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     picture = None if arguments.png is None else Path(arguments.png)
     if picture is not None:
         _check_picture(picture, arguments.parts, out)
-    data = open_input(given, arguments)
     layouts = _LAYOUTS if arguments.layouts is None else tuple(sorted(arguments.layouts.split(",")))
     with progress_of("partition", quiet=arguments.quiet) as progress:
+        data = open_input(given, arguments)
         try:
             report = _partition(data, out, layouts, arguments, progress)
         except PygMisfit as misfit:
@@ -130,29 +127,19 @@ def _partition(
 
 _LINE_EVERY_S = 10.0  # within a step
 _STEP_EVERY_S = 2.0  # a step that begins sooner after the last line gets none of its own yet
-# A bar shows shares and times: what is counted is edges, bytes or blocks. Only the text where the total is not known.
-_SHARE = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
-_TEXT = "{desc}"
 
 
 @contextlib.contextmanager
 def progress_of(command: str, *, quiet: bool) -> Iterator[Progress]:
     """Give what is to be called with (text, done, total); a total of 0 means that it is not known."""
     if quiet:
-        yield lambda text, done, total: None
-        return
-    try:
-        tqdm: Any = importlib.import_module("tqdm").tqdm if sys.stderr.isatty() else None
-    except ImportError:
-        tqdm = None
-    if tqdm is None:
+        with hidden():
+            yield nothing
+    elif terminal_bar() is None:
         yield _Lines(command).say
-        return
-    bars = _Bars(tqdm)
-    try:
-        yield bars.say
-    finally:
-        bars.end()
+    else:
+        with bars() as say_in_bars:
+            yield say_in_bars
 
 
 class _Lines:
@@ -164,46 +151,12 @@ class _Lines:
         self._next = 0.0
 
     def say(self, text: str, done: int, total: int) -> None:
-        now, step = time.monotonic(), _step_of(text)
+        now, step = time.monotonic(), step_of(text)
         if now < self._next - (_LINE_EVERY_S - _STEP_EVERY_S) * (step != self._step):
             return
         self._step, self._next = step, now + _LINE_EVERY_S
         how_far = f": {100 * done // total} %" if total > 0 else ""
         say(f"datapipes {self._command}: {text}{how_far}")
-
-
-class _Bars:
-    """A bar for the step that runs; it goes when the step has ended."""
-
-    def __init__(self, tqdm: Any) -> None:
-        self._tqdm = tqdm
-        self._bar: Any = None
-        self._step = ""
-
-    def say(self, text: str, done: int, total: int) -> None:
-        if self._bar is None or _step_of(text) != self._step:
-            self.end()
-            self._step = _step_of(text)
-            # A new bar prints itself, so it gets its total at once. What is counted differs: shares have no unit.
-            form = _SHARE if total > 0 else _TEXT
-            self._bar = self._tqdm(
-                desc=text, total=total or None, initial=done, leave=False, file=sys.stderr, bar_format=form
-            )
-            return
-        self._bar.bar_format = _SHARE if total > 0 else _TEXT
-        self._bar.set_description_str(text, refresh=False)
-        self._bar.total, self._bar.n = total or None, done
-        self._bar.refresh()
-
-    def end(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
-
-
-def _step_of(text: str) -> str:
-    """Return what the texts of a step have in common: all but the numbers."""
-    return re.sub("[0-9]+", "", text)
 
 
 _MOST_WRITTEN = 16  # parts, up to which the numbers stand in the cells

@@ -12,6 +12,7 @@ import torch
 
 from datapipes import _core
 from datapipes.base.checks import check_bool, check_int
+from datapipes.base.progress import working
 from datapipes.base.rng import check_seed
 from datapipes.datasets.dataset import Dataset, without_empty
 from datapipes.datasets.debian import read_debian_packages, read_debian_relations
@@ -120,12 +121,14 @@ def open(
         LARGEST: largest_component,
         INVERSE: inverse_relations,
     }
-    raw = read_files(where, arguments)
-    if isinstance(raw, RawHeteroDataset):
-        return hetero_dataset_of(raw)
-    if largest_component:
-        raw = component_of(raw)
-    return replace(dataset_of(raw, split), normalize_features=normalize_features, largest_component=largest_component)
+    with working(f"read {where}"):
+        raw = read_files(where, arguments)
+        if isinstance(raw, RawHeteroDataset):
+            return hetero_dataset_of(raw)
+        if largest_component:
+            raw = component_of(raw)
+        data = dataset_of(raw, split)
+    return replace(data, normalize_features=normalize_features, largest_component=largest_component)
 
 
 TRAIN_PER_CLASS = 20

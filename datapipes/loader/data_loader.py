@@ -7,6 +7,7 @@ is and can feed other loaders. A DataLoader is a Stage too: stages chained after
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 from datapipes.base.checks import check_int
 from datapipes.base.clock import StageClock
+from datapipes.base.errors import needed
 from datapipes.base.html import filled
 from datapipes.base.rng import check_epoch
 from datapipes.chain.epoch import Calls, EpochContext
@@ -133,8 +135,9 @@ class DataLoader(StreamStage):
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         calls = Calls(self._plan.numbering, self._clock)
+        starting = next((each.starting for each in self._plan.find(Workers) if each.starting), "")
         stream = stream_of(self._plan.root, context.of_chain(calls))
-        return Delivered(stream, self._clock, self._watch, self._look)
+        return Delivered(stream, self._clock, self._watch, self._look, starting)
 
     def minibatch(self, epoch: int, index: int) -> MiniBatch | None:
         """Make the minibatch of an epoch and a global index again and return it, or None if a stage drops it.
@@ -209,6 +212,24 @@ class DataLoader(StreamStage):
                 "stats() can be called at any time."
             )
         write_report(path, self._record())
+
+    def progress(self, *, bottleneck: bool = False, **options: Any) -> Iterator[MiniBatch]:
+        """Yield the minibatches of the next epoch under tqdm's bar, which shows minibatches/s; not off a terminal.
+
+        Args:
+            bottleneck: show after the bar, renewed each second, what bounds the epochs so far.
+            options: of tqdm.
+        Raises:
+            ModuleNotFoundError: tqdm is not installed; the message says what to install.
+        """
+        tqdm = needed("tqdm.auto", "cli", "data_loader: progress").tqdm
+        told = time.monotonic()
+        with tqdm(self, **{"unit": " minibatches", "disable": None, **options}) as bar:
+            for minibatch in bar:
+                yield minibatch
+                if bottleneck and not bar.disable and time.monotonic() - told > 1:
+                    told, found = time.monotonic(), self.stats().found
+                    bar.set_postfix_str("" if found is None else f"{found.cause} {found.stage}".rstrip())
 
     def _record(self) -> Record:
         stats = self.stats()

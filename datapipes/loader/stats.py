@@ -6,10 +6,12 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import NamedTuple
 
 from datapipes.base.checks import aligned
 from datapipes.base.clock import StageClock
+from datapipes.base.progress import working
 from datapipes.chain.run import close_stream
 from datapipes.loader.bottleneck import CONSUMER, Bottleneck, find_bottleneck
 from datapipes.loader.facts import Facts, LaneFacts, StageFacts
@@ -136,12 +138,19 @@ class Delivered(Iterator[MiniBatch]):
 
     Args:
         look: called with each minibatch before the consumer gets it.
+        starting: what a terminal shows if the first minibatch takes long; "" shows nothing.
     """
 
     def __init__(
-        self, stream: Iterator[MiniBatch], clock: StageClock, watch: Watch, look: Callable[[MiniBatch], None]
+        self,
+        stream: Iterator[MiniBatch],
+        clock: StageClock,
+        watch: Watch,
+        look: Callable[[MiniBatch], None],
+        starting: str = "",
     ) -> None:
         self._stream, self._clock, self._watch, self._look = stream, clock, watch, look
+        self._starting = starting
         self._given: tuple[float, int] | None = None  # when the last minibatch left, and its index
         self._has_begun = False
 
@@ -156,7 +165,8 @@ class Delivered(Iterator[MiniBatch]):
             self._clock.add(CONSUMER, *self._given)
             self._given = None
         try:
-            minibatch = next(self._stream)
+            with working(self._starting) if is_first and self._starting else nullcontext():
+                minibatch = next(self._stream)
             self._look(minibatch)
             self._given = (time.monotonic(), minibatch.index)
             epochs["calls"] += 1

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from datapipes.base.checks import check_bool, check_choice
 from datapipes.base.folder import check_root, new_folder
+from datapipes.base.progress import Progress, bars
 from datapipes.graph.graph import Graph
 from datapipes.partition.cost import Cost
 from datapipes.partition.edge_map import with_edge_map, wrong_edge_ids
@@ -18,7 +20,6 @@ from datapipes.partition.native.native_write import check_times, write_native
 from datapipes.partition.pyg.pyg_names import PygMisfit
 from datapipes.partition.pyg.pyg_write import check_pyg, pyg_bytes, write_pyg
 from datapipes.partition.report import PartitionReport, measure
-from datapipes.partition.source import Progress
 from datapipes.partition.source_of import source_of
 
 __all__ = ["Partitioner"]
@@ -54,7 +55,7 @@ class Partitioner:
             DistFeatureStore reads edge features. By default it is written if edges have attributes, and edge ids that
             an edge map can hold; always with "pyg", which has one.
         progress: called with (what is being done, how much of it is done, all of it or 0 if unknown), a few times a
-            second.
+            second. By default a terminal shows a bar.
     Raises:
         TypeError, ValueError: An argument has no allowed value, or types or times of the graph do not fit PyG's layout;
             the message says which.
@@ -86,7 +87,7 @@ class Partitioner:
         self.layouts = _check_layouts(layouts)
         given = None if edge_map is None else check_bool(_NAME, "edge_map", edge_map)
         self.edge_map = True if "pyg" in self.layouts else given  # None: if there is a use for it, and it can be made
-        self.progress: Progress = progress or _no_progress
+        self.progress = progress
         if "pyg" in self.layouts:
             check_pyg(self.source, node_time_attr)
 
@@ -105,6 +106,10 @@ class Partitioner:
             MetisError: METIS failed; the message says how it ended (a RuntimeError).
             MemoryError: The graph does not fit METIS's memory.
         """
+        with nullcontext(self.progress) if self.progress else bars() as progress:
+            return self._generate(progress)
+
+    def _generate(self, progress: Progress) -> PartitionReport:
         with Cost() as cost, new_folder(_NAME, self.root, self._num_bytes(), replaced=PARTITION) as folder:
             with cost.step("validate"):
                 graph = self.source.graph.validate()
@@ -117,15 +122,15 @@ class Partitioner:
                     recursive=self.recursive,
                     rng_seed=self.rng_seed,
                     balance=self.balance,
-                    progress=self.progress,
+                    progress=progress,
                 )
                 book = with_edge_map(assigned.book, self.source.graph) if has_edge_map else assigned.book
             with cost.step("measure"):
-                report = measure(self.source, book, self.progress)
+                report = measure(self.source, book, progress)
                 report = dataclasses.replace(report, left_out=(*report.left_out, *why_not))
             if "pyg" in self.layouts:
                 with cost.step("write pyg"):
-                    write_pyg(folder, self.source, book, node_time_attr=self.node_time_attr, progress=self.progress)
+                    write_pyg(folder, self.source, book, node_time_attr=self.node_time_attr, progress=progress)
             report = dataclasses.replace(report, method=self.method, **_cost(cost, assigned))
             if "native" in self.layouts:
                 about = {"method": self.method, "rng_seed": self.rng_seed, "report": report.to_json()}
@@ -138,7 +143,7 @@ class Partitioner:
                         book,
                         node_time_attr=self.node_time_attr,
                         about=about,
-                        progress=self.progress,
+                        progress=progress,
                     )
         return dataclasses.replace(report, **_cost(cost, assigned))
 
@@ -189,7 +194,3 @@ def _cost(cost: Cost, assigned: Assignment) -> dict[str, Any]:
     memory = dict(cost.memory_bytes)
     memory["assign"] += assigned.child_peak_bytes  # of METIS's process, which runs in this step
     return {"seconds": dict(cost.seconds), "memory_bytes": max(memory.values())}
-
-
-def _no_progress(text: str, done: int, total: int) -> None:
-    """Show nothing."""

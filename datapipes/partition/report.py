@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import aligned, one_line, shown
+from datapipes.base.progress import Progress
 from datapipes.base.records import Count, OptionalEdgeType, OptionalNodeType, from_json, to_json, whole
 from datapipes.base.types import EdgeType, ends_of, type_text
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.row_chunks import PartRows, refuse_other_book
-from datapipes.partition.source import Progress, Source
+from datapipes.partition.source import Source
 
 __all__ = ["PartitionReport"]
 

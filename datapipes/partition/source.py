@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -11,7 +11,6 @@ from datapipes.base.types import EdgeType, NodeType
 from datapipes.graph import CSCGraph, HeteroCSCGraph
 
 TRAIN_MASK = "train_mask"  # the node attribute that says which nodes are to be trained on
-Progress = Callable[[str, int, int], None]  # what is being done, how much of it is done, and all of it (0: unknown)
 
 
 @dataclass(frozen=True, eq=False)

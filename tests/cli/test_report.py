@@ -36,7 +36,7 @@ def test_what_is_no_whole_trace_is_refused_in_a_line(capsys, traced, tmp_path):
     for path, said in [
         (cut, "may be cut off"),
         (tmp_path / "none.json", "No such file"),
-        (tmp_path, "not a regular file"),
+        (tmp_path, "is a folder"),
     ]:
         found = run(capsys, "report", path)
         assert (found.code, found.out) == (1, "")

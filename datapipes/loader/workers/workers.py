@@ -100,6 +100,13 @@ class Workers(StreamStage):
             self._stats = self._running.pool.stats() or self._stats
         return self._stats
 
+    @property
+    def starting(self) -> str:
+        """What to show while the worker processes start; "" if they run, or are forked, which no thread may see."""
+        if self.context is None or self.context.get_start_method() == "fork" or self._running.pool is not None:
+            return ""
+        return f"start {self.options.num_workers} worker processes"
+
     def processes(self) -> list[int]:
         """Return the pids of the worker processes that run."""
         return [] if self._running.pool is None else self._running.pool.processes()

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datapipes.base.checks import check_bool, check_choice, check_int, shown
+from datapipes.base.progress import Progress
 from datapipes.base.rng import MAX_SEED
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import MOST_PARTS, DenseMap
@@ -17,7 +18,7 @@ from datapipes.partition.methods.fennel_parts import fennel_parts
 from datapipes.partition.methods.metis_parts import metis_parts, require_pymetis
 from datapipes.partition.methods.random_parts import random_parts
 from datapipes.partition.methods.range_parts import BY_ID, range_parts
-from datapipes.partition.source import Progress, Source
+from datapipes.partition.source import Source
 
 METHODS = ("metis", "random", "range", "fennel")
 BALANCED = ("metis", "fennel")  # the methods that balance what `balance` says

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datapipes import _core
+from datapipes.base.progress import Progress
 from datapipes.graph.graph import Graph
 from datapipes.partition.methods.all_nodes import AllNodes
 from datapipes.partition.methods.even_parts import even_at_last, even_parts
 from datapipes.partition.methods.random_parts import STAGE
-from datapipes.partition.source import Progress
 
 MOST_PASSES = 10
 FEW = 1000  # a pass that moves fewer than one node of so many is the last

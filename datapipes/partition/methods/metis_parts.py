@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from datapipes import _core
 from datapipes.base.errors import needed
+from datapipes.base.progress import Progress
 from datapipes.base.sizes import check_memory
 from datapipes.graph.graph import Graph
 from datapipes.partition.id_maps import smallest_dtype
@@ -31,7 +32,6 @@ from datapipes.partition.methods.all_nodes import UNITS, AllNodes
 from datapipes.partition.methods.even_parts import EVEN_ENOUGH, Evened, even_at_last, even_parts
 from datapipes.partition.methods.metis_child import HEADER_BYTES
 from datapipes.partition.methods.random_parts import STAGE
-from datapipes.partition.source import Progress
 from datapipes.processes.endings import how_it_exited
 
 __all__ = ["MetisError"]

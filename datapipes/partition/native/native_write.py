@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
+from datapipes.base.progress import Progress
 from datapipes.base.types import NodeType
 from datapipes.graph.arena import Array
 from datapipes.graph.graph import EarliestNode, Graph
@@ -28,7 +29,7 @@ from datapipes.partition.native.native_header import Identity
 from datapipes.partition.part_source import PartColumn, PartSource, part_of_graph
 from datapipes.partition.remote import remote_sources
 from datapipes.partition.row_chunks import MOST_EDGES, pieces, refuse_other_book
-from datapipes.partition.source import Progress, Source
+from datapipes.partition.source import Source
 from datapipes.partition.time_values import TIMES, are_times
 
 _TOLD_S = 0.3  # seconds between two reports of progress

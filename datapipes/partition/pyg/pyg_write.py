@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import shown
+from datapipes.base.progress import Progress
 from datapipes.base.types import EdgeType, NodeType, ends_of
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.edge_map import with_edge_map
@@ -42,7 +43,7 @@ from datapipes.partition.pyg.pyg_names import (
 )
 from datapipes.partition.pyg.scratch import filled, save, storing
 from datapipes.partition.row_chunks import MOST_EDGES, PartRows, pieces, refuse_other_book, rows_at, rows_of_nodes
-from datapipes.partition.source import Progress, Source
+from datapipes.partition.source import Source
 from datapipes.partition.time_values import TIMES, are_times
 
 

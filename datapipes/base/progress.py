@@ -1,0 +1,122 @@
+"""Progress of long calls: tqdm's bars where stderr is a terminal, nothing elsewhere.
+
+The variable TQDM_DISABLE=1 of the environment hides them there too. A call that is over within DELAY_S shows nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+Progress = Callable[[str, int, int], None]  # what is being done, how much of it is done, and all of it (0: unknown)
+
+DELAY_S = 1.0
+_LOOK_S = 0.5
+# A bar shows shares and times: what is counted is edges, bytes or blocks. Only the text where the total is not known.
+_SHARE = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+_TEXT = "{desc}"
+_TEXT_AND_TIME = "{desc} ... {elapsed}"
+_hidden: ContextVar[bool] = ContextVar("hidden", default=False)
+
+
+def nothing(text: str, done: int, total: int) -> None:
+    """Show no progress."""
+
+
+@contextlib.contextmanager
+def hidden() -> Iterator[None]:
+    """Show no progress of what is called here."""
+    token = _hidden.set(True)
+    try:
+        yield
+    finally:
+        _hidden.reset(token)
+
+
+def terminal_bar() -> Any:
+    """Return tqdm's class if stderr is a terminal and tqdm is installed; None otherwise."""
+    try:
+        if not _hidden.get() and sys.stderr.isatty():
+            return importlib.import_module("tqdm").tqdm
+    except (ImportError, ValueError):  # no tqdm; a closed stderr
+        pass
+    return None
+
+
+@contextlib.contextmanager
+def bars() -> Iterator[Progress]:
+    """Give what is to be called with the progress of a work in steps; it shows a bar for the step that runs."""
+    tqdm = terminal_bar()
+    if tqdm is None:
+        yield nothing
+        return
+    shown = _Bars(tqdm)
+    try:
+        yield shown.say
+    finally:
+        shown.end()
+
+
+@contextlib.contextmanager
+def working(text: str) -> Iterator[None]:
+    """Show a text, and since when, while a call runs that cannot say how far it is."""
+    tqdm = terminal_bar()
+    if tqdm is None:
+        yield
+        return
+    done = threading.Event()
+    thread = threading.Thread(target=_tell, args=(tqdm, text, done), name="datapipes-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _tell(tqdm: Any, text: str, done: threading.Event) -> None:
+    if done.wait(DELAY_S):
+        return
+    with tqdm(desc=text, leave=False, file=sys.stderr, bar_format=_TEXT_AND_TIME) as bar:
+        while not done.wait(_LOOK_S):
+            bar.refresh()
+
+
+class _Bars:
+    """A bar for the step that runs; it goes when the step has ended."""
+
+    def __init__(self, tqdm: Any) -> None:
+        self._tqdm = tqdm
+        self._bar: Any = None
+        self._step = ""
+
+    def say(self, text: str, done: int, total: int) -> None:
+        if self._bar is None or step_of(text) != self._step:
+            self.end()
+            self._step = step_of(text)
+            # A new bar prints itself, so it gets its total at once. What is counted differs: shares have no unit.
+            form = _SHARE if total > 0 else _TEXT
+            self._bar = self._tqdm(
+                desc=text, total=total or None, initial=done, leave=False, file=sys.stderr, bar_format=form
+            )
+            return
+        self._bar.bar_format = _SHARE if total > 0 else _TEXT
+        self._bar.set_description_str(text, refresh=False)
+        self._bar.total, self._bar.n = total or None, done
+        self._bar.refresh()
+
+    def end(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def step_of(text: str) -> str:
+    """Return what the texts of a step have in common: all but the numbers."""
+    return re.sub("[0-9]+", "", text)

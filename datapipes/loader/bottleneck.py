@@ -53,6 +53,12 @@ class _Busy(NamedTuple):
     slowest: StageFacts
     row: Mapping[str, float]
 
+    @property
+    def ran(self) -> float:
+        """The share of the calls of the slowest stage in which their own thread was on a processor."""
+        seconds = self.row["concurrent_seconds"]
+        return min(self.row.get("processor_seconds", seconds) / max(seconds, 1e-9), 1.0)
+
 
 def find_bottleneck(facts: Facts, stats: Stats) -> Bottleneck | None:
     """Return what bounds the epochs that `stats` counts; None before the first minibatch."""
@@ -147,13 +153,12 @@ def _on_network(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged
 
 
 def _on_disk(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged:
-    row = busy.row
-    read, away = row.get("disk_bytes", 0.0), row["concurrent_seconds"] - row.get("processor_seconds", math.inf)
-    if read < READ_BYTES * row["calls"] or away < AWAY * row["concurrent_seconds"]:
+    row, read = busy.row, busy.row.get("disk_bytes", 0.0)
+    if read < READ_BYTES * row["calls"] or busy.ran > 1 - AWAY:
         return None
     text = (
-        f"{busy.slowest.label} waits for the disk {away / row['concurrent_seconds']:.0%} of its time; it read "
-        f"{read / 1e6:.0f} MB, {read / row['calls'] / 1e6:.2f} MB a minibatch."
+        f"{busy.slowest.label} waits for the disk {1 - busy.ran:.0%} of its time; it read {read / 1e6:.0f} MB, "
+        f"{read / row['calls'] / 1e6:.2f} MB a minibatch."
     )
     return (
         "disk",
@@ -166,11 +171,11 @@ def _on_disk(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged:
 
 
 def _on_processors(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged:
-    ran = busy.row.get("processor_seconds", math.inf) / max(busy.row["concurrent_seconds"], 1e-9)
-    if ran > 1 - AWAY or idle > IDLE:
-        return None
+    alone = sum(stats.get(stage.label, {}).get("processor_seconds", math.inf) for stage in busy.lane.stages)
+    if busy.ran > 1 - AWAY or idle > IDLE or alone / busy.lane.workers > stats.get(CONSUMER, {}).get("seconds", 0.0):
+        return None  # or the lane would hold up the consumer on processors of its own too
     text = (
-        f"{busy.slowest.label} is on a processor only {ran:.0%} of its time, and of {facts.processors} processors "
+        f"{busy.slowest.label} is on a processor only {busy.ran:.0%} of its time, and of {facts.processors} processors "
         f"{idle:.1f} are idle."
     )
     return (
@@ -201,6 +206,8 @@ def _on_stage(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged:
     by = f" with num_workers={lane.workers}" if lane.pool else ""
     name = {"transform": f"your {stage.label}", "": stage.label}.get(stage.does, f"{stage.does} ({stage.label})")
     text = f"{name}{by} takes {each:.1f} ms a minibatch, and what makes it is at work {busy.load:.0%} of the time."
+    if busy.ran < 1 - AWAY and stage.does != "transform":  # a function of the user's may wait for anything
+        text += f" It is on a processor only {busy.ran:.0%} of that."
     more = min(facts.processors, lane.workers + max(int(idle), 1))
     can_grow = idle > IDLE and more > lane.workers
     if stage.does == "transform":

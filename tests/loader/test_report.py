@@ -7,7 +7,7 @@ import signal
 from html.parser import HTMLParser
 
 import pytest
-from pipelines import fetched, items, refused, sampled
+from pipelines import BUILDERS, fetched, items, refused, sampled
 
 import datapipes as dp
 from datapipes.base.clock import StageClock, Used
@@ -95,6 +95,16 @@ def test_a_trace_gives_the_report_of_its_loader(loader, tmp_path):
     assert again.stats.bottleneck == loader.stats().bottleneck
     write_report(tmp_path / "again.html", again)
     assert (tmp_path / "again.html").read_text() == (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in BUILDERS if "loader" in name or "processes" in name])
+def test_every_kind_of_loader_has_a_report(name, tmp_path):
+    with dp.DataLoader(BUILDERS[name]()) as loader:
+        list(loader)
+        loader.report(tmp_path / "report.html")
+        loader.trace(tmp_path / "trace.json")
+    assert read_trace(tmp_path / "trace.json").stats.found is not None
+    assert Page((tmp_path / "report.html").read_text()).text.count("What bounds this loader") == 2  # title and heading
 
 
 def test_deaths_and_minibatches_that_were_made_again_are_counted(tmp_path):

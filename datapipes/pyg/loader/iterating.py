@@ -10,6 +10,7 @@ import copy
 import hashlib
 import itertools
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -115,10 +116,8 @@ class Iterating:
         where, of, ids = type(self).__name__, None, seeds
         if isinstance(data, HeteroData):
             if not isinstance(seeds, (str, tuple, list)) or len(seeds) == 0:
-                form = "a type, or a pair of a type and ids"
-                raise TypeError(
-                    f"{where}: {name} must be {form}, since the data has types, got {shown(seeds)}. Name one."
-                )
+                must = f"{name} must be a type, or a pair of a type and ids, since the data has types"
+                raise TypeError(f"{where}: {must}, got {shown(seeds)}. Name one.")
             alone = isinstance(seeds, str) or all(isinstance(each, str) for each in seeds)
             of, ids = (seeds, None) if alone else (seeds[0], seeds[-1])
             for end in (of,) if isinstance(of, str) else (of[0], of[-1]):
@@ -138,9 +137,8 @@ class Iterating:
 
     def _slices_in_workers(self) -> bool:
         """Whether workers make the whole batch. By default they do where there is Python of the user's to run."""
-        if self.num_workers == 0 or not self.filter_per_worker or self._why_threads() is not None:
-            return False
-        if type(self).filter_fn is not Iterating.filter_fn:
+        has_own = type(self).filter_fn is not Iterating.filter_fn
+        if has_own or self.num_workers == 0 or not self.filter_per_worker or self._why_threads() is not None:
             return False
         return bool(self._asked or self._has_own_code() or not isinstance(self.data, (Data, HeteroData)))
 
@@ -228,6 +226,10 @@ class Iterating:
     def stats(self) -> LoaderStats:
         """Return calls and seconds of each stage, see DataLoader.stats; of the last loop, unless workers persist."""
         return LoaderStats({}) if self._running is None else self._running.stats()
+
+    def report(self, path: str | Path) -> None:
+        """Write what `stats` counts as one HTML page, see DataLoader.report."""
+        (self._running or self._built()).report(path)
 
     def close(self) -> None:
         """End what runs for the loader; a later loop begins anew."""

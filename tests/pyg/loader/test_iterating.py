@@ -445,7 +445,7 @@ def test_pygs_context_managers_act_on_workers():
         assert len(list(loader)) == 7
 
 
-def test_the_chain_shows_itself():
+def test_the_chain_shows_itself(tmp_path):
     loader = node_loader(num_workers=2)
     assert isinstance(loader.datapipe, dp.Stage)
     text = loader.explain()
@@ -455,6 +455,8 @@ def test_the_chain_shows_itself():
     assert loader.stats() == {}
     list(loader)
     assert loader.stats()["1 pyg_sample"]["calls"] >= 7
+    loader.report(tmp_path / "report.html")
+    assert "1 pyg_sample" in (tmp_path / "report.html").read_text()
     loader.close()
     assert len(list(loader)) == 7
 

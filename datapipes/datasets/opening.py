@@ -99,9 +99,9 @@ def open(
         largest_component: keep only the largest connected component, as the published figures of gnn-benchmark do, and
             number its nodes from 0 in their old order. A split of the files loses the nodes outside; a random one is
             drawn inside. Only for Planetoid and .npz files.
-        inverse_relations: add the inverse of each relation, under the name "rev_" + relation; in OGB's folders without
-            types, the inverse of each edge. None: yes for RDF and ACM, and for OGB what its settings say. Only for
-            these three.
+        inverse_relations: add the inverse of each relation, under the name `"rev_" + relation`; in OGB's folders
+            without types, the inverse of each edge. None: yes for RDF and ACM, and for OGB what its settings say. Only
+            for these three.
     Raises:
         FileNotFoundError: There is nothing at `path`, or a file of the data set is missing.
         IndexError: The files have no such split.

@@ -20,7 +20,7 @@ class Feature(metaclass=ShownABC):
 
     @abstractmethod
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the rows at `ids`, int32 or int64 [n], repeats allowed: a tensor [n, *shape] of `dtype`.
+        """Return the rows at `ids`, int32 or int64 [n], repeats allowed: a tensor `[n, *shape]` of `dtype`.
 
         Args:
             out: memory for the rows, which is filled and returned; by default a new tensor is returned. A feature that

@@ -38,12 +38,12 @@ class TensorFeature(Pinnable, Feature):
     (`pin_memory_`); or on a GPU, for ids on that GPU.
 
     Args:
-        tensor: [count, *shape]; rows may lie apart, the values of one row must be adjacent.
+        tensor: `[count, *shape]`; rows may lie apart, the values of one row must be adjacent.
         stored_as: torch.float16, torch.bfloat16 or torch.int8, or such a name: float32 values are stored so, in memory
             of their own, half or a quarter as large; `read` gives float32 again. Less is read for each minibatch, and
             the values are rounded: float16 keeps 11 bits of each (and none below 6e-8), bfloat16 keeps 8. int8 keeps
-            the nearest of 255 even steps from -m to m, where m is the largest |value| of the column, the same place in
-            every row. None: as they are.
+            the nearest of 255 even steps from -m to m, where m is the largest magnitude in the column, the same place
+            in every row. None: as they are.
     Raises:
         TypeError: stored_as is given, and the tensor is not float32.
         ValueError: The tensor has no dimension, is neither in host memory nor on a CUDA device, or the values of a row

@@ -39,7 +39,7 @@ class DistributedItemSampler(ItemSampler):
             sampler; they wait for each other as long as that group's `timeout`. A rank that has fewer minibatches
             begins its order again, under new indices; one that has more leaves the rest out, of another order in each
             epoch if it shuffles. Once the ranks have agreed, the sampler is as if `num_steps` had been given.
-        The other arguments are those of ItemSampler.
+        other arguments: those of ItemSampler.
 
     Raises:
         ValueError: No rank is given and there is no process group; drop_uneven=True leaves nothing; num_steps is given

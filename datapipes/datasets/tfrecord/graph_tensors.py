@@ -74,5 +74,7 @@ def field_text(name: str, kind: Any) -> str:
 FIELDS = tuple(name for name in GraphTensors.__dataclass_fields__ if not name.startswith("_"))  # in GiGL's order
 
 
+#: The node type under which a graph without types is stored.
 DEFAULT_HOMOGENEOUS_NODE_TYPE: NodeType = "default_homogeneous_node_type"
+#: The edge type under which a graph without types is stored.
 DEFAULT_HOMOGENEOUS_EDGE_TYPE: EdgeType = (DEFAULT_HOMOGENEOUS_NODE_TYPE, "to", DEFAULT_HOMOGENEOUS_NODE_TYPE)

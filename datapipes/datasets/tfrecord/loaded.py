@@ -79,12 +79,13 @@ class LoadedGraphTensors(GraphTensors):
         "feat", for nodes and for edges.
 
         The task is the first of these that the graph has:
-          * "node_classification": labels are whole numbers. `train_set` has the nodes with labels >= 0 in all columns,
-            with labels [n], or [n, k] of k columns.
-          * "node_regression": labels are float32; `train_set` has the nodes without NaN.
-          * "link_prediction": `train_set` has the positive pairs, [n, 2]. Where there are negative ones too, they
-            follow, and labels are 1 for positive pairs and 0 for negative ones.
-          * "all_nodes": `train_set` has all nodes, without labels.
+
+        * "node_classification": labels are whole numbers. `train_set` has the nodes with labels >= 0 in all columns,
+          with labels [n], or [n, k] of k columns.
+        * "node_regression": labels are float32; `train_set` has the nodes without NaN.
+        * "link_prediction": `train_set` has the positive pairs, [n, 2]. Where there are negative ones too, they follow,
+          and labels are 1 for positive pairs and 0 for negative ones.
+        * "all_nodes": `train_set` has all nodes, without labels.
 
         The other two sets are empty; `Dataset.with_validation` cuts one.
 

@@ -151,7 +151,7 @@ class DistLinkNeighborLoader(IteratingOverParts, upstream.LinkLoader):  # type: 
             (None, [2, n]) without types. An edge type alone, or None without types, stands for the edges of this part.
         edge_label, edge_label_time, neg_sampling, neg_sampling_ratio: as LinkNeighborLoader has them. Negatives are
             nodes of the whole graph.
-        The other arguments are those of DistNeighborLoader.
+        other arguments: those of DistNeighborLoader.
     Raises:
         As DistNeighborLoader does.
     """

@@ -71,7 +71,7 @@ class LinkNeighborLoader(LinkLoader, upstream.LinkNeighborLoader):  # type: igno
         num_neighbors, edge_label_index, edge_label, edge_label_time, replace, subgraph_type, disjoint,
             temporal_strategy, neg_sampling, neg_sampling_ratio, time_attr, weight_attr, is_sorted, directed: see
             torch_geometric; what differs stands in docs/migrate/pyg.md.
-        The other arguments are those of NodeLoader.
+        other arguments: those of NodeLoader.
     Raises:
         TypeError, ValueError, IndexError: An argument is not allowed, or the data does not fit; the message says what
             is.

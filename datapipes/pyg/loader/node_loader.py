@@ -79,7 +79,7 @@ class NeighborLoader(NodeLoader, upstream.NeighborLoader):  # type: ignore[misc]
         num_neighbors, input_nodes, input_time, replace, subgraph_type, disjoint, temporal_strategy, time_attr,
             weight_attr, is_sorted, directed: see torch_geometric; what differs stands in docs/migrate/pyg.md.
         neighbor_sampler: a datapipes.pyg.sampler.NeighborSampler, in place of one for these arguments.
-        The other arguments are those of NodeLoader.
+        other arguments: those of NodeLoader.
     Raises:
         TypeError, ValueError, IndexError: An argument is not allowed, or the data does not fit; the message says what
             is.

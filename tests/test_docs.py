@@ -9,6 +9,7 @@ stand inline or in tables. Files, modules and names of `dp` that a page names in
 import contextlib
 import fnmatch
 import importlib
+import pkgutil
 import random
 import re
 import runpy
@@ -20,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 import twin
+import write_api
 import write_tables
 from amounts import ranked
 from fake_device import fake_cuda
@@ -207,6 +209,27 @@ def test_files_modules_and_names_in_backticks_exist(page):
 def test_the_generated_tables_are_current():
     for path, text in write_tables.pages().items():
         assert path.read_text(encoding="utf-8") == text, f"{path} is out of date: run `make stubs`"
+
+
+def test_the_reference_is_current():
+    pytest.importorskip("torch_geometric", reason="the reference has the loaders of datapipes.pyg")
+    for path, text in write_api.pages().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path} is out of date: run `make stubs`"
+    assert set(write_api.API.iterdir()) == set(write_api.pages())
+
+
+def test_every_public_name_has_an_entry_in_the_reference():
+    pytest.importorskip("torch_geometric", reason="the reference has the loaders of datapipes.pyg")
+    entries = [value for names in write_api.entries().values() for value in names.values()]
+    text = "".join(page.read_text(encoding="utf-8") for page in write_api.API.glob("*.rst"))
+    listed = re.findall(r"^\.\. (?:auto(?:class|exception|function|module)|py:data):: (.+)$", text, re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    packages = ["datapipes", *(found.name for found in pkgutil.walk_packages(dp.__path__, "datapipes.") if found.ispkg)]
+    for package in map(importlib.import_module, packages):
+        for name in getattr(package, "__all__", ()):
+            value = getattr(package, name)
+            has_page = f"{package.__name__}.{name}" in listed or any(value is each for each in entries)
+            assert has_page, f"{package.__name__}.{name} has no entry in docs/api: run `make stubs`"
 
 
 def semantics_page(folder: Path) -> dict:

@@ -232,6 +232,15 @@ def test_every_public_name_has_an_entry_in_the_reference():
             assert has_page, f"{package.__name__}.{name} has no entry in docs/api: run `make stubs`"
 
 
+def test_every_page_is_in_a_list_of_contents():
+    pages = {page for kind in ("md", "rst") for page in (ROOT / "docs").rglob(f"*.{kind}")}
+    listed = {ROOT / "docs/index.md"}
+    for index in (ROOT / "docs").rglob("index.md"):
+        links = re.findall(r"^(?:\* |## )\[.+?\]\((.+?)\)", index.read_text(encoding="utf-8"), re.MULTILINE)
+        listed |= {index.parent / link for link in links}
+    assert pages - listed == set(), "list them in docs/index.md"
+
+
 def semantics_page(folder: Path) -> dict:
     program = folder / "semantics_page.py"
     program.write_text(program_of(text_of("docs/semantics.md")), encoding="utf-8")

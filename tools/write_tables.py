@@ -1,6 +1,6 @@
-"""Write the tables of the docs that stand in the code already: the stages, and the names of other libraries.
+"""Write what the docs repeat: tables of stages and of other libraries' names, parts of README.md, a list of pages.
 
-A table stands between `<!-- NAME: written by make stubs -->` and `<!-- end of NAME -->`; the text around it is kept.
+It stands between `<!-- NAME: written by make stubs -->` and `<!-- end of NAME -->`; the text around it is kept.
 
 Run: make stubs   (a test fails where a page is out of date)
 """
@@ -8,6 +8,7 @@ Run: make stubs   (a test fails where a page is out of date)
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -38,7 +39,27 @@ def keywords() -> str:
     return _tables("(...)", {of: rows for of, rows in KEYWORDS.items() if rows is not ATTRIBUTES.get(of)})
 
 
+def readme(first: str, last: str) -> str:
+    """Return README.md from the line `first` to before the line `last`, with the links of a page in docs/."""
+    text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    part = text[text.index(first) : text.index(f"\n{last}\n") + 1]
+    part = re.sub(r"\]\((?!docs/|https?://|#)", "](../", part).replace("](docs/", "](").replace("[docs/", "[")
+    return part.rstrip() + "\n"
+
+
+def decisions() -> str:
+    """Return the list of decisions, by their titles."""
+    pages = sorted((DOCS / "decisions").glob("[0-9]*.md"))
+    titles = [page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for page in pages]
+    return "".join(f"* [{title}]({page.name})\n" for page, title in zip(pages, titles, strict=True))
+
+
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
+    "index.md": {
+        "introduction": lambda: readme("`datapipes` makes", "## Two commands"),
+        "promises": lambda: readme("## Four promises", "## Read on"),
+    },
+    "decisions/index.md": {"decisions": decisions},
     "tour.md": {"stages": stages},
     "migrate/names.md": {"attributes": attributes, "keywords": keywords},
 }

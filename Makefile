@@ -7,6 +7,7 @@ KEY := $(shell cat requirements-run.lock requirements.lock | cksum | cut -d' ' -
 TOOLS := $(VENV)/.tools-$(KEY)
 LIBRARIES := $(VENV)/.libraries-$(KEY)
 DEVELOP := $(VENV)/.develop-$(KEY)
+DOCS := $(VENV)/.docs-$(shell cksum < requirements-docs.lock | cut -d' ' -f1)
 CORE := $(VENV)/.core
 WHEEL_VENV := $(VENV)-wheel
 WHEEL_TOOLS := $(WHEEL_VENV)/.tools-$(shell cksum < requirements-wheel.lock | cut -d' ' -f1)
@@ -20,12 +21,13 @@ MINUTES ?= 5
 # Python's and pytest's compiled files are kept for the next run: half of the seconds in which tests are collected.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run build all-of-run all-of-build demo test test-all check package wheel matrix bench soak stubs clean $(BENCHMARKS)
+.PHONY: help run build all-of-run all-of-build demo test test-all check docs package wheel matrix bench soak stubs clean $(BENCHMARKS)
 help:
 	@echo "make demo     train GraphSAGE on the embedded data; pictures go to demo/"
 	@echo "make test     every property that needs no GPU, in a small form"
 	@echo "make test-all the same with full numbers of examples, kills and start methods"
 	@echo "make check    lint, types, layers, C++ tests under sanitizers"
+	@echo "make docs     the site, in build/docs; warnings, dead links and what is fetched from elsewhere are errors"
 	@echo "make package  sdist, wheel, an empty environment, golden digests"
 	@echo "make wheel    a wheel of \$$(PYTHON) for every Linux with glibc 2.28 or newer; it goes to dist/"
 	@echo "make matrix   the fast tests with the oldest and with the newest Python, torch and numpy"
@@ -46,6 +48,10 @@ $(LIBRARIES): $(TOOLS)
 
 $(DEVELOP): $(LIBRARIES)
 	$(PIP) --requirement requirements.lock
+	touch $@
+
+$(DOCS): $(DEVELOP) requirements-docs.lock
+	$(PIP) --requirement requirements-docs.lock
 	touch $@
 
 $(CORE): $(TOOLS) setup.py pyproject.toml csrc/bindings/exports.map $(CXX_FILES)
@@ -89,6 +95,11 @@ check: build
 	$(RUN) -m pytest -q tests/test_layers.py
 	CXX=$${CXX:-g++} bash csrc/tests/run.sh
 	bash csrc/tests/fuzz.sh 20
+
+docs: build $(DOCS)
+	rm -rf build/docs
+	$(RUN) -m sphinx --quiet --fail-on-warning --keep-going --fresh-env --doctree-dir build/doctrees docs build/docs
+	$(RUN) tools/check_site.py build/docs
 
 # The system's compiler builds the sdist's wheel.
 package: build

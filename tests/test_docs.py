@@ -17,6 +17,7 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 
+import check_site
 import numpy as np
 import pytest
 import torch
@@ -337,7 +338,33 @@ def test_the_plans_of_the_gpu_page_are_what_explain_prints():
     assert {line for line in shown if line not in lines} == set()
 
 
-# --- the tests of pages find what is wrong
+# --- the checks of pages and of the site find what is wrong
+
+
+SITE = """<h1 id="here">A page</h1><a href="#here"></a><a href="b%20c.html"></a><a href="https://example.org/"></a>
+<img src="data:image/png;base64,AA=="><style>a {{ color: red }}</style>{}"""
+
+
+@pytest.mark.parametrize(
+    ("html", "said"),
+    [
+        ("", []),
+        ('<a href="none.html"></a>', ["none.html leads to no file"]),
+        ('<a href="#none"></a>', ["#none leads to no anchor"]),
+        ('<a href="b%20c.html#there"></a><a href="b%20c.html#none"></a>', ["b%20c.html#none leads to no anchor"]),
+        ('<img src="none.png">', ["none.png leads to no file"]),
+        ('<script src="https://example.org/a.js"></script>', ["fetches https://example.org/a.js"]),
+        ('<link rel="stylesheet" href="//example.org/a.css">', ["fetches //example.org/a.css"]),
+        ("<style>@import 'https://example.org/b.css';</style>", ["fetches https://example.org/b.css"]),
+        ('<p style="background: url(//example.org/c.png)">', ["fetches //example.org/c.png"]),
+    ],
+)
+def test_dead_links_and_what_is_fetched_from_elsewhere_are_found(html, said, tmp_path):
+    (tmp_path / "a.html").write_text(SITE.format(html), encoding="utf-8")
+    (tmp_path / "b c.html").write_text('<p id="there">', encoding="utf-8")
+    assert check_site.faults(tmp_path) == [f"a.html: {each}" for each in said]
+    (tmp_path / "a.css").write_text("@font-face { src: url('https://example.org/f.woff') }", encoding="utf-8")
+    assert check_site.faults(tmp_path)[len(said) :] == ["a.css: fetches https://example.org/f.woff"]
 
 
 PAGE = """A page.

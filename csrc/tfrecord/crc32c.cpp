@@ -4,11 +4,11 @@
 #include <bit>
 #include <cstddef>
 
+#include "common/load.h"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <nmmintrin.h>
-
-#include "common/load.h"
 #endif
 
 namespace datapipes::tfrecord {

@@ -17,6 +17,11 @@
 #include "common/load.h"
 #include "shm/futex.h"
 
+#if defined(__GLIBC__)
+// From glibc 2.30 on. Weak, so that a core linked against an older one (`make wheel`) has it wherever the system does.
+extern "C" [[gnu::weak]] int pthread_mutex_clocklock(pthread_mutex_t*, clockid_t, const timespec*) noexcept;
+#endif
+
 namespace datapipes::shm {
 
 class RobustMutex {
@@ -41,7 +46,7 @@ class RobustMutex {
     int error = pthread_mutex_trylock(&mutex_);
     if (error == EBUSY) {
       timespec until{};
-      clock_gettime(kClock, &until);
+      clock_gettime(clock(), &until);
       const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(at_most).count() + until.tv_nsec;
       until.tv_sec += static_cast<time_t>(ns / 1'000'000'000);
       until.tv_nsec = static_cast<long>(ns % 1'000'000'000);
@@ -79,12 +84,15 @@ class RobustMutex {
  private:
   bool has_its_kind() const { return true; }
 #endif
-// ThreadSanitizer does not see pthread_mutex_clocklock.
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30) && !defined(__SANITIZE_THREAD__)
-  static constexpr clockid_t kClock = CLOCK_MONOTONIC;
-  int lock_until(const timespec& until) { return pthread_mutex_clocklock(&mutex_, kClock, &until); }
+  // timedlock takes no other clock than the one that may be set back. ThreadSanitizer does not see clocklock.
+#if defined(__GLIBC__) && !defined(__SANITIZE_THREAD__)
+  static bool has_clocklock() { return pthread_mutex_clocklock != nullptr; }
+  static clockid_t clock() { return has_clocklock() ? CLOCK_MONOTONIC : CLOCK_REALTIME; }
+  int lock_until(const timespec& until) {
+    return has_clocklock() ? pthread_mutex_clocklock(&mutex_, clock(), &until) : pthread_mutex_timedlock(&mutex_, &until);
+  }
 #else
-  static constexpr clockid_t kClock = CLOCK_REALTIME;  // may be set back, but timedlock takes no other clock
+  static clockid_t clock() { return CLOCK_REALTIME; }
   int lock_until(const timespec& until) { return pthread_mutex_timedlock(&mutex_, &until); }
 #endif
   static void check(int error) {

@@ -3,6 +3,8 @@
 # SSE2 code, as on other processors, and with ThreadSanitizer. Compiling takes nearly all of the time: so the first two
 # do not optimise, the second compiles only what has SSE2 code, and the two largest units come first.
 # Run: csrc/tests/run.sh   (CXX chooses the compiler; no Python is needed)
+# For another processor: CXX=aarch64-linux-gnu-g++ EMULATOR=qemu-aarch64-static csrc/tests/run.sh runs them once, without
+# sanitizers and without those of shared memory: robust futexes and killed processes are not what such an emulator has.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=$(mktemp -d)
@@ -21,7 +23,7 @@ build_and_run() {  # FLAGS: compiles the files that are named on the input, link
   tr '\n' '\0' | xargs --null --max-procs="$(nproc)" --replace bash -c 'compile "$@"' _ {} "$1"
   # shellcheck disable=SC2086
   "${CXX:-g++}" -pthread $1 "$build"/*.o -o "$build/test_kernels"
-  "$build/test_kernels"
+  ${EMULATOR:-} "$build/test_kernels"
 }
 
 has_sse2() {  # FILE: whether the file is another one without SSE2
@@ -31,6 +33,11 @@ has_sse2() {  # FILE: whether the file is another one without SSE2
 files=$(ls csrc/sampling/sample_{neighbors,hop}.cpp
   ls csrc/tests/*.cpp csrc/{common,random,digest,sampling,gather,graph,limits,links,partition,distributed,tfrecord,shm}/*.cpp |
     grep -vE 'sampling/sample_(neighbors|hop).cpp')
+if [ -n "${EMULATOR:-}" ]; then
+  build_and_run "-O1 -static" <<< "$(grep -v tests/test_shm <<< "$files")"
+  exit
+fi
+
 sse2=$(for file in $files; do if has_sse2 "$file"; then echo "$file"; fi; done)
 
 build_and_run "-O0 -fsanitize=address,undefined" <<< "$files"

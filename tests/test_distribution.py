@@ -109,6 +109,14 @@ def test_the_name_stands_once_in_pyproject_and_once_in_code():
     assert {Path(path).name: count for path, count in code.items() if count} == {"errors.py": 1}
 
 
+def test_the_version_stands_in_the_package_and_in_the_citation():
+    assert re.findall(r"^version\b.*", PROJECT, re.MULTILINE) == []
+    assert re.search(r"^dynamic.version = \{ attr = \"datapipes.__version__\" \}", PROJECT, re.MULTILINE)
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (.+)", citation, re.MULTILINE) == [datapipes.__version__]
+    assert re.findall(r"^license: (.+)", citation, re.MULTILINE) == re.findall(r'^license = "(.+)"', PROJECT, re.M)
+
+
 def packages_of_extras() -> dict[str, list[str]]:
     """The packages of each extra of pyproject.toml; Python 3.10 has no reader of TOML."""
     section = PROJECT.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]

@@ -1,4 +1,7 @@
-"""What runs on partitioned graphs: partitions and their stores; `datapipes.distributed.pyg` has PyG's classes."""
+"""What runs on partitioned graphs: partitions, their stores, servers and clients.
+
+`datapipes.pyg.distributed` has PyG's classes over them.
+"""
 
 from datapipes.distributed.chain_description import build_chain, describe_chain
 from datapipes.distributed.dist_feature_store import DistFeatureStore

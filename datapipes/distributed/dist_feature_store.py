@@ -83,13 +83,14 @@ class DistFeatureStore(FeatureStore):
         """Return what was read so far, here and in the worker processes that this store went to.
 
         Returns:
-            own: ids whose rows are in the local part.
-            cached: ids whose rows are in the cache.
-            asked: ids whose rows other parts were asked for.
-            requests: how often another part was asked.
-            received_bytes: bytes of the rows that came.
-            cache_bytes: bytes of the cache, with its index; filling it is not counted in the others.
-            An id counts once for all features that a minibatch reads of it.
+            A count for each of these; an id counts once for all features that a minibatch reads of it.
+
+            * "own": ids whose rows are in the local part.
+            * "cached": ids whose rows are in the cache.
+            * "asked": ids whose rows other parts were asked for.
+            * "requests": how often another part was asked.
+            * "received_bytes": bytes of the rows that came.
+            * "cache_bytes": bytes of the cache, with its index; filling it is not counted in the others.
         """
         return {**self._reader.counts.so_far(), "cache_bytes": self._reader.hot.num_bytes}
 

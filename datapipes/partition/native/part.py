@@ -251,9 +251,11 @@ class Part(FindsRows):
             times: int64 [n], the time of each node, where they are drawn by time.
             choice: how in-edges are drawn.
         Returns:
-            indptr: int64 [n + 1], where the edges of each node begin.
-            neighbors: [indptr[-1]], the global ids of the sources, of `index_dtype`.
-            edge_ids: int64 [indptr[-1]]; None if they are not asked for.
+            A tuple of three.
+
+            * `indptr`: int64 [n + 1], where the edges of each node begin.
+            * `neighbors`: [indptr[-1]], the global ids of the sources, of `index_dtype`.
+            * `edge_ids`: int64 [indptr[-1]]; None if they are not asked for.
         Raises:
             IndexError: A node is not this part's; the message names the first one, and the part that owns it.
             TypeError, ValueError: There is no such type, the fanout is below -1, `choice` names an attribute that the

@@ -38,11 +38,10 @@ extensions = [
 ]
 nitpicky = True
 nitpick_ignore_regex = [  # types in signatures: of other libraries, and of ours those that are not public
-    (r"py:(class|obj|exc)", r"(abc|collections|concurrent|enum|os|pathlib|types|typing)\..+"),
-    (r"py:(class|obj|exc)", r"(networkx|numpy|scipy|torch|torch_geometric|torchdata)\..+"),
+    (r"py:(class|obj)", r"(abc|collections|concurrent|enum|os|pathlib|types|typing)\..+"),
+    (r"py:(class|obj)", r"(networkx|numpy|scipy|torch|torch_geometric|torchdata)\..+"),
     (r"py:(class|obj)", r"datapipes(\.\w+)+\.\w+"),
     (r"py:class", r"_?By\w+|Tensor"),  # aliases in dataclasses
-    (r"py:exc", r"OtherPartition|RankError|UnknownProducer"),  # their entries say which public error they are
 ]
 default_role = "code"  # docstrings are Markdown in this: `name`
 
@@ -66,11 +65,12 @@ html_show_sphinx = False
 NAPOLEON = Config(
     napoleon_use_param=False,  # one entry may describe several arguments
     napoleon_use_rtype=False,  # what stands before a colon need not be a type
-    napoleon_custom_sections=[("Attributes", "params_style")],
+    napoleon_custom_sections=[("Attributes", "params_style"), ("Raises", "params_style")],
 )
 ALIAS = re.compile(r"~?numpy\.ndarray\[tuple\[~?typing\.Any, \.\.\.\], ~?numpy\.dtype\[([~\w.]+)\]\]")
 MARKUP = re.compile(r"(`[^`]*`)|([*](?=\S)|(?<=\w)_(?!\w))")  # of reStructuredText, outside of what is in backticks
-NO_ERROR = re.compile(r":raises (?!\w+(, \w+)*:)(.*?):")  # an entry of "Raises" that begins with no names
+NAMES = re.compile(r"\*\*([A-Z]\w*(?:, [A-Z]\w*)*)\*\*")  # of errors: an entry of "Raises"
+SENTENCE = re.compile(r"\*\*([A-Z][^*]* [^*]*)\*\*(?: --)?")  # an entry of "Raises" that names none
 
 
 def without_tables(lines: list[str]) -> list[str]:
@@ -88,12 +88,14 @@ def without_tables(lines: list[str]) -> list[str]:
 def read_docstring(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     """Turn a docstring of Google's form into reStructuredText.
 
-    That of a property is prose: napoleon would take what stands before its first colon for a type.
+    That of a property is prose: napoleon would take what stands before its first colon for a type. Names of errors are
+    code, so that public ones become links.
     """
     what = "method" if what in ("attribute", "property") else what
     plain = MARKUP.sub(lambda found: found[1] or "\\" + found[2], "\n".join(lines)).split("\n")
     found = GoogleDocstring(without_tables(plain), NAPOLEON, app, what, name, obj, options).lines()
-    lines[:] = [NO_ERROR.sub(r":raises: \2:", line) for line in found]
+    found = [NAMES.sub(lambda names: re.sub(r"(\w+)", r"`\1`", names[1]), line) for line in found]
+    lines[:] = [SENTENCE.sub(r"\1", line) for line in found]
 
 
 def show_signature(

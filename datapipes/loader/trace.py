@@ -17,10 +17,11 @@ from datapipes.base.clock import CallRecord
 from datapipes.base.files import read_regular
 from datapipes.base.strict_json import parse_strict
 from datapipes.loader.facts import Facts, LaneFacts, StageFacts
-from datapipes.loader.stats import LoaderStats, Sample
+from datapipes.loader.stats import NO_STAGES, LoaderStats, Sample
 
 VERSION = 1
 KEY = "datapipes"
+TIMES = {"seconds", "concurrent_seconds"}
 MOST_BYTES = 2**28  # of a trace; one with all calls that a loader keeps takes 15 MB
 
 
@@ -113,6 +114,11 @@ def _record_of(trace: Mapping[str, Any], own: Mapping[str, Any]) -> Record:
         lanes.append(LaneFacts(title, max(int(lane["workers"]), 1), pool, waiting, tuple(stages)))
     facts = Facts(_text(given["title"]), int(given["processors"]), int(given["batch_size"]), tuple(lanes))
     rows = {_text(name): {_text(key): float(value) for key, value in row.items()} for name, row in own["stats"].items()}
+    for name, row in rows.items():
+        least = 1.0 if name not in NO_STAGES or name == "epochs" else 0.0  # of calls and epochs
+        is_whole = least == 0 or (row.keys() >= TIMES and min(row["calls"], row.get("begun", 1.0)) >= least)
+        if not is_whole or min(row.values(), default=0.0) < 0:
+            raise ValueError(f"found the counts {shown(row)} of {shown(name)}")
     names = {each["tid"]: _text(each["args"]["name"]) for each in trace["traceEvents"] if each["name"] == "thread_name"}
     calls = [
         CallRecord(

@@ -158,6 +158,12 @@ def other(trace, change):
         ),
         (lambda trace: other(trace, lambda t: t["datapipes"].pop("stats")), "not a whole trace: KeyError"),
         (lambda trace: other(trace, lambda t: t["datapipes"].update(stats=[])), "not a whole trace: AttributeError"),
+        (
+            lambda trace: other(trace, lambda t: t["datapipes"]["stats"]["consumer"].update(calls=0)),
+            "the counts .*consumer",
+        ),
+        (lambda trace: other(trace, lambda t: t["datapipes"]["stats"]["consumer"].update(calls=-1)), "the counts"),
+        (lambda trace: other(trace, lambda t: t["datapipes"]["stats"]["consumer"].pop("seconds")), "the counts"),
         (lambda trace: other(trace, lambda t: t["traceEvents"].pop()), "not a whole trace: KeyError"),
         (lambda trace: other(trace, lambda t: t["traceEvents"][0].update(ts="soon")), "not a whole trace: ValueError"),
         (lambda trace: other(trace, lambda t: t["traceEvents"][0].update(name=[])), "not a whole trace: TypeError"),

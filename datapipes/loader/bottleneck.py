@@ -17,7 +17,7 @@ Stats = Mapping[str, Mapping[str, float]]
 CONSUMER = "consumer"
 WAITS = 0.1  # share of the time: a consumer that waits less is not held up
 SLOW_START = 8  # a first minibatch that takes so many times as long as the others is the workers' start
-TINY_S = 1e-3  # a minibatch that takes less to make costs as much to hand over; benchmarks/report.py measures it
+TINY_S = 0.7e-3  # of a minibatch that takes less to make, most does not depend on its size: see slow_loaders.py
 AWAY = 0.3  # share of a call: the thread waited for the disk at least so long
 READ_BYTES = 4096  # by each call, before the disk counts
 IDLE = 0.4  # processors
@@ -129,12 +129,13 @@ def _on_tiny(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged:
     count, each, awaited = stats["epochs"]["calls"], 0.0, False
     for lane in facts.lanes:
         for stage in lane.stages:
-            each += stats.get(stage.label, {}).get("concurrent_seconds", 0.0) / count
+            row = stats.get(stage.label, {})
+            each += row.get("processor_seconds", row.get("concurrent_seconds", 0.0)) / count
             awaited |= stage.awaits
     if awaited or each >= TINY_S:
         return None
     size = f" of {facts.batch_size} seeds" if facts.batch_size else ""
-    text = f"a minibatch{size} takes {each * 1e3:.2f} ms to make, and handing it on costs about as much."
+    text = f"a minibatch{size} takes {each * 1e3:.2f} ms to make, and most of that does not depend on its size."
     larger = f"batch_size={facts.batch_size * 4} or more" if facts.batch_size else "larger minibatches"
     return "tiny", text, f"Give {larger}."
 
@@ -148,7 +149,7 @@ def _on_network(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged
     return (
         "network",
         text,
-        ("Raise the concurrency of the stage or prefetch_factor, bring servers nearer, or keep rows with cache_bytes."),
+        "Raise the concurrency of the stage or prefetch_factor, bring servers nearer, or keep rows with cache_bytes.",
     )
 
 
@@ -163,10 +164,8 @@ def _on_disk(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged:
     return (
         "disk",
         text,
-        (
-            "Load what is mapped into memory if it fits, store it in fewer bytes (stored_as='float16' or 'int8'), or "
-            "give the machine more memory for its page cache."
-        ),
+        "Load what is mapped into memory if it fits, store it in fewer bytes (stored_as='float16' or 'int8'), or give "
+        "the machine more memory for its page cache.",
     )
 
 
@@ -196,7 +195,7 @@ def _on_channel(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged
     return (
         "channel",
         text,
-        ("Use worker_method='thread' or num_workers=0, which copy nothing; or move the cut so that less passes it."),
+        "Use worker_method='thread' or num_workers=0, which copy nothing; or move the cut so that less passes it.",
     )
 
 

@@ -6,8 +6,8 @@ Run: python examples/node_classification.py [--data debian | FOLDER] [--seed N] 
 a package. FOLDER may hold Planetoid files or an .npz that `dp.datasets.open` reads. `--metric auc` is for two
 classes. Prints loss and metric of each epoch, the test metric of the epoch that validated best, and the time of each
 stage. `--stored-as int8` trains on features of float32 that are stored with fewer bits; words first become 128 numbers
-for each node. `--out` also writes learning_curve.png and pipeline.svg. Training minibatches are sampled in `--workers`
-processes; their number does not change the minibatches, and so not the accuracy.
+for each node. `--out` also writes learning_curve.png, pipeline.svg and report.html. Training minibatches are sampled in
+`--workers` processes; their number does not change the minibatches, and so not the accuracy.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def main() -> None:
             args.out.mkdir(parents=True, exist_ok=True)
             loader.to_svg(args.out / "pipeline.svg")
             draw_learning_curve(history, data.name, args.metric, test_score, args.out / "learning_curve.png")
-            print(f"pictures: {args.out / 'learning_curve.png'}, {args.out / 'pipeline.svg'}")
+            loader.report(args.out / "report.html")
+            print(f"written to {args.out}: learning_curve.png, pipeline.svg, report.html")
     print(f"test {args.metric} {test_score:.4f}")
 
 

@@ -1,0 +1,250 @@
+"""`datapipes bench GRAPH`: how fast this machine makes minibatches of a graph, and which options make it faster."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from itertools import cycle, product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from datapipes.base.checks import aligned, dtype_name, one_line
+from datapipes.base.errors import text_of
+from datapipes.base.html import filled
+from datapipes.base.sizes import check_memory
+from datapipes.cli import measuring
+from datapipes.cli.command import FILE, Commands, WrongUsage, add_command, completes
+from datapipes.cli.inputs import AnyGraph, add_input, open_input
+from datapipes.cli.measuring import BASE, IN_MEMORY, INT32, STORED, Made, Setting
+from datapipes.cli.partition import progress_of
+from datapipes.datasets import Dataset
+from datapipes.features import TensorFeature
+from datapipes.seeds import HeteroItemSet, ItemSet
+
+Rounds = Mapping[str, list[float]]  # minibatches a second of each loader, by its options
+
+PAYS = 1.05  # times the minibatches
+FEW_STEPS = 32  # minibatches of an epoch
+COLD_BYTES = 2**20  # of a minibatch from the disk, before they are told
+_MOST = 10**6  # that an option may be
+_FEWER = {
+    IN_MEMORY: "read the graph into memory, CSCGraph.open(path, mmap=False)",
+    INT32: "store neighbors as int32, graph.with_index_dtype(torch.int32)",
+    **{how: f"store float32 features rounded, TensorFeature(rows, {how})" for how in STORED},
+}
+_COLUMNS = ("one_thread", "limit", "share_of_limit", "all_threads", "all_threads_limit", "all_threads_share_of_limit")
+_SCALES = {"GB/s": 1e9, "M edges/s": 1e6, "ns": -1e9, "ns an edge": -1e9, "us": -1e6}  # below 0: the time of one
+# Of a figure: the rate and its limit as `kernels` names them, the unit, the text.
+_FIGURES = (
+    ("memcpy", "", "GB/s", "memcpy"),
+    ("lines", "", "ns", "a random line of 64 bytes"),
+    ("lines of the graph", "", "ns", "the same, in memory as large as the neighbors"),
+    ("sampling", "lines of the graph", "ns an edge", "sampling; limit: the random lines that it needs"),
+    ("sampling", "lines of the graph", "M edges/s", "the same"),
+    ("gather", "memcpy of rows", "GB/s", "gather of features; limit: memcpy of as many bytes"),
+    ("index_select", "memcpy of rows", "GB/s", "torch.index_select, into memory that is there"),
+    *(
+        (f"gather {dtype}", "memcpy of rows", "GB/s", f"gather, {how}; float32 comes out")
+        for how, dtype in STORED.items()
+    ),
+    ("channel", "memcpy of a message", "GB/s", "channel to another process; limit: memcpy"),
+    ("hops", "", "us", "a hop to another process and back"),
+)
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    text = (
+        "Measure minibatches of a graph on this machine, beside its limits, and advise. It takes about a minute, and "
+        "nothing is changed. Seeds are the training items of a data set, or all nodes of the largest type."
+    )
+    parser = add_command(commands, "bench", run, text)
+    add_input(parser, "graph", "a folder that graph.save wrote, or the files of a data set")
+    add = parser.add_argument
+    add("--batch-size", type=int, default=1024, metavar="N", help="seeds of a minibatch; default: 1024")
+    add("--fanouts", type=_fanouts, default=[15, 10], metavar="N,N", help="of each hop, -1 for all; default: 15,10")
+    add("--seconds", type=float, default=1.0, metavar="S", help="of a measurement; loaders take five; default: 1")
+    add("--workers", type=int, metavar="N", help="most workers that are tried; default: all processors")
+    add("--feature-dim", type=int, default=100, metavar="N", help="columns of features that are made if there are none")
+    completes(add("--html", metavar="FILE", help="write a page too, which needs no network"), FILE)
+
+
+def _fanouts(text: str) -> list[int]:
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{one_line(text)} is not N,N,...: a whole number for each hop") from None
+
+
+def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Measure, and return the figures with advice."""
+    processors, path = len(os.sched_getaffinity(0)), Path(arguments.graph)
+    workers = processors if arguments.workers is None else arguments.workers
+    html = None if arguments.html is None else Path(arguments.html)
+    lowest = {"--batch-size": 1, "--feature-dim": 1, "--workers": 0, "--seconds": 0.001}
+    given = (arguments.batch_size, arguments.feature_dim, workers, arguments.seconds)
+    for (option, low), value in zip(lowest.items(), given, strict=True):
+        if not low <= value <= _MOST:
+            raise WrongUsage(f"{option} must be from {low} to {_MOST}, got {value}. Give another number.")
+    if html is not None and (html.is_dir() or not os.access(html if html.exists() else html.parent, os.W_OK)):
+        raise WrongUsage(f"--html: {html} cannot be written: it must be a file, in a folder that is there. Name one.")
+    left: list[str] = []
+    found: dict[str, Any] = {}
+    data = open_input(path, arguments)
+    setting = _setting(data, arguments)
+    with warnings.catch_warnings(), progress_of("bench", quiet=not sys.stderr.isatty()) as progress:
+        warnings.simplefilter("ignore")  # each loader would say again that seeds are among the edges
+        made = Made.of(setting)  # before anything else reads what is mapped
+        if made.counts["edges"] == 0:
+            raise ValueError("bench: the seeds have no in-edges, so nothing is sampled. Give other fanouts or seeds.")
+        settings = measuring.variants(setting, None if isinstance(data, Dataset) else path, left)
+        rates = measuring.kernels(settings, made, arguments.seconds, progress, left)
+        sides = _loaders(settings, partial(measuring.deliver, seconds=arguments.seconds, found=found), workers)
+        rounds = measuring.alternate(sides, "loaders", progress, left)
+    graph, (fastest, advice) = setting.graph, _advice(rates, rounds, setting, made)
+    table, delivered = _table(rates, made), {name: median(each) for name, each in rounds.items()}
+    if (bound := found[fastest]) is not None:  # how many workers pay was measured
+        advice.append(f"With {fastest}: {bound.found if 'num_workers' in bound.advice else bound}")
+    features = [
+        f"{key[2]} {dtype_name(each.dtype)} {[each.count, *each.shape]}" for key, each in setting.features.items()
+    ]
+    nodes, counts, threads = sum(map(graph.num_nodes_of, graph.node_types)), made.counts, torch.get_num_threads()
+    about = [
+        f"{type(graph).__name__}, {nodes:,} nodes, {setting.num_edges():,} edges, neighbors "
+        f"{dtype_name(graph.index_dtype)}; {processors} processors, {threads} threads",
+        f"{min(setting.batch_size, len(setting.items)):,} of {len(setting.items):,} seeds a minibatch, fanouts "
+        f"{setting.fanouts}: {counts['edges']:,.0f} edges, {counts['input_nodes']:,.0f} nodes, "
+        f"{counts['feature_bytes'] / 1e6:.1f} MB of features ({', '.join(features)})",
+    ]
+    kernels = [["", "one thread", "limit", "of it", f"{threads} threads", "limit", "of it"]]
+    kernels += [[text, *map(_text, row, cycle((False, False, True)))] for _, text, *row in table]
+    loaders = [["", "minibatches/s", f"times {BASE}"]]
+    loaders += [[name, _text(each), _gain_text(rounds, name)] for name, each in delivered.items()]
+    if html is not None:
+        best = max(delivered.values())
+        shares = {name: round(100 * each / best) for name, each in delivered.items()}
+        page = {"subtitle": path, "about": about, "kernels": kernels, "loaders": loaders, "shares": shares}
+        page |= {"title": "Minibatches on this machine", "advice": advice, "left": left}
+        html.write_text(filled("bench.html", **page), encoding="utf-8")
+    lines = [str(path), *about, "", *aligned(kernels), "", *aligned(loaders), ""]
+    lines += [f"* {each}" for each in advice] + [f"left out: {each}" for each in left]
+    values = {"graph": str(path), "nodes": nodes, "edges": setting.num_edges(), "seeds": len(setting.items)}
+    values |= {"index_dtype": dtype_name(graph.index_dtype), "features": features, "processors": processors}
+    values |= {"threads": threads, "batch_size": setting.batch_size, "fanouts": setting.fanouts, "minibatch": counts}
+    values |= {"first_minibatches": made.cost, "minibatches_per_s": delivered, "advice": advice, "left_out": left}
+    values["figures"] = {key: dict(zip(_COLUMNS, row, strict=True)) for key, _, *row in table}
+    values["bottleneck"] = None if bound is None else {"of": fastest, **bound._asdict()}
+    return "\n".join(map(one_line, lines)), values
+
+
+def _setting(data: AnyGraph | Dataset, arguments: argparse.Namespace) -> Setting:
+    """Return what is measured; features are made where there are none."""
+    if isinstance(data, Dataset):
+        graph, items = data.training_graph, data.train_set
+        features: Any = {key: each for key, each in data.features.items() if key[0] == "node"}
+    else:
+        graph, largest = data, max(data.node_types, key=data.num_nodes_of)
+        seeds = ItemSet(graph.num_nodes_of(largest))
+        items = seeds if largest is None else HeteroItemSet({largest: seeds})
+        features = measuring.features_of(graph)
+    setting = Setting(graph, items, features, arguments.batch_size, arguments.fanouts)
+    try:
+        setting.sampled()
+    except ValueError as error:  # no seeds, or fanouts that are not allowed
+        raise WrongUsage(text_of(error)) from error
+    if features:
+        return setting
+    nodes, columns = {of: graph.num_nodes_of(of) for of in graph.node_types}, arguments.feature_dim
+    num_bytes = 4 * sum(nodes.values()) * columns
+    check_memory("bench", f"float32 features of {columns} columns", num_bytes, "Give a lower --feature-dim.")
+    made = {("node", of, "made"): TensorFeature(np.ones((n, columns), np.float32)) for of, n in nodes.items()}
+    return setting._replace(features=made)
+
+
+def _loaders(settings: Mapping[str, Setting], deliver: Any, most: int) -> dict[str, measuring.Side]:
+    """Return what measures each loader, by its options."""
+    sides: dict[str, measuring.Side] = {name: partial(deliver, each, name=name) for name, each in settings.items()}
+    for count in sorted({2**power for power in range(20) if 2**power < most} | ({most} - {0})):
+        for method in ("thread", "process"):
+            name = f"num_workers={count}, worker_method={method!r}"
+            sides[name] = partial(deliver, settings[BASE], name=name, num_workers=count, worker_method=method)
+    return sides
+
+
+def _gains(rounds: Rounds, name: str, before: str = BASE) -> list[float]:
+    """Return how many times as many minibatches a loader made as another one, from the least of all rounds."""
+    return sorted(each / other for each, other in zip(rounds[name], rounds[before], strict=True))
+
+
+def _gain_text(rounds: Rounds, name: str, before: str = BASE) -> str:
+    gains = _gains(rounds, name, before)
+    return "1" if name == before else f"{median(gains):.2f} ({gains[0]:.2f} to {gains[-1]:.2f})"
+
+
+def _pays(rounds: Rounds, name: str, before: str = BASE) -> bool:
+    """Return whether a loader makes more in the median, and not less in more than one of five rounds."""
+    gains = _gains(rounds, name, before)
+    return median(gains) >= PAYS and gains[len(gains) // 5] > 1
+
+
+def _advice(rates: Mapping[str, float], rounds: Rounds, setting: Setting, made: Made) -> tuple[str, list[str]]:
+    """Return the options of the loader to take, and what to do, a sentence each."""
+    more, workers = "times as many minibatches/s", [name for name in rounds if "worker_method" in name]
+    best = max(workers, key=lambda name: median(rounds[name]), default=BASE)
+    fastest, said = best, [f"Give {best}: {_gain_text(rounds, best)} {more} as {BASE}."]
+    if best == BASE or not _pays(rounds, best):
+        fastest, said = BASE, [f"Stay with {BASE}."]
+        if best != BASE:
+            said = [f"Stay with {BASE}: workers do not pay; {best} makes {_gain_text(rounds, best)} {more}."]
+    if (threads := torch.get_num_threads()) > 1:
+        gain = rates["sampling all"] / rates["sampling 1"]
+        advice = f"Leave torch.set_num_threads at {threads}" if gain >= PAYS else "Call torch.set_num_threads(1)"
+        said.append(f"{advice}: sampling on {threads} threads is {gain:.2f} times as fast as on one.")
+    saved = {INT32: f" It takes {_text(4 * setting.num_edges() / 1e6)} MB less."}
+    for name, (option, what) in product(rounds, _FEWER.items()):
+        if name.endswith(option):
+            before = name.removesuffix(f", {option}")
+            advice = what[0].upper() + what[1:] if _pays(rounds, name, before) else f"Speed is no reason to {what}"
+            said.append(f"{advice}: {_gain_text(rounds, name, before)} {more}.{saved.get(option, '')}")
+    if (steps := -(-len(setting.items) // setting.batch_size)) < FEW_STEPS:
+        said.append(f"The minibatches of an epoch are few, {steps}, so its begin counts in the figures of the loaders.")
+    count, cost = len(made.minibatches), made.cost
+    if cost["first_disk_bytes"] >= COLD_BYTES * count:
+        first, again = (cost[f"{when}_seconds"] / count * 1e3 for when in ("first", "again"))
+        stays = cost["again_disk_bytes"] < COLD_BYTES * count
+        said.append(
+            f"Not all was in memory: the first {count} minibatches read {cost['first_disk_bytes'] / 1e6:,.1f} MB from "
+            f"the disk and took {first:.1f} ms each, {again:.1f} ms when made again. "
+            f"{'Read the files once before training' if stays else 'Give the machine more memory'}."
+        )
+    return fastest, said
+
+
+def _table(rates: dict[str, float], made: Made) -> list[list[Any]]:
+    """Return rows: a key, a text, and for one thread and for all what was measured, its limit, and the share of it."""
+    rows: list[list[Any]] = []
+    # Of an edge one line of the neighbors and one of the table of ids; of a destination one of the offsets.
+    lines = 2 + made.counts["destinations"] / made.counts["edges"]
+    for name, limit, unit, text in _FIGURES:
+        scale, needs = _SCALES[unit], lines if name == "sampling" else 1
+        row: list[Any] = []
+        for which in ("1", "all"):
+            reached, most = rates.get(f"{name} {which}", 0.0), rates.get(f"{limit} {which}", 0.0) / needs
+            row += [None if not each else each / scale if scale > 0 else -scale / each for each in (reached, most)]
+            row.append(reached / most if most else None)
+        if any(row):
+            key = f"{name} {unit}".replace(" an ", " per ").replace("/", " per ").replace(" ", "_").lower()
+            rows.append([key, f"{text} ({unit})", *row])
+    return rows
+
+
+def _text(value: float | None, is_share: bool = False) -> str:
+    return "-" if value is None else f"{value:.0%}" if is_share else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,329 @@
+"""What `datapipes bench` measures: kernels beside limits of the machine, and the whole chain with other options.
+
+Sides of a comparison are measured in turn, in rounds, and the median counts: load of others hits all alike. A side that
+needs more memory than is left is no error: it is left out, and the list `left` says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import chain, cycle, islice, repeat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from datapipes import _core
+from datapipes.base.clock import Used
+from datapipes.base.sizes import check_memory
+from datapipes.channel import ShmChannel
+from datapipes.cli.inputs import AnyGraph
+from datapipes.features import FeatureFetcher, FeatureStore, TensorFeature
+from datapipes.graph.saved import open_graph
+from datapipes.loader import DataLoader
+from datapipes.minibatch import MiniBatch
+from datapipes.partition.source import Progress
+from datapipes.processes.child import ChildProcess, begin, begin_as_child, end_all
+from datapipes.processes.main_module import refuse_repetition
+from datapipes.processes.start import context_of, prepare_server
+from datapipes.sampling import NeighborSampler
+from datapipes.seeds import HeteroItemSet, ItemSampler, ItemSet
+
+ROUNDS = 5
+BUFFER_BYTES = 2**30  # far more than most caches hold
+READS = 2**19  # random lines of a call
+MINIBATCHES = 8  # that the gathers read for, again and again
+MESSAGES = 8  # that the channel has under way
+ANSWER_S = 60.0
+PAGE = 4096
+
+BASE = "num_workers=0"
+# The other options that are tried, of the graph and of its features.
+IN_MEMORY, INT32 = "mmap=False", "int32 neighbors"
+STORED = {"stored_as='float16'": "float16", "stored_as='int8'": "int8"}
+
+Side = Callable[[], float]  # measures once: how much is done in a second
+Work = Callable[[], float]  # does some of it, and returns how much
+
+
+class Setting(NamedTuple):
+    """What a chain is built of; the features are those of nodes."""
+
+    graph: AnyGraph
+    items: ItemSet | HeteroItemSet
+    features: Mapping[tuple[str, Any, str], TensorFeature]
+    batch_size: int
+    fanouts: list[int]
+
+    def sampled(self) -> NeighborSampler:
+        """Return the chain up to the sampler."""
+        return NeighborSampler(ItemSampler(self.items, self.batch_size, shuffle=True, seed=0), self.graph, self.fanouts)
+
+    def fetched(self) -> FeatureFetcher:
+        """Return the whole chain."""
+        store = FeatureStore(self.features)
+        names = {of: store.names("node", of) for of in store.types("node")}
+        return FeatureFetcher(self.sampled(), store, names.get(None, names))
+
+    def num_edges(self) -> int:
+        """Return the number of edges of all types."""
+        return sum(map(self.graph.num_edges_of, self.graph.edge_types))
+
+
+def features_of(graph: AnyGraph) -> dict[tuple[str, Any, str], TensorFeature]:
+    """Return the node attributes that are features: floats in columns."""
+    every = ((of, *each) for of in graph.node_types for each in graph.node_attributes_of(of).items())
+    return {("node", of, name): TensorFeature(x) for of, name, x in every if x.is_floating_point() and x.ndim > 1}
+
+
+def variants(setting: Setting, path: Path | None, left: list[str]) -> dict[str, Setting]:
+    """Return the setting, and others by the options that they differ in.
+
+    Args:
+        path: the folder of the graph, whose arrays are mapped; None if they are in memory. If they fit there, all other
+            options are tried with them.
+    """
+    graph, found = setting.graph, {BASE: setting}
+    makers: dict[str, Callable[[Setting], Setting]] = {} if path is None else {IN_MEMORY: partial(_read, path=path)}
+    if graph.index_dtype == torch.int64 and max(map(graph.num_nodes_of, graph.node_types)) < 2**31:
+        makers[INT32] = _with_int32
+    if any(each.dtype == torch.float32 for each in setting.features.values()):
+        makers |= {how: partial(_stored_as, dtype=dtype) for how, dtype in STORED.items()}
+    for option, make in makers.items():
+        before = BASE if f"{BASE}, {IN_MEMORY}" not in found else f"{BASE}, {IN_MEMORY}"
+        try:
+            found[f"{before}, {option}"] = make(found[before])
+        except (MemoryError, ValueError) as error:  # the values of a feature may be too large
+            left.append(f"{option}: {error}")
+    return found
+
+
+def _read(setting: Setting, path: Path) -> Setting:
+    graph = open_graph(path, mmap=False)
+    return setting._replace(graph=graph, features=features_of(graph) or setting.features)
+
+
+def _with_int32(setting: Setting) -> Setting:
+    check_memory("bench", "a copy of the neighbors", 4 * setting.num_edges(), "Use a machine with more.")
+    return setting._replace(graph=setting.graph.with_index_dtype(torch.int32))
+
+
+def _stored_as(setting: Setting, dtype: str) -> Setting:
+    floats = {key: each for key, each in setting.features.items() if each.dtype == torch.float32}
+    stored = {key: TensorFeature(each.tensor, stored_as=dtype) for key, each in floats.items()}
+    return setting._replace(features={**setting.features, **stored})
+
+
+class Made(NamedTuple):
+    """The first minibatches of a setting.
+
+    Attributes:
+        counts: the mean of what a minibatch has.
+        cost: what it took to make all on one thread, the first time and again. What came from a disk was not in memory.
+    """
+
+    minibatches: list[MiniBatch]
+    counts: dict[str, float]
+    cost: dict[str, float]
+
+    @classmethod
+    def of(cls, setting: Setting) -> Made:
+        """Make them, sampled and with features; what was sampled is kept."""
+        cost = {}
+        for when in ("first", "again"):
+            with threads(1), setting.fetched() as fetcher:
+                before, began = Used.by_this_thread(), time.perf_counter()
+                kept = [each.replace(node_features=None) for each in islice(fetcher, MINIBATCHES)]
+                cost[f"{when}_seconds"] = time.perf_counter() - began
+                cost[f"{when}_disk_bytes"] = Used.by_this_thread().since(before).disk_bytes
+        blocks = [block for each in kept for block in _blocks(each)]
+        totals = {
+            "edges": sum(block.num_edges for block in blocks),
+            "destinations": sum(block.num_dst for block in blocks),
+            "input_nodes": sum(len(ids) for each in kept for ids in _by_type(each.input_nodes).values()),
+            "feature_bytes": sum(map(fetcher.bytes_for, kept)),
+            "message_bytes": sum(tensor.nbytes for each in kept for tensor in each.to_message().values()),
+        }
+        return cls(kept, {name: total / len(kept) for name, total in totals.items()}, cost)
+
+
+def _by_type(found: Any) -> dict[Any, Any]:
+    return found if isinstance(found, dict) else {None: found}
+
+
+def _blocks(minibatch: MiniBatch) -> list[Any]:
+    return [block for hop in minibatch.blocks or () for block in _by_type(hop).values()]
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let torch and the kernels use so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def rate(work: Work, seconds: float) -> float:
+    """Return how much `work` does in a second; its first call does not count."""
+    work()
+    done, began = 0.0, time.perf_counter()
+    while True:
+        done += work()
+        if (spent := time.perf_counter() - began) >= seconds:
+            return done / spent
+
+
+def alternate(sides: Mapping[str, Side], what: str, progress: Progress, left: list[str]) -> dict[str, list[float]]:
+    """Return what each side is in each round. The first cannot be left out: others are compared with it."""
+    taken: dict[str, list[float]] = {name: [] for name in sides}
+    for number, name in enumerate([*sides] * ROUNDS):
+        progress(f"measuring {what}", number, ROUNDS * len(sides))
+        try:
+            if name in taken:
+                taken[name].append(sides[name]())
+        except MemoryError as error:
+            if number % len(sides) == 0:
+                raise
+            left.append(f"{name}: {error}")
+            del taken[name]
+    return taken
+
+
+# --- kernels
+
+
+def kernels(
+    settings: Mapping[str, Setting], made: Made, seconds: float, progress: Progress, left: list[str]
+) -> dict[str, float]:
+    """Return the rates of the kernels and of their limits: bytes, lines, edges or hops in a second.
+
+    Names end in " 1" or " all", for one thread and for as many as torch has, if these are more.
+    """
+    plain = settings[BASE]
+    size = max(min(BUFFER_BYTES, _core.memory_left()[0] // 4), 2**20) // 128 * 128
+    memory = torch.from_numpy(np.ones(size, dtype=np.uint8))
+
+    def copy(count: float) -> Work:
+        count = min(max(int(count), 1), size // 2)
+        source, target = memory[:count], memory[size // 2 : size // 2 + count]
+        return lambda: target.copy_(source).nbytes
+
+    def lines(count: int) -> Work:
+        drawn = np.random.default_rng(0).integers(0, max(min(count, size) // 64, 1), READS, dtype=np.uint32)
+        return lambda: READS + 0 * _core.read_lines(memory.numpy(), drawn, num_threads=torch.get_num_threads())
+
+    def side(work: Work, count: int = 1) -> float:
+        with threads(count):
+            return rate(work, seconds / ROUNDS)
+
+    rows = [(each, plain.fetched().bytes_for(each)) for each in made.minibatches]
+    of_graph = lines(plain.num_edges() * plain.graph.index_dtype.itemsize)
+    works = {"memcpy": copy(size), "lines": lines(size), "lines of the graph": of_graph, "sampling": _sampling(plain)}
+    works |= {"memcpy of rows": copy(made.counts["feature_bytes"]), "index_select": _index_select(plain, rows)}
+    works |= {"gather": _gather(plain, rows)}
+    for how, dtype in STORED.items():
+        works |= {f"gather {dtype}": _gather(each, rows) for name, each in settings.items() if name.endswith(how)}
+    sides: dict[str, Side] = {f"{name} 1": partial(side, work) for name, work in works.items()}
+    if (count := torch.get_num_threads()) > 1:
+        sides |= {f"{name} all": partial(side, work, count) for name, work in works.items()}
+    message = made.minibatches[0].to_message()
+    message_bytes = sum(each.nbytes for each in message.values())
+    with ShmChannel(2 * MESSAGES, 2**20 + 4 * message_bytes) as channel, _receiver(channel) as exchange:
+        sides["memcpy of a message 1"] = partial(side, copy(message_bytes))
+        sides["channel 1"] = partial(side, lambda: exchange(message, MESSAGES) * message_bytes)
+        sides["hops 1"] = partial(side, lambda: exchange(message, 0) + 1)
+        taken = alternate(sides, "kernels", progress, left)
+    return {name: statistics.median(rates) for name, rates in taken.items()}
+
+
+def _sampling(setting: Setting) -> Work:
+    minibatches = chain.from_iterable(repeat(setting.sampled()))  # each turn is the next epoch
+    return lambda: sum(block.num_edges for block in _blocks(next(minibatches)))
+
+
+def _gather(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
+    """Return what gathers for one minibatch after the other, and returns the bytes as they are without stored_as."""
+    fetcher, again = setting.fetched(), cycle(rows)
+
+    def gather() -> float:
+        minibatch, num_bytes = next(again)
+        fetcher.transform(minibatch)
+        return num_bytes
+
+    return gather
+
+
+def _index_select(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
+    """Return what does the same by torch, into memory that is there."""
+    nodes = [_by_type(each.input_nodes) for each, _ in rows]
+    tables: list[Any] = [(of, each.tensor) for (_, of, _), each in setting.features.items()]
+    outs = [table.new_zeros(max(len(ids[of]) for ids in nodes), *table.shape[1:]) for of, table in tables]
+    again = cycle(zip(nodes, rows, strict=True))
+
+    def select() -> float:
+        ids, (_, num_bytes) = next(again)
+        for (of, table), out in zip(tables, outs, strict=True):
+            torch.index_select(table, 0, ids[of], out=out[: len(ids[of])])
+        return num_bytes
+
+    return select
+
+
+@contextlib.contextmanager
+def _receiver(channel: ShmChannel) -> Iterator[Callable[[dict[str, torch.Tensor], int], int]]:
+    """Start a process that receives; give what sends it a message so often and waits until it has read them all."""
+    context = context_of(None)
+    refuse_repetition(is_building=False, where="bench", what="the command", remedy="run it from a shell.")
+    prepare_server(context)
+    child = begin(context, "datapipes-bench", _receive, lambda there: (there, channel), ChildProcess)
+
+    def exchange(message: dict[str, torch.Tensor], count: int) -> int:
+        child.pipe.send(count)
+        for _ in range(count):
+            channel.send(message, ANSWER_S)
+        if not child.pipe.poll(ANSWER_S):
+            raise TimeoutError(f"bench: the receiving process has not answered within {ANSWER_S:.0f} s. Run it again.")
+        with contextlib.suppress(EOFError):
+            return int(child.pipe.recv())
+        raise RuntimeError("bench: the receiving process has ended; what it wrote above says why. Run it again.")
+
+    try:
+        exchange({}, 0)  # from here on the channel tells of its death
+        yield exchange
+    finally:
+        child.pipe.close()
+        end_all([child])
+
+
+def _receive(start: Any) -> None:
+    """Run in that process: receive as many messages as are told, read each page of them, and answer."""
+    pipe, channel = start
+    begin_as_child()
+    with contextlib.suppress(EOFError):
+        while True:
+            for _ in range(count := pipe.recv()):
+                for each in channel.recv(ANSWER_S).values():
+                    each.reshape(-1).view(torch.uint8)[::PAGE].sum()
+            pipe.send(count)
+
+
+# --- the chain
+
+
+def deliver(setting: Setting, seconds: float, found: dict[str, Any], name: str, **options: Any) -> float:
+    """Return the minibatches in a second of a new loader, without the start; `found[name]` is what bounded it."""
+    with DataLoader(setting.fetched(), **options) as loader:
+        minibatches = chain.from_iterable(repeat(loader))
+        for _ in range(2 + 2 * loader.options.num_workers):
+            next(minibatches)
+        delivered = rate(lambda: 1.0 if next(minibatches) else 0.0, seconds)
+        found[name] = loader.stats().found
+        return delivered

@@ -63,7 +63,7 @@ _FIGURES = (
 def add_to(commands: Commands) -> None:
     """Add the command."""
     text = (
-        "Measure minibatches of a graph on this machine, beside its limits, and advise. It takes about a minute, and "
+        "Measure minibatches of a graph on this machine, beside its limits, and advise. It takes some minutes, and "
         "nothing is changed. Seeds are the training items of a data set, or all nodes of the largest type."
     )
     parser = add_command(commands, "bench", run, text)
@@ -111,10 +111,14 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         rounds = measuring.alternate(sides, "loaders", progress, left)
     graph, (fastest, advice) = setting.graph, _advice(rates, rounds, setting, made)
     table, delivered = _table(rates, made), {name: median(each) for name, each in rounds.items()}
-    if (bound := found[fastest]) is not None:  # how many workers pay was measured
-        advice.append(f"With {fastest}: {bound.found if 'num_workers' in bound.advice else bound}")
+    bound = found[fastest]
+    if bound is not None and bound.waits > 0.5:  # nobody works on the minibatches, so else the epochs are too short
+        advice.append(
+            f"With {fastest}: {bound.found if 'num_workers' in bound.advice else bound}"
+        )  # see above for these
     features = [
-        f"{key[2]} {dtype_name(each.dtype)} {[each.count, *each.shape]}" for key, each in setting.features.items()
+        f"{of or 'node'}: {name} {dtype_name(each.dtype)} {[each.count, *each.shape]}"
+        for (_, of, name), each in setting.features.items()
     ]
     nodes, counts, threads = sum(map(graph.num_nodes_of, graph.node_types)), made.counts, torch.get_num_threads()
     about = [
@@ -122,7 +126,8 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         f"{dtype_name(graph.index_dtype)}; {processors} processors, {threads} threads",
         f"{min(setting.batch_size, len(setting.items)):,} of {len(setting.items):,} seeds a minibatch, fanouts "
         f"{setting.fanouts}: {counts['edges']:,.0f} edges, {counts['input_nodes']:,.0f} nodes, "
-        f"{counts['feature_bytes'] / 1e6:.1f} MB of features ({', '.join(features)})",
+        f"{counts['feature_bytes'] / 1e6:.1f} MB of features",
+        f"features of {', '.join(features[:4])}{f' ... of {len(features)} in all' if len(features) > 4 else ''}",
     ]
     kernels = [["", "one thread", "limit", "of it", f"{threads} threads", "limit", "of it"]]
     kernels += [[text, *map(_text, row, cycle((False, False, True)))] for _, text, *row in table]
@@ -132,7 +137,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         best = max(delivered.values())
         shares = {name: round(100 * each / best) for name, each in delivered.items()}
         page = {"subtitle": path, "about": about, "kernels": kernels, "loaders": loaders, "shares": shares}
-        page |= {"title": "Minibatches on this machine", "advice": advice, "left": left}
+        page |= {"title": "Minibatches on this machine", "advice": advice, "left": left, "is_well": True}
         html.write_text(filled("bench.html", **page), encoding="utf-8")
     lines = [str(path), *about, "", *aligned(kernels), "", *aligned(loaders), ""]
     lines += [f"* {each}" for each in advice] + [f"left out: {each}" for each in left]
@@ -198,16 +203,18 @@ def _pays(rounds: Rounds, name: str, before: str = BASE) -> bool:
 def _advice(rates: Mapping[str, float], rounds: Rounds, setting: Setting, made: Made) -> tuple[str, list[str]]:
     """Return the options of the loader to take, and what to do, a sentence each."""
     more, workers = "times as many minibatches/s", [name for name in rounds if "worker_method" in name]
-    best = max(workers, key=lambda name: median(rounds[name]), default=BASE)
-    fastest, said = best, [f"Give {best}: {_gain_text(rounds, best)} {more} as {BASE}."]
-    if best == BASE or not _pays(rounds, best):
-        fastest, said = BASE, [f"Stay with {BASE}."]
-        if best != BASE:
-            said = [f"Stay with {BASE}: workers do not pay; {best} makes {_gain_text(rounds, best)} {more}."]
+    paying = [name for name in workers if _pays(rounds, name)]
+    best = max(paying or workers, key=lambda name: median(_gains(rounds, name)), default=BASE)
+    if paying:
+        said = [f"Give {best}: {_gain_text(rounds, best)} {more} as {BASE}."]
+    else:
+        makes = f": workers do not pay; {best} makes {_gain_text(rounds, best)} {more}"
+        said = [f"Stay with {BASE}{makes if workers else ''}."]
     if (threads := torch.get_num_threads()) > 1:
         gain = rates["sampling all"] / rates["sampling 1"]
-        advice = f"Leave torch.set_num_threads at {threads}" if gain >= PAYS else "Call torch.set_num_threads(1)"
-        said.append(f"{advice}: sampling on {threads} threads is {gain:.2f} times as fast as on one.")
+        does = f"sampling on {threads} threads is {gain:.2f} times as fast as on one"
+        pays, spare = f"Leave torch.set_num_threads at {threads}", "More threads than one do not make kernels faster"
+        said.append(f"{pays if gain >= PAYS else spare}: {does}.")
     saved = {INT32: f" It takes {_text(4 * setting.num_edges() / 1e6)} MB less."}
     for name, (option, what) in product(rounds, _FEWER.items()):
         if name.endswith(option):
@@ -215,7 +222,7 @@ def _advice(rates: Mapping[str, float], rounds: Rounds, setting: Setting, made: 
             advice = what[0].upper() + what[1:] if _pays(rounds, name, before) else f"Speed is no reason to {what}"
             said.append(f"{advice}: {_gain_text(rounds, name, before)} {more}.{saved.get(option, '')}")
     if (steps := -(-len(setting.items) // setting.batch_size)) < FEW_STEPS:
-        said.append(f"The minibatches of an epoch are few, {steps}, so its begin counts in the figures of the loaders.")
+        said.append(f"Minibatches in an epoch: {steps}, so few that its begin counts in sampling and in all loaders.")
     count, cost = len(made.minibatches), made.cost
     if cost["first_disk_bytes"] >= COLD_BYTES * count:
         first, again = (cost[f"{when}_seconds"] / count * 1e3 for when in ("first", "again"))
@@ -225,7 +232,7 @@ def _advice(rates: Mapping[str, float], rounds: Rounds, setting: Setting, made: 
             f"the disk and took {first:.1f} ms each, {again:.1f} ms when made again. "
             f"{'Read the files once before training' if stays else 'Give the machine more memory'}."
         )
-    return fastest, said
+    return best if paying else BASE, said
 
 
 def _table(rates: dict[str, float], made: Made) -> list[list[Any]]:
@@ -237,7 +244,8 @@ def _table(rates: dict[str, float], made: Made) -> list[list[Any]]:
         scale, needs = _SCALES[unit], lines if name == "sampling" else 1
         row: list[Any] = []
         for which in ("1", "all"):
-            reached, most = rates.get(f"{name} {which}", 0.0), rates.get(f"{limit} {which}", 0.0) / needs
+            reached = rates.get(f"{name} {which}", 0.0)
+            most = max(rates.get(f"{limit} {each}", 0.0) for each in {"1", which}) / needs if reached else 0.0
             row += [None if not each else each / scale if scale > 0 else -scale / each for each in (reached, most)]
             row.append(reached / most if most else None)
         if any(row):

@@ -35,7 +35,7 @@ def test_the_figures_of_a_saved_graph_as_json_and_as_a_page(capsys, tmp_path):
     assert (found.code, found.err) == (0, "")
     values = found.json
     assert (values["graph"], values["nodes"], values["edges"], values["seeds"]) == (str(folder), 5, 8, 5)
-    assert values["features"] == ["made float32 [5, 100]"]
+    assert values["features"] == ["node: made float32 [5, 100]"]
     assert values["minibatch"]["edges"] > 0
     assert {"first_disk_bytes", "again_seconds"} <= {*values["first_minibatches"]}
     kinds = ["memcpy_gb_per_s", "lines_ns", "lines_of_the_graph_ns", "sampling_ns_per_edge", "sampling_m_edges_per_s"]
@@ -69,7 +69,7 @@ def test_a_data_set_with_types_as_text_and_what_does_not_fit(capsys, monkeypatch
     assert "gather of features; limit: memcpy of as many bytes (GB/s)" in found.out
     assert "int32 neighbors  " not in found.out
     assert lines[-1] == "left out: int32 neighbors: bench: a copy of the neighbors: none is left."
-    assert any(line.startswith("* The minibatches of an epoch are few, 1, ") for line in lines)
+    assert any(line.startswith("* Minibatches in an epoch: 1, so few that ") for line in lines)
 
 
 @pytest.mark.full
@@ -175,7 +175,9 @@ def test_advice_compares_a_stored_form_with_the_graph_in_memory():
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize(("gain", "said"), ranked([(1.5, "Leave torch.set_num_threads at 2"), (1.0, "Call torch.")], 1))
+@pytest.mark.parametrize(
+    ("gain", "said"), ranked([(1.5, "Leave torch.set_num_threads at 2"), (1.0, "More threads")], 1)
+)
 def test_advice_on_threads(gain, said):
     with measuring.threads(2):
         advice = advice_of({"num_workers=0": [1.0]}, rates={"sampling all": gain})[1]

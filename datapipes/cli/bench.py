@@ -104,7 +104,9 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         warnings.simplefilter("ignore")  # each loader would say again that seeds are among the edges
         made = Made.of(setting)  # before anything else reads what is mapped
         if made.counts["edges"] == 0:
-            raise ValueError("bench: the seeds have no in-edges, so nothing is sampled. Give other fanouts or seeds.")
+            raise ValueError(
+                "the seeds have no in-edges, so nothing is sampled. Give other fanouts, or a graph with edges."
+            )
         settings = measuring.variants(setting, None if isinstance(data, Dataset) else path, left)
         rates = measuring.kernels(settings, made, arguments.seconds, progress, left)
         sides = _loaders(settings, partial(measuring.deliver, seconds=arguments.seconds, found=found), workers)
@@ -169,7 +171,9 @@ def _setting(data: AnyGraph | Dataset, arguments: argparse.Namespace) -> Setting
         return setting
     nodes, columns = {of: graph.num_nodes_of(of) for of in graph.node_types}, arguments.feature_dim
     num_bytes = 4 * sum(nodes.values()) * columns
-    check_memory("bench", f"float32 features of {columns} columns", num_bytes, "Give a lower --feature-dim.")
+    check_memory(
+        "--feature-dim", f"a table of features, float32 with {columns} columns,", num_bytes, "Give fewer columns."
+    )
     made = {("node", of, "made"): TensorFeature(np.ones((n, columns), np.float32)) for of, n in nodes.items()}
     return setting._replace(features=made)
 

@@ -290,10 +290,10 @@ def _receiver(channel: ShmChannel) -> Iterator[Callable[[dict[str, torch.Tensor]
         for _ in range(count):
             channel.send(message, ANSWER_S)
         if not child.pipe.poll(ANSWER_S):
-            raise TimeoutError(f"bench: the receiving process has not answered within {ANSWER_S:.0f} s. Run it again.")
+            raise TimeoutError(f"the receiving process has not answered within {ANSWER_S:.0f} s. Run it again.")
         with contextlib.suppress(EOFError):
             return int(child.pipe.recv())
-        raise RuntimeError("bench: the receiving process has ended; what it wrote above says why. Run it again.")
+        raise RuntimeError("the receiving process has ended; what it wrote above says why. Run it again.")
 
     try:
         exchange({}, 0)  # from here on the channel tells of its death

@@ -115,8 +115,8 @@ def test_what_is_no_graph_with_seeds(capsys, tmp_path):
     assert "item" in found.err
     dp.CSCGraph(torch.zeros(4, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)).save(tmp_path / "alone")
     found = run(capsys, "bench", tmp_path / "alone", *FAST)
-    said = "datapipes bench: bench: the seeds have no in-edges, so nothing is sampled. Give other fanouts or seeds.\n"
-    assert found == (1, "", said)
+    said = "the seeds have no in-edges, so nothing is sampled. Give other fanouts, or a graph with edges."
+    assert found == (1, "", f"datapipes bench: {said}\n")
 
 
 def test_features_that_do_not_fit_are_refused_before_they_are_made(capsys, monkeypatch, tmp_path):
@@ -127,8 +127,8 @@ def test_features_that_do_not_fit_are_refused_before_they_are_made(capsys, monke
     assert found.code == 1
     assert found.json["error"]["type"] == "MemoryError"
     assert found.err == (
-        "datapipes bench: bench: float32 features of 100 columns needs 2000 bytes; 1999 are left by the test. Give a "
-        "lower --feature-dim.\n"
+        "datapipes bench: --feature-dim: a table of features, float32 with 100 columns, needs 2000 bytes; 1999 are "
+        "left by the test. Give fewer columns.\n"
     )
 
 

@@ -29,6 +29,7 @@ from datapipes.datasets import Dataset
 from datapipes.features import TensorFeature
 from datapipes.seeds import HeteroItemSet, ItemSet
 
+Table = list[list[Any]]
 Rounds = Mapping[str, list[float]]  # minibatches a second of each loader, by its options
 
 PAYS = 1.05  # times the minibatches
@@ -41,14 +42,14 @@ _FEWER = {
     **{how: f"store float32 features rounded, TensorFeature(rows, {how})" for how in STORED},
 }
 _COLUMNS = ("one_thread", "limit", "share_of_limit", "all_threads", "all_threads_limit", "all_threads_share_of_limit")
-_SCALES = {"GB/s": 1e9, "M edges/s": 1e6, "ns": -1e9, "ns an edge": -1e9, "us": -1e6}  # below 0: the time of one
+_SCALES = {"GB/s": 1e9, "million edges/s": 1e6, "ns": -1e9, "ns an edge": -1e9, "us": -1e6}  # below 0: the time of one
 # Of a figure: the rate and its limit as `kernels` names them, the unit, the text.
 _FIGURES = (
     ("memcpy", "", "GB/s", "memcpy"),
     ("lines", "", "ns", "a random line of 64 bytes"),
     ("lines of the graph", "", "ns", "the same, in memory as large as the neighbors"),
     ("sampling", "lines of the graph", "ns an edge", "sampling; limit: the random lines that it needs"),
-    ("sampling", "lines of the graph", "M edges/s", "the same"),
+    ("sampling", "lines of the graph", "million edges/s", "the same"),
     ("gather", "memcpy of rows", "GB/s", "gather of features; limit: memcpy of as many bytes"),
     ("index_select", "memcpy of rows", "GB/s", "torch.index_select, into memory that is there"),
     *(
@@ -104,52 +105,62 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         warnings.simplefilter("ignore")  # each loader would say again that seeds are among the edges
         made = Made.of(setting)  # before anything else reads what is mapped
         if made.counts["edges"] == 0:
-            raise ValueError(
-                "the seeds have no in-edges, so nothing is sampled. Give other fanouts, or a graph with edges."
-            )
+            raise ValueError("the seeds have no in-edges, so nothing is sampled. Give other fanouts, or other seeds.")
         settings = measuring.variants(setting, None if isinstance(data, Dataset) else path, left)
         rates = measuring.kernels(settings, made, arguments.seconds, progress, left)
         sides = _loaders(settings, partial(measuring.deliver, seconds=arguments.seconds, found=found), workers)
         rounds = measuring.alternate(sides, "loaders", progress, left)
-    graph, (fastest, advice) = setting.graph, _advice(rates, rounds, setting, made)
-    table, delivered = _table(rates, made), {name: median(each) for name, each in rounds.items()}
+    fastest, advice = _advice(rates, rounds, setting, made)
     bound = found[fastest]
-    if bound is not None and bound.waits > 0.5:  # nobody works on the minibatches, so else the epochs are too short
-        advice.append(
-            f"With {fastest}: {bound.found if 'num_workers' in bound.advice else bound}"
-        )  # see above for these
+    if bound is not None and bound.waits > 0.5:  # less only where epochs are too short to tell: the consumer is idle
+        measured = "num_workers" in bound.advice  # above is what they gain
+        advice.append(f"With {fastest}: {bound.found if measured else bound}")
+    graph, table = setting.graph, _table(rates, made)
     features = [
         f"{of or 'node'}: {name} {dtype_name(each.dtype)} {[each.count, *each.shape]}"
         for (_, of, name), each in setting.features.items()
     ]
-    nodes, counts, threads = sum(map(graph.num_nodes_of, graph.node_types)), made.counts, torch.get_num_threads()
+    values: dict[str, Any] = {"graph": str(path), "index_dtype": dtype_name(graph.index_dtype), "features": features}
+    values |= {"nodes": sum(map(graph.num_nodes_of, graph.node_types)), "edges": setting.num_edges()}
+    values |= {"seeds": len(setting.items), "batch_size": setting.batch_size, "fanouts": setting.fanouts}
+    values |= {"processors": processors, "threads": torch.get_num_threads(), "minibatch": made.counts}
+    values |= {"first_minibatches": made.cost, "advice": advice, "left_out": left}
+    values["minibatches_per_s"] = {name: median(each) for name, each in rounds.items()}
+    values["figures"] = {key: dict(zip(_COLUMNS, row, strict=True)) for key, _, *row in table}
+    values["bottleneck"] = None if bound is None else {"of": fastest, **bound._asdict()}
+    about, kernels, loaders = _shown(values, table, rounds)
+    if html is not None:
+        page = {
+            "subtitle": path,
+            "about": about,
+            "kernels": kernels,
+            "loaders": loaders,
+            "advice": advice,
+            "left": left,
+        }
+        page |= {"title": "Minibatches on this machine", "is_well": True, "rates": values["minibatches_per_s"]}
+        html.write_text(filled("bench.html", **page), encoding="utf-8")
+    lines = [str(path), *about, "", *aligned(kernels), "", *aligned(loaders, len(loaders)), ""]
+    lines += [f"* {each}" for each in advice] + [f"left out: {each}" for each in left]
+    return "\n".join(map(one_line, lines)), values
+
+
+def _shown(values: Mapping[str, Any], table: Table, rounds: Rounds) -> tuple[list[str], Table, Table]:
+    """Return what was measured as lines, and the tables of the kernels and of the loaders as texts."""
+    counts, features, threads = values["minibatch"], values["features"], f"{values['threads']} threads"
     about = [
-        f"{type(graph).__name__}, {nodes:,} nodes, {setting.num_edges():,} edges, neighbors "
-        f"{dtype_name(graph.index_dtype)}; {processors} processors, {threads} threads",
-        f"{min(setting.batch_size, len(setting.items)):,} of {len(setting.items):,} seeds a minibatch, fanouts "
-        f"{setting.fanouts}: {counts['edges']:,.0f} edges, {counts['input_nodes']:,.0f} nodes, "
+        f"{values['nodes']:,} nodes, {values['edges']:,} edges, neighbors {values['index_dtype']}; "
+        f"{values['processors']} processors, {threads}",
+        f"{min(values['batch_size'], values['seeds']):,} of {values['seeds']:,} seeds a minibatch, fanouts "
+        f"{values['fanouts']}: {counts['edges']:,.0f} edges, {counts['input_nodes']:,.0f} nodes, "
         f"{counts['feature_bytes'] / 1e6:.1f} MB of features",
         f"features of {', '.join(features[:4])}{f' ... of {len(features)} in all' if len(features) > 4 else ''}",
     ]
-    kernels = [["", "one thread", "limit", "of it", f"{threads} threads", "limit", "of it"]]
+    kernels = [["", "one thread", "limit", "of it", threads, "limit", "of it"]]
     kernels += [[text, *map(_text, row, cycle((False, False, True)))] for _, text, *row in table]
     loaders = [["", "minibatches/s", f"times {BASE}"]]
-    loaders += [[name, _text(each), _gain_text(rounds, name)] for name, each in delivered.items()]
-    if html is not None:
-        best = max(delivered.values())
-        shares = {name: round(100 * each / best) for name, each in delivered.items()}
-        page = {"subtitle": path, "about": about, "kernels": kernels, "loaders": loaders, "shares": shares}
-        page |= {"title": "Minibatches on this machine", "advice": advice, "left": left, "is_well": True}
-        html.write_text(filled("bench.html", **page), encoding="utf-8")
-    lines = [str(path), *about, "", *aligned(kernels), "", *aligned(loaders), ""]
-    lines += [f"* {each}" for each in advice] + [f"left out: {each}" for each in left]
-    values = {"graph": str(path), "nodes": nodes, "edges": setting.num_edges(), "seeds": len(setting.items)}
-    values |= {"index_dtype": dtype_name(graph.index_dtype), "features": features, "processors": processors}
-    values |= {"threads": threads, "batch_size": setting.batch_size, "fanouts": setting.fanouts, "minibatch": counts}
-    values |= {"first_minibatches": made.cost, "minibatches_per_s": delivered, "advice": advice, "left_out": left}
-    values["figures"] = {key: dict(zip(_COLUMNS, row, strict=True)) for key, _, *row in table}
-    values["bottleneck"] = None if bound is None else {"of": fastest, **bound._asdict()}
-    return "\n".join(map(one_line, lines)), values
+    loaders += [[name, _text(each), _gain_text(rounds, name)] for name, each in values["minibatches_per_s"].items()]
+    return about, kernels, loaders
 
 
 def _setting(data: AnyGraph | Dataset, arguments: argparse.Namespace) -> Setting:
@@ -190,7 +201,7 @@ def _loaders(settings: Mapping[str, Setting], deliver: Any, most: int) -> dict[s
 
 def _gains(rounds: Rounds, name: str, before: str = BASE) -> list[float]:
     """Return how many times as many minibatches a loader made as another one, from the least of all rounds."""
-    return sorted(each / other for each, other in zip(rounds[name], rounds[before], strict=True))
+    return sorted(each / other for each, other in zip(rounds[name], rounds.get(before) or rounds[BASE], strict=True))
 
 
 def _gain_text(rounds: Rounds, name: str, before: str = BASE) -> str:
@@ -239,9 +250,9 @@ def _advice(rates: Mapping[str, float], rounds: Rounds, setting: Setting, made: 
     return best if paying else BASE, said
 
 
-def _table(rates: dict[str, float], made: Made) -> list[list[Any]]:
+def _table(rates: Mapping[str, float], made: Made) -> Table:
     """Return rows: a key, a text, and for one thread and for all what was measured, its limit, and the share of it."""
-    rows: list[list[Any]] = []
+    rows: Table = []
     # Of an edge one line of the neighbors and one of the table of ids; of a destination one of the offsets.
     lines = 2 + made.counts["destinations"] / made.counts["edges"]
     for name, limit, unit, text in _FIGURES:

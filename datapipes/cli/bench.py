@@ -21,10 +21,9 @@ from datapipes.base.errors import text_of
 from datapipes.base.html import filled
 from datapipes.base.sizes import check_memory
 from datapipes.cli import measuring
-from datapipes.cli.command import FILE, Commands, WrongUsage, add_command, completes
+from datapipes.cli.command import FILE, Commands, DoneInPart, WrongUsage, add_command, completes, progress_of
 from datapipes.cli.inputs import AnyGraph, add_input, open_input
 from datapipes.cli.measuring import BASE, IN_MEMORY, INT32, STORED, Made, Setting
-from datapipes.cli.partition import progress_of
 from datapipes.datasets import Dataset
 from datapipes.features import TensorFeature
 from datapipes.seeds import HeteroItemSet, ItemSet
@@ -139,10 +138,15 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
             "left": left,
         }
         page |= {"title": "Minibatches on this machine", "is_well": True, "rates": values["minibatches_per_s"]}
-        html.write_text(filled("bench.html", **page), encoding="utf-8")
     lines = [str(path), *about, "", *aligned(kernels), "", *aligned(loaders, len(loaders)), ""]
     lines += [f"* {each}" for each in advice] + [f"left out: {each}" for each in left]
-    return "\n".join(map(one_line, lines)), values
+    text = "\n".join(map(one_line, lines))
+    if html is not None:
+        try:
+            html.write_text(filled("bench.html", **page), encoding="utf-8")
+        except OSError as error:  # what was measured is told all the same
+            raise DoneInPart(f"{text}\n--html: {html} cannot be written: {error.strerror}.", values) from error
+    return text, values
 
 
 def _shown(values: Mapping[str, Any], table: Table, rounds: Rounds) -> tuple[list[str], Table, Table]:

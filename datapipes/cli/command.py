@@ -1,4 +1,4 @@
-"""What the commands share: how each is declared, wrong usage, and errors of the library in the words of the options."""
+"""What the commands share: how each is declared, wrong usage, progress, and errors in the words of the options."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import argparse
 import contextlib
 import re
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from datapipes.base.progress import Progress, bars, hidden, nothing, step_of, terminal_bar
 
 Commands = Any  # argparse gives the object that holds the commands no public name
 Run = Callable[[argparse.Namespace], tuple[str, dict[str, Any]]]  # what is printed: as text, and as JSON values
@@ -48,6 +51,40 @@ def say(text: str) -> None:
     """Print a line to stderr. If that cannot be written, the work goes on: its result is on stdout."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
+
+
+_LINE_EVERY_S = 10.0  # within a step
+_STEP_EVERY_S = 2.0  # a step that begins sooner after the last line gets none of its own yet
+
+
+@contextlib.contextmanager
+def progress_of(command: str, *, quiet: bool) -> Iterator[Progress]:
+    """Give what is to be called with (text, done, total); a total of 0 means that it is not known."""
+    if quiet:
+        with hidden():
+            yield nothing
+    elif terminal_bar() is None:
+        yield _Lines(command).say
+    else:
+        with bars() as say_in_bars:
+            yield say_in_bars
+
+
+class _Lines:
+    """A line when a step begins, and every 10 s within it; none within 2 s of another."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+        self._step = ""
+        self._next = 0.0
+
+    def say(self, text: str, done: int, total: int) -> None:
+        now, step = time.monotonic(), step_of(text)
+        if now < self._next - (_LINE_EVERY_S - _STEP_EVERY_S) * (step != self._step):
+            return
+        self._step, self._next = step, now + _LINE_EVERY_S
+        how_far = f": {100 * done // total} %" if total > 0 else ""
+        say(f"datapipes {self._command}: {text}{how_far}")
 
 
 # What a message of the library says of an argument, and what the command line says of it.

@@ -20,6 +20,7 @@ import torch
 
 from datapipes import _core
 from datapipes.base.clock import Used
+from datapipes.base.progress import Progress
 from datapipes.base.sizes import check_memory
 from datapipes.channel import ShmChannel
 from datapipes.cli.inputs import AnyGraph
@@ -27,7 +28,6 @@ from datapipes.features import FeatureFetcher, FeatureStore, TensorFeature
 from datapipes.graph.saved import open_graph
 from datapipes.loader import DataLoader
 from datapipes.minibatch import MiniBatch
-from datapipes.partition.source import Progress
 from datapipes.processes.child import ChildProcess, begin, begin_as_child, end_all
 from datapipes.processes.main_module import refuse_repetition
 from datapipes.processes.start import context_of, prepare_server

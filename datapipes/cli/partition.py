@@ -6,11 +6,8 @@ It tells how far it is: by a bar if stderr is a terminal and tqdm is there, else
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import os
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +15,8 @@ import numpy as np
 
 from datapipes.base.checks import one_line
 from datapipes.base.errors import needed
-from datapipes.base.progress import Progress, bars, hidden, nothing, step_of, terminal_bar
-from datapipes.cli.command import FILE, FOLDER, Commands, WrongUsage, add_command, completes, say
+from datapipes.base.progress import Progress
+from datapipes.cli.command import FILE, FOLDER, Commands, WrongUsage, add_command, completes, progress_of
 from datapipes.cli.inputs import AnyGraph, add_input, open_input
 from datapipes.datasets import Dataset
 from datapipes.partition.methods.all_nodes import EVEN
@@ -123,40 +120,6 @@ def _partition(
         edge_map=arguments.edge_map,
         progress=progress,
     ).generate_partition()
-
-
-_LINE_EVERY_S = 10.0  # within a step
-_STEP_EVERY_S = 2.0  # a step that begins sooner after the last line gets none of its own yet
-
-
-@contextlib.contextmanager
-def progress_of(command: str, *, quiet: bool) -> Iterator[Progress]:
-    """Give what is to be called with (text, done, total); a total of 0 means that it is not known."""
-    if quiet:
-        with hidden():
-            yield nothing
-    elif terminal_bar() is None:
-        yield _Lines(command).say
-    else:
-        with bars() as say_in_bars:
-            yield say_in_bars
-
-
-class _Lines:
-    """A line when a step begins, and every 10 s within it; none within 2 s of another."""
-
-    def __init__(self, command: str) -> None:
-        self._command = command
-        self._step = ""
-        self._next = 0.0
-
-    def say(self, text: str, done: int, total: int) -> None:
-        now, step = time.monotonic(), step_of(text)
-        if now < self._next - (_LINE_EVERY_S - _STEP_EVERY_S) * (step != self._step):
-            return
-        self._step, self._next = step, now + _LINE_EVERY_S
-        how_far = f": {100 * done // total} %" if total > 0 else ""
-        say(f"datapipes {self._command}: {text}{how_far}")
 
 
 _MOST_WRITTEN = 16  # parts, up to which the numbers stand in the cells

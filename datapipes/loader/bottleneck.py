@@ -66,10 +66,11 @@ def find_bottleneck(facts: Facts, stats: Stats) -> Bottleneck | None:
     count, total, start = (epochs.get(name, 0.0) for name in ("calls", "seconds", "start_seconds"))
     if count == 0 or total == 0:
         return None
-    active = max(total - start, 1e-9)  # since the first minibatch of each epoch
+    begun, latest = epochs.get("begun", 1.0), epochs.get("latest_start_seconds", 0.0)
+    # Since the first minibatch of each epoch, where there is more than one.
+    active = max(total - start, 1e-9) if count > begun else total
     worked = stats.get(CONSUMER, {}).get("seconds", 0.0)
     waits = max(1 - worked / active, 0.0)
-    begun, latest = epochs.get("begun", 1.0), epochs.get("latest_start_seconds", 0.0)
     each = active / max(count - begun, 1.0)
     if begun > 1 and latest > SLOW_START * each and latest > 0.5 * active / begun:
         found = f"each epoch takes {latest:.2f} s to its first minibatch, and then {active / begun:.2f} s."

@@ -10,7 +10,7 @@ from hetero_graphs import full_library
 from scripts import run_script
 
 import datapipes as dp
-from datapipes.cli import partition
+from datapipes.cli import command, partition
 from datapipes.distributed import Part, Partitioner, PartitionReport
 from datapipes.partition.layouts import layout_of
 
@@ -435,7 +435,7 @@ class Clock:
 
 def test_lines_are_few(capsys, monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(partition, "time", clock)
+    monkeypatch.setattr(command, "time", clock)
     with partition.progress_of("partition", quiet=False) as say:
         for moved, text, done, total in [
             (0, "cut", 0, 4),

@@ -102,3 +102,9 @@ def test_a_loader_that_the_model_does_not_wait_for_is_not_blamed(num_workers, st
     found = find_bottleneck(facts(num_workers), epoch(30, 29, start=start, **named(**slow_disk)))
     assert (found.cause, found.stage) == ("consumer", "consumer")
     assert "works 97% of the time; nothing in the loader" in found.found
+
+
+def test_the_first_minibatch_counts_where_an_epoch_has_no_other():
+    stats = epoch(0.001, start=3.0, begun=3, **named())
+    stats |= {"consumer": row(0.3, calls=3), "epochs": {**stats["epochs"], "calls": 3}}
+    assert find_bottleneck(facts(), stats).cause == "sampling"

@@ -18,10 +18,13 @@ BENCHMARKS := $(filter-out $(HELPERS:%=benchmarks/%.py), $(sort $(wildcard bench
 
 MINUTES ?= 5
 
+PYTHONS ?= 3.10 3.11 3.12 3.13
+MACHINES ?= $(shell uname -m) $(if $(shell command -v aarch64-linux-gnu-g++),$(filter-out $(shell uname -m),aarch64))
+
 # Python's and pytest's compiled files are kept for the next run: half of the seconds in which tests are collected.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run build all-of-run all-of-build demo test test-all check docs package wheel matrix bench soak stubs clean $(BENCHMARKS)
+.PHONY: help run build all-of-run all-of-build demo test test-all check docs package wheel wheels try-wheels matrix bench soak stubs clean $(BENCHMARKS)
 help:
 	@echo "make demo     train GraphSAGE on the embedded data; pictures go to demo/"
 	@echo "make test     every property that needs no GPU, in a small form"
@@ -30,6 +33,8 @@ help:
 	@echo "make docs     the site, in build/docs; warnings, dead links and what is fetched from elsewhere are errors"
 	@echo "make package  sdist, wheel, an empty environment, golden digests"
 	@echo "make wheel    a wheel of \$$(PYTHON) for every Linux with glibc 2.28 or newer; it goes to dist/"
+	@echo "make wheels   the same for \$$(PYTHONS) on \$$(MACHINES)"
+	@echo "make try-wheels  each wheel in dist/ in an empty environment: golden digests; aarch64 by qemu"
 	@echo "make matrix   the fast tests with the oldest and with the newest Python, torch and numpy"
 	@echo "make bench    the benchmarks, with ratios taken in one run"
 	@echo "make soak     the long runs: loaders and channels at random, with kills; MINUTES=5 bounds each but the last"
@@ -105,7 +110,7 @@ docs: build $(DOCS)
 package: build
 	rm -rf build/package
 	$(RUN) tools/build_wheel.py build/package
-	$(RUN) tools/try_wheel.py build/package/*.whl build/package/*.tar.gz
+	$(RUN) tools/try_wheel.py --python $(RUN) build/package/*.whl
 
 $(WHEEL_TOOLS): requirements-wheel.lock
 	rm -rf $(WHEEL_VENV)
@@ -115,6 +120,13 @@ $(WHEEL_TOOLS): requirements-wheel.lock
 
 wheel: $(WHEEL_TOOLS)
 	$(WHEEL_VENV)/bin/python tools/build_wheel.py --portable --python $(PYTHON) dist
+
+wheels: $(WHEEL_TOOLS)
+	rm -rf dist
+	$(WHEEL_VENV)/bin/python tools/build_wheel.py --portable $(PYTHONS:%=--python %) $(MACHINES:%=--machine %) dist
+
+try-wheels: $(WHEEL_TOOLS)
+	$(WHEEL_VENV)/bin/python tools/try_wheel.py --without-cuda dist/*.whl
 
 matrix: $(WHEEL_TOOLS)
 	$(WHEEL_VENV)/bin/python tools/matrix.py

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from build_wheel import build_sdist, build_wheel, digest_of
+from build_wheel import build_sdist, build_wheel, digest_of, interpreter
 from stand_in_for_cuda import stand_in_for_cuda
 from try_wheel import pins
 
@@ -50,21 +50,6 @@ CELLS = {
     "oldest": Cell("3.11", ("torch==2.4.1", "torchdata==0.10.0", "numpy==1.26.4")),
     "newest": Cell("3.13", ("torch", "numpy")),
 }
-
-
-def interpreter(version: str, given: dict[str, str]) -> str:
-    """Return the path of a Python: the one given, or one on the PATH, or one of pyenv."""
-    candidates = [given[version]] if version in given else [f"python{version}"]
-    if version not in given and (pyenv := shutil.which("pyenv")):
-        root = subprocess.run([pyenv, "root"], capture_output=True, text=True, check=True).stdout.strip()
-        candidates += sorted(str(path) for path in Path(root).glob(f"versions/{version}.*/bin/python"))
-    question = "import sys; print(sys.executable, '%d.%d' % sys.version_info[:2])"
-    for candidate in candidates:
-        if shutil.which(candidate):
-            answer = subprocess.run([candidate, "-c", question], capture_output=True, text=True)
-            if answer.returncode == 0 and answer.stdout.split()[1] == version:
-                return answer.stdout.split()[0]
-    raise SystemExit(f"matrix: no Python {version} found; tried {candidates}. Name one: --python {version}=PATH")
 
 
 def environment(name: str, cell: Cell, python: str) -> Path:

@@ -1,24 +1,45 @@
-"""Install a wheel into an empty environment, and run the golden digests away from the source tree.
+"""Install wheels into empty environments, and run the golden digests away from the source tree.
 
-The environment gets the wheel, what the wheel says it needs, at the versions of the lock files, and pytest. Then the
-wheel is found by its name in its folder, where no index is asked. The tests are those of the sdist.
+An environment gets the wheel, what the wheel says it needs, at the versions of the lock files, and pytest. Then the
+wheel is found by its name in its folder, where no index is asked. The tests are those of the sdist in that folder. The
+Python is the one that the wheel is for, as tools/build_wheel.py finds it, unless one is given.
 
-Run: make package, or python tools/try_wheel.py WHEEL SDIST [PYTHON]
+With `--without-cuda` torch is installed without the libraries of CUDA, where the index has no build of torch without
+them. The wheel of another machine is tried by qemu, in Debian's Python of that machine and with torch 2.6, whose builds
+for aarch64 need no CUDA; that takes apt-get, dpkg and qemu-user-static, and installs nothing.
+
+Run: make package, make try-wheels, or python tools/try_wheel.py [--without-cuda] [--python PYTHON] WHEEL...
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
-import sys
 import tarfile
 import tempfile
 from email.parser import BytesParser
 from pathlib import Path
 
+from build_wheel import HERE, interpreter
+
 ROOT = Path(__file__).parents[1]
 LOCKS = ("requirements-run.lock", "requirements.lock")
 TESTS = ("tests/test_golden.py", "tests/support/twin.py")
+SUITES = {"3.11": "bookworm", "3.13": "trixie", "3.14": "forky"}  # of Debian, by the Python that it has
+ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
+EMULATED_PINS = {"torch": "torch==2.6.0", "numpy": "numpy==2.2.6"}
+# What the wheel asks for and pytest, with what these need; of the lock files.
+NEEDED = {"numpy", "torch", "torchdata", "pytest"} | {
+    "filelock",
+    "fsspec",
+    "jinja2",
+    "markupsafe",
+    "mpmath",
+    "networkx",
+}
+NEEDED |= {"sympy", "typing_extensions", "iniconfig", "packaging", "pluggy", "pygments"}
+NEEDED |= {"exceptiongroup", "tomli"}  # for Python 3.10
 WHAT = """
 import datapipes
 from datapipes.base.errors import DISTRIBUTION
@@ -29,38 +50,114 @@ print(distribution(DISTRIBUTION).name, *packages_distributions()["datapipes"])
 """
 
 
-def try_wheel(wheel: Path, sdist: Path, python: str) -> None:
+def try_wheel(wheel: Path, python: str | None, *, without_cuda: bool) -> None:
     """Raise CalledProcessError if the wheel does not install, import or give the golden digests."""
+    sdist = next(wheel.parent.glob("*.tar.gz"))
+    version, machine = version_of(wheel), machine_of(wheel)
+    python = python or interpreter(version, {})
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        subprocess.run([python, "-m", "venv", str(folder / "venv")], check=True)
-        run = str(folder / "venv" / "bin" / "python")
-        constraints = folder / "constraints.txt"
-        constraints.write_text("\n".join(pins()), encoding="utf-8")
-        pip = [run, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", str(constraints)]
-        subprocess.run([*pip, str(wheel), "pytest"], check=True)
-        name = name_of(sdist)
-        by_name = ["--no-index", "--find-links", str(wheel.parent), "--no-deps", "--force-reinstall"]
-        subprocess.run([*pip, *by_name, name], check=True)
+        if machine == HERE:
+            run, environment = installed(wheel, name_of(sdist), python, folder, without_cuda=without_cuda)
+        else:
+            run, environment = emulated(wheel, version, machine, python, folder)
         tests = folder / "tests"
         tests.mkdir()
         for test in TESTS:
             (tests / Path(test).name).write_bytes(file_of(sdist, test))
-        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        what = subprocess.run([run, "-c", WHAT], cwd=tests, env=environment, check=True, stdout=subprocess.PIPE)
+        what = subprocess.run([*run, "-c", WHAT], cwd=tests, env=environment, check=True, stdout=subprocess.PIPE)
         place, names = what.stdout.decode().splitlines()
         if not place.startswith(str(folder)):
             raise RuntimeError(f"the package was imported from {place}, not from the new environment")
-        if set(names.split()) != {name}:
-            raise RuntimeError(f"the package was installed as {names}; the sdist's name is {name}")
-        pytest = [run, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"]
+        if set(names.split()) != {name_of(sdist)}:
+            raise RuntimeError(f"the package was installed as {names}; the sdist's name is {name_of(sdist)}")
+        pytest = [*run, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"]
         subprocess.run([*pytest, Path(TESTS[0]).name], cwd=tests, env=environment, check=True)
 
 
-def pins() -> list[str]:
-    """Return the pinned requirements of the lock files."""
+Place = tuple[list[str], dict[str, str]]  # the command of a Python that has the wheel, and its environment
+
+
+def installed(wheel: Path, name: str, python: str, folder: Path, *, without_cuda: bool) -> Place:
+    """Install a wheel into a new environment, by its path and by its name."""
+    subprocess.run([python, "-m", "venv", str(folder / "venv")], check=True)
+    run = str(folder / "venv" / "bin" / "python")
+    pip = [run, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    if without_cuda:
+        from stand_in_for_cuda import stand_in_for_cuda
+
+        subprocess.run([*pip, "--no-deps", *pins(NEEDED), str(wheel)], check=True)
+        stand_in_for_cuda(next(folder.glob("venv/lib/python*/site-packages")))
+    else:
+        constraints = folder / "constraints.txt"
+        constraints.write_text("\n".join(pins()), encoding="utf-8")
+        subprocess.run([*pip, "--constraint", str(constraints), str(wheel), "pytest"], check=True)
+    by_name = ["--no-index", "--find-links", str(wheel.parent), "--no-deps", "--force-reinstall"]
+    subprocess.run([*pip, *by_name, name], check=True)
+    return [run], {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+
+
+def emulated(wheel: Path, version: str, machine: str, python: str, folder: Path) -> Place:
+    """Unpack Debian's Python of another machine, and the wheel with what it needs beside it."""
+    root, site = folder / "root", folder / "site"
+    _unpack(root, SUITES[version], ARCHITECTURES[machine], [f"python{version}", "libstdc++6"])
+    tags = [f"--platform=manylinux_{glibc}_{machine}" for glibc in ("2_28", "2_27", "2_26", "2_17")]
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-compile"]
+    pip += ["--only-binary=:all:", f"--python-version={version}", *tags, f"--target={site}"]
+    needed = [pin for pin in pins(NEEDED) if _named(pin) not in EMULATED_PINS]
+    subprocess.run([*pip, *needed, *EMULATED_PINS.values(), str(wheel)], check=True)
+    run = [f"qemu-{machine}-static", "-L", str(root), f"{root}/usr/bin/python{version}"]
+    return run, {**os.environ, "PYTHONPATH": str(site)}
+
+
+def _unpack(root: Path, suite: str, architecture: str, packages: list[str]) -> None:
+    """Unpack Debian's packages, and those they depend on, into a folder; the lists of this machine stay as they are."""
+    for folder in ("state/lists/partial", "cache/archives/partial"):
+        (root / "apt" / folder).mkdir(parents=True)
+    question = ["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages"]
+    site = subprocess.check_output(question, text=True).split()[0]
+    sources = root / "apt" / "sources.list"
+    key = "/usr/share/keyrings/debian-archive-keyring.gpg"
+    sources.write_text(f"deb [signed-by={key}] {site} {suite} main\n", encoding="utf-8")
+    settings = {
+        "APT::Architecture": architecture,
+        "APT::Architectures": architecture,
+        "APT::Sandbox::User": "root",
+        "Debug::NoLocking": "1",
+        "Dir::Cache": root / "apt" / "cache",
+        "Dir::Etc::sourcelist": sources,
+        "Dir::Etc::sourceparts": "/dev/null",
+        "Dir::State": root / "apt" / "state",
+        "Dir::State::status": "/dev/null",
+    }
+    apt = ["apt-get", "-qq", *(f"-o{name}={value}" for name, value in settings.items())]
+    subprocess.run([*apt, "update"], check=True)
+    subprocess.run([*apt, "install", "--download-only", "-y", "--no-install-recommends", *packages], check=True)
+    for package in root.glob("apt/cache/archives/*.deb"):
+        subprocess.run(["dpkg", "-x", str(package), str(root)], check=True)
+    if not (root / "lib").exists():  # newer packages leave this link to the system's first one
+        (root / "lib").symlink_to("usr/lib")
+
+
+def version_of(wheel: Path) -> str:
+    """Return the version of Python that a wheel is for."""
+    tag = wheel.stem.split("-")[2]
+    return f"{tag[2]}.{tag[3:]}"
+
+
+def machine_of(wheel: Path) -> str:
+    """Return the processor that a wheel is for."""
+    return next(name for name in ARCHITECTURES if wheel.stem.endswith(name))
+
+
+def pins(names: set[str] | None = None) -> list[str]:
+    """Return the pinned requirements of the lock files: those of these packages, or all."""
     lines = [line for lock in LOCKS for line in (ROOT / lock).read_text(encoding="utf-8").splitlines()]
-    return [line for line in lines if "==" in line]
+    return [line for line in lines if "==" in line and (names is None or _named(line) in names)]
+
+
+def _named(requirement: str) -> str:
+    return requirement.partition("=")[0].lower()
 
 
 def name_of(sdist: Path) -> str:
@@ -78,4 +175,14 @@ def file_of(sdist: Path, name: str) -> bytes:
 
 
 if __name__ == "__main__":
-    try_wheel(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else sys.executable)
+    parser = argparse.ArgumentParser(description="Install wheels and run the golden digests.")
+    parser.add_argument("--without-cuda", action="store_true", help="install torch without the libraries of CUDA")
+    parser.add_argument("--python", help="the interpreter; without one, that of the wheel's version is looked for")
+    parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL")
+    options = parser.parse_args()
+    for each in options.wheels:
+        print(f"== {each.name}", flush=True)
+        if machine_of(each) != HERE and version_of(each) not in SUITES:
+            print(f"not tried: no Debian has Python {version_of(each)} for {machine_of(each)}")
+            continue
+        try_wheel(each.resolve(), options.python, without_cuda=options.without_cuda)

@@ -12,7 +12,7 @@ namespace datapipes {
 
 #if defined(DATAPIPES_AVX2)
 
-// Asks the processor: __builtin_cpu_supports always says no with the runtime of `make wheel`. Not inlined: cpuid takes registers
+// Asks the processor: __builtin_cpu_supports always says no with some runtimes of clang. Not inlined: cpuid takes registers
 // that the callers of has_avx2() would save at every call.
 [[gnu::noinline, gnu::cold]] inline bool ask_for_avx2() {
   unsigned a = 0, b = 0, c = 0, d = 0;

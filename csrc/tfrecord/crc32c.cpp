@@ -48,7 +48,7 @@ std::uint32_t crc32c_by_table(Bytes data, std::uint32_t crc) {
 
 #if defined(__x86_64__)
 
-// Asks the processor: __builtin_cpu_supports always says no with the runtime of `make wheel`.
+// Asks the processor: __builtin_cpu_supports always says no with some runtimes of clang.
 bool has_crc_instruction() {
   static const bool has = [] {
     unsigned a = 0, b = 0, c = 0, d = 0;

@@ -120,7 +120,8 @@ def _compiler(folder: Path, machine: str) -> dict[str, str]:
         COMPILER.format(zig=zig, target=target, gxx=gxx, runtime=shlex.join([str(counting), *found])), encoding="utf-8"
     )
     compiler.chmod(0o755)
-    return {"CC": str(compiler), "CXX": str(compiler)}
+    linker = f"{compiler} -shared"  # and none of the flags that the interpreter was linked with: zig need not know them
+    return {"CC": str(compiler), "CXX": str(compiler), "LDSHARED": linker, "LDCXXSHARED": linker}
 
 
 def _as_on(machine: str, python: str) -> dict[str, str]:

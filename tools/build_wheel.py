@@ -31,7 +31,7 @@ HERE = platform.machine()
 # Compiles by g++, and links by zig, whose shared libraries of glibc have no symbol that is newer than the target.
 COMPILER = """#!/bin/sh
 case " $* " in
-*" -shared "*) exec {zig} cc -target {target} -s -Wl,--gc-sections "$@" {runtime} ;;
+*" -shared "*) exec {zig} cc -target {target} -Wl,--gc-sections "$@" {runtime} -s ;;
 *) exec {gxx} "$@" ;;
 esac
 """

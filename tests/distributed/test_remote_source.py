@@ -202,9 +202,13 @@ def test_a_trainer_needs_no_whole_graph_either(name):
         facts_only.close()
 
 
-def test_it_is_shown_as_servers():
+def test_it_is_shown_as_servers(tmp_path):
     with remote(sampled(), small_graph(), 2) as (source, servers):
-        text = dp.DataLoader(source.fetch_feature(small_store(), ["feat"])).explain()
+        loader = dp.DataLoader(source.fetch_feature(small_store(), ["feat"]))
+        list(loader)
+        loader.report(tmp_path / "report.html")
+        assert f"server 0 at {servers[0].address}" in (tmp_path / "report.html").read_text()
+        text = loader.explain()
         assert (
             f"server 0 at {servers[0].address}, server 1 at {servers[1].address}, each up to 4 minibatches ahead"
             in text

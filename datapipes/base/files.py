@@ -1,4 +1,5 @@
 """Read files of unknown origin: regular files only, opened without waiting, never more bytes than they had when opened.
+Write texts whole or not at all.
 
 A FIFO, a socket or a device in the place of a file could keep its reader waiting for ever. So could a file that grows
 as fast as it is read.
@@ -6,6 +7,7 @@ as fast as it is read.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -67,3 +69,24 @@ def _refuse_others(path: Path, status: os.stat_result) -> None:
     if kind != stat.S_IFREG:
         found = _KINDS.get(kind, "no file")
         raise ValueError(f"{path} is {found}; a regular file is needed. Check the path.")
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text, UTF-8; a file that is there stays until the new one is whole. Devices and FIFOs are written to.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        target.write_text(text, encoding="utf-8")
+        return
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise

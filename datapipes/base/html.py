@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from datapipes.base.checks import one_line
+
 COLORS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#72b7b2", "#9d755d", "#d6a800", "#ff9da6")  # on white and black
 MOST_ROWS = 24  # of a table that a notebook shows
 
@@ -29,5 +31,14 @@ def _environment() -> Any:
 
     folder = Path(__file__).parent / "templates"
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_printable,
     )
+
+
+def _printable(value: Any) -> Any:
+    """Return a text without control characters: they could turn the order of what follows."""
+    return one_line(value) if type(value) is str else value

@@ -46,6 +46,14 @@ class Run(Iterator[MiniBatch]):
         self.epoch = self.next_step = 0
         self.ahead: set[int] = set()
         self._stream: Iterator[MiniBatch] = iter(())
+        self._error: BaseException | None = None
+        self.reader: weakref.ref[Any] | None = None  # the iterator that a loop has; None if it is read without one
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it has begun, and its reader may ask for more."""
+        is_over = self.finished or self._error is not None or (self.reader is not None and self.reader() is None)
+        return self.has_begun and not is_over
 
     def begin(self, root: StageBase, position: Callable[[], Position]) -> None:
         """Start the epoch of the chain that ends in `root` at `position()`, unless it has begun."""
@@ -59,7 +67,7 @@ class Run(Iterator[MiniBatch]):
         self.next_step = position.step
         self.ahead = set(position.ahead)
         self.finished = position.ended
-        self._error: BaseException | None = None
+        self._error = None
         self._seeds = graph.find(SeedBase)
         self._window = max([stage.window for stage in graph.find(CarrierBase)], default=1)
         self._context = EpochContext(Calls(graph.numbering, StageClock()), position)

@@ -7,6 +7,7 @@ resumed, and can stand in a torchdata `Loader`.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
@@ -112,7 +113,9 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
     def __iter__(self) -> Iterator[MiniBatch]:
         self.reset(None)
         assert self._run is not None
-        return _EpochIterator(self, self._run)
+        iterator = _EpochIterator(self, self._run)
+        self._run.reader = weakref.ref(iterator)
+        return iterator
 
     def reset(self, initial_state: Mapping[str, Any] | None = None) -> None:
         """Go to the next epoch, or to where `initial_state` (from `state_dict()`) ended.

@@ -18,6 +18,7 @@ import torch
 
 from datapipes.base.checks import aligned, dtype_name, one_line
 from datapipes.base.errors import text_of
+from datapipes.base.files import write_text
 from datapipes.base.html import filled
 from datapipes.base.sizes import check_memory
 from datapipes.cli import measuring
@@ -143,7 +144,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     text = "\n".join(map(one_line, lines))
     if html is not None:
         try:
-            html.write_text(filled("bench.html", **page), encoding="utf-8")
+            write_text(html, filled("bench.html", **page))
         except OSError as error:  # what was measured is told all the same
             raise DoneInPart(f"{text}\n--html: {html} cannot be written: {error.strerror}.", values) from error
     return text, values

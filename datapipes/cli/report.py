@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         raise WrongUsage(
             f"--html: {page} cannot be a file: its folder must exist, and it must not be one. Name a file."
         )
+    if page is not None and page.exists() and os.path.samefile(page, arguments.trace):
+        raise WrongUsage(f"--html: {page} is the trace itself, which would be lost. Name another file.")
     record = read_trace(arguments.trace)
     found = record.stats.found
     if page is not None:

@@ -19,7 +19,8 @@ WAITS = 0.1  # share of the time: a consumer that waits less is not held up
 SLOW_START = 8  # a first minibatch that takes so many times as long as the others is the workers' start
 TINY_S = 0.7e-3  # of a minibatch that takes less to make, most does not depend on its size: see slow_loaders.py
 AWAY = 0.3  # share of a call: the thread waited for the disk at least so long
-READ_BYTES = 4096  # by each call, before the disk counts
+READ_BYTES = 2**16  # by each call, before the disk counts
+FEW = 3  # minibatches behind the first ones of their epochs, below which nothing can be said
 IDLE = 0.4  # processors
 WORKING = 0.6  # share of the time: workers that work less are held up by what takes their minibatches
 
@@ -28,8 +29,8 @@ class Bottleneck(NamedTuple):
     """What bounds an epoch.
 
     Attributes:
-        cause: "consumer", "start", "tiny", "disk", "network", "processors", "transform", "workers", "channel", "seeds",
-            "sampling", "gather", "copy" or "stage".
+        cause: "consumer", "few", "start", "tiny", "disk", "network", "processors", "transform", "workers", "channel",
+            "seeds", "sampling", "gather", "copy", "loader" or "stage".
         stage: the label of the stage that is meant; "" if none is.
         waits: the share of the time in which the consumer waited.
         found, advice: a sentence on what was found, and one on what to do.
@@ -43,6 +44,11 @@ class Bottleneck(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.found} {self.advice}"
+
+    @property
+    def short(self) -> str:
+        """The cause, and the stage that is meant."""
+        return " ".join(dict.fromkeys(each for each in (self.cause, self.stage) if each))
 
 
 class _Busy(NamedTuple):
@@ -67,13 +73,15 @@ def find_bottleneck(facts: Facts, stats: Stats) -> Bottleneck | None:
     if count == 0 or total == 0:
         return None
     begun, latest = epochs.get("begun", 1.0), epochs.get("latest_start_seconds", 0.0)
-    # Since the first minibatch of each epoch, where there is more than one.
-    active = max(total - start, 1e-9) if count > begun else total
+    active = max(total - start, 1e-9)  # since the first minibatch of each epoch
     worked = stats.get(CONSUMER, {}).get("seconds", 0.0)
     waits = max(1 - worked / active, 0.0)
-    each = active / max(count - begun, 1.0)
+    if count - begun < FEW:
+        found = f"{count:.0f} minibatches in {begun:.0f} epochs are too few to tell what bounds them."
+        return Bottleneck("few", "", waits, found, "Read a longer epoch, or several.")
+    each = active / (count - begun)
     if begun > 1 and latest > SLOW_START * each and latest > 0.5 * active / begun:
-        found = f"each epoch takes {latest:.2f} s to its first minibatch, and then {active / begun:.2f} s."
+        found = f"the last epoch took {latest:.2f} s to its first minibatch; what follows takes {active / begun:.2f} s."
         return Bottleneck("start", "", waits, found, _on_start(facts))
     if waits < WAITS:
         found = f"the consumer works {min(worked / active, 1):.0%} of the time; nothing in the loader holds it up."
@@ -132,7 +140,7 @@ def _on_tiny(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged:
         for stage in lane.stages:
             row = stats.get(stage.label, {})
             each += row.get("processor_seconds", row.get("concurrent_seconds", 0.0)) / count
-            awaited |= stage.awaits
+            awaited |= stage.awaits or stage.does == "loader"
     if awaited or each >= TINY_S:
         return None
     size = f" of {facts.batch_size} seeds" if facts.batch_size else ""
@@ -146,12 +154,12 @@ def _on_network(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged
         return None
     each = busy.row["concurrent_seconds"] / busy.row["calls"] * 1e3
     at_once = busy.row["concurrent_seconds"] / max(busy.row["seconds"], 1e-9)
-    text = f"{busy.slowest.label} waits for answers, {each:.1f} ms a minibatch with {at_once:.1f} in flight."
-    return (
-        "network",
-        text,
-        "Raise the concurrency of the stage or prefetch_factor, bring servers nearer, or keep rows with cache_bytes.",
+    text = f"{busy.slowest.label} waits for answers: {each:.1f} ms a call, {at_once:.1f} calls at once."
+    keep = (
+        "Keep rows here (cache_bytes of the DistFeatureStore), raise the store's concurrency, or bring servers nearer."
     )
+    advice = {"sampling": "Raise its concurrency, or bring the servers nearer.", "gather": keep}
+    return "network", text, advice.get(busy.slowest.does, "Raise its concurrency.")
 
 
 def _on_disk(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged:
@@ -171,6 +179,8 @@ def _on_disk(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged:
 
 
 def _on_processors(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged:
+    if busy.slowest.does in ("transform", "loader"):  # which may wait for anything
+        return None
     alone = sum(stats.get(stage.label, {}).get("processor_seconds", math.inf) for stage in busy.lane.stages)
     if busy.ran > 1 - AWAY or idle > IDLE or alone / busy.lane.workers > stats.get(CONSUMER, {}).get("seconds", 0.0):
         return None  # or the lane would hold up the consumer on processors of its own too
@@ -192,7 +202,7 @@ def _on_channel(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged
     moved = stats.get("channel", {})
     sent, count = moved.get("bytes", 0.0), max(moved.get("messages", 0.0), 1.0)
     size = f" of {sent / count / 1e6:.1f} MB" if sent else ""
-    text = f"the workers are at work only {busy.load:.0%} of the time; minibatches{size} pass their channel slowly."
+    text = f"the workers are busy only {busy.load:.0%} of the time; minibatches{size} pass their channel slowly."
     return (
         "channel",
         text,
@@ -204,8 +214,12 @@ def _on_stage(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged:
     lane, stage = busy.lane, busy.slowest
     each = busy.row["concurrent_seconds"] / busy.row["calls"] * 1e3
     by = f" with num_workers={lane.workers}" if lane.pool else ""
-    name = {"transform": f"your {stage.label}", "": stage.label}.get(stage.does, f"{stage.does} ({stage.label})")
-    text = f"{name}{by} takes {each:.1f} ms a minibatch, and what makes it is at work {busy.load:.0%} of the time."
+    names = {"transform": f"your {stage.label}", "": stage.label, "loader": f"another loader ({stage.label})"}
+    name = names.get(stage.does, f"{stage.does} ({stage.label})")
+    who = "its thread is" if not lane.pool else "its worker is" if lane.workers == 1 else "its workers are"
+    text = f"{name}{by} takes {each:.1f} ms a minibatch; {who} busy {busy.load:.0%} of the time."
+    if stage.does == "loader":
+        return "loader", text, "It is a loader with a plan of its own: ask its stats()."
     if busy.ran < 1 - AWAY and stage.does != "transform":  # a function of the user's may wait for anything
         text += f" It is on a processor only {busy.ran:.0%} of that."
     more = min(facts.processors, lane.workers + max(int(idle), 1))
@@ -214,10 +228,10 @@ def _on_stage(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged:
         advice = "Make it faster (tensors in the place of loops)"
         if lane.pool and can_grow:
             advice += f", or give num_workers={more}: {idle:.1f} of {facts.processors} processors are idle"
-        elif "gather" in (other.does for each in facts.lanes[: facts.lanes.index(lane) + 1] for other in each.stages):
-            advice += ", or chain it before the first fetch_feature, where worker processes can run it (num_workers)"
-        elif not lane.pool:
-            advice += f", or let workers run it: num_workers={facts.processors}"
+        elif can_grow:
+            before = facts.lanes[: facts.lanes.index(lane) + 1]
+            fetched = any(other.does == "gather" for each in before for other in each.stages)
+            advice += f", or let workers run it: num_workers={more}{', cut=' + repr('end') if fetched else ''}"
         return "transform", text, f"{advice}."
     if lane.pool and can_grow:
         return "workers", text, f"Give num_workers={more}: {idle:.1f} of {facts.processors} processors are idle."

@@ -85,6 +85,7 @@ class DataLoader(StreamStage):
     """
 
     plans_its_source = True
+    does = "loader"
 
     def __init__(
         self,
@@ -137,7 +138,8 @@ class DataLoader(StreamStage):
         calls = Calls(self._plan.numbering, self._clock)
         starting = next((each.starting for each in self._plan.find(Workers) if each.starting), "")
         stream = stream_of(self._plan.root, context.of_chain(calls))
-        return Delivered(stream, self._clock, self._watch, self._look, starting)
+        as_a_stage = partial(context.calls.clock.add, context.calls.numbering.label(self))  # of a chain that goes on
+        return Delivered(stream, self._clock, self._watch, self._look, as_a_stage, starting)
 
     def minibatch(self, epoch: int, index: int) -> MiniBatch | None:
         """Make the minibatch of an epoch and a global index again and return it, or None if a stage drops it.
@@ -206,10 +208,10 @@ class DataLoader(StreamStage):
             RuntimeError: No epoch has ended or broken off yet, or one is running.
             OSError: The file cannot be written.
         """
-        if self._run is not None and self._run.has_begun and not self._run.finished:
+        if self._run is not None and self._run.is_read:
             raise RuntimeError(
-                "data_loader: report: an epoch is running. Read it to its end, or call close(); trace(path) and "
-                "stats() can be called at any time."
+                "data_loader: report: an epoch is running. Read it to its end, or let its iterator go (del); "
+                "trace(path) and stats() can be called at any time."
             )
         write_report(path, self._record())
 
@@ -223,13 +225,13 @@ class DataLoader(StreamStage):
             ModuleNotFoundError: tqdm is not installed; the message says what to install.
         """
         tqdm = needed("tqdm.auto", "cli", "data_loader: progress").tqdm
-        told = time.monotonic()
-        with tqdm(self, **{"unit": " minibatches", "disable": None, **options}) as bar:
+        told, hidden = time.monotonic(), {} if "TQDM_DISABLE" in os.environ else {"disable": None}
+        with tqdm(self, **{"unit": " minibatches", **hidden, **options}) as bar:
             for minibatch in bar:
                 yield minibatch
                 if bottleneck and not bar.disable and time.monotonic() - told > 1:
                     told, found = time.monotonic(), self.stats().found
-                    bar.set_postfix_str("" if found is None else f"{found.cause} {found.stage}".rstrip())
+                    bar.set_postfix_str("" if found is None else found.short)
 
     def _record(self) -> Record:
         stats = self.stats()

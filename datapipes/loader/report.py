@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipes.base.clock import CallRecord
+from datapipes.base.files import write_text
 from datapipes.base.html import COLORS, filled
 from datapipes.loader.bottleneck import CONSUMER, Bottleneck, find_bottleneck
 from datapipes.loader.facts import Facts
@@ -16,7 +17,7 @@ from datapipes.loader.trace import Record
 
 BINS = 60  # of a curve
 MOST_BLOCKS = 800  # of the timeline
-WAITS_COLOR, CONSUMER_COLOR = "rgba(128,128,128,.35)", "#e45756"
+WAITS_COLOR, CONSUMER_COLOR = "rgba(128,128,128,.35)", "#8d99ae"
 _Points = Sequence[tuple[float, float]]  # (time, value)
 
 
@@ -27,7 +28,7 @@ def write_report(path: str | Path, record: Record) -> None:
         RuntimeError: It has no minibatch.
         OSError: The file cannot be written.
     """
-    Path(path).write_text(as_html(record), encoding="utf-8")
+    write_text(path, as_html(record))
 
 
 def as_html(record: Record) -> str:
@@ -125,13 +126,13 @@ def _numbers(row: dict[str, float]) -> list[tuple[str, str]]:
 # --- over the time
 
 
-def _chart(title: str, curves: Iterable[tuple[str, _Points]], unit: str = "") -> dict[str, Any] | None:
-    """Return a chart of curves over one time, in a square of 100 by 100; None without points."""
+def _chart(record: Record, title: str, curves: Iterable[tuple[str, _Points]], unit: str = "") -> dict[str, Any] | None:
+    """Return a chart of curves, in a square of 100 by 100, over the time of all calls; None without points."""
     drawn = [(name, points) for name, points in curves if len(points) > 1]
     if not drawn:
         return None
-    times = [at for _, points in drawn for at, _ in points]
-    first, last = min(times), max(times)
+    first = min(call.began for call in record.calls)
+    last = max(call.began + call.seconds for call in record.calls)
     most = max(value for _, points in drawn for _, value in points) or 1.0
     span = (last - first) or 1.0
     lines = []
@@ -150,14 +151,16 @@ def _rates(record: Record) -> dict[str, Any] | None:
     for at in times[:-1]:
         counts[int((at - times[0]) / width)] += 1
     points = [(times[0] + (each + 0.5) * width, counts[each] / width) for each in range(max(counts) + 1)]
-    return _chart("minibatches/s", [("delivered", points)])
+    return _chart(record, "minibatches/s", [("delivered", points)])
 
 
 def _memory(record: Record) -> dict[str, Any] | None:
-    caller = [(sample.at, sample.caller / 1e6) for sample in record.samples]
-    workers = [(sample.at, sample.workers / 1e6) for sample in record.samples]
+    began = min((call.began for call in record.calls), default=0.0)  # of those that are kept
+    samples = [sample for sample in record.samples if sample.at >= began]
+    caller = [(sample.at, sample.caller / 1e6) for sample in samples]
+    workers = [(sample.at, sample.workers / 1e6) for sample in samples]
     curves = [("this process", caller), ("all workers, shared pages in each", workers)]
-    return _chart("resident memory", curves if any(value for _, value in workers) else curves[:1], " MB")
+    return _chart(record, "resident memory", curves if any(value for _, value in workers) else curves[:1], " MB")
 
 
 def _queues(record: Record) -> dict[str, Any] | None:
@@ -177,7 +180,7 @@ def _queues(record: Record) -> dict[str, Any] | None:
             waiting += change
             points.append((at, float(max(waiting, 0))))
         curves.append((lane.waiting.removeprefix("waiting for "), _thinned(points)))
-    return _chart("made and not yet taken", curves)
+    return _chart(record, "made and not yet taken", curves)
 
 
 def _thinned(points: _Points) -> _Points:

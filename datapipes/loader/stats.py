@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import NamedTuple
 
-from datapipes.base.checks import aligned
+from datapipes.base.checks import aligned, one_line
 from datapipes.base.clock import StageClock
 from datapipes.base.progress import working
 from datapipes.chain.run import close_stream
@@ -35,7 +35,7 @@ class LoaderStats(dict[str, dict[str, float]]):
     @property
     def bottleneck(self) -> str:
         """What bounds the epochs, in words, with the option to turn; "" before the first minibatch."""
-        return "" if self.found is None else str(self.found)
+        return "" if self.found is None else one_line(str(self.found))
 
     def _one_lane(self) -> Facts:
         """Return the facts of counts alone."""
@@ -61,12 +61,16 @@ class LoaderStats(dict[str, dict[str, float]]):
         for name in NO_STAGES[1:]:
             if name in self:
                 lines.append(", ".join([name, *(f"{value:.0f} {counted}" for counted, value in self[name].items())]))
+        start = epochs.get("start_seconds", 0.0)
+        begins = (
+            f"; {start:.2f} s before the first of each epoch, left out of the next line" if start > 0.05 * total else ""
+        )
         lines.append(
             f"{count:.0f} minibatches in {total:.2f} s: {total / count * 1e3:.3f} ms/minibatch, "
-            f"{count / total:.1f} minibatches/s"
+            f"{count / total:.1f} minibatches/s{begins}"
         )
         lines.append(f"bottleneck: {self.bottleneck}")
-        return "\n".join(lines)
+        return "\n".join(map(one_line, lines))
 
 
 class Sample(NamedTuple):
@@ -138,6 +142,7 @@ class Delivered(Iterator[MiniBatch]):
 
     Args:
         look: called with each minibatch before the consumer gets it.
+        waited: called with when a minibatch was asked for and with its index, once it has come.
         starting: what a terminal shows if the first minibatch takes long; "" shows nothing.
     """
 
@@ -147,9 +152,10 @@ class Delivered(Iterator[MiniBatch]):
         clock: StageClock,
         watch: Watch,
         look: Callable[[MiniBatch], None],
-        starting: str = "",
+        waited: Callable[[float, int], None],
+        starting: str,
     ) -> None:
-        self._stream, self._clock, self._watch, self._look = stream, clock, watch, look
+        self._stream, self._clock, self._watch, self._look, self._waited = stream, clock, watch, look, waited
         self._starting = starting
         self._given: tuple[float, int] | None = None  # when the last minibatch left, and its index
         self._has_begun = False
@@ -168,6 +174,7 @@ class Delivered(Iterator[MiniBatch]):
             with working(self._starting) if is_first and self._starting else nullcontext():
                 minibatch = next(self._stream)
             self._look(minibatch)
+            self._waited(asked, minibatch.index)
             self._given = (time.monotonic(), minibatch.index)
             epochs["calls"] += 1
             if is_first:

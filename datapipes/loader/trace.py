@@ -14,7 +14,7 @@ from typing import Any
 
 from datapipes.base.checks import shown
 from datapipes.base.clock import CallRecord
-from datapipes.base.files import read_regular
+from datapipes.base.files import read_regular, write_text
 from datapipes.base.strict_json import parse_strict
 from datapipes.loader.facts import Facts, LaneFacts, StageFacts
 from datapipes.loader.stats import NO_STAGES, LoaderStats, Sample
@@ -73,7 +73,7 @@ def write_trace(path: str | Path, record: Record) -> None:
         "samples": record.samples,
     }
     text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms", KEY: own})
-    Path(path).write_text(text + "\n", encoding="utf-8")
+    write_text(path, text + "\n")
 
 
 def read_trace(path: str | Path) -> Record:
@@ -83,7 +83,7 @@ def read_trace(path: str | Path) -> Record:
         OSError: The file cannot be read.
         ValueError: It is no regular file, or not a whole trace of this version; the message says what is wrong.
     """
-    found = f"report: {shown(str(path))}"
+    found = f"trace {shown(str(path))}"
     again = "Write it again by loader.trace(path)."
     content = read_regular(Path(path), MOST_BYTES)
     try:
@@ -93,7 +93,7 @@ def read_trace(path: str | Path) -> Record:
     own = trace.get(KEY) if isinstance(trace, dict) else None
     if not isinstance(own, dict):
         raise ValueError(f"{found} has no key {KEY!r}, which a trace of a DataLoader has. {again}")
-    if own.get("version") != VERSION:
+    if type(own.get("version")) is not int or own["version"] != VERSION:
         version = shown(own.get("version"))
         raise ValueError(f"{found} is a trace of version {version}; this release reads version {VERSION}. {again}")
     try:

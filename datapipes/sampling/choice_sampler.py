@@ -48,6 +48,7 @@ class ChoiceSampler(Sampler):
 
     _hidden = frozenset({"describe_choice", "filled", "fingerprinted", "trees_of"})
     samples_parts = True
+    concurrency = CONCURRENCY
     fingerprinted: tuple[str, ...] = ("replace", "frontier")
 
     def __init__(
@@ -182,8 +183,7 @@ class ChoiceSampler(Sampler):
         return super().__reduce__()
 
     def _checked_concurrency(self, given: Any) -> int:
-        of_class = getattr(type(self), "concurrency", CONCURRENCY)
-        number = check_int(self.name, "concurrency", of_class if given is None else given, 1)
+        number = check_int(self.name, "concurrency", type(self).concurrency if given is None else given, 1)
         if self.asynchronous:
             return number
         if given is not None and not self.graph.in_parts:

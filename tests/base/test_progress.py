@@ -74,7 +74,7 @@ def test_partitioning_shows_its_steps(terminal, tmp_path):
 def test_the_first_epoch_of_worker_processes_is_shown(terminal):
     with dp.DataLoader(sampled(), 1) as loader:
         list(loader)
-        assert "start 1 worker processes" in terminal.getvalue()
+        assert "start the worker processes (1)" in terminal.getvalue()
         terminal.truncate(0)
         list(loader)
         assert terminal.getvalue() == ""

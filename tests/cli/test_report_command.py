@@ -52,6 +52,12 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_trace_is_read(capsy
         assert "--html" in found.err
 
 
+def test_the_trace_itself_is_not_replaced(capsys, traced):
+    folder, _ = traced
+    found = run(capsys, "report", folder / "trace.json", "--html", folder / "trace.json")
+    assert (found.code, "is the trace itself" in found.err) == (2, True)
+
+
 def test_a_trace_without_minibatches_has_no_page(capsys, tmp_path):
     dp.DataLoader(fetched()).trace(tmp_path / "trace.json")
     assert run(capsys, "report", tmp_path / "trace.json") == (0, "no minibatches yet\n", "")

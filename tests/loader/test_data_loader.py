@@ -308,8 +308,8 @@ def test_the_counts_print_as_a_table_that_names_the_bottleneck():
         "waiting for 1 dist_sample_neighbor   1000        21.000   95%      1.0",
         "consumer                             1000         2.500   11%      1.0",
         "1000 minibatches in 22.00 s: 22.000 ms/minibatch, 45.5 minibatches/s",
-        "bottleneck: The consumer waits 89% of the time: 1 dist_sample_neighbor takes 124.0 ms a minibatch, and what "
-        "makes it is at work 100% of the time. Make the stage faster; 0.0 of 1 processors are idle.",
+        "bottleneck: The consumer waits 89% of the time: 1 dist_sample_neighbor takes 124.0 ms a minibatch; its "
+        "thread is busy 100% of the time. Make the stage faster; 0.0 of 1 processors are idle.",
     ]
     slow_model = LoaderStats({**stats, "consumer": spent(1000, 21.5)})
     assert "bottleneck: the consumer works 98% of the time; nothing in the loader holds it up" in str(slow_model)

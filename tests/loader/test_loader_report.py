@@ -1,5 +1,6 @@
 """The report of a loader: what it shows, that a trace gives the same, and what is refused."""
 
+import contextlib
 import json
 import os
 import re
@@ -124,13 +125,49 @@ def test_a_report_before_an_epoch_or_during_one_is_refused(loader, tmp_path):
         loader.report(tmp_path / "report.html")
     minibatches = iter(loader)
     next(minibatches)
-    with refused(RuntimeError, stage="report", found="an epoch is running", allowed="trace", remedy="close"):
+    with refused(RuntimeError, stage="report", found="an epoch is running", allowed="trace", remedy="iterator"):
         loader.report(tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
     list(minibatches)
     loader.report(tmp_path / "report.html")
     with pytest.raises(FileNotFoundError):
         loader.report(tmp_path / "nowhere" / "report.html")
+
+
+@pytest.mark.parametrize("how", ["break", "error of the loop", "error of a stage", "zip"])
+def test_an_epoch_that_was_broken_off_has_a_report(tmp_path, how):
+    def fails(minibatch):
+        if how == "error of a stage" and minibatch.index == 3:
+            raise KeyError("wrong")
+        return minibatch
+
+    with dp.DataLoader(fetched(sampled(items(60))).transform(fails)) as loader:
+        with contextlib.suppress(KeyError):
+            for minibatch, _ in zip(loader, range(3), strict=False) if how == "zip" else ((each, 0) for each in loader):
+                if how == "error of the loop":
+                    raise KeyError
+                if how == "break" and minibatch.index == 2:
+                    break
+        loader.report(tmp_path / "report.html")
+
+
+def test_a_chain_behind_a_loader_counts_the_waits_for_it(tmp_path):
+    with dp.DataLoader(dp.DataLoader(sampled(items(60))).transform(lambda minibatch: minibatch)) as loader:
+        list(loader)
+        assert loader.stats()["data_loader"]["calls"] == len(loader)
+        loader.report(tmp_path / "report.html")
+
+
+def test_a_report_replaces_an_older_one_whole_or_not_at_all(loader, tmp_path, monkeypatch):
+    list(loader)
+    path = tmp_path / "report.html"
+    path.write_text("older")
+    monkeypatch.setattr(os, "replace", lambda *given: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        loader.report(path)
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("report.html", "older")]
+    with pytest.raises(OSError, match="No space"):
+        loader.report("/dev/full")
 
 
 def test_a_closed_loader_still_reports(tmp_path):
@@ -175,7 +212,7 @@ def test_a_trace_that_is_no_whole_one_is_refused(loader, tmp_path, text, found):
     path = tmp_path / "trace.json"
     loader.trace(path)
     path.write_text(text(json.loads(path.read_text())))
-    with refused(ValueError, stage="report", found=found, allowed="", remedy="Write it again"):
+    with refused(ValueError, stage="^trace", found=found, allowed="", remedy="Write it again"):
         read_trace(path)
 
 

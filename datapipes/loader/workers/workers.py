@@ -105,7 +105,7 @@ class Workers(StreamStage):
         """What to show while the worker processes start; "" if they run, or are forked, which no thread may see."""
         if self.context is None or self.context.get_start_method() == "fork" or self._running.pool is not None:
             return ""
-        return f"start {self.options.num_workers} worker processes"
+        return f"start the worker processes ({self.options.num_workers})"
 
     def processes(self) -> list[int]:
         """Return the pids of the worker processes that run."""

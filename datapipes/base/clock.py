@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 KEPT_CALLS = 2**16  # calls that a StageClock keeps, 72 bytes each
+SHORT_S = 1e-3  # calls that take less are too short to wait for a disk
 _BLOCK, _PAGE = 512, resource.getpagesize()  # bytes
+_here = threading.local()  # `disk_bytes`, as the thread had them when they were last looked at
 
 
 class Used(NamedTuple):
@@ -25,7 +27,7 @@ class Used(NamedTuple):
 
     @classmethod
     def by_this_thread(cls) -> Used:
-        """Return what this thread has used since it began, in about a microsecond."""
+        """Return what this thread has used since it began."""
         found = resource.getrusage(resource.RUSAGE_THREAD)  # its processor time may lag by the tick of the system
         # A network file system counts no blocks; its pages are counted as faults.
         return cls(time.thread_time(), max(found.ru_inblock * _BLOCK, found.ru_majflt * _PAGE))
@@ -33,6 +35,25 @@ class Used(NamedTuple):
     def since(self, earlier: Used) -> Used:
         """Return what was used since `earlier`."""
         return Used(self.processor_seconds - earlier.processor_seconds, self.disk_bytes - earlier.disk_bytes)
+
+    @classmethod
+    def in_call(cls, began: float, processor_seconds: float) -> Used:
+        """Return what a call has used that ends now; given when it began and what `at_begin` has returned then.
+
+        Two system calls for a short one. What the thread read before, in calls that were short, counts in a long one.
+        """
+        processor = time.thread_time() - processor_seconds
+        if time.monotonic() - began < SHORT_S:
+            return cls(processor)
+        before, _here.disk_bytes = _here.disk_bytes, cls.by_this_thread().disk_bytes
+        return cls(processor, _here.disk_bytes - before)
+
+    @classmethod
+    def at_begin(cls) -> float:
+        """Return the processor time of this thread."""
+        if not hasattr(_here, "disk_bytes"):
+            _here.disk_bytes = cls.by_this_thread().disk_bytes
+        return time.thread_time()
 
 
 NOTHING = Used()

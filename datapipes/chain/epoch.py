@@ -184,7 +184,7 @@ class Call:
     def __init__(self, calls: Calls, stage: object, epoch: int, index: int, awaited: bool) -> None:
         self._calls, self._stage, self._epoch, self._index = calls, stage, epoch, index
         self.began = 0.0  # seconds of time.monotonic()
-        self._awaited, self._used = awaited, NOTHING
+        self._awaited, self._processor_seconds = awaited, 0.0
 
     def whereabouts(self) -> str:
         """Return a sentence on the stage, the minibatch and how long it has taken until now."""
@@ -196,7 +196,7 @@ class Call:
         self.began = time.monotonic()
         self._calls._under_way[id(self)] = self
         if not self._awaited:
-            self._used = Used.by_this_thread()
+            self._processor_seconds = Used.at_begin()
         return self._calls.numbering.key(self._stage, self._epoch, self._index)
 
     def __exit__(
@@ -205,7 +205,7 @@ class Call:
         calls = self._calls
         calls._under_way.pop(id(self), None)
         if error is None:
-            used = NOTHING if self._awaited else Used.by_this_thread().since(self._used)
+            used = NOTHING if self._awaited else Used.in_call(self.began, self._processor_seconds)
             calls.clock.add(calls.numbering.label(self._stage), self.began, self._index, used)
             return
         place = f"epoch {self._epoch}, minibatch {self._index}"

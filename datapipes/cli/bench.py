@@ -228,7 +228,7 @@ def _advice(rates: Mapping[str, float], rounds: Rounds, setting: Setting, made: 
     if paying:
         said = [f"Give {best}: {_gain_text(rounds, best)} {more} as {BASE}."]
     else:
-        makes = f": workers do not pay; {best} makes {_gain_text(rounds, best)} {more}"
+        makes = f": workers do not surely pay; {best} makes {_gain_text(rounds, best)} {more}"
         said = [f"Stay with {BASE}{makes if workers else ''}."]
     if (threads := torch.get_num_threads()) > 1:
         gain = rates["sampling all"] / rates["sampling 1"]
@@ -239,7 +239,7 @@ def _advice(rates: Mapping[str, float], rounds: Rounds, setting: Setting, made: 
     for name, (option, what) in product(rounds, _FEWER.items()):
         if name.endswith(option):
             before = name.removesuffix(f", {option}")
-            advice = what[0].upper() + what[1:] if _pays(rounds, name, before) else f"Speed is no reason to {what}"
+            advice = what[0].upper() + what[1:] if _pays(rounds, name, before) else f"It is not sure to be faster to {what}"
             said.append(f"{advice}: {_gain_text(rounds, name, before)} {more}.{saved.get(option, '')}")
     if (steps := -(-len(setting.items) // setting.batch_size)) < FEW_STEPS:
         said.append(f"Minibatches in an epoch: {steps}, so few that its begin counts in sampling and in all loaders.")

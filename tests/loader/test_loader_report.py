@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import time
 from html.parser import HTMLParser
 
 import pytest
@@ -217,12 +218,13 @@ def test_a_trace_that_is_no_whole_one_is_refused(loader, tmp_path, text, found):
 
 
 def test_the_processor_time_of_a_call_is_counted():
-    clock, before = StageClock(), Used.by_this_thread()
+    clock, before = StageClock(), Used.at_begin()
     sum(range(100_000))
-    used = Used.by_this_thread().since(before)
+    used = Used.in_call(0.0, before)  # it began long ago
     clock.add("computes", 0.0, 0, used)
     assert clock.stats()["computes"]["processor_seconds"] == used.processor_seconds > 0
     assert used.disk_bytes >= 0
+    assert Used.in_call(time.monotonic() + 60, before).disk_bytes == 0  # a short one
     assert clock.last_calls()[0].processor_seconds == used.processor_seconds
 
 

@@ -6,8 +6,8 @@ the other has empty functions in the place of these. Epochs of 40 minibatches, a
 calls are short; without workers, kernels with one thread. Processor time of the process, in alternation, which side is
 first too, 50 rounds of both; the ratio of a round, its median, mean and the interval of the mean at 95 % (t).
 Run: python benchmarks/report.py --graph GRAPH --repeats 50
-Result (2-core AMD EPYC VM, quiet, 1M nodes / 20M edges, commit COMMIT): 1,024 seeds 0.992 (0.981 to 1.004), 16 seeds 1.000
-(0.986 to 1.013). When the disk was looked at for every call, 16 seeds took 1.036 (1.017 to 1.057).
+Result (2-core AMD EPYC VM, quiet, 1M nodes / 20M edges, commit 05bef06): 1,024 seeds 0.992 (0.981 to 1.004), 16
+seeds 1.000 (0.986 to 1.013). When the disk was looked at for every call, 16 seeds took 1.036 (1.017 to 1.057).
 """
 
 from __future__ import annotations

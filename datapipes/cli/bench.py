@@ -239,7 +239,8 @@ def _advice(rates: Mapping[str, float], rounds: Rounds, setting: Setting, made: 
     for name, (option, what) in product(rounds, _FEWER.items()):
         if name.endswith(option):
             before = name.removesuffix(f", {option}")
-            advice = what[0].upper() + what[1:] if _pays(rounds, name, before) else f"It is not sure to be faster to {what}"
+            sure = what[0].upper() + what[1:]
+            advice = sure if _pays(rounds, name, before) else f"It is not surely faster to {what}"
             said.append(f"{advice}: {_gain_text(rounds, name, before)} {more}.{saved.get(option, '')}")
     if (steps := -(-len(setting.items) // setting.batch_size)) < FEW_STEPS:
         said.append(f"Minibatches in an epoch: {steps}, so few that its begin counts in sampling and in all loaders.")

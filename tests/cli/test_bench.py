@@ -164,7 +164,7 @@ def test_advice_names_workers_only_if_they_pay_in_all_rounds_but_one():
     for unsteady in ([12.0, 12.0, 9.0, 13.0, 9.0], [10.4] * 5):
         fastest, advice = advice_of({**rounds, name: unsteady})
         assert fastest == "num_workers=0"
-        assert advice[0].startswith(f"Stay with num_workers=0: workers do not pay; {name} makes 1.")
+        assert advice[0].startswith(f"Stay with num_workers=0: workers do not surely pay; {name} makes 1.")
 
 
 def test_advice_compares_a_stored_form_with_the_graph_in_memory():
@@ -175,7 +175,9 @@ def test_advice_compares_a_stored_form_with_the_graph_in_memory():
     }
     advice = advice_of(rounds)[1]
     assert "Read the graph into memory, CSCGraph.open(path, mmap=False): 2.00 (2.00 to 2.00) times as" in advice[-4]
-    assert "Speed is no reason to store neighbors as int32, graph.with_index_dtype(torch.int32): 1.00 (" in advice[-3]
+    assert (
+        "It is not surely faster to store neighbors as int32, graph.with_index_dtype(torch.int32): 1.00 (" in advice[-3]
+    )
     assert advice[-3].endswith(" MB less.")
     assert "Store float32 features rounded, TensorFeature(rows, stored_as='int8'): 1.25 (" in advice[-2]
 

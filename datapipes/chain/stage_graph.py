@@ -7,9 +7,9 @@ with two readers) is refused when it is built.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
 
+from datapipes.base.cached import cached_property
 from datapipes.chain.epoch import Numbering, Numbers
 from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase
 

@@ -8,7 +8,6 @@ whole graph. Kernels check every offset and id they read, so an inconsistent gra
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from datapipes.base.cached import cached_property
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.types import EdgeType
 from datapipes.graph import convert

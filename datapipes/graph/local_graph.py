@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.array_digest import Hashed, array_digest, version_of
+from datapipes.base.cached import cached_property
 from datapipes.base.checks import check_bool, shown
 from datapipes.base.threads import num_threads
 from datapipes.base.types import EdgeType, NodeType, ends_of, type_in

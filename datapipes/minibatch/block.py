@@ -11,13 +11,13 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from datapipes import _core
+from datapipes.base.cached import cached_property
 from datapipes.base.checks import check_index_tensor, check_pairs
 from datapipes.base.shown_names import ShownNames
 

@@ -8,12 +8,12 @@ the graph may be memory-mapped and larger than memory. What is read is checked: 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from datapipes.base.cached import cached_property
 from datapipes.base.checks import shown
 from datapipes.base.rows import bits_of, byte_rows, has_adjacent_values, take_rows
 from datapipes.base.types import EdgeType, ends_of

@@ -6,13 +6,13 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from datapipes.base.cached import cached_property
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.codec import flat_bytes
 from datapipes.chain.stage import Stage

@@ -407,7 +407,8 @@ def test_an_answer_that_its_client_does_not_read_holds_up_nobody_else():
         idle.ask(request_to_message(create, idle.meant, request.tensors))
         producer = client.create_producer(3, pipe)
         asks = [request_to_message(MinibatchRequest(token, producer, 0, index), idle.meant) for index in range(4)]
-        threads = [threading.Thread(target=opens, args=(idle, ask), daemon=True) for ask in asks]
+        kept = []
+        threads = [threading.Thread(target=opens, args=(idle, ask, kept), daemon=True) for ask in asks]
         for each in threads:
             each.start()
         wait_until(lambda: server.statistics()["producers"][0]["waiting"] >= 2)
@@ -431,9 +432,9 @@ def test_a_client_whose_minibatches_never_end_leaves_the_others_a_thread():
         assert [each.result(BOUND_S).index for each in waiting] == [0, 1, 2, 3]
 
 
-def opens(idle, ask):
+def opens(idle, ask, kept):
     with contextlib.suppress(Exception):
-        idle.open(to_bytes("idle", ask))
+        kept.append(idle.open(to_bytes("idle", ask)))  # a stream that is let go is cancelled
 
 
 def test_clients_have_limits(monkeypatch):

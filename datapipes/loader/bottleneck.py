@@ -135,13 +135,14 @@ _Judged = tuple[str, str, str] | None  # cause, what was found, advice
 
 
 def _on_tiny(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged:
-    count, each, awaited = stats["epochs"]["calls"], 0.0, False
+    count, each, wall, awaited = stats["epochs"]["calls"], 0.0, 0.0, False
     for lane in facts.lanes:
         for stage in lane.stages:
             row = stats.get(stage.label, {})
             each += row.get("processor_seconds", row.get("concurrent_seconds", 0.0)) / count
+            wall += row.get("concurrent_seconds", 0.0) / count
             awaited |= stage.awaits or stage.does == "loader"
-    if awaited or each >= TINY_S:
+    if awaited or each >= TINY_S or wall >= 4 * TINY_S:  # a call that waits takes no processor, and is not short
         return None
     size = f" of {facts.batch_size} seeds" if facts.batch_size else ""
     text = f"a minibatch{size} takes {each * 1e3:.2f} ms to make, and most of that does not depend on its size."

@@ -123,9 +123,12 @@ class Watch:
 
 
 def _idle_seconds() -> float:
-    """Return the idle time of all processors of the machine since it started."""
-    with open("/proc/uptime", encoding="ascii") as file:
-        return float(file.read().split()[1])
+    """Return the idle time of all processors of the machine since it started; 0 if the system does not tell."""
+    try:
+        with open("/proc/uptime", encoding="ascii") as file:
+            return float(file.read().split()[1])
+    except (OSError, IndexError):
+        return 0.0
 
 
 def resident_bytes(process: int) -> float:

@@ -110,6 +110,11 @@ def test_a_function_that_waits_is_no_lack_of_processors():
     assert found.cause == "transform"
 
 
+def test_a_function_that_sleeps_does_not_make_minibatches_tiny():
+    rows = {**named(0.1, 0.1), OWN.label: row(30, 0.0)}
+    assert find_bottleneck(facts(first=(SEEDS, SAMPLE, OWN)), epoch(31, **rows)).cause == "transform"
+
+
 def test_another_loader_is_told_to_be_asked():
     inner = StageFacts("2 data_loader", "", "loader", False)
     found = find_bottleneck(facts(first=(inner,)), epoch(22, **{inner.label: row(21, 0.0), FETCH.label: row(0.1)}))

@@ -20,6 +20,8 @@ from datapipes.base.errors import LoaderTimeoutError, add_note
 from datapipes.base.outcome import as_error
 from datapipes.base.rng import RngKey
 
+WAITING = "waiting for "  # begins the names that waits are counted under
+
 
 class Position(NamedTuple):
     """Where an epoch begins or goes on.
@@ -131,6 +133,10 @@ class Numbering:
     def label(self, stage: object) -> str:
         """Return the name under which the stage's calls are counted."""
         return self._numbers[id(stage)].label
+
+    def waiting(self, stage: object) -> str:
+        """Return the name under which the time is counted that a reader waited for what leaves the stage."""
+        return f"{WAITING}{self.label(stage)}"
 
     def where(self, stage: object) -> str:
         """Return how errors name the stage."""

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from datapipes.base.array_digest import Hashed
-from datapipes.base.clock import StageClock
+from datapipes.base.clock import NoClock
 from datapipes.base.errors import LoaderTimeoutError
 from datapipes.base.outcome import as_seen_by_consumer
 from datapipes.base.threads import EndingThread, preempt_nobody, threads_of_kernels
@@ -70,7 +70,7 @@ class Run(Iterator[MiniBatch]):
         self._error = None
         self._seeds = graph.find(SeedBase)
         self._window = max([stage.window for stage in graph.find(CarrierBase)], default=1)
-        self._context = EpochContext(Calls(graph.numbering, StageClock()), position)
+        self._context = EpochContext(Calls(graph.numbering, NoClock()), position)
         self._hash_ahead = HashAhead([each for stage in graph for each in stage.hashed_inputs])
         from_its_start = position == Position(position.epoch)
         self._must_give = from_its_start and not any(stage.may_drop_all for stage in graph)

@@ -88,7 +88,7 @@ class RemoteSource(StreamStage):
             _Servers(self.channel),  # of this epoch alone: another reader may still be at its own
             context,
             seeds,
-            f"waiting for {context.calls.numbering.label(self.source)}",
+            context.calls.numbering.waiting(self.source),
             in_order=self.channel.in_order,
             timeout=None,  # requests have their deadline
             max_restarts=0,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipes.base.checks import check_int
-from datapipes.base.clock import StageClock
+from datapipes.base.clock import NoClock, StageClock
 from datapipes.base.errors import needed
 from datapipes.base.html import filled
 from datapipes.base.rng import check_epoch
@@ -155,7 +155,7 @@ class DataLoader(StreamStage):
         graph.refuse_jumps("data_loader: minibatch")
         seed_stage = graph.seed_stage
         check_int("data_loader: minibatch", "index", index, 0, seed_stage.num_steps * seed_stage.world_size - 1)
-        minibatch = Evaluator(Calls(graph.numbering, StageClock())).minibatch(graph, epoch, index)
+        minibatch = Evaluator(Calls(graph.numbering, NoClock())).minibatch(graph, epoch, index)
         if any(map(copies_to_gpu, graph)):
             wait_for_all(waits_of(graph))
         return minibatch
@@ -234,16 +234,13 @@ class DataLoader(StreamStage):
                     bar.set_postfix_str("" if found is None else found.short)
 
     def _record(self) -> Record:
-        stats = self.stats()
-        facts = facts_of(repr(self), self._plan, self._plan.numbering)
-        return Record(facts, os.getpid(), stats, self._clock.last_calls(), self._watch.samples)
+        return Record(os.getpid(), self.stats(), self._clock.last_calls(), self._watch.samples)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the chain as it was rewritten, with the time of each stage."""
         stats = self.stats()
-        facts = facts_of(repr(self), self._plan, self._plan.numbering)
-        lanes = lanes_of(facts, stats, stats.found)
-        return filled("loader.html", title=facts.title, lanes=lanes, bottleneck=stats.bottleneck)
+        lanes = lanes_of(stats)
+        return filled("loader.html", title=stats.facts.title, lanes=lanes, bottleneck=stats.bottleneck)
 
     def end_kept(self) -> None:
         for stage in self._plan:

@@ -63,7 +63,7 @@ def facts_of(title: str, plan: Iterable[Stage], numbering: Numbering) -> Facts:
     for lane in lanes(plan):
         workers, pool, waiting = 1, "", ""
         if lane.carrier is not None:
-            waiting = f"waiting for {numbering.label(lane.carrier.sources[0])}"
+            waiting = numbering.waiting(lane.carrier.sources[0])
         if isinstance(lane.carrier, Workers):
             workers, pool = lane.carrier.options.num_workers, lane.carrier.options.worker_method
         stages = tuple(_stage_facts(stage, numbering) for stage in lane.stages)

@@ -67,7 +67,7 @@ class Prefetcher(StreamStage):
                 )
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
-        waiting = f"waiting for {context.calls.numbering.label(self.source)}"
+        waiting = context.calls.numbering.waiting(self.source)
         on_gpu = self._streams.of(self.gpus)
         return _Reader(streams[0], on_gpu, self.depth, self.timeout, context, waiting, self.where, self.thread_name)
 

@@ -10,7 +10,8 @@ from typing import Any
 from datapipes.base.clock import CallRecord
 from datapipes.base.files import write_text
 from datapipes.base.html import COLORS, filled
-from datapipes.loader.bottleneck import CONSUMER, Bottleneck, find_bottleneck
+from datapipes.chain.epoch import WAITING
+from datapipes.loader.bottleneck import CONSUMER
 from datapipes.loader.facts import Facts
 from datapipes.loader.stats import NO_STAGES, LoaderStats
 from datapipes.loader.trace import Record
@@ -33,12 +34,12 @@ def write_report(path: str | Path, record: Record) -> None:
 
 def as_html(record: Record) -> str:
     """Return the report of a record as HTML; raise RuntimeError if it has no minibatch."""
-    found = find_bottleneck(record.facts, record.stats)
+    found = record.stats.found
     if found is None:
         raise RuntimeError(
             "data_loader: report: no minibatch was delivered yet, so there is nothing to report. Read an epoch first."
         )
-    epochs, facts = record.stats["epochs"], record.facts
+    epochs, facts = record.stats["epochs"], record.stats.facts
     count, seconds = epochs["calls"], epochs["seconds"]
     headline = [
         ("minibatches", f"{count:,.0f}"),
@@ -58,7 +59,7 @@ def as_html(record: Record) -> str:
         found=found.found[:1].upper() + found.found[1:],
         advice=found.advice,
         is_well=found.cause == "consumer",
-        lanes=lanes_of(facts, record.stats, found),
+        lanes=lanes_of(record.stats),
         table=_table(record.stats),
         charts=charts,
         timeline=_timeline(record, colors),
@@ -66,8 +67,9 @@ def as_html(record: Record) -> str:
     )
 
 
-def lanes_of(facts: Facts, stats: LoaderStats, found: Bottleneck | None) -> list[dict[str, Any]]:
+def lanes_of(stats: LoaderStats) -> list[dict[str, Any]]:
     """Return the lanes as the template chain.html shows them; without figures before the first minibatch."""
+    facts, found = stats.facts, stats.found
     colors = _colors(facts)
     epochs = stats.get("epochs", {})
     count, seconds = epochs.get("calls", 0.0), epochs.get("seconds", 0.0)
@@ -169,7 +171,7 @@ def _queues(record: Record) -> dict[str, Any] | None:
     for call in record.calls:
         ends[call.stage][call.minibatch].append(call.began + call.seconds)
     curves = []
-    for lane in record.facts.lanes:
+    for lane in record.stats.facts.lanes:
         made, taken = ends[lane.stages[-1].label] if lane.stages else {}, ends[lane.waiting]
         changes = []
         for index, times in taken.items():
@@ -179,7 +181,7 @@ def _queues(record: Record) -> dict[str, Any] | None:
         for at, change in sorted(changes):
             waiting += change
             points.append((at, float(max(waiting, 0))))
-        curves.append((lane.waiting.removeprefix("waiting for "), _thinned(points)))
+        curves.append((lane.waiting.removeprefix(WAITING), _thinned(points)))
     return _chart(record, "made and not yet taken", curves)
 
 
@@ -209,7 +211,7 @@ def _timeline(record: Record, colors: dict[str, str]) -> dict[str, Any] | None:
 
 
 def _block(call: CallRecord, first: float, scale: float, colors: dict[str, str]) -> dict[str, Any]:
-    waits = call.stage.startswith("waiting for")
+    waits = call.stage.startswith(WAITING)
     color = WAITS_COLOR if waits else colors.get(call.stage, CONSUMER_COLOR)
     return {
         "x": f"{(call.began - first) * scale:.2f}",

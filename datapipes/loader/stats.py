@@ -12,6 +12,7 @@ from typing import NamedTuple
 from datapipes.base.checks import aligned, one_line
 from datapipes.base.clock import StageClock
 from datapipes.base.progress import working
+from datapipes.chain.epoch import WAITING
 from datapipes.chain.run import close_stream
 from datapipes.loader.bottleneck import CONSUMER, Bottleneck, find_bottleneck
 from datapipes.loader.facts import Facts, LaneFacts, StageFacts
@@ -25,12 +26,12 @@ class LoaderStats(dict[str, dict[str, float]]):
 
     def __init__(self, rows: Mapping[str, dict[str, float]], facts: Facts | None = None) -> None:
         super().__init__(rows)
-        self._facts = facts
+        self.facts = facts or self._one_lane()
 
     @property
     def found(self) -> Bottleneck | None:
         """What bounds the epochs, its cause and its parts; None before the first minibatch."""
-        return find_bottleneck(self._facts or self._one_lane(), self)
+        return find_bottleneck(self.facts, self)
 
     @property
     def bottleneck(self) -> str:
@@ -39,12 +40,9 @@ class LoaderStats(dict[str, dict[str, float]]):
 
     def _one_lane(self) -> Facts:
         """Return the facts of counts alone."""
-        stages = tuple(StageFacts(name, "", "", False) for name in self.of_stages() if name != CONSUMER)
+        names = [name for name in self if name not in (*NO_STAGES, CONSUMER) and not name.startswith(WAITING)]
+        stages = tuple(StageFacts(name, "", "", False) for name in names)
         return Facts("", 1, 0, (LaneFacts("", 1, "", "", stages),))
-
-    def of_stages(self) -> dict[str, dict[str, float]]:
-        """Return the rows of the stages and of the consumer, without those of waits."""
-        return {name: row for name, row in self.items() if name not in NO_STAGES and not name.startswith("waiting for")}
 
     def __str__(self) -> str:
         rows = {name: row for name, row in self.items() if name not in NO_STAGES}

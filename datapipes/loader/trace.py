@@ -31,12 +31,11 @@ class Record:
 
     Attributes:
         caller: the process of the consumer.
-        stats: of all epochs.
+        stats: of all epochs, with the facts of the plan.
         calls: the last calls of all stages, waits included.
         samples: the memory over the time.
     """
 
-    facts: Facts
     caller: int
     stats: LoaderStats
     calls: Sequence[CallRecord]
@@ -61,9 +60,9 @@ def write_trace(path: str | Path, record: Record) -> None:
         events.append({"name": "process_name", "ph": "M", "pid": process, "args": {"name": f"{name} {process}"}})
     for (process, thread), number in threads.items():
         events.append({"name": "thread_name", "ph": "M", "pid": process, "tid": number, "args": {"name": thread}})
-    facts = record.facts._asdict()
+    facts = record.stats.facts._asdict()
     facts["lanes"] = [
-        {**lane._asdict(), "stages": [stage._asdict() for stage in lane.stages]} for lane in record.facts.lanes
+        {**lane._asdict(), "stages": [stage._asdict() for stage in lane.stages]} for lane in record.stats.facts.lanes
     ]
     own = {
         "version": VERSION,
@@ -135,7 +134,7 @@ def _record_of(trace: Mapping[str, Any], own: Mapping[str, Any]) -> Record:
         if each["ph"] == "X"
     ]
     samples = [Sample(*map(float, each)) for each in own["samples"]]
-    return Record(facts, int(own["caller"]), LoaderStats(rows, facts), calls, samples)
+    return Record(int(own["caller"]), LoaderStats(rows, facts), calls, samples)
 
 
 def _text(value: Any) -> str:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from datapipes import _core
-from datapipes.base.clock import StageClock
+from datapipes.base.clock import NoClock
 from datapipes.base.errors import PeerDied
 from datapipes.base.log import logger
 from datapipes.chain.asynchronous import async_window
@@ -65,7 +65,7 @@ class InThreads:
 
     def make(self, epoch: int, index: int, most_s: float) -> MiniBatch | None:
         """See Maker."""
-        evaluator = _Bounded(Calls(self._graph.numbering, StageClock()), self._most_bytes, most_s)
+        evaluator = _Bounded(Calls(self._graph.numbering, NoClock()), self._most_bytes, most_s)
         if self._loop is None:
             return evaluator.minibatch(self._graph, epoch, index)
         with self._closing:

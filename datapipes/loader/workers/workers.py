@@ -69,7 +69,7 @@ class Workers(StreamStage):
             pool,
             context,
             StageGraph(self.source).seed_stage,
-            f"waiting for {context.calls.numbering.label(self.source)}",
+            context.calls.numbering.waiting(self.source),
             in_order=self.options.in_order,
             timeout=self.timeout,
             max_restarts=self.options.max_restarts,

@@ -41,7 +41,10 @@ class _Child:
         return self._code
 
     def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
+        # Every start of a process, in any thread, polls all children: while one reads the exit code of this child, poll
+        # finds none here although the child is gone.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)

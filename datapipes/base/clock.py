@@ -16,7 +16,18 @@ from numpy.typing import NDArray
 KEPT_CALLS = 2**16  # calls that a StageClock keeps, 72 bytes each
 SHORT_S = 1e-3  # calls that take less are too short to wait for a disk
 _BLOCK, _PAGE = 512, resource.getpagesize()  # bytes
-_here = threading.local()  # `disk_bytes`, as the thread had them when they were last looked at
+GAP_S = 5e-5  # from the end of a call to the begin of the next one in which the thread has not waited
+
+
+class _Here(threading.local):
+    """What this thread had used when it was last looked at."""
+
+    ended = -math.inf  # time.monotonic() at the end of its last call
+    processor_seconds = 0.0  # at that time
+    disk_bytes: float | None = None
+
+
+_here = _Here()
 
 
 class Used(NamedTuple):
@@ -37,23 +48,29 @@ class Used(NamedTuple):
         return Used(self.processor_seconds - earlier.processor_seconds, self.disk_bytes - earlier.disk_bytes)
 
     @classmethod
-    def in_call(cls, began: float, processor_seconds: float) -> Used:
-        """Return what a call has used that ends now; given when it began and what `at_begin` has returned then.
+    def at_begin(cls, began: float) -> float:
+        """Return the processor time of this thread at the begin of a call, `began` in seconds of time.monotonic().
 
-        Two system calls for a short one. What the thread read before, in calls that were short, counts in a long one.
+        No system call where the thread has just ended another one: it has been at work since then.
         """
-        processor = time.thread_time() - processor_seconds
-        if time.monotonic() - began < SHORT_S:
-            return cls(processor)
-        before, _here.disk_bytes = _here.disk_bytes, cls.by_this_thread().disk_bytes
-        return cls(processor, _here.disk_bytes - before)
-
-    @classmethod
-    def at_begin(cls) -> float:
-        """Return the processor time of this thread."""
-        if not hasattr(_here, "disk_bytes"):
+        gap = began - _here.ended
+        if gap < GAP_S:
+            return _here.processor_seconds + gap
+        if _here.disk_bytes is None:
             _here.disk_bytes = cls.by_this_thread().disk_bytes
         return time.thread_time()
+
+    @classmethod
+    def in_call(cls, began: float, processor_seconds: float) -> tuple[float, float]:
+        """Return what a call has used that ends now; given when it began and what `at_begin` has returned then.
+
+        One system call for a short one. What the thread read before, in calls that were short, counts in a long one.
+        """
+        _here.processor_seconds, _here.ended = now = time.thread_time(), time.monotonic()
+        if now[1] - began < SHORT_S:
+            return now[0] - processor_seconds, 0.0
+        before, _here.disk_bytes = _here.disk_bytes or 0.0, cls.by_this_thread().disk_bytes
+        return now[0] - processor_seconds, _here.disk_bytes - before
 
 
 NOTHING = Used()
@@ -98,27 +115,29 @@ class StageClock:
         self._next_name = itertools.count()
         self._folded = _Folded(0, {})
 
-    def add(self, stage: str, began: float, index: int, used: Used = NOTHING) -> None:
+    def add(self, stage: str, began: float, index: int, used: tuple[float, float] = NOTHING) -> None:
         """Count one call that ends now."""
         seconds = time.monotonic() - began
         self.add_call(CallRecord(stage, began, seconds, os.getpid(), threading.current_thread().name, index, *used))
 
     def add_call(self, call: CallRecord) -> None:
         """Count a call of this process or of another one."""
-        entry = self._spent.setdefault((call.stage, threading.get_ident()), [0.0, 0.0, 0.0, 0.0])
+        stage, began, seconds, process, thread, minibatch, processor_seconds, disk_bytes = call
+        entry = self._spent.get((stage, threading.get_ident()))
+        if entry is None:
+            entry = self._spent[stage, threading.get_ident()] = [0.0, 0.0, 0.0, 0.0]
         entry[0] += 1
-        entry[1] += call.seconds
-        entry[2] += call.processor_seconds
-        entry[3] += call.disk_bytes
+        entry[1] += seconds
+        entry[2] += processor_seconds
+        entry[3] += disk_bytes
         if self._kept is None:
             self._kept = np.zeros((KEPT_CALLS, 9))
         number = next(self._number)
         if number > 0 and number % (KEPT_CALLS // 2) == 0:
             self._folded = self._folded_until(number)
-        stage, thread = (self._number_of(name) for name in (call.stage, call.thread))
-        self._kept[number % KEPT_CALLS] = (
-            *(number + 1, stage, call.began, call.seconds, call.process, thread, *call[5:]),
-        )
+        numbers = self._number_of(stage), self._number_of(thread)
+        row = (number + 1, numbers[0], began, seconds, process, numbers[1], minibatch, processor_seconds, disk_bytes)
+        self._kept[number % KEPT_CALLS] = row
 
     def _number_of(self, name: str) -> int:
         number = self._names.get(name)
@@ -180,7 +199,7 @@ class StageClock:
 class NoClock(StageClock):
     """Counts nothing, for calls whose counts nobody reads."""
 
-    def add(self, stage: str, began: float, index: int, used: Used = NOTHING) -> None:
+    def add(self, stage: str, began: float, index: int, used: tuple[float, float] = NOTHING) -> None:
         """Do nothing."""
 
     def add_call(self, call: CallRecord) -> None:

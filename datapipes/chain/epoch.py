@@ -202,7 +202,7 @@ class Call:
         self.began = time.monotonic()
         self._calls._under_way[id(self)] = self
         if not self._awaited:
-            self._processor_seconds = Used.at_begin()
+            self._processor_seconds = Used.at_begin(self.began)
         return self._calls.numbering.key(self._stage, self._epoch, self._index)
 
     def __exit__(

@@ -1,18 +1,21 @@
 """The report of a loader: what it shows, that a trace gives the same, and what is refused."""
 
 import contextlib
+import itertools
 import json
 import os
 import re
 import signal
 import time
+import types
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 
 import pytest
 from pipelines import BUILDERS, fetched, items, refused, sampled
 
 import datapipes as dp
-from datapipes.base.clock import StageClock, Used
+from datapipes.base.clock import GAP_S, StageClock, Used
 from datapipes.loader.report import as_html, write_report
 from datapipes.loader.trace import VERSION, read_trace
 
@@ -218,14 +221,26 @@ def test_a_trace_that_is_no_whole_one_is_refused(loader, tmp_path, text, found):
 
 
 def test_the_processor_time_of_a_call_is_counted():
-    clock, before = StageClock(), Used.at_begin()
+    clock, before = StageClock(), Used.at_begin(time.monotonic())
     sum(range(100_000))
-    used = Used.in_call(0.0, before)  # it began long ago
+    used = processor_seconds, disk_bytes = Used.in_call(0.0, before)  # it began long ago
     clock.add("computes", 0.0, 0, used)
-    assert clock.stats()["computes"]["processor_seconds"] == used.processor_seconds > 0
-    assert used.disk_bytes >= 0
-    assert Used.in_call(time.monotonic() + 60, before).disk_bytes == 0  # a short one
-    assert clock.last_calls()[0].processor_seconds == used.processor_seconds
+    assert clock.stats()["computes"]["processor_seconds"] == processor_seconds > 0
+    assert disk_bytes >= 0
+    assert Used.in_call(time.monotonic() + 60, before)[1] == 0  # a short one
+    assert clock.last_calls()[0].processor_seconds == processor_seconds
+
+
+@pytest.mark.parametrize(("gap", "looks"), [(GAP_S / 2, False), (GAP_S * 2, True)], ids=["at once", "after a wait"])
+def test_a_call_that_follows_another_at_once_needs_no_look_at_its_thread(monkeypatch, gap, looks):
+    now, spent = 1000.0, itertools.count()
+    fake = types.SimpleNamespace(monotonic=lambda: now, thread_time=lambda: float(next(spent)))
+    monkeypatch.setattr("datapipes.base.clock.time", fake)
+    with ThreadPoolExecutor(1) as thread:  # what it remembers of the time made up here ends with it
+        first = thread.submit(Used.at_begin, now).result()
+        assert thread.submit(Used.in_call, now, first).result() == (1.0, 0.0)
+        second = thread.submit(Used.at_begin, now + gap).result()
+    assert second == pytest.approx(first + (2.0 if looks else 1.0 + gap), rel=1e-9)
 
 
 def test_what_a_notebook_shows_of_a_chain_needs_no_epoch():

@@ -6,7 +6,7 @@ servers behind a proxy that delays each way by 20 ms, minibatches of 4 seeds. An
 40 ms, without workers, with one worker process and with two worker threads. Kernels with one thread. Two epochs each;
 then the cause that `stats().found` names, and its sentences. With --out DIR the reports are written there.
 Run: python benchmarks/slow_loaders.py --graph GRAPH
-Result (2-core AMD EPYC VM, quiet, 1M nodes / 20M edges, commit 05bef06): 8 of 8 named rightly. While other work keeps
+Result (2-core AMD EPYC VM, quiet, 1M nodes / 20M edges, commit ab71a61): 8 of 8 named rightly. While other work keeps
 both processors busy, "one worker" is named "sampling": none is idle then, so another worker would not help.
 """
 

@@ -12,6 +12,7 @@ import pytest
 from amounts import amount
 from parts_on_disk import a_graph, batches, over, seeds, whole, write
 from pipelines import BOUND_S, sampled, small_graph, wait_until
+from pyarrow import flight
 from warm_servers import Supervisor, WarmServer
 
 import datapipes as dp
@@ -87,6 +88,43 @@ def test_servers_that_start_elsewhere_are_found_again(graph, root, resolver, num
                 first[part].kill()
                 first[part] = moved
         assert found == expected
+
+
+class Late(InFile):
+    """Tells the addresses of `first` until it was asked for them `times` times."""
+
+    first, times = None, 2
+
+    def addresses(self, part):
+        if self.first is None or part not in self.first or self.times == 0:
+            return super().addresses(part)
+        self.times -= 1
+        return self.first[part]
+
+
+@pytest.mark.parametrize("stranger", ["no partition server", "another part"])
+def test_a_port_that_another_program_has_taken_is_left(graph, root, tmp_path, stranger):
+    resolver = Late(tmp_path / "servers.json")
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(WarmServer(root, part).start()) for part in (0, 1)]
+        addresses = [server.address for server in servers]
+        resolver.tell(dict(enumerate(addresses)))
+        dist_graph = DistGraph.connect(root, resolver, deadline=BOUND_S)
+        stack.callback(dist_graph.close)
+        found = []
+        for minibatch in over(dist_graph):
+            found.append(minibatch.digest())
+            if len(found) == 10:
+                moved = stack.enter_context(WarmServer(root, 0).start())
+                resolver.tell({0: moved.address, 1: addresses[1]})
+                resolver.first = {0: addresses[0]}
+                servers[0].kill()
+                if stranger == "another part":
+                    stack.enter_context(PartitionServer(root, 1, addresses[0]))
+                else:
+                    stack.enter_context(flight.FlightServerBase(f"grpc://{addresses[0]}"))
+        assert found == whole(graph)
+        assert resolver.times == 0
 
 
 def test_a_client_and_its_producer_go_on_where_the_server_starts_again(tmp_path, resolver):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datapipes.base.errors import text_of
 from datapipes.distributed.address import Address
 from datapipes.distributed.client.connection import Connection
-from datapipes.distributed.client.retry import verdict_on
+from datapipes.distributed.client.retry import Moved, reason, verdict_on
 from datapipes.distributed.resolver import Replicas
 
 
@@ -31,28 +31,36 @@ class Places:
         self._again, self.complaint = again, ""
         self._changing = threading.Lock()
         self._order = sorted(replicas, key=_rank)
+        self._have_answered: set[Address] = set()
 
     def connect(self, connect: Callable[[Address, float], Connection], timeout: float) -> Connection:
         """Return a connection to one of them, tried one after the other; each has its share of the time.
 
         Raises:
+            Moved: Others answer where servers of this part have answered before, and `again` may tell where they are.
             The failure of the last one; or the first that tells more than that a server cannot be reached.
         """
         ends, tried = time.monotonic() + timeout, list[Address]()
         while waiting := [each for each in self.all() if each not in tried]:
             address, left = waiting[0], ends - time.monotonic()
             try:
-                return connect(address, left / len(waiting))
+                connection = connect(address, left / len(waiting))
             except Exception as failure:
                 tried.append(address)
                 self.failed(address)
-                if verdict_on(failure).most == 0:
+                is_final = verdict_on(failure).most == 0
+                if is_final and (self._again is None or address not in self._have_answered):
                     raise
                 is_last = len(waiting) == 1
                 if is_last:
                     self._ask_again()
                 if time.monotonic() >= ends or (is_last and not {*self.all()} - {*tried}):
+                    if is_final:
+                        raise Moved(reason(failure)) from failure
                     raise
+            else:
+                self._have_answered.add(address)
+                return connection
         raise AssertionError("there is always one that was not tried")
 
     def all(self) -> Replicas:

@@ -16,10 +16,11 @@ from datapipes.base.threads import add_thread
 from datapipes.distributed.address import Address
 from datapipes.distributed.client.connection import Connection, Connections
 from datapipes.distributed.client.places import Places
-from datapipes.distributed.client.retry import FULL, Failures, Pauses, judge, verdict_on
+from datapipes.distributed.client.retry import FULL, STRANGER, Failures, Moved, Pauses, judge, reason, verdict_on
 from datapipes.distributed.resolver import Replicas
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import Sink
+from datapipes.distributed.wire.refusals import OtherPartition
 
 _Answer = TypeVar("_Answer")
 
@@ -182,6 +183,10 @@ class RemotePart:
         except Exception as failure:
             verdict = verdict_on(failure)
             renew = verdict.renew
+            # The right server had greeted; gRPC has connected anew since then.
+            if verdict is STRANGER or isinstance(failure, OtherPartition):
+                renew = True
+                raise Moved(reason(failure)) from failure
             if verdict.most != 0 and self._places.failed(connection.address):
                 self._connections.leave(connection.address)
             raise

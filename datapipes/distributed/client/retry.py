@@ -38,8 +38,13 @@ class Verdict(NamedTuple):
     slow: bool = False
 
 
+class Moved(Exception):  # no error: it is asked again
+    """Another program answers where a server was that is gone; the server may be elsewhere by now."""
+
+
 RESET = Verdict(FEW, True, RemoteError, "the stream was reset, the server died, or no partition server is there", True)
 FULL = Verdict(None, False, None, "the server answers, but is full or stops")
+STRANGER = Verdict(0, True, ConnectionError, "what listens there is no partition server")
 # By the name of the class, since pyarrow is imported by few. Bases count, the first that is named.
 TABLE = {
     "FlightUnavailableError": Verdict(None, True, None, "no connection: the server is away, or the network cut it"),
@@ -55,7 +60,8 @@ TABLE = {
     "TimeoutError": Verdict(None, False, None, "another thread connects, and has not come to an end"),
     "FlightUnauthenticatedError": Verdict(0, False, PermissionError, "the server refuses this client, also later"),
     "FlightUnauthorizedError": Verdict(0, False, PermissionError, "the server refuses this client, also later"),
-    "ArrowNotImplementedError": Verdict(0, True, ConnectionError, "what listens there is no partition server"),
+    "ArrowNotImplementedError": STRANGER,
+    "Moved": Verdict(None, True, None, "the port of a server that is gone was given to another program"),
     "ArrowMemoryError": Verdict(0, False, MemoryError, "too little memory is left here"),
     "FlightError": RESET,
     "ArrowException": RESET,

@@ -46,8 +46,8 @@ Csc<Id> allocate_csc(std::int64_t num_edges, std::int64_t num_nodes) {
 }
 
 template <class Id>
-Csc<Id> sort_at_once(std::span<const Id> src, std::span<const Id> dst, std::int64_t num_nodes) {
-  check_ids("src", src, num_nodes);
+Csc<Id> sort_at_once(std::span<const Id> src, std::span<const Id> dst, std::int64_t num_nodes, std::int64_t num_sources) {
+  check_ids("src", src, num_sources);
   check_ids("dst", dst, num_nodes);
   const auto num_edges = std::ssize(src);
   auto csc = allocate_csc<Id>(num_edges, num_nodes);
@@ -71,10 +71,11 @@ Csc<Id> sort_at_once(std::span<const Id> src, std::span<const Id> dst, std::int6
 template <class Id>
 class PartSort {
  public:
-  PartSort(std::span<const Id> src, std::span<const Id> dst, std::int64_t num_nodes)
+  PartSort(std::span<const Id> src, std::span<const Id> dst, std::int64_t num_nodes, std::int64_t num_sources)
       : src_(src),
         dst_(dst),
         num_nodes_(num_nodes),
+        num_sources_(num_sources),
         num_edges_(std::ssize(src)),
         shift_(std::max(0, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(num_nodes))) - kPartBits)),
         edge_bits_(static_cast<int>(std::bit_width(static_cast<std::uint64_t>(num_edges_)))) {}
@@ -108,8 +109,8 @@ class PartSort {
     for (std::int64_t begin = 0; begin < num_edges_; begin += kCheckedAtOnce) {
       const auto count = std::min(kCheckedAtOnce, num_edges_ - begin);
       const auto sources = src_.subspan(begin, count), destinations = dst_.subspan(begin, count);
-      if (!all_inside(sources, num_nodes_) || !all_inside(destinations, num_nodes_)) {
-        check_ids("src", src_, num_nodes_);  // checks all sources first, as sort_at_once does
+      if (!all_inside(sources, num_sources_) || !all_inside(destinations, num_nodes_)) {
+        check_ids("src", src_, num_sources_);  // checks all sources first, as sort_at_once does
         check_ids("dst", dst_, num_nodes_);
       }
       for (const Id node : destinations) ++begin_[(node >> shift_) + 1];
@@ -176,28 +177,39 @@ class PartSort {
   }
 
   std::span<const Id> src_, dst_;
-  std::int64_t num_nodes_, num_edges_;
+  std::int64_t num_nodes_, num_sources_, num_edges_;
   int shift_, edge_bits_;
   std::vector<std::int64_t> begin_;
 };
 
+void check_count(const char* name, std::int64_t count) {
+  if (count < 0) {
+    throw std::invalid_argument(std::string("coo_to_csc: ") + name + " must be 0 or more, got " + std::to_string(count) + ".");
+  }
+  if (count > kMaxNodes) {
+    throw std::invalid_argument(std::string("coo_to_csc: ") + name + " must be at most 2^48, got " + std::to_string(count) + ".");
+  }
+}
+
 }  // namespace
 
 template <class Id>
-Csc<Id> coo_to_csc(std::span<const Id> src, std::span<const Id> dst, std::int64_t num_nodes, std::int64_t partition_from) {
+Csc<Id> coo_to_csc(std::span<const Id> src, std::span<const Id> dst, std::int64_t num_nodes, std::int64_t num_sources,
+                   std::int64_t partition_from) {
   if (src.size() != dst.size()) {
     throw std::invalid_argument("coo_to_csc: " + std::to_string(src.size()) + " sources but " + std::to_string(dst.size()) +
                                 " destinations; give one of each for every edge.");
   }
-  if (num_nodes < 0)
-    throw std::invalid_argument("coo_to_csc: num_nodes must be 0 or more, got " + std::to_string(num_nodes) + ".");
-  if (num_nodes > kMaxNodes)
-    throw std::invalid_argument("coo_to_csc: num_nodes must be at most 2^48, got " + std::to_string(num_nodes) + ".");
-  if (PartSort<Id> parts(src, dst, num_nodes); std::ssize(src) >= partition_from && parts.fits()) return parts.sort();
-  return sort_at_once(src, dst, num_nodes);
+  check_count("num_nodes", num_nodes);
+  check_count("num_sources", num_sources);
+  if (PartSort<Id> parts(src, dst, num_nodes, num_sources); std::ssize(src) >= partition_from && parts.fits())
+    return parts.sort();
+  return sort_at_once(src, dst, num_nodes, num_sources);
 }
 
-template Csc<std::int32_t> coo_to_csc(std::span<const std::int32_t>, std::span<const std::int32_t>, std::int64_t, std::int64_t);
-template Csc<std::int64_t> coo_to_csc(std::span<const std::int64_t>, std::span<const std::int64_t>, std::int64_t, std::int64_t);
+template Csc<std::int32_t> coo_to_csc(std::span<const std::int32_t>, std::span<const std::int32_t>, std::int64_t, std::int64_t,
+                                      std::int64_t);
+template Csc<std::int64_t> coo_to_csc(std::span<const std::int64_t>, std::span<const std::int64_t>, std::int64_t, std::int64_t,
+                                      std::int64_t);
 
 }  // namespace datapipes

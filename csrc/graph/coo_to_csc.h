@@ -1,6 +1,6 @@
 // coo_to_csc.h: groups edges by destination, stably: the in-edges of a node keep the order in which they were given.
-//   src, dst Id[num_edges], each in [0, num_nodes). Returns indptr int64[num_nodes + 1], indices Id[num_edges] and order
-//   int64[num_edges]: indices[i] == src[order[i]]. O(num_nodes + num_edges), a counting sort.
+//   dst Id[num_edges] in [0, num_nodes), src Id[num_edges] in [0, num_sources). Returns indptr int64[num_nodes + 1],
+//   indices Id[num_edges] and order int64[num_edges]: indices[i] == src[order[i]]. O(num_nodes + num_edges), a counting sort.
 // Graphs of partition_from edges or more are first split into parts that fit the cache; the result is the same.
 // Memory besides the result: without the split 8 bytes per node; with it 16 bytes per edge of the largest part and 8
 // bytes per 512 nodes, at least 200 KiB.
@@ -25,7 +25,7 @@ struct Csc {
 };
 
 template <class Id>
-Csc<Id> coo_to_csc(std::span<const Id> src, std::span<const Id> dst, std::int64_t num_nodes,
+Csc<Id> coo_to_csc(std::span<const Id> src, std::span<const Id> dst, std::int64_t num_nodes, std::int64_t num_sources,
                    std::int64_t partition_from = kPartitionFrom);
 
 }  // namespace datapipes

@@ -296,15 +296,15 @@ void graphs_and_seeds_that_are_wrong_are_refused() {
 
 template <class Id>
 void edges_are_grouped_stably() {
-  const auto csc = coo_to_csc<Id>(std::vector<Id>{5, 4, 3, 2, 1, 0}, std::vector<Id>{2, 0, 2, 5, 0, 2}, 6);
+  const auto csc = coo_to_csc<Id>(std::vector<Id>{5, 4, 3, 2, 1, 0}, std::vector<Id>{2, 0, 2, 5, 0, 2}, 6, 6);
   CHECK((ints(csc.indptr) == Ints{0, 2, 2, 5, 5, 5, 6}));
   CHECK((ints(csc.indices) == Ints{4, 1, 5, 3, 0, 2}));
   CHECK((ints(csc.order) == Ints{1, 4, 0, 2, 5, 3}));
-  CHECK((ints(coo_to_csc<Id>({}, {}, 0).indptr) == Ints{0}));
-  CHECK_THROWS(std::out_of_range, coo_to_csc<Id>(std::vector<Id>{6}, std::vector<Id>{0}, 6));
-  CHECK_THROWS(std::out_of_range, coo_to_csc<Id>(std::vector<Id>{0}, std::vector<Id>{-1}, 6));
-  CHECK_THROWS(std::invalid_argument, coo_to_csc<Id>(std::vector<Id>{0, 1}, std::vector<Id>{0}, 6));
-  CHECK_THROWS(std::invalid_argument, coo_to_csc<Id>({}, {}, -1));
+  CHECK((ints(coo_to_csc<Id>({}, {}, 0, 0).indptr) == Ints{0}));
+  CHECK_THROWS(std::out_of_range, coo_to_csc<Id>(std::vector<Id>{6}, std::vector<Id>{0}, 6, 6));
+  CHECK_THROWS(std::out_of_range, coo_to_csc<Id>(std::vector<Id>{0}, std::vector<Id>{-1}, 6, 6));
+  CHECK_THROWS(std::invalid_argument, coo_to_csc<Id>(std::vector<Id>{0, 1}, std::vector<Id>{0}, 6, 6));
+  CHECK_THROWS(std::invalid_argument, coo_to_csc<Id>({}, {}, -1, 0));
 }
 
 template <class Id>
@@ -373,7 +373,8 @@ void edges_split_into_parts_are_those_sorted_at_once() {
         src.push_back(static_cast<Id>(i * 7'919 % num_nodes));
         dst.push_back(static_cast<Id>(i % 8 == 0 ? 0 : i * i * 31 % num_nodes));
       }
-      const auto once = coo_to_csc<Id>(src, dst, num_nodes, kMax), split = coo_to_csc<Id>(src, dst, num_nodes, 0);
+      const auto once = coo_to_csc<Id>(src, dst, num_nodes, num_nodes, kMax),
+                 split = coo_to_csc<Id>(src, dst, num_nodes, num_nodes, 0);
       CHECK(ints(once.indptr) == ints(split.indptr));
       CHECK(ints(once.indices) == ints(split.indices));
       CHECK(ints(once.order) == ints(split.order));
@@ -382,13 +383,13 @@ void edges_split_into_parts_are_those_sorted_at_once() {
       for (const Id outside :
            {Id{-1}, static_cast<Id>(num_nodes), std::numeric_limits<Id>::max(), std::numeric_limits<Id>::min()}) {
         wrong.back() = outside;
-        CHECK_THROWS(std::out_of_range, coo_to_csc<Id>(src, wrong, num_nodes, 0));
-        CHECK_THROWS(std::out_of_range, coo_to_csc<Id>(wrong, dst, num_nodes, 0));
+        CHECK_THROWS(std::out_of_range, coo_to_csc<Id>(src, wrong, num_nodes, num_nodes, 0));
+        CHECK_THROWS(std::out_of_range, coo_to_csc<Id>(wrong, dst, num_nodes, num_nodes, 0));
       }
     }
   }
-  CHECK((ints(coo_to_csc<Id>({}, {}, 0, 0).indptr) == Ints{0}));
-  CHECK_THROWS(std::out_of_range, coo_to_csc<Id>(std::vector<Id>{0}, std::vector<Id>{0}, 0, 0));
+  CHECK((ints(coo_to_csc<Id>({}, {}, 0, 0, 0).indptr) == Ints{0}));
+  CHECK_THROWS(std::out_of_range, coo_to_csc<Id>(std::vector<Id>{0}, std::vector<Id>{0}, 0, 0, 0));
 }
 
 void two_threads_get_what_one_gets() {

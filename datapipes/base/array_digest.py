@@ -87,6 +87,47 @@ def digest_of_pieces(
     return digest.hexdigest()
 
 
+class StreamedDigest:
+    """`array_digest` of an array whose rows come one after the other.
+
+    Args:
+        dtype, row_shape: of the rows.
+        as_int64: see array_digest.
+    """
+
+    def __init__(self, dtype: torch.dtype, row_shape: Sequence[int], *, as_int64: bool = False) -> None:
+        self._dtype, self._row_shape, self._as_int64 = dtype, tuple(row_shape), as_int64
+        self._piece = rows_of_piece(self._row_shape, torch.int64 if as_int64 else dtype)
+        self._rest: list[Tensor] = []  # of a piece that is not whole yet
+        self._hashes: list[NDArray[np.uint64]] = []
+        self._count = 0
+
+    def take(self, rows: Tensor) -> None:
+        """Hash the next rows."""
+        kept = self._count % self._piece if self._piece > 0 else 0  # rows in _rest
+        self._count += rows.shape[0]
+        if self._piece == 0 or rows.shape[0] == 0:
+            return
+        lacks = (self._piece - kept) % self._piece
+        if kept > 0:
+            self._rest.append(rows[:lacks].clone())
+            if rows.shape[0] < lacks:
+                return
+            self._hashes.append(hashes_of(torch.cat(self._rest), as_int64=self._as_int64))
+            self._rest = []
+        whole = lacks + (rows.shape[0] - lacks) // self._piece * self._piece
+        if whole > lacks:
+            self._hashes.append(hashes_of(rows[lacks:whole], as_int64=self._as_int64))
+        if whole < rows.shape[0]:
+            self._rest.append(rows[whole:].clone())
+
+    def digest(self) -> str:
+        """Return the digest of all rows."""
+        last = [hashes_of(torch.cat(self._rest), as_int64=self._as_int64)] if self._rest else []
+        shape = (self._count, *self._row_shape)
+        return digest_of_pieces(self._dtype, shape, [*self._hashes, *last], as_int64=self._as_int64)
+
+
 def version_of(values: Tensor) -> int:
     """Return a number that grows with each change of `values` in place, as far as torch counts them."""
     return 0 if values.is_inference() else values._version

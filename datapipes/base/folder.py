@@ -51,8 +51,19 @@ _NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of fcntl.h and linux/fs.h
 
 
+def _never(new: Path) -> bool:
+    return False
+
+
 @contextmanager
-def new_folder(where: str, root: str | Path, num_bytes: int = 0, *, replaced: Replaceable = NOTHING) -> Iterator[Path]:
+def new_folder(
+    where: str,
+    root: str | Path,
+    num_bytes: int = 0,
+    *,
+    replaced: Replaceable = NOTHING,
+    goes_on: Callable[[Path], bool] = _never,
+) -> Iterator[Path]:
     """Give a fresh hidden folder; when the block ends without an error, it becomes `root`. An error removes it.
 
     Args:
@@ -60,6 +71,7 @@ def new_folder(where: str, root: str | Path, num_bytes: int = 0, *, replaced: Re
         root: does not exist, is an empty folder, or holds nothing but what may be replaced; links are followed.
         num_bytes: about what will be written.
         replaced: says what may be replaced; by default nothing.
+        goes_on: called with what a killed writer has left; True keeps it, so that the block goes on with it.
     Raises:
         FileExistsError: `root` holds something else; the message names it.
         BlockingIOError: Another process is writing to `root`.
@@ -72,11 +84,12 @@ def new_folder(where: str, root: str | Path, num_bytes: int = 0, *, replaced: Re
         new = new_beside(path)
         _restore(where, path, replaced)
         _refuse_others(where, path, replaced)
-        _clear(where, new, replaced)  # of what a killed writer left
+        if not new.is_dir() or new.is_symlink() or not goes_on(new):
+            _clear(where, new, replaced)  # of what a killed writer left
         try:
             with room_told(where, path):
-                _check_space(path, num_bytes)
-                new.mkdir()
+                check_space(path.parent, num_bytes, path)
+                new.mkdir(exist_ok=True)
                 if path.exists():
                     os.chmod(new, stat.S_IMODE(path.stat().st_mode))
                 yield new
@@ -212,10 +225,11 @@ def _is_same(descriptor: int, path: Path) -> bool:
     return os.path.samestat(os.fstat(descriptor), found)
 
 
-def _check_space(root: Path, num_bytes: int) -> None:
-    left = shutil.disk_usage(root.parent).free
+def check_space(folder: Path, num_bytes: int, path: Path | None = None) -> None:
+    """Raise OSError if less than `num_bytes` are left on the disk of `folder`, for `path` or the folder itself."""
+    left = shutil.disk_usage(folder).free
     if num_bytes > left:
-        raise OSError(errno.ENOSPC, f"about {num_bytes} bytes are needed, {left} are left", str(root))
+        raise OSError(errno.ENOSPC, f"about {num_bytes} bytes are needed, {left} are left", str(path or folder))
 
 
 def sync_files(folder: Path) -> None:

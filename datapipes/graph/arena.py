@@ -9,13 +9,15 @@ overlaps another. The header of a graph (storage.py), of a part and of a book (p
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple, TypeVar
@@ -25,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from datapipes.base.array_digest import StreamedDigest
 from datapipes.base.checks import dtype_from_name, dtype_name, shown
 from datapipes.base.files import open_regular
 from datapipes.base.records import OMITTED, Count, Form, list_of, plain, to_json, whole
@@ -204,15 +207,13 @@ def write_arena(
     Raises:
         ValueError: The pieces have more or fewer bytes than the array.
     """
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (arena.num_bytes,)})
     with path.open("wb") as file:
 
         def put(values: memoryview) -> None:
             file.write(values)
             told(values)
 
-        put(header.getbuffer())
+        put(_file_header(arena))
         end = 0  # of the values written so far
         for entry, pieces in zip(arena.arrays, arrays, strict=True):
             put(memoryview(bytes(entry.offset - end)))
@@ -227,6 +228,65 @@ def write_arena(
                     f"{path}: {end - entry.offset} bytes for an array of {entry.end - entry.offset}. The values "
                     "changed while they were written; write them again."
                 )
+
+
+def _file_header(arena: Arena) -> memoryview:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (arena.num_bytes,)})
+    return header.getbuffer()
+
+
+class ArenaWriter:
+    """Writes the arrays of an arena side by side: each takes its next values at any time. Also a context manager.
+
+    Args:
+        kinds_of_ids: kinds of arrays whose digests count int32 as int64.
+    Raises:
+        OSError: The disk has not as much space.
+    """
+
+    def __init__(self, path: Path, arena: Arena, kinds_of_ids: Sequence[str]) -> None:
+        self.arena = arena
+        self._digests = [
+            StreamedDigest(each.dtype, each.shape[1:], as_int64=each.kind in kinds_of_ids) for each in arena.arrays
+        ]
+        self._written = [0] * len(arena.arrays)
+        self._file = path.open("wb", buffering=0)
+        header = _file_header(arena)
+        self._begin = len(header)
+        with contextlib.suppress(OSError) if arena.num_bytes == 0 else contextlib.nullcontext():
+            os.posix_fallocate(self._file.fileno(), 0, self._begin + arena.num_bytes)
+        self._put(header, 0)
+
+    def put(self, number: int, values: Tensor) -> None:
+        """Write the next values of an array, by its number in the arena."""
+        entry = self.arena.arrays[number]
+        assert values.dtype == entry.dtype
+        data = to_numpy(values).reshape(-1).view(np.uint8).data
+        assert self._written[number] + len(data) <= entry.end - entry.offset
+        self._put(data, self._begin + entry.offset + self._written[number])
+        self._written[number] += len(data)
+        self._digests[number].take(values)
+
+    def finished(self) -> Arena:
+        """Return the arena with the digests of its arrays, all of which are whole."""
+        entries = self.arena.arrays
+        assert self._written == [each.end - each.offset for each in entries]
+        digests = [each.digest() for each in self._digests]
+        return replace(
+            self.arena, arrays=tuple(map(lambda each, digest: replace(each, digest=digest), entries, digests))
+        )
+
+    def _put(self, data: memoryview, place: int) -> None:
+        while data:
+            count = os.pwrite(self._file.fileno(), data, place)
+            data, place = data[count:], place + count
+
+    def __enter__(self) -> ArenaWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
 
 def read_arena(where: str, path: Path, num_bytes: int, mmap: bool) -> NDArray[np.uint8]:

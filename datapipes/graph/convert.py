@@ -83,14 +83,10 @@ def _in_order(edge_attributes: Mapping[str, Any] | None, order: Tensor, of: str 
 
 
 def sorted_by_destination(columns: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (indptr [num_dst + 1], indices, order). Ends are checked before, unless both types have as many nodes."""
+    """Return (indptr [num_dst + 1], indices, order)."""
     src, dst = columns[0].contiguous().numpy(), columns[1].contiguous().numpy()
     with working(f"sort {len(src):,} edges"):
-        if num_src <= num_dst:
-            indptr, indices, order = _core.coo_to_csc(src, dst, num_dst)
-        else:  # the kernel would refuse the sources, so it sorts the destinations alone
-            indptr, _, order = _core.coo_to_csc(dst, dst, num_dst)
-            indices = src[order]
+        indptr, indices, order = _core.coo_to_csc(src, dst, num_dst, num_sources=num_src)
     return torch.from_numpy(indptr), torch.from_numpy(indices), torch.from_numpy(order)
 
 

@@ -8,6 +8,7 @@ whole graph. Kernels check every offset and id they read, so an inconsistent gra
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes.base.cached import cached_property
-from datapipes.base.checks import dtype_name, shown
+from datapipes.base.checks import check_int, dtype_name, shown
 from datapipes.base.types import EdgeType
 from datapipes.graph import convert
 from datapipes.graph.arrays import GraphArrays, max_edge_id
-from datapipes.graph.checks import check_attributes, check_csc, check_edge_ids
+from datapipes.graph.build import Wanted, build_graph
+from datapipes.graph.checks import MAX_NODES, check_attributes, check_csc, check_edge_ids
 from datapipes.graph.local_graph import LocalGraph
 from datapipes.graph.storage import FORMAT
 
@@ -123,7 +125,52 @@ class CSCGraph(LocalGraph):
         """Largest edge id, -1 without edges. Computed once; O(num_edges) if the graph has edge_ids, else O(1)."""
         return max_edge_id(self.edge_ids, self.num_edges)
 
-    # --- converters, implemented in convert.py
+    # --- building, implemented in build.py and convert.py
+
+    @classmethod
+    def build(
+        cls,
+        edges: Any,
+        folder: str | Path,
+        num_nodes: int,
+        *,
+        node_attributes: Mapping[str, Any] | None = None,
+        edge_attributes: Mapping[str, Any] | None = None,
+        index_dtype: torch.dtype | str = "auto",
+        edge_ids: bool = False,
+        max_memory: int | str = "4GB",
+    ) -> CSCGraph:
+        """Write the graph of `edges` to `folder`, in bounded memory, and return it, memory-mapped.
+
+        The graph is that of `from_edge_index`, to the bit: the sort is stable. A build that was killed goes on where it
+        was if it is called again with the same arguments. It takes about twice the bytes of the graph on the disk.
+
+        Args:
+            edges: an array [2, num_edges], row 0 the sources, or [num_edges, 2]; the path of such an array as .npy; a
+                pair of arrays or paths; a file of pairs with the suffix .int32 or .int64; a Parquet or CSV file, whose
+                columns "src" and "dst" count, or the first two (a first line with letters is a header); a folder of
+                files of one of these kinds, in the order of their names; an iterable of chunks [2, n] or ([2, n],
+                {name: values}), or a callable that returns one.
+            folder: a new or empty one.
+            node_attributes: {name: values [num_nodes, ...], or the path of a .npy file}.
+            edge_attributes: {name: values [num_edges, ...], or the path of a .npy file; of a table a column}, in the
+                order of the edges; they are moved with them.
+            index_dtype: of the neighbors; "auto" is int32 if the ids fit.
+            edge_ids: keep the number of each edge in `edges` as its id, 8 bytes each; else ids are the positions in the
+                graph, and edge features in the order of `edges` must be given as `edge_attributes`.
+            max_memory: what the build takes besides the memory that the process has, as "4GB" or bytes.
+        Raises:
+            IndexError: An end of an edge is no node.
+            ValueError, TypeError: The edges are none, or not those of a build that was killed; a file was truncated.
+            FileExistsError: The folder holds something. BlockingIOError: Another process is writing to it.
+            OSError: The disk is full, or a file cannot be read. Nothing is left then.
+        """
+        count = check_int("CSCGraph.build", "num_nodes", num_nodes, 0, MAX_NODES)
+        attributes = {None: edge_attributes or {}}, {None: node_attributes or {}}
+        build_graph(
+            FORMAT, folder, Wanted({None: edges}, {None: count}, *attributes, index_dtype, edge_ids, max_memory)
+        )
+        return cls.open(folder)
 
     @classmethod
     def from_edge_index(

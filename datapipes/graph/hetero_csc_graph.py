@@ -8,6 +8,7 @@ constructor reads O(1) values of each relation; `validate()` reads the whole gra
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,7 @@ from datapipes.base.checks import dtype_name
 from datapipes.base.types import EdgeType, by_edge_type, known_edge_type, known_node_type
 from datapipes.graph import convert
 from datapipes.graph.arrays import GraphArrays, TypedRelation, max_edge_id
+from datapipes.graph.build import Wanted, build_graph
 from datapipes.graph.checks import (
     check_attributes,
     check_index_dtype,
@@ -175,7 +177,42 @@ class HeteroCSCGraph(LocalGraph):
         """Return the attributes of the nodes of a type; errors as those of `num_nodes_of`."""
         return self.node_attributes[known_node_type(_NAME, node_type, self._num_nodes)]
 
-    # --- converters, implemented in convert.py
+    # --- building, implemented in build.py and convert.py
+
+    @classmethod
+    def build(
+        cls,
+        edges: ByEdgeType,
+        folder: str | Path,
+        num_nodes: Mapping[str, int],
+        *,
+        node_attributes: Mapping[str, Mapping[str, Any]] | None = None,
+        edge_attributes: ByEdgeType | None = None,
+        index_dtype: torch.dtype | str = "auto",
+        edge_ids: bool = False,
+        max_memory: int | str = "4GB",
+    ) -> HeteroCSCGraph:
+        """Write the graph of {edge type: edges} to `folder`, in bounded memory, and return it, memory-mapped.
+
+        The graph is that of `from_edge_index`, to the bit. What stands as `edges`, and all else, is that of
+        CSCGraph.build; attributes are given by type.
+
+        Raises:
+            ValueError: `num_nodes` lacks a type; see also CSCGraph.build.
+        """
+        where, form = f"{_NAME}.build", "{edge type: edges}"
+        given = by_edge_type(where, check_mapping(where, "edges", edges, form, optional=False))
+        counts = check_num_nodes(num_nodes)
+        for edge_type in given:
+            for end in (edge_type[0], edge_type[2]):
+                known_node_type(f"{where}, num_nodes for {edge_type}", end, counts)
+        of_edges = of_known_edge_types("edge_attributes", edge_attributes, given, "{edge type: {name: values}}")
+        of_nodes = check_mapping(where, "node_attributes", node_attributes, "{node type: {name: values}}")
+        for node_type in of_nodes:
+            known_node_type(f"{where}, node_attributes", node_type, counts)
+        wanted = Wanted(given, counts, of_edges, of_nodes, index_dtype, edge_ids, max_memory)
+        build_graph(HETERO_FORMAT, folder, wanted)
+        return cls.open(folder)
 
     @classmethod
     def from_edge_index(

@@ -6,6 +6,7 @@ The reader unpickles nothing. It checks the size of an array against what a head
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import math
 import os
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
+from datapipes.base.files import open_regular
 from datapipes.processes.sharing import know_mapping
 
 REMEDY = "save the graph again"
@@ -105,3 +107,69 @@ def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
         return tensor.view(
             {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
         ).numpy()
+
+
+class NpyRows:
+    """Rows of a file of numbers, read without mapping it, so that no more than what is asked for is in memory.
+
+    Args:
+        path: a .npy file; with `raw` a file of nothing but values.
+        raw: dtype and shape of a row.
+    Attributes:
+        shape: of the array as it lies in the file.
+        is_transposed: whether it lies in Fortran's order: [n, 2] in the file is [2, n] in the array.
+        dtype: NumPy's.
+    Raises:
+        ValueError: The file is none of these, or truncated.
+        OSError: It cannot be opened.
+    """
+
+    def __init__(self, where: str, path: Path, raw: tuple[np.dtype[Any], tuple[int, ...]] | None = None) -> None:
+        self.path, self._where, fortran = path, where, False
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if raw is None:
+                try:
+                    shape, fortran, self.dtype = read_header(file)
+                except Exception as error:  # a corrupt header raises nearly anything
+                    raise ValueError(
+                        f"{where}: {path} is no .npy file: {shown(error)}. Write it with numpy.save."
+                    ) from error
+                self._begin = file.tell()
+            else:
+                self._begin, self.dtype = 0, raw[0]
+                shape = (size // (self.dtype.itemsize * math.prod(raw[1])), *raw[1])
+        if self.dtype.kind not in "biufc" or not self.dtype.isnative:
+            raise ValueError(
+                f"{where}: {path} holds {self.dtype}; numbers in the machine's byte order are needed. Convert it."
+            )
+        num_bytes = math.prod(shape) * self.dtype.itemsize
+        if self._begin + num_bytes != size:
+            raise ValueError(
+                f"{where}: {path} has {size - self._begin} bytes of values; {shown(list(shape))} of {self.dtype} need "
+                f"{num_bytes}. It may be truncated; write it again."
+            )
+        self.is_transposed = fortran and len(shape) > 1
+        self.shape = shape[::-1] if self.is_transposed else shape
+
+    def columns(self) -> list[NpyRows]:
+        """Return each of the few rows of [k, n] by itself, as an array of one dimension."""
+        parts = [copy.copy(self) for _ in range(self.shape[0])]
+        for number, part in enumerate(parts):
+            part.shape = self.shape[1:]
+            part._begin += number * math.prod(part.shape) * self.dtype.itemsize
+        return parts
+
+    def read(self, begin: int, end: int) -> np.ndarray[Any, Any]:
+        """Return the rows [begin, end) of the array as it lies in the file.
+
+        Raises:
+            ValueError: The file has become shorter.
+        """
+        row = math.prod(self.shape[1:])
+        with open_regular(self.path) as file:
+            file.seek(self._begin + begin * row * self.dtype.itemsize)
+            values = np.fromfile(file, self.dtype, (end - begin) * row)
+        if values.size != (end - begin) * row:
+            raise ValueError(f"{self._where}: {self.path} has become shorter while it was read. Write it again.")
+        return values.reshape(end - begin, *self.shape[1:])

@@ -9,7 +9,6 @@ reads it. It refuses a truncated or corrupt file by name, and whatever is no reg
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import shown
-from datapipes.base.files import open_regular, read_regular
+from datapipes.base.files import open_regular, read_regular, write_text
 from datapipes.base.log import logger
 from datapipes.base.records import Count, Form, OptionalNodeType, edge_type_of, from_json, plain, to_json
 from datapipes.base.sizes import check_memory
@@ -108,15 +107,16 @@ def save(arrays: GraphArrays, folder: Path) -> None:
         for kind, of, name, values in arrays.each()
     ]
     arena = planned(listed)
-    types = Types(arrays.num_nodes, {of: indices.shape[0] for of, (_, indices) in arrays.relations.items()})
-    fields = {"format": written, "version": _VERSIONS[written][-1], **to_json(types)}
-    text = header_text(where, HEADER, fields, arena)
+    text = header_of(written, arrays.num_nodes, {of: each[1].shape[0] for of, each in arrays.relations.items()}, arena)
     folder.mkdir(parents=True, exist_ok=True)
     write_arena(folder / ARRAYS, arena, [array.pieces for array in listed])
-    # Last: a folder without a header is no graph, so an interrupted save is never opened.
-    temporary = folder / f"{HEADER}.tmp"
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, folder / HEADER)
+    write_text(folder / HEADER, text)  # last: a folder without a header is no graph, so half a graph is never opened
+
+
+def header_of(written: str, num_nodes: Mapping[Any, int], num_edges: Mapping[Any, int], arena: Arena) -> str:
+    """Return the text of graph.json, given the format, the numbers of nodes and of edges by type, and the arrays."""
+    fields = {"format": written, "version": _VERSIONS[written][-1], **to_json(Types(num_nodes, num_edges))}
+    return header_text(f"{CLASSES[written]}.save", HEADER, fields, arena)
 
 
 def load(folder: Path, wanted: str, mmap: bool) -> tuple[GraphArrays, Types]:

@@ -1,0 +1,245 @@
+"""Sort more edges by destination than memory holds: first into buckets of successive destinations, then each bucket.
+
+The edges of a bucket stay in the order in which they came; so what is read of a bucket and sorted stably is a stretch
+of the graph. A bucket that is still too large for memory is cut into buckets again; the edges of one node need no sort.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from datapipes import _core
+from datapipes.base.folder import check_space
+from datapipes.base.rows import byte_rows, take_rows
+from datapipes.graph.checks import MAX_NODES
+from datapipes.graph.edge_chunks import Column
+from datapipes.graph.npy import to_numpy
+
+_MOST_BUCKETS = 256  # so many streams of writing fit the cache
+_MOST_PIECES = 1024  # of a write: what Linux takes
+_SORT_BYTES = 24  # of the kernel for each edge, besides its ends: the order, and a part that is being sorted
+
+
+class SortedEdges(NamedTuple):
+    """A stretch of the graph: `degrees` int64 [n] of the next nodes, and {column: values of the next edges}.
+
+    The edges of one node may come in several stretches, of which the first has its degree.
+    """
+
+    degrees: Tensor
+    columns: dict[str, Tensor]
+
+
+class Buckets:
+    """Edges by ranges of destinations.
+
+    Args:
+        file: for edges that are written; it and its folder are made when the first are.
+        num_nodes: destinations are in [0, num_nodes).
+        columns: {name: Column}; "indices", the sources, is one.
+        most_bytes: of edges that are kept in memory before they are written.
+
+    Attributes:
+        counts: int64 [num_buckets], edges of each.
+        held_bytes: of edges that lie in memory.
+
+    What is written at once is a run: the offsets of the buckets in it, int64 [num_buckets + 1], and each column, bucket
+    after bucket.
+    """
+
+    def __init__(self, file: Path, num_nodes: int, columns: Mapping[str, Column], most_bytes: int) -> None:
+        self.file, self.num_nodes, self.columns = file, num_nodes, dict(columns)
+        self._shift = max((max(num_nodes - 1, 0)).bit_length() - (_MOST_BUCKETS.bit_length() - 1), 0)
+        self.num_buckets = (max(num_nodes - 1, 0) >> self._shift) + 1
+        self._all = {"dst": Column(torch.int32 if self._shift < 31 else torch.int64, ()), **self.columns}
+        self.edge_bytes = sum(each.row_bytes for each in self._all.values())
+        self.counts = np.zeros(self.num_buckets, np.int64)
+        self._most_bytes, self.held_bytes = most_bytes, 0
+        self._held: list[tuple[NDArray[np.int64], dict[str, Tensor]]] = []
+        self._runs: list[tuple[int, NDArray[np.int64]]] = []  # where each begins, and its offsets
+        self._end = 0  # of the last run
+
+    @property
+    def is_written(self) -> bool:
+        """Whether some edges lie in the file."""
+        return len(self._runs) > 0
+
+    def add(self, dst: NDArray[Any], columns: Mapping[str, Tensor], first: int = 0) -> bool:
+        """Take the next edges; return whether they, and all before them, were written.
+
+        Args:
+            columns: all but "edge_ids", which go on from `first` if they are not given.
+        """
+        src = columns["indices"].numpy()
+        bucket = (dst >> self._shift).astype(src.dtype, copy=False)
+        # Sources were checked before; the kernel checks them against the largest number.
+        indptr, indices, order = _core.coo_to_csc(src, bucket, self.num_buckets, num_sources=_most_sources(src))
+        within = torch.from_numpy((dst & ((1 << self._shift) - 1)).astype(_numpy_of(self._all["dst"]), copy=False))
+        places = torch.from_numpy(order)
+        others = {name: values for name, values in columns.items() if name != "indices"}
+        grouped = {
+            name: take_rows(values, byte_rows(values), places) for name, values in {"dst": within, **others}.items()
+        }
+        grouped["indices"] = torch.from_numpy(indices)
+        if "edge_ids" in self.columns and "edge_ids" not in columns:
+            grouped["edge_ids"] = places.add_(first)
+        self._held.append((indptr, grouped))
+        self.counts += np.diff(indptr)
+        self.held_bytes += len(dst) * self.edge_bytes
+        if self.held_bytes < self._most_bytes:
+            return False
+        self.write()
+        return True
+
+    def write(self) -> None:
+        """Write all that is kept in memory, as a run."""
+        if not self._held:
+            return
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        check_space(self.file.parent, self.held_bytes)
+        indptr = np.sum([indptr for indptr, _ in self._held], axis=0)
+        with self.file.open("r+b" if self.is_written else "wb", buffering=0) as file:
+            file.seek(self._end)
+            _write_all(file, [indptr.view(np.uint8).data])
+            for name in self._all:
+                held = [(begins, to_numpy(grouped[name])) for begins, grouped in self._held]
+                pieces = (
+                    values[begins[bucket] : begins[bucket + 1]]
+                    for bucket in range(self.num_buckets)
+                    for begins, values in held
+                )
+                _write_all(file, (piece.reshape(-1).view(np.uint8).data for piece in pieces if piece.nbytes > 0))
+        self._add_run(indptr)
+        self._held, self.held_bytes = [], 0
+
+    def _add_run(self, indptr: NDArray[np.int64]) -> None:
+        self._runs.append((self._end, indptr))
+        self._end += indptr.nbytes + int(indptr[-1]) * self.edge_bytes
+
+    def take_written(self, num_edges: int) -> None:
+        """Go on after a killed writer, when the file had so many edges; what it wrote after that is overwritten.
+
+        Raises:
+            OSError, ValueError: The file has not these edges.
+        """
+        if num_edges == 0:
+            return
+        with self.file.open("rb") as file:
+            size, found = os.fstat(file.fileno()).st_size, 0
+            while found < num_edges:
+                file.seek(self._end)
+                indptr = np.fromfile(file, np.int64, self.num_buckets + 1)
+                if len(indptr) <= self.num_buckets or indptr[0] != 0 or not 0 < indptr[-1] == indptr.max():
+                    raise ValueError(f"{self.file} has no run at byte {self._end}")
+                self._add_run(indptr)
+                self.counts += np.diff(indptr)
+                found += int(indptr[-1])
+        if found != num_edges or self._end > size or self.counts.min() < 0:
+            raise ValueError(f"{self.file} has {found} edges in {size} bytes; {num_edges} in {self._end} were written")
+
+    def sorted(self, most_bytes: int) -> Iterator[SortedEdges]:
+        """Yield all edges in the order of the graph; the files stay.
+
+        Args:
+            most_bytes: of memory for a bucket while it is sorted.
+        """
+        spent = self.edge_bytes + 2 * self.columns["indices"].row_bytes + _SORT_BYTES
+        spent += sum(column.row_bytes for name, column in self.columns.items() if name != "indices")
+        most_edges = max(most_bytes // spent, 1)
+        for bucket, count in enumerate(self.counts.tolist()):
+            first = bucket << self._shift
+            num_nodes = min(1 << self._shift, self.num_nodes - first)
+            if count <= most_edges:
+                yield self._sorted_bucket(bucket, num_nodes)
+            elif num_nodes == 1:
+                yield from self._of_one_node(bucket, count, most_edges)
+            else:
+                file = self.file.with_name(f"{self.file.name}.{bucket}")
+                parts = Buckets(file, num_nodes, self.columns, most_bytes // 4)
+                step = max(most_edges // 4, 1)
+                for begin in range(0, count, step):
+                    read = self._read(bucket, begin, min(begin + step, count))
+                    parts.add(read.pop("dst").numpy(), read)
+                parts.write()
+                yield from parts.sorted(most_bytes)
+                file.unlink()
+
+    def _sorted_bucket(self, bucket: int, num_nodes: int) -> SortedEdges:
+        read = self._read(bucket, 0, int(self.counts[bucket]))
+        dst, src = read.pop("dst").numpy(), read.pop("indices").numpy()
+        if dst.dtype != src.dtype:
+            dst = dst.astype(src.dtype)
+        indptr, indices, order = _core.coo_to_csc(src, dst, num_nodes, num_sources=_most_sources(src))
+        places = torch.from_numpy(order)
+        columns = {name: take_rows(values, byte_rows(values), places) for name, values in read.items()}
+        return SortedEdges(torch.from_numpy(np.diff(indptr)), {"indices": torch.from_numpy(indices), **columns})
+
+    def _of_one_node(self, bucket: int, count: int, most: int) -> Iterator[SortedEdges]:
+        degrees = torch.tensor([count])
+        for begin in range(0, count, most):
+            read = self._read(bucket, begin, min(begin + most, count))
+            read.pop("dst")
+            yield SortedEdges(degrees, read)
+            degrees = degrees[:0]
+
+    def _read(self, bucket: int, begin: int, end: int) -> dict[str, Tensor]:
+        """Return the edges [begin, end) of a bucket: all columns."""
+        found = {name: torch.empty((end - begin, *each.shape), dtype=each.dtype) for name, each in self._all.items()}
+        with self.file.open("rb", buffering=0) if self._runs else contextlib.nullcontext() as file:
+            before = 0
+            for offset, indptr in self._runs:
+                first, last = max(begin - before, 0), min(end - before, int(indptr[bucket + 1] - indptr[bucket]))
+                if first < last:
+                    place = offset + indptr.nbytes
+                    for name, column in self._all.items():
+                        rows = found[name][before + first - begin : before + last - begin]
+                        _read_into(file, rows, place + (int(indptr[bucket]) + first) * column.row_bytes)
+                        place += int(indptr[-1]) * column.row_bytes
+                before += int(indptr[bucket + 1] - indptr[bucket])
+        for indptr, grouped in self._held:
+            count = int(indptr[bucket + 1] - indptr[bucket])
+            first, last = max(begin - before, 0), min(end - before, count)
+            if first < last:
+                held = slice(int(indptr[bucket]) + first, int(indptr[bucket]) + last)
+                for name, values in grouped.items():
+                    found[name][before + first - begin : before + last - begin] = values[held]
+            before += count
+        return found
+
+
+def _most_sources(src: NDArray[Any]) -> int:
+    return min(int(np.iinfo(src.dtype).max), MAX_NODES)
+
+
+def _numpy_of(column: Column) -> Any:
+    return torch.empty(0, dtype=column.dtype).numpy().dtype
+
+
+def _write_all(file: Any, pieces: Iterable[memoryview]) -> None:
+    waiting = iter(pieces)
+    while some := list(itertools.islice(waiting, _MOST_PIECES)):
+        left = sum(map(len, some)) - os.writev(file.fileno(), some)
+        if left > 0:  # a signal, or the disk is nearly full
+            joined = b"".join(some)
+            while left > 0:
+                left -= os.write(file.fileno(), joined[len(joined) - left :])
+
+
+def _read_into(file: Any, rows: Tensor, place: int) -> None:
+    values = to_numpy(rows).reshape(-1).view(np.uint8)
+    done = 0
+    while done < values.nbytes:
+        count = os.preadv(file.fileno(), [values.data[done:]], place + done)
+        if count == 0:
+            raise OSError(f"{file.name} has become shorter. Something has changed it; begin anew.")
+        done += count

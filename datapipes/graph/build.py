@@ -1,0 +1,363 @@
+"""Build a graph of more edges than memory holds: CSCGraph.build and HeteroCSCGraph.build.
+
+Two passes. The first reads the edges of each type, in the order of their ids, and puts them into buckets by destination
+(buckets.py). The second sorts bucket after bucket and writes each stretch of the graph to its place in arrays.npy. The
+result is the folder that `from_edge_index(...).save(folder)` would write, to the bit.
+
+All is written to a hidden folder beside the place of the graph, which takes that place at the end. Each time the
+buckets are written, so is `state.json`: what is built, and how many edges the files have. A build that finds the state
+of a killed one goes on from there, if it is asked for the same graph of the same edges: files are known by their sizes
+and times, edges without files are read again and compared by digests of their chunks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from datapipes.base.array_digest import array_digest
+from datapipes.base.checks import INT32_MAX, check_bool, dtype_name, shown
+from datapipes.base.files import read_regular, write_text
+from datapipes.base.folder import check_space, new_folder
+from datapipes.base.progress import Progress, bars
+from datapipes.base.sizes import parse_size
+from datapipes.base.types import EdgeType, NodeType, ends_of
+from datapipes.graph.arena import ARRAYS, ArenaWriter, Array, Place, planned
+from datapipes.graph.buckets import Buckets
+from datapipes.graph.edge_chunks import Chunk, Column, Values, attributes_of, edge_source
+from datapipes.graph.graph_digest import TOPOLOGY
+from datapipes.graph.storage import CLASSES, HEADER, header_of
+
+LEAST_MEMORY = 2**24  # bytes
+_WORK, _STATE, _VERSION = "edges", "state.json", 1
+_MOST_STATE_BYTES = 2**28
+_PIECE_BYTES = 2**24  # of node attributes in memory at once
+_HELD, _CHUNK = 2, 16  # shares of max_memory: edges that are not written yet, and the ends and attributes of a chunk
+_END_BYTES = 16  # of the ends of an edge as it is read
+_MOST_CHUNK_BYTES = 2**24  # more would leave the cache
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Wanted(NamedTuple):
+    """What is built, by type; the types of a CSCGraph are None."""
+
+    edges: Mapping[Any, Any]
+    num_nodes: Mapping[Any, int]
+    edge_attributes: Mapping[Any, Mapping[str, Any]]
+    node_attributes: Mapping[Any, Mapping[str, Any]]
+    index_dtype: Any
+    edge_ids: bool
+    max_memory: int | str
+
+
+def build_graph(form: str, folder: str | Path, wanted: Wanted) -> None:
+    """Write the graph folder; see CSCGraph.build."""
+    where = f"{CLASSES[form]}.build"
+    most_bytes = parse_size(where, "max_memory", wanted.max_memory)
+    if most_bytes < LEAST_MEMORY:
+        raise ValueError(
+            f"{where}: max_memory must be {LEAST_MEMORY} bytes or more, got {shown(wanted.max_memory)}. Raise it."
+        )
+    check_bool(where, "edge_ids", wanted.edge_ids)
+    dtype = _index_dtype(where, wanted.index_dtype, max(wanted.num_nodes.values(), default=0))
+    of_nodes = {
+        of: attributes_of(where, wanted.node_attributes.get(of, {}), wanted.num_nodes[of], "node")
+        for of in _in_order(wanted.num_nodes)
+    }
+    relations = [_Relation(where, of, wanted, dtype) for of in _in_order(wanted.edges)]
+    state = _State(where, most_bytes, relations)
+    with new_folder(where, folder, goes_on=state.goes_on) as new, bars() as say:
+        state.folder = new
+        check_space(new, _bytes_needed(relations, of_nodes) - sum(each.written_bytes for each in relations))
+        for relation in relations:
+            relation.read(state, say)
+        _write(new, form, relations, wanted.num_nodes, of_nodes, most_bytes, say)
+        shutil.rmtree(new / _WORK, ignore_errors=True)
+        (new / _STATE).unlink(missing_ok=True)
+
+
+def _in_order(types: Mapping[Any, Any]) -> list[Any]:
+    return [None] if None in types else sorted(types)
+
+
+def _index_dtype(where: str, given: Any, most_nodes: int) -> torch.dtype:
+    named = {"int32": torch.int32, "int64": torch.int64}
+    if isinstance(given, str) and given == "auto":
+        return torch.int32 if most_nodes <= INT32_MAX else torch.int64
+    found = named.get(given) if isinstance(given, str) else given
+    if found not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"{where}: index_dtype must be 'auto', torch.int32, torch.int64 or its name, got {shown(given)}. Pass "
+            "one of them."
+        )
+    if found == torch.int32 and most_nodes > INT32_MAX:
+        raise ValueError(f"{where}: {most_nodes} nodes do not fit into int32, which holds {INT32_MAX}. Use int64.")
+    return found
+
+
+def _bytes_needed(relations: Sequence[_Relation], of_nodes: Mapping[Any, Mapping[str, Values]]) -> int:
+    """Return the bytes of the graph and of the files for its edges; edges whose number is unknown do not count."""
+    of_edges = sum(
+        (each.source.num_edges or 0) * 2 * sum(column.row_bytes for column in each.columns.values())
+        + 8 * (each.num_dst + 1)
+        for each in relations
+    )
+    values = [each for attributes in of_nodes.values() for each in attributes.values()]
+    return of_edges + sum(each.count * each.column.row_bytes for each in values)
+
+
+# --- the first pass
+
+
+@dataclass
+class _Saved:
+    """How much of the edges of a type the files have."""
+
+    edges: int = 0
+    digests: list[str] = field(default_factory=list)  # of the chunks, where no file tells what the edges are
+    has_all: bool = False
+
+
+class _Relation:
+    """The edges of one type while they are read, and after it."""
+
+    def __init__(self, where: str, of: EdgeType | None, wanted: Wanted, dtype: torch.dtype) -> None:
+        src, dst = ends_of(of)
+        self.of = of
+        self.where = where if of is None else f"{where}, {of}"
+        self.num_src, self.num_dst = wanted.num_nodes[src], wanted.num_nodes[dst]
+        self.source = edge_source(self.where, wanted.edges[of], wanted.edge_attributes.get(of))
+        ids = {"edge_ids": Column(torch.int64, ())} if wanted.edge_ids else {}
+        self.columns = {"indices": Column(dtype, ()), **ids}
+        self.columns.update({f"attribute {name}": column for name, column in self.source.columns.items()})
+        self.saved = _Saved()
+        self.buckets: Buckets | None = None
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of the edges that a killed build has left in files."""
+        return self.saved.edges * sum(column.row_bytes for column in self.columns.values())
+
+    def read(self, state: _State, say: Progress) -> None:
+        """Put all edges into buckets."""
+        saved, self.buckets = self.saved, state.buckets_of(self)
+        size = state.chunk_edges(self)
+        is_named = self.source.identity is not None
+        done = saved.edges if is_named else 0  # edges without a name are read again, and compared
+        chunks = iter(()) if saved.has_all and is_named else _even(self.source.chunks(done, size), size)
+        for number, chunk in enumerate(chunks):
+            if not is_named:
+                digest = _digest_of(chunk)
+                if done < saved.edges and digest == saved.digests[number]:
+                    done += len(chunk.src)
+                    continue
+                if done < saved.edges or saved.has_all:
+                    raise self._other_edges(state)
+                saved.digests.append(digest)
+            is_written = self.buckets.add(*self._columns_of(chunk, done), done)
+            done += len(chunk.src)
+            say(f"read the edges{'' if self.of is None else f' {self.of}'}", done, self.source.num_edges or 0)
+            if is_written:
+                state.save(self, done)
+        if done < saved.edges:
+            raise self._other_edges(state)
+        state.read(self, done)
+
+    def _columns_of(self, chunk: Chunk, before: int) -> tuple[NDArray[Any], dict[str, Tensor]]:
+        for name, ends, count in (("source", chunk.src, self.num_src), ("destination", chunk.dst, self.num_dst)):
+            if int(ends.min()) < 0 or int(ends.max()) >= count:
+                place = int(np.flatnonzero((ends < 0) | (ends >= count))[0])
+                raise IndexError(
+                    f"{self.where}: edge {before + place} has the {name} {int(ends[place])}, which must be in [0, "
+                    f"{count}). Raise num_nodes or drop the edge."
+                )
+        narrow = np.int32 if self.num_dst <= INT32_MAX else np.int64
+        of_sources = np.int32 if self.columns["indices"].dtype == torch.int32 else np.int64
+        columns = {"indices": torch.from_numpy(np.ascontiguousarray(chunk.src, of_sources))}
+        columns.update({f"attribute {name}": values for name, values in chunk.attributes.items()})
+        return np.ascontiguousarray(chunk.dst, narrow), columns
+
+    def _other_edges(self, state: _State) -> ValueError:
+        return ValueError(
+            f"{self.where}: these are not the edges that a build which was killed has read. Remove what it has left, "
+            f"{state.folder}, to begin anew; or pass the same edges to go on."
+        )
+
+
+class _State:
+    """What a build has written of the edges; state.json says it.
+
+    Attributes:
+        folder: in which all is written.
+    """
+
+    def __init__(self, where: str, most_bytes: int, relations: Sequence[_Relation]) -> None:
+        self.folder = Path()
+        self._most, self._relations = most_bytes, relations
+        asked = [
+            [each.of, each.num_src, each.num_dst, each.source.identity]
+            + [[name, dtype_name(column.dtype), column.shape] for name, column in each.columns.items()]
+            for each in relations
+        ]
+        self._asked = hashlib.blake2b(json.dumps([where, most_bytes, asked]).encode(), digest_size=16).hexdigest()
+
+    def chunk_edges(self, relation: _Relation) -> int:
+        """Return how many edges are read at once."""
+        of_attributes = sum(column.row_bytes for column in relation.source.columns.values())
+        return max(min(self._most // _CHUNK, _MOST_CHUNK_BYTES) // (_END_BYTES + of_attributes), 1)
+
+    def buckets_of(self, relation: _Relation) -> Buckets:
+        """Return the buckets for the edges of a relation, with those that a killed build has written."""
+        held = sum(each.buckets.held_bytes for each in self._relations if each.buckets is not None)
+        buckets = self._new_buckets(self.folder, relation, self._most // _HELD - held)
+        buckets.take_written(relation.saved.edges)
+        return buckets
+
+    def _new_buckets(self, folder: Path, relation: _Relation, most_bytes: int = 0) -> Buckets:
+        place = folder / _WORK / str(self._relations.index(relation))
+        return Buckets(place, relation.num_dst, relation.columns, most_bytes)
+
+    def read(self, relation: _Relation, num_edges: int) -> None:
+        """Note that all edges of a relation were read. They stay in memory if they, and those before, are few."""
+        buckets = relation.buckets
+        assert buckets is not None
+        held = sum(each.buckets.held_bytes for each in self._relations if each.buckets is not None)
+        if buckets.is_written or held > self._most // _HELD // 2:
+            buckets.write()
+            relation.saved.has_all = True
+            self.save(relation, num_edges)
+
+    def save(self, relation: _Relation, num_edges: int) -> None:
+        """Note that the first `num_edges` edges lie in files."""
+        relation.saved.edges = num_edges
+        saved = [asdict(each.saved) for each in self._relations]
+        fields = {"version": _VERSION, "boot": _boot(), "asked": self._asked, "relations": saved}
+        write_text(self.folder / _STATE, json.dumps(fields))
+
+    def goes_on(self, folder: Path) -> bool:
+        """Return whether a build that was killed has left edges of this very build in `folder`, and take them.
+
+        Not after a restart of the machine: what it had not brought to the disk is lost.
+        """
+        try:
+            found = json.loads(read_regular(folder / _STATE, _MOST_STATE_BYTES))
+            if (found["version"], found["boot"], found["asked"]) != (_VERSION, _boot(), self._asked):
+                return False
+            saved = [_Saved(**each) for each in found["relations"]]
+            for relation, each in zip(self._relations, saved, strict=True):
+                self._new_buckets(folder, relation).take_written(each.edges)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return False
+        for relation, each in zip(self._relations, saved, strict=True):
+            relation.saved = each
+        return True
+
+
+def _boot() -> str:
+    return _BOOT.read_text().strip() if _BOOT.exists() else ""
+
+
+def _even(chunks: Iterator[Chunk], size: int) -> Iterator[Chunk]:
+    """Cut chunks anew, so that all but the last have `size` edges."""
+    kept: list[Chunk] = []
+    count = 0
+    for chunk in chunks:
+        for begin in range(0, len(chunk.src), size):
+            rest = _part(chunk, begin, min(begin + size, len(chunk.src)))
+            while len(rest.src) > 0:
+                taken = min(size - count, len(rest.src))
+                kept.append(_part(rest, 0, taken))
+                count += taken
+                rest = _part(rest, taken, len(rest.src))
+                if count == size:
+                    yield _joined(kept)
+                    kept, count = [], 0
+    if count > 0:
+        yield _joined(kept)
+
+
+def _part(chunk: Chunk, begin: int, end: int) -> Chunk:
+    of = {name: values[begin:end] for name, values in chunk.attributes.items()}
+    return Chunk(chunk.src[begin:end], chunk.dst[begin:end], of)
+
+
+def _joined(chunks: Sequence[Chunk]) -> Chunk:
+    if len(chunks) == 1:
+        return chunks[0]
+    src, dst = (np.concatenate(ends) for ends in zip(*((each.src, each.dst) for each in chunks), strict=True))
+    of = {name: torch.cat([each.attributes[name] for each in chunks]) for name in chunks[0].attributes}
+    return Chunk(src, dst, of)
+
+
+def _digest_of(chunk: Chunk) -> str:
+    ends = (torch.from_numpy(each.astype(np.int64)) for each in (chunk.src, chunk.dst))
+    digests = [array_digest(values) for values in (*ends, *chunk.attributes.values())]
+    return hashlib.blake2b(" ".join(digests).encode(), digest_size=16).hexdigest()
+
+
+# --- the second pass
+
+
+def _write(
+    folder: Path,
+    form: str,
+    relations: Sequence[_Relation],
+    num_nodes: Mapping[NodeType | None, int],
+    of_nodes: Mapping[NodeType | None, Mapping[str, Values]],
+    most_bytes: int,
+    say: Progress,
+) -> None:
+    listed, num_edges = [], {}
+    for number, relation in enumerate(relations):
+        assert relation.buckets is not None
+        count = num_edges[relation.of] = int(relation.buckets.counts.sum())
+        listed.append(Array(("indptr", number, ""), torch.int64, (relation.num_dst + 1,), ()))
+        for name, column in relation.columns.items():
+            listed.append(Array(_place(number, name), column.dtype, (count, *column.shape), ()))
+    for number, attributes in enumerate(of_nodes.values()):
+        for name, rows in attributes.items():
+            shape = (rows.count, *rows.column.shape)
+            listed.append(Array(("node_attributes", number, name), rows.column.dtype, shape, ()))
+    numbers = {each.place: number for number, each in enumerate(listed)}
+    held = sum(each.buckets.held_bytes for each in relations if each.buckets is not None)
+    with ArenaWriter(folder / ARRAYS, planned(listed), TOPOLOGY) as arrays:
+        for number, relation in enumerate(relations):
+            assert relation.buckets is not None
+            done = 0
+            indptr = numbers["indptr", number, ""]
+            arrays.put(indptr, torch.zeros(1, dtype=torch.int64))
+            for some in relation.buckets.sorted(most_bytes - held):
+                arrays.put(indptr, some.degrees.cumsum(0) + done)
+                for name, values in some.columns.items():
+                    arrays.put(numbers[_place(number, name)], values)
+                done += some.columns["indices"].shape[0]
+                say(f"sort the edges{'' if relation.of is None else f' {relation.of}'}", done, num_edges[relation.of])
+            relation.buckets = None
+        for number, attributes in enumerate(of_nodes.values()):
+            for name, rows in attributes.items():
+                for piece in _pieces(rows):
+                    arrays.put(numbers["node_attributes", number, name], piece)
+        arena = arrays.finished()
+    write_text(folder / HEADER, header_of(form, {of: num_nodes[of] for of in of_nodes}, num_edges, arena))
+
+
+def _place(number: int, column: str) -> Place:
+    if column.startswith("attribute "):
+        return "edge_attributes", number, column.removeprefix("attribute ")
+    return column, number, ""
+
+
+def _pieces(values: Values) -> Iterator[Tensor]:
+    step = max(_PIECE_BYTES // max(values.column.row_bytes, 1), 1)
+    for begin in range(0, values.count, step):
+        yield values.read(begin, min(begin + step, values.count))

@@ -1,0 +1,395 @@
+"""The edges of one type in chunks, in the order of their ids, from whatever holds them: arrays, .npy files, raw pairs,
+folders of these, tables, an iterator. `edge_source` recognises it; build.py reads it.
+
+No source holds more than one chunk, but for arrays that the user has in memory already. A source of files says which
+files they are (`identity`), so that a build that was killed need not read again what it has stored.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import itertools
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from datapipes.base.checks import as_tensor, shown
+from datapipes.base.errors import needed
+from datapipes.base.files import open_regular
+from datapipes.graph.npy import NpyRows
+
+PAIRS = {".int32": np.int32, ".int64": np.int64}  # suffixes of files of raw (source, destination) pairs
+TABLES = {".parquet": "parquet", ".csv": "csv", ".csv.gz": "csv", ".tsv": "csv"}
+_ENDS = ("src", "dst")  # columns of a table
+_MOST_HEADER, _BLOCK_BYTES = 2**16, 2**24  # bytes of a CSV file: of its first line, and that are parsed at once
+
+
+class Chunk(NamedTuple):
+    """Successive edges: `src` and `dst`, integers [n], and {name: values [n, ...]}."""
+
+    src: NDArray[Any]
+    dst: NDArray[Any]
+    attributes: dict[str, Tensor]
+
+
+class Column(NamedTuple):
+    """Values of edges or nodes: the dtype, and the shape of those of one."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the values of one edge or node."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+_NO_COLUMN = Column(torch.int64, ())
+
+
+class EdgeSource(ABC):
+    """Edges that are read in order.
+
+    Attributes:
+        columns: {name: Column} of their attributes.
+        num_edges: their number; None if it is known only once all were read.
+        identity: names what is read, by the sizes and times of its files; None if nothing does.
+    """
+
+    columns: Mapping[str, Column]
+    num_edges: int | None = None
+    identity: str | None = None
+
+    @abstractmethod
+    def chunks(self, first: int, most: int) -> Iterator[Chunk]:
+        """Yield the edges from number `first` on, up to `most` at a time."""
+
+
+def edge_source(where: str, edges: Any, attributes: Mapping[str, Any] | None = None) -> EdgeSource:
+    """Return the source of what a user gives as edges; see CSCGraph.build.
+
+    Args:
+        where: for messages.
+        attributes: {name: values of the edges: an array, the path of a .npy file, or the name of a column}.
+    """
+    given = dict(attributes or {})
+    if isinstance(edges, (str, os.PathLike)):
+        return _of_path(where, Path(edges), given)
+    if isinstance(edges, (np.ndarray, Tensor)):
+        return _Rows(where, [_matrix(where, "edges", edges)], given)
+    if isinstance(edges, Sequence) and len(edges) == 2 and all(map(_is_one_end, edges)):
+        return _Rows(
+            where,
+            [_two_columns(where, *(_rows_of(where, name, of) for name, of in zip(_ENDS, edges, strict=True)))],
+            given,
+        )
+    if isinstance(edges, Iterable) or callable(edges):
+        return _Iterated(where, edges, given)
+    raise TypeError(
+        f"{where}: edges must be an array [2, num_edges], a pair of arrays or files, a file, a folder, or an "
+        f"iterable of chunks, got {shown(edges)}. Pass one of these."
+    )
+
+
+def _is_one_end(value: Any) -> bool:
+    return isinstance(value, (str, os.PathLike)) or getattr(value, "ndim", 0) == 1
+
+
+def _of_path(where: str, path: Path, attributes: dict[str, Any]) -> EdgeSource:
+    if not path.exists():
+        raise FileNotFoundError(f"{where}: {path} does not exist. Check the path.")
+    files = [path]
+    if path.is_dir():
+        files = sorted(each for each in path.iterdir() if each.is_file() and not each.name.startswith((".", "_")))
+    kinds = {_suffix(each) for each in files}
+    known = [".npy", *PAIRS, *TABLES]
+    if len(kinds) != 1 or not kinds <= {*known}:
+        raise ValueError(
+            f"{where}: {path} must be a file with one of the suffixes {known}, or a folder of files with one of them, "
+            f"found {shown(sorted(each.name for each in files)[:5])}. Rename the files, or move the others away."
+        )
+    kind = kinds.pop()
+    if kind in TABLES:
+        return _Table(where, path, files, kind, attributes)
+    pieces = [_pairs(where, each, PAIRS[kind]) if kind in PAIRS else _matrix(where, str(each), each) for each in files]
+    return _Rows(where, pieces, attributes, _identity(files))
+
+
+def _suffix(path: Path) -> str:
+    return next((each for each in TABLES if path.name.endswith(each)), path.suffix)
+
+
+def _identity(files: Sequence[Path]) -> str:
+    found = [(str(each.resolve()), each.stat()) for each in files]
+    return repr([(name, status.st_size, status.st_mtime_ns) for name, status in found])
+
+
+# --- rows at known places
+
+
+@dataclass(frozen=True)
+class Values:
+    """Rows that are read by their numbers; attributes have a column."""
+
+    count: int
+    read: Callable[[int, int], Any]
+    file: Path | None = None
+    column: Column = _NO_COLUMN
+
+
+class _Rows(EdgeSource):
+    """Pieces one after the other, each with `read(begin, end) -> (src, dst)`."""
+
+    def __init__(
+        self, where: str, pieces: Sequence[Values], attributes: Mapping[str, Any], identity: str | None = None
+    ) -> None:
+        self.num_edges = sum(each.count for each in pieces)
+        self._pieces = pieces
+        self._attributes = attributes_of(where, attributes, self.num_edges, "edge")
+        self.columns = {name: each.column for name, each in self._attributes.items()}
+        files = [each.file for each in [*pieces, *self._attributes.values()]]
+        if None not in files:
+            self.identity = _identity([file for file in files if file is not None]) + (identity or "")
+
+    def chunks(self, first: int, most: int) -> Iterator[Chunk]:
+        before = 0
+        for piece in self._pieces:
+            for begin in range(max(first - before, 0), piece.count, most):
+                end = min(begin + most, piece.count)
+                src, dst = piece.read(begin, end)
+                of = {name: each.read(before + begin, before + end) for name, each in self._attributes.items()}
+                yield Chunk(src, dst, of)
+            before += piece.count
+
+
+def attributes_of(where: str, given: Mapping[str, Any], count: int, kind: str) -> dict[str, Values]:
+    """Return the attributes of `count` nodes or edges, as `kind` says; values are tensors.
+
+    Raises:
+        ValueError: There is not one row for each.
+    """
+    found = {}
+    for name, value in given.items():
+        if not isinstance(name, str):
+            raise TypeError(f"{where}: names of {kind} attributes must be str, got {shown(name)}. Pass a str.")
+        what = f"{kind} attribute {name!r}"
+        if isinstance(value, (str, os.PathLike)):
+            rows = NpyRows(where, Path(value))
+            if rows.is_transposed:
+                raise ValueError(f"{where}: {rows.path} has Fortran's order. Write it with numpy.ascontiguousarray.")
+            shape = rows.shape
+            dtype = torch.from_numpy(np.empty(0, rows.dtype)).dtype
+            values = Values(shape[0] if shape else 0, _tensors(rows.read), rows.path, Column(dtype, shape[1:]))
+        else:
+            tensor = as_tensor(where, what, value).cpu()
+            shape = tuple(tensor.shape)
+            values = Values(shape[0] if shape else 0, _copies(tensor), None, Column(tensor.dtype, shape[1:]))
+        if not shape or shape[0] != count:
+            raise ValueError(
+                f"{where}: {what} has shape {list(shape)}; its first size must be {count}, one row for each {kind}. "
+                "Check that it belongs to this graph."
+            )
+        found[name] = values
+    return found
+
+
+def _tensors(read: Callable[[int, int], NDArray[Any]]) -> Callable[[int, int], Tensor]:
+    return lambda begin, end: torch.from_numpy(read(begin, end))
+
+
+def _copies(tensor: Tensor) -> Callable[[int, int], Tensor]:
+    """Rows that are contiguous, and whose values lie in memory as they are."""
+    return lambda begin, end: tensor[begin:end].resolve_conj().resolve_neg().contiguous()
+
+
+def _slices(values: Any) -> Callable[[int, int], Any]:
+    return lambda begin, end: values[begin:end]
+
+
+def _rows_of(where: str, name: str, value: Any) -> Values:
+    """Return one row of ends: an array or a .npy file."""
+    if isinstance(value, (str, os.PathLike)):
+        rows = NpyRows(where, Path(value))
+        read: Callable[[int, int], Any] = rows.read
+        shape, dtype, file = rows.shape, rows.dtype, rows.path
+    else:
+        array = as_tensor(where, name, value).cpu().numpy()
+        shape, dtype, read, file = array.shape, array.dtype, _slices(array), None
+    if len(shape) != 1:
+        raise ValueError(f"{where}: {name} must have one dimension, got the shape {list(shape)}. Flatten it.")
+    refuse_no_ids(where, name, dtype)
+    return Values(shape[0], read, file)
+
+
+def refuse_no_ids(where: str, name: str, dtype: Any) -> None:
+    """Raise TypeError for a dtype that is none of integers."""
+    if np.dtype(dtype).kind not in "iu":
+        raise TypeError(f"{where}: {name} must hold integers, got {dtype}. Convert it, and drop edges without ends.")
+
+
+def _two_columns(where: str, src: Values, dst: Values) -> Values:
+    if src.count != dst.count:
+        raise ValueError(f"{where}: {src.count} sources but {dst.count} destinations. Give one of each for every edge.")
+    both = Values(src.count, lambda begin, end: (src.read(begin, end), dst.read(begin, end)), src.file)
+    return both if src.file is not None and dst.file is not None else replace(both, file=None)
+
+
+def _matrix(where: str, name: str, value: Any) -> Values:
+    """Return both ends of edges [2, n], or [n, 2] where that is not [2, 2]: an array or a .npy file."""
+    if isinstance(value, Path):
+        rows = NpyRows(where, value)
+        refuse_no_ids(where, name, rows.dtype)
+        shape, file = rows.shape[::-1] if rows.is_transposed else rows.shape, rows.path
+        by_columns = rows.shape[0] == 2 and not (rows.is_transposed and shape == (2, 2))
+        read = _of_columns(rows.columns()) if by_columns else _of_rows(rows)
+    else:
+        array = as_tensor(where, name, value).cpu().numpy()
+        refuse_no_ids(where, name, array.dtype)
+        shape, file = array.shape, None
+        columns = array if shape[:1] == (2,) else array.T
+        read = lambda begin, end: (columns[0, begin:end], columns[1, begin:end])  # noqa: E731
+    if len(shape) != 2 or 2 not in shape:
+        raise ValueError(f"{where}: {name} must have the shape [2, num_edges], got {list(shape)}. Reshape it.")
+    return Values(shape[1] if shape[0] == 2 else shape[0], read, file)
+
+
+def _of_columns(columns: Sequence[NpyRows]) -> Callable[[int, int], Any]:
+    return lambda begin, end: tuple(each.read(begin, end) for each in columns)
+
+
+def _of_rows(rows: NpyRows) -> Callable[[int, int], Any]:
+    return lambda begin, end: tuple(rows.read(begin, end).T)
+
+
+def _pairs(where: str, path: Path, dtype: Any) -> Values:
+    rows = NpyRows(where, path, (np.dtype(dtype), (2,)))
+    return Values(rows.shape[0], _of_rows(rows), path)
+
+
+# --- tables
+
+
+class _Table(EdgeSource):
+    """Parquet or CSV files, by pyarrow; edges stand in the order of the files' names, then of their rows."""
+
+    def __init__(self, where: str, path: Path, files: list[Path], kind: str, attributes: Mapping[str, Any]) -> None:
+        self._where, self._path = where, path
+        dataset = needed("pyarrow.dataset", "distributed", f"{where}: a table")
+        form = "parquet" if TABLES[kind] == "parquet" else _csv_format(files[0], kind)
+        self._data = dataset.dataset([str(each) for each in files], format=form)
+        names = self._data.schema.names
+        if len(names) < 2:
+            raise ValueError(f"{where}: {path} has the columns {names}; sources and destinations are needed. Add one.")
+        self._ends = _ENDS if {*_ENDS} <= {*names} else (names[0], names[1])
+        for end in self._ends:
+            refuse_no_ids(where, f"the column {end!r} of {path}", _numpy_dtype(self._data.schema.field(end).type))
+        for name, column in attributes.items():
+            if column not in names:
+                raise ValueError(
+                    f"{where}: edge attribute {name!r} must be the name of a column of {path}, one of {shown(names)}, "
+                    f"got {shown(column)}. Pass one of them."
+                )
+        self._attributes = dict(attributes)
+        self.columns = {name: self._column(column) for name, column in attributes.items()}
+        self.identity = _identity(files)
+
+    def chunks(self, first: int, most: int) -> Iterator[Chunk]:
+        wanted = [*dict.fromkeys([*self._ends, *self._attributes.values()])]
+        before = 0
+        for batch in self._data.to_batches(
+            columns=wanted, batch_size=most, batch_readahead=1, fragment_readahead=1, use_threads=False
+        ):
+            rows = batch.slice(min(max(first - before, 0), batch.num_rows))
+            before += batch.num_rows
+            if rows.num_rows > 0:
+                src, dst = (self._values(rows, column) for column in self._ends)
+                of = {name: torch.from_numpy(self._values(rows, column)) for name, column in self._attributes.items()}
+                yield Chunk(src, dst, of)
+
+    def _column(self, name: str) -> Column:
+        kind = self._data.schema.field(name).type
+        dtype = _numpy_dtype(kind)
+        if dtype.kind not in "biuf":
+            raise TypeError(
+                f"{self._where}: the column {name!r} of {self._path} holds {kind}; numbers are needed. Number them."
+            )
+        return Column(torch.from_numpy(np.empty(0, dtype)).dtype, ())
+
+    def _values(self, rows: Any, column: str) -> NDArray[Any]:
+        values = rows.column(column)
+        if values.null_count:
+            raise ValueError(
+                f"{self._where}: the column {column!r} of {self._path} has {values.null_count} empty or NaN cells; "
+                "each edge needs a value. Fill them in, or drop these rows."
+            )
+        return np.array(values.to_numpy(zero_copy_only=False))
+
+
+def _numpy_dtype(kind: Any) -> np.dtype[Any]:
+    """Return the dtype of the values of an Arrow type; object if NumPy has none."""
+    try:
+        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        return dtype
+    except (NotImplementedError, TypeError):
+        return np.dtype(object)
+
+
+def _csv_format(first: Path, kind: str) -> Any:
+    """Return how pyarrow reads the files; a first line with a letter in it is a header."""
+    csv, dataset = importlib.import_module("pyarrow.csv"), importlib.import_module("pyarrow.dataset")
+    with open_regular(first) as packed, gzip.open(packed) if kind.endswith(".gz") else packed as file:
+        line = file.readline(_MOST_HEADER)
+    has_header = any(chr(each).isalpha() for each in line.replace(b"nan", b"").replace(b"NaN", b""))
+    return dataset.CsvFileFormat(
+        parse_options=csv.ParseOptions(delimiter="\t" if kind == ".tsv" else ","),
+        read_options=csv.ReadOptions(
+            autogenerate_column_names=not has_header, block_size=_BLOCK_BYTES, use_threads=False
+        ),
+    )
+
+
+# --- an iterator
+
+
+class _Iterated(EdgeSource):
+    """Chunks of an iterable, or of what a callable returns: [2, n], or ([2, n], {name: values})."""
+
+    def __init__(self, where: str, edges: Any, attributes: Mapping[str, Any]) -> None:
+        if attributes:
+            raise ValueError(
+                f"{where}: edge_attributes={shown([*attributes])}, but the edges come in chunks, whose attributes come "
+                "with them. Leave it out, and yield (edge_index, {name: values})."
+            )
+        self._where = where
+        self._left = iter(edges() if callable(edges) else edges)
+        self._first = next(self._left, None)  # tells the attributes of all
+        self.columns = {} if self._first is None else self._source(self._first).columns
+
+    def chunks(self, first: int, most: int) -> Iterator[Chunk]:
+        before = 0
+        for given in itertools.chain([] if self._first is None else [self._first], self._left):
+            source = self._source(given)
+            if source.columns != self.columns:
+                raise ValueError(
+                    f"{self._where}: a chunk of edges has the attributes {shown(source.columns)}, the first one has "
+                    f"{shown(self.columns)}. Give all chunks the same."
+                )
+            yield from source.chunks(max(first - before, 0), most)
+            before += source.num_edges or 0
+
+    def _source(self, given: Any) -> EdgeSource:
+        ends, attributes = given if isinstance(given, tuple) and isinstance(given[-1], Mapping) else (given, {})
+        if isinstance(ends, Sequence) and len(ends) == 2:
+            columns = (_rows_of(self._where, name, each) for name, each in zip(_ENDS, ends, strict=True))
+            return _Rows(self._where, [_two_columns(self._where, *columns)], attributes)
+        return _Rows(self._where, [_matrix(self._where, "a chunk of edges", ends)], attributes)

@@ -1,0 +1,526 @@
+"""CSCGraph.build and HeteroCSCGraph.build: the graph of from_edge_index, to the bit, in bounded memory."""
+
+import errno
+import functools
+import gzip
+import os
+import signal
+import subprocess
+import sys
+from collections import namedtuple
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+import torch
+from amounts import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from pipelines import refused
+
+import datapipes as dp
+from datapipes.base import folder as folders
+from datapipes.graph import buckets, build
+
+SMALL = 600  # bytes of memory, in which the edges of tests do not fit
+
+
+@pytest.fixture(autouse=True)
+def small_memory(monkeypatch):
+    """Let a build have a few bytes only, and four buckets."""
+    monkeypatch.setattr(build, "LEAST_MEMORY", 1)
+    monkeypatch.setattr(buckets, "_MOST_BUCKETS", 4)
+
+
+def edges_of(num_nodes, num_edges, seed=0):
+    """Return a random edge_index [2, num_edges]; node 0 has many edges."""
+    random = np.random.default_rng(seed)
+    return np.minimum(random.random((2, num_edges)) ** 3 * num_nodes, num_nodes - 1).astype(np.int64)
+
+
+def in_memory(edges, num_nodes, dtype=torch.int32, **attributes):
+    return dp.CSCGraph.from_edge_index(edges, num_nodes, **attributes).with_index_dtype(dtype)
+
+
+def files_of(folder):
+    return {each.name: each.read_bytes() for each in sorted(folder.iterdir())}
+
+
+def assert_saved_alike(folder, graph, tmp_path):
+    """The folder is what the graph would save, to the byte."""
+    saved = tmp_path / f"of {folder.name}"
+    graph.save(saved)
+    assert files_of(folder) == files_of(saved)
+    assert sorted(each.name for each in folder.parent.iterdir() if each.name.startswith(".")) == []
+
+
+# --- the same graph
+
+
+@examples(300)
+@given(
+    num_nodes=st.sampled_from([1, 2, 5, 16, 17, 1000]),
+    num_edges=st.integers(0, 60),
+    seed=st.integers(0, 9),
+    max_memory=st.sampled_from([SMALL, 5 * SMALL, 2**20]),
+    dtype=st.sampled_from([torch.int32, torch.int64]),
+    most_buckets=st.sampled_from([2, 4, 64]),
+)
+def test_the_folder_is_that_of_the_build_in_memory(
+    tmp_path_factory, num_nodes, num_edges, seed, max_memory, dtype, most_buckets
+):
+    tmp_path = tmp_path_factory.mktemp("built")
+    edges, attributes = edges_of(num_nodes, num_edges, seed), {}
+    attributes["edge_attributes"] = {
+        "w": torch.rand(num_edges, 3),
+        "b": torch.rand(num_edges).bfloat16(),
+        "t": torch.rand(2, 3, num_edges).permute(2, 1, 0),
+        "c": torch.rand(num_edges, dtype=torch.complex64).conj(),
+        "none": torch.empty(num_edges, 0),
+    }
+    attributes["node_attributes"] = {"x": torch.rand(num_nodes, 2), "none": torch.empty(num_nodes, 0)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(buckets, "_MOST_BUCKETS", most_buckets)
+        graph = dp.CSCGraph.build(
+            edges, tmp_path / "g", num_nodes, index_dtype=dtype, edge_ids=True, max_memory=max_memory, **attributes
+        )
+    assert_saved_alike(tmp_path / "g", in_memory(edges, num_nodes, dtype, **attributes), tmp_path)
+    graph.validate()
+
+
+def test_without_ids_the_positions_are_the_ids(tmp_path):
+    edges = edges_of(20, 100)
+    weights = torch.rand(100)
+    graph = dp.CSCGraph.build(edges, tmp_path / "g", 20, edge_attributes={"w": weights}, max_memory=SMALL)
+    expected = in_memory(edges, 20, edge_attributes={"w": weights})
+    assert graph.edge_ids is None
+    assert graph.index_dtype == torch.int32
+    assert torch.equal(graph.indptr, expected.indptr)
+    assert torch.equal(graph.indices, expected.indices)
+    assert torch.equal(graph.edge_attributes["w"], expected.edge_attributes["w"])
+
+
+@pytest.mark.parametrize("max_memory", [SMALL, "1MB"])
+def test_a_graph_with_types(tmp_path, max_memory):
+    edges = {
+        ("paper", "cites", "paper"): edges_of(30, 80),
+        ("author", "writes", "paper"): edges_of(30, 50, 1) % 7,
+        ("paper", "of", "author"): np.stack((edges_of(30, 40, 2)[0], edges_of(7, 40, 3)[1])),
+        ("author", "knows", "author"): np.zeros((2, 0), np.int64),
+    }
+    of_edges = {"author:writes:paper": {"year": torch.arange(50)}, ("paper", "cites", "paper"): {}}
+    arguments = {
+        "node_attributes": {"paper": {"x": torch.rand(30, 2)}, "venue": {"y": torch.arange(3)}},
+        "edge_attributes": of_edges,
+    }
+    counts = {"paper": 30, "author": 7, "venue": 3}
+    dp.HeteroCSCGraph.build(edges, tmp_path / "g", counts, edge_ids=True, max_memory=max_memory, **arguments)
+    expected = dp.HeteroCSCGraph.from_edge_index(edges, counts, **arguments).with_index_dtype(torch.int32)
+    assert_saved_alike(tmp_path / "g", expected, tmp_path)
+
+
+# --- what stands as edges
+
+
+def _parquet(path, edges, weights, **names):
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = {names.get("src", "src"): edges[0], names.get("dst", "dst"): edges[1], "weight": weights}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=17)
+    return path
+
+
+def _text(path, edges, weights, header="", sign=","):
+    lines = [sign.join(map(str, row)) for row in zip(*edges.tolist(), weights.tolist(), strict=True)]
+    text = "".join(f"{line}\n" for line in ([header] if header else []) + lines)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def _npy(path, array):
+    np.save(path, array)
+    return path
+
+
+def _raw(path, edges, dtype):
+    edges.T.astype(dtype).tofile(path)
+    return path
+
+
+def _folder(path, edges, write):
+    path.mkdir()
+    (path / "_SUCCESS").touch()
+    for number, begin in enumerate(range(0, edges.shape[1], 30)):
+        write(path / f"part-{number}", edges[:, begin : begin + 30])
+    return path
+
+
+ENDS = {
+    "array": lambda path, edges, _: edges,
+    "tensor int32": lambda path, edges, _: torch.from_numpy(edges).int(),
+    "columns": lambda path, edges, _: np.ascontiguousarray(edges.T),
+    "unsigned": lambda path, edges, _: edges.astype(np.uint16),
+    "pair": lambda path, edges, _: (edges[0], edges[1]),
+    "pair of files": lambda path, edges, _: [str(_npy(path / f"{row}.npy", edges[row])) for row in (0, 1)],
+    "npy": lambda path, edges, _: _npy(path / "e.npy", edges),
+    "npy, Fortran": lambda path, edges, _: _npy(path / "e.npy", np.asfortranarray(edges)),
+    "npy, columns": lambda path, edges, _: str(_npy(path / "e.npy", np.ascontiguousarray(edges.T))),
+    "npy, columns, Fortran": lambda path, edges, _: _npy(path / "e.npy", np.asfortranarray(edges.T)),
+    "folder of npy": lambda path, edges, _: _folder(path / "f", edges, lambda at, some: np.save(f"{at}.npy", some)),
+    "int32": lambda path, edges, _: _raw(path / "e.int32", edges, np.int32),
+    "int64": lambda path, edges, _: _raw(path / "e.int64", edges, np.int64),
+    "chunks": lambda path, edges, _: (edges[:, begin : begin + 7] for begin in range(0, 100, 7)),
+    "list of chunks": lambda path, edges, _: [edges[:, :60], edges[:, 60:61], edges[:, 61:]],
+    "callable": lambda path, edges, _: lambda: iter([(edges[0, :40], edges[1, :40]), edges[:, 40:]]),
+}
+TABLES = {
+    "parquet": _parquet,
+    "parquet, other names": functools.partial(_parquet, src="from", dst="to"),
+    "csv": _text,
+    "csv with a header": functools.partial(_text, header="src,dst,weight"),
+}
+
+
+@pytest.mark.parametrize("max_memory", [SMALL, "1MB"])
+@pytest.mark.parametrize("form", ENDS)
+def test_edges_of_each_form(tmp_path, form, max_memory):
+    edges, weights = edges_of(40, 100), torch.rand(100)
+    given = ENDS[form](tmp_path, edges, weights)
+    attributes = (
+        {} if "chunks" in form or form == "callable" else {"w": weights, "f": _npy(tmp_path / "w.npy", weights)}
+    )
+    dp.CSCGraph.build(given, tmp_path / "g", 40, edge_attributes=attributes, edge_ids=True, max_memory=max_memory)
+    expected = in_memory(edges, 40, edge_attributes=dict.fromkeys(attributes, weights))
+    assert_saved_alike(tmp_path / "g", expected, tmp_path)
+
+
+@pytest.mark.parametrize("form", TABLES)
+@pytest.mark.parametrize("name", ["edges", "folder"])
+def test_edges_of_tables(tmp_path, form, name):
+    pytest.importorskip("pyarrow", reason="tables need pyarrow")
+    edges, weights = edges_of(40, 100), torch.rand(100, dtype=torch.float64)
+    suffix = form.split(",")[0].split(" ")[0]
+    path = tmp_path / name
+    if name == "folder":
+        path.mkdir()
+        for number, some in enumerate((slice(0, 70), slice(70, 100))):
+            TABLES[form](path / f"{number}.{suffix}", edges[:, some], weights.numpy()[some])
+    else:
+        path = TABLES[form](tmp_path / f"edges.{suffix}", edges, weights.numpy())
+    column = "f2" if form == "csv" else "weight"
+    dp.CSCGraph.build(path, tmp_path / "g", 40, edge_attributes={"w": column}, edge_ids=True, max_memory=2000)
+    assert_saved_alike(tmp_path / "g", in_memory(edges, 40, edge_attributes={"w": weights}), tmp_path)
+
+
+@pytest.mark.parametrize(("suffix", "sign"), [("csv.gz", ","), ("tsv", "\t")])
+def test_packed_and_tabbed_text(tmp_path, suffix, sign):
+    pytest.importorskip("pyarrow", reason="tables need pyarrow")
+    edges = edges_of(40, 100)
+    path = _text(tmp_path / f"edges.{suffix}", edges, np.ones(100), sign=sign)
+    dp.CSCGraph.build(path, tmp_path / "g", 40, edge_ids=True)
+    assert_saved_alike(tmp_path / "g", in_memory(edges, 40), tmp_path)
+
+
+def test_chunks_may_have_attributes(tmp_path):
+    edges, weights = edges_of(40, 100), torch.rand(100, 2)
+    chunks = [(edges[:, begin : begin + 33], {"w": weights[begin : begin + 33]}) for begin in range(0, 100, 33)]
+    dp.CSCGraph.build(chunks, tmp_path / "g", 40, edge_ids=True, max_memory=SMALL)
+    assert_saved_alike(tmp_path / "g", in_memory(edges, 40, edge_attributes={"w": weights}), tmp_path)
+    with refused(
+        ValueError, stage="^CSCGraph.build", found=r"has the attributes \{\}", allowed="first one", remedy="Give"
+    ):
+        dp.CSCGraph.build([*chunks, edges], tmp_path / "h", 40)
+
+
+# --- a build that was killed
+
+
+def _killed_build(edges, root, of, name, times):
+    build.LEAST_MEMORY, buckets._MOST_BUCKETS = 1, 4
+    call, left = getattr(of, name), iter(range(times - 1))
+
+    def killed(self, *arguments):
+        call(self, *arguments)
+        if next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(of, name, killed)
+    dp.CSCGraph.build(edges, root, 40, edge_ids=True, max_memory=SMALL)
+
+
+def kill_a_build(edges, root, times, of=build._State, name="save"):
+    """Build, and be killed when a method has ended so many times: by default after so many notes of what is written."""
+    process = get_context("fork").Process(target=_killed_build, args=(edges, root, of, name, times))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The number of edges of each chunk that is put into buckets."""
+    found, columns_of = [], build._Relation._columns_of
+
+    def counted(self, chunk, before):
+        found.append(len(chunk.src))
+        return columns_of(self, chunk, before)
+
+    monkeypatch.setattr(build._Relation, "_columns_of", counted)
+    return found
+
+
+@pytest.mark.parametrize("writes", [1, 3, 5])
+@pytest.mark.parametrize("form", ["npy", "array"])
+def test_a_killed_build_goes_on(tmp_path, read, form, writes):
+    edges = edges_of(40, 100)
+    given = ENDS[form](tmp_path, edges, None)
+    kill_a_build(given, tmp_path / "g", writes)
+    assert not (tmp_path / "g").exists()
+    dp.CSCGraph.build(given, tmp_path / "g", 40, edge_ids=True, max_memory=SMALL)
+    assert sum(read) == 100 - 20 * writes  # 20 edges lie in files at each note
+    assert_saved_alike(tmp_path / "g", in_memory(edges, 40), tmp_path)
+
+
+@pytest.mark.parametrize("values", [1, 5, 12])
+def test_a_build_that_is_killed_while_it_sorts_reads_no_edge_again(tmp_path, read, values):
+    edges = _npy(tmp_path / "e.npy", edges_of(40, 100))
+    kill_a_build(edges, tmp_path / "g", values, build.ArenaWriter, "put")
+    dp.CSCGraph.build(edges, tmp_path / "g", 40, edge_ids=True, max_memory=SMALL)
+    assert read == []
+    assert_saved_alike(tmp_path / "g", in_memory(np.load(edges), 40), tmp_path)
+
+
+@pytest.mark.parametrize("change", ["file", "memory", "nodes", "boot", "state", "short"])
+def test_what_is_not_the_same_build_begins_anew(tmp_path, read, monkeypatch, change):
+    edges = edges_of(40, 100)
+    path = _npy(tmp_path / "e.npy", edges)
+    kill_a_build(path, tmp_path / "g", 3)
+    hidden, num_nodes, memory = tmp_path / ".g.datapipes-new", 40, SMALL
+    if change == "file":
+        edges = np.ascontiguousarray(edges[::-1])
+        _npy(path, edges)
+    elif change == "memory":
+        memory = 2 * SMALL
+    elif change == "nodes":
+        num_nodes = 41
+    elif change == "boot":
+        monkeypatch.setattr(build, "_boot", lambda: "another")
+    elif change == "state":
+        (hidden / "state.json").write_text('{"version": 1, "boot"')
+    else:
+        os.truncate(hidden / "edges" / "0", 500)
+    dp.CSCGraph.build(path, tmp_path / "g", num_nodes, edge_ids=True, max_memory=memory)
+    assert sum(read) == 100
+    assert_saved_alike(tmp_path / "g", in_memory(edges, num_nodes), tmp_path)
+
+
+@pytest.mark.parametrize("writes", [2, 6])
+@pytest.mark.parametrize("other", ["changed", "fewer", "more"])
+def test_other_edges_than_those_of_the_killed_build_are_refused(tmp_path, other, writes):
+    edges = edges_of(40, 100)
+    kill_a_build(edges, tmp_path / "g", writes)
+    if other == "changed":
+        edges[0, 5] += 1
+    edges = {"changed": edges, "fewer": edges[:, :30], "more": np.concatenate((edges, edges), 1)}[other]
+    if other == "more" and writes == 2:  # the edges that were read are the same
+        dp.CSCGraph.build(edges, tmp_path / "g", 40, edge_ids=True, max_memory=SMALL)
+        assert_saved_alike(tmp_path / "g", in_memory(edges, 40), tmp_path)
+        return
+    with refused(ValueError, stage="^CSCGraph.build", found="not the edges", allowed="the same", remedy="Remove what"):
+        dp.CSCGraph.build(edges, tmp_path / "g", 40, edge_ids=True, max_memory=SMALL)
+    dp.CSCGraph.build(edges, tmp_path / "g", 40, edge_ids=True, max_memory=SMALL)  # nothing was left
+    assert_saved_alike(tmp_path / "g", in_memory(edges, 40), tmp_path)
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize("free", [[0], [10_000, 10_000, 10_000, 200]], ids=["at once", "later"])
+def test_a_full_disk_is_told_before_it_is_full(tmp_path, monkeypatch, free):
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: usage(free.pop(0) if len(free) > 1 else free[0]))
+    with refused(OSError, stage="CSCGraph.build", found=f"{free[-1]} are left", allowed="needed", remedy="Free") as got:
+        dp.CSCGraph.build(iter([edges_of(40, 400)]), tmp_path / "g", 40, max_memory=SMALL)
+    assert got.value.errno == errno.ENOSPC
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("place", [0, 99])
+@pytest.mark.parametrize(("row", "name"), [(0, "source"), (1, "destination")])
+@pytest.mark.parametrize("end", [-1, 40, 2**40])
+def test_an_end_that_is_no_node(tmp_path, end, row, name, place):
+    edges = edges_of(40, 100)
+    edges[row, place] = end
+    with refused(
+        IndexError,
+        stage="^CSCGraph.build",
+        found=f"edge {place} has the {name} {end}",
+        allowed=r"in \[0, 40\)",
+        remedy="Raise",
+    ):
+        dp.CSCGraph.build(edges, tmp_path / "g", 40, max_memory=SMALL)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_an_end_of_a_type(tmp_path):
+    with refused(
+        IndexError, stage=r"^HeteroCSCGraph.build, \('a', 'r', 'b'\)", found="edge 0 has the source 3", allowed="3"
+    ):
+        dp.HeteroCSCGraph.build({"a:r:b": np.array([[3], [3]])}, tmp_path / "g", {"a": 3, "b": 4})
+    with refused(ValueError, stage="^HeteroCSCGraph.build, num_nodes", found="'b'", allowed="a"):
+        dp.HeteroCSCGraph.build({"a:r:b": np.array([[3], [3]])}, tmp_path / "g", {"a": 3})
+
+
+WRONG = {
+    "a number": (7, TypeError, "got 7"),
+    "floats": (np.zeros((2, 3)), TypeError, "got float64"),
+    "three rows": (np.zeros((3, 4), int), ValueError, r"got \[3, 4\]"),
+    "unlike ends": ((np.zeros(3, int), np.zeros(4, int)), ValueError, "3 sources but 4"),
+    "a wrong chunk": ([np.zeros((2, 3), int), np.zeros((3, 3), int)], ValueError, r"got \[3, 3\]"),
+    "no chunk": ([np.zeros((2, 3), int), None], TypeError, "NoneType"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_edges(tmp_path, name):
+    edges, kind, found = WRONG[name]
+    with refused(kind, stage="^CSCGraph.build", found=found, allowed=""):
+        dp.CSCGraph.build(edges, tmp_path / "g", 5)
+    assert [*tmp_path.iterdir()] == []
+
+
+FILES = {
+    "nothing": (lambda path: path / "none.npy", FileNotFoundError, "does not exist"),
+    "no array": (lambda path: _bytes(path / "e.npy", b"hello"), ValueError, "is no .npy file"),
+    "cut off": (lambda path: _cut(_npy(path / "e.npy", np.zeros((2, 9), int))), ValueError, "143 bytes of values"),
+    "objects": (lambda path: _npy(path / "e.npy", np.array([["a", 1]] * 2, object)), ValueError, "holds object"),
+    "half a pair": (lambda path: _bytes(path / "e.int32", b"1234567"), ValueError, "7 bytes of values"),
+    "unknown": (lambda path: _bytes(path / "e.bin", b"1234"), ValueError, "e.bin"),
+    "a mixed folder": (lambda path: _mixed(path), ValueError, r"'1.csv', '1.npy'"),
+    "a hole": (lambda path: _bytes(path / "e.csv", b"0,1\n,1\n"), ValueError, "has 1 empty or NaN cells"),
+    "no numbers": (lambda path: _bytes(path / "e.csv", b"0,1\nx,1\n"), TypeError, "must hold integers"),
+    "NaN": (lambda path: _bytes(path / "e.csv", b"0,1\nnan,1\n"), ValueError, "has 1 empty or NaN cells"),
+    "one column": (lambda path: _bytes(path / "e.csv", b"0\n1\n"), ValueError, "has the columns"),
+}
+
+
+def _bytes(path, content):
+    path.write_bytes(content)
+    return path
+
+
+def _cut(path):
+    os.truncate(path, path.stat().st_size - 1)
+    return path
+
+
+def _mixed(path):
+    for name in ("1.npy", "1.csv"):
+        (path / name).touch()
+    return path
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_that_hold_no_edges(tmp_path, name):
+    make, kind, found = FILES[name]
+    if ".csv" in found or "column" in found or "cells" in found or "integers" in found:
+        pytest.importorskip("pyarrow", reason="tables need pyarrow")
+    path = tmp_path / "files"
+    path.mkdir()
+    with refused(kind, stage="^CSCGraph.build", found=found, allowed=""):
+        dp.CSCGraph.build(make(path), tmp_path / "g", 5)
+    assert [each.name for each in tmp_path.iterdir()] == ["files"]
+
+
+def test_a_file_that_shrinks_while_it_is_read(tmp_path, monkeypatch):
+    path = _npy(tmp_path / "e.npy", edges_of(40, 100))
+    save = build._State.save
+
+    def cut(self, *arguments):
+        os.truncate(path, 200)
+        return save(self, *arguments)
+
+    monkeypatch.setattr(build._State, "save", cut)
+    with refused(ValueError, stage="^CSCGraph.build", found="has become shorter while it was read", allowed=""):
+        dp.CSCGraph.build(path, tmp_path / "g", 40, max_memory=SMALL)
+    assert [each.name for each in tmp_path.iterdir()] == ["e.npy"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "found"),
+    [
+        ({"max_memory": "1 furlong"}, ValueError, "1 furlong"),
+        ({"max_memory": 0}, ValueError, "got 0"),
+        ({"index_dtype": "int8"}, ValueError, "got 'int8'"),
+        ({"index_dtype": torch.float32}, ValueError, "got torch.float32"),
+        ({"index_dtype": "int32", "num_nodes": 2**31}, ValueError, "do not fit into int32"),
+        ({"num_nodes": -1}, ValueError, "got -1"),
+        ({"num_nodes": 2.0}, TypeError, "got 2.0"),
+        ({"edge_ids": "yes"}, TypeError, "got 'yes'"),
+        ({"edge_attributes": {"w": torch.rand(99)}}, ValueError, r"has shape \[99\]"),
+        ({"node_attributes": {"x": torch.rand(41)}}, ValueError, r"has shape \[41\]"),
+        ({"node_attributes": {3: torch.rand(40)}}, TypeError, "got 3"),
+    ],
+)
+def test_wrong_arguments(tmp_path, arguments, kind, found):
+    given = {"num_nodes": 40, **arguments}
+    with refused(kind, stage="^CSCGraph.build", found=found, allowed=""):
+        dp.CSCGraph.build(edges_of(40, 100), tmp_path / "g", **given)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_attributes_of_tables_and_chunks(tmp_path):
+    pytest.importorskip("pyarrow", reason="tables need pyarrow")
+    table = _bytes(tmp_path / "e.csv", b"src,dst,name\n0,1,x\n")
+    for column, kind, found in (("weight", ValueError, "got 'weight'"), ("name", TypeError, "holds string")):
+        with refused(kind, stage="^CSCGraph.build", found=found, allowed=""):
+            dp.CSCGraph.build(table, tmp_path / "g", 5, edge_attributes={"w": column})
+    with refused(ValueError, stage="^CSCGraph.build", found=r"\['w'\]", allowed="come with them", remedy="yield"):
+        dp.CSCGraph.build([edges_of(5, 5)], tmp_path / "g", 5, edge_attributes={"w": torch.rand(5)})
+
+
+def test_a_folder_that_holds_something_and_one_that_is_being_written(tmp_path):
+    (tmp_path / "g").mkdir()
+    (tmp_path / "g" / "mine").touch()
+    with refused(FileExistsError, stage="^CSCGraph.build", found="mine", allowed="empty or new"):
+        dp.CSCGraph.build(edges_of(5, 5), tmp_path / "g", 5)
+
+    def chunks():
+        yield edges_of(5, 5)
+        with refused(
+            BlockingIOError, stage="CSCGraph.build", found="another process is writing", allowed="", remedy=""
+        ):
+            dp.CSCGraph.build(edges_of(5, 5), tmp_path / "h", 5)
+        yield edges_of(5, 5)
+
+    dp.CSCGraph.build(chunks, tmp_path / "h", 5)
+
+
+# --- memory
+
+
+MEASURED = """
+import resource, sys
+import numpy as np
+import datapipes as dp
+
+def edges(count, size=2**18):
+    for begin in range(0, count, size):
+        ids = np.arange(begin, min(begin + size, count), dtype=np.int64)
+        yield np.stack((ids * 7919 % 1_000_003, (ids * ids * 31 + ids // 7) % 1_000_003))
+
+dp.CSCGraph.build(edges(1000), sys.argv[1] + "/small", 1_000_003, max_memory="16MB")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+dp.CSCGraph.build(edges(int(sys.argv[2])), sys.argv[1] + "/large", 1_000_003, max_memory=int(sys.argv[3]))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+@pytest.mark.full
+def test_the_memory_stays_within_what_is_allowed(tmp_path):
+    allowed = 2**27
+    run = [sys.executable, "-c", MEASURED, str(tmp_path), str(20_000_000), str(allowed)]
+    found = subprocess.run(run, capture_output=True, text=True, timeout=300)
+    assert found.returncode == 0, found.stderr
+    assert int(found.stdout) < 1.1 * allowed  # the edges take 2.5 times as much, and four times while they are sorted

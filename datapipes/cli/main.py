@@ -19,10 +19,10 @@ from typing import Any
 
 from datapipes.base.checks import one_line
 from datapipes.base.errors import text_of
-from datapipes.cli import bench, completion, convert, inspect, partition, report, serve, status
+from datapipes.cli import bench, build, completion, convert, inspect, partition, report, serve, status
 from datapipes.cli.command import DoneInPart, WrongUsage, in_options, say
 
-_COMMANDS = (partition, inspect, convert, report, bench, serve, status, completion)
+_COMMANDS = (build, partition, inspect, convert, report, bench, serve, status, completion)
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -63,7 +63,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="datapipes",
-        description="Partition graphs, serve their parts, look at and convert files, and measure what bounds a loader.",
+        description="Build, partition and serve graphs, look at and convert files, and measure what bounds a loader.",
         epilog="datapipes COMMAND --help says more about a command.",
         allow_abbrev=False,
     )

@@ -1,0 +1,86 @@
+"""What `datapipes build` writes."""
+
+import numpy as np
+import pytest
+import torch
+from command_files import run
+
+import datapipes as dp
+
+
+@pytest.fixture
+def files(tmp_path):
+    random = np.random.default_rng(0)
+    edges = random.integers(0, 20, (2, 100))
+    np.save(tmp_path / "edges.npy", edges)
+    np.save(tmp_path / "w.npy", random.random((100, 2), dtype=np.float32))
+    np.save(tmp_path / "x.npy", random.random((20, 3), dtype=np.float32))
+    return tmp_path
+
+
+def read(path):
+    return torch.from_numpy(np.load(path))
+
+
+def test_edges_of_a_file_become_a_graph_that_opens(capsys, files):
+    out = files / "new" / "out"
+    options = ["--nodes", 20, "--edge-ids", "--index-dtype", "int64", "--max-memory", "16MB"]
+    attributes = ["--node-attribute", f"x={files / 'x.npy'}", "--edge-attribute", f"w={files / 'w.npy'}"]
+    found = run(capsys, "build", out, "--edges", files / "edges.npy", *options, *attributes)
+    assert (found.code, found.err) == (0, "")
+    values = {kind: {name: read(files / f"{name}.npy")} for kind, name in (("node", "x"), ("edge", "w"))}
+    expected = dp.CSCGraph.from_edge_index(
+        np.load(files / "edges.npy"), 20, node_attributes=values["node"], edge_attributes=values["edge"]
+    )
+    graph = dp.CSCGraph.open(out, verify=True)
+    assert graph.digest() == expected.digest()
+    assert torch.equal(graph.edge_attributes["w"], expected.edge_attributes["w"])
+    assert torch.equal(graph.node_attributes["x"], expected.node_attributes["x"])
+    assert found.out.splitlines()[0] == f"{out} is the graph"
+    assert "edges: 100, 5.00 a node" in found.out
+
+
+def test_a_graph_with_types(capsys, files):
+    types = [f"a:to:b={files / 'edges.npy'}", f"b:of:a={files / 'edges.npy'}"]
+    edges = [option for each in types for option in ("--edges", each)]
+    attributes = ["--node-attribute", f"a/x={files / 'x.npy'}", "--edge-attribute", f"b:of:a/w={files / 'w.npy'}"]
+    found = run(capsys, "build", files / "out", *edges, "--nodes", "a=20", "--nodes", "b=21", *attributes, "--json")
+    assert (found.code, found.err) == (0, "")
+    graph = dp.HeteroCSCGraph.open(files / "out")
+    assert graph.num_nodes == {"a": 20, "b": 21}
+    assert graph.num_edges == {("a", "to", "b"): 100, ("b", "of", "a"): 100}
+    assert found.json["graph"]["digest"] == graph.digest()
+    assert [*graph.edge_attributes["b", "of", "a"]] == ["w"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--nodes", "many"], "got 'many'"),
+        (["--nodes", "a=20"], "both name types"),
+        (["--nodes", 20, "--nodes", 21], "give it once"),
+        (["--nodes", 20, "--node-attribute", "x.npy"], "must be NAME=PATH, got 'x.npy'"),
+        (["--nodes", 20, "--node-attribute", "x=1", "--node-attribute", "x=2"], "given twice"),
+    ],
+)
+def test_wrong_usage(capsys, files, options, text):
+    found = run(capsys, "build", files / "out", "--edges", files / "edges.npy", *options)
+    assert (found.code, found.out) == (2, "")
+    assert text in found.err
+    assert not (files / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--nodes", 5], "edge 0 has the"),
+        (["--nodes", 20, "--max-memory", "much"], "--max-memory must be a number of bytes"),
+        (["--nodes", 20, "--edge-attribute", "w=none.npy"], "No such file"),
+    ],
+)
+def test_what_fails_is_one_line(capsys, files, options, text):
+    found = run(capsys, "build", files / "out", "--edges", files / "edges.npy", *options)
+    assert (found.code, found.out) == (1, "")
+    assert text in found.err
+    assert found.err.count("\n") == 1
+    assert sorted(each.name for each in files.iterdir()) == ["edges.npy", "w.npy", "x.npy"]

@@ -162,7 +162,7 @@ class _Relation:
                     done += len(chunk.src)
                     continue
                 if done < saved.edges or saved.has_all:
-                    raise self._other_edges(state)
+                    raise self._other_edges()
                 saved.digests.append(digest)
             is_written = self.buckets.add(*self._columns_of(chunk, done), done)
             done += len(chunk.src)
@@ -170,7 +170,7 @@ class _Relation:
             if is_written:
                 state.save(self, done)
         if done < saved.edges:
-            raise self._other_edges(state)
+            raise self._other_edges()
         state.read(self, done)
 
     def _columns_of(self, chunk: Chunk, before: int) -> tuple[NDArray[Any], dict[str, Tensor]]:
@@ -187,10 +187,10 @@ class _Relation:
         columns.update({f"attribute {name}": values for name, values in chunk.attributes.items()})
         return np.ascontiguousarray(chunk.dst, narrow), columns
 
-    def _other_edges(self, state: _State) -> ValueError:
+    def _other_edges(self) -> ValueError:
         return ValueError(
-            f"{self.where}: these are not the edges that a build which was killed has read. Remove what it has left, "
-            f"{state.folder}, to begin anew; or pass the same edges to go on."
+            f"{self.where}: these are not the edges that a build which was killed has read; what it had left is "
+            "removed. Call build again to begin anew."
         )
 
 

@@ -25,6 +25,8 @@ from datapipes.channel.mp_channel import MpChannel
 from datapipes.channel.shm_channel import ShmChannel
 from datapipes.compat.other_names import missing_public_name
 from datapipes.device.copy_to import CopyTo
+from datapipes.features.cached_feature import CPUCachedFeature, count_accesses
+from datapipes.features.disk_feature import DiskFeature
 from datapipes.features.feature import Feature
 from datapipes.features.feature_fetcher import FeatureFetcher
 from datapipes.features.feature_store import FeatureStore
@@ -56,12 +58,14 @@ __all__ = [
     "CSC",
     "STREAM_VERSION",
     "Block",
+    "CPUCachedFeature",
     "CSCGraph",
     "ChannelBase",
     "ChannelClosed",
     "ChannelDamaged",
     "CopyTo",
     "DataLoader",
+    "DiskFeature",
     "DistributedItemSampler",
     "EndOfEpoch",
     "Feature",
@@ -101,6 +105,7 @@ __all__ = [
     "TensorFeature",
     "UniformNegativeSampler",
     "add_reverse_edges",
+    "count_accesses",
     "datasets",
     "distributed",
     "exclude_seed_edges",

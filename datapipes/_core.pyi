@@ -351,3 +351,48 @@ class ShmQueue:
     def release_in_two_steps(self, on: bool) -> None: ...
     def dropped_slots(self) -> list[int]: ...
     def let_go(self, slots: list[int]) -> None: ...
+
+# disk/
+@overload
+def read_rows(
+    descriptor: int,
+    ids: _I32,
+    *,
+    begin: int,
+    num_rows: int,
+    row_bytes: int,
+    block: int,
+    direct: bool,
+    depth: int,
+    uring: bool,
+    out: NDArray[np.uint8] | None = None,
+) -> tuple[NDArray[np.uint8], int, int]: ...
+@overload
+def read_rows(
+    descriptor: int,
+    ids: _I64,
+    *,
+    begin: int,
+    num_rows: int,
+    row_bytes: int,
+    block: int,
+    direct: bool,
+    depth: int,
+    uring: bool,
+    out: NDArray[np.uint8] | None = None,
+) -> tuple[NDArray[np.uint8], int, int]: ...
+def has_uring() -> bool: ...
+
+# cache/
+class RowCache:
+    slots: int
+    row_bytes: int
+    held: int
+    def __init__(self, slots: int, row_bytes: int, policy: str) -> None: ...
+    @staticmethod
+    def bytes_of_slot(row_bytes: int) -> int: ...
+    def take(
+        self, ids: _I32 | _I64, out: NDArray[np.uint8], *, count: int, first: int = 0, num_threads: int = 1
+    ) -> _I64: ...
+    def put(self, ids: _I32 | _I64, rows: NDArray[np.uint8], *, count: int, first: int = 0) -> None: ...
+    def forget(self, ids: _I32 | _I64, *, count: int, first: int = 0) -> None: ...

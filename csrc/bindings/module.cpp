@@ -1,7 +1,9 @@
 // module.cpp: the extension module datapipes._core, and the bindings of all kernels on arrays. They are one translation unit:
 // each further one would read pybind11 and generate its code again, which takes longer than a folder's bindings. The other unit
 // is shm.cpp, so that two processors share the work.
+#include "bindings/cache.cpp"
 #include "bindings/digest.cpp"
+#include "bindings/disk.cpp"
 #include "bindings/distributed.cpp"
 #include "bindings/gather.cpp"
 #include "bindings/graph.cpp"
@@ -20,7 +22,9 @@ void bind_shm(py::module_& m);
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Kernels of datapipes on NumPy arrays. They know neither torch nor Python objects; see the headers in csrc/.";
   datapipes::bind_random(m);
+  datapipes::bind_cache(m);
   datapipes::bind_digest(m);
+  datapipes::bind_disk(m);
   datapipes::bind_sampling(m);
   datapipes::bind_gather(m);
   datapipes::bind_graph(m);

@@ -1,15 +1,20 @@
 """Features of nodes and edges, the store that holds them and the stage that fetches them."""
 
+from datapipes.features.cached_feature import CPUCachedFeature, count_accesses
+from datapipes.features.disk_feature import DiskFeature
 from datapipes.features.feature import Feature
 from datapipes.features.feature_fetcher import FeatureFetcher
 from datapipes.features.feature_store import FeatureStore
 from datapipes.features.tensor_feature import TensorFeature
 
 __all__ = [
+    "CPUCachedFeature",
+    "DiskFeature",
     "Feature",
     "FeatureFetcher",
     "FeatureStore",
     "TensorFeature",
+    "count_accesses",
 ]
 
 

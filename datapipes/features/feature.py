@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -14,9 +15,16 @@ __all__ = ["Feature"]
 
 
 class Feature(metaclass=ShownABC):
-    """A table of equal rows. A subclass that defines `read`, `count` and `shape` can stand in a FeatureStore."""
+    """A table of equal rows. A subclass that defines `read`, `count` and `shape` can stand in a FeatureStore.
 
-    _hidden = frozenset({"finish_reads"})
+    Attributes:
+        reads_async: whether `read` waits, for a disk for example. A FeatureFetcher then reads several minibatches at
+            once, each in a thread beside the others.
+    """
+
+    reads_async: bool = False
+
+    _hidden = frozenset({"decode", "finish_reads", "read_stored", "stored_dtype"})
 
     @abstractmethod
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
@@ -44,6 +52,19 @@ class Feature(metaclass=ShownABC):
         """Dtype of the values; by default found by reading no rows. Define it if reading is costly."""
         return self.read(torch.empty(0, dtype=torch.int64)).dtype
 
+    @property
+    def stored_dtype(self) -> torch.dtype:
+        """Dtype of the rows as they are stored, by default that of the values."""
+        return self.dtype
+
+    def read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the rows at `ids` as they are stored, by default as `read` gives them; `decode` gives their values."""
+        return self.read(ids) if out is None else self.read(ids, out)
+
+    def decode(self, rows: Tensor) -> Tensor:
+        """Return the values of stored rows [n, *shape]: those of `read`, to the bit."""
+        return rows
+
     def reads_on(self, device: torch.device) -> str | None:
         """Return how rows are read with ids that lie on `device`, a CUDA device: "uva" (by the GPU, from page-locked
         host memory) or "device memory"; None if `read` takes only ids in host memory, as by default.
@@ -52,6 +73,10 @@ class Feature(metaclass=ShownABC):
         in [0, count) gives zeros at first; a later `read` or `finish_reads` raises IndexError.
         """
         return None
+
+    def stats(self) -> Mapping[str, int]:
+        """Return counts of what was read, for `DataLoader.stats()`; {} of a feature that counts nothing."""
+        return {}
 
     def finish_reads(self) -> None:  # most features have nothing to wait for
         """Wait until it is known whether all ids that were read on devices had rows; by default nothing is waited for.

@@ -53,8 +53,8 @@ class FeatureFetcher(MiniBatchTransformer):
 
     Args:
         feature_store: where the features are; all of a minibatch are read by one call of its `read_many`. Where the
-            store says `reads_async`, it is `read_many_async`, and the store's `concurrency` is how many minibatches are
-            read at once.
+            store says `reads_async`, or a feature that is read does, it is `read_many_async`, and the store's
+            `concurrency` is how many minibatches are read at once.
         node_feature_keys, edge_feature_keys: names of the features to read; None reads none. In a heterogeneous graph
             {type: names}; for an edge type (src, rel, dst) the text "src:rel:dst" is accepted too. The minibatch has
             them under (type, name). Features that an earlier stage fetched under other names stay. If nothing was
@@ -88,7 +88,6 @@ class FeatureFetcher(MiniBatchTransformer):
         self.feature_store = feature_store
         self.node_feature_keys = check_keys("node", node_feature_keys)
         self.edge_feature_keys = check_keys("edge", edge_feature_keys)
-        self.asynchronous, self.concurrency = self._reads_async(), feature_store.concurrency
         self._of_nodes, self._of_edges = wanted_of(self.node_feature_keys), wanted_of(self.edge_feature_keys)
         self._gpu: tuple[torch.device, int] | None = None
         fills = {"node_features": self._of_nodes, "edge_features": self._of_edges}
@@ -99,11 +98,12 @@ class FeatureFetcher(MiniBatchTransformer):
             self._check_types("edge", self.edge_feature_keys, samplers[-1])
         self._check_store("node", self._of_nodes)
         self._check_store("edge", self._of_edges)
+        self.asynchronous, self.concurrency = self._reads_async(), feature_store.concurrency
         if samplers:
             self._check_rows(samplers[-1])
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
-        requests = self._requests_of(minibatch)
+        requests = self.requests_of(minibatch)
         if not requests:
             return minibatch.replace()
         with _named():
@@ -115,7 +115,7 @@ class FeatureFetcher(MiniBatchTransformer):
             return self.transform(*minibatches)
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
-        requests = self._requests_of(minibatch)
+        requests = self.requests_of(minibatch)
         if not requests:
             return minibatch.replace()
         with _named():
@@ -132,7 +132,7 @@ class FeatureFetcher(MiniBatchTransformer):
         """Return the bytes of what is read for a minibatch."""
         return sum(
             ids.shape[0] * math.prod(feature.shape) * feature.dtype.itemsize
-            for *key, ids in self._requests_of(minibatch)
+            for *key, ids in self.requests_of(minibatch)
             for feature in [self.feature_store[tuple(key)]]
         )
 
@@ -171,16 +171,17 @@ class FeatureFetcher(MiniBatchTransformer):
     def _reads_async(self) -> bool:
         """Return whether minibatches are read by `transform_async`."""
         store = self.feature_store
-        if not check_bool("fetch_feature", "reads_async", store.reads_async):
+        says_so = check_bool("fetch_feature", "reads_async", store.reads_async)
+        if not says_so and not any(store[key].reads_async for key in self.feature_keys):
             return False
-        if type(store).read_many_async is FeatureStore.read_many_async:
+        if says_so and type(store).read_many_async is FeatureStore.read_many_async:
             raise TypeError(
                 f"fetch_feature: {type(store).__name__} says reads_async=True, but has no read_many_async of its own. "
                 "Define it, or leave reads_async at False."
             )
         return not hides_own(self, FeatureFetcher, "transform")
 
-    def _requests_of(self, minibatch: MiniBatch) -> list[FeatureRequest]:
+    def requests_of(self, minibatch: MiniBatch) -> list[FeatureRequest]:
         """Return what is read for a minibatch, nodes first."""
         requests: list[FeatureRequest] = []
         if self._of_nodes:

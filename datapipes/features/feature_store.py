@@ -33,7 +33,8 @@ class FeatureStore(Mapping[FeatureKey, Feature], metaclass=ShownABC):
     memory.
 
     `reads_async` tells a FeatureFetcher to await `read_many_async` with up to `concurrency` minibatches in flight, for
-    stores that wait for other machines or disks. Such a store defines `read_many_async`, besides `read_many`.
+    stores that wait for other machines. Such a store defines `read_many_async`, besides `read_many`. A feature that
+    waits says so itself (Feature.reads_async).
     """
 
     fetch_in_worker: bool = False
@@ -89,8 +90,8 @@ class FeatureStore(Mapping[FeatureKey, Feature], metaclass=ShownABC):
         return sorted(found, key=lambda type_: (type_ is not None, type_ or ""))
 
     def stats(self) -> Mapping[str, float]:
-        """Return counts of what was read, for `DataLoader.stats()`; {} of a store that counts nothing."""
-        return {}
+        """Return counts of what was read, for `DataLoader.stats()`: those of the features that count something."""
+        return {f"{feature_text(*key)}: {what}": count for key in self for what, count in self[key].stats().items()}
 
     def read(self, domain: str, type_: Any, name: str, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows of a feature at `ids`; see Feature.read."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -68,17 +69,49 @@ def encode(where: str, values: Tensor, stored_as: torch.dtype) -> tuple[Tensor, 
         MemoryError: The stored rows do not fit into memory.
     """
     rows = _memory_for(where, values, stored_as)
-    scale = _scale_of(where, values) if stored_as == torch.int8 else None
+    encoder = Encoder(where, stored_as)
+    if encoder.needs_scale:
+        for _, piece in _pieces(values):
+            encoder.look(piece)
     for begin, piece in _pieces(values):
-        into = rows[begin : begin + piece.shape[0]]
+        encoder.store(piece, rows[begin : begin + piece.shape[0]])
+    return rows, encoder.scale(values.shape[1:], values.device)
+
+
+class Encoder:
+    """Stores float32 values that come in pieces; see `encode`. For int8 all pieces are looked at first.
+
+    Attributes:
+        needs_scale: whether they are.
+    """
+
+    def __init__(self, where: str, stored_as: torch.dtype) -> None:
+        self._where, self.stored_as, self.needs_scale = where, stored_as, stored_as == torch.int8
+        self._largest: Tensor | None = None
+        self._scale: Tensor | None = None
+
+    def look(self, piece: Tensor) -> None:
+        """Take the largest magnitudes of a piece [n, *shape]; n is 1 or more."""
+        largest = piece.abs().amax(0)
+        self._largest = largest if self._largest is None else torch.maximum(self._largest, largest)  # both keep NaN
+
+    def scale(self, shape: Sequence[int], device: torch.device) -> Tensor | None:
+        """Return the scale of each column, float32 [*shape]; None but for int8."""
+        if self.needs_scale and self._scale is None:
+            found = torch.zeros(tuple(shape), device=device) if self._largest is None else self._largest
+            self._scale = _scale_of(self._where, found)
+        return self._scale
+
+    def store(self, piece: Tensor, into: Tensor) -> None:
+        """Write the stored rows of a piece."""
+        scale = self.scale(piece.shape[1:], piece.device)
         if scale is None:
             into.copy_(piece)
-            _check_no_overflow(where, piece, into)
+            _check_no_overflow(self._where, piece, into)
         else:
             # A tiny scale has few bits, so the quotient may exceed 127; 0 / 0 is NaN.
             quotient = piece.div(scale).round_().clamp_(-_LARGEST, _LARGEST)
             into.copy_(quotient.where(scale > 0, 0))
-    return rows, scale
 
 
 def decode(rows: Tensor, scale: Tensor | None) -> Tensor:
@@ -138,11 +171,8 @@ def _memory_for(where: str, values: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(memory, dtype=dtype).reshape(values.shape)
 
 
-def _scale_of(where: str, values: Tensor) -> Tensor:
-    """Return the scale of each column, float32 [*shape]."""
-    largest = values.new_zeros(values.shape[1:])
-    for _, piece in _pieces(values):
-        largest = torch.maximum(largest, piece.abs().amax(0))  # both keep NaN
+def _scale_of(where: str, largest: Tensor) -> Tensor:
+    """Return the scale of each column, given its largest magnitude."""
     if not bool(largest.isfinite().all()):
         bad = ~largest.isfinite()
         raise ValueError(

@@ -53,7 +53,7 @@ class TensorFeature(Pinnable, Feature):
     Cost: nothing is copied without stored_as; with it the tensor is read once, for int8 twice, in pieces.
     """
 
-    _hidden = frozenset({"read_stored", "scale_on"})
+    _hidden = frozenset({"scale_on"})
 
     def __init__(self, tensor: Tensor | NDArray[Any], *, stored_as: torch.dtype | str | None = None) -> None:
         rows = as_tensor("TensorFeature", "tensor", tensor)
@@ -216,6 +216,10 @@ class TensorFeature(Pinnable, Feature):
     @property
     def dtype(self) -> torch.dtype:
         return self._dtype
+
+    @property
+    def stored_dtype(self) -> torch.dtype:
+        return self.tensor.dtype
 
     def __repr__(self) -> str:
         stored = "" if self.stored_as is None else f", stored as {dtype_name(self.stored_as)}"

@@ -48,8 +48,8 @@ def _read_shape(name: str, value: Any) -> tuple[int, ...]:
     return tuple([_SIZE.read("a size in a shape", size) for size in list_of(name, value, _MOST_DIMENSIONS)])
 
 
-_DTYPE = Form(dtype_from_name, dtype_name)
-_SHAPE = Form(_read_shape, list)
+DTYPE = Form(dtype_from_name, dtype_name)
+SHAPE = Form(_read_shape, list)
 _DIGEST = plain("32 hexadecimal digits", lambda value: isinstance(value, str) and bool(_HEX.fullmatch(value)))
 
 
@@ -76,8 +76,8 @@ class Entry:
     kind: str
     type: Count
     name: str
-    dtype: Annotated[torch.dtype, _DTYPE]
-    shape: Annotated[tuple[int, ...], _SHAPE]
+    dtype: Annotated[torch.dtype, DTYPE]
+    shape: Annotated[tuple[int, ...], SHAPE]
     offset: Count
     digest: Annotated[Annotated[str, _DIGEST] | None, OMITTED] = None
 

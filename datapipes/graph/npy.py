@@ -117,6 +117,7 @@ class NpyRows:
         raw: dtype and shape of a row.
     Attributes:
         shape: of the array as it lies in the file.
+        begin: the byte of the file at which the values begin.
         is_transposed: whether it lies in Fortran's order: [n, 2] in the file is [2, n] in the array.
         dtype: NumPy's.
     Raises:
@@ -135,18 +136,18 @@ class NpyRows:
                     raise ValueError(
                         f"{where}: {path} is no .npy file: {shown(error)}. Write it with numpy.save."
                     ) from error
-                self._begin = file.tell()
+                self.begin = file.tell()
             else:
-                self._begin, self.dtype = 0, raw[0]
+                self.begin, self.dtype = 0, raw[0]
                 shape = (size // (self.dtype.itemsize * math.prod(raw[1])), *raw[1])
         if self.dtype.kind not in "biufc" or not self.dtype.isnative:
             raise ValueError(
                 f"{where}: {path} holds {self.dtype}; numbers in the machine's byte order are needed. Convert it."
             )
         num_bytes = math.prod(shape) * self.dtype.itemsize
-        if self._begin + num_bytes != size:
+        if self.begin + num_bytes != size:
             raise ValueError(
-                f"{where}: {path} has {size - self._begin} bytes of values; {shown(list(shape))} of {self.dtype} need "
+                f"{where}: {path} has {size - self.begin} bytes of values; {shown(list(shape))} of {self.dtype} need "
                 f"{num_bytes}. It may be truncated; write it again."
             )
         self.is_transposed = fortran and len(shape) > 1
@@ -157,7 +158,7 @@ class NpyRows:
         parts = [copy.copy(self) for _ in range(self.shape[0])]
         for number, part in enumerate(parts):
             part.shape = self.shape[1:]
-            part._begin += number * math.prod(part.shape) * self.dtype.itemsize
+            part.begin += number * math.prod(part.shape) * self.dtype.itemsize
         return parts
 
     def read(self, begin: int, end: int) -> np.ndarray[Any, Any]:
@@ -168,7 +169,7 @@ class NpyRows:
         """
         row = math.prod(self.shape[1:])
         with open_regular(self.path) as file:
-            file.seek(self._begin + begin * row * self.dtype.itemsize)
+            file.seek(self.begin + begin * row * self.dtype.itemsize)
             values = np.fromfile(file, self.dtype, (end - begin) * row)
         if values.size != (end - begin) * row:
             raise ValueError(f"{self._where}: {self.path} has become shorter while it was read. Write it again.")

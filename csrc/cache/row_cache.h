@@ -1,0 +1,94 @@
+// row_cache.h: rows of a table in memory, by their ids, as many as there is room for. What leaves first is what SIEVE
+// (NSDI 2024: a queue in the order of arrival, whose hand passes over what was asked for since it passed last) or LRU says,
+// or nothing does.
+//   take(ids, out): copies the rows that are there to their places in out, and returns the places of the others, ascending.
+//   put(ids, rows): keeps the rows, row i that of ids[i]; an id that is there keeps its row. With kNone rows are kept as
+//   long as there is room. forget(ids): drops them.
+// Several tables may share a cache: the ids of each are in its Table, [0, count), and are kept as `first` + id. take throws
+// std::out_of_range (IndexError) on another id; some rows may have been copied by then.
+// What is there follows from the calls alone, not from threads. A call holds a lock; `threads` share the work of take.
+// Touches no Python object.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "common/huge_pages.h"
+
+namespace datapipes {
+
+enum class Eviction { kSieve, kLru, kNone };
+
+struct CachedTable {
+  std::int64_t count;
+  std::int64_t first = 0;
+};
+
+class RowCache {
+ public:
+  // Throws std::invalid_argument unless slots is in [1, 2^31) and row_bytes 0 or more; std::bad_alloc.
+  RowCache(std::int64_t slots, std::int64_t row_bytes, Eviction eviction);
+
+  // Memory of a row, with all that belongs to it.
+  static std::int64_t bytes_of_slot(std::int64_t row_bytes);
+
+  template <class Id>
+  std::vector<std::int64_t> take(CachedTable table, std::span<const Id> ids, std::byte* out, int threads = 1);
+  template <class Id>
+  void put(CachedTable table, std::span<const Id> ids, const std::byte* rows);
+  template <class Id>
+  void forget(CachedTable table, std::span<const Id> ids);
+
+  std::int64_t slots() const { return slots_; }
+  std::int64_t row_bytes() const { return row_bytes_; }
+  std::int64_t held();
+
+ private:
+  // An entry of the hash table: open addressing, linear probing. Where a row is read, so is its entry.
+  struct Entry {
+    std::int64_t id = kNobody;
+    std::uint32_t slot = 0;
+    std::uint32_t asked = 0;  // since the hand passed
+  };
+  struct Link {
+    std::uint32_t newer, older;
+  };
+  static constexpr std::int64_t kNobody = -1;
+  static constexpr std::uint32_t kEnd = 0xFFFFFFFF;
+
+  std::size_t home(std::int64_t id) const {
+    return static_cast<std::size_t>((static_cast<std::uint64_t>(id) * 0x9E3779B97F4A7C15ULL) >> shift_);
+  }
+  // The entry of an id, or the free one at which the search ends.
+  std::size_t find(std::int64_t id) const {
+    std::size_t at = home(id);
+    while (entries_[at].id != kNobody && entries_[at].id != id) at = (at + 1) & mask_;
+    return at;
+  }
+  void erase(std::size_t at);
+  void link_newest(std::uint32_t slot);
+  void unlink(std::uint32_t slot);
+  std::uint32_t evicted();
+  std::byte* row(std::uint32_t slot) { return rows_.data() + static_cast<std::size_t>(slot) * stride_; }
+
+  template <class T>
+  using Memory = std::vector<T, HugePageAllocator<T>>;
+
+  std::int64_t slots_, row_bytes_;
+  std::size_t stride_, mask_ = 0;
+  int shift_ = 0;
+  Eviction eviction_;
+  std::mutex mutex_;
+  Memory<Entry> entries_;
+  Memory<std::byte> rows_;
+  std::vector<Link> links_;          // in the order of arrival, or of use; none with kNone
+  std::vector<std::int64_t> ids_;    // of each slot
+  std::vector<std::uint32_t> free_;  // slots that were given back
+  std::uint32_t used_ = 0;           // slots that were ever used
+  std::uint32_t newest_ = kEnd, oldest_ = kEnd, hand_ = kEnd;
+};
+
+}  // namespace datapipes

@@ -1,0 +1,239 @@
+"""CPUCachedFeature: rows of a slower feature kept in memory; count_accesses tells which rows a loader asks for.
+
+A cache changes when rows come, never which: what is read of it has the bits of the feature. What it keeps is what the
+feature stores, so rows that are stored with fewer bits take fewer bytes here too. One process owns it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datapipes import _core
+from datapipes.base.checks import check_choice, check_index_tensor, check_int, shown
+from datapipes.base.rows import byte_rows, new_rows, put_rows
+from datapipes.base.sizes import check_memory, parse_size
+from datapipes.base.threads import num_threads
+from datapipes.chain.stage import Stage
+from datapipes.chain.stage_graph import StageGraph
+from datapipes.features.feature import Feature, check_out
+from datapipes.features.feature_fetcher import FeatureFetcher
+from datapipes.features.feature_store import FeatureKey
+
+__all__ = ["CPUCachedFeature", "count_accesses"]
+
+POLICIES = ("sieve", "lru", "static")
+_FILLED_BYTES = 2**24  # of rows that are read at once to fill a static cache
+_COUNTED = ("hits", "misses")
+_WHERE = "CPUCachedFeature"
+
+
+class CPUCachedFeature(Feature):
+    """A feature whose rows are kept in memory, as many as fit.
+
+    Args:
+        feature: what is read where a row is not there, such as a DiskFeature.
+        max_bytes: of the rows and of what finds them, as "4GB" or bytes.
+        policy: which row leaves for a new one. "sieve": the oldest that was not asked for since the last look at it;
+            "lru": the one that was asked for longest ago; "static": none, `counts` says which rows are there.
+        counts: int64 [count], how often each row is asked for, see `count_accesses`; the rows with the most are read at
+            once, of equal ones those with the smaller ids.
+        share_with: another CPUCachedFeature over rows of as many bytes: both keep their rows in its memory. Then
+            max_bytes and policy are its own and left out here.
+    Raises:
+        ValueError: max_bytes are below a row, or an argument does not fit the others.
+        MemoryError: There is less memory than max_bytes.
+    """
+
+    def __init__(
+        self,
+        feature: Feature,
+        max_bytes: int | str | None = None,
+        policy: str = "sieve",
+        *,
+        counts: Tensor | None = None,
+        share_with: CPUCachedFeature | None = None,
+    ) -> None:
+        if not isinstance(feature, Feature):
+            raise TypeError(
+                f"{_WHERE}: feature must be a Feature, got {shown(feature)}. Wrap a tensor: dp.TensorFeature."
+            )
+        self.feature = feature
+        self._row_bytes = math.prod(feature.shape) * feature.stored_dtype.itemsize
+        self._counts = np.zeros(2, np.int64)
+        self.reads_async = feature.reads_async
+        if share_with is not None:
+            self._share(share_with, max_bytes, counts)
+            return
+        self.policy = check_choice(_WHERE, "policy", policy, POLICIES)
+        if (counts is None) is (self.policy == "static"):
+            raise ValueError(
+                f"{_WHERE}: policy={policy!r} with counts={'None' if counts is None else 'a tensor'}; counts say what "
+                "a static cache keeps, and only that. Pass policy='static' with those of dp.count_accesses(loader)."
+            )
+        if max_bytes is None:
+            raise TypeError(f"{_WHERE}: max_bytes is missing. Pass a size, such as '4GB'.")
+        self.max_bytes = parse_size(_WHERE, "max_bytes", max_bytes)
+        of_row = _core.RowCache.bytes_of_slot(self._row_bytes)
+        if self.max_bytes < of_row:
+            raise ValueError(
+                f"{_WHERE}: max_bytes={shown(max_bytes)} is below a row, which takes {of_row} bytes. Raise it."
+            )
+        self._memory = _Memory(self._row_bytes, self.max_bytes // of_row, self.policy)
+        self._first = self._memory.join(feature.count)
+        if counts is not None:
+            self._fill(counts)
+
+    def _share(self, other: Any, max_bytes: Any, counts: Any) -> None:
+        if not isinstance(other, CPUCachedFeature) or max_bytes is not None or counts is not None:
+            raise ValueError(
+                f"{_WHERE}: share_with must be a CPUCachedFeature, without max_bytes and counts, got {shown(other)}, "
+                f"{shown(max_bytes)}. Its memory and its policy are shared."
+            )
+        if other.policy == "static" or other._row_bytes != self._row_bytes:
+            raise ValueError(
+                f"{_WHERE}: rows of {self._row_bytes} bytes cannot share a {other.policy!r} cache of rows of "
+                f"{other._row_bytes}. Give it a cache of its own."
+            )
+        self.policy, self.max_bytes, self._memory = other.policy, other.max_bytes, other._memory
+        self._first = self._memory.join(self.feature.count)
+
+    def _fill(self, counts: Any) -> None:
+        wanted = check_index_tensor(_WHERE, "counts", counts)
+        if wanted.shape[0] != self.feature.count:
+            raise ValueError(
+                f"{_WHERE}: counts has {wanted.shape[0]} entries, the feature {self.feature.count} rows; one for each "
+                "is needed. Count the accesses of this feature."
+            )
+        order = torch.argsort(wanted, descending=True, stable=True)[: self._memory.cache.slots]
+        ids = order[wanted[order] > 0].sort().values
+        step = max(_FILLED_BYTES // max(self._row_bytes, 1), 1)
+        for begin in range(0, ids.shape[0], step):
+            some = ids[begin : begin + step]
+            self._put(some, self.feature.read_stored(some))
+
+    def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the rows at `ids`, see Feature.read: those of the feature."""
+        if self.stored_dtype == self.dtype:
+            return self.decode(self.read_stored(ids, out))
+        if out is not None:
+            check_out(_WHERE, out, ids.shape[0], self.shape, self.dtype)
+        values = self.decode(self.read_stored(ids))
+        return values if out is None else out.copy_(values)
+
+    def read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the rows at `ids` as the feature stores them."""
+        wanted = check_index_tensor(_WHERE, "ids", ids)
+        if out is not None:
+            check_out(_WHERE, out, wanted.shape[0], self.shape, self.stored_dtype)
+        rows = new_rows(wanted.shape[0], self.shape, self.stored_dtype) if out is None else out
+        if wanted.shape[0] == 0:
+            return rows
+        missing = self._memory.cache.take(
+            wanted.numpy(), byte_rows(rows), count=self.count, first=self._first, num_threads=num_threads()
+        )
+        _core.add_to(self._counts, [wanted.shape[0] - len(missing), len(missing)])
+        if len(missing) > 0:
+            places = torch.from_numpy(missing)
+            lacking = wanted[places]
+            read = self.feature.read_stored(lacking)
+            put_rows(rows, places, read)
+            if self.policy != "static":
+                self._put(lacking, read)
+        return rows
+
+    def decode(self, rows: Tensor) -> Tensor:
+        return self.feature.decode(rows)
+
+    def _put(self, ids: Tensor, rows: Tensor) -> None:
+        self._memory.cache.put(ids.numpy(), byte_rows(rows.contiguous()), count=self.count, first=self._first)
+
+    def stats(self) -> dict[str, int]:
+        """Return "hits" and "misses", rows that were there or not; "cached" rows, "cache_bytes"; and the feature's."""
+        counted = dict(zip(_COUNTED, self._counts.tolist(), strict=True))
+        held = {
+            "cached": self._memory.cache.held,
+            "cache_bytes": self._memory.cache.slots * _core.RowCache.bytes_of_slot(self._row_bytes),
+        }
+        return {**counted, **held, **self.feature.stats()}
+
+    @property
+    def count(self) -> int:
+        return self.feature.count
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.feature.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.feature.dtype
+
+    @property
+    def stored_dtype(self) -> torch.dtype:
+        return self.feature.stored_dtype
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError(
+            f"{_WHERE}: one process owns a cache, so it goes to no worker. Leave the fetch behind the cut of the "
+            "DataLoader, where it is by default, or give the workers the feature without a cache."
+        )
+
+    def __repr__(self) -> str:
+        return f"{_WHERE}({self.feature!r}, {self._memory.cache.slots} rows, {self.policy})"
+
+
+class _Memory:
+    """The rows of the features that share it, as many as there is room for, and no more than there are."""
+
+    def __init__(self, row_bytes: int, most_slots: int, policy: str) -> None:
+        self._row_bytes, self._most, self._policy = row_bytes, min(most_slots, 2**31 - 1), policy
+        self._count = 0
+        self.cache = _core.RowCache(1, row_bytes, policy)
+
+    def join(self, count: int) -> int:
+        """Return where the ids of another feature begin. What was kept before is dropped if there is room for more."""
+        first, self._count = self._count, self._count + count
+        slots = max(min(self._most, self._count), 1)
+        if slots > self.cache.slots:
+            num_bytes = slots * _core.RowCache.bytes_of_slot(self._row_bytes)
+            check_memory(_WHERE, f"a cache of {slots} rows", num_bytes, "Lower max_bytes.")
+            self.cache = _core.RowCache(slots, self._row_bytes, self._policy)
+        return first
+
+
+def count_accesses(loader: Stage, epochs: int = 1) -> dict[FeatureKey, Tensor]:
+    """Return how often each row of each feature that a loader fetches is asked for, {key: int64 [count]}.
+
+    Nothing is fetched: the minibatches of epochs 0, 1, ... are made, and their ids are counted.
+
+    Args:
+        loader: a chain or a DataLoader, with a FeatureFetcher.
+        epochs: how many are counted.
+    Raises:
+        ValueError: Nothing is fetched.
+    """
+    check_int("count_accesses", "epochs", epochs, 1)
+    fetchers = StageGraph(loader).find(FeatureFetcher)
+    if not fetchers:
+        raise ValueError("count_accesses: the chain has no fetch_feature. Pass a loader that fetches features.")
+    counts: dict[FeatureKey, Tensor] = {}
+    for fetcher in fetchers:
+        for domain, type_, name, ids in _requests(fetcher, epochs):
+            feature = fetcher.feature_store[domain, type_, name]
+            found = counts.setdefault((domain, type_, name), torch.zeros(feature.count, dtype=torch.int64))
+            found.index_add_(0, ids.long(), torch.ones(ids.shape[0], dtype=torch.int64))
+    return counts
+
+
+def _requests(fetcher: FeatureFetcher, epochs: int) -> Iterator[Any]:
+    (source,) = fetcher.sources
+    for epoch in range(epochs):
+        source.set_epoch(epoch)
+        for minibatch in source:
+            yield from fetcher.requests_of(minibatch)

@@ -1,0 +1,238 @@
+"""CPUCachedFeature: the bits of the feature under it, for any policy and size; what leaves is as SIEVE and LRU say."""
+
+import collections
+import pickle
+import threading
+
+import numpy as np
+import pytest
+import torch
+from amounts import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from pipelines import items, refused, small_graph
+
+import datapipes as dp
+from datapipes import _core
+
+POLICIES = ["sieve", "lru", "static"]
+
+
+class Counted(dp.Feature):
+    """Rows of a tensor, and which of them were read."""
+
+    def __init__(self, rows, **options):
+        self._rows = dp.TensorFeature(rows, **options)
+        self.asked = []
+
+    def read(self, ids, out=None):
+        self.asked += ids.tolist()
+        return self._rows.read(ids, out)
+
+    def read_stored(self, ids, out=None):
+        self.asked += ids.tolist()
+        return self._rows.read_stored(ids, out)
+
+    def decode(self, rows):
+        return self._rows.decode(rows)
+
+    count = property(lambda self: self._rows.count)
+    shape = property(lambda self: self._rows.shape)
+    dtype = property(lambda self: self._rows.dtype)
+    stored_dtype = property(lambda self: self._rows.stored_dtype)
+
+
+def bytes_for(slots, row_bytes):
+    return slots * _core.RowCache.bytes_of_slot(row_bytes)
+
+
+class Sieve:
+    """The plain twin: which of the ids that are asked for one after the other are there."""
+
+    def __init__(self, slots):
+        self.slots, self.queue, self.asked, self.hand = slots, [], {}, 0  # the oldest first
+
+    def has(self, ids):
+        found = [each in self.asked for each in ids]
+        for each in ids:
+            if each in self.asked:
+                self.asked[each] = True
+        for each, there in zip(ids, found, strict=True):
+            if not there:
+                self._put(each)
+        return found
+
+    def _put(self, new):
+        if len(self.queue) == self.slots:
+            while self.asked[self.queue[self.hand]]:
+                self.asked[self.queue[self.hand]] = False
+                self.hand = (self.hand + 1) % self.slots
+            del self.asked[self.queue.pop(self.hand)]
+            if self.hand == len(self.queue):
+                self.hand = 0
+        self.queue.append(new)
+        self.asked[new] = False
+
+
+class Lru:
+    def __init__(self, slots):
+        self.slots, self.order = slots, collections.OrderedDict()
+
+    def has(self, ids):
+        found = [each in self.order for each in ids]
+        for each in ids:
+            if each in self.order:
+                self.order.move_to_end(each)
+        for each, there in zip(ids, found, strict=True):
+            if not there:
+                if len(self.order) == self.slots:
+                    self.order.popitem(last=False)
+                self.order[each] = None
+        return found
+
+
+def traces(count):
+    """Minibatches of distinct ids, a few of them often."""
+    often = st.integers(0, max(count // 8, 1) - 1)
+    return st.lists(st.lists(often | st.integers(0, count - 1), max_size=20, unique=True), max_size=30)
+
+
+@examples(300)
+@given(slots=st.integers(1, 40), trace=traces(60))
+@pytest.mark.parametrize(("policy", "twin"), [("sieve", Sieve), ("lru", Lru)])
+def test_what_leaves_is_what_the_twin_says(policy, twin, slots, trace):
+    rows = torch.arange(60 * 3, dtype=torch.float32).reshape(60, 3)
+    feature, expected = Counted(rows), twin(slots)
+    cached = dp.CPUCachedFeature(feature, bytes_for(slots, 12), policy)
+    for ids in trace:
+        feature.asked.clear()
+        assert torch.equal(cached.read(torch.tensor(ids, dtype=torch.int64)), rows[ids])
+        assert feature.asked == [each for each, there in zip(ids, expected.has(ids), strict=True) if not there]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("slots", [1, 37, 500])
+@pytest.mark.parametrize("stored_as", [None, "float16", "int8"])
+def test_any_policy_size_and_form_gives_the_bits_of_the_feature(policy, slots, stored_as):
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.rand((500, 4, 5), generator=generator)
+    counts = torch.randint(9, (500,), generator=generator) if policy == "static" else None
+    feature = dp.TensorFeature(rows, stored_as=stored_as)
+    row_bytes = 20 * feature.stored_dtype.itemsize
+    cached = dp.CPUCachedFeature(feature, bytes_for(slots, row_bytes), policy, counts=counts)
+    for _ in range(20):
+        ids = torch.randint(500, (100,), generator=generator)  # with repeats
+        assert torch.equal(cached.read(ids), feature.read(ids))
+        out = torch.empty(100, 4, 5)
+        assert cached.read(ids.int(), out) is out
+        assert torch.equal(out, feature.read(ids))
+    stats = cached.stats()
+    assert stats["hits"] + stats["misses"] == 20 * 200
+    assert stats["hits"] > 0
+    assert stats["cached"] <= slots
+
+
+def test_a_static_cache_has_the_rows_with_the_most_accesses():
+    rows = torch.arange(20.0).reshape(10, 2)
+    feature = Counted(rows)
+    counts = torch.tensor([0, 5, 5, 1, 9, 0, 0, 5, 0, 2])
+    cached = dp.CPUCachedFeature(feature, bytes_for(3, 8), "static", counts=counts)
+    assert feature.asked == [1, 2, 4]  # of equal ones those with the smaller ids
+    for _ in range(2):
+        feature.asked.clear()
+        cached.read(torch.arange(10))
+        assert feature.asked == [0, 3, 5, 6, 7, 8, 9]
+    few = dp.CPUCachedFeature(Counted(rows), bytes_for(10, 8), "static", counts=counts)
+    assert few.stats()["cached"] == 6  # what was never asked for is not read
+
+
+def test_features_share_a_cache():
+    one, other = Counted(torch.rand(50, 4)), Counted(torch.rand(70, 4))
+    cached = dp.CPUCachedFeature(one, bytes_for(200, 16))
+    beside = dp.CPUCachedFeature(other, share_with=cached)
+    again = dp.CPUCachedFeature(other, share_with=beside)
+    for _ in range(2):
+        for feature, rows in ((cached, one), (beside, other), (again, other)):
+            ids = torch.arange(feature.count)
+            assert torch.equal(feature.read(ids), rows._rows.read(ids))
+    assert (len(one.asked), len(other.asked)) == (50, 140)
+    assert cached.stats()["cached"] == 190
+
+
+def test_threads_may_read_at_once():
+    rows = torch.rand(5000, 16)
+    cached = dp.CPUCachedFeature(dp.TensorFeature(rows), bytes_for(500, 64))
+    wrong = []
+
+    def read(seed):
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(30):
+            ids = torch.randint(5000, (400,), generator=generator)
+            if not torch.equal(cached.read(ids), rows[ids]):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert wrong == []
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_loader_gives_the_same_minibatches(tmp_path, num_workers, policy):
+    graph = small_graph()
+    np.save(tmp_path / "x.npy", torch.rand(graph.num_nodes, 8).numpy())
+    feature = dp.DiskFeature(tmp_path / "x.npy")
+
+    def loader(feature):
+        pipe = items().sample_neighbor(graph, [3, 3])
+        store = dp.FeatureStore({("node", None, "x"): feature})
+        return dp.DataLoader(pipe.fetch_feature(store, ["x"]), num_workers=num_workers)
+
+    counts = None
+    if policy == "static":
+        counts = dp.count_accesses(loader(feature))["node", None, "x"]
+        assert counts.sum() > 0
+    cached = dp.CPUCachedFeature(feature, bytes_for(20, 32), policy, counts=counts)
+    with loader(cached) as one, loader(feature) as other:
+        for _ in range(2):
+            assert [each.digest() for each in one] == [each.digest() for each in other]
+        stats = one.stats()
+    assert cached.stats()["hits"] > 0
+    assert any("node feature 'x': hits" in row for row in stats.values())
+
+
+# --- what is refused
+
+
+def test_what_is_refused():
+    feature = dp.TensorFeature(torch.rand(10, 4))
+    with refused(
+        ValueError, stage="^CPUCachedFeature", found="max_bytes=10", allowed="a row, which takes", remedy="Raise"
+    ):
+        dp.CPUCachedFeature(feature, 10)
+    with refused(ValueError, stage="^CPUCachedFeature", found="'fifo'", allowed="'sieve', 'lru', 'static'"):
+        dp.CPUCachedFeature(feature, "1MB", "fifo")
+    for policy, counts in (("static", None), ("lru", torch.ones(10, dtype=torch.int64))):
+        with refused(ValueError, stage="^CPUCachedFeature", found=f"policy='{policy}'", allowed="counts say"):
+            dp.CPUCachedFeature(feature, "1MB", policy, counts=counts)
+    with refused(ValueError, stage="^CPUCachedFeature", found="9 entries", allowed="10 rows"):
+        dp.CPUCachedFeature(feature, "1MB", "static", counts=torch.ones(9, dtype=torch.int64))
+    with refused(TypeError, stage="^CPUCachedFeature", found="max_bytes is missing", allowed="size"):
+        dp.CPUCachedFeature(feature)
+    with refused(TypeError, stage="^CPUCachedFeature", found="tensor", allowed="Feature"):
+        dp.CPUCachedFeature(torch.rand(3, 3), "1MB")
+    cached = dp.CPUCachedFeature(feature, "1MB")
+    with refused(ValueError, stage="^CPUCachedFeature", found="rows of 20 bytes", allowed="16"):
+        dp.CPUCachedFeature(dp.TensorFeature(torch.rand(10, 5)), share_with=cached)
+    with refused(ValueError, stage="^CPUCachedFeature", found="'1MB'", allowed="without max_bytes"):
+        dp.CPUCachedFeature(feature, "1MB", share_with=cached)
+    with refused(TypeError, stage="^CPUCachedFeature", found="one process", allowed="behind the cut"):
+        pickle.dumps(cached)
+    for outside in (-1, 10):
+        with refused(IndexError, stage="row_cache", found=f"got {outside}", allowed=r"\[0, 10\)"):
+            cached.read(torch.tensor([outside]))
+    with refused(ValueError, stage="^count_accesses", found="no fetch_feature", allowed="loader"):
+        dp.count_accesses(items())

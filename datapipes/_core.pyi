@@ -353,24 +353,9 @@ class ShmQueue:
     def let_go(self, slots: list[int]) -> None: ...
 
 # disk/
-@overload
 def read_rows(
     descriptor: int,
-    ids: _I32,
-    *,
-    begin: int,
-    num_rows: int,
-    row_bytes: int,
-    block: int,
-    direct: bool,
-    depth: int,
-    uring: bool,
-    out: NDArray[np.uint8] | None = None,
-) -> tuple[NDArray[np.uint8], int, int]: ...
-@overload
-def read_rows(
-    descriptor: int,
-    ids: _I64,
+    ids: _I32 | _I64,
     *,
     begin: int,
     num_rows: int,

@@ -14,7 +14,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,7 +122,7 @@ def _of_path(where: str, path: Path, attributes: dict[str, Any]) -> EdgeSource:
     if kind in TABLES:
         return _Table(where, path, files, kind, attributes)
     pieces = [_pairs(where, each, PAIRS[kind]) if kind in PAIRS else _matrix(where, str(each), each) for each in files]
-    return _Rows(where, pieces, attributes, _identity(files))
+    return _Rows(where, pieces, attributes)
 
 
 def _suffix(path: Path) -> str:
@@ -143,23 +143,21 @@ class Values:
 
     count: int
     read: Callable[[int, int], Any]
-    file: Path | None = None
+    files: tuple[Path, ...] = ()  # that hold them; none if some do not lie in files
     column: Column = _NO_COLUMN
 
 
 class _Rows(EdgeSource):
     """Pieces one after the other, each with `read(begin, end) -> (src, dst)`."""
 
-    def __init__(
-        self, where: str, pieces: Sequence[Values], attributes: Mapping[str, Any], identity: str | None = None
-    ) -> None:
+    def __init__(self, where: str, pieces: Sequence[Values], attributes: Mapping[str, Any]) -> None:
         self.num_edges = sum(each.count for each in pieces)
         self._pieces = pieces
         self._attributes = attributes_of(where, attributes, self.num_edges, "edge")
         self.columns = {name: each.column for name, each in self._attributes.items()}
-        files = [each.file for each in [*pieces, *self._attributes.values()]]
-        if None not in files:
-            self.identity = _identity([file for file in files if file is not None]) + (identity or "")
+        files = [each.files for each in [*pieces, *self._attributes.values()]]
+        if all(files):
+            self.identity = _identity([*itertools.chain(*files)])
 
     def chunks(self, first: int, most: int) -> Iterator[Chunk]:
         before = 0
@@ -189,11 +187,11 @@ def attributes_of(where: str, given: Mapping[str, Any], count: int, kind: str) -
                 raise ValueError(f"{where}: {rows.path} has Fortran's order. Write it with numpy.ascontiguousarray.")
             shape = rows.shape
             dtype = torch.from_numpy(np.empty(0, rows.dtype)).dtype
-            values = Values(shape[0] if shape else 0, _tensors(rows.read), rows.path, Column(dtype, shape[1:]))
+            values = Values(shape[0] if shape else 0, _tensors(rows.read), (rows.path,), Column(dtype, shape[1:]))
         else:
             tensor = as_tensor(where, what, value).cpu()
             shape = tuple(tensor.shape)
-            values = Values(shape[0] if shape else 0, _copies(tensor), None, Column(tensor.dtype, shape[1:]))
+            values = Values(shape[0] if shape else 0, _copies(tensor), (), Column(tensor.dtype, shape[1:]))
         if not shape or shape[0] != count:
             raise ValueError(
                 f"{where}: {what} has shape {list(shape)}; its first size must be {count}, one row for each {kind}. "
@@ -221,14 +219,15 @@ def _rows_of(where: str, name: str, value: Any) -> Values:
     if isinstance(value, (str, os.PathLike)):
         rows = NpyRows(where, Path(value))
         read: Callable[[int, int], Any] = rows.read
-        shape, dtype, file = rows.shape, rows.dtype, rows.path
+        files: tuple[Path, ...]
+        shape, dtype, files = rows.shape, rows.dtype, (rows.path,)
     else:
         array = as_tensor(where, name, value).cpu().numpy()
-        shape, dtype, read, file = array.shape, array.dtype, _slices(array), None
+        shape, dtype, read, files = array.shape, array.dtype, _slices(array), ()
     if len(shape) != 1:
         raise ValueError(f"{where}: {name} must have one dimension, got the shape {list(shape)}. Flatten it.")
     refuse_no_ids(where, name, dtype)
-    return Values(shape[0], read, file)
+    return Values(shape[0], read, files)
 
 
 def refuse_no_ids(where: str, name: str, dtype: Any) -> None:
@@ -240,27 +239,28 @@ def refuse_no_ids(where: str, name: str, dtype: Any) -> None:
 def _two_columns(where: str, src: Values, dst: Values) -> Values:
     if src.count != dst.count:
         raise ValueError(f"{where}: {src.count} sources but {dst.count} destinations. Give one of each for every edge.")
-    both = Values(src.count, lambda begin, end: (src.read(begin, end), dst.read(begin, end)), src.file)
-    return both if src.file is not None and dst.file is not None else replace(both, file=None)
+    files = (*src.files, *dst.files) if src.files and dst.files else ()
+    return Values(src.count, lambda begin, end: (src.read(begin, end), dst.read(begin, end)), files)
 
 
 def _matrix(where: str, name: str, value: Any) -> Values:
     """Return both ends of edges [2, n], or [n, 2] where that is not [2, 2]: an array or a .npy file."""
+    files: tuple[Path, ...]
     if isinstance(value, Path):
         rows = NpyRows(where, value)
         refuse_no_ids(where, name, rows.dtype)
-        shape, file = rows.shape[::-1] if rows.is_transposed else rows.shape, rows.path
+        shape, files = rows.shape[::-1] if rows.is_transposed else rows.shape, (rows.path,)
         by_columns = rows.shape[0] == 2 and not (rows.is_transposed and shape == (2, 2))
         read = _of_columns(rows.columns()) if by_columns else _of_rows(rows)
     else:
         array = as_tensor(where, name, value).cpu().numpy()
         refuse_no_ids(where, name, array.dtype)
-        shape, file = array.shape, None
+        shape, files = array.shape, ()
         columns = array if shape[:1] == (2,) else array.T
         read = lambda begin, end: (columns[0, begin:end], columns[1, begin:end])  # noqa: E731
     if len(shape) != 2 or 2 not in shape:
         raise ValueError(f"{where}: {name} must have the shape [2, num_edges], got {list(shape)}. Reshape it.")
-    return Values(shape[1] if shape[0] == 2 else shape[0], read, file)
+    return Values(shape[1] if shape[0] == 2 else shape[0], read, files)
 
 
 def _of_columns(columns: Sequence[NpyRows]) -> Callable[[int, int], Any]:
@@ -273,7 +273,7 @@ def _of_rows(rows: NpyRows) -> Callable[[int, int], Any]:
 
 def _pairs(where: str, path: Path, dtype: Any) -> Values:
     rows = NpyRows(where, path, (np.dtype(dtype), (2,)))
-    return Values(rows.shape[0], _of_rows(rows), path)
+    return Values(rows.shape[0], _of_rows(rows), (path,))
 
 
 # --- tables

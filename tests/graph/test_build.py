@@ -315,6 +315,18 @@ def test_what_is_not_the_same_build_begins_anew(tmp_path, read, monkeypatch, cha
     assert_saved_alike(tmp_path / "g", in_memory(edges, num_nodes), tmp_path)
 
 
+@pytest.mark.parametrize("row", [0, 1])
+def test_either_file_of_a_pair_may_have_changed(tmp_path, read, row):
+    edges = edges_of(40, 100)
+    pair = ENDS["pair of files"](tmp_path, edges, None)
+    kill_a_build(pair, tmp_path / "g", 3)
+    edges[row] = edges[row, ::-1]
+    _npy(pair[row], edges[row])
+    dp.CSCGraph.build(pair, tmp_path / "g", 40, edge_ids=True, max_memory=SMALL)
+    assert sum(read) == 100
+    assert_saved_alike(tmp_path / "g", in_memory(edges, 40), tmp_path)
+
+
 @pytest.mark.parametrize("writes", [2, 6])
 @pytest.mark.parametrize("other", ["changed", "fewer", "more"])
 def test_other_edges_than_those_of_the_killed_build_are_refused(tmp_path, other, writes):

@@ -2,8 +2,10 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cerrno>
 #include <optional>
 #include <string>
+#include <system_error>
 
 #include "bindings/numpy.h"
 #include "disk/read_rows.h"
@@ -37,8 +39,14 @@ void bind_disk_for(py::module_& m) {
           to = reinterpret_cast<std::byte*>(fresh.data());
         }
         const RowFile file{descriptor, begin, num_rows, row_bytes, block, direct};
-        const auto counts =
-            without_gil([&] { return read_rows(file, wanted, to, depth, uring ? ReadBy::kUring : ReadBy::kThreads); });
+        ReadCounts counts;
+        try {
+          counts = without_gil([&] { return read_rows(file, wanted, to, depth, uring ? ReadBy::kUring : ReadBy::kThreads); });
+        } catch (const std::system_error& failed) {  // pybind11 would make a RuntimeError of it
+          errno = failed.code().value();
+          PyErr_SetFromErrno(PyExc_OSError);
+          throw py::error_already_set();
+        }
         py::array rows = out ? py::array(*out) : to_numpy(std::move(fresh)).reshape({num_ids, row_bytes});
         return py::make_tuple(rows, counts.reads, counts.bytes_read);
       },

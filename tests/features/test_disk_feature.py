@@ -167,6 +167,19 @@ def test_an_id_without_a_row(disk, tmp_path):
         feature.read(torch.tensor([0]), torch.empty(2, 3))
 
 
+@pytest.mark.parametrize("uring", [False, True])
+def test_a_disk_that_fails_is_an_error_of_the_system(tmp_path, uring):
+    if uring and not disk_feature._core.has_uring():
+        pytest.skip("the system has no io_uring, or forbids it")
+    folder = os.open(tmp_path, os.O_RDONLY)  # reads of it fail
+    options = {"begin": 0, "num_rows": 9, "row_bytes": 8, "block": 4096, "direct": False, "depth": 4, "uring": uring}
+    try:
+        with pytest.raises(OSError, match="Is a directory"):
+            disk_feature._core.read_rows(folder, np.arange(9), **options)
+    finally:
+        os.close(folder)
+
+
 @pytest.mark.parametrize("change", ["cut", "grown", "written", "replaced"])
 def test_a_file_that_has_changed(disk, tmp_path, change):
     path = saved(tmp_path / "x.npy", rows_of(1000, (128,)))

@@ -17,12 +17,6 @@ void check_rows(const CachedBytes& rows, std::int64_t count, const RowCache& cac
                                 std::to_string(cache.row_bytes()) + " bytes.");
 }
 
-CachedTable table_of(std::int64_t count, std::int64_t first) {
-  if (count < 0 || first < 0 || count > (std::int64_t{1} << 62) || first > (std::int64_t{1} << 61))
-    throw std::invalid_argument("row_cache: count and first must be 0 or more, and at most 2^61.");
-  return {count, first};
-}
-
 template <class Id, class Class>
 void bind_cache_for(Class& cache) {
   cache
@@ -33,7 +27,7 @@ void bind_cache_for(Class& cache) {
             const auto wanted = view(ids, "ids");
             check_rows(out, std::ssize(wanted), self);
             auto* const to = reinterpret_cast<std::byte*>(out.mutable_data());  // throws if it is read-only
-            const CachedTable table = table_of(count, first);
+            const CachedTable table{count, first};
             const auto missing = without_gil([&] { return self.take(table, wanted, to, num_threads); });
             return py::array_t<std::int64_t>(static_cast<py::ssize_t>(missing.size()), missing.data());
           },
@@ -44,7 +38,7 @@ void bind_cache_for(Class& cache) {
           [](RowCache& self, const Array<Id>& ids, const CachedBytes& rows, std::int64_t count, std::int64_t first) {
             const auto wanted = view(ids, "ids");
             check_rows(rows, std::ssize(wanted), self);
-            const CachedTable table = table_of(count, first);
+            const CachedTable table{count, first};
             const GilRelease nogil;
             self.put(table, wanted, reinterpret_cast<const std::byte*>(rows.data()));
           },
@@ -53,7 +47,7 @@ void bind_cache_for(Class& cache) {
           "forget",
           [](RowCache& self, const Array<Id>& ids, std::int64_t count, std::int64_t first) {
             const auto wanted = view(ids, "ids");
-            const CachedTable table = table_of(count, first);
+            const CachedTable table{count, first};
             const GilRelease nogil;
             self.forget(table, wanted);
           },
@@ -71,11 +65,13 @@ Eviction eviction_of(const std::string& policy) {
 
 void bind_cache(py::module_& m) {
   py::class_<RowCache> cache(m, "RowCache");
-  cache.def(py::init([](std::int64_t slots, std::int64_t row_bytes, const std::string& policy) {
-              return std::make_unique<RowCache>(slots, row_bytes, eviction_of(policy));
+  cache.def(py::init([](std::int64_t slots, std::int64_t row_bytes, const std::string& policy, std::int64_t num_ids) {
+              return std::make_unique<RowCache>(slots, row_bytes, eviction_of(policy), num_ids);
             }),
-            py::arg("slots"), py::arg("row_bytes"), py::arg("policy"));
+            py::arg("slots"), py::arg("row_bytes"), py::arg("policy"), py::arg("num_ids"));
   cache.def_static("bytes_of_slot", &RowCache::bytes_of_slot, py::arg("row_bytes"));
+  cache.def_static(
+      "bytes_of_id", [](const std::string& policy) { return RowCache::bytes_of_id(eviction_of(policy)); }, py::arg("policy"));
   cache.def_property_readonly("slots", &RowCache::slots);
   cache.def_property_readonly("row_bytes", &RowCache::row_bytes);
   cache.def_property_readonly("held", &RowCache::held);

@@ -39,11 +39,12 @@ std::int64_t RowCache::bytes_of_slot(std::int64_t row_bytes) {
   return static_cast<std::int64_t>(stride_of(row_bytes) + 4 * sizeof(Entry) + sizeof(Link) + sizeof(std::int64_t) + 4);
 }
 
-RowCache::RowCache(std::int64_t slots, std::int64_t row_bytes, Eviction eviction)
-    : slots_(slots), row_bytes_(row_bytes), stride_(0), eviction_(eviction) {
-  if (slots < 1 || slots > std::numeric_limits<std::int32_t>::max() || row_bytes < 0)
-    throw std::invalid_argument("RowCache: slots must be in [1, 2^31) and row_bytes 0 or more, got " + std::to_string(slots) +
-                                " and " + std::to_string(row_bytes) + ".");
+RowCache::RowCache(std::int64_t slots, std::int64_t row_bytes, Eviction eviction, std::int64_t num_ids)
+    : slots_(slots), row_bytes_(row_bytes), num_ids_(num_ids), stride_(0), eviction_(eviction) {
+  if (slots < 1 || slots > std::numeric_limits<std::int32_t>::max() || row_bytes < 0 || num_ids < 0)
+    throw std::invalid_argument("RowCache: slots must be in [1, 2^31), row_bytes and num_ids 0 or more, got " +
+                                std::to_string(slots) + ", " + std::to_string(row_bytes) + " and " + std::to_string(num_ids) +
+                                ".");
   stride_ = stride_of(row_bytes);
   if (stride_ > std::numeric_limits<std::size_t>::max() / static_cast<std::size_t>(slots)) throw std::bad_alloc();
   const std::size_t size = std::bit_ceil(2 * static_cast<std::size_t>(slots));
@@ -53,6 +54,7 @@ RowCache::RowCache(std::int64_t slots, std::int64_t row_bytes, Eviction eviction
   rows_.resize(static_cast<std::size_t>(slots) * stride_);
   ids_.resize(static_cast<std::size_t>(slots), kNobody);
   if (eviction != Eviction::kNone) links_.resize(static_cast<std::size_t>(slots), Link{kEnd, kEnd});
+  asked_.resize(static_cast<std::size_t>(num_ids * bytes_of_id(eviction)));
 }
 
 std::int64_t RowCache::held() {
@@ -63,10 +65,14 @@ std::int64_t RowCache::held() {
 template <class Id>
 std::vector<std::int64_t> RowCache::take(CachedTable table, std::span<const Id> ids, std::byte* out, int threads) {
   const std::lock_guard lock(mutex_);
+  check(table);
+  if (full_.exchange(false))
+    for (std::uint8_t& asked : asked_) asked /= 2;
   const std::int64_t count = std::ssize(ids), turns = (count + kPerTurn - 1) / kPerTurn;
   std::vector<std::vector<std::int64_t>> missing(static_cast<std::size_t>(turns));
   std::vector<std::vector<std::uint32_t>> hits(eviction_ == Eviction::kLru ? static_cast<std::size_t>(turns) : 0);
   const auto bytes = static_cast<std::size_t>(row_bytes_);
+  const bool counts = eviction_ == Eviction::kSieve;
   parallel_for(turns, threads, [&](std::int64_t turn) {
     const std::int64_t begin = turn * kPerTurn, end = std::min(begin + kPerTurn, count);
     std::vector<std::int64_t>& lacks = missing[static_cast<std::size_t>(turn)];
@@ -78,9 +84,14 @@ std::vector<std::int64_t> RowCache::take(CachedTable table, std::span<const Id> 
     const auto copy = [&](const Hit& hit) { std::memcpy(hit.to, hit.from, bytes); };
     std::int64_t keys[kPerTurn];
     for (std::int64_t i = begin; i < end; ++i) keys[i - begin] = key_of(table, ids[static_cast<std::size_t>(i)]);
-    for (std::int64_t i = 0; i < std::min(kAhead, end - begin); ++i) __builtin_prefetch(&entries_[home(keys[i])]);
+    const auto expect = [&](std::int64_t key) {
+      __builtin_prefetch(&entries_[home(key)]);
+      if (counts) __builtin_prefetch(&asked_[static_cast<std::size_t>(key)]);
+    };
+    for (std::int64_t i = 0; i < std::min(kAhead, end - begin); ++i) expect(keys[i]);
     for (std::int64_t i = begin; i < end; ++i) {
-      if (i + kAhead < end) __builtin_prefetch(&entries_[home(keys[i + kAhead - begin])]);
+      if (i + kAhead < end) expect(keys[i + kAhead - begin]);
+      if (counts) this->count(keys[i - begin]);
       Entry& entry = entries_[find(keys[i - begin])];
       if (entry.id == kNobody) {
         lacks.push_back(i);
@@ -115,6 +126,7 @@ std::vector<std::int64_t> RowCache::take(CachedTable table, std::span<const Id> 
 template <class Id>
 void RowCache::put(CachedTable table, std::span<const Id> ids, const std::byte* rows) {
   const std::lock_guard lock(mutex_);
+  check(table);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const std::int64_t id = key_of(table, ids[i]);
     if (entries_[find(id)].id != kNobody) continue;
@@ -127,7 +139,8 @@ void RowCache::put(CachedTable table, std::span<const Id> ids, const std::byte* 
     } else if (eviction_ == Eviction::kNone) {
       return;
     } else {
-      slot = evicted();
+      slot = evicted(id);
+      if (slot == kEnd) continue;
     }
     entries_[find(id)] = {id, slot, 0};  // looked for again: an eviction moves entries
     ids_[slot] = id;
@@ -139,6 +152,7 @@ void RowCache::put(CachedTable table, std::span<const Id> ids, const std::byte* 
 template <class Id>
 void RowCache::forget(CachedTable table, std::span<const Id> ids) {
   const std::lock_guard lock(mutex_);
+  check(table);
   for (const Id id : ids) {
     const std::size_t at = find(key_of(table, id));
     if (entries_[at].id == kNobody) continue;
@@ -177,8 +191,26 @@ void RowCache::unlink(std::uint32_t slot) {
   if (hand_ == slot) hand_ = link.newer;
 }
 
-// Takes out the row that leaves, and returns its slot. There is one.
-std::uint32_t RowCache::evicted() {
+// Throws unless the keys of a table are ids of the cache.
+void RowCache::check(CachedTable table) const {
+  if (table.count < 0 || table.first < 0 || table.first > num_ids_ - table.count)
+    throw std::invalid_argument("row_cache: a table of " + std::to_string(table.count) + " rows from " +
+                                std::to_string(table.first) + " on is not within the " + std::to_string(num_ids_) +
+                                " ids of the cache.");
+}
+
+// Threads may count the same id.
+void RowCache::count(std::int64_t id) {
+  const std::atomic_ref asked(asked_[static_cast<std::size_t>(id)]);
+  std::uint8_t before = asked.load(std::memory_order_relaxed);
+  while (before < kMostAsked && !asked.compare_exchange_weak(before, before + 1, std::memory_order_relaxed)) {
+  }
+  if (before >= kMostAsked - 1) full_.store(true, std::memory_order_relaxed);
+}
+
+// Takes out the row that leaves for a new one, and returns its slot, or kEnd if the new one is not to be kept. There is a
+// row.
+std::uint32_t RowCache::evicted(std::int64_t newcomer) {
   std::uint32_t slot = oldest_;
   if (eviction_ == Eviction::kSieve) {
     slot = hand_ == kEnd ? oldest_ : hand_;
@@ -187,6 +219,10 @@ std::uint32_t RowCache::evicted() {
       slot = links_[slot].newer == kEnd ? oldest_ : links_[slot].newer;
     }
     hand_ = slot;  // and, when it is taken out, the next newer one
+    if (asked_[static_cast<std::size_t>(ids_[slot])] >= asked_[static_cast<std::size_t>(newcomer)]) {
+      hand_ = links_[slot].newer;
+      return kEnd;
+    }
   }
   erase(find(ids_[slot]));
   unlink(slot);

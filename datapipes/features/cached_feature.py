@@ -39,8 +39,9 @@ class CPUCachedFeature(Feature):
     Args:
         feature: what is read where a row is not there, such as a DiskFeature.
         max_bytes: of the rows and of what finds them, as "4GB" or bytes.
-        policy: which row leaves for a new one. "sieve": the oldest that was not asked for since the last look at it;
-            "lru": the one that was asked for longest ago; "static": none, `counts` says which rows are there.
+        policy: which row leaves for a new one. "sieve": the oldest that was not asked for since the last look at it,
+            unless it was asked for as often as the new one, which then is not kept; it takes a byte for each row of the
+            feature. "lru": the one that was asked for longest ago. "static": none, `counts` says which rows are there.
         counts: int64 [count], how often each row is asked for, see `count_accesses`; the rows with the most are read at
             once, of equal ones those with the smaller ids.
         share_with: another CPUCachedFeature over rows of as many bytes: both keep their rows in its memory. Then
@@ -79,12 +80,7 @@ class CPUCachedFeature(Feature):
         if max_bytes is None:
             raise TypeError(f"{_WHERE}: max_bytes is missing. Pass a size, such as '4GB'.")
         self.max_bytes = parse_size(_WHERE, "max_bytes", max_bytes)
-        of_row = _core.RowCache.bytes_of_slot(self._row_bytes)
-        if self.max_bytes < of_row:
-            raise ValueError(
-                f"{_WHERE}: max_bytes={shown(max_bytes)} is below a row, which takes {of_row} bytes. Raise it."
-            )
-        self._memory = _Memory(self._row_bytes, self.max_bytes // of_row, self.policy)
+        self._memory = _Memory(self._row_bytes, self.max_bytes, self.policy)
         self._first = self._memory.join(feature.count)
         if counts is not None:
             self._fill(counts)
@@ -158,7 +154,7 @@ class CPUCachedFeature(Feature):
         counted = dict(zip(_COUNTED, self._counts.tolist(), strict=True))
         held = {
             "cached": self._memory.cache.held,
-            "cache_bytes": self._memory.cache.slots * _core.RowCache.bytes_of_slot(self._row_bytes),
+            "cache_bytes": self._memory.num_bytes,
         }
         return {**counted, **held, **self.feature.stats()}
 
@@ -191,20 +187,35 @@ class CPUCachedFeature(Feature):
 class _Memory:
     """The rows of the features that share it, as many as there is room for, and no more than there are."""
 
-    def __init__(self, row_bytes: int, most_slots: int, policy: str) -> None:
-        self._row_bytes, self._most, self._policy = row_bytes, min(most_slots, 2**31 - 1), policy
+    def __init__(self, row_bytes: int, max_bytes: int, policy: str) -> None:
+        self._row_bytes, self._max_bytes, self._policy = row_bytes, max_bytes, policy
         self._count = 0
-        self.cache = _core.RowCache(1, row_bytes, policy)
+        self.cache: _core.RowCache
 
     def join(self, count: int) -> int:
-        """Return where the ids of another feature begin. What was kept before is dropped if there is room for more."""
-        first, self._count = self._count, self._count + count
-        slots = max(min(self._most, self._count), 1)
-        if slots > self.cache.slots:
-            num_bytes = slots * _core.RowCache.bytes_of_slot(self._row_bytes)
-            check_memory(_WHERE, f"a cache of {slots} rows", num_bytes, "Lower max_bytes.")
-            self.cache = _core.RowCache(slots, self._row_bytes, self._policy)
+        """Return where the ids of another feature begin. What was kept before is dropped."""
+        first, total = self._count, self._count + count
+        of_slot, of_ids = (
+            _core.RowCache.bytes_of_slot(self._row_bytes),
+            _core.RowCache.bytes_of_id(self._policy) * total,
+        )
+        if self._max_bytes < of_ids + of_slot:
+            of_counts = f" and the counts of {total} rows {of_ids}" if of_ids else ""
+            raise ValueError(
+                f"{_WHERE}: max_bytes={self._max_bytes} is below a row, which takes {of_slot} bytes{of_counts}. "
+                "Raise it."
+            )
+        slots = max(min((self._max_bytes - of_ids) // of_slot, total, 2**31 - 1), 1)
+        check_memory(_WHERE, f"a cache of {slots} rows", slots * of_slot + of_ids, "Lower max_bytes.")
+        self.cache = _core.RowCache(slots, self._row_bytes, self._policy, total)
+        self._count = total
         return first
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all rows that there is room for, and of what is known of the others."""
+        of_ids = _core.RowCache.bytes_of_id(self._policy) * self._count
+        return self.cache.slots * _core.RowCache.bytes_of_slot(self._row_bytes) + of_ids
 
 
 def count_accesses(loader: Stage, epochs: int = 1) -> dict[FeatureKey, Tensor]:

@@ -42,8 +42,8 @@ class Counted(dp.Feature):
     stored_dtype = property(lambda self: self._rows.stored_dtype)
 
 
-def bytes_for(slots, row_bytes):
-    return slots * _core.RowCache.bytes_of_slot(row_bytes)
+def bytes_for(slots, row_bytes, policy="lru", count=0):
+    return slots * _core.RowCache.bytes_of_slot(row_bytes) + count * _core.RowCache.bytes_of_id(policy)
 
 
 class Sieve:
@@ -51,8 +51,13 @@ class Sieve:
 
     def __init__(self, slots):
         self.slots, self.queue, self.asked, self.hand = slots, [], {}, 0  # the oldest first
+        self.counts = collections.Counter()
 
     def has(self, ids):
+        if max(self.counts.values(), default=0) == 255:
+            self.counts = collections.Counter({each: count // 2 for each, count in self.counts.items()})
+        for each in ids:
+            self.counts[each] = min(self.counts[each] + 1, 255)
         found = [each in self.asked for each in ids]
         for each in ids:
             if each in self.asked:
@@ -67,6 +72,9 @@ class Sieve:
             while self.asked[self.queue[self.hand]]:
                 self.asked[self.queue[self.hand]] = False
                 self.hand = (self.hand + 1) % self.slots
+            if self.counts[self.queue[self.hand]] >= self.counts[new]:
+                self.hand = (self.hand + 1) % self.slots
+                return
             del self.asked[self.queue.pop(self.hand)]
             if self.hand == len(self.queue):
                 self.hand = 0
@@ -103,10 +111,23 @@ def traces(count):
 def test_what_leaves_is_what_the_twin_says(policy, twin, slots, trace):
     rows = torch.arange(60 * 3, dtype=torch.float32).reshape(60, 3)
     feature, expected = Counted(rows), twin(slots)
-    cached = dp.CPUCachedFeature(feature, bytes_for(slots, 12), policy)
+    cached = dp.CPUCachedFeature(feature, bytes_for(slots, 12, policy, 60), policy)
     for ids in trace:
         feature.asked.clear()
         assert torch.equal(cached.read(torch.tensor(ids, dtype=torch.int64)), rows[ids])
+        assert feature.asked == [each for each, there in zip(ids, expected.has(ids), strict=True) if not there]
+
+
+def test_full_counts_are_halved():
+    rows = torch.rand(8, 2)
+    feature, expected = Counted(rows), Sieve(2)
+    cached = dp.CPUCachedFeature(feature, bytes_for(2, 8, "sieve", 8))
+    generator = torch.Generator().manual_seed(0)
+    for turn in range(1200):
+        ids = [turn // 400 % 8, *torch.randint(8, (2,), generator=generator).tolist()]
+        ids = [*dict.fromkeys(ids)]
+        feature.asked.clear()
+        cached.read(torch.tensor(ids))
         assert feature.asked == [each for each, there in zip(ids, expected.has(ids), strict=True) if not there]
 
 
@@ -119,7 +140,7 @@ def test_any_policy_size_and_form_gives_the_bits_of_the_feature(policy, slots, s
     counts = torch.randint(9, (500,), generator=generator) if policy == "static" else None
     feature = dp.TensorFeature(rows, stored_as=stored_as)
     row_bytes = 20 * feature.stored_dtype.itemsize
-    cached = dp.CPUCachedFeature(feature, bytes_for(slots, row_bytes), policy, counts=counts)
+    cached = dp.CPUCachedFeature(feature, bytes_for(slots, row_bytes, policy, 500), policy, counts=counts)
     for _ in range(20):
         ids = torch.randint(500, (100,), generator=generator)  # with repeats
         assert torch.equal(cached.read(ids), feature.read(ids))
@@ -148,7 +169,7 @@ def test_a_static_cache_has_the_rows_with_the_most_accesses():
 
 def test_features_share_a_cache():
     one, other = Counted(torch.rand(50, 4)), Counted(torch.rand(70, 4))
-    cached = dp.CPUCachedFeature(one, bytes_for(200, 16))
+    cached = dp.CPUCachedFeature(one, bytes_for(200, 16, "sieve", 120))
     beside = dp.CPUCachedFeature(other, share_with=cached)
     again = dp.CPUCachedFeature(other, share_with=beside)
     for _ in range(2):
@@ -161,7 +182,7 @@ def test_features_share_a_cache():
 
 def test_threads_may_read_at_once():
     rows = torch.rand(5000, 16)
-    cached = dp.CPUCachedFeature(dp.TensorFeature(rows), bytes_for(500, 64))
+    cached = dp.CPUCachedFeature(dp.TensorFeature(rows), bytes_for(500, 64, "sieve", 500))
     wrong = []
 
     def read(seed):
@@ -195,7 +216,7 @@ def test_a_loader_gives_the_same_minibatches(tmp_path, num_workers, policy):
     if policy == "static":
         counts = dp.count_accesses(loader(feature))["node", None, "x"]
         assert counts.sum() > 0
-    cached = dp.CPUCachedFeature(feature, bytes_for(20, 32), policy, counts=counts)
+    cached = dp.CPUCachedFeature(feature, bytes_for(20, 32, policy, 100), policy, counts=counts)
     with loader(cached) as one, loader(feature) as other:
         for _ in range(2):
             assert [each.digest() for each in one] == [each.digest() for each in other]
@@ -213,6 +234,8 @@ def test_what_is_refused():
         ValueError, stage="^CPUCachedFeature", found="max_bytes=10", allowed="a row, which takes", remedy="Raise"
     ):
         dp.CPUCachedFeature(feature, 10)
+    with refused(ValueError, stage="^CPUCachedFeature", found="max_bytes=80", allowed="counts of 10 rows 10"):
+        dp.CPUCachedFeature(feature, 80)
     with refused(ValueError, stage="^CPUCachedFeature", found="'fifo'", allowed="'sieve', 'lru', 'static'"):
         dp.CPUCachedFeature(feature, "1MB", "fifo")
     for policy, counts in (("static", None), ("lru", torch.ones(10, dtype=torch.int64))):

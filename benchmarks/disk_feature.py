@@ -2,8 +2,8 @@
 
 A file of rows of 512 bytes, 4 GB; each measurement reads the rows of a new random minibatch, distinct ids, after the
 pages of the file were dropped (posix_fadvise, after sync). Sides: np.memmap as it is, and advised that reads are
-random; DiskFeature with reads by threads and by io_uring, through the page cache and past it. All in alternation,
-median of 5. The limit is fio: random direct reads of 4 KiB, io_uring, 128 under way in each of 2 jobs, in the same run.
+random; DiskFeature with 64, 128 and 256 threads, through the page cache and past it. All in alternation, median of 5.
+The limit is fio: random direct reads of 4 KiB, io_uring, 128 under way in each of 2 jobs, in the same run.
 Run: python benchmarks/disk_feature.py --folder FOLDER_ON_THE_DISK
 Result: see docs/performance-log.md.
 """
@@ -25,7 +25,6 @@ import torch
 from common import alternate, parser, report, timed
 
 import datapipes as dp
-from datapipes.features import disk_feature
 
 COLUMNS, SEED = 128, 0  # of float32: rows of 512 bytes
 FIO = ["--rw=randread", "--bs=4k", "--direct=1", "--ioengine=io_uring", "--iodepth=128", "--numjobs=2", "--norandommap"]
@@ -52,23 +51,21 @@ def main() -> None:
             return measure
 
         features = {
-            f"{way}, {depth} under way{', direct' if direct else ''}": (
-                way == "io_uring",
-                dp.DiskFeature(path, num_threads=depth, direct=direct),
+            f"DiskFeature, {depth} threads{', direct' if direct else ''}": dp.DiskFeature(
+                path, num_threads=depth, direct=direct
             )
-            for way in ("threads", "io_uring")
             for depth in (64, 128, 256)
             for direct in (False, True)
         }
         sides: dict[str, Callable[[int], float]] = {
             "np.memmap": side(_mapped(path, None)),
             "np.memmap, MADV_RANDOM": side(_mapped(path, mmap.MADV_RANDOM)),
-            **{name: side(_by(uring, feature)) for name, (uring, feature) in features.items()},
+            **{name: side(feature.read) for name, feature in features.items()},
         }
         if shutil.which("fio"):
             sides["fio"] = lambda _: _fio(path)
         rates = alternate(sides, args.repeats, warm_ups=1)
-        counts = {name: feature.stats() for name, (_, feature) in features.items()}
+        counts = {name: feature.stats() for name, feature in features.items()}
     figures: dict[str, float | str] = {}
     for name, rate in rates.items():
         figures[f"{name} (thousand rows/s)"] = rate / 1e3
@@ -101,14 +98,6 @@ def _mapped(path: Path, advice: int | None) -> Callable[[torch.Tensor], Any]:
         if advice is not None:
             rows.base.madvise(advice)
         return rows[ids.numpy()]
-
-    return read
-
-
-def _by(uring: bool, feature: dp.DiskFeature) -> Callable[[torch.Tensor], Any]:
-    def read(ids: torch.Tensor) -> Any:
-        disk_feature.USES_URING = uring
-        return feature.read(ids)
 
     return read
 

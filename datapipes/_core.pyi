@@ -363,10 +363,8 @@ def read_rows(
     block: int,
     direct: bool,
     depth: int,
-    uring: bool,
     out: NDArray[np.uint8] | None = None,
 ) -> tuple[NDArray[np.uint8], int, int]: ...
-def has_uring() -> bool: ...
 
 # cache/
 class RowCache:

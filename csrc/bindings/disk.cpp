@@ -18,7 +18,7 @@ void bind_disk_for(py::module_& m) {
   m.def(
       "read_rows",
       [](int descriptor, const Array<Id>& ids, std::int64_t begin, std::int64_t num_rows, std::int64_t row_bytes,
-         std::int64_t block, bool direct, int depth, bool uring, std::optional<py::array_t<std::uint8_t>> out) -> py::tuple {
+         std::int64_t block, bool direct, int depth, std::optional<py::array_t<std::uint8_t>> out) -> py::tuple {
         const auto wanted = view(ids, "ids");
         const auto num_ids = std::ssize(wanted);
         if (begin < 0 || num_rows < 0 || row_bytes < 0 || block < 1 || (block & (block - 1)) != 0 || depth < 1 || depth > 4096)
@@ -41,7 +41,7 @@ void bind_disk_for(py::module_& m) {
         const RowFile file{descriptor, begin, num_rows, row_bytes, block, direct};
         ReadCounts counts;
         try {
-          counts = without_gil([&] { return read_rows(file, wanted, to, depth, uring ? ReadBy::kUring : ReadBy::kThreads); });
+          counts = without_gil([&] { return read_rows(file, wanted, to, depth); });
         } catch (const std::system_error& failed) {  // pybind11 would make a RuntimeError of it
           errno = failed.code().value();
           PyErr_SetFromErrno(PyExc_OSError);
@@ -51,8 +51,7 @@ void bind_disk_for(py::module_& m) {
         return py::make_tuple(rows, counts.reads, counts.bytes_read);
       },
       py::arg("descriptor"), py::arg("ids").noconvert(), py::kw_only(), py::arg("begin"), py::arg("num_rows"),
-      py::arg("row_bytes"), py::arg("block"), py::arg("direct"), py::arg("depth"), py::arg("uring"),
-      py::arg("out").noconvert() = py::none());
+      py::arg("row_bytes"), py::arg("block"), py::arg("direct"), py::arg("depth"), py::arg("out").noconvert() = py::none());
 }
 
 }  // namespace
@@ -60,7 +59,6 @@ void bind_disk_for(py::module_& m) {
 void bind_disk(py::module_& m) {
   bind_disk_for<std::int32_t>(m);
   bind_disk_for<std::int64_t>(m);
-  m.def("has_uring", &has_uring);
 }
 
 }  // namespace datapipes

@@ -15,7 +15,6 @@
 #include "common/inside.h"
 #include "common/load.h"
 #include "common/thread_pool.h"
-#include "disk/uring.h"
 
 namespace datapipes {
 namespace {
@@ -90,8 +89,9 @@ void hand_out(const RowFile& file, const Read& read, std::span<const Wanted> wan
 }
 
 // Reads until all bytes are there, or the file ends; returns how many there are.
-std::int64_t read_whole(const RowFile& file, const Read& read, std::byte* memory, std::int64_t done = 0) {
+std::int64_t read_whole(const RowFile& file, const Read& read, std::byte* memory) {
   const std::int64_t wanted = read.end - read.begin;
+  std::int64_t done = 0;
   while (done < wanted) {
     const ssize_t count =
         ::pread(file.descriptor, memory + done, static_cast<std::size_t>(wanted - done), static_cast<off_t>(read.begin + done));
@@ -104,51 +104,10 @@ std::int64_t read_whole(const RowFile& file, const Read& read, std::byte* memory
   return done;
 }
 
-void by_threads(const RowFile& file, std::span<const Read> reads, std::span<const Wanted> wanted, std::byte* out, int depth,
-                std::int64_t most) {
-  in_turns(std::ssize(reads), std::max<std::int64_t>(1, std::ssize(reads) / (8 * depth)), depth,
-           [&](std::int64_t begin, std::int64_t end) {
-             const Memory memory = aligned(most, file.block);
-             for (const Read& read : reads.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin))) {
-               hand_out(file, read, wanted, memory.get(), read_whole(file, read, memory.get()), out);
-             }
-           });
-}
-
-void by_uring(const RowFile& file, std::span<const Read> reads, std::span<const Wanted> wanted, std::byte* out, int depth,
-              std::int64_t most) {
-  const auto slots = static_cast<std::size_t>(std::min<std::int64_t>(depth, std::ssize(reads)));
-  const std::int64_t step = (most + file.block - 1) / file.block * file.block;
-  const Memory memory = aligned(step * static_cast<std::int64_t>(slots), file.block);
-  std::vector<std::size_t> read_of(slots), idle(slots);
-  for (std::size_t i = 0; i < slots; ++i) idle[i] = slots - 1 - i;
-  Uring ring(static_cast<unsigned>(slots));  // last: it waits for what is in flight before the memory goes
-  for (std::size_t next = 0; next < reads.size() || ring.in_flight() > 0;) {
-    for (; next < reads.size() && !idle.empty(); ++next) {
-      const std::size_t slot = idle.back();
-      idle.pop_back();
-      read_of[slot] = next;
-      const Read& read = reads[next];
-      ring.submit({file.descriptor, memory.get() + step * static_cast<std::int64_t>(slot),
-                   static_cast<std::uint32_t>(read.end - read.begin), read.begin, slot});
-    }
-    ring.wait([&](std::uint64_t slot, int result) {
-      const Read& read = reads[read_of[slot]];
-      if (result < 0 && result != -EINTR && result != -EAGAIN) {
-        throw std::system_error(-result, std::generic_category(), "read_rows");
-      }
-      std::byte* const from = memory.get() + step * static_cast<std::int64_t>(slot);
-      const std::int64_t done = read_whole(file, read, from, std::max(result, 0));  // the rest, if any
-      hand_out(file, read, wanted, from, done, out);
-      idle.push_back(slot);
-    });
-  }
-}
-
 }  // namespace
 
 template <class Id>
-ReadCounts read_rows(const RowFile& file, std::span<const Id> ids, std::byte* out, int depth, ReadBy way) {
+ReadCounts read_rows(const RowFile& file, std::span<const Id> ids, std::byte* out, int depth) {
   const auto wanted = in_file_order(file, ids);
   if (wanted.empty() || file.row_bytes == 0) return {};
   const auto reads = joined(file, wanted);
@@ -158,20 +117,18 @@ ReadCounts read_rows(const RowFile& file, std::span<const Id> ids, std::byte* ou
     counts.bytes_read += read.end - read.begin;
     most = std::max(most, read.end - read.begin);
   }
-  (way == ReadBy::kUring ? by_uring : by_threads)(file, reads, wanted, out, depth, most);
+  in_turns(std::ssize(reads), std::max<std::int64_t>(1, std::ssize(reads) / (8 * depth)), depth,
+           [&](std::int64_t begin, std::int64_t end) {
+             const Memory memory = aligned(most, file.block);
+             for (const Read& read :
+                  std::span(reads).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin))) {
+               hand_out(file, read, wanted, memory.get(), read_whole(file, read, memory.get()), out);
+             }
+           });
   return counts;
 }
 
-template ReadCounts read_rows(const RowFile&, std::span<const std::int32_t>, std::byte*, int, ReadBy);
-template ReadCounts read_rows(const RowFile&, std::span<const std::int64_t>, std::byte*, int, ReadBy);
-
-bool has_uring() {
-  try {
-    const Uring ring(1);
-    return true;
-  } catch (const std::system_error&) {
-    return false;
-  }
-}
+template ReadCounts read_rows(const RowFile&, std::span<const std::int32_t>, std::byte*, int);
+template ReadCounts read_rows(const RowFile&, std::span<const std::int64_t>, std::byte*, int);
 
 }  // namespace datapipes

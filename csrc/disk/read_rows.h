@@ -2,11 +2,10 @@
 //   file: rows of `row_bytes` bytes from byte `begin` on; ids Id[num_ids], repeats allowed; out: num_ids rows of row_bytes
 //   bytes without gaps.
 // The rows are put into the order of the file, and rows whose blocks touch are read at once, up to kMostRead bytes. `depth`
-// reads are under way at a time: by as many threads with pread, or by one with io_uring, as `way` says. What is read beyond
-// the rows is counted in `bytes_read`. With `direct` the descriptor was opened with O_DIRECT: reads begin and end at
-// multiples of `block` in the file and in memory.
-// Throws std::out_of_range (IndexError) on an id outside [0, num_rows), before anything is read; std::system_error on a
-// failed read; ShortFile (ValueError) if the file ends before a row does. Touches no Python object.
+// threads read, each one read at a time. What is read beyond the rows is counted in `bytes_read`. With `direct` the descriptor
+// was opened with O_DIRECT: reads begin and end at multiples of `block` in the file and in memory. Throws std::out_of_range
+// (IndexError) on an id outside [0, num_rows), before anything is read; std::system_error on a failed read; ShortFile
+// (ValueError) if the file ends before a row does. Touches no Python object.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +26,6 @@ struct RowFile {
   bool direct;
 };
 
-enum class ReadBy { kThreads, kUring };
-
 struct ReadCounts {
   std::int64_t reads = 0;
   std::int64_t bytes_read = 0;
@@ -40,9 +37,6 @@ class ShortFile : public std::invalid_argument {
 };
 
 template <class Id>
-ReadCounts read_rows(const RowFile& file, std::span<const Id> ids, std::byte* out, int depth, ReadBy way);
-
-// Whether the kernel lets this process use io_uring.
-bool has_uring();
+ReadCounts read_rows(const RowFile& file, std::span<const Id> ids, std::byte* out, int depth);
 
 }  // namespace datapipes

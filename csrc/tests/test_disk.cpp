@@ -1,4 +1,4 @@
-// test_disk.cpp: rows of a file, at every width, way and depth, equal to the rows in memory; files that are cut off.
+// test_disk.cpp: rows of a file, at every width and depth, equal to the rows in memory; files that are cut off.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -43,8 +43,6 @@ class File {
   int descriptor_ = -1, direct_ = -1;
 };
 
-std::vector<ReadBy> ways() { return has_uring() ? std::vector{ReadBy::kThreads, ReadBy::kUring} : std::vector{ReadBy::kThreads}; }
-
 template <class Id>
 void rows_of_a_file_are_those_in_memory() {
   for (const std::int64_t width : {0, 1, 3, 400, 512, 4096, 5000, 70'000}) {
@@ -55,21 +53,19 @@ void rows_of_a_file_are_those_in_memory() {
       const File written(bytes);
       std::vector<Id> ids;
       for (std::int64_t i = 0; i < 101; ++i) ids.push_back(static_cast<Id>(i * i * 7 % kRows));
-      for (const ReadBy way : ways()) {
-        for (const bool direct : {false, true}) {
-          if (direct && !written.has_direct()) continue;
-          for (const int depth : {1, 2, 64}) {
-            const RowFile file{written.descriptor(direct), begin, kRows, width, 4096, direct};
-            std::vector<std::byte> out(static_cast<std::size_t>(std::ssize(ids) * width));
-            const auto counts = read_rows<Id>(file, ids, out.data(), depth, way);
-            CHECK(counts.bytes_read % 4096 == 0);
-            CHECK((counts.reads > 0) == (width > 0));
-            for (std::size_t i = 0; i < ids.size(); ++i) {
-              const auto row = bytes.begin() + begin + static_cast<std::int64_t>(ids[i]) * width;
-              CHECK(std::equal(row, row + width, out.begin() + static_cast<std::int64_t>(i) * width));
-            }
-            CHECK(read_rows<Id>(file, {}, nullptr, depth, way).reads == 0);
+      for (const bool direct : {false, true}) {
+        if (direct && !written.has_direct()) continue;
+        for (const int depth : {1, 2, 64}) {
+          const RowFile file{written.descriptor(direct), begin, kRows, width, 4096, direct};
+          std::vector<std::byte> out(static_cast<std::size_t>(std::ssize(ids) * width));
+          const auto counts = read_rows<Id>(file, ids, out.data(), depth);
+          CHECK(counts.bytes_read % 4096 == 0);
+          CHECK((counts.reads > 0) == (width > 0));
+          for (std::size_t i = 0; i < ids.size(); ++i) {
+            const auto row = bytes.begin() + begin + static_cast<std::int64_t>(ids[i]) * width;
+            CHECK(std::equal(row, row + width, out.begin() + static_cast<std::int64_t>(i) * width));
           }
+          CHECK(read_rows<Id>(file, {}, nullptr, depth).reads == 0);
         }
       }
     }
@@ -81,22 +77,18 @@ void ids_without_a_row_and_short_files_are_errors() {
   const std::vector<std::byte> bytes(10 * 4096);
   const File written(bytes);
   std::vector<std::byte> out(std::size_t{3} * 4096);
-  for (const ReadBy way : ways()) {
-    const RowFile file{written.descriptor(false), 0, 10, 4096, 4096, false};
-    for (const Id outside : {Id{-1}, Id{10}, std::numeric_limits<Id>::max(), std::numeric_limits<Id>::min()}) {
-      CHECK_THROWS(std::out_of_range, read_rows<Id>(file, std::vector<Id>{0, outside, 1}, out.data(), 4, way));
-    }
-    const RowFile closed{-1, 0, 10, 4096, 4096, false};
-    CHECK_THROWS(std::system_error, read_rows<Id>(closed, std::vector<Id>{0, 5, 9}, out.data(), 4, way));
+  const RowFile whole{written.descriptor(false), 0, 10, 4096, 4096, false};
+  for (const Id outside : {Id{-1}, Id{10}, std::numeric_limits<Id>::max(), std::numeric_limits<Id>::min()}) {
+    CHECK_THROWS(std::out_of_range, read_rows<Id>(whole, std::vector<Id>{0, outside, 1}, out.data(), 4));
   }
+  const RowFile closed{-1, 0, 10, 4096, 4096, false};
+  CHECK_THROWS(std::system_error, read_rows<Id>(closed, std::vector<Id>{0, 5, 9}, out.data(), 4));
   written.cut(9 * 4096 + 7);
-  for (const ReadBy way : ways()) {
-    for (const bool direct : {false, true}) {
-      if (direct && !written.has_direct()) continue;
-      const RowFile file{written.descriptor(direct), 0, 10, 4096, 4096, direct};
-      CHECK(read_rows<Id>(file, std::vector<Id>{0, 5, 8}, out.data(), 4, way).reads == 3);
-      CHECK_THROWS(ShortFile, read_rows<Id>(file, std::vector<Id>{0, 5, 9}, out.data(), 4, way));
-    }
+  for (const bool direct : {false, true}) {
+    if (direct && !written.has_direct()) continue;
+    const RowFile file{written.descriptor(direct), 0, 10, 4096, 4096, direct};
+    CHECK(read_rows<Id>(file, std::vector<Id>{0, 5, 8}, out.data(), 4).reads == 3);
+    CHECK_THROWS(ShortFile, read_rows<Id>(file, std::vector<Id>{0, 5, 9}, out.data(), 4));
   }
 }
 
@@ -108,10 +100,10 @@ void rows_that_touch_are_read_at_once() {
   const RowFile file{written.descriptor(false), 0, 100, 512, 4096, false};
   std::vector<std::int64_t> ids;
   for (std::int64_t i = 0; i < 24; ++i) ids.push_back(23 - i);
-  auto counts = read_rows<std::int64_t>(file, ids, out.data(), 4, ReadBy::kThreads);
+  auto counts = read_rows<std::int64_t>(file, ids, out.data(), 4);
   CHECK(counts.reads == 1);
   CHECK(counts.bytes_read == 3 * 4096);
-  counts = read_rows<std::int64_t>(file, std::vector<std::int64_t>{0, 99, 1, 98}, out.data(), 4, ReadBy::kThreads);
+  counts = read_rows<std::int64_t>(file, std::vector<std::int64_t>{0, 99, 1, 98}, out.data(), 4);
   CHECK(counts.reads == 2);
   CHECK(counts.bytes_read == 2 * 4096);
 }

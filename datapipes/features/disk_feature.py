@@ -43,7 +43,6 @@ BLOCK = 4096  # bytes: a page, and the most that disks read at least
 DEPTH, MOST_DEPTH = 64, 256  # reads under way
 _MOST_HEADER = 2**16
 _PIECE_BYTES = 2**24  # of values that are written at once
-USES_URING = False  # else threads
 _NAMES_A_FILE = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
 
 
@@ -270,7 +269,6 @@ class DiskFeature(Feature):
             block=BLOCK,
             direct=self._reads_direct,
             depth=self._depth,
-            uring=USES_URING and _core.has_uring(),
             out=to,
         )
         _core.add_to(self._counts, [wanted.shape[0], wanted.shape[0] * row_bytes, reads, num_bytes])

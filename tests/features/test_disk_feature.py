@@ -1,4 +1,4 @@
-"""DiskFeature: the bytes of a TensorFeature, for any form of the file, ids, and way and depth of its reads."""
+"""DiskFeature: the bytes of a TensorFeature, for any form of the file, ids, and depth of its reads."""
 
 import errno
 import os
@@ -19,13 +19,6 @@ from datapipes.base import folder as folders
 from datapipes.features import disk_feature
 
 DTYPES = [torch.float32, torch.float16, torch.int8, torch.int64, torch.bool]
-WAYS = [("threads", False), ("threads", True), ("uring", False), ("uring", True)]
-
-
-def use(monkeypatch, way):
-    if way == "uring" and not disk_feature._core.has_uring():
-        pytest.skip("the system has no io_uring, or forbids it")
-    monkeypatch.setattr(disk_feature, "USES_URING", way == "uring")
 
 
 def rows_of(count, shape, dtype=torch.float32, seed=0):
@@ -33,11 +26,10 @@ def rows_of(count, shape, dtype=torch.float32, seed=0):
     return (torch.rand((count, *shape), generator=generator) * 100 - 50).to(dtype)
 
 
-@pytest.fixture(params=WAYS, ids=lambda way: f"{way[0]}{', direct' if way[1] else ''}")
-def disk(request, monkeypatch, tmp_path):
-    """Opens a file as the parameters say; skips where the disk has no O_DIRECT."""
-    way, direct = request.param
-    use(monkeypatch, way)
+@pytest.fixture(params=[False, True], ids=["page cache", "direct"])
+def disk(request):
+    """Opens a file as the parameter says; skips where the disk has no O_DIRECT."""
+    direct = request.param
 
     def opened(path, **options):
         try:
@@ -167,12 +159,9 @@ def test_an_id_without_a_row(disk, tmp_path):
         feature.read(torch.tensor([0]), torch.empty(2, 3))
 
 
-@pytest.mark.parametrize("uring", [False, True])
-def test_a_disk_that_fails_is_an_error_of_the_system(tmp_path, uring):
-    if uring and not disk_feature._core.has_uring():
-        pytest.skip("the system has no io_uring, or forbids it")
+def test_a_disk_that_fails_is_an_error_of_the_system(tmp_path):
     folder = os.open(tmp_path, os.O_RDONLY)  # reads of it fail
-    options = {"begin": 0, "num_rows": 9, "row_bytes": 8, "block": 4096, "direct": False, "depth": 4, "uring": uring}
+    options = {"begin": 0, "num_rows": 9, "row_bytes": 8, "block": 4096, "direct": False, "depth": 4}
     try:
         with pytest.raises(OSError, match="Is a directory"):
             disk_feature._core.read_rows(folder, np.arange(9), **options)

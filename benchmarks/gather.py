@@ -9,7 +9,9 @@ too. Then 250,000 random rows of 4, 16, 64 and 400 bytes and 62,500 of 4,096 byt
 on one thread, compared with both index_selects. The limits are a memcpy of the same bytes, and one random read per line
 of the rows. Then what a DistFeatureStore does with ids of two parts: split_ids, with half of the rows here; put_rows,
 which gathers those into their places, compared with index_select into memory that is there and without places; and
-put_rows of rows that came, compared with index_copy_. All in alternation, median of 9.
+put_rows of rows that came, compared with index_copy_. Last 10,000 rows of a SparseFeature with 33 entries in 8,415
+columns, without and with values, compared with a TensorFeature of the same as dense float32, 1.2 GB. All in
+alternation, median of 9.
 Run: python benchmarks/gather.py --graph GRAPH --peer-python PYTHON
 Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, commits 9ddbb91 and 99cefe3): 5.1 and 5.3 GB/s, with two
 threads 8.8 and 9.1; index_select 1.24 and 1.31 (4.1 x and 4.0 x), into memory that is there 4.91 and 5.20 (1.04 x and
@@ -58,6 +60,7 @@ def main() -> None:
     for width in WIDTHS:
         figures |= width_figures(width, args.repeats)
     figures |= parts_figures(args.repeats)
+    figures |= sparse_figures(args.repeats)
     stats = _core.pool_stats()
     figures["pool, most bytes in use at once (MB)"] = stats["peak_bytes"] / 1e6
     figures["pool, outputs in memory that was there"] = stats["reused"] / (stats["reused"] + stats["fresh"])
@@ -185,6 +188,26 @@ def parts_figures(repeats: int) -> dict[str, float]:
         "put_rows, ratio to index_select, reused memory": rates["put"] / rates["select"],
         "put_rows of rows that came (GB/s)": rates["put what came"] / 1e9,
         "put_rows of rows that came, ratio to index_copy_": rates["put what came"] / rates["copy what came"],
+    }
+
+
+def sparse_figures(repeats: int) -> dict[str, float]:
+    """Rows of the sizes of Coauthor Physics."""
+    count, columns, entries = 34_493, 8415, 33
+    rng = np.random.default_rng(0)
+    indptr = torch.arange(count + 1) * entries
+    indices = torch.from_numpy(rng.integers(0, columns, count * entries, dtype=np.int32))
+    ids = torch.from_numpy(rng.integers(0, count, 10_000))
+    bags = dp.SparseFeature(indptr, indices, num_columns=columns)
+    valued = dp.SparseFeature(indptr, indices, torch.ones(len(indices)), num_columns=columns)
+    table = torch.zeros(count, columns)
+    table[torch.arange(count).repeat_interleave(entries), indices.long()] = 1
+    dense = dp.TensorFeature(table)
+    works = {"ids": lambda: bags.read(ids), "values": lambda: valued.read(ids), "dense": lambda: dense.read(ids)}
+    rates = alternate({name: lambda _, work=work: len(ids) / timed(work)[0] for name, work in works.items()}, repeats)
+    figures = {f"SparseFeature, {name} (ns/row)": 1e9 / rates[name] for name in ("ids", "values")}
+    return figures | {
+        f"SparseFeature, {name}, ratio to dense": rates[name] / rates["dense"] for name in ("ids", "values")
     }
 
 

@@ -30,6 +30,7 @@ from datapipes.features.disk_feature import DiskFeature
 from datapipes.features.feature import Feature
 from datapipes.features.feature_fetcher import FeatureFetcher
 from datapipes.features.feature_store import FeatureStore
+from datapipes.features.sparse_feature import SparseFeature
 from datapipes.features.tensor_feature import TensorFeature
 from datapipes.graph.csc_graph import CSCGraph
 from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
@@ -39,6 +40,7 @@ from datapipes.loader.from_node import FromNode
 from datapipes.loader.prefetcher import Prefetcher
 from datapipes.minibatch.block import CSC, Block, SampledSubgraph
 from datapipes.minibatch.minibatch import MiniBatch
+from datapipes.minibatch.sparse_rows import SparseRows
 from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
 from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
 from datapipes.sampling.negative_sampler import NegativeSampler
@@ -98,6 +100,8 @@ __all__ = [
     "SeedStage",
     "ServerUnavailable",
     "ShmChannel",
+    "SparseFeature",
+    "SparseRows",
     "Stage",
     "StageGraph",
     "StreamStage",

@@ -5,6 +5,7 @@ from datapipes.features.disk_feature import DiskFeature
 from datapipes.features.feature import Feature
 from datapipes.features.feature_fetcher import FeatureFetcher
 from datapipes.features.feature_store import FeatureStore
+from datapipes.features.sparse_feature import SparseFeature
 from datapipes.features.tensor_feature import TensorFeature
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Feature",
     "FeatureFetcher",
     "FeatureStore",
+    "SparseFeature",
     "TensorFeature",
     "count_accesses",
 ]

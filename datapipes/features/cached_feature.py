@@ -24,6 +24,7 @@ from datapipes.chain.stage_graph import StageGraph
 from datapipes.features.feature import Feature, check_out
 from datapipes.features.feature_fetcher import FeatureFetcher
 from datapipes.features.feature_store import FeatureKey
+from datapipes.features.sparse_feature import SparseFeature
 
 __all__ = ["CPUCachedFeature", "count_accesses"]
 
@@ -63,6 +64,11 @@ class CPUCachedFeature(Feature):
         if not isinstance(feature, Feature):
             raise TypeError(
                 f"{_WHERE}: feature must be a Feature, got {shown(feature)}. Wrap a tensor: dp.TensorFeature."
+            )
+        if isinstance(feature, SparseFeature):
+            raise TypeError(
+                f"{_WHERE}: feature is a SparseFeature; a cache keeps rows of equal size. Leave the cache out: sparse "
+                "rows are small, and may be memory-mapped."
             )
         self.feature = feature
         self._row_bytes = math.prod(feature.shape) * feature.stored_dtype.itemsize

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 
@@ -15,7 +16,7 @@ __all__ = ["Feature"]
 
 
 class Feature(metaclass=ShownABC):
-    """A table of equal rows. A subclass that defines `read`, `count` and `shape` can stand in a FeatureStore.
+    """A table of rows of one shape. A subclass that defines `read`, `count` and `shape` can stand in a FeatureStore.
 
     Attributes:
         reads_async: whether `read` waits, for a disk for example. A FeatureFetcher then reads several minibatches at
@@ -24,11 +25,12 @@ class Feature(metaclass=ShownABC):
 
     reads_async: bool = False
 
-    _hidden = frozenset({"decode", "finish_reads", "read_stored", "stored_dtype"})
+    _hidden = frozenset({"bytes_for", "decode", "finish_reads", "read_stored", "stored_dtype"})
 
     @abstractmethod
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids`, int32 or int64 [n], repeats allowed: a tensor `[n, *shape]` of `dtype`.
+        A SparseFeature gives SparseRows of that shape.
 
         Args:
             out: memory for the rows, which is filled and returned; by default a new tensor is returned. A feature that
@@ -56,6 +58,10 @@ class Feature(metaclass=ShownABC):
     def stored_dtype(self) -> torch.dtype:
         """Dtype of the rows as they are stored, by default that of the values."""
         return self.dtype
+
+    def bytes_for(self, ids: Tensor) -> int:
+        """Return the bytes of the rows at `ids`."""
+        return int(ids.shape[0]) * math.prod(self.shape) * self.dtype.itemsize
 
     def read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids` as they are stored, by default as `read` gives them; `decode` gives their values."""

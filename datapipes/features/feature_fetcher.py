@@ -33,7 +33,7 @@ from datapipes.features.feature_keys import Keys, Names, Wanted, check_keys, mer
 from datapipes.features.feature_store import FeatureKey, FeatureRequest, FeatureStore, feature_text, naming
 from datapipes.features.tensor_feature import TensorFeature
 from datapipes.graph.graph import Graph
-from datapipes.minibatch import MiniBatch
+from datapipes.minibatch import MiniBatch, SparseRows
 from datapipes.sampling import Sampler
 
 __all__ = ["FeatureFetcher"]
@@ -130,11 +130,7 @@ class FeatureFetcher(MiniBatchTransformer):
 
     def bytes_for(self, minibatch: MiniBatch) -> int:
         """Return the bytes of what is read for a minibatch."""
-        return sum(
-            ids.shape[0] * math.prod(feature.shape) * feature.dtype.itemsize
-            for *key, ids in self.requests_of(minibatch)
-            for feature in [self.feature_store[tuple(key)]]
-        )
+        return sum(self.feature_store[tuple(key)].bytes_for(ids) for *key, ids in self.requests_of(minibatch))
 
     def reads_on(self, device: torch.device) -> dict[FeatureKey, str | None]:
         """Return how each feature is read with ids on a CUDA device, see Feature.reads_on."""
@@ -345,16 +341,16 @@ def _named() -> Iterator[None]:
         raise IndexError(f"fetch_feature: {error}") from error
 
 
-def _checked(requests: list[FeatureRequest], found: Any) -> list[Tensor]:
-    """Return what a store gave, if it is a tensor with the right number of rows for each request."""
+def _checked(requests: list[FeatureRequest], found: Any) -> list[Any]:
+    """Return what a store gave, if it is a tensor or SparseRows with the right number of rows for each request."""
     if len(found) != len(requests):
         raise ValueError(
             f"fetch_feature: read_many gave {len(found)} tensors for {len(requests)} requests; one for each is "
             "needed. Correct the store's read_many()."
         )
     for (domain, type_, name, ids), rows in zip(requests, found, strict=True):
-        if not isinstance(rows, Tensor) or rows.ndim == 0 or rows.shape[0] != ids.shape[0]:
-            given = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+        if not isinstance(rows, (Tensor, SparseRows)) or rows.shape[:1] != ids.shape:
+            given = list(rows.shape) if isinstance(rows, (Tensor, SparseRows)) else type(rows).__name__
             raise ValueError(
                 f"fetch_feature: {feature_text(domain, type_, name)} gave {given} for {ids.shape[0]} ids; a tensor "
                 "with one row for each is needed. Correct its read()."

@@ -18,8 +18,9 @@ from datapipes.device.runtime import cuda
 from datapipes.features.feature import Feature
 from datapipes.features.feature_fetcher import FeatureFetcher, by_name
 from datapipes.features.feature_store import FeatureKey, FeatureRequest, FeatureStore, naming
+from datapipes.features.sparse_feature import SparseFeature
 from datapipes.features.tensor_feature import TensorFeature
-from datapipes.minibatch import MiniBatch
+from datapipes.minibatch import MiniBatch, SparseRows
 
 __all__: list[str] = []
 
@@ -48,17 +49,19 @@ class FetchForCopy(FeatureFetcher):
     def _read_many(self, requests: list[FeatureRequest]) -> Any:
         return [self._read(*request) for request in requests]
 
-    def _read(self, domain: str, type_: Any, name: str, ids: Tensor) -> Tensor:
+    def _read(self, domain: str, type_: Any, name: str, ids: Tensor) -> Any:
         feature = self.feature_store[domain, type_, name]
         with naming(domain, type_, name):
             if not _reads_into(feature):
-                return feature.read(ids)
+                rows: Any = feature.read(ids)
+                return rows.map_tensors(_page_locked) if isinstance(rows, SparseRows) else rows
             out = cuda().empty_pinned((int(ids.shape[0]), *feature.shape), feature.tensor.dtype)
             return feature.read_stored(ids, out=out)
 
     def describe(self) -> dict[str, Any]:
         details, where = super().describe(), "page-locked memory"
-        given = [key for key in self.feature_keys if _reads_into(self.feature_store[key])]
+        store = self.feature_store
+        given = [key for key in self.feature_keys if _reads_into(store[key]) or isinstance(store[key], SparseFeature)]
         if len(given) == len(self.feature_keys):
             return {**details, "into": where}
         return {**details, "into": by_name(dict.fromkeys(given, where))} if given else details
@@ -115,6 +118,10 @@ def _reads_into(feature: Feature) -> TypeGuard[TensorFeature]:
     """Return whether a feature is read as it is stored, into memory that is given; a subclass may read otherwise."""
     own = any(getattr(type(feature), name, None) is not getattr(TensorFeature, name) for name in _READS)
     return isinstance(feature, TensorFeature) and not own
+
+
+def _page_locked(tensor: Tensor) -> Tensor:
+    return cuda().empty_pinned(tuple(tensor.shape), tensor.dtype).copy_(tensor)
 
 
 def _decoded(stored: dict[Any, TensorFeature], features: dict[Any, Tensor]) -> dict[Any, Tensor]:

@@ -2,12 +2,14 @@
 
 from datapipes.minibatch.block import CSC, Block, SampledSubgraph
 from datapipes.minibatch.minibatch import MiniBatch
+from datapipes.minibatch.sparse_rows import SparseRows
 
 __all__ = [
     "CSC",
     "Block",
     "MiniBatch",
     "SampledSubgraph",
+    "SparseRows",
 ]
 
 

@@ -14,8 +14,10 @@ from torch import Tensor
 from datapipes.base.checks import shown
 from datapipes.minibatch.block import Block
 from datapipes.minibatch.minibatch import MiniBatch
+from datapipes.minibatch.sparse_rows import SparseRows
 
 TENSOR_OR_NONE = (Tensor, type(None))
+_FEATURES = ("node_features", "edge_features")
 NOTHING = MiniBatch()  # what a stage that starts minibatches is given
 
 
@@ -162,8 +164,8 @@ def _compare(stage: Named, path: tuple[Any, ...], rows: Any, known: Any, of: str
 
 
 def _compare_rows(stage: Named, path: tuple[Any, ...], rows: Any, count: int, of: str) -> None:
-    """Refuse `rows` that are no tensor, or not `count`."""
-    if not isinstance(rows, Tensor):
+    """Refuse `rows` that are no tensor, of features no SparseRows either, or not `count`."""
+    if not isinstance(rows, (Tensor, SparseRows) if path[0] in _FEATURES else Tensor):
         raise _no_tensor(stage, path, rows)
     if _length_of(rows) != count:
         raise _misaligned(stage, path, rows, f"{count} {of}")
@@ -183,7 +185,7 @@ def _compare_shapes(stage: Named, compacted: Any, seeds: Any) -> None:
         raise _misaligned(stage, ("compacted_seeds",), compacted, f"seeds {list(seeds.shape)}")
 
 
-def _length_of(rows: Tensor) -> int:
+def _length_of(rows: Tensor | SparseRows) -> int:
     """Return the number of rows; -1 if it is no list of rows at all."""
     shape = rows.shape
     return shape[0] if shape else -1
@@ -198,7 +200,7 @@ def _named_by(stage: Named, path: tuple[Any, ...], key: Any, of: str, known: Map
 
 def _misaligned(stage: Named, path: tuple[Any, ...], found: object, expected: str) -> ValueError:
     """Return the error for rows that are not as many as what they belong to."""
-    shown = list(found.shape) if isinstance(found, Tensor) else found
+    shown = list(found.shape) if isinstance(found, (Tensor, SparseRows)) else found
     return ValueError(
         f"{stage.name}: returned a minibatch whose {_name_of(path)} ({shown}) and {expected} do not belong "
         "together; they must have one row for each. Change both in the same replace(), or set the one that no longer "

@@ -73,12 +73,7 @@ class Block(metaclass=ShownNames):
         """Return the hop as a sparse CSR tensor of float32 ones, [num_dst, num_src]: `block.to_sparse() @ x` sums
         over in-edges.
         """
-        ones = torch.ones(self.num_edges, device=self.indices.device)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
-            return torch.sparse_csr_tensor(
-                self.indptr, self.indices.long(), ones, size=(self.num_dst, self.num_src), check_invariants=False
-            )
+        return csr_tensor(self.indptr, self.indices, None, self.num_src)
 
     def map_tensors(self, fn: TensorMap) -> Block:
         """Return a Block with `fn` applied to each tensor."""
@@ -98,6 +93,15 @@ class Block(metaclass=ShownNames):
     def __repr__(self) -> str:
         edge_ids = ", edge_ids" if self.edge_ids is not None else ""
         return f"Block(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges}{edge_ids})"
+
+
+def csr_tensor(indptr: Tensor, indices: Tensor, values: Tensor | None, num_columns: int) -> Tensor:
+    """Return a sparse CSR tensor of these entries, unchecked; float32 ones where there are no values."""
+    given = torch.ones(indices.shape[0], device=indices.device) if values is None else values
+    size = (int(indptr.shape[0]) - 1, num_columns)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        return torch.sparse_csr_tensor(indptr, indices.long(), given, size=size, check_invariants=False)
 
 
 def edges_of(hops: Sequence[Block], *, with_ids: bool = True) -> tuple[Tensor, Tensor | None]:

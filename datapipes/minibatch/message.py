@@ -17,11 +17,13 @@ from torch import Tensor
 from datapipes.base.codec import Message, join_key, split_key
 from datapipes.base.types import EdgeType, NodeType
 from datapipes.minibatch.block import Block
+from datapipes.minibatch.sparse_rows import SparseRows
 
 SEED_FIELDS = ("seeds", "labels", "indexes", "timestamps", "compacted_seeds")  # rows belong to seeds, as `extra` does
 NODE_FIELDS = ("input_nodes", "batch")  # rows belong to nodes
 PLAIN_FIELDS = ("seeds", "labels", "indexes", "compacted_seeds", "input_nodes", "timestamps", "batch")
 HOP_PARTS = ("indptr", "indices", "num_src", "edge_ids")
+SPARSE_PARTS = ("indptr", "indices", "num_columns", "values")
 
 _Type = NodeType | EdgeType | None
 
@@ -30,12 +32,15 @@ _Type = NodeType | EdgeType | None
 
 
 class _Place(NamedTuple):
-    """What a key says of its tensor: the field or the part of a hop, its type, and a name or "", the hop or -1."""
+    """What a key says of its tensor: the field or the part of a hop, its type, and a name or "", the hop or -1; the
+    part of sparse rows, or "".
+    """
 
     field: str
     type_: _Type
     name: str = ""
     hop: int = -1
+    part: str = ""
 
 
 @lru_cache(maxsize=2**13)  # the minibatches of a loader have the same keys
@@ -56,6 +61,10 @@ def _place_of(key: str) -> _Place:
             return _Place(field, _type_in(key, field, of), name)
         case [hop, ("edge_features" as field), *of, str(name)] if _is_hop(hop):
             return _Place(field, _type_in(key, field, of), name, int(hop[3:]))
+        case [("node_features") as field, *of, (str(name), str(part))] if part in SPARSE_PARTS:
+            return _Place(field, _type_in(key, field, of), name, part=part)
+        case [hop, ("edge_features") as field, *of, (str(name), str(part))] if _is_hop(hop) and part in SPARSE_PARTS:
+            return _Place(field, _type_in(key, field, of), name, int(hop[3:]), part)
     raise _no_key(key)
 
 
@@ -100,6 +109,26 @@ def _block_from(parts: Mapping[str, Tensor], hop: int, num_hops: int, type_: _Ty
         )
     num_src = _number_of(f"hop{hop}.num_src", parts["num_src"])
     return Block(parts["indptr"], parts["indices"], num_src, parts.get("edge_ids"))
+
+
+def _rows_from(parts: Mapping[str, Tensor], name: str) -> SparseRows:
+    """Return the SparseRows of a feature; refuse some of which a part is missing, or parts that do not fit."""
+    if not {"indptr", "indices", "num_columns"} <= parts.keys():
+        raise ValueError(
+            f"MiniBatch.from_message: the sparse rows of the feature {name!r} have only {sorted(parts)}; indptr, "
+            "indices and num_columns are needed. Send all that to_message() made."
+        )
+    num_columns = _number_of(f"{name}:num_columns", parts["num_columns"])
+    rows = SparseRows(parts["indptr"], parts["indices"], num_columns, parts.get("values"))
+    shapes = {part: list(value.shape) for part, value in parts.items()}
+    one_each = shapes.get("values", shapes["indices"]) == shapes["indices"]
+    if not one_each or rows.indices.ndim != 1 or rows.indptr.ndim != 1 or rows.indptr.shape[0] == 0 or num_columns < 0:
+        raise ValueError(
+            f"MiniBatch.from_message: the sparse rows of the feature {name!r} have the shapes {shapes} and num_columns "
+            f"{num_columns}; indptr [n + 1], and indices and values of one length are needed. Send what to_message() "
+            "made."
+        )
+    return rows
 
 
 def _no_key(key: str) -> ValueError:
@@ -151,11 +180,33 @@ def to_message(
             if block.edge_ids is not None:
                 message[f"hop{number}.edge_ids{of}"] = block.edge_ids
     for key, value in node_features.items():
-        message[join_key("node_features", *((key,) if isinstance(key, str) else key))] = value
+        _put(message, ("node_features",), key, value)
     for number, features in enumerate(reversed(edge_features)):
         for key, value in features.items():
-            message[join_key(f"hop{number}", "edge_features", *((key,) if isinstance(key, str) else key))] = value
+            _put(message, (f"hop{number}", "edge_features"), key, value)
     return message
+
+
+def _put(message: Message, field: tuple[str, ...], key: Any, value: Any) -> None:
+    """Add a feature, by name or (type, name); each part of sparse rows has a key of its own."""
+    *of, name = (key,) if isinstance(key, str) else key
+    if isinstance(value, SparseRows):
+        for part, tensor in value.parts().items():
+            message[join_key(*field, *of, (name, part))] = tensor
+    else:
+        message[join_key(*field, *of, name)] = value
+
+
+def _add(features: dict[tuple[_Type, str], Any], place: _Place, value: Tensor) -> None:
+    """Add what a key holds of a feature: all of it, or a part of its sparse rows to a dict of them."""
+    found = features.setdefault((place.type_, place.name), {} if place.part else value)
+    if place.part and isinstance(found, dict):
+        found[place.part] = value
+    elif found is not value:
+        raise ValueError(
+            f"MiniBatch.from_message: the feature {place.name!r} has dense and sparse rows; it has one of the two. "
+            "Send what to_message() made."
+        )
 
 
 def fields_of(message: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -168,8 +219,8 @@ def fields_of(message: Mapping[str, Tensor]) -> dict[str, Any]:
     plain: dict[str, dict[_Type, Tensor]] = {}
     extra: dict[str, dict[_Type, Tensor]] = {}
     hops: dict[int, dict[_Type, dict[str, Tensor]]] = {}
-    node_features: dict[tuple[_Type, str], Tensor] = {}
-    edge_features: dict[int, dict[tuple[_Type, str], Tensor]] = {}
+    node_features: dict[tuple[_Type, str], Any] = {}
+    edge_features: dict[int, dict[tuple[_Type, str], Any]] = {}
     without_type: list[str] = []
     for key, value in message.items():
         if not isinstance(value, Tensor):
@@ -177,7 +228,7 @@ def fields_of(message: Mapping[str, Tensor]) -> dict[str, Any]:
                 f"MiniBatch.from_message: {key!r} must be a tensor, got {type(value).__name__}. Send what to_message() "
                 "made."
             )
-        field, type_, name, hop = _place_of(key)
+        field, type_, name, hop, _ = place = _place_of(key)
         if field in ("epoch", "index"):
             fields[field] = _number_of(key, value)
             continue
@@ -186,9 +237,9 @@ def fields_of(message: Mapping[str, Tensor]) -> dict[str, Any]:
         if field in HOP_PARTS:
             hops.setdefault(hop, {}).setdefault(type_, {})[field] = value
         elif field == "node_features":
-            node_features[type_, name] = value
+            _add(node_features, place, value)
         elif field == "edge_features":
-            edge_features.setdefault(hop, {})[type_, name] = value
+            _add(edge_features.setdefault(hop, {}), place, value)
         elif field == "extra":
             extra.setdefault(name, {})[type_] = value
         else:
@@ -250,10 +301,13 @@ def _as_field(by_type: Mapping[Any, Any]) -> Any:
     return by_type[None] if None in by_type else {type_: by_type[type_] for type_ in sorted(by_type)}
 
 
-def _as_features(features: Mapping[tuple[Any, str], Tensor]) -> dict[Any, Tensor]:
-    """Return features as a minibatch has them: by (type, name), or by name."""
-    without_types = {name: value for (type_, name), value in features.items() if type_ is None}
-    return without_types or in_order_of_types(features)
+def _as_features(features: Mapping[tuple[Any, str], Any]) -> dict[Any, Any]:
+    """Return features as a minibatch has them: by (type, name), or by name; the parts of sparse rows as SparseRows."""
+    whole: dict[Any, Any] = {
+        key: _rows_from(rows, key[1]) if isinstance(rows, dict) else rows for key, rows in features.items()
+    }
+    without_types = {name: value for (type_, name), value in whole.items() if type_ is None}
+    return without_types or in_order_of_types(whole)
 
 
 def in_order_of_types(features: Mapping[tuple[Any, str], Tensor]) -> dict[tuple[Any, str], Tensor]:

@@ -22,6 +22,7 @@ from datapipes.base.shown_names import ShownNames
 from datapipes.minibatch.block import Block, SampledSubgraph, TensorMap, moving
 from datapipes.minibatch.message import PLAIN_FIELDS, fields_of, to_message
 from datapipes.minibatch.pyg_data import pyg_data
+from datapipes.minibatch.sparse_rows import SparseRows
 
 if TYPE_CHECKING:
     import torch_geometric.data
@@ -59,7 +60,7 @@ class MiniBatch(_WithWeakReferences, metaclass=ShownNames):
         input_nodes: ids [num_nodes], distinct, in the order of the local ids; the seeds come first. Where seeds
             have trees, distinct in each tree; in a temporal sample, for each time.
         blocks: one Block a hop; `blocks[0]` is the input layer, `blocks[-1]` ends at the seeds.
-        node_features: {name: [num_nodes, ...]}, rows aligned with `input_nodes`.
+        node_features: {name: [num_nodes, ...]}, rows aligned with `input_nodes`; SparseRows of a SparseFeature.
         edge_features: one {name: [num_edges, ...]} for each of `blocks`, rows aligned with its edges.
         timestamps: [n], the time of each seed.
         batch: int64 [num_nodes], the row of the seeds whose tree a node belongs to (disjoint sampling). With types the
@@ -76,8 +77,8 @@ class MiniBatch(_WithWeakReferences, metaclass=ShownNames):
     compacted_seeds: TensorOrDict | None = None
     input_nodes: TensorOrDict | None = None
     blocks: Blocks | None = None
-    node_features: dict[Any, Tensor] | None = None
-    edge_features: list[dict[Any, Tensor]] | None = None
+    node_features: dict[Any, Tensor | Any] | None = None
+    edge_features: list[dict[Any, Tensor | Any]] | None = None
     timestamps: TensorOrDict | None = None
     batch: TensorOrDict | None = None
     extra: dict[str, TensorOrDict] | None = None
@@ -206,8 +207,8 @@ class MiniBatch(_WithWeakReferences, metaclass=ShownNames):
           `edge_label_time` in place of `batch_size`, `y` and `seed_time`; each node has one row.
         * `seed_local_id`: the row of each seed, in the shape of `seeds`.
 
-        The feature "feat" or "x" becomes `x`; other features and `extra` keep their names. What was not there is not
-        set.
+        The feature "feat" or "x" becomes `x`; other features and `extra` keep their names. SparseRows of nodes become a
+        sparse CSR tensor. What was not there is not set.
 
         With types, `data[node_type]` and `data[edge_type]` have what `Data` has of nodes and of edges, all node types
         and all edge types of the blocks, also empty ones. What belongs to the seeds is with their type, for pairs the
@@ -221,6 +222,7 @@ class MiniBatch(_WithWeakReferences, metaclass=ShownNames):
 
         Raises:
             ImportError: torch_geometric is not installed.
+            TypeError: Edges have SparseRows.
             ValueError: The minibatch was not sampled; or a later hop drew other in-edges for a node, which Data cannot
                 hold (`frontier="all"` with a fanout below the in-degree, or with replacement); or the rows of seeds,
                 labels or features do not belong together; or two features have one name. The message says which.
@@ -266,7 +268,7 @@ class MiniBatch(_WithWeakReferences, metaclass=ShownNames):
 
 def _mapped(fn: TensorMap, value: Any) -> Any:
     """Return the value of a field with `fn` applied to each tensor in it."""
-    if isinstance(value, Block):
+    if isinstance(value, (Block, SparseRows)):
         return value.map_tensors(fn)
     if isinstance(value, dict):
         return {key: fn(each) if type(each) is Tensor else _mapped(fn, each) for key, each in value.items()}

@@ -20,6 +20,7 @@ from datapipes.base.errors import needed
 from datapipes.base.types import EdgeType, NodeType, ends_of, type_text
 from datapipes.minibatch.block import Block, edges_of
 from datapipes.minibatch.message import by_type
+from datapipes.minibatch.sparse_rows import SparseRows
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -243,13 +244,14 @@ def _check_rows(where: str, of_what: str, num_rows: int, features: dict[str, Ten
 
 def _check_edge_features(where: str, hops: Sequence[Block], features_of_hops: Sequence[dict[str, Tensor]]) -> None:
     """Raise ValueError where edge features do not fit the hops, or are not the same in all."""
+    if any(isinstance(rows, SparseRows) for features in features_of_hops for rows in features.values()):
+        raise TypeError(f"{where}: found sparse rows of edges; PyG's data has those of nodes only. Fetch dense rows.")
     for block, features in zip(hops, features_of_hops, strict=True):
         _check_rows(where, "the edges of a block", block.num_edges, features)
     names = [sorted(features) for features in features_of_hops]
     if any(of_hop != names[0] for of_hop in names):
         raise ValueError(
-            f"{where}: the hops have the edge features {names}; PyG's data needs the same names in all. Fetch them for "
-            "all."
+            f"{where}: the hops have the edge features {names}; PyG's data needs the same names in all. Fetch them all."
         )
 
 
@@ -294,7 +296,7 @@ def _set_features(
     if taken:
         raise ValueError(f"{where}: features {taken} have names of Data's own: {sorted(store.keys())}. Rename them.")
     for name, value in features.items():
-        store[name] = value
+        store[name] = value.csr() if isinstance(value, SparseRows) else value
 
 
 def _set_edges(

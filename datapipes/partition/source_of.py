@@ -19,7 +19,7 @@ from torch import Tensor
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.sizes import check_memory
 from datapipes.base.types import NodeType, type_text
-from datapipes.features import Feature, FeatureStore, TensorFeature
+from datapipes.features import Feature, FeatureStore, SparseFeature, TensorFeature
 from datapipes.graph import CSCGraph, HeteroCSCGraph
 from datapipes.partition.source import TRAIN_MASK, Source
 from datapipes.seeds import HeteroItemSet, ItemSet
@@ -187,6 +187,11 @@ def _refuse_unknown(where: str, domain: str, kind: Any, name: str, known: Any) -
 
 def _rows_of(where: str, text: str, graph: Any, domain: str, kind: Any, feature: Feature) -> Tensor:
     """Return the rows of a feature as an attribute; those of edges, looked up by edge id, in the order of the graph."""
+    if isinstance(feature, SparseFeature):
+        raise TypeError(
+            f"{where}: {text} is a SparseFeature; parts hold dense rows. Leave it out of the feature store here, and "
+            "fetch it where minibatches are used."
+        )
     ids = None if domain == "node" else graph.relation(kind).edge_ids
     count = graph.num_nodes_of(kind) if domain == "node" else graph.max_edge_id_of(kind) + 1
     if feature.count != count:

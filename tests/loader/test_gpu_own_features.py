@@ -49,6 +49,24 @@ def test_a_subclass_with_a_part_of_its_own_gives_the_values_of_its_read(gpu, kin
         assert torch.equal(minibatch.node_features["feat"].cpu(), feature.read(ids))
 
 
+def test_sparse_rows_are_copied_from_page_locked_memory(gpu):
+    feature = dp.SparseFeature.from_tensor(ROWS.to_sparse_csr())
+    loader = dp.DataLoader(fetched({"words": feature}).copy_to("cuda"))
+    assert "into='page-locked memory'" in loader.explain()
+    for minibatch in loader:
+        rows = minibatch.node_features["words"]
+        assert {each.device.type for each in (rows.indptr, rows.indices, rows.values)} == {"cuda"}
+        assert torch.equal(rows.to("cpu").csr().to_dense(), ROWS[minibatch.input_nodes.cpu()])
+
+
+def test_sparse_rows_are_not_read_with_ids_on_a_gpu(gpu):
+    feature = dp.SparseFeature.from_tensor(ROWS.to_sparse_csr())
+    chain = dp.ItemSampler(dp.ItemSet(20), 4).sample_neighbor(small_graph(), [2]).copy_to("cuda")
+    chain = chain.fetch_feature(dp.FeatureStore({("node", None, "words"): feature}), ["words"])
+    with pytest.raises(ValueError, match="'words' is read only with ids in host memory"):
+        list(dp.DataLoader(chain))
+
+
 class Plain(dp.Feature):
     """A feature of the user's, which gives ordinary memory."""
 

@@ -25,6 +25,7 @@ from datapipes.features.tensor_feature import TensorFeature
 from datapipes.graph.graph import Graph
 from datapipes.graph.local_graph import LocalGraph
 from datapipes.graph.saved import is_saved_graph, open_graph
+from datapipes.minibatch import SparseRows
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import RangeMap
 from datapipes.partition.native.native_book import identity_of, open_book
@@ -200,7 +201,10 @@ def _digest_of(stores: Any) -> str:
             feature = store[key]
             form = [name, *map(str, key), dtype_name(feature.dtype), [*feature.shape], feature.count]
             digest.update(json.dumps(form).encode())
-            step = max(_READ_BYTES // max(feature.read(torch.arange(min(feature.count, 1))).nbytes, 1), 1)
+            first = torch.arange(min(feature.count, 1000))
+            step = max(_READ_BYTES * len(first) // max(feature.bytes_for(first), 1), 1)
             for begin in range(0, feature.count, step):
-                digest.update(flat_bytes(feature.read(torch.arange(begin, min(begin + step, feature.count)))).data)
+                rows: Any = feature.read(torch.arange(begin, min(begin + step, feature.count)))
+                for each in rows.parts().values() if isinstance(rows, SparseRows) else [rows]:
+                    digest.update(flat_bytes(each).data)
     return digest.hexdigest()

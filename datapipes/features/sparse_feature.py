@@ -1,0 +1,188 @@
+"""SparseFeature: rows of which few values are not zero, such as bags of words, by their entries.
+
+The rows of a minibatch are taken by the kernel that draws all in-edges of nodes: a graph's CSC has the same form.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from datapipes import _core
+from datapipes.base.checks import as_tensor, check_index_tensor, check_int, shown
+from datapipes.base.rows import byte_rows, take_rows
+from datapipes.base.threads import num_threads
+from datapipes.features.feature import Feature
+from datapipes.minibatch import SparseRows
+
+__all__ = ["SparseFeature"]
+
+_WHERE = "SparseFeature"
+
+
+class SparseFeature(Feature):
+    """Rows [count, num_columns] in CSR form; tensors or arrays in host memory, viewed, so they may be memory-mapped.
+
+    A minibatch has SparseRows of it, which give a sparse CSR tensor, `rows.csr()`, or what `torch.nn.EmbeddingBag`
+    takes, `rows.bag()`. They take as many bytes as they have entries: workers, servers and copies carry no zeros.
+
+    Args:
+        indptr: int64 [count + 1]; the entries of row `i` are `indptr[i]:indptr[i + 1]`. Of int32 a copy is kept.
+        indices: int32 or int64 [num_entries], the column of each entry. Minibatches have them in this dtype.
+        values: [num_entries] of any dtype; None: all are 1, and nothing is stored for them.
+        num_columns: number of columns.
+    Raises:
+        TypeError: An argument has another dtype.
+        ValueError: indptr does not begin at 0, descends, or does not end at the number of entries; a column is not in
+            [0, num_columns); or there is not one value for each entry.
+    Cost: indptr and indices are read once.
+
+    Attributes:
+        rows: all rows, as SparseRows.
+    """
+
+    def __init__(
+        self,
+        indptr: Tensor | NDArray[Any],
+        indices: Tensor | NDArray[Any],
+        values: Tensor | NDArray[Any] | None = None,
+        *,
+        num_columns: int,
+    ) -> None:
+        offsets = check_index_tensor(_WHERE, "indptr", indptr).long()
+        columns = check_index_tensor(_WHERE, "indices", indices)
+        check_int(_WHERE, "num_columns", num_columns, 0)
+        _check_entries(offsets, columns, num_columns)
+        given = None if values is None else as_tensor(_WHERE, "values", values)
+        if given is not None:
+            if given.shape != columns.shape or given.device.type != "cpu":
+                raise ValueError(
+                    f"{_WHERE}: values has shape {list(given.shape)} on {given.device}; it must have one for each of "
+                    f"the {columns.shape[0]} entries of indices, in host memory. Pass those of the same matrix."
+                )
+            given = given.resolve_conj().resolve_neg().contiguous()
+        self.rows = SparseRows(offsets, columns, int(num_columns), given)
+
+    @classmethod
+    def from_scipy(cls, matrix: Any) -> SparseFeature:
+        """Return the rows of a scipy sparse matrix; repeated entries are added up, columns ascend in each row.
+
+        Raises:
+            TypeError: It is none.
+        """
+        if not hasattr(matrix, "tocsr") or len(matrix.shape) != 2:
+            raise TypeError(
+                f"{_WHERE}.from_scipy: matrix must be a scipy sparse matrix, got {shown(matrix)}. Pass one."
+            )
+        rows = matrix.tocsr()
+        if not rows.has_canonical_format:
+            rows = rows.copy()
+            rows.sum_duplicates()
+        return cls(rows.indptr, rows.indices, rows.data, num_columns=rows.shape[1])
+
+    @classmethod
+    def from_tensor(cls, tensor: Tensor) -> SparseFeature:
+        """Return the rows of a sparse CSR tensor [count, num_columns] in host memory, which is viewed.
+
+        Raises:
+            TypeError: It is none.
+        """
+        if not isinstance(tensor, Tensor) or tensor.layout is not torch.sparse_csr or tensor.ndim != 2:
+            found = f"layout {tensor.layout}" if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise TypeError(
+                f"{_WHERE}.from_tensor: tensor must be a sparse CSR tensor of 2 dimensions, got {found}. Call "
+                ".to_sparse_csr()."
+            )
+        return cls(tensor.crow_indices(), tensor.col_indices(), tensor.values(), num_columns=tensor.shape[1])
+
+    def read(self, ids: Tensor) -> SparseRows:  # type: ignore[override]  # sparse rows are no tensor, and fit no `out`
+        """Return the rows at `ids`, int32 or int64 [n] in host memory, repeats allowed.
+
+        The bits are the same for any number of threads.
+
+        Raises:
+            IndexError: An id is not in [0, count).
+            MemoryError: There is no room for the rows.
+            ValueError: An array was overwritten, and holds columns or offsets that are outside now.
+        """
+        wanted = check_index_tensor(_WHERE, "ids", ids).long()
+        rows, threads = self.rows, num_threads()
+        try:
+            indptr, indices, places = _core.sample_hop(
+                rows.indptr.numpy(),
+                rows.indices.numpy(),
+                wanted.numpy(),
+                fanout=-1,
+                replace=False,
+                key=0,
+                num_sources=rows.num_columns,
+                want_places=rows.values is not None,
+                num_threads=threads,
+            )
+        except IndexError:
+            outside = wanted[(wanted < 0) | (wanted >= self.count)]
+            raise IndexError(
+                f"{_WHERE}: id must be in [0, {self.count}), got {int(outside[0])}. Check the ids against the "
+                "number of rows of the feature."
+            ) from None
+        except MemoryError as error:
+            raise MemoryError(
+                f"{_WHERE}: the entries of {len(wanted)} rows do not fit into memory. Make minibatches smaller."
+            ) from error
+        except ValueError as error:
+            raise ValueError(
+                f"{_WHERE}: found offsets or columns outside the feature, which were inside when it was built. Leave "
+                "the arrays unchanged, or build it anew."
+            ) from error
+        values = rows.values
+        if values is not None:
+            values = take_rows(values, byte_rows(values), torch.from_numpy(places), threads)
+        return SparseRows(torch.from_numpy(indptr), torch.from_numpy(indices), rows.num_columns, values)
+
+    def bytes_for(self, ids: Tensor) -> int:
+        """Return the bytes of the rows at `ids`: 8 for each row, and those of its entries."""
+        known = ids[(ids >= 0) & (ids < self.count)].long()
+        entries = int((self.rows.indptr[known + 1] - self.rows.indptr[known]).sum())
+        of_value = 0 if self.rows.values is None else self.rows.values.itemsize
+        return 8 * (int(ids.shape[0]) + 1) + entries * (self.rows.indices.itemsize + of_value)
+
+    @property
+    def count(self) -> int:
+        return self.rows.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.rows.num_columns,)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the values; float32 if all of them are 1."""
+        return self.rows.dtype
+
+    def __repr__(self) -> str:
+        return f"SparseFeature({self.rows!r})"
+
+
+def _check_entries(indptr: Tensor, indices: Tensor, num_columns: int) -> None:
+    """Refuse what are no rows in CSR form."""
+    num_entries = int(indices.shape[0])
+    ends = indptr[[0, -1]].tolist() if indptr.shape[0] > 0 else []
+    if ends != [0, num_entries]:
+        raise ValueError(
+            f"{_WHERE}: indptr begins and ends at {ends}; it must begin at 0 and end at {num_entries}, the length of "
+            "indices. Pass the offsets of all rows, and one more."
+        )
+    down = (indptr[1:] < indptr[:-1]).nonzero()[:1].flatten().tolist()
+    if down:
+        raise ValueError(
+            f"{_WHERE}: indptr[{down[0] + 1}] is below indptr[{down[0]}]; offsets must not descend. Rebuild them."
+        )
+    low, high = (int(each) for each in indices.aminmax()) if num_entries > 0 else (0, -1)
+    if low < 0 or high >= num_columns:
+        raise ValueError(
+            f"{_WHERE}: indices has columns from {low} to {high}; all must be in [0, {num_columns}). Correct them, or "
+            "num_columns."
+        )

@@ -1,0 +1,96 @@
+"""SparseRows: rows of which few values are not zero; what a minibatch has of a SparseFeature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import dtype_name
+from datapipes.base.shown_names import ShownNames
+from datapipes.minibatch.block import TensorMap, csr_tensor, moving
+
+__all__ = ["SparseRows"]
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows(metaclass=ShownNames):
+    """Rows [n, num_columns] by their entries: row `i` has `values[indptr[i]:indptr[i + 1]]`, in the columns
+    `indices[indptr[i]:indptr[i + 1]]`, and zeros elsewhere.
+
+    Attributes:
+        indptr: int64 [n + 1].
+        indices: int32 or int64 [num_entries], each in [0, num_columns).
+        num_columns: number of columns, such as the words of a vocabulary.
+        values: [num_entries] of any dtype, or None: all of them are 1.
+    """
+
+    _hidden = frozenset({"parts"})
+    indptr: Tensor
+    indices: Tensor
+    num_columns: int
+    values: Tensor | None = None
+
+    @property
+    def shape(self) -> torch.Size:
+        """[n, num_columns], as of a dense tensor."""
+        return torch.Size((int(self.indptr.shape[0]) - 1, self.num_columns))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the values; float32 if all of them are 1."""
+        return torch.float32 if self.values is None else self.values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows lie."""
+        return self.indices.device
+
+    def csr(self) -> Tensor:
+        """Return the rows as a sparse CSR tensor [n, num_columns]; `rows.csr() @ weight` is what dense rows give.
+
+        The entries of a row keep their order. torch expects ascending columns without repeats, and does not look.
+        """
+        return csr_tensor(self.indptr, self.indices, self.values, self.num_columns)
+
+    def bag(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return what `torch.nn.EmbeddingBag` takes, (input, offsets, per_sample_weights): `embedding(*rows.bag())`.
+
+        The weights are the values, which must have the dtype of the embedding, and need its `mode="sum"`; they are
+        None if all values are 1, which serves every mode.
+        """
+        return self.indices, self.indptr[:-1], self.values
+
+    def map_tensors(self, fn: TensorMap) -> SparseRows:
+        """Return SparseRows with `fn` applied to each tensor."""
+        values = None if self.values is None else fn(self.values)
+        return SparseRows(fn(self.indptr), fn(self.indices), self.num_columns, values)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> SparseRows:
+        """Return the rows on `device`.
+
+        Raises:
+            TypeError: `device` is a dtype or a tensor; ids keep their dtype.
+            ValueError: It is a CUDA device, and torch has none here.
+        """
+        with moving("SparseRows.to", device):
+            return self.map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def __getitem__(self, ids: Tensor) -> SparseRows:
+        """Return the rows at `ids`, int64 [n] on the same device; any order, repeats allowed."""
+        counts = self.indptr.diff()[ids]
+        indptr = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
+        numbers = torch.arange(int(indptr[-1]), device=ids.device)
+        places = torch.repeat_interleave(self.indptr[ids] - indptr[:-1], counts) + numbers
+        values = None if self.values is None else self.values[places]
+        return SparseRows(indptr, self.indices[places], self.num_columns, values)
+
+    def parts(self) -> dict[str, Tensor]:
+        """Return the tensors of a message, by the names that its keys have."""
+        parts = {"indptr": self.indptr, "indices": self.indices, "num_columns": torch.tensor(self.num_columns)}
+        return parts if self.values is None else {**parts, "values": self.values}
+
+    def __repr__(self) -> str:
+        entries = f"{self.indices.shape[0]} entries of {dtype_name(self.dtype)}"
+        return f"SparseRows({list(self.shape)}, {entries})"

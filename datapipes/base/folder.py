@@ -138,11 +138,16 @@ def check_place(where: str, root: str | Path) -> Path:
     Raises:
         TypeError: `root` is no path.
         FileExistsError: `root` is there and no folder.
-        ValueError: `root` is or holds the current folder, is a mount point, or has a name that is too long.
+        ValueError: `root` is a URI, is or holds the current folder, is a mount point, or has a name that is too long.
         PermissionError: The folder that holds `root`, or is to hold it, cannot be written to.
     """
     if not isinstance(root, (str, os.PathLike)):
         raise TypeError(f"{where}: root must be the path of a folder, got {shown(root)}. Pass one.")
+    if isinstance(root, str) and "://" in root:
+        raise ValueError(
+            f"{where}: root must be a folder of this machine, got {shown(root)}. Pass a path, and copy the folder "
+            "when it is written."
+        )
     path = Path(os.path.realpath(root))
     here = Path(os.path.realpath(os.getcwd()))
     if path == here or path in here.parents:

@@ -34,7 +34,7 @@ def add_to(commands: Commands) -> None:
         required=True,
         metavar="[TYPE=]PATH",
         help="edges: .npy [2, n] or [n, 2], pairs as .int32 or .int64, .parquet, .csv, .tsv, or a folder of such; "
-        "for each edge type src:rel:dst once",
+        "tables also by URI, such as gs://bucket/edges.parquet; for each edge type src:rel:dst once",
     )
     parser.add_argument(
         "--nodes", action="append", required=True, metavar="[TYPE=]N", help="number of nodes, of each type once"
@@ -94,9 +94,10 @@ def _by_type(option: str, given: Sequence[str]) -> dict[Any, str]:
 
 
 def _with_type(text: str) -> tuple[str, str, str]:
-    """Cut "src:rel:dst=PATH"; a path alone may hold the sign too."""
+    """Cut "src:rel:dst=PATH"; a path or a URI alone may hold the sign too."""
     of, sign, path = text.partition("=")
-    return (of, sign, path) if sign and of.count(":") == 2 and not Path(text).exists() else ("", "", text)
+    is_type = sign and of.count(":") == 2 and "://" not in of and not Path(text).exists()
+    return (of, sign, path) if is_type else ("", "", text)
 
 
 def _number(text: str) -> int:

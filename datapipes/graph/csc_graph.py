@@ -149,8 +149,9 @@ class CSCGraph(LocalGraph):
             edges: an array [2, num_edges], row 0 the sources, or [num_edges, 2]; the path of such an array as .npy; a
                 pair of arrays or paths; a file of pairs with the suffix .int32 or .int64; a Parquet or CSV file, whose
                 columns "src" and "dst" count, or the first two (a first line with letters is a header); a folder of
-                files of one of these kinds, in the order of their names; an iterable of chunks [2, n] or ([2, n],
-                {name: values}), or a callable that returns one.
+                files of one of these kinds, in the order of their names; the URI of Parquet or CSV files or of a
+                folder of such, as "gs://bucket/edges/"; an iterable of chunks [2, n] or ([2, n], {name: values}), or a
+                callable that returns one.
             folder: a new or empty one.
             node_attributes: {name: values [num_nodes, ...], or the path of a .npy file}.
             edge_attributes: {name: values [num_edges, ...], or the path of a .npy file; of a table a column}, in the
@@ -161,9 +162,11 @@ class CSCGraph(LocalGraph):
             max_memory: what the build takes besides the memory that the process has, as "4GB" or bytes.
         Raises:
             IndexError: An end of an edge is no node.
-            ValueError, TypeError: The edges are none, or not those of a build that was killed; a file was truncated.
+            ValueError, TypeError: The edges are none, or not those of a build that was killed; a file was truncated, or
+                one at a URI was changed while it was read.
             FileExistsError: The folder holds something. BlockingIOError: Another process is writing to it.
             OSError: The disk is full, or a file cannot be read. Nothing is left then.
+            ModuleNotFoundError: A package that reads tables, or a URI, is not installed.
         """
         count = check_int("CSCGraph.build", "num_nodes", num_nodes, 0, MAX_NODES)
         attributes = {None: edge_attributes or {}}, {None: node_attributes or {}}

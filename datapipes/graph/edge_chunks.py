@@ -7,8 +7,6 @@ files they are (`identity`), so that a build that was killed need not read again
 
 from __future__ import annotations
 
-import gzip
-import importlib
 import itertools
 import math
 import os
@@ -24,14 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes.base.checks import as_tensor, shown
-from datapipes.base.errors import needed
-from datapipes.base.files import open_regular
+from datapipes.base.remote import AnyFile, RemoteFile, files_at, is_uri, local_path
 from datapipes.graph.npy import NpyRows
+from datapipes.graph.table_files import TABLES, TableFiles
 
 PAIRS = {".int32": np.int32, ".int64": np.int64}  # suffixes of files of raw (source, destination) pairs
-TABLES = {".parquet": "parquet", ".csv": "csv", ".csv.gz": "csv", ".tsv": "csv"}
 _ENDS = ("src", "dst")  # columns of a table
-_MOST_HEADER, _BLOCK_BYTES = 2**16, 2**24  # bytes of a CSV file: of its first line, and that are parsed at once
 
 
 class Chunk(NamedTuple):
@@ -84,7 +80,7 @@ def edge_source(where: str, edges: Any, attributes: Mapping[str, Any] | None = N
     """
     given = dict(attributes or {})
     if isinstance(edges, (str, os.PathLike)):
-        return _of_path(where, Path(edges), given)
+        return _of_path(where, edges, given)
     if isinstance(edges, (np.ndarray, Tensor)):
         return _Rows(where, [_matrix(where, "edges", edges)], given)
     if isinstance(edges, Sequence) and len(edges) == 2 and all(map(_is_one_end, edges)):
@@ -105,33 +101,53 @@ def _is_one_end(value: Any) -> bool:
     return isinstance(value, (str, os.PathLike)) or getattr(value, "ndim", 0) == 1
 
 
-def _of_path(where: str, path: Path, attributes: dict[str, Any]) -> EdgeSource:
-    if not path.exists():
-        raise FileNotFoundError(f"{where}: {path} does not exist. Check the path.")
-    files = [path]
-    if path.is_dir():
-        files = sorted(each for each in path.iterdir() if each.is_file() and not each.name.startswith((".", "_")))
-    kinds = {_suffix(each) for each in files}
-    known = [".npy", *PAIRS, *TABLES]
+def _of_path(where: str, given: str | os.PathLike[str], attributes: dict[str, Any]) -> EdgeSource:
+    files: Sequence[AnyFile]
+    if isinstance(given, str) and is_uri(given):
+        path: Path | str = given
+        files = files_at(where, given)
+    else:
+        path = _local(where, "edges", given)
+        if not path.exists():
+            raise FileNotFoundError(f"{where}: {path} does not exist. Check the path.")
+        files = [path]
+        if path.is_dir():
+            files = sorted(each for each in path.iterdir() if each.is_file() and not each.name.startswith((".", "_")))
+    kinds = {_suffix(each.name) for each in files}
+    known = [*TABLES] if isinstance(path, str) else [".npy", *PAIRS, *TABLES]
     if len(kinds) != 1 or not kinds <= {*known}:
+        remedy = "Rename the files, or move the others away"
+        remedy += "; copy files of other kinds to this machine." if isinstance(path, str) else "."
         raise ValueError(
             f"{where}: {path} must be a file with one of the suffixes {known}, or a folder of files with one of them, "
-            f"found {shown(sorted(each.name for each in files)[:5])}. Rename the files, or move the others away."
+            f"found {shown(sorted(each.name for each in files)[:5])}. {remedy}"
         )
     kind = kinds.pop()
     if kind in TABLES:
         return _Table(where, path, files, kind, attributes)
-    pieces = [_pairs(where, each, PAIRS[kind]) if kind in PAIRS else _matrix(where, str(each), each) for each in files]
+    here = [each for each in files if isinstance(each, Path)]
+    pieces = [_pairs(where, each, PAIRS[kind]) if kind in PAIRS else _matrix(where, str(each), each) for each in here]
     return _Rows(where, pieces, attributes)
 
 
-def _suffix(path: Path) -> str:
-    return next((each for each in TABLES if path.name.endswith(each)), path.suffix)
+def _local(where: str, name: str, given: str | os.PathLike[str]) -> Path:
+    return Path(local_path(where, name, os.fspath(given)))
 
 
-def _identity(files: Sequence[Path]) -> str:
-    found = [(str(each.resolve()), each.stat()) for each in files]
-    return repr([(name, status.st_size, status.st_mtime_ns) for name, status in found])
+def _suffix(name: str) -> str:
+    return next((each for each in TABLES if name.endswith(each)), Path(name).suffix)
+
+
+def _identity(files: Sequence[AnyFile]) -> str | None:
+    """Return what names the files as they are; None if the store of one does not tell its version."""
+    found: list[tuple[str, int, Any] | None] = []
+    for each in files:
+        if isinstance(each, RemoteFile):
+            found.append(each.identity)
+        else:
+            status = each.stat()
+            found.append((str(each.resolve()), status.st_size, status.st_mtime_ns))
+    return None if None in found else repr(found)
 
 
 # --- rows at known places
@@ -182,7 +198,7 @@ def attributes_of(where: str, given: Mapping[str, Any], count: int, kind: str) -
             raise TypeError(f"{where}: names of {kind} attributes must be str, got {shown(name)}. Pass a str.")
         what = f"{kind} attribute {name!r}"
         if isinstance(value, (str, os.PathLike)):
-            rows = NpyRows(where, Path(value))
+            rows = NpyRows(where, _local(where, what, value))
             if rows.is_transposed:
                 raise ValueError(f"{where}: {rows.path} has Fortran's order. Write it with numpy.ascontiguousarray.")
             shape = rows.shape
@@ -217,7 +233,7 @@ def _slices(values: Any) -> Callable[[int, int], Any]:
 def _rows_of(where: str, name: str, value: Any) -> Values:
     """Return one row of ends: an array or a .npy file."""
     if isinstance(value, (str, os.PathLike)):
-        rows = NpyRows(where, Path(value))
+        rows = NpyRows(where, _local(where, name, value))
         read: Callable[[int, int], Any] = rows.read
         files: tuple[Path, ...]
         shape, dtype, files = rows.shape, rows.dtype, (rows.path,)
@@ -280,19 +296,19 @@ def _pairs(where: str, path: Path, dtype: Any) -> Values:
 
 
 class _Table(EdgeSource):
-    """Parquet or CSV files, by pyarrow; edges stand in the order of the files' names, then of their rows."""
+    """Parquet or CSV files; edges stand in the order of their rows."""
 
-    def __init__(self, where: str, path: Path, files: list[Path], kind: str, attributes: Mapping[str, Any]) -> None:
+    def __init__(
+        self, where: str, path: Path | str, files: Sequence[AnyFile], kind: str, attributes: Mapping[str, Any]
+    ) -> None:
         self._where, self._path = where, path
-        dataset = needed("pyarrow.dataset", "distributed", f"{where}: a table")
-        form = "parquet" if TABLES[kind] == "parquet" else _csv_format(files[0], kind)
-        self._data = dataset.dataset([str(each) for each in files], format=form)
-        names = self._data.schema.names
+        self._rows = TableFiles(where, path, files, kind)
+        names = self._rows.names
         if len(names) < 2:
             raise ValueError(f"{where}: {path} has the columns {names}; sources and destinations are needed. Add one.")
         self._ends = _ENDS if {*_ENDS} <= {*names} else (names[0], names[1])
         for end in self._ends:
-            refuse_no_ids(where, f"the column {end!r} of {path}", _numpy_dtype(self._data.schema.field(end).type))
+            refuse_no_ids(where, f"the column {end!r} of {path}", self._rows.dtype(end))
         for name, column in attributes.items():
             if column not in names:
                 raise ValueError(
@@ -304,11 +320,8 @@ class _Table(EdgeSource):
         self.identity = _identity(files)
 
     def chunks(self, first: int, most: int) -> Iterator[Chunk]:
-        wanted = [*dict.fromkeys([*self._ends, *self._attributes.values()])]
         before = 0
-        for batch in self._data.to_batches(
-            columns=wanted, batch_size=most, batch_readahead=1, fragment_readahead=1, use_threads=False
-        ):
+        for batch in self._rows.batches([*dict.fromkeys([*self._ends, *self._attributes.values()])], most):
             rows = batch.slice(min(max(first - before, 0), batch.num_rows))
             before += batch.num_rows
             if rows.num_rows > 0:
@@ -317,11 +330,11 @@ class _Table(EdgeSource):
                 yield Chunk(src, dst, of)
 
     def _column(self, name: str) -> Column:
-        kind = self._data.schema.field(name).type
-        dtype = _numpy_dtype(kind)
+        dtype = self._rows.dtype(name)
         if dtype.kind not in "biuf":
             raise TypeError(
-                f"{self._where}: the column {name!r} of {self._path} holds {kind}; numbers are needed. Number them."
+                f"{self._where}: the column {name!r} of {self._path} holds {self._rows.arrow_type(name)}; numbers are "
+                "needed. Number them."
             )
         return Column(torch.from_numpy(np.empty(0, dtype)).dtype, ())
 
@@ -333,29 +346,6 @@ class _Table(EdgeSource):
                 "each edge needs a value. Fill them in, or drop these rows."
             )
         return np.array(values.to_numpy(zero_copy_only=False))
-
-
-def _numpy_dtype(kind: Any) -> np.dtype[Any]:
-    """Return the dtype of the values of an Arrow type; object if NumPy has none."""
-    try:
-        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
-        return dtype
-    except (NotImplementedError, TypeError):
-        return np.dtype(object)
-
-
-def _csv_format(first: Path, kind: str) -> Any:
-    """Return how pyarrow reads the files; a first line with a letter in it is a header."""
-    csv, dataset = importlib.import_module("pyarrow.csv"), importlib.import_module("pyarrow.dataset")
-    with open_regular(first) as packed, gzip.open(packed) if kind.endswith(".gz") else packed as file:
-        line = file.readline(_MOST_HEADER)
-    has_header = any(chr(each).isalpha() for each in line.replace(b"nan", b"").replace(b"NaN", b""))
-    return dataset.CsvFileFormat(
-        parse_options=csv.ParseOptions(delimiter="\t" if kind == ".tsv" else ","),
-        read_options=csv.ReadOptions(
-            autogenerate_column_names=not has_header, block_size=_BLOCK_BYTES, use_threads=False
-        ),
-    )
 
 
 # --- an iterator

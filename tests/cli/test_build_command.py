@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from command_files import run
+from remote_files import place_of
 
 import datapipes as dp
 
@@ -16,6 +17,21 @@ def files(tmp_path):
     np.save(tmp_path / "w.npy", random.random((100, 2), dtype=np.float32))
     np.save(tmp_path / "x.npy", random.random((20, 3), dtype=np.float32))
     return tmp_path
+
+
+def test_tables_at_a_uri(capsys, files):
+    pytest.importorskip("pyarrow", reason="tables need pyarrow")
+    rows = "".join(f"{src},{dst}\n" for src, dst in np.load(files / "edges.npy").T.tolist())
+    with place_of("http", files / "served") as place:
+        place.put("year=2020/e.csv", rows.encode())
+        uri = f"{place.uri}/year=2020/e.csv"
+        for name, edges, nodes in (("one", [uri], [20]), ("typed", [f"a:to:a={uri}"], ["a=20"])):
+            options = [each for pair in (("--edges", edges), ("--nodes", nodes)) for each in (pair[0], *pair[1])]
+            found = run(capsys, "build", files / name, *options)
+            assert (found.code, found.err) == (0, "")
+    expected = dp.CSCGraph.from_edge_index(np.load(files / "edges.npy"), 20)
+    assert torch.equal(dp.CSCGraph.open(files / "one").indices, expected.indices.int())
+    assert dp.HeteroCSCGraph.open(files / "typed").num_edges == {("a", "to", "a"): 100}
 
 
 def read(path):

@@ -36,6 +36,7 @@ from typing import Any
 import torch
 
 from datapipes.base.log import logger
+from datapipes.base.remote import size_of
 from datapipes.datasets.tfrecord.data_loader import files_of
 from datapipes.datasets.tfrecord.entity_task import WHERE, EntityTask, Loaded, TFRecordLoadError, load_entity
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
@@ -237,7 +238,7 @@ def thread_shares(tasks: Sequence[EntityTask]) -> list[int]:
 
 def _num_bytes(info: SerializedTFRecordInfo) -> float:
     files = files_of("thread_shares", info)
-    return len(files) * mean(file.stat().st_size for file in islice(files, MOST_LOOKED_AT))
+    return len(files) * mean(size_of(file) for file in islice(files, MOST_LOOKED_AT))
 
 
 FAILED = 1  # exit code

@@ -21,6 +21,7 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import check_bool, check_int, dtype_name, shown
 from datapipes.base.log import logger
+from datapipes.base.remote import AnyFile, files_in, is_uri
 from datapipes.base.threads import num_threads
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo, check_entity_key, check_features
 from datapipes.datasets.tfrecord.reading import Reader, Table
@@ -88,7 +89,7 @@ _MOST_NAMES = 5  # of other files, in a message
 _T = TypeVar("_T")
 
 
-def files_of(where: str, info: SerializedTFRecordInfo) -> list[Path]:
+def files_of(where: str, info: SerializedTFRecordInfo) -> Sequence[AnyFile]:
     """Return the files of an entity, sorted by name.
 
     Args:
@@ -96,26 +97,33 @@ def files_of(where: str, info: SerializedTFRecordInfo) -> list[Path]:
     Raises:
         FileNotFoundError: There is no such folder, or no file in it matches the pattern.
         OSError: The folder cannot be read.
+        ModuleNotFoundError: It is a URI, and the package that reads it is not installed.
+        ValueError: It is a URI whose scheme is unknown.
     """
-    folder, pattern = Path(info.folder), re.compile(info.tfrecord_uri_pattern)
+    pattern = re.compile(info.tfrecord_uri_pattern)
+    files = files_in(where, info.folder) if is_uri(info.folder) else _files_here(where, Path(info.folder))
+    matching = [file for file in files if pattern.match(file.name)]
+    if not matching:
+        names = [file.name for file in files]
+        found = f"it holds {len(names)} others, such as {shown(names[:_MOST_NAMES])}" if names else "it is empty"
+        raise FileNotFoundError(
+            f"{where}: no file in {info.folder} matches the pattern {pattern.pattern!r}; {found}. Check "
+            "tfrecord_uri_prefix and tfrecord_uri_pattern."
+        )
+    return matching
+
+
+def _files_here(where: str, folder: Path) -> Sequence[AnyFile]:
     try:
-        names = sorted(path.name for path in folder.iterdir())
+        return sorted(folder.iterdir(), key=lambda path: path.name)
     except OSError as error:
         raise type(error)(
             f"{where}: the folder {folder} cannot be read ({error.strerror}); a folder of TFRecord files is needed. "
             "Check tfrecord_uri_prefix."
         ) from error
-    matching = [folder / name for name in names if pattern.match(name)]
-    if not matching:
-        found = f"it holds {len(names)} others, such as {shown(names[:_MOST_NAMES])}" if names else "it is empty"
-        raise FileNotFoundError(
-            f"{where}: no file in {folder} matches the pattern {pattern.pattern!r}; {found}. Check tfrecord_uri_prefix "
-            "and tfrecord_uri_pattern."
-        )
-    return matching
 
 
-def _share_of_rank(files: list[_T], rank: int, world_size: int) -> list[_T]:
+def _share_of_rank(files: Sequence[_T], rank: int, world_size: int) -> Sequence[_T]:
     """Return the files of a rank: neighbors in the list; shares differ by at most one, the first ranks have more."""
     size, more = divmod(len(files), world_size)
     begin = rank * size + min(rank, more)
@@ -173,7 +181,7 @@ def load_entity(
     return LoadedEntityTensors(ids, features, labels)
 
 
-def _columns_found(where: str, info: SerializedTFRecordInfo, reader: Reader, files: list[Path]) -> Columns:
+def _columns_found(where: str, info: SerializedTFRecordInfo, reader: Reader, files: Sequence[AnyFile]) -> Columns:
     """Return the columns that the first record of all files has, so every rank finds the same."""
     keys = [*info.entity_keys, *info.feature_keys, *info.label_keys]
     for file in files:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from datapipes.base.checks import check_int, shown
+from datapipes.base.remote import is_uri, local_path
 from datapipes.base.types import EdgeType, NodeType, by_edge_type, check_node_type, type_text
 from datapipes.datasets.tfrecord.spec import INT64, MOST_VALUES, key_spec
 
@@ -38,8 +39,8 @@ class SerializedTFRecordInfo:
     Fields and defaults are GiGL's; `feature_dtype` is added. Sequences become tuples.
 
     Attributes:
-        tfrecord_uri_prefix: the folder of the files: a str, a path, or an object with `.uri`. It must be local;
-            `file:///path` is the only URI so far.
+        tfrecord_uri_prefix: the folder of the files: a str, a path, or an object with `.uri`. A str may be a URI such
+            as `gs://bucket/folder` whose scheme fsspec knows; its package must be installed.
         feature_keys: keys to load as features, in this order of columns. A key with k values takes k columns.
         feature_spec: {key: any object with shape and dtype}, such as `tf.io.FixedLenFeature`; dtype is int64 or
             float32, as TensorFlow, torch or NumPy have it, or as the text "int64" or "float32". All feature keys and
@@ -105,7 +106,7 @@ class SerializedTFRecordInfo:
 
     @property
     def folder(self) -> str:
-        """The folder of the files, as text."""
+        """The folder of the files, as text: a path, or a URI of another place."""
         return _path_text(type(self).__name__, self.tfrecord_uri_prefix)
 
     def _check_spec(self, where: str, feature_spec: Any) -> None:
@@ -161,18 +162,7 @@ def _path_text(where: str, given: Any) -> str:
         )
     if not text:
         raise ValueError(f"{where}: tfrecord_uri_prefix is empty; a folder is needed. Pass its path.")
-    return local_path(where, "tfrecord_uri_prefix", text)
-
-
-def local_path(where: str, name: str, text: str) -> str:
-    """Return the path that a text or a `file:///` URI names; raise ValueError for any other URI."""
-    path = text.removeprefix("file://") if text.startswith("file:///") else text
-    if "://" in path:
-        raise ValueError(
-            f"{where}: {name} must be a folder of this machine, got {shown(text)}; URIs are local files so far "
-            "(file:///path). Copy the files here, or mount their store, and pass the path."
-        )
-    return path
+    return text if is_uri(text) else local_path(where, "tfrecord_uri_prefix", text)
 
 
 def _keys(where: str, name: str, given: Any) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
@@ -24,8 +23,8 @@ from numpy.typing import NDArray
 
 from datapipes import _core
 from datapipes.base.errors import text_of
-from datapipes.base.files import open_regular
 from datapipes.base.log import logger
+from datapipes.base.remote import AnyFile, opened
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.tfrecord.spec import WrongRecord
 
@@ -52,7 +51,7 @@ class Reader:
         self._num_parsed = self._num_records = 0
         self._stopped = threading.Event()
 
-    def counts(self, files: Sequence[Path]) -> list[int]:
+    def counts(self, files: Sequence[AnyFile]) -> list[int]:
         """Return the number of records of each file.
 
         Raises:
@@ -62,7 +61,7 @@ class Reader:
         return self._side_by_side(self._count, [(file,) for file in files])
 
     def parse(
-        self, parser: _core.ExampleParser, files: Sequence[Path], counts: Sequence[int], tables: Sequence[Table]
+        self, parser: _core.ExampleParser, files: Sequence[AnyFile], counts: Sequence[int], tables: Sequence[Table]
     ) -> None:
         """Parse the files into consecutive rows of the tables.
 
@@ -79,11 +78,11 @@ class Reader:
         self._num_records = sum(counts)
         self._side_by_side(self._parse, jobs)
 
-    def _count(self, file: Path) -> int:
+    def _count(self, file: AnyFile) -> int:
         return self._read(file, lambda content, _: _core.scan_records(content, False))
 
     def _parse(
-        self, parser: _core.ExampleParser, file: Path, count: int, first_row: int, tables: Sequence[Table]
+        self, parser: _core.ExampleParser, file: AnyFile, count: int, first_row: int, tables: Sequence[Table]
     ) -> None:
         staging = _Staging(tables)
 
@@ -102,7 +101,7 @@ class Reader:
         if (found := self._read(file, use)) != count:
             raise self._changed(file, count, str(found))
 
-    def first(self, file: Path, look: Callable[[memoryview], _T]) -> _T | None:
+    def first(self, file: AnyFile, look: Callable[[memoryview], _T]) -> _T | None:
         """Return what `look` makes of the first record of a file, framing included; None if the file has none.
 
         Raises:
@@ -125,7 +124,7 @@ class Reader:
             self._read(file, use)
         return found[0] if found else None
 
-    def _read(self, file: Path, use: _Use) -> int:
+    def _read(self, file: AnyFile, use: _Use) -> int:
         """Read a file from its begin to its end; return the number of its records."""
         done = 0
         try:
@@ -156,7 +155,7 @@ class Reader:
             raise DatasetFormatError(f"{self._where}: {text_of(error)}") from error
         return done
 
-    def _broken(self, file: Path, record: int, at: int, problem: str) -> DatasetFormatError:
+    def _broken(self, file: AnyFile, record: int, at: int, problem: str) -> DatasetFormatError:
         place = " of the unpacked content" if file.name.endswith(".gz") else ""
         if problem.startswith("key "):
             remedy = "Correct the keys and the spec that are asked for, or write the file again."
@@ -168,7 +167,7 @@ class Reader:
             f"{self._where}: {file}, record {record}, which begins at byte {at}{place}: {problem}. {remedy}"
         )
 
-    def _changed(self, file: Path, count: int, found: str) -> DatasetFormatError:
+    def _changed(self, file: AnyFile, count: int, found: str) -> DatasetFormatError:
         return DatasetFormatError(
             f"{self._where}: {file} had {count} records when they were counted, and {found} when they were read; it "
             "must not change meanwhile. Load again when it is whole."
@@ -323,11 +322,11 @@ class _StreamBroken(Exception):
 
 
 class _Stream:
-    """A file as it is."""
+    """A file as it is, of so many bytes."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, num_bytes: int) -> None:
         self._file = file
-        self._left = os.fstat(file.fileno()).st_size
+        self._left = num_bytes
 
     def readinto(self, view: memoryview) -> int:
         """Read up to len(view) bytes into `view`; return how many, 0 only at the end.
@@ -344,8 +343,8 @@ class _Stream:
 class _GzipStream(_Stream):
     """A file packed by gzip, of one member or several; zeros after the last are skipped, as gzip does."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        super().__init__(file)
+    def __init__(self, file: BinaryIO, num_bytes: int) -> None:
+        super().__init__(file, num_bytes)
         self._packed = b""
         self._chunk = memoryview(bytearray(_CHUNK))
         self._member = None if self._left == 0 else zlib.decompressobj(_GZIP)
@@ -387,12 +386,7 @@ class _GzipStream(_Stream):
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[_Stream]:
-    """Open a file of records.
-
-    Raises:
-        ValueError: It is no regular file.
-        OSError: It cannot be opened.
-    """
-    with open_regular(path) as file:
-        yield _GzipStream(file) if path.name.endswith(".gz") else _Stream(file)
+def _opened(path: AnyFile) -> Iterator[_Stream]:
+    """Open a file of records; raises as `opened` does."""
+    with opened(path) as (file, num_bytes):
+        yield _GzipStream(file, num_bytes) if path.name.endswith(".gz") else _Stream(file, num_bytes)

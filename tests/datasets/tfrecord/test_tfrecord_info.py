@@ -83,10 +83,15 @@ def test_a_uri_of_this_machine_is_its_path():
 
 
 @pytest.mark.parametrize("as_uri", [str, lambda text: SimpleNamespace(uri=text)], ids=["text", "object"])
-@pytest.mark.parametrize("text", ["gs://bucket/x", "s3://b/x", "hdfs:///x", "http://h/x", "https://h/x", "file://h/x"])
-def test_a_uri_of_another_place_is_refused(text, as_uri):
-    with refused(ValueError, stage=INFO, found=text, allowed="URIs are local files so far", remedy="mount their store"):
-        node_info(as_uri(text))
+@pytest.mark.parametrize("text", ["gs://bucket/x", "s3://b/x", "hdfs:///x", "http://h/x", "memory://x"])
+def test_a_uri_of_another_place_is_kept(text, as_uri):
+    assert node_info(as_uri(text)).folder == text
+
+
+@pytest.mark.parametrize("text", ["file://h/x", "simplecache::gs://b/x", "://x"])
+def test_what_is_neither_a_uri_nor_a_path_is_refused(text):
+    with refused(ValueError, stage=INFO, found=text, allowed="a path of this machine", remedy="mount their store"):
+        node_info(text)
 
 
 @pytest.mark.parametrize("prefix", ["a/b", Path("a/b"), SimpleNamespace(uri="a/b"), SimpleNamespace(uri=Path("a/b"))])

@@ -114,7 +114,7 @@ def bad(columns=None, **changes):
         (bad(num_files=100_000), ValueError, "got 100000", r"in \[1, 99999\]"),
         (bad(compress=1), TypeError, "got 1", "True or False"),
         (bad(folder=5), TypeError, "got 5", "path"),
-        (bad(folder="gs://bucket/new"), ValueError, "gs://bucket/new", "URIs are local files so far"),
+        (bad(folder="gs://bucket/new"), ValueError, "gs://bucket/new", "must be a path of this machine"),
     ],
 )
 def test_bad_arguments_are_refused_and_nothing_is_left(tmp_path, arguments, error, found, allowed):

@@ -1,0 +1,277 @@
+"""Files at a URI, such as `gs://bucket/file`, `s3://`, `memory://` or `http://`, read through fsspec.
+
+A file is fetched in blocks, as its reader goes on, and never stored on this machine. A copy on the disk would need room
+for all files, and somebody to remove it after a kill. So who reads a file twice fetches it twice. Both must find the
+same file: its size, and what the store tells of its version (an etag, a checksum, a time), are looked at before and
+after each reading. A change is an error.
+
+Which user asks, how long an answer may take and how often fsspec asks again are options of its file systems; they stand
+in fsspec's configuration, by scheme. Nothing here asks again. Whatever a store raises becomes an OSError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import io
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from datapipes.base.checks import one_line, shown
+from datapipes.base.errors import needed, text_of
+from datapipes.base.files import open_regular
+
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_LOCAL = "file://"
+_BLOCK_BYTES = 2**23  # fetched at once; an open file holds two of them at most
+_MOST_TEXT = 300  # characters of the message of a store
+_VERSIONS = (  # keys of what a store tells of a file, in small letters without signs; they change with its content
+    *("etag", "generation", "versionid", "checksum", "digest", "md5", "md5hash", "contentmd5", "crc32c"),
+    *("mtime", "modified", "lastmodified", "modificationtime", "updated", "created"),
+)
+
+
+def is_uri(value: Any) -> bool:
+    """Return whether a value is the text of a URI, but for those of this machine's files."""
+    return isinstance(value, str) and not value.startswith(_LOCAL) and _URI.match(value) is not None
+
+
+def local_path(where: str, name: str, text: str) -> str:
+    """Return the path that a text or a `file:///` URI names; raise ValueError for any other URI."""
+    path = text.removeprefix(_LOCAL) if text.startswith("file:///") else text
+    if "://" in path:
+        raise ValueError(
+            f"{where}: {name} must be a path of this machine, or file:///path, got {shown(text)}. Copy the files here, "
+            "or mount their store, and pass the path."
+        )
+    return path
+
+
+class RemoteFile:
+    """A file at a URI. Its first look says what the file is; later ones find the same, or raise ValueError.
+
+    Attributes:
+        uri: its address.
+        name: the last part of it.
+    """
+
+    def __init__(self, uri: str, listed_bytes: int | None = None) -> None:
+        self.uri, self.name = uri, uri.rpartition("/")[2]
+        self._listed_bytes = listed_bytes
+        self._seen: tuple[int, str] | None = None
+
+    def __str__(self) -> str:
+        return self.uri
+
+    @property
+    def size(self) -> int:
+        """Its bytes, as the listing of its folder or the first look told."""
+        if self._seen is None and self._listed_bytes is not None:
+            return self._listed_bytes
+        return self._first_look()[0]
+
+    @property
+    def identity(self) -> tuple[str, int, str] | None:
+        """Its address, bytes and version; None if the store tells no version."""
+        size, version = self._first_look()
+        return (self.uri, size, version) if version else None
+
+    def _first_look(self) -> tuple[int, str]:
+        return self._seen or self.look()
+
+    def look(self) -> tuple[int, str]:
+        """Ask for the size and the version of the file, and return them.
+
+        Raises:
+            ValueError: They are other than at the first look.
+            OSError: The store gives no answer.
+        """
+        system, path = _system_of(self.uri)
+        with _as_os_error(self.uri):
+            info = system.info(path)
+        if info["type"] != "file" or info.get("size") is None:
+            found = "is no file" if info["type"] != "file" else "has no length: its server tells none"
+            raise OSError(errno.EINVAL, f"it {found}; copy it to this machine", self.uri)
+        told = {re.sub(r"[^a-z0-9]", "", key.lower()): value for key, value in info.items()}
+        version = ", ".join(f"{key} {told[key]}" for key in _VERSIONS if told.get(key))
+        seen = int(info["size"]), version
+        if self._seen not in (None, seen):
+            raise ValueError(
+                f"{self} was changed while it was read: it had {_text(self._seen)}, and has {_text(seen)}; it must "
+                "stay as it is. Begin again when it is whole."
+            )
+        self._seen = seen
+        return seen
+
+    def open(self) -> BinaryIO:
+        """Return the file, open for reading, with seek; reads raise OSError, or ValueError where it ends too early."""
+        size, _ = self.look()
+        system, path = _system_of(self.uri)
+        with _as_os_error(self.uri):
+            file = system.open(path, "rb", block_size=_BLOCK_BYTES, cache_type="readahead")
+        return cast(BinaryIO, io.BufferedReader(_Reading(self.uri, file, size)))
+
+
+def _text(seen: tuple[int, str] | None) -> str:
+    assert seen is not None
+    return f"{seen[0]} bytes ({seen[1] or 'no version'})"
+
+
+class _Reading(io.RawIOBase):
+    """A file of fsspec whose errors are OSErrors."""
+
+    def __init__(self, uri: str, file: Any, size: int) -> None:
+        self._uri, self._file, self._size = uri, file, size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def readinto(self, buffer: Any) -> int:
+        begin = self.tell()
+        with _as_os_error(self._uri):
+            count = int(self._file.readinto(buffer))
+        if count == 0 and len(buffer) > 0 and begin < self._size:
+            raise ValueError(f"{self._uri} ends after {begin} of {self._size} bytes. Write or copy it again.")
+        return count
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+AnyFile = Path | RemoteFile
+
+
+def size_of(file: AnyFile) -> int:
+    """Return the bytes of a file."""
+    return file.stat().st_size if isinstance(file, Path) else file.size
+
+
+@contextmanager
+def opened(file: AnyFile) -> Iterator[tuple[BinaryIO, int]]:
+    """Give a file, open for reading, and its bytes; look at the end whether one at a URI was changed meanwhile.
+
+    Raises:
+        ValueError: It is no regular file, or was changed.
+        OSError: It cannot be opened.
+    """
+    if isinstance(file, Path):
+        with open_regular(file) as stream:
+            yield stream, os.fstat(stream.fileno()).st_size
+        return
+    with file.open() as stream:
+        try:
+            yield stream, file.size
+        except ValueError:
+            file.look()  # what was changed may seem to be damaged
+            raise
+    file.look()
+
+
+def files_in(where: str, uri: str) -> list[RemoteFile]:
+    """Return the files in the folder at a URI, sorted by name, without those in folders within it.
+
+    Raises:
+        OSError: The folder cannot be listed; FileNotFoundError: it is not there, or empty where the store has no
+            folders.
+        ModuleNotFoundError: The package for its scheme is not installed.
+        ValueError: fsspec does not know the scheme.
+    """
+    with _told(where, uri):
+        system, path = _system_of(uri)
+        with _as_os_error(uri):
+            entries = system.ls(path, detail=True)
+    found = {}
+    for entry in entries:
+        folder, _, name = entry["name"].rpartition("/")
+        # Pages that list files, of HTTP, have other links, too.
+        if entry["type"] == "file" and folder.rstrip("/") == path.rstrip("/") and name[:1] not in "?#":
+            found[name] = RemoteFile(f"{uri.rstrip('/')}/{name}", entry.get("size"))
+    return [found[name] for name in sorted(found)]
+
+
+def files_at(where: str, uri: str) -> list[RemoteFile]:
+    """Return the file at a URI, or the files of a folder whose names do not begin with "." or "_", sorted by name.
+
+    HTTP knows no folders: a URI that ends in "/" is one, any other is a file.
+
+    Raises:
+        as files_in.
+    """
+    if not uri.endswith("/"):
+        with _told(where, uri):
+            system, path = _system_of(uri)
+            with _as_os_error(uri):
+                is_file = system.info(path)["type"] == "file"
+        if is_file:
+            return [RemoteFile(uri)]
+    return [each for each in files_in(where, uri) if not each.name.startswith((".", "_"))]
+
+
+def _system_of(uri: str) -> tuple[Any, str]:
+    """Return the file system of a URI, for this thread and without what it remembers, and the path there."""
+    core, scheme = needed("fsspec.core", "remote", f"reading {uri}"), uri.partition("://")[0]
+    try:
+        core.get_filesystem_class(scheme)
+    except ImportError as error:
+        raise ModuleNotFoundError(
+            f"{uri} is read by a package that is not installed, or cannot be imported: {error}. Install that package."
+        ) from error
+    except ValueError as error:
+        raise ValueError(
+            f"the scheme of {uri} must be one that fsspec knows, such as gs, s3 or http, got {scheme!r}. Correct it."
+        ) from error
+    with _as_os_error(uri):
+        system, path = core.url_to_fs(uri)
+        system.invalidate_cache()
+    return system, path
+
+
+@contextmanager
+def _told(where: str, uri: str) -> Iterator[None]:
+    """Let an error say where it happened, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"{where}: the address cannot be read ({error.strerror}). Check it", uri) from error
+    except (ValueError, ModuleNotFoundError) as error:
+        raise type(error)(f"{where}: {error}") from error
+
+
+@contextmanager
+def _as_os_error(uri: str) -> Iterator[None]:
+    """Turn whatever a store raises into an OSError, whose `strerror` says why in a few words."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise OSError(*_number_and_reason(uri, error), uri) from error
+
+
+def _number_and_reason(uri: str, error: BaseException) -> tuple[int, str]:
+    if uri.startswith("http") and isinstance(error, FileNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__  # fsspec says so whatever happened
+    status = error.status if hasattr(error, "status") else getattr(error, "code", None)  # of HTTP
+    text = one_line(f"{type(error).__name__}: {text_of(error)}")[:_MOST_TEXT]
+    if isinstance(error, FileNotFoundError) or status in (404, 410):
+        return errno.ENOENT, "nothing is there"
+    if isinstance(error, PermissionError) or status in (401, 403) or "Credential" in type(error).__name__:
+        return errno.EACCES, f"{text}; log in, or give the keys, as the package of this store says"
+    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
+        return errno.ETIMEDOUT, "no answer came in time; look whether the server runs"
+    return getattr(error, "errno", None) or errno.EIO, f"{text}; look whether the server runs and can be reached"

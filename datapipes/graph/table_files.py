@@ -1,0 +1,143 @@
+"""Parquet or CSV files as one table of numbers, by pyarrow: local ones, or at URIs.
+
+Rows stand in the order of the files' names, then of their place in a file. pyarrow reads files at URIs as `RemoteFile`
+gives them, so it fetches what it asks for. A file at a URI that is changed while it is read is an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import importlib
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datapipes.base.checks import one_line
+from datapipes.base.errors import needed, text_of
+from datapipes.base.remote import AnyFile, RemoteFile, opened
+
+TABLES = {".parquet": "parquet", ".csv": "csv", ".csv.gz": "csv", ".tsv": "csv"}  # suffixes
+_MOST_HEADER, _BLOCK_BYTES = 2**16, 2**24  # bytes of a CSV file: of its first line, and that are parsed at once
+
+
+class TableFiles:
+    """Files with the columns of the first.
+
+    Args:
+        where: for messages.
+        path: names all files in messages.
+        kind: their suffix, one of TABLES.
+    Attributes:
+        names: of the columns.
+    Raises:
+        ValueError: They are no tables, or truncated.
+        OSError: One cannot be read.
+    """
+
+    def __init__(self, where: str, path: Path | str, files: Sequence[AnyFile], kind: str) -> None:
+        self._where, self._path = where, path
+        self._remote = [each for each in files if isinstance(each, RemoteFile)]
+        dataset = needed("pyarrow.dataset", "distributed", f"{where}: a table")
+        with self._told():
+            form = "parquet" if TABLES[kind] == "parquet" else _csv_format(files[0], kind)
+            system = _arrow_system(self._remote) if self._remote else None
+            self._data = dataset.dataset([str(each) for each in files], format=form, filesystem=system)
+        self.names: list[str] = self._data.schema.names
+
+    def arrow_type(self, name: str) -> Any:
+        """Return what a column holds, as pyarrow calls it."""
+        return self._data.schema.field(name).type
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """Return the dtype of the values of a column; object if NumPy has none."""
+        try:
+            dtype: np.dtype[Any] = np.dtype(self.arrow_type(name).to_pandas_dtype())
+            return dtype
+        except (NotImplementedError, TypeError):
+            return np.dtype(object)
+
+    def batches(self, names: Sequence[str], most: int) -> Iterator[Any]:
+        """Yield the columns of up to `most` rows at a time, as batches of pyarrow.
+
+        Raises:
+            as TableFiles does; ValueError: a file at a URI was changed.
+        """
+        batches = self._data.to_batches(
+            columns=[*names], batch_size=most, batch_readahead=1, fragment_readahead=1, use_threads=False
+        )
+        while True:
+            with self._told():
+                batch = next(batches, None)
+            if batch is None:
+                break
+            yield batch
+        with self._told():
+            self._refuse_changed()
+
+    def _refuse_changed(self) -> None:
+        for each in self._remote:
+            each.look()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Let an error say where it happened, and whether a file was changed."""
+        try:
+            yield
+        except (ValueError, EOFError, zlib.error) as error:
+            raise ValueError(f"{self._where}: {self._why(error)}") from error
+        except OSError as error:
+            raise OSError(
+                error.errno or errno.EIO,
+                f"{self._where}: the table cannot be read ({error.strerror or text_of(error)}). Check it",
+                error.filename or str(self._path),
+            ) from error
+
+    def _why(self, error: Exception) -> str:
+        if type(error) is ValueError:  # of RemoteFile, or a file that is none; pyarrow's are of other types
+            return text_of(error)
+        try:
+            self._refuse_changed()
+        except ValueError as changed:  # what was changed may seem to be damaged
+            return text_of(changed)
+        except OSError as gone:
+            return f"{gone.filename} cannot be read any more ({gone.strerror}). Check it."
+        return f"{self._path} is no whole table: {one_line(text_of(error)).rstrip('.')}. Write or copy it again."
+
+
+class _Opener:
+    """What pyarrow needs of a file system of fsspec to read files, by their URIs."""
+
+    protocol = "uri"
+
+    def __init__(self, files: Sequence[RemoteFile]) -> None:
+        self._files = {each.uri: each for each in files}
+
+    def isfile(self, uri: str) -> bool:
+        return uri in self._files
+
+    def open(self, uri: str, mode: str) -> Any:
+        return self._files[uri].open()
+
+
+def _arrow_system(files: Sequence[RemoteFile]) -> Any:
+    fs = importlib.import_module("pyarrow.fs")
+    return fs.PyFileSystem(fs.FSSpecHandler(_Opener(files)))
+
+
+def _csv_format(first: AnyFile, kind: str) -> Any:
+    """Return how pyarrow reads the files; a first line with a letter in it is a header."""
+    csv, dataset = importlib.import_module("pyarrow.csv"), importlib.import_module("pyarrow.dataset")
+    with opened(first) as (packed, _), gzip.open(packed) if kind.endswith(".gz") else packed as file:
+        line = file.readline(_MOST_HEADER)
+    has_header = any(chr(each).isalpha() for each in line.replace(b"nan", b"").replace(b"NaN", b""))
+    return dataset.CsvFileFormat(
+        parse_options=csv.ParseOptions(delimiter="\t" if kind == ".tsv" else ","),
+        read_options=csv.ReadOptions(
+            autogenerate_column_names=not has_header, block_size=_BLOCK_BYTES, use_threads=False
+        ),
+    )

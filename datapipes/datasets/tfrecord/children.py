@@ -229,7 +229,7 @@ def thread_shares(tasks: Sequence[EntityTask]) -> list[int]:
     most = torch.get_num_threads()
     try:
         sizes = [sum(map(_num_bytes, task.infos.values())) for task in tasks]
-    except (OSError, ValueError):  # its process will say what is wrong, or its loader reads no files
+    except (OSError, ValueError, ImportError):  # its process will say what is wrong, or its loader reads no files
         sizes = [0]
     if sum(sizes) == 0:
         return [max(most // len(tasks), 1)] * len(tasks)

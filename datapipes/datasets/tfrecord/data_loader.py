@@ -331,6 +331,7 @@ class TFRecordDataLoader:
             DatasetFormatError: A file is damaged, ends too early, has changed while it was read, or has a record that
                 does not hold what the info asks for. The message names file, record and byte; records count from 0.
             MemoryError: Too little memory is left for the result.
+            ModuleNotFoundError: The folder is a URI, and the package that reads it is not installed.
         """
         where = f"{type(self).__name__}.load_as_torch_tensors"
         if not isinstance(serialized_tf_record_info, SerializedTFRecordInfo):

@@ -125,24 +125,30 @@ def test_the_minibatches_are_those_of_local_files_also_resumed_and_by_workers(tm
     assert digests(resumed) == expected[2:]
 
 
+def load_in_processes(root):
+    metadata = SerializedGraphMetadata(
+        SerializedTFRecordInfo(f"{root}/nodes", ["x"], None, 3, "id", ["label"]),
+        SerializedTFRecordInfo(f"{root}/edges", [], None, 0, ("src", "dst")),
+    )
+    return load_torch_tensors_from_tf_record(TFRecordDataLoader(0, 1), metadata, True)
+
+
 def test_the_processes_of_a_graph_load_uris(tmp_path, http):
     write_graph(tmp_path)
-    metadata = [
-        SerializedGraphMetadata(
-            SerializedTFRecordInfo(f"{root}/nodes", ["x"], None, 3, "id", ["label"]),
-            SerializedTFRecordInfo(f"{root}/edges", [], None, 0, ("src", "dst")),
-        )
-        for root in (tmp_path, http.uri)
-    ]
     for name in ("nodes", "edges"):
         http.copy(tmp_path / name)
-    here, there = (load_torch_tensors_from_tf_record(TFRecordDataLoader(0, 1), each, True) for each in metadata)
-    for name in ("node_ids", "node_features", "node_labels", "edge_index"):
-        assert torch.equal(getattr(there, name), getattr(here, name)), name
-    http.remove("edges/data-00001-of-00002.tfrecord.gz")
+    found, expected = load_in_processes(http.uri).to_dataset(), graph_of(load, tmp_path)
+    assert digests(dp.DataLoader(chain_of(found))) == digests(dp.DataLoader(chain_of(expected)))
+
+
+@pytest.mark.full
+def test_a_process_names_the_uri_that_is_broken(tmp_path, http):
+    write_graph(tmp_path)
+    for name in ("nodes", "edges"):
+        http.copy(tmp_path / name)
     http.put("edges/data-00001-of-00002.tfrecord.gz", b"no gzip")
     with pytest.raises(TFRecordLoadError, match=rf"{http.uri}/edges/data-00001-of-00002.tfrecord.gz, record 0, which"):
-        load_torch_tensors_from_tf_record(TFRecordDataLoader(0, 1), metadata[1], True)
+        load_in_processes(http.uri)
 
 
 def test_threads_are_shared_by_the_sizes_that_a_store_tells(tmp_path, place, monkeypatch):
@@ -279,3 +285,5 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(registry.known_implementations, "nowhere", missing)
     with refused(ModuleNotFoundError, stage=WHERE, found="Please install no_such_package", allowed="not installed"):
         load(node_info("nowhere://x"))
+    tasks = [EntityTask("node", {None: node_info("nowhere://x")}, TFDatasetOptions(), None, 0)] * 2
+    assert len({*children.thread_shares(tasks)}) == 1  # the process that loads will say it

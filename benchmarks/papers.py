@@ -245,7 +245,7 @@ class Bench:
         graph = dp.CSCGraph.open(self._folder / "graph")
         target = self._folder / "parts"
         shutil.rmtree(target, ignore_errors=True)
-        partitioner = dp.distributed.Partitioner(graph, 4, target, method="streaming")
+        partitioner = dp.distributed.Partitioner(graph, 4, target, method="fennel", layouts="native")
         seconds, _ = timed(partitioner.generate_partition)
         size = _size(target)
         shutil.rmtree(target)

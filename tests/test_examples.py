@@ -104,6 +104,22 @@ def test_node_classification_trains_on_features_stored_with_fewer_bits(tmp_path,
     )
 
 
+@pytest.mark.usefixtures("training")
+def test_inference_layer_by_layer_equals_that_with_all_neighbors(tmp_path, monkeypatch, capsys):
+    arguments = ["--nodes", "400", "--epochs", "3", "--batch-size", "96", "--folder", str(tmp_path / "run")]
+    monkeypatch.setattr(sys, "argv", ["layerwise_inference.py", *arguments])
+    for _ in range(2):  # builds the graph, then opens it
+        runpy.run_path(str(EXAMPLES / "layerwise_inference.py"), run_name="__main__")
+        output = capsys.readouterr().out
+        assert re.findall(r"^computed layer-(\d).npy, 400 rows of (\d+)$", output, re.MULTILINE) == [
+            *(("0", "32"), ("1", "32"), ("2", "4"))
+        ]
+        assert (
+            float(re.search(r"^largest difference from all neighbors at once: (\S+)$", output, re.MULTILINE)[1]) < 1e-4
+        )
+        assert float(re.search(r"^accuracy (\S+)$", output, re.MULTILINE)[1]) > 0.5
+
+
 def test_data_without_features_has_nothing_to_store_with_fewer_bits(training):
     data = replace(random_task(100, 10), features=dp.FeatureStore({}))
     with pytest.raises(ValueError, match=r"stored_as: random has no node feature 'feat' to store as int8"):

@@ -13,9 +13,10 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from datapipes.base.array_digest import Hashed
+from datapipes.base.checks import shown
 from datapipes.base.clock import NoClock
 from datapipes.base.errors import LoaderTimeoutError
 from datapipes.base.outcome import as_seen_by_consumer
@@ -27,6 +28,43 @@ from datapipes.chain.in_flight import InFlight
 from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.minibatch import MiniBatch
+
+
+class Reading(NamedTuple):
+    """A chain whose stages read now: its last stage, what runs it, and how to end that, as an error says it."""
+
+    last: StageBase
+    what: str
+    remedy: str
+
+
+class Reader(Protocol):
+    """What may read: an epoch, or workers that have copies of stages."""
+
+    def reading(self) -> Reading | None:
+        """Return what reads now; None if nothing does."""
+
+
+_readers: set[weakref.ref[Reader]] = set()  # each of its operations is one step for other threads
+
+
+def note_reader(reader: Reader) -> None:
+    """Let `refuse_while_read` ask a reader, as long as it lives."""
+    _readers.add(weakref.ref(reader, _readers.discard))
+
+
+def refuse_while_read(where: str, inputs: Sequence[object]) -> None:
+    """Raise RuntimeError if a chain that runs in this process, or for it in workers, reads one of `inputs`."""
+    for reader in [each() for each in _readers.copy()]:
+        if reader is None or (found := reader.reading()) is None:
+            continue
+        for stage in StageGraph(found.last):
+            for text, read in stage.reads_from.items():
+                if any(read is each for each in inputs):
+                    raise RuntimeError(
+                        f"{where}: {found.what} {shown(found.last)}, whose stage {stage.name} reads the {text}; no "
+                        f"chain may read rows that change. {found.remedy}"
+                    )
 
 
 class Run(Iterator[MiniBatch]):
@@ -48,12 +86,19 @@ class Run(Iterator[MiniBatch]):
         self._stream: Iterator[MiniBatch] = iter(())
         self._error: BaseException | None = None
         self.reader: weakref.ref[Any] | None = None  # the iterator that a loop has; None if it is read without one
+        self._last: Callable[[], StageBase | None] = lambda: None  # the stage that it leaves, while it is open
 
     @property
     def is_read(self) -> bool:
         """Whether it has begun, and its reader may ask for more."""
         is_over = self.finished or self._error is not None or (self.reader is not None and self.reader() is None)
         return self.has_begun and not is_over
+
+    def reading(self) -> Reading | None:
+        """See Reader."""
+        last = self._last() if self.is_read else None
+        remedy = "Read it to its end, let its iterator go (del), or close that stage."
+        return None if last is None else Reading(last, "an epoch is open of", remedy)
 
     def begin(self, root: StageBase, position: Callable[[], Position]) -> None:
         """Start the epoch of the chain that ends in `root` at `position()`, unless it has begun."""
@@ -76,7 +121,9 @@ class Run(Iterator[MiniBatch]):
         self._must_give = from_its_start and not any(stage.may_drop_all for stage in graph)
         nothing_left = bool(self._seeds) and position.step >= self._seeds[0].num_steps
         self._stream = iter(()) if nothing_left else stream_of(root, self._context)
+        self._last = weakref.ref(root)
         self.has_begun = True
+        note_reader(self)
 
     def __next__(self) -> MiniBatch:
         try:
@@ -142,6 +189,7 @@ class Run(Iterator[MiniBatch]):
         # Whoever still keeps this object then keeps neither workers nor the memory of a channel alive.
         self._stream = iter(())
         self._context.waiting_for = str
+        self._last = lambda: None
 
 
 def stream_of(stage: StageBase, context: EpochContext) -> Iterator[MiniBatch]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from datapipes.base.array_digest import Hashed
@@ -54,7 +54,8 @@ class StageBase(metaclass=ShownABC):
     negative_end: str | None = None
     may_drop_all: bool = False
     _hidden = frozenset(
-        {"does", "end_kept", "enter_loop", "fills", "hashed_inputs", "leave_loop", "negative_end", "state_name"}
+        {"does", "end_kept", "enter_loop", "fills", "hashed_inputs", "leave_loop", "negative_end", "reads_from"}
+        | {"state_name"}
     )
     _arguments: Arguments
     _fixed = frozenset({"rng_seed"})  # names of arguments; an ItemSampler has its `seed` as rng_seed
@@ -142,6 +143,11 @@ class StageBase(metaclass=ShownABC):
     def hashed_inputs(self) -> tuple[Hashed, ...]:
         """What the fingerprint names by digests of large arrays. They are taken beside the minibatches of an epoch."""
         return ()
+
+    @property
+    def reads_from(self) -> Mapping[str, object]:
+        """What it reads while an epoch runs, so that nobody may change it meanwhile, by what an error calls it."""
+        return {}
 
     def describe(self) -> dict[str, Any]:
         """Return the arguments worth showing in `explain()`, short."""

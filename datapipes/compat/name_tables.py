@@ -32,7 +32,6 @@ _DIST_LOADER = (
     "or with PyG's arguments and batches: from datapipes.pyg.distributed import"
 )
 _FILES = "dp.datasets.open(path) reads the files of Planetoid, OGB, RDF and others"
-_UPDATE = "build a new dp.TensorFeature, dp.FeatureStore and chain"
 _SEEDS = "minibatch.seeds, pairs [n, 2]"
 _TO_GPU = "dp.TensorFeature(tensor.cuda()) lies on the GPU; pin_memory_() of what lies in host memory lets GPUs read it"
 _OF_PYG = "dp.datasets.Dataset.from_pyg(data), or dp.CSCGraph.from_pyg(data) and dp.HeteroCSCGraph.from_pyg(data)"
@@ -190,16 +189,14 @@ ATTRIBUTES: Table = {
     "FeatureStore": {
         "size": "store[domain, type, name].shape, the shape of one row",
         "count": "store[domain, type, name].count, the number of rows",
-        "update": _UPDATE,
         "metadata": "keep it beside the store",
         "get_tensor": "store.read(domain, type, name, ids)",
-        "put_tensor": _UPDATE,
+        "put_tensor": "store.update(domain, type, name, ids, values) sets rows of a feature that is there",
         "to": _TO_GPU,
         "pin_memory": "store.pin_memory_(), which locks the rows where they are",
     },
     "Feature": {
         "size": "feature.shape, the shape of one row",
-        "update": _UPDATE,
         "metadata": "keep it beside the feature",
         "read_async": "define transform_async in a dp.MiniBatchTransformer of your own",
         "read_into_memory": "dp.TensorFeature(torch.as_tensor(array))",

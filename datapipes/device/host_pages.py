@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from datapipes.processes.mappings import extent
+from datapipes.processes.mappings import extent, mapping_of
 
 NOT_SUPPORTED = 801  # cudaErrorNotSupported: this driver locks no pages that it may not write
 INVALID_VALUE = 1  # cudaErrorInvalidValue: pages of a kind that the driver does not take
@@ -92,6 +92,22 @@ def mapped_in(begin: int, end: int) -> Iterator[Mapped]:
             last = found
     if last is not None:
         yield last
+
+
+def refuse_read_only(where: str, tensor: Tensor, is_frozen: bool = False) -> None:
+    """Raise ValueError if a tensor in host memory may not be changed where it is: in pages that are mapped for reading,
+    or in a file that other processes map by themselves, and would find unchanged.
+
+    Args:
+        is_frozen: whether its owner has said that it may not be changed.
+    """
+    begin, mapping = tensor.data_ptr(), mapping_of(tensor)
+    is_shared_file = mapping is not None and mapping[1].file is not None
+    if is_frozen or is_shared_file or not all(each.may_write for each in mapped_in(begin, begin + extent(tensor))):
+        raise ValueError(
+            f"{where}: the rows are read-only, as those of a file mapped for reading. Read them into memory, map the "
+            "file with mmap_mode='r+', or take a DiskFeature."
+        )
 
 
 def refusal(where: str, code: int, num_bytes: int, before: int, remedy: str) -> Exception:

@@ -7,6 +7,7 @@ feature stores, so rows that are stored with fewer bits take fewer bytes here to
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +22,7 @@ from datapipes.base.sizes import check_memory, parse_size
 from datapipes.base.threads import num_threads
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.features.feature import Feature, check_out
+from datapipes.features.feature import Feature, check_out, note_cache
 from datapipes.features.feature_fetcher import FeatureFetcher
 from datapipes.features.feature_store import FeatureKey
 from datapipes.features.sparse_feature import SparseFeature
@@ -35,7 +36,7 @@ _WHERE = "CPUCachedFeature"
 
 
 class CPUCachedFeature(Feature):
-    """A feature whose rows are kept in memory, as many as fit.
+    """A feature whose rows are kept in memory, as many as fit. `update` of the feature is seen here.
 
     Args:
         feature: what is read where a row is not there, such as a DiskFeature.
@@ -51,6 +52,8 @@ class CPUCachedFeature(Feature):
         ValueError: max_bytes are below a row, or an argument does not fit the others.
         MemoryError: There is less memory than max_bytes.
     """
+
+    _hidden = frozenset({"forget", "keep"})
 
     def __init__(
         self,
@@ -74,6 +77,8 @@ class CPUCachedFeature(Feature):
         self._row_bytes = math.prod(feature.shape) * feature.stored_dtype.itemsize
         self._counts = np.zeros(2, np.int64)
         self.reads_async = feature.reads_async
+        self._changing, self._changes = threading.Lock(), 0  # how often rows were forgotten
+        note_cache(self)
         if share_with is not None:
             self._share(share_with, max_bytes, counts)
             return
@@ -117,7 +122,7 @@ class CPUCachedFeature(Feature):
         step = max(_FILLED_BYTES // max(self._row_bytes, 1), 1)
         for begin in range(0, ids.shape[0], step):
             some = ids[begin : begin + step]
-            self._put(some, self.feature.read_stored(some))
+            self._put(some, self.feature.read_stored(some), self._changes)
 
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids`, see Feature.read: those of the feature."""
@@ -133,7 +138,7 @@ class CPUCachedFeature(Feature):
         wanted = check_index_tensor(_WHERE, "ids", ids)
         if out is not None:
             check_out(_WHERE, out, wanted.shape[0], self.shape, self.stored_dtype)
-        rows = new_rows(wanted.shape[0], self.shape, self.stored_dtype) if out is None else out
+        rows = self._new_rows(wanted) if out is None else out
         if wanted.shape[0] == 0:
             return rows
         missing = self._memory.cache.take(
@@ -142,18 +147,47 @@ class CPUCachedFeature(Feature):
         _core.add_to(self._counts, [wanted.shape[0] - len(missing), len(missing)])
         if len(missing) > 0:
             places = torch.from_numpy(missing)
-            lacking = wanted[places]
+            lacking, changes = wanted[places], self._changes
             read = self.feature.read_stored(lacking)
             put_rows(rows, places, read)
             if self.policy != "static":
-                self._put(lacking, read)
+                self._put(lacking, read, changes)
         return rows
 
     def decode(self, rows: Tensor) -> Tensor:
         return self.feature.decode(rows)
 
-    def _put(self, ids: Tensor, rows: Tensor) -> None:
-        self._memory.cache.put(ids.numpy(), byte_rows(rows.contiguous()), count=self.count, first=self._first)
+    def _put(self, ids: Tensor, rows: Tensor, changes: int) -> None:
+        """Keep rows, which were read after so many changes; after another one they may be old."""
+        with self._changing:
+            if changes == self._changes:
+                self._memory.cache.put(ids.numpy(), byte_rows(rows.contiguous()), count=self.count, first=self._first)
+
+    def update(self, ids: Tensor, values: Tensor) -> None:
+        """Set rows of the feature, see Feature.update; its other caches are told too."""
+        self.feature.update(ids, values)
+
+    def forget(self, ids: Tensor) -> Tensor:
+        """Drop rows that have changed; return the ids of those that are to be read again: a static cache had them."""
+        cache, table = self._memory.cache, {"count": self.count, "first": self._first}
+        with self._changing:
+            self._changes += 1
+            kept = ids[:0]
+            if self.policy == "static":
+                there = torch.ones_like(ids, dtype=torch.bool)
+                there[torch.from_numpy(cache.take(ids.numpy(), byte_rows(self._new_rows(ids)), **table))] = False
+                kept = ids[there]
+            cache.forget(ids.numpy(), **table)
+        return kept
+
+    def keep(self, ids: Tensor) -> None:
+        """Read rows again that were forgotten."""
+        if ids.shape[0] > 0:
+            changes = self._changes
+            self._put(ids, self.feature.read_stored(ids), changes)
+
+    def _new_rows(self, ids: Tensor) -> Tensor:
+        return new_rows(ids.shape[0], self.shape, self.stored_dtype)
 
     def stats(self) -> dict[str, int]:
         """Return "hits" and "misses", rows that were there or not; "cached" rows, "cache_bytes"; and the feature's."""

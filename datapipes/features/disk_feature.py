@@ -11,14 +11,17 @@ against the file, and unpickles nothing.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -32,7 +35,7 @@ from datapipes.base.records import OMITTED, Count, from_json, to_json
 from datapipes.base.rows import byte_rows
 from datapipes.base.strict_json import parse_strict
 from datapipes.features.feature import Feature, check_out
-from datapipes.features.stored_values import Encoder, check_stored_as, decode
+from datapipes.features.stored_values import Encoder, check_stored_as, decode, encode
 from datapipes.graph.arena import DTYPE, SHAPE
 from datapipes.graph.npy import NpyRows, to_numpy
 
@@ -62,6 +65,9 @@ class DiskFeature(Feature):
     """Rows of a file, which are read from the disk when they are asked for.
 
     Several minibatches are read at once, see Feature.reads_async. A copy in another process opens the file anew.
+    `update` writes rows where they are in the file. This machine sees them at once; the disk has them after `flush`. A
+    kill or a full disk during an update leaves some rows new and one, perhaps, half new. To other DiskFeatures of the
+    file it has changed.
 
     Args:
         path: a .npy file in C's order, or a .rows file, which `DiskFeature.write` makes.
@@ -77,6 +83,7 @@ class DiskFeature(Feature):
     """
 
     reads_async = True
+    _hidden = frozenset({"write_rows"})
 
     def __init__(self, path: str | Path, *, num_threads: int | None = None, direct: bool | None = None) -> None:
         self.path = Path(path)
@@ -197,7 +204,7 @@ class DiskFeature(Feature):
         """Open the file in this process, and see whether it is the one that was opened first."""
         file = open_regular(self.path)
         with file:
-            self._refuse_change(file)
+            self._refuse_change(file.fileno())
             self._reads_direct, self._descriptor = False, -1
             if self._direct is not False:
                 self._open_direct()
@@ -220,9 +227,9 @@ class DiskFeature(Feature):
                     "Leave direct out",
                 ) from error
 
-    def _refuse_change(self, file: BinaryIO | None = None) -> None:
-        """Raise ValueError if the file is not as it was when it was opened first."""
-        found = os.fstat(self._descriptor if file is None else file.fileno())
+    def _refuse_change(self, descriptor: int | None = None) -> None:
+        """Raise ValueError if the file is not as it was when it was opened first, or last updated."""
+        found = os.fstat(self._descriptor if descriptor is None else descriptor)
         if any(getattr(found, name) != getattr(self._file, name) for name in _NAMES_A_FILE):
             raise ValueError(
                 f"DiskFeature: {self.path} has changed since it was opened: {found.st_size} bytes, it had "
@@ -277,6 +284,58 @@ class DiskFeature(Feature):
         if rows.size == 0:
             return torch.empty((wanted.shape[0], *self.shape), dtype=dtype)
         return torch.from_numpy(rows).view(dtype).reshape(wanted.shape[0], *self.shape)
+
+    # --- updates
+
+    def write_rows(self, ids: Tensor, values: Tensor) -> None:
+        rows, where = values.cpu(), "DiskFeature.update"
+        table = byte_rows(rows if self.stored_as is None else encode(where, rows, self.stored_as, self.scale)[0])
+        begins = [0, *((ids.diff() != 1).nonzero().flatten() + 1).tolist(), ids.shape[0]]  # of runs
+        with self._open_to_write() as descriptor:
+            for begin, end in pairwise(begins):
+                left, at = table[begin:end].reshape(-1).data, self._begin + int(ids[begin]) * table.shape[1]
+                while len(left) > 0:
+                    written = os.pwrite(descriptor, left, at)
+                    left, at = left[written:], at + written
+
+    @contextmanager
+    def _open_to_write(self) -> Iterator[int]:
+        """Give a descriptor of the file, if it is still the one that was opened; what is written then belongs to it."""
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        except OSError as error:
+            raise type(error)(
+                error.errno,
+                f"DiskFeature.update: {self.path} may not be written: {error.strerror}. Allow it, or write a copy",
+            ) from error
+        try:
+            with suppress(OSError):  # some network disks lock nothing
+                fcntl.flock(descriptor, fcntl.LOCK_EX)  # one update at a time, of any thread and process
+            self._refuse_change(descriptor)
+            try:
+                yield descriptor
+            except OSError as error:
+                raise OSError(
+                    error.errno,
+                    f"DiskFeature.update: {self.path} could not be written whole: {error.strerror}. The first rows, by "
+                    "their ids, may be new, one of them in part; make room, and update them again",
+                ) from error
+            finally:
+                found = os.fstat(descriptor)
+                if found.st_size == self._file.st_size:  # else somebody else has changed it meanwhile
+                    self._file = found
+        finally:
+            os.close(descriptor)
+
+    def flush(self) -> None:
+        """Bring what `update` has written to the disk, so that it outlives a machine that stops.
+
+        Raises:
+            OSError: The disk fails, or has failed since the feature was opened.
+        """
+        os.fdatasync(self._descriptor)
+
+    # --- what it is
 
     def decode(self, rows: Tensor) -> Tensor:
         return rows if self.stored_as is None else decode(rows, self.scale)

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
+import weakref
 from abc import abstractmethod
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import dtype_name
+from datapipes.base.checks import as_tensor, check_index_tensor, dtype_name
+from datapipes.base.rows import bits_of
 from datapipes.base.shown_names import ShownABC
+from datapipes.chain.run import refuse_while_read
+from datapipes.device.runtime import cuda
 
 __all__ = ["Feature"]
 
 
 class Feature(metaclass=ShownABC):
-    """A table of rows of one shape. A subclass that defines `read`, `count` and `shape` can stand in a FeatureStore.
+    """A table of rows of one shape. A subclass that defines `read`, `count` and `shape` can stand in a FeatureStore;
+    one that defines `write_rows` too can be updated.
 
     Attributes:
         reads_async: whether `read` waits, for a disk for example. A FeatureFetcher then reads several minibatches at
@@ -71,6 +77,84 @@ class Feature(metaclass=ShownABC):
         """Return the values of stored rows [n, *shape]: those of `read`, to the bit."""
         return rows
 
+    def update(self, ids: Tensor, values: Tensor) -> None:
+        """Set the rows at `ids`; of an id that is given twice the last row counts.
+
+        All that is given is checked before the first row is set. Caches over this feature read the rows anew. Other
+        features over the same memory or file are not told, nor are processes that have a copy of this one; and nobody
+        may read rows in another thread while they are set.
+
+        Args:
+            ids: int32 or int64 [n], on any device.
+            values: [n, *shape] of `dtype`, on any device. Of a feature that is stored with fewer bits they are rounded
+                as its other rows; int8 keeps the scale of each column.
+        Raises:
+            TypeError: This kind of feature cannot be changed, or ids or values have another dtype.
+            ValueError: They have another shape; or the rows are read-only, or stored with bits that cannot hold a
+                value: for int8 one beyond 127 times the scale of its column.
+            IndexError: An id is not in [0, count).
+            RuntimeError: An epoch of a chain that reads this feature, or a cache over it, is open in this process, or
+                worker processes have a copy; the message names the chain.
+            OSError: A disk is full or fails, or its file may not be written.
+        Cost: a copy of the values, and of a feature on disk a write for each run of consecutive ids.
+        """
+        where = f"{type(self).__name__}.update"
+        if type(self).write_rows is Feature.write_rows:
+            raise TypeError(
+                f"{where}: this kind of feature is read-only; TensorFeature and DiskFeature can be updated, and what "
+                "defines write_rows. Write the rows to such a feature."
+            )
+        distinct, rows = self._checked(where, ids, values)
+        views: list[Any] = [self]
+        for view in views:  # which grows meanwhile: there may be caches over caches
+            views += [cache for ref in _caches.copy() if (cache := ref()) is not None and cache.feature is view]
+        refuse_while_read(where, views)
+        if distinct.shape[0] == 0:
+            return
+        try:
+            self.write_rows(distinct, rows)
+        finally:
+            dropped = [(cache, cache.forget(distinct)) for cache in views[1:]]
+        for cache, kept in dropped:
+            cache.keep(kept)
+
+    def write_rows(self, ids: Tensor, values: Tensor) -> None:
+        """Set rows as `update` wants it, which alone calls this; a subclass that can be updated defines it.
+
+        Args:
+            ids: int64 [n] in host memory, each a row, ascending without repeats; n is 1 or more.
+            values: [n, *shape] of `dtype`, contiguous, a copy that belongs to the callee.
+        """
+        raise NotImplementedError
+
+    def _checked(self, where: str, ids: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what `write_rows` takes."""
+        wanted = check_index_tensor(where, "ids", ids, in_host=False).cpu().long()
+        rows, expected = as_tensor(where, "values", values), (wanted.shape[0], *self.shape)
+        if rows.dtype != self.dtype:
+            raise TypeError(
+                f"{where}: values have dtype {dtype_name(rows.dtype)}; {dtype_name(self.dtype)} is needed. Convert "
+                "them."
+            )
+        if tuple(rows.shape) != expected:
+            raise ValueError(
+                f"{where}: values have shape {list(rows.shape)}; {list(expected)} is needed, a row for each id. "
+                "Reshape them."
+            )
+        outside = wanted[(wanted < 0) | (wanted >= self.count)]
+        if outside.shape[0] > 0:
+            raise IndexError(
+                f"{where}: ids must be in [0, {self.count}), got {int(outside[0])}. Give ids of rows that are there."
+            )
+        order = wanted.argsort(stable=True)
+        ascending = wanted[order]
+        is_last = torch.ones_like(wanted, dtype=torch.bool)
+        is_last[:-1] = ascending[1:] != ascending[:-1]
+        places = order[is_last]
+        if cuda().holds(rows):
+            places = cuda().copy(places, rows.device, non_blocking=False)
+        return ascending[is_last], bits_of(rows)[places].view(rows.dtype).contiguous()
+
     def reads_on(self, device: torch.device) -> str | None:
         """Return how rows are read with ids that lie on `device`, a CUDA device: "uva" (by the GPU, from page-locked
         host memory) or "device memory"; None if `read` takes only ids in host memory, as by default.
@@ -90,6 +174,18 @@ class Feature(metaclass=ShownABC):
         Raises:
             IndexError: One had none.
         """
+
+
+_caches: set[weakref.ref[Any]] = set()  # each of its operations is one step for other threads
+
+
+def note_cache(cache: Any) -> None:
+    """Let `update` of `cache.feature` tell a cache, as long as it lives.
+
+    It has `forget(ids)`, which drops these rows and returns the ids that are to be kept, and `keep(ids)`, which reads
+    them again.
+    """
+    _caches.add(weakref.ref(cache, _caches.discard))
 
 
 def check_out(where: str, out: Tensor, num_rows: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -128,6 +128,10 @@ class FeatureFetcher(MiniBatchTransformer):
         of_nodes: list[FeatureKey] = [("node", type_, name) for type_, name, _ in self._of_nodes]
         return of_nodes + [("edge", type_, name) for type_, name, _ in self._of_edges]
 
+    @property
+    def reads_from(self) -> dict[str, Feature]:
+        return {feature_text(*key): self.feature_store[key] for key in self.feature_keys}
+
     def bytes_for(self, minibatch: MiniBatch) -> int:
         """Return the bytes of what is read for a minibatch."""
         return sum(self.feature_store[tuple(key)].bytes_for(ids) for *key, ids in self.requests_of(minibatch))

@@ -98,6 +98,12 @@ class FeatureStore(Mapping[FeatureKey, Feature], metaclass=ShownABC):
         feature = self[domain, type_, name]
         return feature.read(ids) if out is None else feature.read(ids, out=out)
 
+    def update(self, domain: str, type_: Any, name: str, ids: Tensor, values: Tensor) -> None:
+        """Set the rows of a feature at `ids`; see Feature.update."""
+        feature = self[domain, type_, name]
+        with naming(domain, type_, name):
+            feature.update(ids, values)
+
     def read_many(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
         """Return the rows of each request (domain, type, name, ids), in their order; by default one `read` each.
 

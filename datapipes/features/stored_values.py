@@ -55,22 +55,27 @@ def check_stored_as(where: str, stored_as: Any, dtype: torch.dtype) -> torch.dty
     return found
 
 
-def encode(where: str, values: Tensor, stored_as: torch.dtype) -> tuple[Tensor, Tensor | None]:
+def encode(
+    where: str, values: Tensor, stored_as: torch.dtype, scale: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
     """Return the stored rows of float32 values [count, *shape], and the scale of each column for int8.
 
     float16, bfloat16: each value is rounded to the nearest, to even where two are equally near. int8: the scale of a
     column is the largest |value| over 127, float32, and 0 where all its values are; a value is stored as value / scale,
     float32, rounded half to even. The values are read in pieces, so that mapped ones are never all in memory.
+
+    Args:
+        scale: that of rows which are there, on the device of the values, for int8; by default that of the values.
     Returns:
         (rows [count, *shape] of `stored_as`, scale float32 [*shape] or None).
     Raises:
         ValueError: A column holds what `stored_as` cannot: for int8 NaN or an infinity, for the others a finite value
-            that would become infinite.
+            that would become infinite; or, with `scale`, one that is not within 127 times it, rounded.
         MemoryError: The stored rows do not fit into memory.
     """
     rows = _memory_for(where, values, stored_as)
-    encoder = Encoder(where, stored_as)
-    if encoder.needs_scale:
+    encoder = Encoder(where, stored_as, scale)
+    if encoder.needs_scale and scale is None:
         for _, piece in _pieces(values):
             encoder.look(piece)
     for begin, piece in _pieces(values):
@@ -85,10 +90,10 @@ class Encoder:
         needs_scale: whether they are.
     """
 
-    def __init__(self, where: str, stored_as: torch.dtype) -> None:
+    def __init__(self, where: str, stored_as: torch.dtype, scale: Tensor | None = None) -> None:
         self._where, self.stored_as, self.needs_scale = where, stored_as, stored_as == torch.int8
         self._largest: Tensor | None = None
-        self._scale: Tensor | None = None
+        self._scale, self._is_given = scale, scale is not None
 
     def look(self, piece: Tensor) -> None:
         """Take the largest magnitudes of a piece [n, *shape]; n is 1 or more."""
@@ -110,7 +115,10 @@ class Encoder:
             _check_no_overflow(self._where, piece, into)
         else:
             # A tiny scale has few bits, so the quotient may exceed 127; 0 / 0 is NaN.
-            quotient = piece.div(scale).round_().clamp_(-_LARGEST, _LARGEST)
+            quotient = piece.div(scale).round_()
+            if self._is_given:
+                _check_within(self._where, piece, quotient, scale)
+            quotient.clamp_(-_LARGEST, _LARGEST)
             into.copy_(quotient.where(scale > 0, 0))
 
 
@@ -182,6 +190,20 @@ def _scale_of(where: str, largest: Tensor) -> Tensor:
     scale = largest / _LARGEST
     # 127 times the rounded quotient may be above the largest float32; the float32 below it is not.
     return torch.where((scale * _LARGEST).isinf(), torch.nextafter(scale, torch.zeros_like(scale)), scale)
+
+
+def _check_within(where: str, values: Tensor, quotient: Tensor, scale: Tensor) -> None:
+    """Refuse values that int8 does not hold with a scale that others have."""
+    lost = ~((quotient.abs() <= _LARGEST) | (values == 0))  # NaN too
+    if bool(lost.any()):
+        columns = lost.any(0)
+        first = int(columns.flatten().nonzero()[0])
+        found, wrong = (each.reshape(each.shape[0], -1)[:, first] for each in (values, lost))
+        raise ValueError(
+            f"{where}: the rows are stored as int8, with a scale that gives {_first_column(columns)} values up to "
+            f"{float(scale.flatten()[first]) * _LARGEST:g}, got {_first_value(found, wrong)}{_and_others(columns)}. "
+            "Clip the values, or write a new feature, which has scales of its own."
+        )
 
 
 def _check_no_overflow(where: str, values: Tensor, stored: Tensor) -> None:

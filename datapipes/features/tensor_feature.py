@@ -16,11 +16,12 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import as_tensor, check_bool, check_index_tensor, dtype_name
 from datapipes.base.errors import raise_first
-from datapipes.base.rows import RowTable, byte_rows, has_adjacent_values, take_rows
+from datapipes.base.rows import RowTable, bits_of, byte_rows, has_adjacent_values, take_rows
 from datapipes.base.sizes import check_memory
 from datapipes.base.threads import num_threads
 from datapipes.device import host_memory, uva_threads
 from datapipes.device.gather import gather
+from datapipes.device.host_pages import refuse_read_only
 from datapipes.device.missing_ids import MissingIds
 from datapipes.device.pinnable import Pinnable, without_pin
 from datapipes.device.runtime import cuda
@@ -53,7 +54,7 @@ class TensorFeature(Pinnable, Feature):
     Cost: nothing is copied without stored_as; with it the tensor is read once, for int8 twice, in pieces.
     """
 
-    _hidden = frozenset({"scale_on"})
+    _hidden = frozenset({"scale_on", "write_rows"})
 
     def __init__(self, tensor: Tensor | NDArray[Any], *, stored_as: torch.dtype | str | None = None) -> None:
         rows = as_tensor("TensorFeature", "tensor", tensor)
@@ -73,6 +74,7 @@ class TensorFeature(Pinnable, Feature):
                 f"{rows.stride()}. Call .contiguous()."
             )
         self.stored_as = check_stored_as("TensorFeature", stored_as, rows.dtype)
+        self._is_frozen = self.stored_as is None and isinstance(tensor, np.ndarray) and not tensor.flags.writeable
         self.scale: Tensor | None = None
         self._scales: dict[torch.device, Tensor] = {}
         self._dtype = rows.dtype
@@ -140,6 +142,20 @@ class TensorFeature(Pinnable, Feature):
                 "read_stored returns."
             )
         return decode(rows, self.scale_on(rows.device))
+
+    def write_rows(self, ids: Tensor, values: Tensor) -> None:
+        where, device, on_device = "TensorFeature.update", self.tensor.device, cuda().holds(self.tensor)
+        if on_device:
+            ids, rows = (cuda().copy(each, device, non_blocking=False) for each in (ids, values))
+        else:
+            refuse_read_only(where, self.tensor, self._is_frozen)
+            rows = values.cpu()
+        rows = rows if self.stored_as is None else encode(where, rows, self.stored_as, self.scale_on(device))[0]
+        if on_device or self._is_locked():
+            cuda().synchronize()  # reads may be queued
+        with torch.inference_mode(self.tensor.is_inference()):
+            bits_of(self.tensor).index_copy_(0, ids, bits_of(rows))
+        self._device_rows.note_written()
 
     def scale_on(self, device: torch.device) -> Tensor | None:
         """Return `scale` on a device, for work queued there on the current stream; copied once and kept."""
@@ -234,7 +250,7 @@ class TensorFeature(Pinnable, Feature):
         self._view_rows()
 
     def _show(self, tensor: Tensor) -> None:
-        self.tensor = tensor
+        self.tensor, self._is_frozen = tensor, False
         self._view_rows()
 
     def _view_rows(self) -> None:
@@ -308,9 +324,13 @@ class DeviceRows:
         self._lock = threading.Lock()
         self._missing: dict[torch.device, MissingIds] = {}
         self._is_on_device = cuda().holds(table)
+        self.note_written()
+
+    def note_written(self) -> None:
+        """Let reads wait for what the current stream of the table's device does by now."""
         if self._is_on_device:
-            self._made = cuda().new_event()
-            self._made.record(cuda().current_stream(table.device))
+            self._written = cuda().new_event()
+            self._written.record(cuda().current_stream(self._table.device))
 
     def reads_on(self, device: torch.device, is_locked: bool) -> str | None:
         """See Feature.reads_on; `is_locked` tells whether host memory stays page-locked as long as the feature."""
@@ -348,7 +368,7 @@ class DeviceRows:
         missing.raise_known()
         stream = cuda().current_stream(device)
         if self._is_on_device:
-            stream.wait_event(self._made)
+            stream.wait_event(self._written)
             cuda().used_on(table, stream)
             return gather(table, ids, scale=scale, dtype=dtype, missing=missing)
         return gather(

@@ -394,6 +394,7 @@ class FakeCuda(runtime.Cuda):
             for stream in list(self.streams):
                 if stream.queue:
                     self.finish(stream.queue[-1])
+                _join(self.host_clock, stream.clock)  # of work that has run before, too
 
     # --- for tests
 

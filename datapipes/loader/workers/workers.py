@@ -11,6 +11,7 @@ from typing import Any
 
 from datapipes.base.errors import LoaderTimeoutError
 from datapipes.chain.epoch import EpochContext
+from datapipes.chain.run import Reading, note_reader
 from datapipes.chain.stage import SeedStage, Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase
@@ -89,10 +90,18 @@ class Workers(StreamStage):
         if self.context is None:
             return ThreadPool(self.source, self.options, self._streams.of(gpus_of(StageGraph(self.source))))
         refuse_unsafe_fork(self.context)
+        note_reader(self)
         if self._chain is None:
             chain = (self.source, self.options.worker_init_fn)
             self._chain = chain if self.context.get_start_method() == "fork" else pack(chain)
         return ProcessPool(self.source, self._number, self._chain, self.options, self.context, pin=self.pin)
+
+    def reading(self) -> Reading | None:
+        """See Reader: worker processes read copies, also those that the next epoch starts from the same `Packed`."""
+        if self.context is None or not (isinstance(self._chain, Packed) or self._running.pool is not None):
+            return None
+        remedy = "Close the loader, and build a new one afterwards; or fetch behind its cut, in this process."
+        return Reading(self.source, "worker processes have a copy of the chain that ends in", remedy)
 
     def stats(self) -> dict[str, float]:
         """Return the counts of the channel; of the last one if the workers have ended."""

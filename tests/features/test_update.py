@@ -1,0 +1,441 @@
+"""Feature.update: afterwards reads have the bits of a plain array that was changed so, in every form and cache."""
+
+import errno
+import pickle
+import threading
+
+import numpy as np
+import pytest
+import torch
+from amounts import examples, ranked
+from fake_device import fake_cuda
+from hypothesis import given
+from hypothesis import strategies as st
+from pipelines import refused
+from plain_cuda import needs_interpreter
+
+import datapipes as dp
+from datapipes import _core
+from datapipes.features import disk_feature
+
+COUNT, MOST = 30, 50.0
+STORED = [None, "float16", "bfloat16", "int8"]
+KINDS = ["tensor", "npy", "npy direct", "rows", "rows direct"]
+FORMS = [
+    *(("tensor", None), ("tensor", "int8"), ("rows direct", "int8"), ("npy", None), ("npy direct", None)),
+    *(("rows", "float16"), ("rows", "bfloat16"), ("rows", None), ("rows", "int8"), ("rows direct", None)),
+    *(("rows direct", "float16"), ("tensor", "float16"), ("tensor", "bfloat16")),
+]
+POLICIES = [None, "sieve", "lru", "static"]
+EVERYTHING = torch.arange(COUNT)
+
+
+def values_of(count, shape, seed, most=MOST):
+    return (torch.rand((count, *shape), generator=torch.Generator().manual_seed(seed)) * 2 - 1) * most
+
+
+def first_rows(shape):
+    """Rows whose largest magnitude is MOST in each column, so that the scale of int8 is known."""
+    rows = values_of(COUNT, shape, 0)
+    rows[0] = MOST
+    return rows
+
+
+def as_stored(values, stored_as):
+    """The plain twin of a stored value."""
+    if stored_as == "int8":
+        scale = torch.tensor(MOST) / 127
+        return ((values / scale).round() + 0.0) * scale  # int8 has no -0
+    return values if stored_as is None else values.to(getattr(torch, stored_as)).float()
+
+
+def made(kind, folder, rows, stored_as=None):
+    if kind == "tensor":
+        return dp.TensorFeature(rows.clone(), stored_as=stored_as)
+    form, _, direct = kind.partition(" ")
+    path = folder / f"x.{form}"
+    if form == "npy":
+        assert stored_as is None
+        np.save(path, rows.numpy())
+    else:
+        dp.DiskFeature.write(path, rows, stored_as=stored_as)
+    try:
+        return dp.DiskFeature(path, direct=bool(direct))
+    except OSError as error:
+        if direct and error.errno == errno.EINVAL:
+            pytest.skip("this disk cannot be read past the page cache")
+        raise
+
+
+def cached(feature, policy, slots=8, **options):
+    row_bytes = torch.Size(feature.shape).numel() * feature.stored_dtype.itemsize
+    counts = torch.arange(feature.count) % 3 if policy == "static" else None
+    return dp.CPUCachedFeature(
+        feature, slots * _core.RowCache.bytes_of_slot(row_bytes), policy, counts=counts, **options
+    )
+
+
+def same_bits(one, other):
+    return one.dtype == other.dtype and one.numpy().tobytes() == other.numpy().tobytes()
+
+
+# --- the twin
+
+STEPS = st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, COUNT - 1), max_size=12)), max_size=12)
+
+
+@examples(60)
+@given(steps=STEPS, shape=st.sampled_from([(), (3,), (2, 5), (1500,)]), small=st.booleans())
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("kind", "stored_as"), ranked(FORMS, 6))
+def test_reads_have_the_bits_of_the_plain_twin(tmp_path_factory, kind, stored_as, policy, shape, small, steps):
+    rows = first_rows(shape)
+    feature = made(kind, tmp_path_factory.mktemp("rows"), rows, stored_as)
+    twin = as_stored(rows, stored_as).numpy()
+    asked = [feature] if policy is None else [feature, cached(feature, policy), cached(feature, "lru")]
+    for seed, (is_update, ids) in enumerate(steps):
+        given_ids = torch.tensor(ids, dtype=torch.int32 if small else torch.int64)
+        if is_update:
+            new = values_of(len(ids), shape, seed + 1)
+            asked[seed % len(asked)].update(given_ids, new)
+            for place, row in zip(ids, as_stored(new, stored_as), strict=True):
+                twin[place] = row
+        for each in asked:
+            assert same_bits(each.read(given_ids), torch.from_numpy(twin[ids]))
+    for each in asked:
+        assert same_bits(each.read(EVERYTHING), torch.from_numpy(twin))
+
+
+@pytest.mark.parametrize(("kind", "stored_as"), ranked(FORMS, 6))
+def test_what_was_read_may_be_written_again(tmp_path, kind, stored_as):
+    rows = first_rows((7,)) * torch.tensor([1e-44, 1e-39, 1e-30, 1, 1e3, 1e30, 0])[:, None].T
+    rows = rows.clamp(-60000, 60000) if stored_as == "float16" else rows
+    feature = made(kind, tmp_path, rows, stored_as)
+    before = feature.read_stored(EVERYTHING)
+    feature.update(EVERYTHING.flip(0), feature.read(EVERYTHING.flip(0)))
+    assert same_bits(feature.read_stored(EVERYTHING).view(torch.uint8), before.view(torch.uint8))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.uint8, torch.int64, torch.float16, torch.uint16, torch.float8_e5m2, torch.complex64]
+)
+def test_any_dtype(dtype):
+    expected = torch.zeros(6, 2)
+    expected[[0, 5]] = 1
+    for table in (torch.zeros(6, 2).to(dtype), torch.zeros(6, 3).to(dtype)[:, :2]):  # rows without and with gaps
+        feature = dp.TensorFeature(table)
+        feature.update(torch.tensor([5, 0]), torch.ones(2, 2).to(dtype))
+        assert torch.equal(feature.read(torch.arange(6)).view(torch.uint8), expected.to(dtype).view(torch.uint8))
+
+
+def test_a_store_updates_by_its_keys(tmp_path):
+    feature = made("rows", tmp_path, first_rows((3,)))
+    store = dp.FeatureStore(
+        {("node", None, "x"): feature, ("edge", ("a", "to", "b"), "w"): dp.TensorFeature(EVERYTHING.clone())}
+    )
+    store.update("node", None, "x", torch.tensor([4]), torch.ones(1, 3))
+    store.update("edge", "a:to:b", "w", torch.tensor([4]), torch.tensor([-1]))
+    assert feature.read(torch.tensor([4])).tolist() == [[1, 1, 1]]
+    assert store.read("edge", ("a", "to", "b"), "w", torch.tensor([4])).tolist() == [-1]
+    with pytest.raises(KeyError, match="no feature"):
+        store.update("node", None, "y", torch.tensor([4]), torch.ones(1, 3))
+    with refused(IndexError, stage="node feature 'x'", found="got 30", allowed=r"\[0, 30\)"):
+        store.update("node", None, "x", torch.tensor([30]), torch.ones(1, 3))
+
+
+def test_values_may_overlap_the_rows_and_need_no_gradient():
+    table = torch.arange(5.0)
+    feature = dp.TensorFeature(table)
+    feature.update(torch.arange(1, 5), table[:-1])
+    assert table.tolist() == [0, 0, 1, 2, 3]
+    new = torch.ones(2, requires_grad=True)
+    feature.update(torch.tensor([0, 1]), new * 2)
+    assert table.tolist() == [2, 2, 1, 2, 3]
+    assert not feature.read(torch.tensor([0])).requires_grad
+    with torch.inference_mode():
+        made_there = torch.zeros(3)
+    inferred = dp.TensorFeature(made_there)
+    inferred.update(torch.tensor([1]), torch.ones(1))
+    assert inferred.read(torch.arange(3)).tolist() == [0, 1, 0]
+
+
+def test_a_file_that_is_mapped_for_writing_is_written(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((4, 2), np.float32))
+    feature = dp.TensorFeature(np.load(tmp_path / "x.npy", mmap_mode="r+"))
+    feature.update(torch.tensor([2]), torch.ones(1, 2))
+    assert np.load(tmp_path / "x.npy")[:, 0].tolist() == [0, 0, 1, 0]
+
+
+# --- files
+
+
+def test_a_file_holds_the_rows_and_other_features_of_it_see_a_change(tmp_path):
+    feature = made("npy", tmp_path, first_rows((3,)))
+    other, old = dp.DiskFeature(feature.path), pickle.dumps(feature)
+    feature.update(torch.tensor([1, 2, 7]), torch.ones(3, 3))
+    feature.flush()
+    assert torch.equal(feature.read(EVERYTHING), torch.from_numpy(np.load(feature.path)))
+    assert torch.equal(pickle.loads(pickle.dumps(feature)).read(EVERYTHING), feature.read(EVERYTHING))
+    for call in (lambda: other.read(EVERYTHING), lambda: pickle.loads(old)):
+        with refused(ValueError, stage="DiskFeature", found="has changed", allowed="it had", remedy="Make a new"):
+            call()
+
+
+@pytest.mark.parametrize("change", ["written", "cut", "replaced"])
+def test_a_file_that_somebody_else_has_changed_is_not_written(tmp_path, change):
+    feature = made("npy", tmp_path, first_rows((3,)))
+    if change == "cut":
+        with feature.path.open("r+b") as file:
+            file.truncate(200)
+    else:
+        rows = first_rows((3,)) + 1
+        np.save(tmp_path / "y.npy", rows.numpy())
+        content = (tmp_path / "y.npy").read_bytes()
+        if change == "written":
+            feature.path.write_bytes(content)
+        else:
+            (tmp_path / "y.npy").replace(feature.path)
+    before = feature.path.read_bytes()
+    with refused(ValueError, stage="DiskFeature", found="has changed", allowed="it had", remedy="Make a new"):
+        feature.update(torch.tensor([1]), torch.ones(1, 3))
+    assert feature.path.read_bytes() == before
+
+
+def test_threads_may_update_other_rows_of_one_file(tmp_path):
+    feature, wrong = made("npy", tmp_path, first_rows((3,))), []
+
+    def update(number):
+        try:
+            for _ in range(20):
+                feature.update(EVERYTHING[number::3].clone(), torch.full((10, 3), float(number)))
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=update, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert wrong == []
+    assert torch.equal(feature.read(EVERYTHING), (EVERYTHING % 3).float()[:, None].expand(-1, 3))
+
+
+def test_a_disk_that_is_full_leaves_some_rows_and_the_feature_and_its_caches_know_them(tmp_path, monkeypatch):
+    rows = first_rows((3,))
+    feature = made("rows", tmp_path, rows)
+    over = [cached(feature, policy, slots=COUNT) for policy in POLICIES[1:]]
+    for each in over:
+        each.read(EVERYTHING)
+    write, calls = disk_feature.os.pwrite, []
+
+    def full(descriptor, data, at):
+        calls.append(at)
+        if len(calls) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, data[:5], at)  # as a system may: not all at once
+
+    monkeypatch.setattr(disk_feature.os, "pwrite", full)
+    with refused(
+        OSError, stage="DiskFeature.update", found="No space", allowed="in part", remedy="make room"
+    ) as caught:
+        feature.update(torch.tensor([3, 9]), torch.ones(2, 3))
+    assert caught.value.errno == errno.ENOSPC
+    monkeypatch.undo()
+    left = feature.read(EVERYTHING)
+    assert not torch.equal(left[3], rows[3])
+    assert torch.equal(left[9], rows[9])
+    for each in over:
+        assert same_bits(each.read(EVERYTHING), left)
+    feature.update(torch.tensor([3, 9]), torch.ones(2, 3))
+    assert feature.read(torch.tensor([3, 9])).eq(1).all()
+
+
+def test_a_file_that_may_not_be_written(tmp_path, monkeypatch):
+    feature, opened = made("npy", tmp_path, first_rows((3,))), disk_feature.os.open
+
+    def refuse(path, flags, *rest, **options):
+        if flags & disk_feature.os.O_WRONLY:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, flags, *rest, **options)
+
+    monkeypatch.setattr(disk_feature.os, "open", refuse)
+    with refused(PermissionError, stage="DiskFeature.update", found="x.npy", allowed="written", remedy="Allow it"):
+        feature.update(torch.tensor([1]), torch.ones(1, 3))
+    assert torch.equal(feature.read(EVERYTHING), first_rows((3,)))
+
+
+# --- caches
+
+
+def test_caches_that_share_memory_and_caches_over_caches_are_told():
+    one, other = dp.TensorFeature(torch.zeros(COUNT)), dp.TensorFeature(torch.zeros(COUNT))
+    first = cached(one, "lru", slots=2 * COUNT)
+    second = dp.CPUCachedFeature(other, share_with=first)
+    over = cached(second, "static")
+    for each in (first, second, over):
+        each.read(EVERYTHING)
+    other.update(torch.tensor([5]), torch.ones(1))
+    for each, expected in ((first, 0), (second, 1), (over, 1)):
+        assert each.read(torch.tensor([5])).tolist() == [expected]
+    over.update(torch.tensor([5]), torch.full((1,), 2.0))
+    assert [each.read(torch.tensor([5])).item() for each in (other, second, over, first)] == [2, 2, 2, 0]
+
+
+def test_a_static_cache_keeps_the_rows_that_it_had():
+    feature = dp.TensorFeature(torch.zeros(COUNT))
+    cache = cached(feature, "static")
+    cache.read(EVERYTHING)
+    before = cache.stats()
+    cache.update(EVERYTHING, EVERYTHING.float())
+    assert torch.equal(cache.read(EVERYTHING), EVERYTHING.float())
+    after = cache.stats()
+    assert after["cached"] == before["cached"] > 0
+    assert after["hits"] == 2 * before["hits"]
+
+
+@pytest.mark.parametrize("policy", ["sieve", "lru"])
+def test_rows_that_were_read_before_an_update_are_not_kept_after_it(policy):
+    class Slow(dp.TensorFeature):
+        """Is updated while it is read, as by another thread."""
+
+        is_first = True
+
+        def read_stored(self, ids, out=None):
+            rows = super().read_stored(ids, out)
+            if self.is_first:
+                self.is_first = False
+                self.update(torch.tensor([1]), torch.ones(1))
+            return rows
+
+    cache = cached(Slow(torch.zeros(COUNT)), policy)
+    assert cache.read(torch.tensor([1])).item() == 0
+    assert cache.read(torch.tensor([1])).item() == 1
+
+
+# --- on a GPU
+
+
+@pytest.mark.parametrize("stored_as", STORED)
+@needs_interpreter
+def test_rows_on_a_gpu_are_written_after_reads_and_before_others(stored_as):
+    pytest.importorskip("triton")
+    with fake_cuda(rng_seed=3, haste=0.3, interprets=False) as gpu:
+        device, rows = torch.device("cuda", 0), first_rows((4,))
+        feature = dp.TensorFeature(gpu.copy(rows, device, non_blocking=False), stored_as=stored_as)
+        twin = dp.TensorFeature(rows, stored_as=stored_as)
+        ids = gpu.copy(torch.tensor([3, 9, 3]), device, non_blocking=False)
+        new = gpu.copy(values_of(3, (4,), 1), device, non_blocking=False)
+        expected_before = twin.read(torch.tensor([3, 9, 3]))
+        with gpu.on(gpu.new_stream(device)):
+            before = feature.read(ids)
+        feature.update(ids, new)
+        twin.update(torch.tensor([3, 9, 3]), values_of(3, (4,), 1))
+        with gpu.on(gpu.new_stream(device)):
+            after = feature.read(ids).cpu()
+        gpu.synchronize()
+        assert torch.equal(before.cpu(), expected_before)
+        assert torch.equal(after, twin.read(torch.tensor([3, 9, 3])))
+        with pytest.raises(IndexError, match="got 30"):
+            feature.update(torch.tensor([30]), torch.ones(1, 4))
+
+
+@needs_interpreter
+def test_page_locked_rows_are_written_once_reads_are_over():
+    pytest.importorskip("triton")
+    with fake_cuda(haste=0.0, interprets=False) as gpu:
+        device, table = torch.device("cuda", 0), torch.zeros(COUNT, 4)
+        feature = dp.TensorFeature(table).pin_memory_()
+        ids = gpu.copy(torch.tensor([3]), device, non_blocking=False)
+        before = feature.read(ids)
+        assert gpu.reads_of_host(table.data_ptr(), 4)
+        feature.update(torch.tensor([3]), torch.ones(1, 4))
+        assert before.cpu().tolist() == [[0] * 4]
+        assert feature.read(ids).cpu().tolist() == [[1] * 4]
+        feature.unpin_memory_()
+
+
+# --- what is refused
+
+WRONG = {
+    "ids of floats": (torch.tensor([1.0]), torch.ones(1, 3), TypeError, "must be int32 or int64"),
+    "ids of two dimensions": (torch.tensor([[1]]), torch.ones(1, 3), ValueError, "must have 1 dimension"),
+    "an id below": (torch.tensor([1, -1]), torch.ones(2, 3), IndexError, r"\[0, 30\), got -1"),
+    "an id above": (torch.tensor([1, 30]), torch.ones(2, 3), IndexError, r"\[0, 30\), got 30"),
+    "another dtype": (torch.tensor([1]), torch.ones(1, 3).double(), TypeError, "dtype float64; float32 is needed"),
+    "another shape": (torch.tensor([1]), torch.ones(1, 4), ValueError, r"shape \[1, 4\]; \[1, 3\] is needed"),
+    "one row for all": (torch.tensor([1, 2]), torch.ones(3), ValueError, r"shape \[3\]; \[2, 3\] is needed"),
+    "no tensor": (torch.tensor([1]), [[1.0, 1.0, 1.0]], TypeError, "must be a tensor or an array"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("kind", KINDS)
+def test_wrong_arguments_change_nothing(tmp_path, kind, wrong):
+    ids, values, error, said = WRONG[wrong]
+    feature = made(kind, tmp_path, first_rows((3,)))
+    over = cached(feature, "static", slots=COUNT)
+    with pytest.raises(error, match=f"^{type(feature).__name__}.update: .*{said}"):
+        over.update(ids, values)
+    assert torch.equal(feature.read(EVERYTHING), first_rows((3,)))
+    assert torch.equal(over.read(EVERYTHING), first_rows((3,)))
+
+
+@pytest.mark.parametrize("kind", ["tensor", "rows"])
+@pytest.mark.parametrize(
+    ("stored_as", "value"), [("int8", 50.3), ("int8", torch.nan), ("int8", -torch.inf), ("float16", 7e4)]
+)
+def test_a_value_that_the_stored_form_cannot_hold(tmp_path, kind, stored_as, value):
+    feature = made(kind, tmp_path, first_rows((3,)), stored_as)
+    before, new = feature.read(EVERYTHING), torch.zeros(2, 3)
+    new[1, 2] = value
+    said = {"stage": f"^{type(feature).__name__}.update", "found": f"{value:g}", "allowed": "up to"}
+    with refused(ValueError, **said):
+        feature.update(torch.tensor([0, 1]), new)
+    assert torch.equal(feature.read(EVERYTHING), before)
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+def test_features_that_are_read_only(tmp_path):
+    class Own(dp.Feature):
+        read = count = shape = None
+
+    with refused(TypeError, stage="^Own.update", found="read-only", allowed="TensorFeature and DiskFeature"):
+        dp.FeatureStore({("node", None, "x"): Own()}).update("node", None, "x", torch.tensor([0]), torch.ones(1))
+    np.save(tmp_path / "x.npy", np.zeros((4, 2), np.float32))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    for rows in (mapped, torch.as_tensor(mapped), np.frombuffer(bytes(32), np.float32).reshape(4, 2)):
+        with refused(ValueError, stage="^TensorFeature.update", found="read-only", allowed="mapped for reading"):
+            dp.TensorFeature(rows).update(torch.tensor([0]), torch.ones(1, 2))
+    stored = dp.TensorFeature(mapped, stored_as="bfloat16")  # in memory of its own
+    stored.update(torch.tensor([0]), torch.ones(1, 2))
+    assert stored.read(torch.tensor([0])).tolist() == [[1, 1]]
+
+
+def test_a_feature_of_a_graph_in_parts_is_read_only():
+    from datapipes.distributed.dist_feature_store import DistFeature
+
+    feature = object.__new__(DistFeature)
+    with refused(TypeError, stage="^DistFeature.update", found="read-only", allowed="can be updated"):
+        feature.update(torch.tensor([0]), torch.ones(1))
+
+
+def test_a_feature_of_ones_own_that_defines_write_rows_can_be_updated():
+    class Own(dp.Feature):
+        shape = (2,)
+
+        def __init__(self):
+            self.rows = {id: torch.zeros(2) for id in range(4)}
+
+        def read(self, ids, out=None):
+            return torch.stack([self.rows[each] for each in ids.tolist()]) if len(ids) else torch.empty(0, 2)
+
+        def write_rows(self, ids, values):
+            self.rows.update(zip(ids.tolist(), values, strict=True))
+
+        count = property(lambda self: len(self.rows))
+
+    feature = Own()
+    over = cached(feature, "lru")
+    over.read(torch.arange(4))
+    feature.update(torch.tensor([3, 1, 3]), torch.tensor([[5.0, 5], [1, 1], [3, 3]]))
+    assert over.read(torch.arange(4))[:, 0].tolist() == [0, 1, 0, 3]

@@ -115,8 +115,8 @@ class Feature(metaclass=ShownABC):
             self.write_rows(distinct, rows)
         finally:
             dropped = [(cache, cache.forget(distinct)) for cache in views[1:]]
-        for cache, kept in dropped:
-            cache.keep(kept)
+            for cache, kept in dropped:
+                cache.keep(kept)
 
     def write_rows(self, ids: Tensor, values: Tensor) -> None:
         """Set rows as `update` wants it, which alone calls this; a subclass that can be updated defines it.

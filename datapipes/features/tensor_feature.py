@@ -74,7 +74,7 @@ class TensorFeature(Pinnable, Feature):
                 f"{rows.stride()}. Call .contiguous()."
             )
         self.stored_as = check_stored_as("TensorFeature", stored_as, rows.dtype)
-        self._is_frozen = self.stored_as is None and isinstance(tensor, np.ndarray) and not tensor.flags.writeable
+        self._frozen_at = rows.data_ptr() if isinstance(tensor, np.ndarray) and not tensor.flags.writeable else None
         self.scale: Tensor | None = None
         self._scales: dict[torch.device, Tensor] = {}
         self._dtype = rows.dtype
@@ -148,7 +148,7 @@ class TensorFeature(Pinnable, Feature):
         if on_device:
             ids, rows = (cuda().copy(each, device, non_blocking=False) for each in (ids, values))
         else:
-            refuse_read_only(where, self.tensor, self._is_frozen)
+            refuse_read_only(where, self.tensor, self.tensor.data_ptr() == self._frozen_at)
             rows = values.cpu()
         rows = rows if self.stored_as is None else encode(where, rows, self.stored_as, self.scale_on(device))[0]
         if on_device or self._is_locked():
@@ -250,7 +250,7 @@ class TensorFeature(Pinnable, Feature):
         self._view_rows()
 
     def _show(self, tensor: Tensor) -> None:
-        self.tensor, self._is_frozen = tensor, False
+        self.tensor = tensor
         self._view_rows()
 
     def _view_rows(self) -> None:

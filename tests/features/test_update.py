@@ -1,8 +1,6 @@
 """Feature.update: afterwards reads have the bits of a plain array that was changed so, in every form and cache."""
 
-import errno
 import pickle
-import threading
 
 import numpy as np
 import pytest
@@ -13,71 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import refused
 from plain_cuda import needs_interpreter
+from updated_features import (
+    COUNT,
+    EVERYTHING,
+    FORMS,
+    KINDS,
+    POLICIES,
+    STORED,
+    as_stored,
+    cached,
+    first_rows,
+    made,
+    same_bits,
+    values_of,
+)
 
 import datapipes as dp
-from datapipes import _core
-from datapipes.features import disk_feature
-
-COUNT, MOST = 30, 50.0
-STORED = [None, "float16", "bfloat16", "int8"]
-KINDS = ["tensor", "npy", "npy direct", "rows", "rows direct"]
-FORMS = [
-    *(("tensor", None), ("tensor", "int8"), ("rows direct", "int8"), ("npy", None), ("npy direct", None)),
-    *(("rows", "float16"), ("rows", "bfloat16"), ("rows", None), ("rows", "int8"), ("rows direct", None)),
-    *(("rows direct", "float16"), ("tensor", "float16"), ("tensor", "bfloat16")),
-]
-POLICIES = [None, "sieve", "lru", "static"]
-EVERYTHING = torch.arange(COUNT)
-
-
-def values_of(count, shape, seed, most=MOST):
-    return (torch.rand((count, *shape), generator=torch.Generator().manual_seed(seed)) * 2 - 1) * most
-
-
-def first_rows(shape):
-    """Rows whose largest magnitude is MOST in each column, so that the scale of int8 is known."""
-    rows = values_of(COUNT, shape, 0)
-    rows[0] = MOST
-    return rows
-
-
-def as_stored(values, stored_as):
-    """The plain twin of a stored value."""
-    if stored_as == "int8":
-        scale = torch.tensor(MOST) / 127
-        return ((values / scale).round() + 0.0) * scale  # int8 has no -0
-    return values if stored_as is None else values.to(getattr(torch, stored_as)).float()
-
-
-def made(kind, folder, rows, stored_as=None):
-    if kind == "tensor":
-        return dp.TensorFeature(rows.clone(), stored_as=stored_as)
-    form, _, direct = kind.partition(" ")
-    path = folder / f"x.{form}"
-    if form == "npy":
-        assert stored_as is None
-        np.save(path, rows.numpy())
-    else:
-        dp.DiskFeature.write(path, rows, stored_as=stored_as)
-    try:
-        return dp.DiskFeature(path, direct=bool(direct))
-    except OSError as error:
-        if direct and error.errno == errno.EINVAL:
-            pytest.skip("this disk cannot be read past the page cache")
-        raise
-
-
-def cached(feature, policy, slots=8, **options):
-    row_bytes = torch.Size(feature.shape).numel() * feature.stored_dtype.itemsize
-    counts = torch.arange(feature.count) % 3 if policy == "static" else None
-    return dp.CPUCachedFeature(
-        feature, slots * _core.RowCache.bytes_of_slot(row_bytes), policy, counts=counts, **options
-    )
-
-
-def same_bits(one, other):
-    return one.dtype == other.dtype and one.numpy().tobytes() == other.numpy().tobytes()
-
 
 # --- the twin
 
@@ -164,104 +113,6 @@ def test_a_file_that_is_mapped_for_writing_is_written(tmp_path):
     feature = dp.TensorFeature(np.load(tmp_path / "x.npy", mmap_mode="r+"))
     feature.update(torch.tensor([2]), torch.ones(1, 2))
     assert np.load(tmp_path / "x.npy")[:, 0].tolist() == [0, 0, 1, 0]
-
-
-# --- files
-
-
-def test_a_file_holds_the_rows_and_other_features_of_it_see_a_change(tmp_path):
-    feature = made("npy", tmp_path, first_rows((3,)))
-    other, old = dp.DiskFeature(feature.path), pickle.dumps(feature)
-    feature.update(torch.tensor([1, 2, 7]), torch.ones(3, 3))
-    feature.flush()
-    assert torch.equal(feature.read(EVERYTHING), torch.from_numpy(np.load(feature.path)))
-    assert torch.equal(pickle.loads(pickle.dumps(feature)).read(EVERYTHING), feature.read(EVERYTHING))
-    for call in (lambda: other.read(EVERYTHING), lambda: pickle.loads(old)):
-        with refused(ValueError, stage="DiskFeature", found="has changed", allowed="it had", remedy="Make a new"):
-            call()
-
-
-@pytest.mark.parametrize("change", ["written", "cut", "replaced"])
-def test_a_file_that_somebody_else_has_changed_is_not_written(tmp_path, change):
-    feature = made("npy", tmp_path, first_rows((3,)))
-    if change == "cut":
-        with feature.path.open("r+b") as file:
-            file.truncate(200)
-    else:
-        rows = first_rows((3,)) + 1
-        np.save(tmp_path / "y.npy", rows.numpy())
-        content = (tmp_path / "y.npy").read_bytes()
-        if change == "written":
-            feature.path.write_bytes(content)
-        else:
-            (tmp_path / "y.npy").replace(feature.path)
-    before = feature.path.read_bytes()
-    with refused(ValueError, stage="DiskFeature", found="has changed", allowed="it had", remedy="Make a new"):
-        feature.update(torch.tensor([1]), torch.ones(1, 3))
-    assert feature.path.read_bytes() == before
-
-
-def test_threads_may_update_other_rows_of_one_file(tmp_path):
-    feature, wrong = made("npy", tmp_path, first_rows((3,))), []
-
-    def update(number):
-        try:
-            for _ in range(20):
-                feature.update(EVERYTHING[number::3].clone(), torch.full((10, 3), float(number)))
-        except Exception as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=update, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert wrong == []
-    assert torch.equal(feature.read(EVERYTHING), (EVERYTHING % 3).float()[:, None].expand(-1, 3))
-
-
-def test_a_disk_that_is_full_leaves_some_rows_and_the_feature_and_its_caches_know_them(tmp_path, monkeypatch):
-    rows = first_rows((3,))
-    feature = made("rows", tmp_path, rows)
-    over = [cached(feature, policy, slots=COUNT) for policy in POLICIES[1:]]
-    for each in over:
-        each.read(EVERYTHING)
-    write, calls = disk_feature.os.pwrite, []
-
-    def full(descriptor, data, at):
-        calls.append(at)
-        if len(calls) == 3:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write(descriptor, data[:5], at)  # as a system may: not all at once
-
-    monkeypatch.setattr(disk_feature.os, "pwrite", full)
-    with refused(
-        OSError, stage="DiskFeature.update", found="No space", allowed="in part", remedy="make room"
-    ) as caught:
-        feature.update(torch.tensor([3, 9]), torch.ones(2, 3))
-    assert caught.value.errno == errno.ENOSPC
-    monkeypatch.undo()
-    left = feature.read(EVERYTHING)
-    assert not torch.equal(left[3], rows[3])
-    assert torch.equal(left[9], rows[9])
-    for each in over:
-        assert same_bits(each.read(EVERYTHING), left)
-    feature.update(torch.tensor([3, 9]), torch.ones(2, 3))
-    assert feature.read(torch.tensor([3, 9])).eq(1).all()
-
-
-def test_a_file_that_may_not_be_written(tmp_path, monkeypatch):
-    feature, opened = made("npy", tmp_path, first_rows((3,))), disk_feature.os.open
-
-    def refuse(path, flags, *rest, **options):
-        if flags & disk_feature.os.O_WRONLY:
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return opened(path, flags, *rest, **options)
-
-    monkeypatch.setattr(disk_feature.os, "open", refuse)
-    with refused(PermissionError, stage="DiskFeature.update", found="x.npy", allowed="written", remedy="Allow it"):
-        feature.update(torch.tensor([1]), torch.ones(1, 3))
-    assert torch.equal(feature.read(EVERYTHING), first_rows((3,)))
 
 
 # --- caches
@@ -394,6 +245,15 @@ def test_a_value_that_the_stored_form_cannot_hold(tmp_path, kind, stored_as, val
     assert torch.equal(feature.read(EVERYTHING), before)
 
 
+def test_a_static_cache_keeps_its_rows_when_an_update_is_refused():
+    feature = dp.TensorFeature(first_rows((3,)), stored_as="int8")
+    over = cached(feature, "static")
+    before = over.stats()["cached"]
+    with pytest.raises(ValueError, match="up to"):
+        over.update(EVERYTHING, torch.full((COUNT, 3), 51.0))
+    assert over.stats()["cached"] == before > 0
+
+
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 def test_features_that_are_read_only(tmp_path):
     class Own(dp.Feature):
@@ -406,9 +266,10 @@ def test_features_that_are_read_only(tmp_path):
     for rows in (mapped, torch.as_tensor(mapped), np.frombuffer(bytes(32), np.float32).reshape(4, 2)):
         with refused(ValueError, stage="^TensorFeature.update", found="read-only", allowed="mapped for reading"):
             dp.TensorFeature(rows).update(torch.tensor([0]), torch.ones(1, 2))
-    stored = dp.TensorFeature(mapped, stored_as="bfloat16")  # in memory of its own
-    stored.update(torch.tensor([0]), torch.ones(1, 2))
-    assert stored.read(torch.tensor([0])).tolist() == [[1, 1]]
+    pickled = pickle.loads(pickle.dumps(dp.TensorFeature(rows)))
+    for own in (dp.TensorFeature(mapped, stored_as="bfloat16"), pickled):  # in memory of their own
+        own.update(torch.tensor([0]), torch.ones(1, 2))
+        assert own.read(torch.tensor([0])).tolist() == [[1, 1]]
 
 
 def test_a_feature_of_a_graph_in_parts_is_read_only():

@@ -129,7 +129,17 @@ def test_every_remedy_names_a_package_that_its_extra_has():
     calls = re.compile(r"""\b(?:pip_install|needed|not_installed)\(\s*"(\w+)[\w.]*",\s*"(\w+)\"""")
     source = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
     remedies = {*calls.findall(source)}
-    assert {extra for _, extra in remedies} == {"cli", "distributed", "gpu", "partition", "pyg", "ray", "remote", "viz"}
+    assert {extra for _, extra in remedies} == {
+        "cli",
+        "distributed",
+        "gpu",
+        "ondisk",
+        "partition",
+        "pyg",
+        "ray",
+        "remote",
+        "viz",
+    }
     assert {(package, extra) for package, extra in remedies if package not in extras[extra]} == set()
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from datapipes.base.folder import check_root, new_folder
 from datapipes.cli.command import FOLDER, Commands, WrongUsage, add_command, completes
 from datapipes.cli.descriptions import facts_of_graph, graph_lines
-from datapipes.cli.inputs import AnyGraph, add_input, open_dataset
+from datapipes.cli.inputs import AnyGraph, add_input, open_dataset, refuse_options
+from datapipes.datasets.ondisk import convert_ondisk, is_ondisk
 from datapipes.graph.saved import is_saved_graph
 from datapipes.partition.source_of import source_of
 
@@ -34,12 +35,20 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     if is_saved_graph(given):
         raise WrongUsage(f"{given} is a folder of a saved graph already. Open it, or give the files of a data set.")
     check_root("OUT", out)
+    graph, left_out = _converted(given, out, arguments)
+    facts = facts_of_graph(graph)
+    lines = [f"{given} is now the graph {out}", *graph_lines(facts)]
+    lines += [f"not in the graph: {each}" for each in left_out]
+    return "\n".join(lines), {"in": str(given), "out": str(out), "graph": facts, "left_out": list(left_out)}
+
+
+def _converted(given: Path, out: Path, arguments: argparse.Namespace) -> tuple[AnyGraph, tuple[str, ...]]:
+    if is_ondisk(given):  # which may be larger than memory
+        refuse_options(given, "other files", arguments)
+        return convert_ondisk(given, out)
     source = source_of(open_dataset(given, arguments), where="data set")
     _write(source.graph, out)
-    facts = facts_of_graph(source.graph)
-    lines = [f"{given} is now the graph {out}", *graph_lines(facts)]
-    lines += [f"not in the graph: {each}" for each in source.left_out]
-    return "\n".join(lines), {"in": str(given), "out": str(out), "graph": facts, "left_out": list(source.left_out)}
+    return source.graph, source.left_out
 
 
 def _write(graph: AnyGraph, out: Path) -> None:

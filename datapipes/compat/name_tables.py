@@ -31,7 +31,7 @@ _DIST_LOADER = (
     "dp.DataLoader(pipe) over dp.distributed.DistNeighborSampler, a sampler of parts; "
     "or with PyG's arguments and batches: from datapipes.pyg.distributed import"
 )
-_FILES = "dp.datasets.open(path) reads the files of Planetoid, OGB, RDF and others"
+_IN_DATASETS = "it stands in datapipes.datasets"
 _SEEDS = "minibatch.seeds, pairs [n, 2]"
 _TO_GPU = "dp.TensorFeature(tensor.cuda()) lies on the GPU; pin_memory_() of what lies in host memory lets GPUs read it"
 _OF_PYG = "dp.datasets.Dataset.from_pyg(data), or dp.CSCGraph.from_pyg(data) and dp.HeteroCSCGraph.from_pyg(data)"
@@ -204,10 +204,6 @@ ATTRIBUTES: Table = {
         "pin_memory": "feature.pin_memory_() of a dp.TensorFeature, which locks the rows where they are",
     },
     "Dataset": {
-        "feature": "dataset.features",
-        "tasks": "dataset.train_set, dataset.validation_set and dataset.test_set: there is one task",
-        "metadata": "dataset.num_classes, dataset.class_names, dataset.name",
-        "all_nodes_set": "dp.ItemSet(dataset.graph.num_nodes)",
         "load": "leave it out: dp.datasets.open(path) has loaded it",
         "val_set": "dataset.validation_set",
         "train_mask": "dataset.train_set",
@@ -243,7 +239,7 @@ ATTRIBUTES: Table = {
         "SubgraphSampler": "dp.Sampler",
         "SampledSubgraphImpl": "dp.SampledSubgraph",
         "TemporalLayerNeighborSampler": "there is no temporal layer sampling; dp.TemporalNeighborSampler",
-        **dict.fromkeys(("OnDiskDataset", "BuiltinDataset"), _FILES),
+        **dict.fromkeys(("OnDiskDataset", "BuiltinDataset"), _IN_DATASETS),
         "functional_datapipe": "dp.register_stage",
         "traverse_dps": "dp.StageGraph(pipe).walk()",
         "find_dps": "dp.StageGraph(pipe).find(cls)",
@@ -263,7 +259,7 @@ ATTRIBUTES: Table = {
         **dict.fromkeys(("async_request_server", "request_server"), "nothing: a client cannot run code on a server"),
         "node_split": "dist_graph.local_items(), the seeds of the part in this process",
     },
-    "datapipes.datasets": dict.fromkeys(("OnDiskDataset", "BuiltinDataset"), _FILES),
+    "datapipes.datasets": {"OnDiskTask": "dp.datasets.Task", "LegacyDataset": "dp.datasets.open(path)"},
     "datapipes.channel": {"RemoteReceivingChannel": _IN_DISTRIBUTED},
 }
 

@@ -1,6 +1,7 @@
 """Data sets: the embedded one, and readers of published file formats."""
 
-from datapipes.datasets.dataset import Dataset
+from datapipes.datasets.dataset import Dataset, Task
+from datapipes.datasets.ondisk import BuiltinDataset, OnDiskDataset
 from datapipes.datasets.opening import debian_packages, open
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.tfrecord.data_loader import LoadedEntityTensors, TFDatasetOptions, TFRecordDataLoader
@@ -15,15 +16,18 @@ from datapipes.datasets.tfrecord.writing import write_tf_records
 __all__ = [
     "DEFAULT_HOMOGENEOUS_EDGE_TYPE",
     "DEFAULT_HOMOGENEOUS_NODE_TYPE",
+    "BuiltinDataset",
     "Dataset",
     "DatasetFormatError",
     "LoadedEntityTensors",
     "LoadedGraphTensors",
+    "OnDiskDataset",
     "SerializedGraphMetadata",
     "SerializedTFRecordInfo",
     "TFDatasetOptions",
     "TFRecordDataLoader",
     "TFRecordLoadError",
+    "Task",
     "debian_packages",
     "load_torch_tensors_from_tf_record",
     "open",

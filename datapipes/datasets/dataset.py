@@ -25,10 +25,24 @@ from datapipes.seeds import HeteroItemSet, ItemSet
 if TYPE_CHECKING:
     import torch_geometric.data
 
-__all__ = ["Dataset"]
+__all__ = ["Dataset", "Task"]
 
 _MASKS = {"train_set": "train_mask", "validation_set": "val_mask", "test_set": "test_mask"}  # PyG's names
 _MOST_TYPES = 32  # that `describe` shows
+
+
+@dataclass(frozen=True, eq=False)
+class Task(metaclass=ShownNames):
+    """One of several tasks of a data set; its sets are those of a Dataset.
+
+    Attributes:
+        metadata: what the files say of it besides, such as "name" and "num_classes".
+    """
+
+    train_set: ItemSet | HeteroItemSet
+    validation_set: ItemSet | HeteroItemSet
+    test_set: ItemSet | HeteroItemSet
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +63,14 @@ class Dataset(metaclass=ShownNames):
             classes. "node_regression": seeds are nodes, labels float32 [n] or [n, k]. "all_nodes": seeds are nodes,
             without labels. "link_prediction": seeds are pairs [n, 2]; labels, where there are some, are 1 for an edge
             that exists and 0 for one that does not; without labels all exist; seeds of one value of "indexes" are to be
-            ranked together. "edge_regression": seeds are edges [n, 2], labels float32 [n]. "timestamps", where there
-            are some, are the times of the seeds.
+            ranked together. "edge_regression": seeds are edges [n, 2], labels float32 [n]. "edge_classification": seeds
+            are edges [n, 2], labels int64 [n] are classes. "timestamps", where there are some, are the times of the
+            seeds.
         training_graph: the graph with the edges that are known in training. Of a temporal edge list these are the edges
             of `train_set`; of any other data set it is `graph`.
         node_names: {type: one name for each node}, for types that have names in the files.
+        tasks: of a folder that OnDiskDataset reads, all tasks; the first is the one above.
+        metadata: {key of a feature: what the folder says of it besides}.
     """
 
     name: str
@@ -69,10 +86,23 @@ class Dataset(metaclass=ShownNames):
     task: str = "node_classification"
     training_graph: CSCGraph | HeteroCSCGraph = None  # type: ignore[assignment]  # __post_init__ puts in `graph`
     node_names: Mapping[NodeType | None, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    tasks: tuple[Task, ...] = field(default=(), repr=False)
+    metadata: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.training_graph is None:
             object.__setattr__(self, "training_graph", self.graph)
+
+    @property
+    def feature(self) -> FeatureStore:
+        """`features`, under GraphBolt's name."""
+        return self.features
+
+    @property
+    def all_nodes_set(self) -> ItemSet | HeteroItemSet:
+        """All nodes as seeds, without labels; with types those of each type."""
+        sets: dict[Any, ItemSet] = {of: ItemSet(self.graph.num_nodes_of(of)) for of in self.graph.node_types}
+        return sets[None] if None in sets else HeteroItemSet(without_empty(sets))
 
     @classmethod
     def from_pyg(

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from datapipes.datasets.dataset import Dataset
 from datapipes.datasets.edge_lists import edge_list_in, read_edge_list
 from datapipes.datasets.heco import is_heco, read_heco
 from datapipes.datasets.npz import npz_in, read_split_of_npz
 from datapipes.datasets.ogb import is_ogb, read_ogb
+from datapipes.datasets.ondisk import is_ondisk, read_ondisk
 from datapipes.datasets.planetoid import is_planetoid, read_planetoid
 from datapipes.datasets.raw import RawDataset
 from datapipes.datasets.raw_hetero import RawHeteroDataset
@@ -30,20 +32,21 @@ class Format:
     Attributes:
         name, files: for messages.
         recognise: whether a path, a folder or a file, is of this format.
-        read: gives the arrays, called with the path and the arguments in `takes`, by name.
+        read: gives the arrays, or the whole Dataset; called with the path and the arguments in `takes`, by name.
         takes: the arguments of `datasets.open` that it does not refuse.
     """
 
     name: str
     files: str
     recognise: Callable[[Path], object]
-    read: Callable[..., RawDataset | RawHeteroDataset]
+    read: Callable[..., RawDataset | RawHeteroDataset | Dataset]
     takes: tuple[str, ...] = ()
 
 
 _NPZ = Format(".npz", "an .npz", npz_in, read_split_of_npz, (SPLIT, NORMALIZE, LARGEST))
 FORMATS = (  # the first that recognises a path reads it
     Format("Planetoid", "ind.* files (Planetoid)", is_planetoid, read_planetoid, (NORMALIZE, LARGEST)),
+    Format("metadata.yaml", "metadata.yaml (GraphBolt), edges and nodes in tables or .npy", is_ondisk, read_ondisk),
     Format("RDF", "an .nt or .nt.gz (RDF)", is_rdf, read_rdf, (INVERSE,)),
     Format("ACM", "pa.txt, ps.txt, p_feat.npz and labels.npy (ACM)", is_heco, read_heco, (SPLIT, INVERSE)),
     Format("OGB", "raw/ and split/ (OGB)", is_ogb, read_ogb, (INVERSE,)),
@@ -56,8 +59,8 @@ class UnknownFormat(ValueError):
     """No file at the path is of a known format."""
 
 
-def read_files(where: Path, arguments: dict[str, Any]) -> RawDataset | RawHeteroDataset:
-    """Return the arrays of the data set at `where`; the arguments are those of `datasets.open`, by name."""
+def read_files(where: Path, arguments: dict[str, Any]) -> RawDataset | RawHeteroDataset | Dataset:
+    """Return the data set at `where`, or its arrays; the arguments are those of `datasets.open`, by name."""
     if not where.exists():
         raise FileNotFoundError(f"datasets.open: {where} does not exist; a folder or a file is needed. Check the path.")
     others = None if where.is_dir() else _NPZ  # a file of another name is taken for one

@@ -72,6 +72,8 @@ def open(
     | `pa.txt`, `ps.txt`, `p_feat.npz`, `labels.npy` ... | ACM, in the files of HeCo | node classification |
     | one .txt or .txt.gz | "src dst time", as SNAP's CollegeMsg | link prediction |
     | one .csv or .csv.gz | "from,to,rating,time", as SNAP's Bitcoin OTC | edge regression |
+    | `metadata.yaml` | GraphBolt's folders, see `OnDiskDataset`; edge ids are those of the files | as the YAML says |
+    | `edges.*` or `edges/`, `nodes.*` or `nodes/` | CSV, Parquet, .npy: your own, by the names of files | on nodes |
 
     Features and graph are those of the files; the arguments change them, and the repr of the Dataset shows the first
     two. Where the files have no features there are none: a model learns a vector for each node.
@@ -123,6 +125,8 @@ def open(
     }
     with working(f"read {where}"):
         raw = read_files(where, arguments)
+        if isinstance(raw, Dataset):
+            return raw
         if isinstance(raw, RawHeteroDataset):
             return hetero_dataset_of(raw)
         if largest_component:

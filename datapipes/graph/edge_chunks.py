@@ -24,7 +24,7 @@ from torch import Tensor
 from datapipes.base.checks import as_tensor, shown
 from datapipes.base.remote import AnyFile, RemoteFile, files_at, is_uri, local_path
 from datapipes.graph.npy import NpyRows
-from datapipes.graph.table_files import TABLES, TableFiles
+from datapipes.graph.table_files import TABLES, TableFiles, parts_of, suffix_of
 
 PAIRS = {".int32": np.int32, ".int64": np.int64}  # suffixes of files of raw (source, destination) pairs
 _ENDS = ("src", "dst")  # columns of a table
@@ -110,10 +110,8 @@ def _of_path(where: str, given: str | os.PathLike[str], attributes: dict[str, An
         path = _local(where, "edges", given)
         if not path.exists():
             raise FileNotFoundError(f"{where}: {path} does not exist. Check the path.")
-        files = [path]
-        if path.is_dir():
-            files = sorted(each for each in path.iterdir() if each.is_file() and not each.name.startswith((".", "_")))
-    kinds = {_suffix(each.name) for each in files}
+        files = parts_of(path)
+    kinds = {suffix_of(each.name) for each in files}
     known = [*TABLES] if isinstance(path, str) else [".npy", *PAIRS, *TABLES]
     if len(kinds) != 1 or not kinds <= {*known}:
         remedy = "Rename the files, or move the others away"
@@ -132,10 +130,6 @@ def _of_path(where: str, given: str | os.PathLike[str], attributes: dict[str, An
 
 def _local(where: str, name: str, given: str | os.PathLike[str]) -> Path:
     return Path(local_path(where, name, os.fspath(given)))
-
-
-def _suffix(name: str) -> str:
-    return next((each for each in TABLES if name.endswith(each)), Path(name).suffix)
 
 
 def _identity(files: Sequence[AnyFile]) -> str | None:

@@ -65,7 +65,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         saved_as: the format of its folder.
     """
 
-    _hidden = frozenset({"came_with", "refuse_damage", "saved_as", "with_edges_kept"})
+    _hidden = frozenset({"came_with", "refuse_damage", "saved_as", "with_edges_kept", "without_edge_ids"})
     saved_as: ClassVar[str]
     _kept_rows: KeptRows | None = None  # what samplers have asked for
     _written: dict[str, tuple[Tensor, int, str]] | None = None  # array, version and digest of what came from a folder
@@ -166,6 +166,13 @@ class LocalGraph(Pinnable, Hashed, Graph):
         dtype = check_index_dtype(dtype, max(arrays.num_nodes.values(), default=0))
         relations = {of: (each[0], as_index_dtype(each[1], dtype)) for of, each in arrays.relations.items()}
         return self._of(arrays._replace(relations=relations))
+
+    def without_edge_ids(self: _Self) -> _Self:
+        """Return the graph in which the id of an edge is its position; the arrays, and their digests, are shared."""
+        found = self._of(self._arrays()._replace(edge_ids={}))
+        names = {name for name, _, _ in found._named_arrays()}
+        found.came_with({name: digest for name, (_, _, digest) in (self._written or {}).items() if name in names})
+        return found
 
     # --- other edges, implemented in edits.py
 

@@ -16,13 +16,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from datapipes.base.checks import one_line
+from datapipes.base.checks import one_line, shown
 from datapipes.base.errors import needed, text_of
 from datapipes.base.remote import AnyFile, RemoteFile, opened
+from datapipes.base.sizes import check_memory
 
 TABLES = {".parquet": "parquet", ".csv": "csv", ".csv.gz": "csv", ".tsv": "csv"}  # suffixes
 _MOST_HEADER, _BLOCK_BYTES = 2**16, 2**24  # bytes of a CSV file: of its first line, and that are parsed at once
+
+
+def suffix_of(name: str) -> str:
+    """Return what the name of a file ends in; that of a table may have two parts."""
+    return next((each for each in TABLES if name.endswith(each)), Path(name).suffix)
+
+
+def parts_of(path: Path) -> list[Path]:
+    """Return the files in a folder whose names do not begin with "." or "_", sorted by name; a file alone."""
+    if not path.is_dir():
+        return [path]
+    return sorted(each for each in path.iterdir() if each.is_file() and not each.name.startswith((".", "_")))
 
 
 class TableFiles:
@@ -30,7 +45,7 @@ class TableFiles:
 
     Args:
         where: for messages.
-        path: names all files in messages.
+        path: names all files in messages; of files that are not given, the file, or the folder of its parts.
         kind: their suffix, one of TABLES.
     Attributes:
         names: of the columns.
@@ -39,8 +54,11 @@ class TableFiles:
         OSError: One cannot be read.
     """
 
-    def __init__(self, where: str, path: Path | str, files: Sequence[AnyFile], kind: str) -> None:
+    def __init__(self, where: str, path: Path | str, files: Sequence[AnyFile] | None = None, kind: str = "") -> None:
         self._where, self._path = where, path
+        if files is None:
+            files = parts_of(Path(path))
+            kind = suffix_of(files[0].name)
         self._remote = [each for each in files if isinstance(each, RemoteFile)]
         dataset = needed("pyarrow.dataset", "distributed", f"{where}: a table")
         with self._told():
@@ -60,6 +78,43 @@ class TableFiles:
             return dtype
         except (NotImplementedError, TypeError):
             return np.dtype(object)
+
+    def count_rows(self) -> int:
+        """Return the number of rows; of CSV files all are read."""
+        with self._told():
+            return int(self._data.count_rows())
+
+    def texts(self, name: str) -> list[str]:
+        """Return the cells of a column as text, "" for an empty one."""
+        with self._told():
+            return ["" if each is None else str(each) for each in self._column(name).to_pylist()]
+
+    def numbers(self, name: str, *, missing: Any = None) -> Tensor:
+        """Return a column, one number for each row.
+
+        Args:
+            missing: what stands for empty cells; None refuses them.
+        Raises:
+            ValueError: There is no such column, or it holds something else.
+            MemoryError: It does not fit into memory.
+        """
+        if name not in self.names:
+            raise ValueError(f"found no column {name!r}, the table has {shown(self.names)}. Name one of these.")
+        if self.dtype(name).kind not in "biuf":
+            raise ValueError(
+                f"found {self.arrow_type(name)} in the column {name!r}; expected numbers. Number what it holds, or "
+                "leave the column out."
+            )
+        check_memory(self._where, f"the column {name!r}", self.count_rows() * 8, "Store it as .npy.")
+        with self._told():
+            values = self._column(name)
+        if values.null_count and missing is None:
+            raise ValueError(f"found {values.null_count} empty or NaN cells in the column {name!r}. Fill them in.")
+        filled = values.fill_null(missing) if values.null_count else values
+        return torch.from_numpy(np.array(filled.to_numpy()))
+
+    def _column(self, name: str) -> Any:
+        return self._data.to_table(columns=[name]).column(0)
 
     def batches(self, names: Sequence[str], most: int) -> Iterator[Any]:
         """Yield the columns of up to `most` rows at a time, as batches of pyarrow.

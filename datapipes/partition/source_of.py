@@ -150,7 +150,7 @@ def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, 
                 "them."
             )
         known[kind].setdefault(name, rows)
-    left_out = _attributes_of_items(where, data, nodes)
+    left_out = attributes_of_items(where, data, nodes)
     if getattr(data, "training_graph", None) not in (None, graph):
         left_out.append("training_graph, which differs from graph")
     if getattr(data, "node_names", None):
@@ -248,7 +248,7 @@ _MASKS = {"train_set": "train_mask", "validation_set": "val_mask", "test_set": "
 _VALUES = {"labels": "y", "timestamps": "seed_time"}
 
 
-def _attributes_of_items(where: str, data: Any, attributes: dict[Any, dict[str, Tensor]]) -> list[str]:
+def attributes_of_items(where: str, data: Any, attributes: dict[Any, dict[str, Tensor]]) -> list[str]:
     """Add the item sets of a Dataset to the attributes of its nodes, and return words on what is none.
 
     Args:

@@ -1,0 +1,329 @@
+"""OnDiskDataset: GraphBolt's folder of a metadata.yaml and the files that it names, as a Dataset.
+
+Only the graph is made anew (ondisk_graph.py). Features and items are read in place: into memory, or, where the YAML
+says `in_memory: false`, when they are asked for.
+
+Edge features have a row for each edge of the file, in its order. The graph always keeps the number of each edge in the
+file; without `include_original_edge_id` a minibatch shows positions, and the features look the number up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import check_bool, shown
+from datapipes.base.folder import check_root
+from datapipes.base.shown_names import ShownNames
+from datapipes.base.types import of_type
+from datapipes.datasets.by_name import described_by_name, is_by_name, task_by_name
+from datapipes.datasets.dataset import Dataset, Task, without_empty
+from datapipes.datasets.ondisk_graph import AnyGraph, build, graph_of
+from datapipes.datasets.ondisk_rows import WHERE, format_errors, rows_of
+from datapipes.datasets.ondisk_yaml import NEGATIVES, SETS, YAML, Description, RowsFile, TaskFiles, read_yaml
+from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError
+from datapipes.features import DiskFeature, Feature, FeatureStore, TensorFeature
+from datapipes.graph.saved import open_graph
+from datapipes.partition.source_of import attributes_of_items
+from datapipes.seeds import HeteroItemSet, ItemSet
+
+__all__ = ["BuiltinDataset", "OnDiskDataset"]
+
+
+class OnDiskDataset(metaclass=ShownNames):
+    """A folder with GraphBolt's metadata.yaml. The graph is built out of core, in `preprocessed/datapipes/` there.
+
+    A graph that was built is opened mapped, as long as its files have the sizes and times that they had, or else the
+    same content. See the page about folders for the YAML, and for what differs from GraphBolt.
+
+    Args:
+        path: the folder, or the metadata.yaml in it.
+        include_original_edge_id: a minibatch shows the number of each edge in its file as its id; else the position of
+            the edge in the graph. Edge features are right either way. With True, these can be page-locked.
+        force_preprocess: True builds the graph anew; False opens the one that is there, whatever the files hold now,
+            and builds it only if there is none; None builds it if it is not fresh.
+        auto_cast_to_optimal_dtype: the graph, and the ids that are sampled from it, are int32 if the ids of all nodes
+            fit; else int64. Seeds and labels keep the dtypes of their files.
+        verify: hash the files and the graph, and compare them with what was built.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        include_original_edge_id: bool = False,
+        force_preprocess: bool | None = None,
+        auto_cast_to_optimal_dtype: bool = True,
+        *,
+        verify: bool = False,
+    ) -> None:
+        self.path = Path(path).parent if Path(path).name == YAML else Path(path)
+        self.include_original_edge_id = check_bool(WHERE, "include_original_edge_id", include_original_edge_id)
+        self.force_preprocess = (
+            None if force_preprocess is None else check_bool(WHERE, "force_preprocess", force_preprocess)
+        )
+        self.auto_cast_to_optimal_dtype = check_bool(WHERE, "auto_cast_to_optimal_dtype", auto_cast_to_optimal_dtype)
+        self.verify = check_bool(WHERE, "verify", verify)
+
+    def load(self, tasks: str | Sequence[str] | None = None) -> Dataset:
+        """Return the data set, with `tasks`; its sets are those of the first task, or without items if there is none.
+
+        Args:
+            tasks: the name or the names of the tasks to read; None reads all.
+        Raises:
+            FileNotFoundError: There is no metadata.yaml, or a file that it names is missing.
+            DatasetFormatError: The YAML or a file is broken, or they do not fit each other.
+            ValueError: There is no task of such a name.
+            ModuleNotFoundError: PyYAML is not installed; or pyarrow, which reads tables.
+            OSError: The disk is full, or the folder cannot be written to.
+        """
+        if not (self.path / YAML).exists():
+            raise FileNotFoundError(
+                f"{WHERE}: {self.path} holds no {YAML}. Check the path; dp.datasets.open reads others."
+            )
+        described = read_yaml(self.path)
+        wanted = _chosen(described.tasks, tasks)
+        graph = graph_of(
+            described,
+            index_dtype="auto" if self.auto_cast_to_optimal_dtype else "int64",
+            force=self.force_preprocess,
+            verify=self.verify,
+        )
+        made = [_task(described, each) for each in wanted]
+        features = _features(described, graph, by_position=not self.include_original_edge_id)
+        return _dataset(described, graph if self.include_original_edge_id else graph.without_edge_ids(), features, made)
+
+    def __repr__(self) -> str:
+        return f"OnDiskDataset({str(self.path)!r})"
+
+
+def BuiltinDataset(name: str, root: str | Path = "datasets") -> OnDiskDataset:
+    """Return the data set in the folder `root/name`, which GraphBolt's BuiltinDataset has left there.
+
+    Nothing is downloaded.
+
+    Raises:
+        FileNotFoundError: There is no such folder; the message says how to get the data.
+    """
+    folder = Path(root) / name
+    if not (folder / YAML).exists():
+        raise FileNotFoundError(
+            f"BuiltinDataset: {folder / YAML} does not exist, and nothing is downloaded. Unpack "
+            f"https://data.dgl.ai/dataset/graphbolt/{name}.zip into {root}; or take the files that {name} was "
+            "published in, and dp.datasets.open(path)."
+        )
+    return OnDiskDataset(folder)
+
+
+def is_ondisk(path: Path) -> bool:
+    """Return whether `path` is a folder with a metadata.yaml, or one that by_name.py reads."""
+    return path.name == YAML or (path.is_dir() and ((path / YAML).exists() or is_by_name(path)))
+
+
+def read_ondisk(path: Path) -> Dataset:
+    """Return the data set in such a folder, for `datasets.open`."""
+    if path.name == YAML or (path / YAML).exists():
+        return OnDiskDataset(path, include_original_edge_id=True).load()
+    described = described_by_name(path)
+    graph = graph_of(described, index_dtype="auto", force=None, verify=False).without_edge_ids()
+    features = _features(described, graph, by_position=False)
+    for domain, of, name in described.attributes:  # columns of the tables of edges, in the order of the graph
+        features[domain, of, name] = TensorFeature(graph.relation(of).edge_attributes[name])
+    return _dataset(described, graph, features, task_by_name(described))
+
+
+def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
+    """Write the graph of such a folder, with its features, labels and masks as attributes, to the folder `out`.
+
+    Edges and features go through memory in pieces; of the nodes the items, and columns of tables, are in memory.
+
+    Returns:
+        The graph, mapped; and words on what it does not hold.
+    """
+    check_root("OUT", out)
+    if path.name == YAML or (path / YAML).exists():
+        described = read_yaml(path.parent if path.name == YAML else path)
+        made = [_task(described, each) for each in described.tasks]
+    else:
+        described = described_by_name(path)
+        made = task_by_name(described)
+    where, left_out = str(path), [f"the task {shown(each.metadata.get('name'))}" for each in made[1:]]
+    both = described.attributes.keys() & described.features.keys()
+    if any(described.attributes[key].path != described.features[key].path for key in both):
+        raise DatasetFormatError.of(
+            where, f"{shown(sorted(both, key=shown))} as attribute and as feature", "one of them"
+        )
+    of_nodes: dict[Any, dict[str, Tensor]] = {of: {} for of in described.num_nodes}
+    sets = _sets(described, made)
+    with format_errors(where):
+        items = SimpleNamespace(graph=SimpleNamespace(num_nodes_of=described.num_nodes.__getitem__), **sets)
+        left_out += attributes_of_items("convert", items, of_nodes)
+    taken = [(of, name) for of, found in of_nodes.items() for name in found]
+    files = {**described.features, **described.attributes}
+    for of, name in taken:
+        if ("node", of, name) in files:
+            raise DatasetFormatError.of(where, f"the node feature {name!r}{of_type(of)} and items", "another name")
+    build(described, out, files, of_nodes)
+    return open_graph(out), tuple(left_out)
+
+
+# --- features
+
+
+class _ByPosition(Feature):
+    """Rows of edges by their positions in the graph, of a feature that has them in the order of the file."""
+
+    def __init__(self, feature: Feature, edge_ids: Tensor) -> None:
+        self._feature, self._order = feature, TensorFeature(edge_ids)
+        self.reads_async = feature.reads_async
+
+    def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        return self._feature.read(self._order.read(ids), out)
+
+    @property
+    def count(self) -> int:
+        return self._feature.count
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._feature.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._feature.dtype
+
+    def stats(self) -> Mapping[str, int]:
+        return self._feature.stats()
+
+
+def _features(described: Description, graph: AnyGraph, *, by_position: bool) -> dict[Any, Feature]:
+    found: dict[Any, Feature] = {}
+    for key, file in described.features.items():
+        domain, of, name = key
+        with format_errors(f"the {domain} feature {name!r}{of_type(of)}"):
+            made: Feature
+            if file.stays_on_disk and file.format == "numpy":
+                made = DiskFeature(described.path(file))
+            else:
+                made = TensorFeature(rows_of(described.folder, file))
+            count = graph.num_nodes_of(of) if domain == "node" else graph.num_edges_of(of)
+            if made.count != count:
+                raise ValueError(f"{file.path} has {made.count} rows for {count} {domain}s. Give one for each.")
+            ids = graph.relation(of).edge_ids if domain == "edge" and by_position else None
+            found[key] = made if ids is None else _ByPosition(made, ids)
+    return found
+
+
+# --- tasks
+
+
+def _chosen(known: Sequence[TaskFiles], wanted: Any) -> Sequence[TaskFiles]:
+    if wanted is None:
+        return known
+    names = [wanted] if isinstance(wanted, str) else wanted
+    if not isinstance(names, (list, tuple)):
+        raise TypeError(
+            f"{WHERE}: tasks must be the name of a task, or a list of names, got {shown(wanted)}. Pass one."
+        )
+    there = [each.metadata.get("name") for each in known]
+    for name in names:
+        if name not in there:
+            raise ValueError(f"{WHERE}: no task {shown(name)}; the folder has {shown(there)}. Choose some of these.")
+    return [each for each, name in zip(known, there, strict=True) if name in names]
+
+
+def _task(described: Description, files: TaskFiles) -> Task:
+    sets: dict[str, dict[Any, ItemSet]] = {}
+    for name in SETS:
+        sets[name] = {}
+        for of, given in files.sets[name].items():
+            with format_errors(f"{described.folder.name}, {name}{of_type(of)}"):
+                sets[name][of] = _items(described.folder, given)
+    every = {of: each for part in sets.values() for of, each in part.items()}
+    return Task(**{name: _joined(described, part, every) for name, part in sets.items()}, metadata=files.metadata)
+
+
+def _joined(described: Description, part: dict[Any, ItemSet], every: Mapping[Any, ItemSet]) -> ItemSet | HeteroItemSet:
+    """Return the items of all types as one set; without any, those of no items of the types that others have."""
+    none = torch.empty(0, dtype=torch.int64)
+    if None in described.num_nodes:
+        return part.get(None, ItemSet(none))
+    empty = {of: ItemSet(none.reshape(0, 2) if isinstance(of, tuple) else none) for of in every or described.num_nodes}
+    return HeteroItemSet(without_empty(part or empty))
+
+
+def _items(folder: Path, files: Sequence[RowsFile]) -> ItemSet:
+    rows = {each.name: rows_of(folder, each) for each in files}
+    rows = _with_negatives(rows) if {*NEGATIVES} & {*rows} else rows
+    return ItemSet(tuple(rows.values()), names=tuple(rows))
+
+
+def _with_negatives(rows: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return pairs and their negatives as seeds with labels 1 and 0; those of one pair have its number as "indexes"."""
+    pairs = rows.pop("seeds")
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise ValueError(f"the seeds have shape {list(pairs.shape)}; expected pairs [n, 2], since there are negatives.")
+    count = pairs.shape[0]
+    given = [rows.pop(name, None) for name in NEGATIVES]
+    there = [each.reshape(each.shape[0], -1) for each in given if each is not None]
+    ratio = there[0].shape[1]
+    if any(each.shape != (count, ratio) for each in there):
+        raise ValueError(
+            f"the negatives have shapes {[[*each.shape] for each in there]} for {count} pairs; expected [n, k]."
+        )
+    ends = [pairs[:, end : end + 1].expand(-1, ratio) if each is None else each for end, each in enumerate(given)]
+    negatives = torch.stack([each.reshape(-1).long() for each in ends], dim=1)
+    places = torch.arange(count)
+    indexes = torch.cat([places, places.repeat_interleave(ratio)])
+    labels = torch.arange(count * (1 + ratio)) < count
+    others = {name: each[indexes] for name, each in rows.items()}
+    return {"seeds": torch.cat([pairs.long(), negatives]), "labels": labels, "indexes": indexes, **others}
+
+
+# --- the data set
+
+
+def _sets(described: Description, tasks: Sequence[Task]) -> dict[str, Any]:
+    """Return the sets of the first task; those of no items if there is none."""
+    return {name: getattr(tasks[0], name) if tasks else _joined(described, {}, {}) for name in SETS}
+
+
+def _dataset(
+    described: Description, graph: AnyGraph, features: Mapping[Any, Feature], tasks: Sequence[Task]
+) -> Dataset:
+    sets = _sets(described, tasks)
+    kind, num_classes = _kind_of(sets)
+    if tasks and tasks[0].metadata.get("num_classes") is not None:
+        num_classes = int(tasks[0].metadata["num_classes"])
+    return Dataset(
+        name=described.name,
+        graph=graph,
+        features=FeatureStore(features),
+        **sets,
+        num_classes=num_classes,
+        class_names=tuple(map(str, range(num_classes))),
+        task=kind,
+        tasks=tuple(tasks),
+        metadata=described.metadata,
+    )
+
+
+def _kind_of(sets: Mapping[str, Any]) -> tuple[str, int]:
+    """Return what the task of some sets is, see Dataset.task, and how many classes its labels name."""
+    parts = [each for part in sets.values() for each in getattr(part, "item_sets", {None: part}).values()]
+    of_edges = any(each.seeds_shape != () for each in parts)
+    labels = [each.hashed_arrays()["labels"][0] for each in parts if "labels" in each.names and len(each) > 0]
+    if not labels:
+        return ("link_prediction" if of_edges else "all_nodes"), 0
+    if any(each.is_floating_point() for each in labels):
+        tells_edges = all(bool(((each == 0) | (each == 1)).all()) for each in labels)
+        return ("link_prediction" if tells_edges else "edge_regression") if of_edges else "node_regression", 0
+    highest = max(int(each.max()) for each in labels)
+    if of_edges and highest <= 1:
+        return "link_prediction", 0
+    most = highest + 1 if labels[0].ndim == 1 and highest < MAX_CLASSES else 0
+    return ("edge_classification" if of_edges else "node_classification"), max(most, 0)

@@ -1,0 +1,84 @@
+"""Read one array of a folder: a .npy file, a tensor that torch.save wrote, a column of a table.
+
+Invariant: nothing is unpickled but tensors, by base/torch_archive.py. A file that is cut short, or holds something
+else, is a DatasetFormatError before its values are used; nothing beyond the end of a file is mapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import as_tensor
+from datapipes.base.files import open_regular
+from datapipes.base.plain_pickle import FileRefused
+from datapipes.base.sizes import check_memory
+from datapipes.base.torch_archive import TENSORS, TorchArchive
+from datapipes.datasets.ondisk_yaml import RowsFile
+from datapipes.datasets.raw import DatasetFormatError
+from datapipes.graph.npy import NpyRows, read_array
+from datapipes.graph.table_files import TableFiles
+from datapipes.processes.mappings import File, identity_of, map_file
+
+WHERE = "OnDiskDataset"
+_MOST_PICKLE = 2**16  # bytes of the pickle that describes one tensor
+_LESS = "Set in_memory: false."
+
+
+@contextlib.contextmanager
+def format_errors(what: str) -> Iterator[None]:
+    """Raise what is wrong with a file as a DatasetFormatError; readers and pyarrow raise many types."""
+    try:
+        yield
+    except DatasetFormatError:
+        raise
+    except FileRefused as error:
+        raise DatasetFormatError.of(what, error.found, error.expected) from error
+    except (ValueError, TypeError, LookupError, NotImplementedError) as error:
+        text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+        raise DatasetFormatError(f"{what}: {text}") from error
+
+
+def rows_of(folder: Path, file: RowsFile) -> Tensor:
+    """Return an array: in memory, or mapped if it stays on disk. A column of a table is in memory.
+
+    Raises:
+        DatasetFormatError: It is none.
+        MemoryError: It needs more memory than is left.
+    """
+    path = folder / file.path
+    with format_errors(file.path):
+        if file.format == "numpy":
+            return _npy(path, file)
+        return _saved(path, file) if file.format == "torch" else TableFiles(WHERE, path).numbers(file.name)
+
+
+def _npy(path: Path, file: RowsFile) -> Tensor:
+    found = NpyRows(WHERE, path)  # checks the size
+    shape = found.shape[::-1] if found.is_transposed else found.shape
+    if not file.stays_on_disk:
+        check_memory(WHERE, file.path, path.stat().st_size, _LESS)
+    with open_regular(path) as stream:
+        rows = as_tensor(WHERE, file.path, read_array(stream, shape, file.stays_on_disk))
+    return rows if file.stays_on_disk else rows.contiguous()
+
+
+def _saved(path: Path, file: RowsFile) -> Tensor:
+    with open_regular(path) as stream:
+        status = os.fstat(stream.fileno())
+        if status.st_size == 0:
+            raise ValueError("found an empty file; expected one that torch.save wrote. Save the tensor again.")
+        if not file.stays_on_disk:
+            check_memory(WHERE, file.path, status.st_size, _LESS)
+        # A mapping that worker processes find by the path, so that they share its pages.
+        mapped = torch.frombuffer(map_file(File(str(path.resolve()), identity_of(status))), dtype=torch.uint8)
+        archive = TorchArchive(stream, _MOST_PICKLE, mapped.untyped_storage())
+        rows = archive.tensor(archive.read(TENSORS), "a tensor")
+    if rows is None:
+        raise ValueError("found something else than one tensor. Save the tensor alone: torch.save(tensor, path).")
+    return rows if file.stays_on_disk else rows.clone(memory_format=torch.contiguous_format)

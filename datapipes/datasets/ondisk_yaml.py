@@ -1,0 +1,314 @@
+"""What a folder of files holds, as a Description: read here from GraphBolt's metadata.yaml.
+
+by_name.py makes the same Description of the names of files. ondisk.py reads the files.
+
+Invariant: a Description is whole. Its types fit each other, each path lies in the folder, and nothing is named twice.
+Everything else, such as an unknown key, an alias or a tag of Python in the YAML, is a DatasetFormatError.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from datapipes.base.checks import shown
+from datapipes.base.errors import not_installed
+from datapipes.base.records import OMITTED, Form, from_json, one_of, plain, whole
+from datapipes.base.types import check_edge_type, ends_of
+from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError, content_of
+from datapipes.graph.checks import MAX_NODES
+
+YAML = "metadata.yaml"
+SETS = ("train_set", "validation_set", "test_set")
+TABLES = ("csv", "parquet")
+SEEDS = ("seeds", "seed_nodes", "node_pairs")  # names that mean seeds
+NEGATIVES = ("negative_srcs", "negative_dsts")
+_MOST_BYTES = 2**20  # of the YAML
+
+
+def _is_inside(path: Any) -> bool:
+    """Return whether a path stays in its folder; links in it are the user's, and are followed."""
+    if not isinstance(path, str) or not path or "\0" in path or os.path.isabs(path):
+        return False
+    return os.path.normpath(path).split(os.sep)[0] != os.pardir
+
+
+_Path = Annotated[str, plain("paths below the folder", _is_inside)]
+_Type = Annotated[str | None, OMITTED]  # of nodes or edges
+
+
+@dataclass(frozen=True)
+class EdgeFile:
+    """The edges of a type; `path` is a file or a folder of files."""
+
+    format: Annotated[str, one_of("numpy", *TABLES)]
+    path: _Path
+    type: _Type = None
+
+
+@dataclass(frozen=True)
+class RowsFile:
+    """An array in a file; of a table the column `name`."""
+
+    name: str
+    format: Annotated[str, one_of("numpy", "torch", *TABLES)]
+    path: _Path
+    in_memory: Annotated[bool | None, OMITTED] = None  # None: yes
+
+    @property
+    def stays_on_disk(self) -> bool:
+        """Whether its values are to be read when they are asked for."""
+        return self.in_memory is False
+
+
+def _with_free(record: Any) -> Form:
+    """Return the form of a record that may have further fields, which become its "metadata"."""
+    known = {each.name for each in fields(record)}
+
+    def read(name: str, value: Any) -> Any:
+        given = value if isinstance(value, dict) else {}
+        free = {key: each for key, each in given.items() if key not in known}
+        return from_json(record, name, {key: each for key, each in given.items() if key in known} | {"metadata": free})
+
+    return Form(read)
+
+
+_Free = Annotated[Mapping[str, Any], plain("fields", lambda value: isinstance(value, dict))]
+
+
+@dataclass(frozen=True)
+class _Feature(RowsFile):
+    domain: Annotated[str, one_of("node", "edge")] = "node"
+    type: _Type = None
+    metadata: _Free = field(default_factory=dict)
+
+
+_Features = Annotated[tuple[Annotated[_Feature, _with_free(_Feature)], ...] | None, OMITTED]
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    num: Annotated[int, whole(0, MAX_NODES)]
+    type: _Type = None
+
+
+@dataclass(frozen=True)
+class _Graph:
+    nodes: tuple[_Nodes, ...]
+    edges: tuple[EdgeFile, ...]
+    feature_data: _Features = None
+
+
+@dataclass(frozen=True)
+class _Items:
+    data: tuple[RowsFile, ...]
+    type: _Type = None
+
+
+_Set = Annotated[tuple[_Items, ...] | None, OMITTED]
+
+
+@dataclass(frozen=True)
+class _Task:
+    metadata: _Free
+    train_set: _Set = None
+    validation_set: _Set = None
+    test_set: _Set = None
+
+
+@dataclass(frozen=True)
+class _Whole:
+    graph: _Graph
+    dataset_name: Annotated[str | None, OMITTED] = None
+    feature_data: _Features = None
+    tasks: Annotated[tuple[Annotated[_Task, _with_free(_Task)], ...] | None, OMITTED] = None
+
+
+Key = tuple[str, Any, str]  # of a feature
+
+
+class TaskFiles(NamedTuple):
+    """A task: {set: {type or None: its arrays}}, and its further fields."""
+
+    sets: Mapping[str, Mapping[Any, tuple[RowsFile, ...]]]
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a folder holds.
+
+    Attributes:
+        folder: paths are relative to it.
+        name: of the data set.
+        num_nodes: {type or None: number of nodes}.
+        edges: {type or None: file}; types as tuples.
+        attributes: {key: file} of what samplers read. A file of edges that is the table of the edges names a column.
+        features: {key: file}.
+        metadata: {key of a feature: its further fields}.
+        tasks: in the order of the file.
+    """
+
+    folder: Path
+    name: str
+    num_nodes: Mapping[Any, int]
+    edges: Mapping[Any, EdgeFile]
+    attributes: Mapping[Key, RowsFile]
+    features: Mapping[Key, RowsFile]
+    metadata: Mapping[Key, Mapping[str, Any]]
+    tasks: tuple[TaskFiles, ...] = ()
+
+    def path(self, file: EdgeFile | RowsFile) -> Path:
+        """Return the place of a file."""
+        return self.folder / file.path
+
+
+def read_yaml(folder: Path) -> Description:
+    """Return what metadata.yaml in `folder` says.
+
+    Raises:
+        FileNotFoundError: There is none.
+        DatasetFormatError: It is no YAML, or says something else than GraphBolt's documentation allows.
+        ModuleNotFoundError: PyYAML is not installed.
+    """
+    content = content_of(folder / YAML, _MOST_BYTES)
+    try:
+        return described(folder, without_nulls(_parsed(content)))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DatasetFormatError(f"{folder.name}/{YAML}: {str(error).rstrip('.')}. Correct the file.") from error
+
+
+# --- the text
+
+
+def _parsed(content: bytes) -> Any:
+    """Return the values of a YAML: plain ones, each in its place once."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise not_installed("pyyaml", "ondisk", f"OnDiskDataset: {YAML}") from error
+    try:
+        loader = yaml.SafeLoader(content)
+        root = loader.get_single_node()
+        if root is None:
+            raise ValueError("found an empty file, a graph is needed")
+        _check(root, set())
+        return loader.construct_document(root)
+    except yaml.YAMLError as error:
+        raise ValueError(f"found no plain YAML: {shown(' '.join(str(error).split()))}") from error
+
+
+def _check(node: Any, seen: set[int]) -> None:
+    """Raise ValueError for an alias, which may stand for more values than memory holds, and for a key given twice."""
+    if id(node) in seen:
+        raise ValueError(f"found an alias in line {node.start_mark.line + 1}; write the values out instead")
+    seen.add(id(node))
+    if not isinstance(node.value, list):
+        return
+    keys = set()
+    for each in node.value:
+        if not isinstance(each, tuple):
+            _check(each, seen)
+            continue
+        key, value = each
+        if key.tag != "tag:yaml.org,2002:str" or key.value in keys:
+            line = key.start_mark.line + 1
+            raise ValueError(f"found the key {shown(key.value)} in line {line}; each must be a text, and given once")
+        keys.add(key.value)
+        _check(key, seen)
+        _check(value, seen)
+
+
+def without_nulls(value: Any) -> Any:
+    """Return the values of a YAML without fields that are null."""
+    if isinstance(value, dict):
+        return {key: without_nulls(each) for key, each in value.items() if each is not None}
+    return [*map(without_nulls, value)] if isinstance(value, list) else value
+
+
+# --- what it says
+
+
+def described(folder: Path, value: Any) -> Description:
+    """Return what the values of a YAML say; ValueError or TypeError for what is wrong with them."""
+    given = from_json(_Whole, "the file", value)
+    num_nodes = _unique("graph.nodes", ((each.type, each.num) for each in given.graph.nodes))
+    of_edges = ((each.type and check_edge_type("graph.edges", each.type), each) for each in given.graph.edges)
+    edges = _unique("graph.edges", of_edges)
+    if not edges or (None in num_nodes) != (None in edges) or (None in edges and len(num_nodes) + len(edges) > 2):
+        raise ValueError("graph must have types of nodes and of edges, or one entry of each without type")
+    known = {"node": num_nodes, "edge": edges}
+    for of in edges:
+        for end in {*ends_of(of)}:
+            _known("graph.edges", "node", end, known)
+
+    def keyed(what: str, files: tuple[_Feature, ...] | None) -> dict[Key, _Feature]:
+        return _unique(
+            what,
+            (((each.domain, _known(what, each.domain, each.type, known), each.name), each) for each in files or ()),
+        )
+
+    attributes, features = (
+        keyed("graph.feature_data", given.graph.feature_data),
+        keyed("feature_data", given.feature_data),
+    )
+    for each in attributes.values():
+        if each.metadata:
+            raise ValueError(f"graph.feature_data has the unknown fields {shown(sorted(each.metadata))}")
+    return Description(
+        folder,
+        given.dataset_name or folder.name,
+        num_nodes,
+        edges,
+        attributes,
+        features,
+        {key: each.metadata for key, each in features.items()},
+        tuple(_task_files(each, known) for each in given.tasks or ()),
+    )
+
+
+def _unique(what: str, pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"{what} has {shown(key)} twice")
+        found[key] = value
+    return found
+
+
+def _known(what: str, domain: str, text: str | None, known: Mapping[str, Mapping[Any, Any]]) -> Any:
+    """Return a type that the graph has; an edge type as a tuple."""
+    of = check_edge_type(what, text) if domain == "edge" and text is not None else text
+    if of not in known[domain]:
+        raise ValueError(f"{what} names the {domain} type {shown(of)}; the graph has {shown([*known[domain]])}")
+    return of
+
+
+def _task_files(task: _Task, known: Mapping[str, Mapping[Any, Any]]) -> TaskFiles:
+    classes = task.metadata.get("num_classes")
+    if classes is not None and (type(classes) is not int or not 0 <= classes <= MAX_CLASSES):
+        raise ValueError(f"num_classes is {shown(classes)}, allowed are whole numbers in [0, {MAX_CLASSES}]")
+    sets = {}
+    for name in SETS:
+        items = ((_type_of_items(name, each, known), _named(name, each.data)) for each in getattr(task, name) or ())
+        sets[name] = _unique(name, items)
+    return TaskFiles(sets, task.metadata)
+
+
+def _type_of_items(what: str, items: _Items, known: Mapping[str, Mapping[Any, Any]]) -> Any:
+    return _known(
+        what, "node" if items.type in known["node"] or ":" not in (items.type or "") else "edge", items.type, known
+    )
+
+
+def _named(what: str, files: tuple[RowsFile, ...]) -> tuple[RowsFile, ...]:
+    """Return the arrays of a set under the names that they have here."""
+    found = _unique(what, (("seeds" if each.name in SEEDS else each.name, each) for each in files))
+    if "seeds" not in found:
+        raise ValueError(f"{what} has the data {shown([*found])}; one of {[*SEEDS]} is needed")
+    if {*found} & {*NEGATIVES} and {*found} & {"labels", "indexes"}:
+        raise ValueError(f"{what} has {shown([*found])}; negatives give labels and indexes. Leave these out")
+    return tuple(replace(each, name=name) for name, each in found.items())

@@ -1,0 +1,188 @@
+"""Folders whose files are told by their names, and `datapipes convert` of these and of GraphBolt's."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+from ondisk_folders import EDGES, NODES, heterogeneous, homogeneous
+
+import datapipes as dp
+from datapipes.cli.main import main
+from datapipes.datasets import DatasetFormatError
+from datapipes.datasets.ondisk_graph import FOLDER
+from datapipes.partition.source_of import source_of
+
+PAIRS = np.random.default_rng(0).integers(0, NODES, (EDGES, 2))
+WEIGHTS = np.arange(EDGES) / 8
+LABELS = np.arange(NODES) % 3
+SPLIT = [("train", "valid", "test", None)[i % 4] for i in range(NODES)]
+
+
+def edge_lines(header=True):
+    rows = [f"{src},{dst},{weight}" for (src, dst), weight in zip(PAIRS, WEIGHTS, strict=True)]
+    return "\n".join((["src,dst,w"] if header else []) + rows) + "\n"
+
+
+def node_lines():
+    rows = [f"{i},{i / 4},{LABELS[i]},{SPLIT[i] or ''}" for i in range(NODES)]
+    return "\n".join(["id,age,label,split", *rows]) + "\n"
+
+
+def plain(root, suffix=".csv"):
+    """A folder without types."""
+    root.mkdir(parents=True)
+    if suffix == ".csv":
+        (root / "edges.csv").write_text(edge_lines())
+        (root / "nodes.csv").write_text(node_lines())
+        return root
+    table = {"src": PAIRS[:, 0], "dst": PAIRS[:, 1], "w": WEIGHTS}
+    nodes = {"id": np.arange(NODES), "age": np.arange(NODES) / 4, "label": LABELS, "split": SPLIT}
+    (root / "edges").mkdir()
+    for part in range(2):  # in two files
+        piece = {name: values[part * 50 : 50 if part == 0 else None] for name, values in table.items()}
+        pa.parquet.write_table(pa.table(piece), root / "edges" / f"{part}.parquet")
+    pa.parquet.write_table(pa.table(nodes), root / "nodes.parquet")
+    return root
+
+
+def typed(root):
+    (root / "edges").mkdir(parents=True)
+    (root / "nodes" / "author").mkdir(parents=True)
+    (root / "edges" / "author__writes__paper.csv").write_text(edge_lines())
+    np.save(root / "edges" / "paper__cites__paper.npy", PAIRS.T)
+    (root / "nodes" / "paper.csv").write_text(node_lines())
+    np.save(root / "nodes" / "author" / "feat.npy", np.ones((NODES, 2), np.float32))
+    return root
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_folder_without_types(tmp_path, suffix):
+    data = dp.datasets.open(plain(tmp_path / "a", suffix))
+    expected = dp.CSCGraph.from_edge_index(
+        torch.from_numpy(PAIRS.T.copy()), NODES, edge_attributes={"w": torch.from_numpy(WEIGHTS)}
+    )
+    assert torch.equal(data.graph.indices.long(), expected.indices)
+    assert torch.equal(data.graph.edge_attributes["w"], expected.edge_attributes["w"])
+    assert torch.equal(data.features["edge", None, "w"].read(torch.arange(EDGES)), expected.edge_attributes["w"])
+    assert data.features["node", None, "age"].read(torch.arange(NODES)).tolist() == [i / 4 for i in range(NODES)]
+    assert [*data.features] == [("node", None, "age"), ("edge", None, "w")]
+    for items, word in ((data.train_set, "train"), (data.validation_set, "valid"), (data.test_set, "test")):
+        ids = [i for i in range(NODES) if SPLIT[i] == word]
+        assert [each.tolist() for each in items[:]] == [ids, LABELS[ids].tolist()]
+    assert (data.task, data.num_classes) == ("node_classification", 3)
+
+
+def test_a_folder_with_types(tmp_path):
+    data = dp.datasets.open(typed(tmp_path / "a"))
+    writes = ("author", "writes", "paper")
+    assert data.graph.edge_types == (writes, ("paper", "cites", "paper"))
+    assert data.graph.num_nodes == {"author": NODES, "paper": NODES}
+    assert [*data.graph.edge_attributes[writes]] == ["w"]
+    assert isinstance(data.features["node", "author", "feat"], dp.DiskFeature)
+    assert data.train_set.types == ("paper",)
+
+
+def convert(folder, out, capsys):
+    assert main(["convert", str(folder), str(out)]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("make", [plain, typed])
+def test_convert_streams_what_open_reads(tmp_path, capsys, make):
+    folder = make(tmp_path / "a")
+    convert(folder, tmp_path / "out", capsys)
+    assert not (folder / FOLDER[0]).exists()
+    opened = dp.HeteroCSCGraph.open if make is typed else dp.CSCGraph.open
+    expect_same(opened(tmp_path / "out"), source_of(dp.datasets.open(folder)).graph)
+
+
+@pytest.mark.parametrize("make", [homogeneous, heterogeneous])
+def test_convert_of_graphbolts_folders(tmp_path, capsys, make):
+    folder = make(tmp_path / "a").root
+    out = convert(folder, tmp_path / "out", capsys)
+    assert "not in the graph: the task 'link_prediction'" in out
+    opened = dp.CSCGraph.open if make is homogeneous else dp.HeteroCSCGraph.open
+    graph = opened(tmp_path / "out").validate()
+    expect_same(graph, source_of(dp.datasets.open(folder)).graph)
+    assert main(["inspect", str(folder), "--json"]) == 0
+    assert main(["partition", str(folder), str(tmp_path / "parts"), "--parts", "2", "--method", "random"]) == 0
+
+
+def expect_same(found, expected):
+    assert found.edge_types == expected.edge_types
+    for of in found.edge_types:
+        one, other = found.relation(of), expected.relation(of)
+        assert torch.equal(one.indptr, other.indptr)
+        assert torch.equal(one.indices, other.indices)
+        assert_equal_rows(one.edge_attributes, other.edge_attributes)
+    for of in found.node_types:
+        assert_equal_rows(found.node_attributes_of(of), expected.node_attributes_of(of))
+
+
+def assert_equal_rows(one, other):
+    assert {*one} == {*other}
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def replace_in(name, old, new):
+    def change(root):
+        text = (root / name).read_text()
+        assert old in text
+        (root / name).write_text(text.replace(old, new))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (replace_in("nodes.csv", "\n1,0.25,", "\n2,0.25,"), "does not count from 0"),
+        (replace_in("nodes.csv", "\n1,0.25,", "\n1,tall,"), "found string in the column 'age'; expected numbers"),
+        (replace_in("nodes.csv", "\n1,0.25,", "\n1,,"), "1 empty or NaN cells in the column 'age'"),
+        (replace_in("nodes.csv", "valid", "dev"), "found 'dev' in the column 'split'"),
+        (replace_in("nodes.csv", "\n29,", "\n29,1,1,1,"), "CSV"),
+        (replace_in("edges.csv", "0.125", "x"), "numbers are needed"),
+        (replace_in("edges.csv", "src", "from"), "columns"),
+        (lambda root: (root / "edges.parquet").write_bytes(b""), "one that holds the edges"),
+        (lambda root: (root / "nodes.csv").write_text(""), "nodes.csv|mpty"),
+    ],
+)
+def test_bad_tables_are_refused(tmp_path, change, match):
+    root = plain(tmp_path / "a")
+    change(root)
+    with pytest.raises(DatasetFormatError, match=match):
+        dp.datasets.open(root)
+
+
+def test_folders_that_contradict_themselves(tmp_path):
+    root = typed(tmp_path / "a")
+    np.save(root / "nodes" / "author" / "more.npy", np.ones(NODES - 1))
+    with pytest.raises(DatasetFormatError, match="29 rows, another file"):
+        dp.datasets.open(root)
+    (root / "nodes" / "author" / "more.npy").unlink()
+    np.save(root / "edges" / "author__likes__venue.npy", PAIRS.T)
+    with pytest.raises(DatasetFormatError, match=r"names the node type 'venue'.*Add a file"):
+        dp.datasets.open(root)
+    (root / "edges" / "author__likes__venue.npy").rename(root / "edges" / "likes.npy")
+    with pytest.raises(DatasetFormatError, match="SRC__REL__DST"):
+        dp.datasets.open(root)
+
+
+def test_labels_without_a_split_train_and_the_empty_ones_do_not(tmp_path):
+    root = plain(tmp_path / "a")
+    rows = [f"{'' if i % 2 else i % 5}" for i in range(NODES)]
+    (root / "nodes.csv").write_text("label,x\n" + "".join(f"{label},{i}\n" for i, label in enumerate(rows)))
+    data = dp.datasets.open(root)
+    assert data.train_set[:][0].tolist() == [*range(0, NODES, 2)]
+    assert len(data.test_set) == 0
+    (root / "nodes.csv").unlink()
+    (root / "nodes").mkdir()
+    np.save(root / "nodes" / "x.npy", np.ones((NODES, 2)))
+    data = dp.datasets.open(root)
+    assert (len(data.train_set), data.task, data.graph.num_nodes) == (0, "all_nodes", NODES)
+
+
+def test_a_lone_csv_is_an_edge_list_as_before(tmp_path):
+    (tmp_path / "edges.csv").write_text("1,2,3,4\n2,1,3,5\n" * 4)
+    assert dp.datasets.open(tmp_path).task == "edge_regression"

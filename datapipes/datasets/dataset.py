@@ -33,7 +33,7 @@ _MOST_TYPES = 32  # that `describe` shows
 
 @dataclass(frozen=True, eq=False)
 class Task(metaclass=ShownNames):
-    """One of several tasks of a data set; its sets are those of a Dataset.
+    """A task of a data set; its sets are those of a Dataset.
 
     Attributes:
         metadata: what the files say of it besides, such as "name" and "num_classes".
@@ -69,7 +69,7 @@ class Dataset(metaclass=ShownNames):
         training_graph: the graph with the edges that are known in training. Of a temporal edge list these are the edges
             of `train_set`; of any other data set it is `graph`.
         node_names: {type: one name for each node}, for types that have names in the files.
-        tasks: of a folder that OnDiskDataset reads, all tasks; the first is the one above.
+        tasks: all tasks, where a folder has several (see OnDiskDataset); the first is the one above.
         metadata: {key of a feature: what the folder says of it besides}.
     """
 
@@ -86,12 +86,16 @@ class Dataset(metaclass=ShownNames):
     task: str = "node_classification"
     training_graph: CSCGraph | HeteroCSCGraph = None  # type: ignore[assignment]  # __post_init__ puts in `graph`
     node_names: Mapping[NodeType | None, tuple[str, ...]] = field(default_factory=dict, repr=False)
-    tasks: tuple[Task, ...] = field(default=(), repr=False)
+    tasks: tuple[Task, ...] = field(default=None, repr=False)  # type: ignore[arg-type]  # likewise
     metadata: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.training_graph is None:
             object.__setattr__(self, "training_graph", self.graph)
+        if self.tasks is None:
+            metadata = {"name": self.task, "num_classes": self.num_classes}
+            only = Task(self.train_set, self.validation_set, self.test_set, metadata)
+            object.__setattr__(self, "tasks", (only,))
 
     @property
     def feature(self) -> FeatureStore:
@@ -182,7 +186,8 @@ class Dataset(metaclass=ShownNames):
             validation: Any = HeteroItemSet(without_empty({kind: taken for kind, (_, taken) in halves.items()}))
         else:
             train, validation = _cut(self.train_set, share, seed)
-        return replace(self, train_set=train, validation_set=validation)
+        tasks = tuple(replace(each, train_set=train, validation_set=validation) for each in self.tasks[:1])
+        return replace(self, train_set=train, validation_set=validation, tasks=tasks + self.tasks[1:])
 
 
 def without_empty(sets: dict[Any, ItemSet]) -> dict[Any, ItemSet]:

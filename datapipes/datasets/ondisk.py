@@ -119,15 +119,21 @@ def BuiltinDataset(name: str, root: str | Path = "datasets") -> OnDiskDataset:
     return OnDiskDataset(folder)
 
 
+def _with_yaml(path: Path) -> Path | None:
+    """Return the folder of a metadata.yaml, given that or the file; None if there is no such file."""
+    folder = path.parent if path.name == YAML else path
+    return folder if (folder / YAML).exists() else None
+
+
 def is_ondisk(path: Path) -> bool:
     """Return whether `path` is a folder with a metadata.yaml, or one that by_name.py reads."""
-    return path.name == YAML or (path.is_dir() and ((path / YAML).exists() or is_by_name(path)))
+    return _with_yaml(path) is not None or is_by_name(path)
 
 
 def read_ondisk(path: Path) -> Dataset:
     """Return the data set in such a folder, for `datasets.open`."""
-    if path.name == YAML or (path / YAML).exists():
-        return OnDiskDataset(path, include_original_edge_id=True).load()
+    if (folder := _with_yaml(path)) is not None:
+        return OnDiskDataset(folder, include_original_edge_id=True).load()
     described = described_by_name(path)
     graph = graph_of(described, index_dtype="auto", force=None, verify=False).without_edge_ids()
     features = _features(described, graph, by_position=False)
@@ -145,8 +151,8 @@ def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
         The graph, mapped; and words on what it does not hold.
     """
     check_root("OUT", out)
-    if path.name == YAML or (path / YAML).exists():
-        described = read_yaml(path.parent if path.name == YAML else path)
+    if (folder := _with_yaml(path)) is not None:
+        described = read_yaml(folder)
         made = [_task(described, each) for each in described.tasks]
     else:
         described = described_by_name(path)
@@ -154,9 +160,8 @@ def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
     where, left_out = str(path), [f"the task {shown(each.metadata.get('name'))}" for each in made[1:]]
     both = described.attributes.keys() & described.features.keys()
     if any(described.attributes[key].path != described.features[key].path for key in both):
-        raise DatasetFormatError.of(
-            where, f"{shown(sorted(both, key=shown))} as attribute and as feature", "one of them"
-        )
+        found = f"other values of {shown(sorted(both, key=shown))} as attribute and as feature"
+        raise DatasetFormatError.of(where, found, "the same in both", "Rename one of them.")
     of_nodes: dict[Any, dict[str, Tensor]] = {of: {} for of in described.num_nodes}
     sets = _sets(described, made)
     with format_errors(where):
@@ -166,7 +171,8 @@ def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
     files = {**described.features, **described.attributes}
     for of, name in taken:
         if ("node", of, name) in files:
-            raise DatasetFormatError.of(where, f"the node feature {name!r}{of_type(of)} and items", "another name")
+            found = f"the node feature {name!r}{of_type(of)}, as which the items are stored too"
+            raise DatasetFormatError.of(where, found, "another name", "Rename the feature.")
     build(described, out, files, of_nodes)
     return open_graph(out), tuple(left_out)
 

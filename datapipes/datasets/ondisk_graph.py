@@ -70,7 +70,7 @@ def graph_of(described: Description, *, index_dtype: str, force: bool | None, ve
                 )
             with room_told(WHERE, place):
                 write_text(place / SOURCES, json.dumps({"version": _VERSION, "asked": asked, "files": found}))
-        with format_errors(f"{place}, which force_preprocess=True builds anew"):
+        with format_errors(f"{place}, which is built anew if it is removed"):
             return open_graph(place, verify=verify)
 
 

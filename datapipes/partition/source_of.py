@@ -42,7 +42,8 @@ def source_of(data: Any, *, where: str = "Partitioner") -> Source:
         where: the caller, named in errors.
     Returns:
         A Source. Its `training_nodes` are the node attributes "train_mask" that are bool [num_nodes]. Its `left_out`
-        names what does not go into parts: item sets of links, further fields of items, a training graph of its own.
+        names what does not go into parts: item sets of links, further fields of items, a training graph of its own,
+        further tasks.
     Raises:
         TypeError: `data` is something else.
         ValueError: A feature has another number of rows than its type has nodes or edge ids; a feature, mask or label
@@ -155,6 +156,7 @@ def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, 
         left_out.append("training_graph, which differs from graph")
     if getattr(data, "node_names", None):
         left_out.append("node_names")
+    left_out += [f"the task {shown(each.metadata.get('name'))}" for each in getattr(data, "tasks", ())[1:]]
     return _with_attributes(graph, nodes, edges), tuple(left_out)
 
 

@@ -12,10 +12,10 @@ from datapipes.base.checks import check_int
 from datapipes.base.sizes import parse_size
 from datapipes.base.types import NodeType
 from datapipes.distributed.dist_graph import DistGraph
-from datapipes.distributed.hot_rows import HotRows, choose_hot
+from datapipes.distributed.hot_rows import HotRows, choose_hot, hot_by_counts, hot_by_edges
 from datapipes.distributed.row_reader import RowReader, Wanted
 from datapipes.features.feature import Feature, check_out
-from datapipes.features.feature_store import FeatureRequest, FeatureStore, feature_text
+from datapipes.features.feature_store import FeatureKey, FeatureRequest, FeatureStore, feature_text
 
 __all__ = ["DistFeatureStore"]
 
@@ -30,14 +30,21 @@ class DistFeatureStore(FeatureStore):
     Edge features are read by edge id, and need to know which part has an edge: an edge map in the partition.
 
     Args:
-        dist_graph: the graph, as `DistGraph.connect` makes it. It must have a local part if `cache_bytes` is above 0.
+        dist_graph: the graph, as `DistGraph.connect` makes it. It must have a local part if `cache_bytes` is above 0
+            without `cache_by`.
         cache_bytes: how much memory may hold rows of other parts, with their index: a number of bytes, or a text such
             as "256MB"; 0 for none. Those are kept that the local part's edges come from most often, for their bytes:
             nodes of all types, with all of their features. They are read here, once, over the network. Worker processes
             map the same memory.
+        cache_by: what the cache keeps instead: {(domain, type, name): int64 [number of nodes]}, how often each row is
+            asked for, as `count_accesses` of a loader over a store without a cache tells. Those with the most for their
+            bytes are kept, of equal ones those with the smaller ids; only the features that have counts. Counts of edge
+            features may be there too; edge features are not cached.
     Raises:
         TypeError, ValueError: `dist_graph` is no DistGraph; `cache_bytes` is no size, is too small for a single row, or
-            is above 0 and the graph has no local part.
+            is above 0 and the graph has no local part; `cache_by` is given without cache_bytes, has no node feature or
+            other numbers of counts than the graph has nodes.
+        KeyError: `cache_by` has a feature that is not there.
         MemoryError: Too little memory is left for the cache.
         The errors of the servers, while the cache is filled.
     """
@@ -46,16 +53,27 @@ class DistFeatureStore(FeatureStore):
     reads_async = True
     concurrency = 4  # a minibatch's features take far more memory than its neighborhood, of which more are in flight
 
-    def __init__(self, dist_graph: DistGraph, *, cache_bytes: int | str = 0) -> None:
+    def __init__(
+        self,
+        dist_graph: DistGraph,
+        *,
+        cache_bytes: int | str = 0,
+        cache_by: Mapping[FeatureKey, Tensor] | None = None,
+    ) -> None:
         if not isinstance(dist_graph, DistGraph):
             raise TypeError(
                 f"{_NAME}: dist_graph must be a DistGraph, got {type(dist_graph).__name__}. Make one with "
                 "DistGraph.connect."
             )
         self.dist_graph, self.cache_bytes = dist_graph, _check_size(cache_bytes)
+        if cache_by is not None and self.cache_bytes == 0:
+            raise ValueError(
+                f"{_NAME}: cache_by is given, and cache_bytes is 0, so there is no cache. Give it a size, such as "
+                "'256MB'."
+            )
         reader = RowReader(dist_graph, HotRows([], []))
         if self.cache_bytes > 0:
-            reader = RowReader(dist_graph, _filled(reader, self.cache_bytes))
+            reader = RowReader(dist_graph, _filled(reader, self.cache_bytes, cache_by))
         self._reader = reader
         super().__init__({key: DistFeature(reader, *key) for key in dist_graph.facts.features})
 
@@ -113,19 +131,24 @@ def _check_size(value: Any) -> int:
     return check_int(_NAME, "cache_bytes", value, 0)
 
 
-def _filled(reader: RowReader, cache_bytes: int) -> HotRows:
-    """Return the cache with the rows of other parts that the local part asks for most often."""
-    part = reader.graph.local_part
-    if part is None:
+def _filled(reader: RowReader, cache_bytes: int, counts: Mapping[FeatureKey, Tensor] | None) -> HotRows:
+    """Return the cache with the rows of other parts that are asked for most often."""
+    facts, part = reader.graph.facts, reader.graph.local_part
+    if counts is not None:
+        hot = hot_by_counts(_NAME, facts, part, counts)
+    elif part is not None:
+        hot = hot_by_edges(facts, part)
+    else:
         raise ValueError(
             f"{_NAME}: cache_bytes is {cache_bytes}, but the graph has no local part; which rows are asked for often "
-            "follows from the edges of the part in this process. Connect with local_part=..., or leave the cache out."
+            "follows from the edges of the part in this process. Connect with local_part=..., give cache_by=..., or "
+            "leave the cache out."
         )
 
     def read(node_type: NodeType | None, ids: Tensor, outs: Mapping[str, Tensor]) -> None:
         reader.read([reader.wanted("node", node_type, name, ids, out) for name, out in outs.items()])
 
-    return HotRows.filled(_NAME, choose_hot(_NAME, reader.graph.facts, part, cache_bytes), read)
+    return HotRows.filled(_NAME, choose_hot(_NAME, hot, cache_bytes), read)
 
 
 class DistFeature(Feature):

@@ -1,12 +1,12 @@
 """The cache of a DistFeatureStore: rows of nodes of other parts, in one memory that worker processes map.
 
-It holds the rows that the local part's edges come from most often for their bytes. It is filled once, when the store is
-made, and only read after that.
+It holds the rows that are asked for most often for their bytes: edges of the local part or counts of accesses tell. It
+is filled once, when the store is made, and only read after that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
+from datapipes.base.checks import check_index_tensor, shown
 from datapipes.base.rows import new_rows
 from datapipes.base.sizes import check_memory
 from datapipes.base.types import NodeType
@@ -35,9 +36,9 @@ class Hot:
     Attributes:
         of: the node type, None without types.
         num_ids: number of nodes of the type in the whole graph.
-        forms: {name: form of a row}, of every feature of the type, sorted.
-        ids: int64 [n], distinct.
-        counts: int64 [n], the edges of the local part that come from each.
+        forms: {name: form of a row}, of the features that are cached, sorted.
+        ids: int64 [n], distinct, the largest counts first.
+        counts: int64 [n], how often each is asked for, or may be.
     """
 
     of: NodeType | None
@@ -67,15 +68,14 @@ class Hot:
         return Hot(self.of, self.num_ids, self.forms, ids, self.counts[:count][order])
 
 
-def choose_hot(where: str, facts: PartitionFacts, part: Part, cache_bytes: int) -> list[Hot]:
+def choose_hot(where: str, all_hot: list[Hot], cache_bytes: int) -> list[Hot]:
     """Return the nodes whose rows a cache of `cache_bytes` holds, ids ascending: the largest counts for each byte.
 
-    All features of a node are in it, or none. Types without features have no rows to cache.
+    All features of a node in `all_hot` are in it, or none.
 
     Raises:
-        ValueError: There are such rows, and not one fits.
+        ValueError: There are such nodes, and the rows of not one fit.
     """
-    all_hot = [_hot_of(facts, part, node_type) for node_type in part.node_types]
     all_hot = [each for each in all_hot if each.row_bytes > 0 and each.ids.shape[0] > 0]
     kept = all_hot
     while kept:
@@ -94,12 +94,59 @@ def choose_hot(where: str, facts: PartitionFacts, part: Part, cache_bytes: int) 
     return []
 
 
-def _hot_of(facts: PartitionFacts, part: Part, node_type: NodeType | None) -> Hot:
-    forms = {
+def hot_by_edges(facts: PartitionFacts, part: Part) -> list[Hot]:
+    """Return the nodes of other parts that a part's edges come from, counted by these edges; all of their features."""
+    return [Hot(of, facts.num_nodes[of], _forms_of(facts, of, None), *part.hot_nodes(of)) for of in part.node_types]
+
+
+def hot_by_counts(where: str, facts: PartitionFacts, part: Part | None, counts: Any) -> list[Hot]:
+    """Return the nodes of other parts that were asked for, and how often: by `counts`, see DistFeatureStore.
+
+    Of the counts of several features of a node the largest counts: who asks for several asks once.
+
+    Raises:
+        TypeError, ValueError, KeyError: These are no counts, or not those of features that there are.
+    """
+    if not isinstance(counts, Mapping):
+        raise TypeError(f"{where}: cache_by must be a dict, got {shown(counts)}. Pass dp.count_accesses(loader).")
+    asked: dict[NodeType | None, dict[str, Tensor]] = {}
+    for key, given in counts.items():
+        if key not in facts.features:
+            raise KeyError(
+                f"{where}: cache_by has {shown(key)}; the features are {shown([*facts.features])}. Count the accesses "
+                "of a loader that fetches these."
+            )
+        domain, of, name = key
+        if domain == "node":
+            wanted = check_index_tensor(f"{where}: cache_by", shown(key), given)
+            if wanted.shape[0] != facts.num_nodes[of]:
+                raise ValueError(
+                    f"{where}: cache_by has {wanted.shape[0]} counts for {shown(key)}, the whole graph has "
+                    f"{facts.num_nodes[of]} such nodes; one for each is needed. Count the accesses of this graph."
+                )
+            asked.setdefault(of, {})[name] = wanted.long()
+    if not asked:
+        raise ValueError(
+            f"{where}: cache_by has no node feature, got {shown([*counts])}; only rows of nodes are cached. Count the "
+            "accesses of a loader that fetches some, or leave cache_by out."
+        )
+    found = []
+    for of, by_name in asked.items():
+        most = torch.stack([*by_name.values()]).amax(0)
+        if part is not None:
+            most[part.node_ids(of)] = 0
+        order = most.argsort(descending=True, stable=True)  # of equal ones the smaller ids come first
+        ids = order[: int((most > 0).sum())]
+        found.append(Hot(of, facts.num_nodes[of], _forms_of(facts, of, by_name), ids, most[ids]))
+    return found
+
+
+def _forms_of(facts: PartitionFacts, node_type: NodeType | None, names: Container[str] | None) -> dict[str, RowForm]:
+    """Return the forms of the features of a type, sorted by name: those of `names`, or all."""
+    return {
         name: form for (domain, of, name), form in sorted(facts.features.items(), key=lambda each: each[0][2])
-        if (domain, of) == ("node", node_type)
+        if (domain, of) == ("node", node_type) and (names is None or name in names)
     }  # fmt: skip
-    return Hot(node_type, facts.num_nodes[node_type], forms, *part.hot_nodes(node_type))
 
 
 def _prefixes(hot: list[Hot], num_bytes: int) -> list[int]:

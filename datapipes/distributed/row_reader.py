@@ -219,7 +219,7 @@ class Reading:
     def _grouped(self) -> list[_Group]:
         members: dict[Any, list[int]] = {}
         for number, each in enumerate(self.wanted):
-            key = each.places.domain, each.places.of, each.ids.dtype, each.ids.data_ptr(), each.ids.shape[0]
+            key = id(each.places), each.ids.dtype, each.ids.data_ptr(), each.ids.shape[0]
             members.setdefault(key, []).append(number)
         groups = []
         for numbers in members.values():
@@ -304,7 +304,7 @@ class RowReader:
 
     def __init__(self, graph: DistGraph, hot: HotRows) -> None:
         self.graph, self.hot, self.counts = graph, hot, RowCounts()
-        self._places: dict[tuple[str, Any], IdPlaces] = {}
+        self._places: dict[tuple[str, Any, bool], IdPlaces] = {}
 
     def wanted(self, domain: str, of: Any, name: str, ids: Any, out: Tensor | None = None) -> Wanted:
         """Return what is read, checked; `of` is a known type, and `out` fits.
@@ -314,10 +314,11 @@ class RowReader:
         """
         self.check_places(domain, of, name)
         text = feature_text(domain, of, name)
-        places = self._places.get((domain, of))
-        if places is None:  # two threads may both make one, and one of the two stays
-            hot = self.hot.tables.get(of) if domain == "node" else None
-            places = self._places[domain, of] = IdPlaces(self.graph, domain, of, hot)
+        hot = self.hot.tables.get(of) if domain == "node" else None
+        hot = None if hot is None or name not in hot.tables else hot
+        key = domain, of, hot is not None
+        # Two threads may both make one, and both get the same.
+        places = self._places.get(key) or self._places.setdefault(key, IdPlaces(self.graph, domain, of, hot))
         form = self.graph.facts.features[domain, of, name]
         return Wanted(places, name, form, check_index_tensor(text, "ids", ids), text, out)
 

@@ -261,7 +261,8 @@ class _Memory:
 def count_accesses(loader: Stage, epochs: int = 1) -> dict[FeatureKey, Tensor]:
     """Return how often each row of each feature that a loader fetches is asked for, {key: int64 [count]}.
 
-    Nothing is fetched: the minibatches of epochs 0, 1, ... are made, and their ids are counted.
+    Nothing is fetched: the minibatches of epochs 0, 1, ... are made, and their ids are counted. The counts fill a
+    static CPUCachedFeature, or the cache of a DistFeatureStore; over parts they are those of the whole graph.
 
     Args:
         loader: a chain or a DataLoader, with a FeatureFetcher.

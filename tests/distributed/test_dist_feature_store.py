@@ -331,6 +331,120 @@ def test_the_cache_holds_the_hottest_rows_within_its_bytes(tmp_path, cache_bytes
     dist_graph.close()
 
 
+def counted(feature_graph, store, epochs: int = 2) -> dict:
+    return dp.count_accesses(chain(feature_graph, store), epochs)
+
+
+@pytest.mark.parametrize("local_part", [None, 1])
+def test_accesses_of_parts_are_those_of_the_whole_graph(tmp_path, local_part):
+    graph = plain_graph()
+    expected = counted(graph, dp.FeatureStore(whole_features(graph)))
+    dist_graph = parts_of_graph(tmp_path, 3, local_part)
+    store = DistFeatureStore(dist_graph)
+    with dp.DataLoader(chain(dist_graph, store), num_workers=0) as loader:
+        for found in (counted(dist_graph, store), dp.count_accesses(loader, 2)):
+            assert found.keys() == expected.keys() == store.keys()
+            for key, counts in expected.items():
+                assert torch.equal(found[key], counts)
+        assert len(list(loader)) > 0
+    assert expected["node", None, "x"].max() > 2
+    dist_graph.close()
+
+
+def most_asked(counts: torch.Tensor, own: set[int], num_bytes: int, row_bytes: int, num_tables: int) -> set[int]:
+    """The twin: nodes that are not in the own part one by one, by count, then id, as long as index and rows fit."""
+    order = sorted((-count, node) for node, count in enumerate(counts.tolist()) if count > 0 and node not in own)
+    return {node for _, node in order[: (num_bytes - 64 * (1 + num_tables) - 64) // row_bytes]}
+
+
+@pytest.mark.parametrize("local_part", [None, 2])
+@pytest.mark.parametrize("cache_bytes", [284, 700, 2000, 10**6])
+def test_counts_choose_the_rows_of_the_cache(tmp_path, local_part, cache_bytes):
+    dist_graph, graph = parts_of_graph(tmp_path, 3, local_part), plain_graph()
+    counts = counted(dist_graph, DistFeatureStore(dist_graph))
+    store = DistFeatureStore(dist_graph, cache_bytes=cache_bytes, cache_by=counts)
+    own = set() if local_part is None else set(dist_graph.local_part.node_ids().tolist())
+    expected = most_asked(counts["node", None, "x"], own, cache_bytes, 28, 2)
+    assert expected
+    assert store.stats()["cache_bytes"] <= cache_bytes
+    before, ids = len(reads(dist_graph)), torch.arange(200)
+    for name in ("x", "y"):
+        assert torch.equal(store.read("node", None, name, ids), graph.node_attributes[name])
+    asked = {int(each) for _, request in reads(dist_graph)[before:] for each in request.rows[0].ids}
+    assert asked == set(range(200)) - own - expected
+    dist_graph.close()
+
+
+@pytest.mark.parametrize("local_part", [None, 1])
+def test_a_cache_by_counts_saves_what_was_counted_and_changes_no_bit(tmp_path, local_part):
+    graph = plain_graph()
+    expected = digests(chain(graph, dp.FeatureStore(whole_features(graph))))
+    dist_graph, stats = parts_of_graph(tmp_path, 3, local_part), {}
+    counts = counted(dist_graph, DistFeatureStore(dist_graph), 1)
+    for name, options in (("none", {}), ("some", {"cache_bytes": 900}), ("all", {"cache_bytes": "1MB"})):
+        store = DistFeatureStore(dist_graph, **options, cache_by=counts if options else None)
+        assert digests(chain(dist_graph, store)) == expected
+        stats[name] = store.stats()
+    own = torch.tensor([], dtype=torch.int64) if local_part is None else dist_graph.local_part.node_ids()
+    away = counts["node", None, "x"].clone()
+    away[own] = 0
+    cached = most_asked(counts["node", None, "x"], set(own.tolist()), 900, 28, 2)
+    assert stats["some"]["cached"] == int(away[sorted(cached)].sum()) > 0
+    assert stats["none"]["asked"] - stats["some"]["asked"] == stats["some"]["cached"]
+    assert stats["all"]["cached"] == int(away.sum())  # what is still asked for are rows of edges
+    assert stats["all"]["requests"] <= stats["some"]["requests"] <= stats["none"]["requests"]
+    assert stats["all"]["received_bytes"] < stats["some"]["received_bytes"] < stats["none"]["received_bytes"]
+    dist_graph.close()
+
+
+def test_features_without_counts_are_not_cached(tmp_path):
+    dist_graph, graph = parts_of_graph(tmp_path, 3, 2), plain_graph()
+    counts = torch.zeros(200, dtype=torch.int32)
+    counts[[0, 5, 7, 9, 11, 2]] = torch.tensor([4, 4, 9, 4, 1, 50], dtype=torch.int32)
+    own = set(dist_graph.local_part.node_ids().tolist())
+    store = DistFeatureStore(
+        dist_graph, cache_bytes=64 * 3 + 3 * 20, cache_by={("node", None, "x"): counts, ("edge", None, "w"): None}
+    )
+    ids = torch.arange(200)
+    requests = [("node", None, "x", ids), ("node", None, "y", ids)]
+    for found, name in zip(store.read_many(requests), ("x", "y"), strict=True):
+        assert torch.equal(found, graph.node_attributes[name])
+    of_part = {("x",): set(), ("y",): set()}
+    for _, request in reads(dist_graph)[-2:]:
+        for each in request.rows:
+            of_part[each.names] |= {*each.ids.tolist()}
+    assert set(range(200)) - own - of_part["x",] == most_asked(counts, own, 64 * 3 + 3 * 20, 20, 1)
+    assert of_part["y",] == set(range(200)) - own
+    assert store.stats()["cached"] == 3
+    nobody = DistFeatureStore(dist_graph, cache_bytes=1000, cache_by={("node", None, "x"): counts * 0})
+    assert torch.equal(nobody.read("node", None, "x", ids), graph.node_attributes["x"])
+    dist_graph.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"cache_by": {}}, ValueError, "cache_by is given, and cache_bytes is 0"),
+        ({"cache_bytes": 1000, "cache_by": {}}, ValueError, "cache_by has no node feature"),
+        ({"cache_bytes": 1000, "cache_by": torch.ones(3)}, TypeError, "cache_by must be a dict"),
+        ({"cache_bytes": 1000, "cache_by": {("node", None, "z"): torch.ones(200)}}, KeyError, "cache_by has .*'z'"),
+        ({"cache_bytes": 1000, "cache_by": {("edge", None, "w"): torch.ones(3000)}}, ValueError, "only rows of nodes"),
+        (
+            {"cache_bytes": 1000, "cache_by": {("node", None, "x"): torch.arange(199)}},
+            ValueError,
+            r"199 counts for \('node', None, 'x'\), the whole graph has 200 such nodes",
+        ),
+        ({"cache_bytes": 1000, "cache_by": {("node", None, "x"): torch.ones(200)}}, TypeError, "cache_by: .*int64"),
+        ({"cache_bytes": 100, "cache_by": {("node", None, "x"): torch.arange(200)}}, ValueError, "takes 212 bytes"),
+    ],
+)
+def test_counts_that_are_none_are_refused(tmp_path, arguments, error, text):
+    dist_graph = parts_of_graph(tmp_path)
+    with pytest.raises(error, match=text):
+        DistFeatureStore(dist_graph, **arguments)
+    dist_graph.close()
+
+
 def test_types_share_the_cache_by_count_for_each_byte(tmp_path):
     many, few = ("a", "r", "b"), ("c", "r", "b")
     graph = dp.HeteroCSCGraph.from_edge_index(

@@ -81,7 +81,9 @@ std::vector<std::int64_t> RowCache::take(CachedTable table, std::span<const Id> 
       std::byte* to;
     } waiting[kNear];
     std::size_t found = 0;
-    const auto copy = [&](const Hit& hit) { std::memcpy(hit.to, hit.from, bytes); };
+    const auto copy = [&](const Hit& hit) {
+      if (bytes > 0) std::memcpy(hit.to, hit.from, bytes);  // rows without bytes may have no address
+    };
     std::int64_t keys[kPerTurn];
     for (std::int64_t i = begin; i < end; ++i) keys[i - begin] = key_of(table, ids[static_cast<std::size_t>(i)]);
     const auto expect = [&](std::int64_t key) {
@@ -145,7 +147,8 @@ void RowCache::put(CachedTable table, std::span<const Id> ids, const std::byte* 
     entries_[find(id)] = {id, slot, 0};  // looked for again: an eviction moves entries
     ids_[slot] = id;
     if (eviction_ != Eviction::kNone) link_newest(slot);
-    std::memcpy(row(slot), rows + i * static_cast<std::size_t>(row_bytes_), static_cast<std::size_t>(row_bytes_));
+    const auto bytes = static_cast<std::size_t>(row_bytes_);
+    if (bytes > 0) std::memcpy(row(slot), rows + i * bytes, bytes);
   }
 }
 

@@ -30,6 +30,7 @@ from datapipes.features.disk_feature import DiskFeature
 from datapipes.features.feature import Feature
 from datapipes.features.feature_fetcher import FeatureFetcher
 from datapipes.features.feature_store import FeatureStore
+from datapipes.features.gpu_cached_feature import GPUCachedFeature
 from datapipes.features.sparse_feature import SparseFeature
 from datapipes.features.tensor_feature import TensorFeature
 from datapipes.graph.csc_graph import CSCGraph
@@ -74,6 +75,7 @@ __all__ = [
     "FeatureFetcher",
     "FeatureStore",
     "FromNode",
+    "GPUCachedFeature",
     "HeteroCSCGraph",
     "HeteroItemSet",
     "InSubgraphSampler",

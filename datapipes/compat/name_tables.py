@@ -234,7 +234,6 @@ ATTRIBUTES: Table = {
         "TorchBasedFeature": "dp.TensorFeature",
         "FeatureKey": "a tuple (domain, type, name)",
         "DiskBasedFeature": "dp.DiskFeature(path)",
-        "GPUCachedFeature": "dp.TensorFeature",
         "ItemSetDict": "dp.HeteroItemSet({type: dp.ItemSet(...)})",
         "SubgraphSampler": "dp.Sampler",
         "SampledSubgraphImpl": "dp.SampledSubgraph",

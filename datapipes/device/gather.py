@@ -45,6 +45,18 @@ SORTED_BEYOND = 2**30  # bytes of a table
 SORTED_FROM = 2**15  # ids
 
 
+class Kept(NamedTuple):
+    """Rows on the device that are read there instead of in the table.
+
+    Attributes:
+        rows: [number of slots, *shape], contiguous, of the dtype of the table.
+        slots: int64 [n], for each id its row in `rows`; -1 if it is read from the table.
+    """
+
+    rows: Tensor
+    slots: Tensor
+
+
 def gather(
     table: Tensor,
     ids: Tensor,
@@ -54,6 +66,7 @@ def gather(
     max_threads: int | None = None,
     sort_ids: bool | None = None,
     missing: MissingIds,
+    kept: Kept | None = None,
 ) -> Tensor:
     """Return `table[ids]` on the device of `ids`, queued on its current stream; nothing is waited for.
 
@@ -68,6 +81,7 @@ def gather(
         sort_ids: read the rows in ascending order of the ids; the rows returned keep the order of `ids`. None: where
             32,768 ids or more read host memory, in a table of more than 1 GiB.
         missing: counts the ids that are not in [0, count). Their rows are zeros.
+        kept: rows that are read elsewhere; their ids may be anything. None: all are read from the table.
     Returns:
         [n, *shape] of `dtype`.
     Raises:
@@ -75,58 +89,101 @@ def gather(
     Cost: rows are read with the widest loads, up to 16 bytes, that address, row size and distance between rows are
     multiples of. Rows of multiples of 128 bytes at such addresses are the fastest.
     """
-    if not has_triton():
-        instead = ". Or fetch before the copy: .fetch_feature(...).copy_to('cuda')"
-        raise not_installed("triton", "gpu", "Reading features with ids on a GPU", instead)
+    need_triton()
     from datapipes.device import kernels
 
     device, num_ids, count = ids.device, int(ids.shape[0]), int(table.shape[0])
-    decoded = dtype is not None and dtype != table.dtype
     out = cuda().empty((num_ids, *table.shape[1:]), dtype or table.dtype, device)
     if num_ids == 0:
         return out
     row_bytes = math.prod(table.shape[1:]) * table.itemsize
-    if row_bytes == 0 or count == 0:
+    if row_bytes == 0 or (count == 0 and kept is None):
         tile = TILES["device"].num_warps * WARP
         with missing.counter() as counter:
             cuda().launch(kernels.check_ids, (-(-num_ids // tile),), device, ids, counter, num_ids, count, TILE=tile)
         return out.zero_()
-    is_here = cuda().holds(table)
-    step_bytes = table.stride(0) * table.itemsize if count > 1 else row_bytes
     if sort_ids is None:
-        sort_ids = not is_here and num_ids >= SORTED_FROM and count * step_bytes > SORTED_BEYOND
+        is_far = not cuda().holds(table) and count * _step_bytes(table) > SORTED_BEYOND
+        sort_ids = is_far and num_ids >= SORTED_FROM
     places = None
     if sort_ids:
         ids, places = torch.sort(ids)
+        kept = None if kept is None else kept._replace(slots=kept.slots[places])
+    with missing.counter() as counter:
+        _copy_rows(table, ids, out, counter, places=places, scale=scale, max_threads=max_threads, kept=kept)
+    return out
+
+
+def put(rows: Tensor, numbers: Tensor, places: Tensor, into: Tensor, counter: Tensor) -> None:
+    """Do `into[places] = rows[numbers]` where a place is not below 0, on a device, queued as a gather.
+
+    Args:
+        rows, into: [n, *shape] and [m, *shape] on the device, of one dtype, contiguous; a row has bytes.
+        numbers, places: int64 [k] on the device; the places that are not below 0 are distinct.
+        counter: int64 [2] on the device, anything: no number is outside.
+    """
+    _copy_rows(rows, numbers, into, counter, places=places)
+
+
+def _copy_rows(
+    table: Tensor,
+    ids: Tensor,
+    out: Tensor,
+    counter: Tensor,
+    *,
+    places: Tensor | None,
+    scale: Tensor | None = None,
+    max_threads: int | None = None,
+    kept: Kept | None = None,
+) -> None:
+    from datapipes.device import kernels
+
+    count, num_ids, is_here = int(table.shape[0]), int(ids.shape[0]), cuda().holds(table)
+    if kept is not None and count == 0:
+        table, is_here = kept.rows[:1], True  # an address; nothing is read there
+    row_bytes, step_bytes = math.prod(table.shape[1:]) * table.itemsize, _step_bytes(table)
+    decoded = out.dtype != table.dtype
     widest = 4 * table.itemsize if decoded else WIDEST_LOAD  # four float32 values are stored at once
-    unit_bytes = math.gcd(widest, table.data_ptr(), row_bytes, step_bytes)
+    also = 0 if kept is None else kept.rows.data_ptr()
+    unit_bytes = math.gcd(widest, table.data_ptr(), also, row_bytes, step_bytes)
     value_bytes = table.itemsize if decoded else min(unit_bytes, 4)
     units = row_bytes // unit_bytes
     num_warps, tile, num_tiles, num_programs = _cut(num_ids * units, unit_bytes, is_here, max_threads)
-    with missing.counter() as counter:
-        cuda().launch(
-            kernels.gather_rows,
-            (num_programs,),
-            device,
-            _bytes_of(table, step_bytes) if is_here else table.data_ptr(),
-            ids,
-            out.view(torch.uint8),
-            places,
-            scale if decoded else None,
-            counter,
-            num_ids,
-            count,
-            step_bytes // unit_bytes,
-            num_tiles,
-            UNITS=units,
-            LANES=unit_bytes // value_bytes,
-            BITS=8 * value_bytes,
-            DECODED_FROM=dtype_name(table.dtype) if decoded else "",
-            TILE=tile,
-            num_warps=num_warps,
-            enable_fp_fusion=False,  # one rounding for each value, whatever the version of Triton
-        )
-    return out
+    cuda().launch(
+        kernels.gather_rows,
+        (num_programs,),
+        ids.device,
+        _bytes_of(table, step_bytes) if is_here else table.data_ptr(),
+        ids,
+        out.view(torch.uint8),
+        places,
+        None if kept is None else kept.rows.view(torch.uint8),
+        None if kept is None else kept.slots,
+        scale if decoded else None,
+        counter,
+        num_ids,
+        count,
+        step_bytes // unit_bytes,
+        num_tiles,
+        UNITS=units,
+        LANES=unit_bytes // value_bytes,
+        BITS=8 * value_bytes,
+        DECODED_FROM=dtype_name(table.dtype) if decoded else "",
+        TILE=tile,
+        num_warps=num_warps,
+        enable_fp_fusion=False,  # one rounding for each value, whatever the version of Triton
+    )
+
+
+def _step_bytes(table: Tensor) -> int:
+    """Return the bytes from one row to the next."""
+    return (table.stride(0) if table.shape[0] > 1 else math.prod(table.shape[1:])) * table.itemsize
+
+
+def need_triton(instead: str = ". Or fetch before the copy: .fetch_feature(...).copy_to('cuda')") -> None:
+    """Raise ImportError if triton is not installed."""
+    if not has_triton():
+        raise not_installed("triton", "gpu", "Reading features with ids on a GPU", instead)
 
 
 def has_triton() -> bool:

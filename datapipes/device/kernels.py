@@ -1,4 +1,4 @@
-"""The kernels that run on a GPU, in Triton. `datapipes.device.gather` calls them and says what they are for.
+"""The kernels that run on a GPU, in Triton. `gather` and `row_cache` beside it call them and say what they are for.
 
 The only module that needs triton. It can be imported without; then `HAS_TRITON` is False, and the kernels are plain
 functions that nobody may call. No kernel is specialized for numbers that change from one minibatch to the next: a
@@ -36,7 +36,9 @@ def gather_rows(
     table,  # address of the first row, or a tensor that begins there
     ids,  # int32 or int64 [num_ids]
     out,  # bytes, or float32 if decoded: [num_ids * UNITS * LANES] values
-    places,  # int64 [num_ids]: where the row of each id goes; None: in the order of the ids
+    places,  # int64 [num_ids]: where the row of each id goes, below 0 nowhere; None: in the order of the ids
+    cached,  # other rows on the device, without gaps, or None
+    slots,  # int64 [num_ids], with `cached`: the number of a row there, below 0 the row is in the table
     scale,  # float32 [UNITS * LANES] for int8 that is decoded, else None
     missing,  # int64 [2]: how many ids were outside, the smallest of them
     num_ids,
@@ -49,7 +51,7 @@ def gather_rows(
     DECODED_FROM: tl.constexpr,  # "", "float16", "bfloat16" or "int8"
     TILE: tl.constexpr,  # units that a program copies at once
 ):
-    """Copy the rows at `ids`, zeros for an id that is not in [0, count).
+    """Copy the rows at `ids`, zeros for an id that is not in [0, count) and has no slot.
 
     A thread loads one unit of a row with one instruction, the next thread the next unit. Units are as wide as alignment
     allows; each offset is a number of units times a constant, so that the compiler knows that too.
@@ -77,20 +79,34 @@ def gather_rows(
         column = unit - number * UNITS
         asked = number < num_ids
         row = tl.load(ids + number, mask=asked, other=0).to(tl.int64)
-        known = asked & (row >= 0) & (row < count)
-        wrong = asked & (column == 0) & ((row < 0) | (row >= count))
+        if places is not None:
+            place = tl.load(places + number, mask=asked, other=-1)
+            asked = asked & (place >= 0)
+        in_table = asked
+        if slots is not None:
+            slot = tl.load(slots + number, mask=asked, other=-1)
+            in_cache = asked & (slot >= 0)
+            in_table = asked & (slot < 0)
+        known = in_table & (row >= 0) & (row < count)
+        wrong = in_table & (column == 0) & ((row < 0) | (row >= count))
         nothing = unit * 0
         tl.atomic_add(missing + nothing, nothing + 1, mask=wrong, sem="relaxed")
         tl.atomic_min(missing + 1 + nothing, row, mask=wrong, sem="relaxed")
         source = (row * stride + column) * LANES
         target, values_of = unit * LANES, column * LANES
         if places is not None:
-            place = tl.load(places + number, mask=asked, other=0)
             target = (place * UNITS + column) * LANES
+        if slots is not None:
+            kept = (slot * UNITS + column) * LANES
+            if LANES > 1:
+                kept, in_cache = kept[:, None] + lane, in_cache[:, None]
         if LANES > 1:
             source, target, values_of = source[:, None] + lane, target[:, None] + lane, values_of[:, None] + lane
             known, asked = known[:, None], asked[:, None]
         found = tl.load(values + source, mask=known, other=0)
+        if slots is not None:
+            of_cache = cached.to(values.dtype)
+            found = tl.where(in_cache, tl.load(of_cache + kept, mask=in_cache, other=0), found)
         if DECODED_FROM == "float16":
             found = _from_float16(found)
         elif DECODED_FROM == "bfloat16":
@@ -118,3 +134,80 @@ def check_ids(ids, missing, num_ids, count, TILE: tl.constexpr):
     nothing = number * 0
     tl.atomic_add(missing + nothing, nothing + 1, mask=wrong, sem="relaxed")
     tl.atomic_min(missing + 1 + nothing, row, mask=wrong, sem="relaxed")
+
+
+# --- the cache of rows on a device, see row_cache.py
+
+_NO_ORDER = tl.constexpr(2**63 - 1) if HAS_TRITON else None  # of an id that is there, or has no row
+
+
+@_kernel("ids", "num_ids", "count", "num_sets", "per_set", "now")
+def look_up(
+    ids,  # int32 or int64 [num_ids]
+    keys,  # int64 [num_sets * WAYS]: the id in each slot, -1 in a free one
+    stamps,  # int64 [num_sets * WAYS]: the number of the last read that asked for it
+    slots,  # int64 [num_ids], is written: the slot of each id, -1 of one that is not there
+    orders,  # int64 [num_ids], is written: the place of each id that is not there among all ids, set by set
+    counts,  # int64 [2]: ids that were there, ids that were not
+    num_ids,
+    count,  # rows of the feature
+    num_sets,
+    per_set,  # most ids of a set
+    now,  # the number of this read
+    WAYS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Find the slots of ids, in the set `id % num_sets`, and stamp them. Two programs write only equal values."""
+    number = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    asked = number < num_ids
+    row = tl.load(ids + number, mask=asked, other=-1).to(tl.int64)
+    known = asked & (row >= 0) & (row < count)
+    row = tl.where(known, row, 0)
+    of_set = row % num_sets
+    slot = of_set[:, None] * WAYS + tl.arange(0, WAYS)
+    held = (tl.load(keys + slot) == row[:, None]) & known[:, None]
+    tl.store(stamps + slot, slot * 0 + now, mask=held)
+    found = tl.max(tl.where(held, slot, -1), axis=1)
+    tl.store(slots + number, found, mask=asked)
+    lacking = known & (found < 0)
+    tl.store(orders + number, tl.where(lacking, of_set * per_set + row // num_sets, _NO_ORDER), mask=asked)
+    tl.atomic_add(counts, tl.sum((known & (found >= 0)).to(tl.int64), axis=0), sem="relaxed")
+    tl.atomic_add(counts + 1, tl.sum(lacking.to(tl.int64), axis=0), sem="relaxed")
+
+
+@_kernel("num_ids", "num_sets", "per_set", "now")
+def choose_slots(
+    orders,  # int64 [num_ids], ascending: those of `look_up`
+    keys,
+    stamps,
+    places,  # int64 [num_ids], all -1, is written: the slot that each of `orders` gets
+    num_ids,
+    num_sets,
+    per_set,
+    now,
+    WAYS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Give slots to the first WAYS of `orders` in each set, the oldest stamp first, but none that this read stamped.
+
+    The first of a set acts for all of them, so nobody else reads or writes its slots. A repeat gets none.
+    """
+    number = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    order = tl.load(orders + number, mask=number < num_ids, other=_NO_ORDER)
+    before = tl.load(orders + number - 1, mask=(number > 0) & (number < num_ids), other=-1)
+    of_set = order // per_set
+    first = (order < _NO_ORDER) & ((before < 0) | (before // per_set != of_set))
+    of_set = tl.where(first, of_set, 0)
+    way = tl.arange(0, WAYS)
+    slot = of_set[:, None] * WAYS + way
+    stamp = tl.load(stamps + slot)
+    other, own = stamp[:, None, :], stamp[:, :, None]
+    is_older = (other < own) | ((other == own) & (way[None, None, :] < way[None, :, None]))
+    at = number[:, None] + tl.sum(is_older.to(tl.int64), axis=2)  # the oldest slot is for the first of the set
+    given = first[:, None] & (at < num_ids)
+    new = tl.load(orders + at, mask=given, other=_NO_ORDER)
+    previous = tl.load(orders + at - 1, mask=given & (at > number[:, None]), other=-1)
+    comes = given & (new < _NO_ORDER) & (new // per_set == of_set[:, None]) & (new != previous) & (stamp < now)
+    tl.store(keys + slot, (new % per_set) * num_sets + of_set[:, None], mask=comes)
+    tl.store(stamps + slot, slot * 0 + now, mask=comes)
+    tl.store(places + at, slot, mask=comes)

@@ -20,6 +20,8 @@ _MAPPED = 2  # cudaHostRegisterMapped: kernels may read it; said aloud, as CUDA 
 _READ_ONLY = 8  # cudaHostRegisterReadOnly
 _TORCH: Any = torch.cuda  # its functions have no types
 
+OutOfMemory: type[RuntimeError] = _TORCH.OutOfMemoryError  # of a device
+
 
 class Event(Protocol):
     """A point in the work of a stream, as torch.cuda.Event."""
@@ -110,6 +112,11 @@ class Cuda:
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return memory of `device`, from torch's cache for its current stream; it holds anything."""
         return torch.empty(shape, dtype=dtype, device=device)
+
+    def memory_left(self, device: torch.device) -> int:
+        """Return how many bytes of a device may still be taken: what is free, and what torch keeps without using it."""
+        unused = _TORCH.memory_reserved(device) - _TORCH.memory_allocated(device)
+        return int(_TORCH.mem_get_info(device)[0] + unused)
 
     def empty_pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return page-locked host memory, from torch's cache; torch recycles it only after the copies from it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,7 +36,78 @@ _COUNTED = ("hits", "misses")
 _WHERE = "CPUCachedFeature"
 
 
-class CPUCachedFeature(Feature):
+class CachingFeature(Feature):
+    """A feature that keeps rows of another one, as they are stored; one process owns it.
+
+    Attributes:
+        feature: what is read where a row is not there.
+    """
+
+    def __init__(self, feature: Feature) -> None:
+        if not isinstance(feature, Feature):
+            raise TypeError(
+                f"{type(self).__name__}: feature must be a Feature, got {shown(feature)}. Wrap a tensor: "
+                "dp.TensorFeature."
+            )
+        if isinstance(feature, SparseFeature):
+            raise TypeError(
+                f"{type(self).__name__}: feature is a SparseFeature; a cache keeps rows of equal size. Leave the cache "
+                "out: sparse rows are small, and may be memory-mapped."
+            )
+        self.feature = feature
+        self._row_bytes = math.prod(feature.shape) * feature.stored_dtype.itemsize
+        note_cache(self)
+
+    def update(self, ids: Tensor, values: Tensor) -> None:
+        """Set rows of the feature, see Feature.update; its other caches are told too."""
+        self.feature.update(ids, values)
+
+    @abstractmethod
+    def forget(self, ids: Tensor) -> Tensor:
+        """Drop rows that have changed, at least these; return the ids of those that `keep` is to read again."""
+
+    @abstractmethod
+    def keep(self, ids: Tensor) -> None:
+        """Read rows again that were forgotten."""
+
+    def decode(self, rows: Tensor) -> Tensor:
+        return self.feature.decode(rows)
+
+    @property
+    def count(self) -> int:
+        return self.feature.count
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.feature.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.feature.dtype
+
+    @property
+    def stored_dtype(self) -> torch.dtype:
+        return self.feature.stored_dtype
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError(
+            f"{type(self).__name__}: one process owns a cache, so it goes to no worker. Leave the fetch behind the cut "
+            "of the DataLoader, where it is by default, or give the workers the feature without a cache."
+        )
+
+
+def check_room(where: str, max_bytes: int | str, of_row: int, of_counts: int = 0) -> int:
+    """Return a size in bytes, which is that of a row, and of the counts of all, or more."""
+    num_bytes = parse_size(where, "max_bytes", max_bytes)
+    if num_bytes < of_row + of_counts:
+        more = f", and the counts of all rows {of_counts}" if of_counts else ""
+        raise ValueError(
+            f"{where}: max_bytes={shown(max_bytes)} is below a row, which takes {of_row} bytes{more}. Raise it."
+        )
+    return num_bytes
+
+
+class CPUCachedFeature(CachingFeature):
     """A feature whose rows are kept in memory, as many as fit. `update` of the feature is seen here.
 
     Args:
@@ -64,21 +136,10 @@ class CPUCachedFeature(Feature):
         counts: Tensor | None = None,
         share_with: CPUCachedFeature | None = None,
     ) -> None:
-        if not isinstance(feature, Feature):
-            raise TypeError(
-                f"{_WHERE}: feature must be a Feature, got {shown(feature)}. Wrap a tensor: dp.TensorFeature."
-            )
-        if isinstance(feature, SparseFeature):
-            raise TypeError(
-                f"{_WHERE}: feature is a SparseFeature; a cache keeps rows of equal size. Leave the cache out: sparse "
-                "rows are small, and may be memory-mapped."
-            )
-        self.feature = feature
-        self._row_bytes = math.prod(feature.shape) * feature.stored_dtype.itemsize
+        super().__init__(feature)
         self._counts = np.zeros(2, np.int64)
         self.reads_async = feature.reads_async
         self._changing, self._changes = threading.Lock(), 0  # how often rows were forgotten
-        note_cache(self)
         if share_with is not None:
             self._share(share_with, max_bytes, counts)
             return
@@ -154,21 +215,14 @@ class CPUCachedFeature(Feature):
                 self._put(lacking, read, changes)
         return rows
 
-    def decode(self, rows: Tensor) -> Tensor:
-        return self.feature.decode(rows)
-
     def _put(self, ids: Tensor, rows: Tensor, changes: int) -> None:
         """Keep rows, which were read after so many changes; after another one they may be old."""
         with self._changing:
             if changes == self._changes:
                 self._memory.cache.put(ids.numpy(), byte_rows(rows.contiguous()), count=self.count, first=self._first)
 
-    def update(self, ids: Tensor, values: Tensor) -> None:
-        """Set rows of the feature, see Feature.update; its other caches are told too."""
-        self.feature.update(ids, values)
-
     def forget(self, ids: Tensor) -> Tensor:
-        """Drop rows that have changed; return the ids of those that are to be read again: a static cache had them."""
+        """Drop rows that have changed; those that a static cache had are to be read again."""
         cache, table = self._memory.cache, {"count": self.count, "first": self._first}
         with self._changing:
             self._changes += 1
@@ -181,7 +235,6 @@ class CPUCachedFeature(Feature):
         return kept
 
     def keep(self, ids: Tensor) -> None:
-        """Read rows again that were forgotten."""
         if ids.shape[0] > 0:
             changes = self._changes
             self._put(ids, self.feature.read_stored(ids), changes)
@@ -198,28 +251,6 @@ class CPUCachedFeature(Feature):
         }
         return {**counted, **held, **self.feature.stats()}
 
-    @property
-    def count(self) -> int:
-        return self.feature.count
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.feature.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.feature.dtype
-
-    @property
-    def stored_dtype(self) -> torch.dtype:
-        return self.feature.stored_dtype
-
-    def __getstate__(self) -> dict[str, Any]:
-        raise TypeError(
-            f"{_WHERE}: one process owns a cache, so it goes to no worker. Leave the fetch behind the cut of the "
-            "DataLoader, where it is by default, or give the workers the feature without a cache."
-        )
-
     def __repr__(self) -> str:
         return f"{_WHERE}({self.feature!r}, {self._memory.cache.slots} rows, {self.policy})"
 
@@ -235,16 +266,9 @@ class _Memory:
     def join(self, count: int) -> int:
         """Return where the ids of another feature begin. What was kept before is dropped."""
         first, total = self._count, self._count + count
-        of_slot, of_ids = (
-            _core.RowCache.bytes_of_slot(self._row_bytes),
-            _core.RowCache.bytes_of_id(self._policy) * total,
-        )
-        if self._max_bytes < of_ids + of_slot:
-            of_counts = f" and the counts of {total} rows {of_ids}" if of_ids else ""
-            raise ValueError(
-                f"{_WHERE}: max_bytes={self._max_bytes} is below a row, which takes {of_slot} bytes{of_counts}. "
-                "Raise it."
-            )
+        of_slot = _core.RowCache.bytes_of_slot(self._row_bytes)
+        of_ids = _core.RowCache.bytes_of_id(self._policy) * total
+        check_room(_WHERE, self._max_bytes, of_slot, of_ids)
         slots = max(min((self._max_bytes - of_ids) // of_slot, total, 2**31 - 1), 1)
         check_memory(_WHERE, f"a cache of {slots} rows", slots * of_slot + of_ids, "Lower max_bytes.")
         self.cache = _core.RowCache(slots, self._row_bytes, self._policy, total)

@@ -35,7 +35,7 @@ from datapipes.base.records import OMITTED, Count, from_json, to_json
 from datapipes.base.rows import byte_rows
 from datapipes.base.strict_json import parse_strict
 from datapipes.features.feature import Feature, check_out
-from datapipes.features.stored_values import Encoder, check_stored_as, decode, encode
+from datapipes.features.stored_values import Encoder, check_stored_as, decode, encode, scale_on
 from datapipes.graph.arena import DTYPE, SHAPE
 from datapipes.graph.npy import NpyRows, to_numpy
 
@@ -93,6 +93,7 @@ class DiskFeature(Feature):
         self._direct = None if direct is None else check_bool("DiskFeature", "direct", direct)
         self.stored_as: torch.dtype | None = None
         self.scale: Tensor | None = None
+        self._scales: dict[torch.device, Tensor] = {}
         if self.path.suffix == SUFFIX:
             self._shape, self._dtype, self._begin = self._read_header()
         else:
@@ -237,7 +238,7 @@ class DiskFeature(Feature):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_descriptor": -1}
+        return {**self.__dict__, "_descriptor": -1, "_scales": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -338,7 +339,7 @@ class DiskFeature(Feature):
     # --- what it is
 
     def decode(self, rows: Tensor) -> Tensor:
-        return rows if self.stored_as is None else decode(rows, self.scale)
+        return rows if self.stored_as is None else decode(rows, scale_on(self.scale, rows.device, self._scales))
 
     def stats(self) -> dict[str, int]:
         """Return what was read so far: "rows", "row_bytes", "reads" of the disk, and "disk_bytes" of these reads."""

@@ -157,7 +157,8 @@ class Feature(metaclass=ShownABC):
 
     def reads_on(self, device: torch.device) -> str | None:
         """Return how rows are read with ids that lie on `device`, a CUDA device: "uva" (by the GPU, from page-locked
-        host memory) or "device memory"; None if `read` takes only ids in host memory, as by default.
+        host memory) or "device memory", also where only some rows lie there; None if `read` takes only ids in host
+        memory, as by default.
 
         A feature that returns no None takes such ids in `read`, and gives rows on their device. There an id that is not
         in [0, count) gives zeros at first; a later `read` or `finish_reads` raises IndexError.

@@ -52,7 +52,7 @@ class FetchForCopy(FeatureFetcher):
     def _read(self, domain: str, type_: Any, name: str, ids: Tensor) -> Any:
         feature = self.feature_store[domain, type_, name]
         with naming(domain, type_, name):
-            if not _reads_into(feature):
+            if not reads_into(feature):
                 rows: Any = feature.read(ids)
                 return rows.map_tensors(_page_locked) if isinstance(rows, SparseRows) else rows
             out = cuda().empty_pinned((int(ids.shape[0]), *feature.shape), feature.tensor.dtype)
@@ -61,7 +61,7 @@ class FetchForCopy(FeatureFetcher):
     def describe(self) -> dict[str, Any]:
         details, where = super().describe(), "page-locked memory"
         store = self.feature_store
-        given = [key for key in self.feature_keys if _reads_into(store[key]) or isinstance(store[key], SparseFeature)]
+        given = [key for key in self.feature_keys if reads_into(store[key]) or isinstance(store[key], SparseFeature)]
         if len(given) == len(self.feature_keys):
             return {**details, "into": where}
         return {**details, "into": by_name(dict.fromkeys(given, where))} if given else details
@@ -106,15 +106,15 @@ def stored_in(fetches: Sequence[FetchForCopy]) -> list[Stored]:
     last: dict[FeatureKey, Feature] = {}  # a later fetch of the same name takes the place of an earlier one
     for fetch in fetches:
         last.update({key: fetch.feature_store[key] for key in fetch.feature_keys})
-    return [(key, feature) for key, feature in last.items() if _reads_into(feature) and feature.stored_as is not None]
+    return [(key, feature) for key, feature in last.items() if reads_into(feature) and feature.stored_as is not None]
 
 
 def lies_on_gpu(feature: Feature) -> TypeGuard[TensorFeature]:
     """Return whether a feature's rows lie on a GPU, where ids in host memory do not read them."""
-    return _reads_into(feature) and cuda().holds(feature.tensor)
+    return reads_into(feature) and cuda().holds(feature.tensor)
 
 
-def _reads_into(feature: Feature) -> TypeGuard[TensorFeature]:
+def reads_into(feature: Feature) -> TypeGuard[TensorFeature]:
     """Return whether a feature is read as it is stored, into memory that is given; a subclass may read otherwise."""
     own = any(getattr(type(feature), name, None) is not getattr(TensorFeature, name) for name in _READS)
     return isinstance(feature, TensorFeature) and not own

@@ -128,6 +128,18 @@ def decode(rows: Tensor, scale: Tensor | None) -> Tensor:
     return values if scale is None else values.mul_(scale)
 
 
+def scale_on(scale: Tensor | None, device: torch.device, kept: dict[torch.device, Tensor]) -> Tensor | None:
+    """Return `scale` on a device, for work queued there on the current stream; copied once and kept in `kept`."""
+    if scale is None or device.type == "cpu":
+        return scale
+    found = kept.get(device)
+    if found is None:
+        found = kept[device] = cuda().copy(scale, device, non_blocking=False)
+    if device.type == "cuda":
+        cuda().used_on(found, cuda().current_stream(device))
+    return found
+
+
 def take_decoded(
     table: NDArray[np.uint8],
     stored_as: torch.dtype,

@@ -20,13 +20,13 @@ from datapipes.base.rows import RowTable, bits_of, byte_rows, has_adjacent_value
 from datapipes.base.sizes import check_memory
 from datapipes.base.threads import num_threads
 from datapipes.device import host_memory, uva_threads
-from datapipes.device.gather import gather
+from datapipes.device.gather import Kept, gather
 from datapipes.device.host_pages import refuse_read_only
 from datapipes.device.missing_ids import MissingIds
 from datapipes.device.pinnable import Pinnable, without_pin
 from datapipes.device.runtime import cuda
 from datapipes.features.feature import Feature, check_out
-from datapipes.features.stored_values import check_stored_as, decode, encode, take_decoded
+from datapipes.features.stored_values import check_stored_as, decode, encode, scale_on, take_decoded
 from datapipes.processes.mappings import contiguous_stride
 
 __all__ = ["TensorFeature"]
@@ -54,7 +54,7 @@ class TensorFeature(Pinnable, Feature):
     Cost: nothing is copied without stored_as; with it the tensor is read once, for int8 twice, in pieces.
     """
 
-    _hidden = frozenset({"scale_on", "write_rows"})
+    _hidden = frozenset({"read_beside", "scale_on", "write_rows"})
 
     def __init__(self, tensor: Tensor | NDArray[Any], *, stored_as: torch.dtype | str | None = None) -> None:
         rows = as_tensor("TensorFeature", "tensor", tensor)
@@ -122,6 +122,10 @@ class TensorFeature(Pinnable, Feature):
             return out
         return take_rows(self.tensor, table, wanted, num_threads())
 
+    def read_beside(self, ids: Tensor, kept: Kept) -> Tensor:
+        """Return what `read_stored` does with ids on a GPU, of which some have their rows there already."""
+        return self._read_on_device(ids, None, self.tensor.dtype, kept)
+
     def decode(self, rows: Tensor) -> Tensor:
         """Return the values of stored rows [n, *shape], float32, on the device of `rows`.
 
@@ -159,14 +163,7 @@ class TensorFeature(Pinnable, Feature):
 
     def scale_on(self, device: torch.device) -> Tensor | None:
         """Return `scale` on a device, for work queued there on the current stream; copied once and kept."""
-        if self.scale is None or device.type == "cpu":
-            return self.scale
-        found = self._scales.get(device)
-        if found is None:
-            found = self._scales[device] = cuda().copy(self.scale, device, non_blocking=False)
-        if device.type == "cuda":
-            cuda().used_on(found, cuda().current_stream(device))
-        return found
+        return scale_on(self.scale, device, self._scales)
 
     def pin_memory_(self, *, pad_rows: bool = False, sort_ids: bool | None = None) -> TensorFeature:
         """Lock the rows in memory, so that GPUs read them there with ids of their own; return this feature.
@@ -258,7 +255,7 @@ class TensorFeature(Pinnable, Feature):
         self._table = None if cuda().holds(self.tensor) else RowTable(self.tensor)
         self._device_rows = DeviceRows(self.tensor)
 
-    def _read_on_device(self, ids: Tensor, out: Tensor | None, dtype: torch.dtype) -> Tensor:
+    def _read_on_device(self, ids: Tensor, out: Tensor | None, dtype: torch.dtype, kept: Kept | None = None) -> Tensor:
         wanted = check_index_tensor("TensorFeature", "ids", ids, in_host=False)
         if out is not None:
             raise ValueError(
@@ -267,7 +264,7 @@ class TensorFeature(Pinnable, Feature):
             )
         scale = self.scale_on(ids.device)
         return self._device_rows.read(
-            *(wanted, dtype), is_locked=self._is_locked(), scale=scale, sort_ids=self._sort_ids
+            *(wanted, dtype), is_locked=self._is_locked(), scale=scale, sort_ids=self._sort_ids, kept=kept
         )
 
     def _is_locked(self) -> bool:
@@ -339,7 +336,14 @@ class DeviceRows:
         return "uva" if self._table.numel() == 0 or is_locked else None
 
     def read(
-        self, ids: Tensor, dtype: torch.dtype, *, is_locked: bool, scale: Tensor | None, sort_ids: bool | None
+        self,
+        ids: Tensor,
+        dtype: torch.dtype,
+        *,
+        is_locked: bool,
+        scale: Tensor | None,
+        sort_ids: bool | None,
+        kept: Kept | None = None,
     ) -> Tensor:
         """Return the rows at `ids`, int32 or int64 [n] on a device, queued on its current stream.
 
@@ -347,7 +351,7 @@ class DeviceRows:
             is_locked: as for `reads_on`.
             dtype: of the rows returned: the table's, or float32 to decode them.
             scale: float32 [*shape] on that device, for int8 that is decoded.
-            sort_ids: see gather; for rows in host memory.
+            sort_ids, kept: see gather; for rows in host memory.
         Raises:
             ValueError: The rows cannot be read from that device.
             IndexError: Ids that were read earlier have no row.
@@ -378,6 +382,7 @@ class DeviceRows:
             max_threads=uva_threads.limit(),
             sort_ids=sort_ids,
             missing=missing,
+            kept=kept,
         )
 
     def finish(self) -> None:

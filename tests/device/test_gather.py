@@ -328,4 +328,9 @@ def test_numbers_that_change_with_the_minibatch_make_no_new_kernel():
 
 
 # What each kernel is specialized for: what belongs to the table, and memory that is always aligned.
-KERNELS = {"gather_rows": {"table", "out", "places", "scale", "missing"}, "check_ids": {"missing"}}
+KERNELS = {
+    "gather_rows": {"table", "out", "places", "cached", "slots", "scale", "missing"},
+    "check_ids": {"missing"},
+    "look_up": {"keys", "stamps", "slots", "orders", "counts"},
+    "choose_slots": {"orders", "keys", "stamps", "places"},
+}

@@ -19,17 +19,18 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from datapipes.device import kernels
 
-def instructions(arch, ids, table, units, lanes, bits, decoded, places):
+def instructions(arch, ids, table, units, lanes, bits, decoded, places, kept=False):
     signature = {
         "table": table, "ids": ids, "out": "*u8", "places": "*i64" if places else "constexpr",
+        "cached": "*u8" if kept else "constexpr", "slots": "*i64" if kept else "constexpr",
         "scale": "*fp32" if decoded == "int8" else "constexpr", "missing": "*i64", "num_ids": "i32", "count": "i32",
         "stride": "i32", "num_tiles": "i32", "UNITS": "constexpr", "LANES": "constexpr", "BITS": "constexpr",
         "DECODED_FROM": "constexpr", "TILE": "constexpr",
     }
     names = list(signature)
     constants = {"UNITS": units, "LANES": lanes, "BITS": bits, "DECODED_FROM": decoded, "TILE": 512 * 4}
-    constants |= {name: None for name in ("places", "scale") if signature[name] == "constexpr"}
-    aligned = [name for name in ("out", "places", "scale", "missing") if name not in constants]
+    constants |= {name: None for name in ("places", "cached", "slots", "scale") if signature[name] == "constexpr"}
+    aligned = [name for name in ("out", "places", "cached", "slots", "scale", "missing") if name not in constants]
     aligned += ["table"] if lanes * bits == 128 else []
     source = ASTSource(
         kernels.gather_rows, signature, {(names.index(name),): value for name, value in constants.items()},
@@ -83,6 +84,56 @@ def test_rows_at_an_address_of_32_bits_are_read_as_others_are():
     units = [(*ROWS[512], ""), (*ROWS[100], ""), (32, 4, 16, "float16"), (32, 4, 8, "int8")]
     low, high = (compiled([(90, "*i64", table, *unit, False) for unit in units]) for table in ("i32", "i64"))
     assert low == high
+
+
+@pytest.mark.full
+def test_rows_of_a_cache_are_loaded_as_wide_as_those_of_the_table():
+    pytest.importorskip("triton")
+    for found in compiled(
+        [(90, "*i64", "i64", *ROWS[400], "", False, True), (80, "*i32", "*u8", *ROWS[400], "", True, True)]
+    ):
+        assert found.count("ld.global.v4.b32") == 8
+        assert [each for each in found if each.startswith("st.global")] == ["st.global.v4.b32"] * 4
+        assert not [each for each in found if "shared" in each or each.startswith("bar")]
+
+
+OF_THE_CACHE = """
+import json, re
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from datapipes.device import kernels
+from datapipes.device.row_cache import _CHOSEN, _LOOKED_UP
+
+def instructions(kernel, ids, ways, tile, num_warps):
+    signature = {name: "*i64" for name in kernel.arg_names}
+    signature |= {name: "i32" for name in ("num_ids", "count", "num_sets", "per_set", "now") if name in signature}
+    signature |= {"WAYS": "constexpr", "TILE": "constexpr"} | ({"ids": ids} if "ids" in signature else {})
+    constants = {(list(signature).index("WAYS"),): ways, (list(signature).index("TILE"),): tile}
+    source = ASTSource(kernel, signature, constants)
+    made = compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps})
+    return re.findall(r"\\b((?:ld|st|atom|red)\\.global[\\w.]*)", made.asm["ptx"])
+
+print(json.dumps([
+    [instructions(kernels.look_up, ids, ways, _LOOKED_UP, 4) for ids in ("*i32", "*i64") for ways in (1, 16)],
+    [instructions(kernels.choose_slots, None, ways, _CHOSEN, 1) for ways in (1, 2, 16)],
+]))
+"""
+
+
+@pytest.mark.full
+def test_the_kernels_of_the_cache_compile_and_slots_are_chosen_by_stamps_as_they_were():
+    pytest.importorskip("triton")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    child = subprocess.run(
+        [sys.executable, "-c", OF_THE_CACHE], capture_output=True, text=True, timeout=300, env=environment
+    )
+    assert child.returncode == 0, child.stderr
+    looked_up, chosen = json.loads(child.stdout)
+    for found in looked_up:
+        assert len([each for each in found if each.startswith(("atom", "red"))]) == 2  # once a program, for each count
+    for found in chosen:
+        first = next(number for number, each in enumerate(found) if each.startswith("st"))
+        assert {each[:2] for each in found[first:]} == {"st"}  # a warp stores nothing that it loads later
 
 
 DECODED = {"float16": 16, "bfloat16": 16, "int8": 8}

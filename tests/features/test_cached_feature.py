@@ -234,7 +234,7 @@ def test_what_is_refused():
         ValueError, stage="^CPUCachedFeature", found="max_bytes=10", allowed="a row, which takes", remedy="Raise"
     ):
         dp.CPUCachedFeature(feature, 10)
-    with refused(ValueError, stage="^CPUCachedFeature", found="max_bytes=80", allowed="counts of 10 rows 10"):
+    with refused(ValueError, stage="^CPUCachedFeature", found="max_bytes=80", allowed="counts of all rows 10"):
         dp.CPUCachedFeature(feature, 80)
     with refused(ValueError, stage="^CPUCachedFeature", found="'fifo'", allowed="'sieve', 'lru', 'static'"):
         dp.CPUCachedFeature(feature, "1MB", "fifo")

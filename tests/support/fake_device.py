@@ -335,6 +335,9 @@ class FakeCuda(runtime.Cuda):
             plain = memory.bytes[: math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
             return DeviceTensor(plain, block)
 
+    def memory_left(self, device: torch.device) -> int:
+        return 2**30
+
     def empty_pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         with self.begun():
             count = math.prod(shape)
@@ -470,7 +473,7 @@ class FakeCuda(runtime.Cuda):
                 read = [tensor for tensor in held if all(tensor is not each for each in written)]
                 self._queue(name, lambda: func(*args, **kwargs), read, written, device)
                 return written[0] if len(written) == 1 else tuple(written)
-            shapes = None if name in ("_local_scalar_dense", "equal", "nonzero") else _shapes(func, args, kwargs)
+            shapes = None if name in _TELL_SIZES else _shapes(func, args, kwargs)
             if shapes is None:  # the host needs values, and waits for them
                 self.finish(self._queue(name, lambda: None, held, [], device))
                 found = func(*args, **kwargs)
@@ -623,6 +626,8 @@ def gather_rows(
     ids: Tensor,
     out: Tensor,
     places: Tensor | None,
+    cached: Tensor | None,
+    slots: Tensor | None,
     scale: Tensor | None,
     missing: Tensor,
     num_ids: int,
@@ -639,6 +644,7 @@ def gather_rows(
     """Do what the kernel of this name does (device/kernels.py), by torch."""
     unit_bytes = LANES * BITS // 8
     row_bytes, step = UNITS * unit_bytes, stride * unit_bytes
+    assert cached is slots is None  # only the interpreter reads them
     num_bytes = (count - 1) * step + row_bytes
     if isinstance(table, int):
         table = torch.frombuffer((ctypes.c_char * num_bytes).from_address(table), dtype=torch.uint8)
@@ -657,9 +663,11 @@ def gather_rows(
     to.reshape(-1)[: found.numel()].view(found.shape)[where] = found
 
 
+_TELL_SIZES = ("_local_scalar_dense", "equal", "nonzero", "_unique2")  # the host needs values of them
+
 # What kernels do by torch, and which of their arguments they write.
 TWINS: dict[str, Callable[..., None]] = {"gather_rows": gather_rows}
-WRITTEN = {"gather_rows": (2, 5), "check_ids": (1,)}
+WRITTEN = {"gather_rows": (2, 7), "check_ids": (1,), "look_up": (2, 3, 4, 5), "choose_slots": (1, 2, 3)}
 
 
 @contextmanager

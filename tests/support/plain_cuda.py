@@ -36,6 +36,7 @@ class PlainCuda(runtime.Cuda):
         super().__init__()
         self.on_device: dict[int, Tensor] = {}  # by address of the storage; kept, so that none is given out again
         self.is_page_locked = True  # all host memory
+        self.bytes_left = 2**30  # of the device
         self.grids: list[tuple[int, ...]] = []  # of each launch
         self.constants: list[dict[str, Any]] = []
 
@@ -44,8 +45,14 @@ class PlainCuda(runtime.Cuda):
         self.on_device[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
+    def device_count(self) -> int:
+        return 1
+
     def device(self, device: torch.device) -> torch.device:
-        return device
+        return torch.device("cpu")
+
+    def memory_left(self, device: torch.device) -> int:
+        return self.bytes_left
 
     def holds(self, tensor: Tensor) -> bool:
         return tensor.untyped_storage().data_ptr() in self.on_device

@@ -1,0 +1,151 @@
+"""RowCache: rows of a feature in the memory of a GPU, by their ids, as many as there is room for.
+
+It is set-associative: an id may lie in the 16 slots of set `id % num_sets`, and what was asked for longest ago leaves
+first. Ids are looked up and slots are chosen by the GPU, so nobody waits for either. A read is one turn: on whatever
+stream it is queued, it comes after the turn before it, and so after the rows are written that it finds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from datapipes.device.gather import Kept, put
+from datapipes.device.runtime import OutOfMemory, cuda
+
+__all__: list[str] = []
+
+WAYS = 16  # slots of a set: their keys are one line of 128 bytes
+OF_SLOT = 16  # bytes of a slot besides its row: key and stamp
+_LOOKED_UP, _CHOSEN = 64, 4  # ids of a program
+
+NO_ORDER = 2**63 - 1  # of an id that is not to be read
+
+
+class RowCache:
+    """Rows by id. One turn at a time, from any thread.
+
+    Args:
+        where: what an error begins with.
+        count: ids in [0, count) have a row.
+        shape, dtype: of a row, which has bytes.
+        max_bytes: of the rows and of what finds them, OF_SLOT bytes and a row or more.
+        device: whose memory it takes.
+    Raises:
+        MemoryError: The device has less memory left. Nothing is taken then.
+    """
+
+    def __init__(
+        self, where: str, count: int, shape: tuple[int, ...], dtype: torch.dtype, max_bytes: int, device: torch.device
+    ) -> None:
+        row_bytes = dtype.itemsize * torch.Size(shape).numel()
+        room = max_bytes // (row_bytes + OF_SLOT)
+        self._ways = min(WAYS, 1 << (room.bit_length() - 1))
+        self._num_sets = max(min(room // self._ways, -(-count // self._ways)), 1)
+        self._count, self._per_set, self._now = count, max(-(-count // self._num_sets), 1), 0
+        self.slots = self._ways * self._num_sets
+        self._memory = _taken(where, self.slots * (row_bytes + OF_SLOT), device)
+        self.device = self._memory.device
+        found = self._memory[: self.slots * OF_SLOT].view(torch.int64)
+        self._keys, self._stamps = found[: self.slots], found[self.slots :]
+        self.rows = self._memory[self.slots * OF_SLOT :].view(dtype).view(self.slots, *shape)
+        self._counts = cuda().empty((2,), torch.int64, device)
+        self._unused = cuda().empty((2,), torch.int64, device)
+        self._counts.zero_()
+        self._unused.zero_()
+        self._lock, self._last = threading.Lock(), cuda().new_event()
+        self.clear()
+        self._last.record(cuda().current_stream(self.device))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the memory that it has taken."""
+        return self._memory.shape[0]
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Give a context in which the current stream looks up ids and puts rows, behind all turns before."""
+        with self._lock:
+            stream = cuda().current_stream(self.device)
+            stream.wait_event(self._last)
+            for tensor in (self._memory, self._counts, self._unused):
+                cuda().used_on(tensor, stream)
+            try:
+                yield
+            finally:
+                self._last.record(stream)
+
+    def look_up(self, ids: Tensor) -> tuple[Kept, Tensor]:
+        """Return the slots of ids, int32 or int64 [n] on the device, and the orders of those that are not there.
+
+        Returns:
+            (Kept, int64 [n]): an order is NO_ORDER where an id is there or has no row.
+        """
+        from datapipes.device import kernels
+
+        num_ids, self._now = int(ids.shape[0]), self._now + 1
+        slots, orders = (cuda().empty((num_ids,), torch.int64, self.device) for _ in range(2))
+        cuda().launch(
+            *(kernels.look_up, (-(-num_ids // _LOOKED_UP),), self.device),
+            *(ids, self._keys, self._stamps, slots, orders, self._counts),
+            *(num_ids, self._count, self._num_sets, self._per_set, self._now),
+            WAYS=self._ways,
+            TILE=_LOOKED_UP,
+        )
+        return Kept(self.rows, slots), orders
+
+    def put(self, orders: Tensor, rows: Tensor) -> None:
+        """Keep the rows of ids that `look_up` has not found in this turn, as many as its sets have room for.
+
+        Args:
+            orders: what it returned.
+            rows: [n, *shape], the row of each id.
+        """
+        from datapipes.device import kernels
+
+        num_ids = int(orders.shape[0])
+        ascending, numbers = torch.sort(orders)
+        places = cuda().empty((num_ids,), torch.int64, self.device)
+        places.fill_(-1)
+        try:
+            cuda().launch(
+                *(kernels.choose_slots, (-(-num_ids // _CHOSEN),), self.device),
+                *(ascending, self._keys, self._stamps, places),
+                *(num_ids, self._num_sets, self._per_set, self._now),
+                WAYS=self._ways,
+                TILE=_CHOSEN,
+                num_warps=1,  # what a warp stores it has loaded before
+            )
+            put(rows, numbers, places, self.rows, self._unused)
+        except BaseException:
+            self.clear()  # else ids may be there without their rows
+            raise
+
+    def clear(self) -> None:
+        """Keep nothing of what was read before; in a turn."""
+        self._keys.fill_(-1)
+        self._stamps.zero_()
+
+    def counted(self) -> list[int]:
+        """Return how many ids were there so far, and how many were not; waits for the turns before."""
+        with self.turn():
+            found: list[int] = self._counts.tolist()
+        return found
+
+
+def _taken(where: str, num_bytes: int, device: torch.device) -> Tensor:
+    """Return memory of a device, uint8; or raise MemoryError."""
+    left = cuda().memory_left(device)
+    try:
+        if num_bytes <= left:
+            return cuda().empty((num_bytes,), torch.uint8, device)
+    except OutOfMemory:
+        left = cuda().memory_left(device)  # it is in pieces, or somebody else was faster
+    raise MemoryError(
+        f"{where}: a cache of {num_bytes} bytes does not fit into the memory of {device}, of which {left} bytes are "
+        "left. Lower max_bytes."
+    )

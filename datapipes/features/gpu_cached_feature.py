@@ -1,0 +1,150 @@
+"""GPUCachedFeature: rows of a feature in host memory or on a disk, kept in the memory of a GPU.
+
+A cache changes where rows are read, never which: what is read of it has the bits of the feature. It keeps what the
+feature stores, and values are decoded on the GPU.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import check_index_tensor
+from datapipes.base.errors import raise_first
+from datapipes.device.gather import Kept, gather, need_triton
+from datapipes.device.missing_ids import MissingIds
+from datapipes.device.row_cache import NO_ORDER, OF_SLOT, RowCache
+from datapipes.device.runtime import cuda
+from datapipes.features.cached_feature import CachingFeature, check_room
+from datapipes.features.feature import Feature
+from datapipes.features.fetch_for_copy import lies_on_gpu, reads_into
+
+__all__ = ["GPUCachedFeature"]
+
+_WHERE = "GPUCachedFeature"
+_HOST = torch.device("cpu")
+
+
+class GPUCachedFeature(CachingFeature):
+    """A feature whose rows are kept in the memory of a GPU, as many as fit, and read with ids that lie there.
+
+    A row may be kept in one of 16 slots, by its id; of these the one that was asked for longest ago leaves for a new
+    row, but for no row of the same read. What is kept follows from the reads alone. If the feature is a page-locked
+    TensorFeature, the GPU itself reads the rows that are not there, and nobody waits. Else a read waits until the GPU
+    has found which these are; the feature reads them with ids in host memory, and they are copied.
+
+    Args:
+        feature: what is read where a row is not there: a TensorFeature in host memory, a DiskFeature, a
+            CPUCachedFeature or one of your own.
+        max_bytes: of the rows and of what finds them, 16 bytes a row, as "4GB" or bytes. They are taken at once, or
+            fewer if the feature has fewer rows, on the current device of the thread that makes the cache.
+    Raises:
+        ValueError: max_bytes are below a row; the rows lie on a GPU already; there is no CUDA device.
+        MemoryError: The GPU has less memory left; nothing is taken.
+        ImportError: There is no triton.
+    """
+
+    def __init__(self, feature: Feature, max_bytes: int | str) -> None:
+        super().__init__(feature)
+        if isinstance(feature, GPUCachedFeature) or lies_on_gpu(feature):
+            raise ValueError(
+                f"{_WHERE}: {feature!r} has its rows on a GPU; those of a feature in host memory or on a disk are kept "
+                "there. Leave this cache out."
+            )
+        self.max_bytes = check_room(_WHERE, max_bytes, self._row_bytes + OF_SLOT)
+        if cuda().device_count() == 0:
+            raise ValueError(
+                f"{_WHERE}: this machine offers no CUDA device to torch {torch.__version__}. Leave the cache out, or "
+                "install a CUDA build of torch."
+            )
+        need_triton(". Or leave the cache out")
+        self._device = cuda().device(torch.device("cuda"))
+        self._missing = MissingIds(_WHERE, feature.count, self._device)
+        self._cache: RowCache | None = None
+        if feature.count * self._row_bytes > 0:
+            form = feature.count, feature.shape, feature.stored_dtype
+            self._cache = RowCache(_WHERE, *form, self.max_bytes, self._device)
+
+    def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the rows at `ids` on the GPU, see Feature.read: those of the feature.
+
+        Args:
+            ids: on the GPU. The read is queued on its current stream, behind all reads before.
+            out: not taken.
+        """
+        return self.decode(self.read_stored(ids, out))
+
+    def read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the rows at `ids` on the GPU as the feature stores them; see `read`."""
+        wanted = check_index_tensor(_WHERE, "ids", ids, in_host=False)
+        if wanted.device != self._device or not cuda().holds(wanted):
+            raise ValueError(
+                f"{_WHERE}: the ids lie on {wanted.device}, the rows are kept on {self._device}. Put "
+                f"copy_to({str(self._device)!r}) before fetch_feature, or read the feature without the cache."
+            )
+        if out is not None:
+            raise ValueError(
+                f"{_WHERE}: out is given; rows are read into memory of {self._device} that is new. Leave out= out."
+            )
+        if self._cache is None:
+            return gather(
+                torch.empty((self.count, *self.shape), dtype=self.stored_dtype), wanted, missing=self._missing
+            )
+        if wanted.shape[0] == 0:
+            return cuda().empty((0, *self.shape), self.stored_dtype, self._device)
+        with self._cache.turn():
+            kept, orders = self._cache.look_up(wanted)
+            rows = self._read_beside(wanted, kept, orders)
+            self._cache.put(orders, rows)
+        return rows
+
+    def _read_beside(self, ids: Tensor, kept: Kept, orders: Tensor) -> Tensor:
+        """Return the rows at `ids`, those that are not kept from the feature."""
+        feature = self.feature
+        if reads_into(feature) and feature.reads_on(self._device) == "uva":
+            return feature.read_beside(ids, kept)
+        self._missing.raise_known()
+        is_lacking = orders < NO_ORDER
+        lacking, numbers = torch.unique(ids[is_lacking], return_inverse=True)  # waits for the GPU
+        read = feature.read_stored(cuda().copy(lacking, _HOST, non_blocking=False))
+        rows = cuda().copy(read.contiguous(), self._device, non_blocking=False)
+        # There are as many rows as the feature has or fewer, so an id without a row stays one.
+        return gather(rows, ids.long().masked_scatter(is_lacking, numbers), missing=self._missing, kept=kept)
+
+    def reads_on(self, device: torch.device) -> str | None:
+        """See Feature.reads_on: "uva" if the GPU reads the feature itself, else "device memory"; None for another."""
+        if cuda().device(device) != self._device:
+            return None
+        return (self.feature.reads_on(device) if reads_into(self.feature) else None) or "device memory"
+
+    def forget(self, ids: Tensor) -> Tensor:
+        """Drop all rows, since some have changed; none is read before it is asked for."""
+        if self._cache is not None:
+            with self._cache.turn():
+                self._cache.clear()
+        return ids[:0]
+
+    def keep(self, ids: Tensor) -> None:
+        pass
+
+    def finish_reads(self) -> None:
+        errors: list[Exception] = []
+        for finish in (self.feature.finish_reads, self._missing.finish):
+            try:
+                finish()
+            except IndexError as error:
+                errors.append(error)
+        raise_first(errors)
+
+    def stats(self) -> dict[str, int]:
+        """Return "gpu_hits" and "gpu_misses", ids whose rows were there or not; "gpu_cache_bytes"; and the feature's.
+
+        It waits for the reads that are queued.
+        """
+        hits, misses = (0, 0) if self._cache is None else self._cache.counted()
+        num_bytes = 0 if self._cache is None else self._cache.num_bytes
+        return {"gpu_hits": hits, "gpu_misses": misses, "gpu_cache_bytes": num_bytes, **self.feature.stats()}
+
+    def __repr__(self) -> str:
+        slots = 0 if self._cache is None else self._cache.slots
+        return f"{_WHERE}({self.feature!r}, {slots} rows on {self._device})"

@@ -45,6 +45,13 @@ class Twin {
  public:
   Twin(std::size_t slots, Eviction eviction) : slots_(slots), eviction_(eviction), hand_(queue_.end()) {}
 
+  // A take begins, which asks for these keys.
+  void ask(const std::vector<std::int64_t>& keys) {
+    const bool is_full = std::any_of(asked_.begin(), asked_.end(), [](const auto& each) { return each.second == 255; });
+    for (auto& each : asked_) each.second /= is_full ? 2 : 1;
+    for (const std::int64_t key : keys) asked_[key] = std::min(asked_[key] + 1, 255);
+  }
+
   bool has(std::int64_t key) const { return find(key) != queue_.end(); }
   std::int64_t held() const { return static_cast<std::int64_t>(queue_.size()); }
 
@@ -65,6 +72,10 @@ class Twin {
           if (++out == queue_.end()) out = queue_.begin();
         }
         hand_ = out;
+        if (asked_[out->first] >= asked_[key]) {
+          ++hand_;
+          return;
+        }
       }
       take_out(out);
     }
@@ -94,6 +105,7 @@ class Twin {
   Eviction eviction_;
   Queue queue_;
   Queue::iterator hand_;
+  std::map<std::int64_t, int> asked_;
 };
 
 // Takes ids, and compares what is there, where, and with which bytes. Returns those that are not there.
@@ -101,8 +113,10 @@ template <class Id>
 std::vector<Id> taken(RowCache& cache, Twin& twin, CachedTable table, const std::vector<Id>& ids, int threads) {
   std::vector<std::byte> out(ids.size() * kWidth, std::byte{0xEE});
   const auto missing = cache.take<Id>(table, ids, out.data(), threads);
-  std::vector<std::int64_t> expected;
+  std::vector<std::int64_t> expected, keys;
   std::vector<Id> lacking;
+  for (const Id id : ids) keys.push_back(table.first + id);
+  twin.ask(keys);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const std::int64_t key = table.first + ids[i];
     const bool there = twin.has(key);
@@ -135,7 +149,7 @@ void what_is_there_is_what_the_twin_has() {
   const auto below = [&](std::int64_t count) { return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(count)); };
   for (const Eviction eviction : {Eviction::kSieve, Eviction::kLru, Eviction::kNone}) {
     for (const std::int64_t slots : {1, 2, 7, 64, 200}) {
-      RowCache cache(slots, kWidth, eviction);
+      RowCache cache(slots, kWidth, eviction, 150);
       Twin twin(static_cast<std::size_t>(slots), eviction);
       for (int turn = 0; turn < 120; ++turn) {
         const CachedTable table = below(2) == 0 ? CachedTable{90} : CachedTable{60, 90};
@@ -154,11 +168,11 @@ void what_is_there_is_what_the_twin_has() {
   }
 }
 
-// A row that is there keeps its bytes; a static cache that is full takes nothing.
+// A row that is there keeps its bytes; a static cache that is full takes nothing, and SIEVE nothing that is asked for less.
 template <class Id>
 void a_row_that_is_there_stays_and_a_full_static_cache_too() {
   for (const Eviction eviction : {Eviction::kSieve, Eviction::kLru, Eviction::kNone}) {
-    RowCache cache(3, kWidth, eviction);
+    RowCache cache(3, kWidth, eviction, 100);
     const CachedTable table{100};
     const auto rows = rows_of({1, 2, 3}), others = rows_of({4, 5, 6});
     cache.put<Id>(table, std::vector<Id>{1, 2, 3}, rows.data());
@@ -166,9 +180,9 @@ void a_row_that_is_there_stays_and_a_full_static_cache_too() {
     std::vector<std::byte> out(3 * kWidth);
     CHECK(cache.take<Id>(table, std::vector<Id>{1, 2, 3}, out.data()).empty());
     CHECK(out == rows);
+    const std::size_t lacking = eviction == Eviction::kLru ? 0 : 3;  // SIEVE keeps what was asked for more often
     cache.put<Id>(table, std::vector<Id>{4, 5, 6}, others.data());
-    const std::size_t there = eviction == Eviction::kNone ? 3 : 0;
-    CHECK(cache.take<Id>(table, std::vector<Id>{4, 5, 6}, out.data()).size() == there);
+    CHECK(cache.take<Id>(table, std::vector<Id>{4, 5, 6}, out.data()).size() == lacking);
     cache.forget<Id>(table, std::vector<Id>{1, 2, 3, 4, 5, 6, 7});
     CHECK(cache.held() == 0);
     cache.put<Id>(table, std::vector<Id>{4, 5, 6}, others.data());
@@ -182,7 +196,7 @@ template <class Id>
 void threads_of_take_change_nothing() {
   constexpr std::int64_t kCount = 6000;
   for (const Eviction eviction : {Eviction::kSieve, Eviction::kLru, Eviction::kNone}) {
-    RowCache one(700, kWidth, eviction), several(700, kWidth, eviction);
+    RowCache one(700, kWidth, eviction, kCount), several(700, kWidth, eviction, kCount);
     const CachedTable table{kCount};
     for (std::int64_t turn = 0; turn < 4; ++turn) {
       std::vector<Id> ids(5000);
@@ -210,7 +224,7 @@ void threads_of_take_change_nothing() {
 // Threads take, put and forget at once: whatever is there has its bytes. ThreadSanitizer looks on.
 void threads_may_call_at_once() {
   for (const Eviction eviction : {Eviction::kSieve, Eviction::kLru, Eviction::kNone}) {
-    RowCache cache(50, kWidth, eviction);
+    RowCache cache(50, kWidth, eviction, 200);
     const CachedTable table{200};
     std::vector<int> wrong(4, 0);
     std::vector<std::thread> threads;
@@ -242,7 +256,7 @@ void threads_may_call_at_once() {
 
 template <class Id>
 void ids_without_a_row_are_errors_and_change_nothing() {
-  RowCache cache(10, kWidth, Eviction::kLru);
+  RowCache cache(10, kWidth, Eviction::kLru, 27);
   const CachedTable table{20, 7};
   std::vector<std::byte> out(3 * kWidth);
   const auto rows = rows_of({8, 9, 10});
@@ -260,7 +274,7 @@ void ids_without_a_row_are_errors_and_change_nothing() {
 
 void rows_of_any_width_and_sizes_that_are_none() {
   for (const std::int64_t width : {0, 1, 15, 16, 17, 64, 4097}) {
-    RowCache cache(4, width, Eviction::kSieve);
+    RowCache cache(4, width, Eviction::kSieve, 5);
     const auto rows = rows_of({3, 0}, width);
     const std::vector<std::int64_t> ids{3, 0};
     std::vector<std::byte> out(rows.size());
@@ -272,9 +286,15 @@ void rows_of_any_width_and_sizes_that_are_none() {
   }
   constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
   for (const auto& [slots, width] : {std::pair<std::int64_t, std::int64_t>{0, 8}, {-1, 8}, {std::int64_t{1} << 31, 8}, {8, -1}}) {
-    CHECK_THROWS(std::invalid_argument, RowCache(slots, width, Eviction::kLru));
+    CHECK_THROWS(std::invalid_argument, RowCache(slots, width, Eviction::kLru, 9));
   }
-  CHECK_THROWS(std::bad_alloc, RowCache(1 << 20, kLargest - 100, Eviction::kLru));
+  CHECK_THROWS(std::invalid_argument, RowCache(8, 8, Eviction::kLru, -1));
+  CHECK_THROWS(std::bad_alloc, RowCache(1 << 20, kLargest - 100, Eviction::kLru, 9));
+  RowCache small(4, 8, Eviction::kSieve, 9);
+  std::vector<std::byte> out(8);
+  for (const CachedTable table :
+       {CachedTable{10}, CachedTable{9, 1}, CachedTable{-1}, CachedTable{1, -1}, CachedTable{1, kLargest}})
+    CHECK_THROWS(std::invalid_argument, small.take<std::int64_t>(table, std::vector<std::int64_t>{0}, out.data()));
 }
 
 }  // namespace

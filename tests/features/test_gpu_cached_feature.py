@@ -186,6 +186,20 @@ def test_a_cache_as_large_as_the_feature_reads_each_row_once(place: Place):
     assert cached.stats()["gpu_cache_bytes"] == 112 * 32  # 7 sets; no more than it needs
 
 
+@pytest.mark.parametrize("stored_as", [None, "float16"])
+def test_an_update_of_the_feature_is_seen(place: Place, tmp_path, stored_as):
+    rows = torch.rand(100, 4)
+    feature = dp.DiskFeature.write(tmp_path / "x.rows", rows, stored_as=stored_as)
+    between = dp.CPUCachedFeature(feature, "1MB")
+    cached = dp.GPUCachedFeature(between, "1MB")
+    cached.read(place.ids(torch.arange(100)))
+    for number, updated in enumerate((feature, between, cached)):
+        ids = torch.tensor([7, 90 + number])
+        updated.update(ids, torch.full((2, 4), float(number)))
+        assert same_bits(cached.read(place.ids(torch.arange(100))), feature.read(torch.arange(100)))
+        assert cached.read(place.ids(ids)).eq(number).all()
+
+
 @pytest.mark.full  # the twin does so too
 def test_rows_that_a_read_asks_for_do_not_leave_for_others_of_it(place: Place):
     feature = Counted(torch.rand(1000, 2))

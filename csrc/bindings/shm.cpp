@@ -127,7 +127,8 @@ void bind_shm(py::module_& m) {
       .def("dropped_slots", &Queue::dropped_slots)
       .def("let_go", [](Queue& queue, const std::vector<std::uint32_t>& slots) { queue.let_go(slots); }, py::arg("slots"));
   py::class_<shm::Segment>(m, "SharedMemory", py::buffer_protocol())
-      .def_static("create", &shm::Segment::create, py::call_guard<GilRelease>(), py::arg("num_bytes"), py::arg("who"))
+      .def_static("create", &shm::Segment::create, py::call_guard<GilRelease>(), py::arg("num_bytes"), py::arg("who"),
+                  py::arg("huge_pages") = false)
       .def_static("attach", &shm::Segment::attach, py::call_guard<GilRelease>(), py::arg("descriptor"))
       .def_buffer([](const shm::Segment& memory) {
         return py::buffer_info(reinterpret_cast<std::uint8_t*>(memory.data()), static_cast<py::ssize_t>(memory.size()));

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -55,11 +56,15 @@ Segment::Segment(int fd, std::size_t bytes) : fd_(fd), bytes_(bytes) {
     fail(error, "datapipes: mapping " + std::to_string(bytes) + " bytes of shared memory");
   }
   data_ = static_cast<std::byte*>(mapped);
+  madvise(data_, bytes_, MADV_HUGEPAGE);
 }
 
 void Segment::use_huge_pages() const {
   constexpr int kCollapse = 25;  // MADV_COLLAPSE, which older headers lack
-  madvise(data_, bytes_, kCollapse);
+  constexpr int kTries = 8;
+  // Pages that another process maps at the moment are passed over, and EAGAIN tells.
+  for (int i = 0; i < kTries && madvise(data_, bytes_, kCollapse) != 0 && errno == EAGAIN; ++i) {
+  }
 }
 
 Segment::Segment(Segment&& other) noexcept
@@ -70,7 +75,37 @@ Segment::~Segment() {
   if (fd_ >= 0) close(fd_);
 }
 
-Segment Segment::create(std::size_t bytes, const std::string& who) {
+int Segment::fill_and_seal() const {
+  int error = 0;
+  do {
+    error = posix_fallocate(fd_, 0, static_cast<off_t>(bytes_));
+  } while (error == EINTR);
+  if (error == 0 && fcntl(fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) error = errno;
+  return error;
+}
+
+// Mapping reserves the pages, or fails. All of them are taken here, so no later access can lack one (SIGBUS).
+std::optional<Segment> Segment::of_reserved_pages(std::size_t bytes) {
+  constexpr unsigned kHuge2MiB = 21U << 26;  // MFD_HUGE_2MB, which some headers lack
+  const std::size_t whole = (bytes + kHuge - 1) / kHuge * kHuge;
+  const int fd = memfd_create("datapipes", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | kHuge2MiB);
+  if (fd < 0) return std::nullopt;
+  if (ftruncate(fd, static_cast<off_t>(whole)) != 0) {
+    close(fd);
+    return std::nullopt;
+  }
+  try {
+    Segment made(fd, whole);
+    if (made.fill_and_seal() == 0) return made;
+  } catch (const std::system_error&) {  // too few are free
+  }
+  return std::nullopt;
+}
+
+Segment Segment::create(std::size_t bytes, const std::string& who, bool huge_pages) {
+  if (huge_pages) {
+    if (auto made = of_reserved_pages(bytes)) return std::move(*made);
+  }
   const auto left = memory_left();
   if (bytes > left.bytes - left.bytes / kSpare) {
     throw NoMemory(who + ": " + std::to_string(bytes) + " bytes of shared memory were asked for, " + std::to_string(left.bytes) +
@@ -78,18 +113,19 @@ Segment Segment::create(std::size_t bytes, const std::string& who) {
   }
   const int fd = memfd_create(who == "ShmChannel" ? "datapipes-channel" : "datapipes", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) fail(errno, who + ": making anonymous shared memory");
+  const std::string reserving = who + ": reserving " + std::to_string(bytes) + " bytes of shared memory";
+  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
+    const int error = errno;
+    close(fd);
+    fail(error, reserving);
+  }
+  Segment made(fd, bytes);
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE: only a write in an advised mapping takes huge pages
+  if (huge_pages) madvise(made.data_, bytes, kPopulateWrite);
   // Reserve all pages now: a shortage is then an error here. Without it, the first access to a missing page is a
   // SIGBUS.
-  int error = 0;
-  do {
-    error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
-  } while (error == EINTR);
-  if (error == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) error = errno;
-  if (error != 0) {
-    close(fd);
-    fail(error, who + ": reserving " + std::to_string(bytes) + " bytes of shared memory");
-  }
-  return {fd, bytes};
+  if (const int error = made.fill_and_seal(); error != 0) fail(error, reserving);
+  return made;
 }
 
 Segment Segment::attach(int fd) {

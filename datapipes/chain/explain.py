@@ -46,6 +46,8 @@ def as_text(title: str, stages: Iterable[StageBase]) -> str:
     for lane in lanes(stages):
         lines.append(f"  {lane.title}")
         lines.extend(f"    {line_of(stage)}" for stage in lane.stages)
+        if lane.carrier is not None and (pages := lane.carrier.pages()):
+            lines.append(f"    {pages}")
         if not lane.stages:
             lines.append("    takes the minibatches from there")
     return "\n".join(lines)

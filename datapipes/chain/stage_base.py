@@ -235,7 +235,7 @@ class CarrierBase(StageBase):
         replays: whether it has a minibatch by epoch and index, so that the stages before it are not called for it.
     """
 
-    _hidden = frozenset({"lane", "node_state", "plans_its_source", "replay", "replays"})
+    _hidden = frozenset({"lane", "node_state", "pages", "plans_its_source", "replay", "replays"})
     draws = False
     window: int = 1
     replays: bool = False
@@ -243,6 +243,10 @@ class CarrierBase(StageBase):
     @property
     def lane(self) -> str:
         """What runs the stages before this one, in words, if not the reader of this stage; else ""."""
+        return ""
+
+    def pages(self) -> str:
+        """Return what to say in `explain` of the pages that hold what the stages before this one read; "" for none."""
         return ""
 
     @abstractmethod

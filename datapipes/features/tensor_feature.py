@@ -5,6 +5,7 @@ Padded rows begin at multiples of 128 bytes, so that a GPU reads each of them in
 
 from __future__ import annotations
 
+import mmap
 import threading
 from typing import Any
 
@@ -27,7 +28,7 @@ from datapipes.device.pinnable import Pinnable, without_pin
 from datapipes.device.runtime import cuda
 from datapipes.features.feature import Feature, check_out
 from datapipes.features.stored_values import check_stored_as, decode, encode, scale_on, take_decoded
-from datapipes.processes.mappings import contiguous_stride
+from datapipes.processes.mappings import ask_for_huge_pages, contiguous_stride
 
 __all__ = ["TensorFeature"]
 
@@ -58,6 +59,8 @@ class TensorFeature(Pinnable, Feature):
 
     def __init__(self, tensor: Tensor | NDArray[Any], *, stored_as: torch.dtype | str | None = None) -> None:
         rows = as_tensor("TensorFeature", "tensor", tensor)
+        if isinstance(tensor, np.memmap) and isinstance(tensor._mmap, mmap.mmap):  # type: ignore[attr-defined]
+            ask_for_huge_pages(tensor._mmap)  # type: ignore[attr-defined]
         if rows.ndim == 0:
             raise ValueError(
                 "TensorFeature: needs at least 1 dimension, got a 0-d tensor. Its first size is the number of rows."

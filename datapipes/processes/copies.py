@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.processes.mappings import Mapped, attached, contiguous_stride, known
+from datapipes.processes.mappings import LARGE, Mapped, attached, contiguous_stride, known
 from datapipes.processes.values import bits
 
 ALIGNED = 64  # bytes; where a tensor among others begins
-LARGE = 2**22  # bytes; huge pages pay from this size on
 
 _Key = tuple[Any, ...]
 _copies: weakref.WeakValueDictionary[_Key, Mapped] = weakref.WeakValueDictionary()
@@ -52,7 +51,7 @@ def copied(tensors: list[Tensor], most: int) -> list[tuple[Mapped, int]]:
 def copy_together(tensors: list[Tensor]) -> tuple[Mapped, list[int]]:
     """Return new shared memory with the values of all tensors, and where in it each begins."""
     begins, end = _begins_of([tensor.nbytes for tensor in tensors])
-    memory = known(_core.SharedMemory.create(end, "datapipes"))
+    memory = _new_memory(end)
     for tensor, begin in zip(tensors, begins, strict=True):
         values_in(memory, tensor, begin).copy_(tensor)
     _use_huge_pages(memory)
@@ -68,13 +67,17 @@ def zeros_together(forms: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list
     """
     models = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in forms]
     begins, end = _begins_of([model.nbytes for model in models])
-    memory = known(_core.SharedMemory.create(max(end, 1), "datapipes"))
+    memory = _new_memory(max(end, 1))
     _use_huge_pages(memory)
     made = zip(models, begins, strict=True)
     return [
         values_in(memory, model, begin) if model.numel() > 0 else torch.empty(model.shape, dtype=model.dtype)
         for model, begin in made
     ]
+
+
+def _new_memory(num_bytes: int) -> Mapped:
+    return known(_core.SharedMemory.create(num_bytes, "datapipes", num_bytes >= LARGE))
 
 
 def _use_huge_pages(memory: Mapped) -> None:

@@ -5,6 +5,7 @@ Such memory is a memory-mapped file or a memfd. A mapping is remembered as long 
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import weakref
@@ -17,7 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from datapipes import _core
 from datapipes.processes.torch_storage import memory_of_storage
+
+LARGE = 2**22  # bytes; huge pages pay from this size on
 
 _Address = tuple[int, int, int, int]  # identifies the content of a file: device, inode, size, time of change
 
@@ -75,8 +79,21 @@ def map_file(file: File) -> mmap.mmap:
 
 
 def remember(mapped: Mapped, mapping: Mapping) -> None:
-    """Register a mapping that tensors may lie in."""
+    """Register a mapping that tensors may lie in; ask for huge pages for that of a file."""
     _mappings[mapped] = mapping
+    if mapping.file is not None:
+        ask_for_huge_pages(mapped)
+
+
+def ask_for_huge_pages(mapped: mmap.mmap) -> None:
+    """Ask the system to read a mapped file into huge pages, where its file system has them. Nothing is read here.
+
+    So asked, the system reads several MiB for each page that is not in memory yet. A file that would take more than
+    half of the memory that is left is not asked for: page by page, less of it is read.
+    """
+    if LARGE <= len(mapped) <= _core.memory_left()[0] // 2:
+        with contextlib.suppress(OSError):  # a kernel without them
+            mapped.madvise(mmap.MADV_HUGEPAGE)
 
 
 def is_remembered(mapped: Mapped) -> bool:

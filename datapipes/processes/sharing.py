@@ -14,7 +14,7 @@ import mmap
 import os
 import pickle
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing import reduction
 from typing import Any, BinaryIO
@@ -66,11 +66,12 @@ class _Handle:
 
 
 class Packed:
-    """A pickled object and the shared memories it refers to. Copies neither."""
+    """A pickled object, and the shared memories and mapped files it refers to. Copies none of them."""
 
-    def __init__(self, data: bytes, memories: list[Mapped]) -> None:
+    def __init__(self, data: bytes, memories: list[Mapped], files: Iterable[File] = ()) -> None:
         self.data = data
         self.memories = memories
+        self.files = [*files]  # known to the process that packed only
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state that multiprocessing passes to a process it starts."""
@@ -78,7 +79,7 @@ class Packed:
         return {"data": self.data, "descriptors": descriptors}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.data = state["data"]
+        self.data, self.files = state["data"], []
         self.memories = [known(_core.SharedMemory.attach(given.detach())) for given in state["descriptors"]]
 
     def unpack(self) -> Any:
@@ -121,7 +122,7 @@ def pack(value: Any) -> Packed:
     buffer = io.BytesIO()
     pickler = _Pickler(buffer)
     pickler.dump(value)
-    return Packed(buffer.getvalue(), pickler.memories)
+    return Packed(buffer.getvalue(), pickler.memories, pickler.files)
 
 
 def know_mapping(array: np.memmap[Any, Any], opened: BinaryIO | None = None) -> None:
@@ -167,6 +168,7 @@ class _Pickler(pickle.Pickler):  # not the one of multiprocessing: there torch p
     def __init__(self, buffer: io.BytesIO) -> None:
         super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
         self.memories: list[Mapped] = []
+        self.files: set[File] = set()
         self._numbers: dict[int, int] = {}
 
     def persistent_id(self, value: Any) -> _Handle | None:
@@ -228,6 +230,7 @@ class _Pickler(pickle.Pickler):  # not the one of multiprocessing: there torch p
         if mapping.file is None:
             return self._in_memory(mapped, offset, tensor, tensor.stride(), as_array)
         end = offset + extent(tensor)
+        self.files.add(mapping.file)
         return _Handle(mapping.file, end, offset, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), as_array)
 
     def _in_memory(

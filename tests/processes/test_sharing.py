@@ -301,7 +301,7 @@ def test_ten_megabytes_are_not_in_the_pickle(as_array):
     tensor = torch.arange(1_250_000)
     packed = pack(tensor.numpy() if as_array else tensor)
     assert len(packed.data) < 10_000
-    assert [len(memory) for memory in packed.memories] == [10_000_000]
+    assert [len(memory) // 10_000_000 for memory in packed.memories] == [1]  # larger in reserved huge pages
     got = packed.unpack()
     assert file_at(got) == MEMFD
     assert np.array_equal(got, tensor)

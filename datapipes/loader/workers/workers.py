@@ -24,6 +24,7 @@ from datapipes.loader.workers.pool import Pool, tasks_for_each
 from datapipes.loader.workers.process_pool import ProcessPool
 from datapipes.loader.workers.thread_pool import ThreadPool
 from datapipes.minibatch import MiniBatch
+from datapipes.processes import pages
 from datapipes.processes.sharing import Packed, pack
 from datapipes.processes.start import context_of, refuse_unsafe_fork
 
@@ -93,7 +94,7 @@ class Workers(StreamStage):
         note_reader(self)
         if self._chain is None:
             chain = (self.source, self.options.worker_init_fn)
-            self._chain = chain if self.context.get_start_method() == "fork" else pack(chain)
+            self._chain = chain if self._reads_our_memory else pack(chain)
         return ProcessPool(self.source, self._number, self._chain, self.options, self.context, pin=self.pin)
 
     def reading(self) -> Reading | None:
@@ -112,9 +113,14 @@ class Workers(StreamStage):
     @property
     def starting(self) -> str:
         """What to show while the worker processes start; "" if they run, or are forked, which no thread may see."""
-        if self.context is None or self.context.get_start_method() == "fork" or self._running.pool is not None:
+        if self._reads_our_memory or self._running.pool is not None:
             return ""
         return f"start the worker processes ({self.options.num_workers})"
+
+    @property
+    def _reads_our_memory(self) -> bool:
+        """Whether the workers are threads or forked: they read the memory of this process as it is."""
+        return self.context is None or self.context.get_start_method() == "fork"
 
     def processes(self) -> list[int]:
         """Return the pids of the worker processes that run."""
@@ -155,6 +161,11 @@ class Workers(StreamStage):
         through = f"{type(channel).__name__} (yours)" if isinstance(channel, ChannelBase) else channel
         start = self.context.get_start_method()
         return f"{options.num_workers} worker processes ({start}), {ahead}, through channel {through}"
+
+    def pages(self) -> str:
+        if isinstance(self._chain, Packed):
+            return pages.of_shared(self._chain.memories, self._chain.files, [os.getpid(), *self.processes()])
+        return pages.of_private() if self._reads_our_memory else pages.of_coming()
 
     def describe(self) -> dict[str, Any]:
         options = self.options

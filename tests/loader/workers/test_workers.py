@@ -412,7 +412,8 @@ def test_the_plan_names_each_process():
         "  2 worker processes (forkserver), each up to 2 minibatches ahead, as made, through channel mp"
     )
     assert [line.split(":")[0].strip() for line in lines[2:5]] == ["item_sampler", "sample_neighbor", "transform"]
-    assert lines[5].startswith("  thread 1")
+    assert lines[5].startswith("    in huge pages: ")
+    assert lines[6].startswith("  thread 1")
     assert "worker threads" in dp.DataLoader(sampled(), 2, worker_method="thread").explain()
 
 

@@ -1,0 +1,142 @@
+"""Pages: how many bytes that workers read lie in huge pages, and what to change where the system gives few.
+
+Sampling and gathers read at random: with pages of 4 KiB nearly each read misses the TLB as well as the cache. The
+counts are those of /proc/PID/smaps; of what several processes map, the process that has touched most of it counts.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from datapipes.processes.mappings import LARGE, File, Mapped
+
+_TITLE = "in huge pages: "
+_ENOUGH = 0.9  # of the bytes; the end of a memory may be less than a huge page
+_HUGE = 2**21
+_COLLAPSE = 25  # MADV_COLLAPSE, Linux 6.1
+_SETTINGS = "sys/kernel/mm/transparent_hugepage"
+_RESERVED = "sys/kernel/mm/hugepages/hugepages-2048kB"
+_RESERVED_PAGES = ("Shared_Hugetlb:", "Private_Hugetlb:")  # Rss does not count them
+_HUGE_PAGES = ("AnonHugePages:", "ShmemPmdMapped:", "FilePmdMapped:", *_RESERVED_PAGES)
+
+
+class Held(NamedTuple):
+    """Bytes that are in memory, and how many of them in huge pages."""
+
+    num_bytes: int = 0
+    huge: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.huge / 2**20:.0f} of {self.num_bytes / 2**20:.0f} MiB"
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether nearly all of it is huge, or it is so small that it does not matter."""
+        return self.num_bytes < LARGE or self.huge >= _ENOUGH * self.num_bytes
+
+
+def of_shared(memories: Sequence[Mapped], files: Iterable[File], processes: Iterable[int], root: str = "/") -> str:
+    """Return what to say of the memories and files that worker processes map.
+
+    Args:
+        processes: the pids of those that map them.
+        root: the folder that holds proc and sys.
+    """
+    maps = [_held_by_inode(Path(root, "proc", str(process), "smaps")) for process in processes]
+
+    def held_in(inodes: set[int]) -> Held:
+        most = [max((held.get(inode, Held()) for held in maps), default=Held()) for inode in inodes]
+        return Held(sum(each.num_bytes for each in most), sum(each.huge for each in most))
+
+    told = []
+    if in_memory := {os.fstat(memory.descriptor).st_ino for memory in memories if len(memory) >= LARGE}:
+        held = held_in(in_memory)
+        told.append(f"{held} of shared memory" + ("" if held.is_enough else f" ({_more(held, root)})"))
+    if in_files := {file.identity[1] for file in files}:
+        held = held_in(in_files)
+        remedy = "" if held.is_enough else " (for more: open them with mmap=False)"
+        told.append(f"{held} of mapped files{remedy}")
+    return _TITLE + (", ".join(told) or "nothing, since nothing large is shared")
+
+
+def of_private(root: str = "/") -> str:
+    """Return what to say of the memory of this process, which its threads and forked workers read."""
+    counts = re.findall(
+        r"^(Anonymous|AnonHugePages): +(\d+)", _read(Path(root, "proc/self/smaps_rollup")), re.MULTILINE
+    )
+    kib = {"Anonymous": 0, "AnonHugePages": 0} | {name: int(count) for name, count in counts}
+    held = Held(1024 * kib["Anonymous"], 1024 * kib["AnonHugePages"])
+    is_off = _setting("enabled", root) == "never"
+    remedy = f" (for more: echo madvise > /{_SETTINGS}/enabled)" if is_off else ""
+    return f"{_TITLE}{held} of the memory of this process, which they read as it is{remedy}"
+
+
+def of_coming(root: str = "/") -> str:
+    """Return what to say of shared memory that is not made yet."""
+    if free := _free(root):
+        return f"{_TITLE}shared memory, once it is made; {free / 2**20:.0f} MiB of reserved pages are free"
+    if _can_collapse() or _setting("shmem_enabled", root) not in ("", "never", "deny"):
+        return f"{_TITLE}shared memory, once it is made"
+    return f"{_TITLE}no shared memory ({_more(Held(), root)})"
+
+
+def _more(held: Held, root: str) -> str:
+    """Return how to get huge pages for shared memory."""
+    pages = -(-held.num_bytes // _HUGE) or "N"
+    ways = [f"sysctl vm.nr_hugepages={pages} before the program starts"]
+    if (found := _setting("shmem_enabled", root)) in ("never", "deny"):
+        ways.append(f"echo advise > /{_SETTINGS}/shmem_enabled, which is {found}")
+    return "for more: " + ", or ".join(ways)
+
+
+def _held_by_inode(smaps: Path) -> dict[int, Held]:
+    """Return {inode: what a process has of it in memory}; {} if its smaps cannot be read."""
+    found: dict[int, Held] = {}
+    inode = 0
+    try:
+        with smaps.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                words = line.split(maxsplit=5)
+                if len(words) >= 5 and "-" in words[0]:
+                    inode = int(words[4])
+                elif words[0] in ("Rss:", *_HUGE_PAGES):
+                    held, num_bytes = found.get(inode, Held()), 1024 * int(words[1])
+                    counts = words[0] in ("Rss:", *_RESERVED_PAGES), words[0] in _HUGE_PAGES
+                    found[inode] = Held(held.num_bytes + counts[0] * num_bytes, held.huge + counts[1] * num_bytes)
+    except OSError:
+        return {}
+    return found
+
+
+def _setting(name: str, root: str) -> str:
+    """Return the value of a setting that is chosen, the one in brackets; "" where the kernel has none."""
+    chosen = re.search(r"\[(\w+)\]", _read(Path(root, _SETTINGS, name)))
+    return chosen[1] if chosen else ""
+
+
+def _free(root: str) -> int:
+    """Return how many bytes of reserved huge pages are free."""
+    free, promised = (int(_read(Path(root, _RESERVED, f"{name}_hugepages")) or 0) for name in ("free", "resv"))
+    return max(free - promised, 0) * _HUGE
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except OSError:
+        return ""
+
+
+def _can_collapse() -> bool:
+    """Return whether this kernel moves memory into huge pages when asked, whatever its settings."""
+    with mmap.mmap(-1, mmap.PAGESIZE) as memory:
+        try:
+            memory.madvise(_COLLAPSE, 0, 0)  # no bytes: tells only whether the advice is known
+        except OSError:
+            return False
+    return True

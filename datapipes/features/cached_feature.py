@@ -178,8 +178,7 @@ class CPUCachedFeature(CachingFeature):
                 f"{_WHERE}: counts has {wanted.shape[0]} entries, the feature {self.feature.count} rows; one for each "
                 "is needed. Count the accesses of this feature."
             )
-        order = torch.argsort(wanted, descending=True, stable=True)[: self._memory.cache.slots]
-        ids = order[wanted[order] > 0].sort().values
+        ids = _most_asked(wanted, self._memory.cache.slots)
         step = max(_FILLED_BYTES // max(self._row_bytes, 1), 1)
         for begin in range(0, ids.shape[0], step):
             some = ids[begin : begin + step]
@@ -280,6 +279,17 @@ class _Memory:
         """Bytes of all rows that there is room for, and of what is known of the others."""
         of_ids = _core.RowCache.bytes_of_id(self._policy) * self._count
         return self.cache.slots * _core.RowCache.bytes_of_slot(self._row_bytes) + of_ids
+
+
+def _most_asked(counts: Tensor, most: int) -> Tensor:
+    """Return the ids with the largest counts, ascending; of equal counts the smaller ids, and none of 0.
+
+    Without a sort of all, which would take several times the memory of the counts.
+    """
+    num_ids = counts.shape[0]
+    least = 1 if most >= num_ids else max(int(counts.kthvalue(num_ids - most + 1).values), 1)
+    above, equal = ((counts > least).nonzero().flatten(), (counts == least).nonzero().flatten())
+    return torch.cat((above, equal[: most - above.shape[0]])).sort().values
 
 
 def count_accesses(loader: Stage, epochs: int = 1) -> dict[FeatureKey, Tensor]:

@@ -167,6 +167,15 @@ def test_a_static_cache_has_the_rows_with_the_most_accesses():
     assert few.stats()["cached"] == 6  # what was never asked for is not read
 
 
+@examples(200)
+@given(counts=st.lists(st.integers(0, 6), min_size=1, max_size=40), slots=st.integers(1, 45))
+def test_a_static_cache_keeps_what_a_sort_puts_first(counts, slots):
+    feature = Counted(torch.rand(len(counts), 2))
+    dp.CPUCachedFeature(feature, bytes_for(slots, 8), "static", counts=torch.tensor(counts))
+    order = sorted((-count, id_) for id_, count in enumerate(counts) if count > 0)
+    assert feature.asked == sorted(id_ for _, id_ in order[:slots])
+
+
 def test_features_share_a_cache():
     one, other = Counted(torch.rand(50, 4)), Counted(torch.rand(70, 4))
     cached = dp.CPUCachedFeature(one, bytes_for(200, 16, "sieve", 120))

@@ -153,14 +153,14 @@ class TableFiles:
             ) from error
 
     def _why(self, error: Exception) -> str:
-        if type(error) is ValueError:  # of RemoteFile, or a file that is none; pyarrow's are of other types
-            return text_of(error)
         try:
             self._refuse_changed()
-        except ValueError as changed:  # what was changed may seem to be damaged
+        except ValueError as changed:  # what was changed may seem to be damaged, or to end too early
             return text_of(changed)
         except OSError as gone:
             return f"{gone.filename} cannot be read any more ({gone.strerror}). Check it."
+        if type(error) is ValueError:  # of RemoteFile, or a file that is none; pyarrow's are of other types
+            return text_of(error)
         return f"{self._path} is no whole table: {one_line(text_of(error)).rstrip('.')}. Write or copy it again."
 
 

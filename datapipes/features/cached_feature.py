@@ -311,9 +311,10 @@ def count_accesses(loader: Stage, epochs: int = 1) -> dict[FeatureKey, Tensor]:
     counts: dict[FeatureKey, Tensor] = {}
     for fetcher in fetchers:
         for domain, type_, name, ids in _requests(fetcher, epochs):
-            feature = fetcher.feature_store[domain, type_, name]
-            found = counts.setdefault((domain, type_, name), torch.zeros(feature.count, dtype=torch.int64))
-            found.index_add_(0, ids.long(), torch.ones(ids.shape[0], dtype=torch.int64))
+            key = domain, type_, name
+            if key not in counts:
+                counts[key] = torch.zeros(fetcher.feature_store[key].count, dtype=torch.int64)
+            counts[key].index_add_(0, ids.long(), torch.ones(ids.shape[0], dtype=torch.int64))
     return counts
 
 

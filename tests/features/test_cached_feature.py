@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from amounts import examples
+from counted_feature import Counted
 from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import items, refused, small_graph
@@ -16,30 +17,6 @@ import datapipes as dp
 from datapipes import _core
 
 POLICIES = ["sieve", "lru", "static"]
-
-
-class Counted(dp.Feature):
-    """Rows of a tensor, and which of them were read."""
-
-    def __init__(self, rows, **options):
-        self._rows = dp.TensorFeature(rows, **options)
-        self.asked = []
-
-    def read(self, ids, out=None):
-        self.asked += ids.tolist()
-        return self._rows.read(ids, out)
-
-    def read_stored(self, ids, out=None):
-        self.asked += ids.tolist()
-        return self._rows.read_stored(ids, out)
-
-    def decode(self, rows):
-        return self._rows.decode(rows)
-
-    count = property(lambda self: self._rows.count)
-    shape = property(lambda self: self._rows.shape)
-    dtype = property(lambda self: self._rows.dtype)
-    stored_dtype = property(lambda self: self._rows.stored_dtype)
 
 
 def bytes_for(slots, row_bytes, policy="lru", count=0):

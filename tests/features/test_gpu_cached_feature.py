@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from amounts import amount, examples, ranked
+from counted_feature import Counted
 from fake_device import fake_cuda
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
@@ -18,30 +19,6 @@ import datapipes as dp
 from datapipes.device.row_cache import OF_SLOT, WAYS
 
 CUDA = torch.device("cuda", 0)
-
-
-class Counted(dp.Feature):
-    """Rows of a tensor that only ids in host memory read, and which of them were read."""
-
-    def __init__(self, rows, **options):
-        self._rows = dp.TensorFeature(rows, **options)
-        self.asked = []
-
-    def read(self, ids):
-        return self.decode(self.read_stored(ids))
-
-    def read_stored(self, ids):
-        assert ids.device.type == "cpu"
-        self.asked += ids.tolist()
-        return self._rows.read_stored(ids)
-
-    def decode(self, rows):
-        return self._rows.decode(rows)
-
-    count = property(lambda self: self._rows.count)
-    shape = property(lambda self: self._rows.shape)
-    dtype = property(lambda self: self._rows.dtype)
-    stored_dtype = property(lambda self: self._rows.stored_dtype)
 
 
 class Twin:

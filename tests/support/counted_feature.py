@@ -1,0 +1,31 @@
+"""A feature that notes which of its rows were read."""
+
+import datapipes as dp
+
+
+class Counted(dp.Feature):
+    """Rows of a tensor, which only ids in host memory read, and `asked`, the ids in the order in which they came."""
+
+    def __init__(self, rows, **options):
+        self._rows = dp.TensorFeature(rows, **options)
+        self.asked = []
+
+    def read(self, ids, out=None):
+        self._note(ids)
+        return self._rows.read(ids, out)
+
+    def read_stored(self, ids, out=None):
+        self._note(ids)
+        return self._rows.read_stored(ids, out)
+
+    def _note(self, ids):
+        assert ids.device.type == "cpu"
+        self.asked += ids.tolist()
+
+    def decode(self, rows):
+        return self._rows.decode(rows)
+
+    count = property(lambda self: self._rows.count)
+    shape = property(lambda self: self._rows.shape)
+    dtype = property(lambda self: self._rows.dtype)
+    stored_dtype = property(lambda self: self._rows.stored_dtype)

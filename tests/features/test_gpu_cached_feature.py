@@ -163,7 +163,7 @@ def test_a_cache_as_large_as_the_feature_reads_each_row_once(place: Place):
     assert cached.stats()["gpu_cache_bytes"] == 112 * 32  # 7 sets; no more than it needs
 
 
-@pytest.mark.parametrize("stored_as", [None, "float16"])
+@pytest.mark.parametrize("stored_as", ranked([None, "float16"], 1))
 def test_an_update_of_the_feature_is_seen(place: Place, tmp_path, stored_as):
     rows = torch.rand(100, 4)
     feature = dp.DiskFeature.write(tmp_path / "x.rows", rows, stored_as=stored_as)

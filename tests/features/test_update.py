@@ -166,7 +166,7 @@ def test_rows_that_were_read_before_an_update_are_not_kept_after_it(policy):
 # --- on a GPU
 
 
-@pytest.mark.parametrize("stored_as", STORED)
+@pytest.mark.parametrize("stored_as", ranked(STORED, 1))
 @needs_interpreter
 def test_rows_on_a_gpu_are_written_after_reads_and_before_others(stored_as):
     pytest.importorskip("triton")

@@ -4,6 +4,7 @@ import socket
 
 import pytest
 import torch
+from amounts import ranked
 from pipelines import refused
 from record_files import edge_info, edges, node_info, nodes, write_file, write_files
 from remote_files import place_of
@@ -110,6 +111,7 @@ def digests(loader):
     return [minibatch.digest() for minibatch in loader]
 
 
+@pytest.mark.parametrize("place", ranked(["memory", "http"], 1), indirect=True)
 def test_the_minibatches_are_those_of_local_files_also_resumed_and_by_workers(tmp_path, place):
     write_graph(tmp_path)
     for name in ("nodes", "edges"):

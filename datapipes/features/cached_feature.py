@@ -7,10 +7,11 @@ feature stores, so rows that are stored with fewer bits take fewer bytes here to
 from __future__ import annotations
 
 import math
+import os
 import threading
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -56,7 +57,18 @@ class CachingFeature(Feature):
             )
         self.feature = feature
         self._row_bytes = math.prod(feature.shape) * feature.stored_dtype.itemsize
+        self._owner = os.getpid()
         note_cache(self)
+
+    def _refuse_other_process(self) -> None:
+        if os.getpid() != self._owner:  # forked: another thread may have held the lock
+            self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__}: one process owns a cache, so it goes to no worker. Leave the fetch behind the cut "
+            "of the DataLoader, where it is by default, or give the workers the feature without a cache."
+        )
 
     def update(self, ids: Tensor, values: Tensor) -> None:
         """Set rows of the feature, see Feature.update; its other caches are told too."""
@@ -90,10 +102,7 @@ class CachingFeature(Feature):
         return self.feature.stored_dtype
 
     def __getstate__(self) -> dict[str, Any]:
-        raise TypeError(
-            f"{type(self).__name__}: one process owns a cache, so it goes to no worker. Leave the fetch behind the cut "
-            "of the DataLoader, where it is by default, or give the workers the feature without a cache."
-        )
+        self._refuse()
 
 
 def check_room(where: str, max_bytes: int | str, of_row: int, of_counts: int = 0) -> int:
@@ -195,6 +204,7 @@ class CPUCachedFeature(CachingFeature):
 
     def read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids` as the feature stores them."""
+        self._refuse_other_process()
         wanted = check_index_tensor(_WHERE, "ids", ids)
         if out is not None:
             check_out(_WHERE, out, wanted.shape[0], self.shape, self.stored_dtype)

@@ -245,3 +245,15 @@ def test_what_is_refused():
             cached.read(torch.tensor([outside]))
     with refused(ValueError, stage="^count_accesses", found="no fetch_feature", allowed="loader"):
         dp.count_accesses(items())
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
+def test_a_cache_goes_to_no_worker(context):
+    graph = small_graph()
+    cached = dp.CPUCachedFeature(dp.TensorFeature(torch.rand(graph.num_nodes, 4)), "1MB")
+    pipe = items().sample_neighbor(graph, [2]).fetch_feature(dp.FeatureStore({("node", None, "x"): cached}), ["x"])
+    with (
+        pytest.raises(TypeError, match="one process owns a cache, so it goes to no worker"),
+        dp.DataLoader(pipe, 1, cut="end", multiprocessing_context=context) as loader,
+    ):
+        next(iter(loader))

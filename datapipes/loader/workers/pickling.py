@@ -36,9 +36,9 @@ def _refuse(what: str, value: Any) -> None:
         trial.dump(value)
     except Exception as error:
         raise TypeError(
-            f"data_loader: {what} cannot be passed on to a worker process, since it cannot be pickled: {error}. Define "
-            "functions and classes at the top of a module, or use multiprocessing_context='fork' or "
-            "worker_method='thread'."
+            f"data_loader: {what} cannot be passed on to a worker process, since it cannot be pickled: "
+            f"{str(error).rstrip('.')}. Define functions and classes at the top of a module, or use "
+            "multiprocessing_context='fork' or worker_method='thread'."
         ) from error
     for name in trial.names_of_main:
         refuse_hidden(what, name)

@@ -15,14 +15,15 @@ With --policy static the cache has the rows that epoch 0 asks for most often, wh
 from the disk, must be equal.
 "growth": builds of 10^5 to 10^8 edges in the same max_memory; with the whole build they give the exponent of growth.
 "partition": 4 parts of the built graph, by the streaming method.
---scale 100 makes nodes, edges and seeds a hundredth.
-Run: python benchmarks/papers.py --folder FOLDER --minutes 90
+Nodes, edges and seeds are divided by --scale, 100 by default.
+Run: python benchmarks/papers.py --folder FOLDER --scale 1 --policy static
 Result: see docs/performance-log.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import resource
@@ -53,14 +54,17 @@ PARTS = ("build", "features", "train", "digest", "growth", "partition")
 def main() -> None:
     args = arguments()
     torch.set_num_threads(os.cpu_count() or 1)
-    bench = Bench(args)
-    report_parts({part: getattr(bench, part) for part in args.parts}, args.json, {"scale": float(args.scale)})
+    with contextlib.ExitStack() as stack:
+        if args.folder is None:
+            args.folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        bench = Bench(args)
+        report_parts({part: getattr(bench, part) for part in args.parts}, args.json, {"scale": float(args.scale)})
 
 
 def arguments() -> argparse.Namespace:
     options = parser(__doc__ or "")
-    options.add_argument("--folder", type=Path, required=True, help="on a disk with 50 GB free at scale 1")
-    options.add_argument("--scale", type=float, default=1, help="divides nodes, edges and seeds")
+    options.add_argument("--folder", type=Path, help="with 50 GB free at scale 1; by default a temporary one")
+    options.add_argument("--scale", type=float, default=100, help="divides nodes, edges and seeds")
     options.add_argument("--minutes", type=float, default=90, help="of training, at most")
     options.add_argument("--max-memory", default="4GB", help="of the build")
     options.add_argument("--cache", default="9GB", help="of the features")

@@ -185,14 +185,25 @@ def _arrow_system(files: Sequence[RemoteFile]) -> Any:
 
 
 def _csv_format(first: AnyFile, kind: str) -> Any:
-    """Return how pyarrow reads the files; a first line with a letter in it is a header."""
+    """Return how pyarrow reads the files; a first line is a header if it has a cell with a letter that is no number."""
     csv, dataset = importlib.import_module("pyarrow.csv"), importlib.import_module("pyarrow.dataset")
     with opened(first) as (packed, _), gzip.open(packed) if kind.endswith(".gz") else packed as file:
         line = file.readline(_MOST_HEADER)
-    has_header = any(chr(each).isalpha() for each in line.replace(b"nan", b"").replace(b"NaN", b""))
+    delimiter = "\t" if kind == ".tsv" else ","
+    cells = line.decode("utf-8-sig", "replace").split(delimiter)  # without a byte order mark
+    has_header = any(any(map(str.isalpha, cell)) and not _is_number(cell.strip(' "\r\n')) for cell in cells)
     return dataset.CsvFileFormat(
-        parse_options=csv.ParseOptions(delimiter="\t" if kind == ".tsv" else ","),
+        parse_options=csv.ParseOptions(delimiter=delimiter),
         read_options=csv.ReadOptions(
             autogenerate_column_names=not has_header, block_size=_BLOCK_BYTES, use_threads=False
         ),
     )
+
+
+def _is_number(cell: str) -> bool:
+    """Return whether a cell is a number, such as 1e-5 or nan."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True

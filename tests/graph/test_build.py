@@ -222,6 +222,25 @@ def test_packed_and_tabbed_text(tmp_path, suffix, sign):
     assert_saved_alike(tmp_path / "g", in_memory(edges, 40), tmp_path)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeff1,2\n3,4\n",  # a byte order mark, as spreadsheets write it
+        "\ufeffa,b\n1,2\n3,4\n",
+        "1,2,1e-5\n3,4,2\n",
+        '"1","2",nan\r\n3,4,2\r\n',
+        "\u00e9,b\n1,2\n3,4\n",
+        "1,e\n1,2\n3,4\n",
+    ],
+)
+def test_a_first_line_of_numbers_is_an_edge_and_another_a_header(tmp_path, text):
+    pytest.importorskip("pyarrow", reason="tables need pyarrow")
+    (tmp_path / "e.csv").write_bytes(text.encode())
+    graph = dp.CSCGraph.build(tmp_path / "e.csv", tmp_path / "g", 5)
+    assert graph.indptr.tolist() == [0, 0, 0, 1, 1, 2]
+    assert graph.indices.tolist() == [1, 3]
+
+
 def test_chunks_may_have_attributes(tmp_path):
     edges, weights = edges_of(40, 100), torch.rand(100, 2)
     chunks = [(edges[:, begin : begin + 33], {"w": weights[begin : begin + 33]}) for begin in range(0, 100, 33)]

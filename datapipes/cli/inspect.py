@@ -44,7 +44,7 @@ def add_to(commands: Commands) -> None:
         "inspect",
         run,
         "Say what is in a saved graph, a data set or a partition. Nothing is changed; the graph of a folder with "
-        "metadata.yaml, or of tables, is built in it once, in preprocessed/.",
+        "metadata.yaml, or of tables, is built in it once, in preprocessed_datapipes/.",
     )
     add_input(parser, "path", "a folder that graph.save wrote, the files of a data set, or a partition")
     parser.add_argument("--verify", action="store_true", help="read everything, and fail if something is wrong")

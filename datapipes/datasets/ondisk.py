@@ -36,7 +36,7 @@ __all__ = ["BuiltinDataset", "OnDiskDataset"]
 
 
 class OnDiskDataset(metaclass=ShownNames):
-    """A folder with GraphBolt's metadata.yaml. The graph is built out of core, in `preprocessed/datapipes/` there.
+    """A folder with GraphBolt's metadata.yaml. The graph is built out of core, in `preprocessed_datapipes/` there.
 
     A graph that was built is opened mapped, as long as its files have the sizes and times that they had, or else the
     same content. See the page about folders for the YAML, and for what differs from GraphBolt.

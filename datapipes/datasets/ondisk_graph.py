@@ -1,4 +1,4 @@
-"""The graph of a folder of files: built out of core into `preprocessed/datapipes/` there, and opened mapped.
+"""The graph of a folder of files: built out of core into `preprocessed_datapipes/` there, and opened mapped.
 
 `sources.json` beside the graph says what it was built of: what was asked for, and size, time and digest of each file.
 It is written last, so a folder without it is not whole. A graph is fresh if all of that is as it was. Files whose size
@@ -36,7 +36,7 @@ from datapipes.graph.storage import HEADER
 from datapipes.graph.table_files import TABLES, TableFiles, parts_of, suffix_of
 
 AnyGraph = CSCGraph | HeteroCSCGraph
-FOLDER = ("preprocessed", "datapipes")
+FOLDER = ("preprocessed_datapipes", "graph")  # GraphBolt removes "preprocessed" whenever a file has changed
 SOURCES = "sources.json"
 _VERSION, _MOST_SOURCES, _HASHED = 1, 2**26, 2**20  # bytes of sources.json; read at once
 _CHUNK = 2**20  # edges of a table that are read at once

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cstring>
 #include <limits>
 #include <stdexcept>
@@ -10,15 +9,13 @@
 
 #include "common/inside.h"
 #include "common/load.h"
-#include "common/stream.h"
 #include "common/thread_pool.h"
+#include "gather/gather_rows.h"
 
 namespace datapipes {
 namespace {
 
-constexpr std::int64_t kPerTurn = 1024;  // ids of a turn of a thread
-constexpr std::int64_t kAhead = 16;      // ids whose entries are prefetched before they are looked for
-constexpr std::size_t kNear = 8;         // rows that are prefetched before they are copied
+constexpr std::int64_t kPerTurn = 256;  // ids of a turn of a thread: what they are looked up in is prefetched
 
 template <class Id>
 std::int64_t key_of(CachedTable table, const Id& given) {
@@ -35,8 +32,7 @@ std::size_t stride_of(std::int64_t row_bytes) { return rounded_up(static_cast<st
 }  // namespace
 
 std::int64_t RowCache::bytes_of_slot(std::int64_t row_bytes) {
-  // Up to 4 entries a slot, since their number is a power of 2.
-  return static_cast<std::int64_t>(stride_of(row_bytes) + 4 * sizeof(Entry) + sizeof(Link) + sizeof(std::int64_t) + 4);
+  return static_cast<std::int64_t>(stride_of(row_bytes) + sizeof(Link) + sizeof(std::int64_t) + sizeof(std::uint32_t));
 }
 
 RowCache::RowCache(std::int64_t slots, std::int64_t row_bytes, Eviction eviction, std::int64_t num_ids)
@@ -47,14 +43,11 @@ RowCache::RowCache(std::int64_t slots, std::int64_t row_bytes, Eviction eviction
                                 ".");
   stride_ = stride_of(row_bytes);
   if (stride_ > std::numeric_limits<std::size_t>::max() / static_cast<std::size_t>(slots)) throw std::bad_alloc();
-  const std::size_t size = std::bit_ceil(2 * static_cast<std::size_t>(slots));
-  entries_.resize(size);
-  mask_ = size - 1;
-  shift_ = 64 - std::countr_zero(size);
+  places_.resize(static_cast<std::size_t>(num_ids), kNowhere);
   rows_.resize(static_cast<std::size_t>(slots) * stride_);
-  ids_.resize(static_cast<std::size_t>(slots), kNobody);
+  ids_.resize(static_cast<std::size_t>(slots));
   if (eviction != Eviction::kNone) links_.resize(static_cast<std::size_t>(slots), Link{kEnd, kEnd});
-  asked_.resize(static_cast<std::size_t>(num_ids * bytes_of_id(eviction)));
+  if (eviction == Eviction::kSieve && slots < num_ids) asked_.resize(static_cast<std::size_t>(num_ids));
 }
 
 std::int64_t RowCache::held() {
@@ -69,60 +62,52 @@ std::vector<std::int64_t> RowCache::take(CachedTable table, std::span<const Id> 
   if (full_.exchange(false))
     for (std::uint8_t& asked : asked_) asked /= 2;
   const std::int64_t count = std::ssize(ids), turns = (count + kPerTurn - 1) / kPerTurn;
-  std::vector<std::vector<std::int64_t>> missing(static_cast<std::size_t>(turns));
-  std::vector<std::vector<std::uint32_t>> hits(eviction_ == Eviction::kLru ? static_cast<std::size_t>(turns) : 0);
-  const auto bytes = static_cast<std::size_t>(row_bytes_);
-  const bool counts = eviction_ == Eviction::kSieve;
+  const bool counts = !asked_.empty();
+  std::vector<std::int32_t> slots(ids.size());  // of each id; -1 where it is not there
+  std::atomic<std::int64_t> num_missing = 0;
   parallel_for(turns, threads, [&](std::int64_t turn) {
     const std::int64_t begin = turn * kPerTurn, end = std::min(begin + kPerTurn, count);
-    std::vector<std::int64_t>& lacks = missing[static_cast<std::size_t>(turn)];
-    struct Hit {
-      const std::byte* from;
-      std::byte* to;
-    } waiting[kNear];
-    std::size_t found = 0;
-    const auto copy = [&](const Hit& hit) {
-      if (bytes > 0) std::memcpy(hit.to, hit.from, bytes);  // rows without bytes may have no address
-    };
-    std::int64_t keys[kPerTurn];
-    for (std::int64_t i = begin; i < end; ++i) keys[i - begin] = key_of(table, ids[static_cast<std::size_t>(i)]);
-    const auto expect = [&](std::int64_t key) {
-      __builtin_prefetch(&entries_[home(key)]);
-      if (counts) __builtin_prefetch(&asked_[static_cast<std::size_t>(key)]);
-    };
-    for (std::int64_t i = 0; i < std::min(kAhead, end - begin); ++i) expect(keys[i]);
+    std::size_t keys[kPerTurn];
     for (std::int64_t i = begin; i < end; ++i) {
-      if (i + kAhead < end) expect(keys[i + kAhead - begin]);
-      if (counts) this->count(keys[i - begin]);
-      Entry& entry = entries_[find(keys[i - begin])];
-      if (entry.id == kNobody) {
-        lacks.push_back(i);
-        continue;
-      }
-      if (eviction_ == Eviction::kSieve) {
-        std::atomic_ref asked(entry.asked);
-        if (asked.load(std::memory_order_relaxed) == 0) asked.store(1, std::memory_order_relaxed);
-      } else if (eviction_ == Eviction::kLru) {
-        hits[static_cast<std::size_t>(turn)].push_back(entry.slot);
-      }
-      const std::byte* const from = row(entry.slot);
-      for (std::size_t line = 0; line < bytes; line += kLineBytes) __builtin_prefetch(from + line);
-      Hit& place = waiting[found % kNear];
-      if (found >= kNear) copy(place);
-      place = {from, out + i * row_bytes_};
-      ++found;
+      const auto key = keys[i - begin] = static_cast<std::size_t>(key_of(table, ids[static_cast<std::size_t>(i)]));
+      __builtin_prefetch(&places_[key]);
+      if (counts) __builtin_prefetch(&asked_[key]);
     }
-    for (std::size_t i = found - std::min(found, kNear); i < found; ++i) copy(waiting[i % kNear]);
+    std::int64_t lacks = 0;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::size_t key = keys[i - begin];
+      if (counts) this->count(key);
+      const std::atomic_ref place(places_[key]);
+      const std::uint32_t found = place.load(std::memory_order_relaxed), slot = found & kNowhere;
+      const bool is_there = slot != kNowhere;
+      if (counts && is_there && found == slot) place.store(slot | kAsked, std::memory_order_relaxed);
+      slots[static_cast<std::size_t>(i)] = is_there ? static_cast<std::int32_t>(slot) : -1;
+      lacks += is_there ? 0 : 1;
+    }
+    num_missing.fetch_add(lacks, std::memory_order_relaxed);
   });
-  for (const auto& turn : hits) {
-    for (const std::uint32_t slot : turn) {
-      unlink(slot);
-      link_newest(slot);
+  const RowTable rows{rows_.data(), slots_, row_bytes_, static_cast<std::int64_t>(stride_)};
+  std::vector<std::int64_t> missing;
+  if (num_missing == 0) {
+    gather_rows<std::int32_t>(rows, slots, out, threads);
+  } else {
+    std::vector<std::int64_t> places;  // in out, of the rows that are there
+    missing.reserve(static_cast<std::size_t>(num_missing));
+    places.reserve(ids.size() - missing.capacity());
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (slots[i] >= 0) slots[places.size()] = slots[i];
+      (slots[i] >= 0 ? places : missing).push_back(static_cast<std::int64_t>(i));
+    }
+    slots.resize(places.size());
+    place_rows<std::int32_t>(rows, slots, places, out, count, threads);
+  }
+  if (eviction_ == Eviction::kLru) {
+    for (const std::int32_t slot : slots) {
+      unlink(static_cast<std::uint32_t>(slot));
+      link_newest(static_cast<std::uint32_t>(slot));
     }
   }
-  std::vector<std::int64_t> all;
-  for (const auto& turn : missing) all.insert(all.end(), turn.begin(), turn.end());
-  return all;
+  return missing;
 }
 
 template <class Id>
@@ -131,7 +116,7 @@ void RowCache::put(CachedTable table, std::span<const Id> ids, const std::byte* 
   check(table);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const std::int64_t id = key_of(table, ids[i]);
-    if (entries_[find(id)].id != kNobody) continue;
+    if (slot_of(id) != kNowhere) continue;
     std::uint32_t slot = kEnd;
     if (!free_.empty()) {
       slot = free_.back();
@@ -144,7 +129,7 @@ void RowCache::put(CachedTable table, std::span<const Id> ids, const std::byte* 
       slot = evicted(id);
       if (slot == kEnd) continue;
     }
-    entries_[find(id)] = {id, slot, 0};  // looked for again: an eviction moves entries
+    places_[static_cast<std::size_t>(id)] = slot;
     ids_[slot] = id;
     if (eviction_ != Eviction::kNone) link_newest(slot);
     const auto bytes = static_cast<std::size_t>(row_bytes_);
@@ -157,27 +142,13 @@ void RowCache::forget(CachedTable table, std::span<const Id> ids) {
   const std::lock_guard lock(mutex_);
   check(table);
   for (const Id id : ids) {
-    const std::size_t at = find(key_of(table, id));
-    if (entries_[at].id == kNobody) continue;
-    const std::uint32_t slot = entries_[at].slot;
-    erase(at);
+    std::uint32_t& place = places_[static_cast<std::size_t>(key_of(table, id))];
+    const std::uint32_t slot = place & kNowhere;
+    if (slot == kNowhere) continue;
+    place = kNowhere;
     if (eviction_ != Eviction::kNone) unlink(slot);
-    ids_[slot] = kNobody;
     free_.push_back(slot);
   }
-}
-
-// Takes an entry out and moves back those after it that would not be found any more.
-void RowCache::erase(std::size_t at) {
-  std::size_t hole = at;
-  for (std::size_t next = (hole + 1) & mask_; entries_[next].id != kNobody; next = (next + 1) & mask_) {
-    const std::size_t wanted = home(entries_[next].id);
-    if (((next - wanted) & mask_) >= ((next - hole) & mask_)) {
-      entries_[hole] = entries_[next];
-      hole = next;
-    }
-  }
-  entries_[hole].id = kNobody;
 }
 
 void RowCache::link_newest(std::uint32_t slot) {
@@ -203,8 +174,8 @@ void RowCache::check(CachedTable table) const {
 }
 
 // Threads may count the same id.
-void RowCache::count(std::int64_t id) {
-  const std::atomic_ref asked(asked_[static_cast<std::size_t>(id)]);
+void RowCache::count(std::size_t id) {
+  const std::atomic_ref asked(asked_[id]);
   std::uint8_t before = asked.load(std::memory_order_relaxed);
   while (before < kMostAsked && !asked.compare_exchange_weak(before, before + 1, std::memory_order_relaxed)) {
   }
@@ -217,8 +188,9 @@ std::uint32_t RowCache::evicted(std::int64_t newcomer) {
   std::uint32_t slot = oldest_;
   if (eviction_ == Eviction::kSieve) {
     slot = hand_ == kEnd ? oldest_ : hand_;
-    for (std::size_t at = find(ids_[slot]); entries_[at].asked != 0; at = find(ids_[slot])) {
-      entries_[at].asked = 0;
+    for (auto place = static_cast<std::size_t>(ids_[slot]); (places_[place] & kAsked) != 0;
+         place = static_cast<std::size_t>(ids_[slot])) {
+      places_[place] &= kNowhere;
       slot = links_[slot].newer == kEnd ? oldest_ : links_[slot].newer;
     }
     hand_ = slot;  // and, when it is taken out, the next newer one
@@ -227,7 +199,7 @@ std::uint32_t RowCache::evicted(std::int64_t newcomer) {
       return kEnd;
     }
   }
-  erase(find(ids_[slot]));
+  places_[static_cast<std::size_t>(ids_[slot])] = kNowhere;
   unlink(slot);
   return slot;
 }

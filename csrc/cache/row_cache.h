@@ -38,7 +38,7 @@ class RowCache {
 
   // Memory of a row, with all that belongs to it; and of what is known of each id, there or not.
   static std::int64_t bytes_of_slot(std::int64_t row_bytes);
-  static std::int64_t bytes_of_id(Eviction eviction) { return eviction == Eviction::kSieve ? 1 : 0; }
+  static std::int64_t bytes_of_id(Eviction eviction) { return eviction == Eviction::kSieve ? 5 : 4; }
 
   template <class Id>
   std::vector<std::int64_t> take(CachedTable table, std::span<const Id> ids, std::byte* out, int threads = 1);
@@ -52,33 +52,18 @@ class RowCache {
   std::int64_t held();
 
  private:
-  // An entry of the hash table: open addressing, linear probing. Where a row is read, so is its entry.
-  struct Entry {
-    std::int64_t id = kNobody;
-    std::uint32_t slot = 0;
-    std::uint32_t asked = 0;  // since the hand passed
-  };
   struct Link {
     std::uint32_t newer, older;
   };
-  static constexpr std::int64_t kNobody = -1;
   static constexpr std::uint32_t kEnd = 0xFFFFFFFF;
+  static constexpr std::uint32_t kNowhere = 0x7FFFFFFF, kAsked = 0x80000000;
   static constexpr std::uint8_t kMostAsked = 255;
 
-  std::size_t home(std::int64_t id) const {
-    return static_cast<std::size_t>((static_cast<std::uint64_t>(id) * 0x9E3779B97F4A7C15ULL) >> shift_);
-  }
-  // The entry of an id, or the free one at which the search ends.
-  std::size_t find(std::int64_t id) const {
-    std::size_t at = home(id);
-    while (entries_[at].id != kNobody && entries_[at].id != id) at = (at + 1) & mask_;
-    return at;
-  }
-  void erase(std::size_t at);
+  std::uint32_t slot_of(std::int64_t id) const { return places_[static_cast<std::size_t>(id)] & kNowhere; }
   void link_newest(std::uint32_t slot);
   void unlink(std::uint32_t slot);
   void check(CachedTable table) const;
-  void count(std::int64_t id);
+  void count(std::size_t id);
   std::uint32_t evicted(std::int64_t newcomer);
   std::byte* row(std::uint32_t slot) { return rows_.data() + static_cast<std::size_t>(slot) * stride_; }
 
@@ -86,16 +71,15 @@ class RowCache {
   using Memory = std::vector<T, HugePageAllocator<T>>;
 
   std::int64_t slots_, row_bytes_, num_ids_;
-  std::size_t stride_, mask_ = 0;
-  int shift_ = 0;
+  std::size_t stride_;
   Eviction eviction_;
   std::mutex mutex_;
-  Memory<Entry> entries_;
+  Memory<std::uint32_t> places_;  // of each id: its slot, or kNowhere; with kAsked, asked for since the hand passed
   Memory<std::byte> rows_;
   std::vector<Link> links_;          // in the order of arrival, or of use; none with kNone
   std::vector<std::int64_t> ids_;    // of each slot
   std::vector<std::uint32_t> free_;  // slots that were given back
-  Memory<std::uint8_t> asked_;       // with kSieve, how often each id was asked for
+  Memory<std::uint8_t> asked_;       // with kSieve, how often each id was asked for; none if there is room for all
   std::atomic<bool> full_ = false;   // whether one of these is
   std::uint32_t used_ = 0;           // slots that were ever used
   std::uint32_t newest_ = kEnd, oldest_ = kEnd, hand_ = kEnd;

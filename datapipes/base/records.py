@@ -63,8 +63,13 @@ def from_json(record: type[Record], name: str, value: Any, *, others: bool = Fal
     names = [field for field, (_, is_omitted) in forms.items() if not is_omitted or given.get(field) is not None]
     wanted = {*names}
     if value is not given or not (given.keys() == wanted or (others and given.keys() > wanted)):
+        needed = [field for field, (_, is_omitted) in forms.items() if not is_omitted]
+        may_have = [field for field in forms if field not in needed]
+        more = f", and may have {may_have}" if may_have else ""
+        if not others and (unknown := given.keys() - forms.keys()):
+            more += f"; {shown(sorted(unknown))} is unknown"
         found = sorted(value) if value is given else value
-        raise ValueError(f"{name} is {shown(found)}, it must have {'at least' if others else 'exactly'} {names}")
+        raise ValueError(f"{name} is {shown(found)}, it must have {'at least' if others else 'exactly'} {needed}{more}")
     return record(**{field: forms[field][0].read(field, given[field]) for field in names})
 
 

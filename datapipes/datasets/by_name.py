@@ -7,7 +7,7 @@
 | `nodes.csv` (...), `nodes/TYPE.csv` (...) | a row for each node, in the order of their ids |
 | `nodes/NAME.npy`, `nodes/TYPE/NAME.npy` | an array with a row for each node: the feature NAME |
 
-Edges are the columns "src" and "dst", or the first two; further columns are attributes. Of a table of nodes each
+Edges are the columns "src" and "dst", or the only two; further columns are attributes. Of a table of nodes each
 column is a feature, but for "id", which must count from 0; "label"; and "split", which has "train", "valid", "test" or
 nothing. All columns but "split" hold numbers.
 """
@@ -39,8 +39,8 @@ _NO_LABEL = -1
 
 
 def is_by_name(folder: Path) -> bool:
-    """Return whether a folder holds edges and nodes under these names."""
-    return all(_named(folder, name) for name in ("edges", "nodes"))
+    """Return whether a folder holds edges or nodes under these names."""
+    return folder.is_dir() and any(_named(folder, name) for name in ("edges", "nodes"))
 
 
 def _named(folder: Path, name: str) -> list[Path]:
@@ -56,8 +56,10 @@ def described_by_name(folder: Path) -> Description:
         DatasetFormatError: They contradict each other, or nothing tells how many nodes a type has.
     """
     with format_errors(folder.name):
-        edges, nodes = (_one(folder, name) for name in ("edges", "nodes"))
-        of_edges = _edges(folder, edges)
+        edges, nodes = (_found(folder, name) for name in ("edges", "nodes"))
+        if len(edges) > 1:
+            raise ValueError(f"found {[each.name for each in edges]}; expected one of them. Move the others away.")
+        of_edges = _edges(folder, edges[0])
         num_nodes: dict[Any, int] = {}
         features = []
         for of, path in _node_files(nodes, has_types=of_edges[0]["type"] is not None):
@@ -79,12 +81,11 @@ def described_by_name(folder: Path) -> Description:
             raise ValueError(f"{error}. Add a file such as nodes/TYPE.csv, or rename one.") from error
 
 
-def _one(folder: Path, name: str) -> Path:
+def _found(folder: Path, name: str) -> list[Path]:
     found = _named(folder, name)
-    if len(found) > 1:
-        names = [each.name for each in found]
-        raise ValueError(f"found {names}; expected one that holds the {name}. Move the others away.")
-    return found[0]
+    if not found:
+        raise ValueError(f"found no {name}.csv and no folder {name}, nor one of another suffix. Add it.")
+    return found
 
 
 def _parts(folder: Path) -> list[Path]:
@@ -119,16 +120,20 @@ def _edges(folder: Path, path: Path) -> list[dict[str, Any]]:
 def _further_columns(path: Path) -> list[str]:
     """Return the columns of a table of edges that are not their ends."""
     names = TableFiles(WHERE, path).names
-    return [each for each in names if each not in ("src", "dst")] if {"src", "dst"} <= {*names} else names[2:]
+    return [each for each in names if each not in ("src", "dst")] if {"src", "dst"} <= {*names} else []
 
 
-def _node_files(path: Path, *, has_types: bool) -> list[tuple[Any, Path]]:
+def _node_files(found: list[Path], *, has_types: bool) -> list[tuple[Any, Path]]:
     """Return (type, file) of the tables and arrays of nodes."""
-    if has_types and not path.is_dir():
-        raise ValueError(f"found {path.name} beside edges with types; expected nodes/TYPE.csv. Move it there.")
+    tables = [each for each in found if not each.is_dir()]
+    if has_types and tables:
+        raise ValueError(f"found {tables[0].name} beside edges with types; expected nodes/TYPE.csv. Move it there.")
+    if len(tables) > 1:
+        raise ValueError(f"found {[each.name for each in tables]}; expected one table. Move the others away.")
+    parts = [part for each in found for part in (_parts(each) if each.is_dir() else [each])]
     if not has_types:
-        return [(None, each) for each in (_parts(path) if path.is_dir() else [path])]
-    return [(_stem(each), part) for each in _parts(path) for part in (_parts(each) if each.is_dir() else [each])]
+        return [(None, each) for each in parts]
+    return [(_stem(each), part) for each in parts for part in (_parts(each) if each.is_dir() else [each])]
 
 
 def _features(folder: Path, of: Any, path: Path, num_nodes: dict[Any, int]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import check_bool, shown
+from datapipes.base.checks import check_bool, check_choice, shown
 from datapipes.base.folder import check_root
 from datapipes.base.shown_names import ShownNames
 from datapipes.base.types import of_type
@@ -33,6 +33,13 @@ from datapipes.partition.source_of import attributes_of_items
 from datapipes.seeds import HeteroItemSet, ItemSet
 
 __all__ = ["BuiltinDataset", "OnDiskDataset"]
+
+
+_BUILTIN = (  # the names that GraphBolt knows
+    *("cora", "ogbn-arxiv", "ogbn-products", "ogbn-papers100M", "ogbn-mag", "ogbl-citation2", "ogb-lsc-mag240m"),
+    *("igb-hom-tiny", "igb-hom-small", "igb-hom-medium", "igb-hom-large", "igb-hom"),
+    *("igb-het-tiny", "igb-het-small", "igb-het-medium"),
+)
 
 
 class OnDiskDataset(metaclass=ShownNames):
@@ -102,21 +109,24 @@ class OnDiskDataset(metaclass=ShownNames):
 
 
 def BuiltinDataset(name: str, root: str | Path = "datasets") -> OnDiskDataset:
-    """Return the data set in the folder `root/name`, which GraphBolt's BuiltinDataset has left there.
+    """Return the data set in the folder `root/name` or `root/name-seeds`, where GraphBolt's BuiltinDataset leaves it.
 
     Nothing is downloaded.
 
     Raises:
+        ValueError: GraphBolt has no data set of this name.
         FileNotFoundError: There is no such folder; the message says how to get the data.
     """
-    folder = Path(root) / name
-    if not (folder / YAML).exists():
-        raise FileNotFoundError(
-            f"BuiltinDataset: {folder / YAML} does not exist, and nothing is downloaded. Unpack "
-            f"https://data.dgl.ai/dataset/graphbolt/{name}.zip into {root}; or take the files that {name} was "
-            "published in, and dp.datasets.open(path)."
-        )
-    return OnDiskDataset(folder)
+    check_choice("BuiltinDataset", "name", name, _BUILTIN)
+    folders = [Path(root) / each for each in (name, f"{name}-seeds")]  # the second as DGL 2.2 and later leave it
+    for folder in folders:
+        if (folder / YAML).exists():
+            return OnDiskDataset(folder)
+    raise FileNotFoundError(
+        f"BuiltinDataset: neither {folders[0] / YAML} nor {folders[1] / YAML} exists, and nothing is downloaded. "
+        f"Unpack https://data.dgl.ai/dataset/graphbolt/{name}.zip into {root}; or take the files that {name} was "
+        "published in, and dp.datasets.open(path)."
+    )
 
 
 def _with_yaml(path: Path) -> Path | None:
@@ -204,6 +214,9 @@ class _ByPosition(Feature):
 
     def stats(self) -> Mapping[str, int]:
         return self._feature.stats()
+
+    def __repr__(self) -> str:
+        return f"{self._feature!r}, by the positions of the edges"
 
 
 def _features(described: Description, graph: AnyGraph, *, by_position: bool) -> dict[Any, Feature]:

@@ -20,7 +20,6 @@ from typing import Any
 
 from torch import Tensor
 
-from datapipes.base.checks import shown
 from datapipes.base.files import open_regular, read_regular, write_text
 from datapipes.base.folder import room_told
 from datapipes.base.strict_json import parse_strict
@@ -215,11 +214,12 @@ def _edges(described: Description, of: Any, file: EdgeFile, attributes: Mapping[
     others = {name: _values(described, each) for name, each in attributes.items() if name not in own}
     if file.format == "numpy" or not files:
         return path, others
-    names = TableFiles(where, path).names
-    if not {"src", "dst"} <= {*names} and len(names) != 2:
+    table = TableFiles(where, path)
+    if not table.has_names and len(table.names) != 2:
         raise DatasetFormatError.of(
-            where, f"the columns {shown(names)}", "src and dst, or two columns", "Leave an index column out."
+            where, f"{len(table.names)} columns without names", "two", "Name src and dst, or leave an index column out."
         )
+    table.two_columns(("src", "dst"))
     if not others:
         return path, own
     tensors = {name: _mapped(described, each) for name, each in attributes.items() if name not in own}

@@ -258,6 +258,8 @@ def described(folder: Path, value: Any) -> Description:
     for each in attributes.values():
         if each.metadata:
             raise ValueError(f"graph.feature_data has the unknown fields {shown(sorted(each.metadata))}")
+    tasks = tuple(_task_files(each, known) for each in given.tasks or ())
+    _unique("tasks", ((name, each) for each in tasks if (name := each.metadata.get("name")) is not None))
     return Description(
         folder,
         given.dataset_name or folder.name,
@@ -266,7 +268,7 @@ def described(folder: Path, value: Any) -> Description:
         attributes,
         features,
         {key: each.metadata for key, each in features.items()},
-        tuple(_task_files(each, known) for each in given.tasks or ()),
+        tasks,
     )
 
 

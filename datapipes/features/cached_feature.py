@@ -47,7 +47,7 @@ class CachingFeature(Feature):
     def __init__(self, feature: Feature) -> None:
         if not isinstance(feature, Feature):
             raise TypeError(
-                f"{type(self).__name__}: feature must be a Feature, got {shown(feature)}. Wrap a tensor: "
+                f"{type(self).__name__}: feature must be a Feature, got {type(feature).__name__}. Wrap a tensor: "
                 "dp.TensorFeature."
             )
         if isinstance(feature, SparseFeature):
@@ -105,11 +105,11 @@ class CachingFeature(Feature):
         self._refuse()
 
 
-def check_room(where: str, max_bytes: int | str, of_row: int, of_counts: int = 0) -> int:
-    """Return a size in bytes, which is that of a row, and of the counts of all, or more."""
+def check_room(where: str, max_bytes: int | str, of_row: int, of_ids: int = 0) -> int:
+    """Return a size in bytes, which is that of a row, and of what is known of all ids, or more."""
     num_bytes = parse_size(where, "max_bytes", max_bytes)
-    if num_bytes < of_row + of_counts:
-        more = f", and the counts of all rows {of_counts}" if of_counts else ""
+    if num_bytes < of_row + of_ids:
+        more = f", and the table of all ids {of_ids}" if of_ids else ""
         raise ValueError(
             f"{where}: max_bytes={shown(max_bytes)} is below a row, which takes {of_row} bytes{more}. Raise it."
         )
@@ -121,12 +121,13 @@ class CPUCachedFeature(CachingFeature):
 
     Args:
         feature: what is read where a row is not there, such as a DiskFeature.
-        max_bytes: of the rows and of what finds them, as "4GB" or bytes.
+        max_bytes: of the rows that are kept and of what finds them, as "4GB" or bytes. This is 4 bytes for each row of
+            the feature, 5 with "sieve", and 20 for each row that is kept.
         policy: which row leaves for a new one. "sieve": the oldest that was not asked for since the last look at it,
-            unless it was asked for as often as the new one, which then is not kept; it takes a byte for each row of the
-            feature. "lru": the one that was asked for longest ago. "static": none, `counts` says which rows are there.
-        counts: int64 [count], how often each row is asked for, see `count_accesses`; the rows with the most are read at
-            once, of equal ones those with the smaller ids.
+            unless it was asked for as often as the new one, which then is not kept. "lru": the one that was asked for
+            longest ago. "static": none, `counts` says which rows are there.
+        counts: int64 [count], how often each row is asked for, `count_accesses(loader)[key]`; the rows with the most
+            are read at once, of equal ones those with the smaller ids.
         share_with: another CPUCachedFeature over rows of as many bytes: both keep their rows in its memory. Then
             max_bytes and policy are its own and left out here.
     Raises:
@@ -156,7 +157,7 @@ class CPUCachedFeature(CachingFeature):
         if (counts is None) is (self.policy == "static"):
             raise ValueError(
                 f"{_WHERE}: policy={policy!r} with counts={'None' if counts is None else 'a tensor'}; counts say what "
-                "a static cache keeps, and only that. Pass policy='static' with those of dp.count_accesses(loader)."
+                "a static cache keeps, and only that. Pass policy='static', and dp.count_accesses(loader)[key]."
             )
         if max_bytes is None:
             raise TypeError(f"{_WHERE}: max_bytes is missing. Pass a size, such as '4GB'.")
@@ -168,14 +169,17 @@ class CPUCachedFeature(CachingFeature):
 
     def _share(self, other: Any, max_bytes: Any, counts: Any) -> None:
         if not isinstance(other, CPUCachedFeature) or max_bytes is not None or counts is not None:
+            given = f"max_bytes={shown(max_bytes)} and counts={'None' if counts is None else 'a tensor'}"
             raise ValueError(
-                f"{_WHERE}: share_with must be a CPUCachedFeature, without max_bytes and counts, got {shown(other)}, "
-                f"{shown(max_bytes)}. Its memory and its policy are shared."
+                f"{_WHERE}: share_with must be a CPUCachedFeature, without max_bytes and counts, got "
+                f"{type(other).__name__}, {given}. Its memory and its policy are shared."
             )
-        if other.policy == "static" or other._row_bytes != self._row_bytes:
+        if other.policy == "static":
+            raise ValueError(f"{_WHERE}: a static cache takes no rows of other features. Give it a cache of its own.")
+        if other._row_bytes != self._row_bytes:
             raise ValueError(
-                f"{_WHERE}: rows of {self._row_bytes} bytes cannot share a {other.policy!r} cache of rows of "
-                f"{other._row_bytes}. Give it a cache of its own."
+                f"{_WHERE}: rows of {self._row_bytes} bytes cannot share a cache of rows of {other._row_bytes}. Give "
+                "it a cache of its own."
             )
         self.policy, self.max_bytes, self._memory = other.policy, other.max_bytes, other._memory
         self._first = self._memory.join(self.feature.count)

@@ -4,61 +4,39 @@ The rows of a minibatch are put into the order of the file, those whose blocks t
 are under way at a time (csrc/disk/read_rows.h). Nothing is mapped: what is read takes no memory but that of the
 minibatch, and a file that was cut off is an error, not the end of the process.
 
-Besides .npy there is a form of its own, a `.rows` file, for rows that are stored with fewer bits: a line of JSON, the
-scale of each column for int8, and the rows from a multiple of 4,096 bytes on. The reader checks the sizes in the line
-against the file, and unpickles nothing.
+Besides .npy there is a form of its own, a `.rows` file, for rows that are stored with fewer bits (rows_file.py).
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import as_tensor, check_bool, check_index_tensor, check_int, dtype_name, shown
+from datapipes.base.checks import check_bool, check_index_tensor, check_int, dtype_name
 from datapipes.base.files import open_regular
-from datapipes.base.folder import check_space, room_told
-from datapipes.base.records import OMITTED, Count, from_json, to_json
 from datapipes.base.rows import byte_rows
-from datapipes.base.strict_json import parse_strict
 from datapipes.features.feature import Feature, check_out
-from datapipes.features.stored_values import Encoder, check_stored_as, decode, encode, scale_on
-from datapipes.graph.arena import DTYPE, SHAPE
-from datapipes.graph.npy import NpyRows, to_numpy
+from datapipes.features.rows_file import BLOCK, SUFFIX, read_header, write_rows_file
+from datapipes.features.stored_values import decode, encode, scale_on
+from datapipes.graph.npy import NpyRows
 
 __all__ = ["DiskFeature"]
 
-FORMAT, SUFFIX = "datapipes-rows", ".rows"
-BLOCK = 4096  # bytes: a page, and the most that disks read at least
 DEPTH, MOST_DEPTH = 64, 256  # reads under way
-_MOST_HEADER = 2**16
-_PIECE_BYTES = 2**24  # of values that are written at once
 _NAMES_A_FILE = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
-
-
-@dataclass(frozen=True)
-class _Header:
-    """The first line of a .rows file."""
-
-    format: str
-    version: Count
-    dtype: Annotated[torch.dtype, DTYPE]  # of the values
-    shape: Annotated[tuple[int, ...], SHAPE]
-    begin: Count  # of the rows
-    stored_as: Annotated[Annotated[torch.dtype, DTYPE] | None, OMITTED] = None
 
 
 class DiskFeature(Feature):
@@ -95,7 +73,9 @@ class DiskFeature(Feature):
         self.scale: Tensor | None = None
         self._scales: dict[torch.device, Tensor] = {}
         if self.path.suffix == SUFFIX:
-            self._shape, self._dtype, self._begin = self._read_header()
+            header, self.scale = read_header(self.path)
+            self.stored_as, self._shape = header.stored_as, header.shape
+            self._dtype, self._begin = header.dtype, header.begin
         else:
             rows = NpyRows("DiskFeature", self.path)
             if rows.is_transposed or not rows.shape:
@@ -125,79 +105,7 @@ class DiskFeature(Feature):
             ValueError: The pieces differ in shape or dtype, or hold what `stored_as` cannot.
             OSError: The disk is full, or the file cannot be written.
         """
-        target = Path(path)
-        if target.suffix != SUFFIX:
-            raise ValueError(f"DiskFeature.write: path must end in {SUFFIX!r}, got {shown(str(path))}. Rename it.")
-        pieces = _pieces_of(values)
-        first = next(iter(pieces()), None)
-        if first is None:
-            raise ValueError("DiskFeature.write: there are no pieces, so no dtype and no shape. Give at least one.")
-        dtype, shape = first.dtype, tuple(first.shape[1:])
-        kept_as = check_stored_as("DiskFeature.write", stored_as, dtype)
-        encoder = None if kept_as is None else Encoder("DiskFeature.write", kept_as)
-        scale = None
-        if encoder is not None:
-            for piece in pieces() if encoder.needs_scale else ():
-                if piece.shape[0] > 0:
-                    encoder.look(_like(piece, dtype, shape))
-            scale = encoder.scale(shape, first.device)
-        begin = -(-(_MOST_HEADER + (0 if scale is None else scale.numel() * 4)) // BLOCK) * BLOCK
-        partial = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            with room_told("DiskFeature.write", target), partial.open("wb") as file:
-                count = 0
-                file.seek(begin)
-                for piece in pieces():
-                    stored = _like(piece, dtype, shape).cpu().contiguous()
-                    if encoder is not None:
-                        into = torch.empty(stored.shape, dtype=encoder.stored_as)
-                        encoder.store(stored, into)
-                        stored = into
-                    check_space(target.parent, stored.numel() * stored.element_size(), target)
-                    file.write(to_numpy(stored).reshape(-1).view(np.uint8).data)
-                    count += stored.shape[0]
-                file.seek(0)
-                header = _Header(FORMAT, 1, dtype, (count, *shape), begin, kept_as)
-                line = json.dumps(to_json(header)).encode()
-                file.write(line + b" " * (_MOST_HEADER - 1 - len(line)) + b"\n")
-                if scale is not None:
-                    file.write(scale.cpu().numpy().tobytes())
-                file.truncate(begin + count * math.prod(shape) * (kept_as or dtype).itemsize)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, target)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-        return cls(target, **options)
-
-    def _read_header(self) -> tuple[tuple[int, ...], torch.dtype, int]:
-        """Take what the first line of a .rows file says; return shape, dtype of the values, where the rows begin."""
-        with open_regular(self.path) as file:
-            size = os.fstat(file.fileno()).st_size
-            line = file.read(_MOST_HEADER)
-            try:
-                header = from_json(_Header, "the first line", parse_strict(line.rstrip(b" \n").decode()))
-                if (header.format, header.version) != (FORMAT, 1) or not header.shape:
-                    raise ValueError(f"format {shown(header.format)} version {header.version}")
-                if header.stored_as is not None:
-                    check_stored_as("DiskFeature", header.stored_as, header.dtype)
-                stored = header.stored_as or header.dtype
-                of_scale = (
-                    math.prod(header.shape[1:]) * 4 if stored == torch.int8 and header.stored_as is not None else 0
-                )
-                needed = header.begin + math.prod(header.shape) * stored.itemsize
-                if header.begin % BLOCK or header.begin < _MOST_HEADER + of_scale or needed != size:
-                    raise ValueError(f"rows [{header.begin}, {needed}) in {size} bytes")
-                if of_scale:
-                    scale = np.frombuffer(file.read(of_scale), np.float32).copy()
-                    self.scale = torch.from_numpy(scale).reshape(header.shape[1:])
-            except (ValueError, TypeError, KeyError, RecursionError) as error:
-                raise ValueError(
-                    f"DiskFeature: {self.path} is no whole file of DiskFeature.write: {shown(error)}. Write it again."
-                ) from error
-        self.stored_as = header.stored_as
-        return header.shape, header.dtype, header.begin
+        return cls(write_rows_file(path, values, stored_as), **options)
 
     # --- the open file
 
@@ -233,12 +141,12 @@ class DiskFeature(Feature):
         found = os.fstat(self._descriptor if descriptor is None else descriptor)
         if any(getattr(found, name) != getattr(self._file, name) for name in _NAMES_A_FILE):
             raise ValueError(
-                f"DiskFeature: {self.path} has changed since it was opened: {found.st_size} bytes, it had "
-                f"{self._file.st_size}. Make a new feature of it."
+                f"DiskFeature: {self.path} has changed since it was opened: {_bytes_and_time(found)}, it had "
+                f"{_bytes_and_time(self._file)}. Make a new feature of it."
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_descriptor": -1, "_scales": {}}
+        return {**self.__dict__, "path": self.path.absolute(), "_descriptor": -1, "_scales": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -368,27 +276,5 @@ class DiskFeature(Feature):
         )
 
 
-def _pieces_of(values: Any) -> Callable[[], Iterable[Tensor]]:
-    if callable(values) and not isinstance(values, Tensor):
-        return lambda: (as_tensor("DiskFeature.write", "a piece", piece) for piece in values())
-    tensor = as_tensor("DiskFeature.write", "values", values)
-    if tensor.ndim == 0:
-        raise ValueError(
-            "DiskFeature.write: values need at least 1 dimension; the first is the number of rows. Add it."
-        )
-    return lambda: _cut(tensor)
-
-
-def _cut(values: Tensor) -> Iterator[Tensor]:
-    step = max(1, _PIECE_BYTES // max(math.prod(values.shape[1:]) * values.element_size(), 1))
-    for begin in range(0, max(values.shape[0], 1), step):
-        yield values[begin : begin + step].resolve_conj().resolve_neg()
-
-
-def _like(piece: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    if piece.dtype != dtype or tuple(piece.shape[1:]) != shape:
-        raise ValueError(
-            f"DiskFeature.write: a piece has rows of {dtype_name(piece.dtype)} {list(piece.shape[1:])}, the first one "
-            f"of {dtype_name(dtype)} {list(shape)}. Give all pieces the same."
-        )
-    return piece
+def _bytes_and_time(status: os.stat_result) -> str:
+    return f"{status.st_size} bytes of {datetime.fromtimestamp(status.st_mtime):%H:%M:%S.%f}"

@@ -148,10 +148,10 @@ class CSCGraph(LocalGraph):
         Args:
             edges: an array [2, num_edges], row 0 the sources, or [num_edges, 2]; the path of such an array as .npy; a
                 pair of arrays or paths; a file of pairs with the suffix .int32 or .int64; a Parquet or CSV file, whose
-                columns "src" and "dst" count, or the first two (a first line with letters is a header); a folder of
-                files of one of these kinds, in the order of their names; the URI of Parquet or CSV files or of a
-                folder of such, as "gs://bucket/edges/"; an iterable of chunks [2, n] or ([2, n], {name: values}), or a
-                callable that returns one.
+                columns "src" and "dst" count, or its only two (a first line with letters is a header; without one, the
+                first two count); a folder of files of one of these kinds, in the order of their names; the URI of
+                Parquet or CSV files or of a folder of such, as "gs://bucket/edges/"; an iterable of chunks [2, n] or
+                ([2, n], {name: values}), or a callable that returns one.
             folder: a new or empty one.
             node_attributes: {name: values [num_nodes, ...], or the path of a .npy file}.
             edge_attributes: {name: values [num_edges, ...], or the path of a .npy file; of a table a column}, in the

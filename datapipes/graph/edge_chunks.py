@@ -298,9 +298,7 @@ class _Table(EdgeSource):
         self._where, self._path = where, path
         self._rows = TableFiles(where, path, files, kind)
         names = self._rows.names
-        if len(names) < 2:
-            raise ValueError(f"{where}: {path} has the columns {names}; sources and destinations are needed. Add one.")
-        self._ends = _ENDS if {*_ENDS} <= {*names} else (names[0], names[1])
+        self._ends = self._rows.two_columns(_ENDS)
         for end in self._ends:
             refuse_no_ids(where, f"the column {end!r} of {path}", self._rows.dtype(end))
         for name, column in attributes.items():

@@ -49,6 +49,7 @@ class TableFiles:
         kind: their suffix, one of TABLES.
     Attributes:
         names: of the columns.
+        has_names: whether the files name them; else they are "f0", "f1" ...
     Raises:
         ValueError: They are no tables, or truncated.
         OSError: One cannot be read.
@@ -62,10 +63,28 @@ class TableFiles:
         self._remote = [each for each in files if isinstance(each, RemoteFile)]
         dataset = needed("pyarrow.dataset", "distributed", f"{where}: a table")
         with self._told():
-            form = "parquet" if TABLES[kind] == "parquet" else _csv_format(files[0], kind)
+            form: Any = "parquet"
+            self.has_names = TABLES[kind] == "parquet" or _has_header(files[0], kind)
+            if TABLES[kind] == "csv":
+                form = _csv_format(kind, self.has_names)
             system = _arrow_system(self._remote) if self._remote else None
             self._data = dataset.dataset([str(each) for each in files], format=form, filesystem=system)
         self.names: list[str] = self._data.schema.names
+
+    def two_columns(self, ends: tuple[str, str]) -> tuple[str, str]:
+        """Return the columns of these names, or the only two; of a table without names the first two.
+
+        Raises:
+            ValueError: There are none, or others beside them, so that a column of numbers of rows may be taken for one.
+        """
+        if {*ends} <= {*self.names}:
+            return ends
+        if len(self.names) < 2 or (len(self.names) > 2 and self.has_names):
+            raise ValueError(
+                f"{self._where}: {self._path} has the columns {shown(self.names)}; {ends[0]} and {ends[1]} are needed, "
+                "or two columns. Rename two of them, or leave the others out."
+            )
+        return self.names[0], self.names[1]
 
     def arrow_type(self, name: str) -> Any:
         """Return what a column holds, as pyarrow calls it."""
@@ -161,7 +180,10 @@ class TableFiles:
             return f"{gone.filename} cannot be read any more ({gone.strerror}). Check it."
         if type(error) is ValueError:  # of RemoteFile, or a file that is none; pyarrow's are of other types
             return text_of(error)
-        return f"{self._path} is no whole table: {one_line(text_of(error)).rstrip('.')}. Write or copy it again."
+        text = one_line(text_of(error)).rstrip(".")
+        if "conversion error" in text:  # the first rows tell the type of a column
+            return f"{self._path} has columns whose values differ in type: {text}. Write all of a column alike."
+        return f"{self._path} is no whole table: {text}. Write or copy it again."
 
 
 class _Opener:
@@ -184,16 +206,23 @@ def _arrow_system(files: Sequence[RemoteFile]) -> Any:
     return fs.PyFileSystem(fs.FSSpecHandler(_Opener(files)))
 
 
-def _csv_format(first: AnyFile, kind: str) -> Any:
-    """Return how pyarrow reads the files; a first line is a header if it has a cell with a letter that is no number."""
-    csv, dataset = importlib.import_module("pyarrow.csv"), importlib.import_module("pyarrow.dataset")
+def _has_header(first: AnyFile, kind: str) -> bool:
+    """Return whether the first line of a CSV file has a cell with a letter that is no number."""
     with opened(first) as (packed, _), gzip.open(packed) if kind.endswith(".gz") else packed as file:
         line = file.readline(_MOST_HEADER)
-    delimiter = "\t" if kind == ".tsv" else ","
-    cells = line.decode("utf-8-sig", "replace").split(delimiter)  # without a byte order mark
-    has_header = any(any(map(str.isalpha, cell)) and not _is_number(cell.strip(' "\r\n')) for cell in cells)
+    cells = line.decode("utf-8-sig", "replace").split(_delimiter(kind))  # without a byte order mark
+    return any(any(map(str.isalpha, cell)) and not _is_number(cell.strip(' "\r\n')) for cell in cells)
+
+
+def _delimiter(kind: str) -> str:
+    return "\t" if kind == ".tsv" else ","
+
+
+def _csv_format(kind: str, has_header: bool) -> Any:
+    """Return how pyarrow reads CSV files."""
+    csv, dataset = importlib.import_module("pyarrow.csv"), importlib.import_module("pyarrow.dataset")
     return dataset.CsvFileFormat(
-        parse_options=csv.ParseOptions(delimiter=delimiter),
+        parse_options=csv.ParseOptions(delimiter=_delimiter(kind)),
         read_options=csv.ReadOptions(
             autogenerate_column_names=not has_header, block_size=_BLOCK_BYTES, use_threads=False
         ),

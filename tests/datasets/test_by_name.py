@@ -195,6 +195,19 @@ def test_labels_without_a_split_train_and_the_empty_ones_do_not(tmp_path):
     assert (len(data.train_set), data.task, data.graph.num_nodes) == (0, "all_nodes", NODES)
 
 
-def test_a_lone_csv_is_an_edge_list_as_before(tmp_path):
+def test_edges_without_nodes_are_no_edge_list_of_snap(tmp_path):
     (tmp_path / "edges.csv").write_text("1,2,3,4\n2,1,3,5\n" * 4)
+    with pytest.raises(DatasetFormatError, match=r"found no nodes\.csv and no folder nodes"):
+        dp.datasets.open(tmp_path)
+    (tmp_path / "edges.csv").rename(tmp_path / "ratings.csv")
     assert dp.datasets.open(tmp_path).task == "edge_regression"
+
+
+def test_a_table_and_arrays_of_nodes_without_types(tmp_path):
+    (tmp_path / "edges.csv").write_text("0,1\n1,2\n")
+    (tmp_path / "nodes.csv").write_text("age,label\n31,0\n44,1\n27,1\n")
+    (tmp_path / "nodes").mkdir()
+    np.save(tmp_path / "nodes" / "emb.npy", np.ones((3, 4), np.float32))
+    data = dp.datasets.open(tmp_path)
+    assert data.features.names("node") == ["age", "emb"]
+    assert data.train_set[:][1].tolist() == [0, 1, 1]

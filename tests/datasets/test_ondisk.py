@@ -428,7 +428,11 @@ def test_what_is_not_there(tmp_path, monkeypatch):
         OnDiskDataset(made.root).load()
     with pytest.raises(FileNotFoundError, match="nothing is downloaded"):
         BuiltinDataset("ogbn-mag", tmp_path)
-    assert isinstance(BuiltinDataset("a", tmp_path), OnDiskDataset)
+    with pytest.raises(ValueError, match=r"name must be one of \['cora'"):
+        BuiltinDataset("a", tmp_path)
+    for folder in ("ogbn-mag-seeds", "cora"):
+        small(tmp_path / folder)
+        assert BuiltinDataset(folder.removesuffix("-seeds"), tmp_path).path == tmp_path / folder
     monkeypatch.setitem(__import__("sys").modules, "yaml", None)
     with pytest.raises(
         ModuleNotFoundError, match=r"needs pyyaml, which is not installed. Install it: pip install pyyaml"

@@ -19,7 +19,7 @@ from datapipes import _core
 POLICIES = ["sieve", "lru", "static"]
 
 
-def bytes_for(slots, row_bytes, policy="lru", count=0):
+def bytes_for(slots, row_bytes, policy, count):
     return slots * _core.RowCache.bytes_of_slot(row_bytes) + count * _core.RowCache.bytes_of_id(policy)
 
 
@@ -134,13 +134,13 @@ def test_a_static_cache_has_the_rows_with_the_most_accesses():
     rows = torch.arange(20.0).reshape(10, 2)
     feature = Counted(rows)
     counts = torch.tensor([0, 5, 5, 1, 9, 0, 0, 5, 0, 2])
-    cached = dp.CPUCachedFeature(feature, bytes_for(3, 8), "static", counts=counts)
+    cached = dp.CPUCachedFeature(feature, bytes_for(3, 8, "static", 10), "static", counts=counts)
     assert feature.asked == [1, 2, 4]  # of equal ones those with the smaller ids
     for _ in range(2):
         feature.asked.clear()
         cached.read(torch.arange(10))
         assert feature.asked == [0, 3, 5, 6, 7, 8, 9]
-    few = dp.CPUCachedFeature(Counted(rows), bytes_for(10, 8), "static", counts=counts)
+    few = dp.CPUCachedFeature(Counted(rows), bytes_for(10, 8, "static", 10), "static", counts=counts)
     assert few.stats()["cached"] == 6  # what was never asked for is not read
 
 
@@ -148,7 +148,7 @@ def test_a_static_cache_has_the_rows_with_the_most_accesses():
 @given(counts=st.lists(st.integers(0, 6), min_size=1, max_size=40), slots=st.integers(1, 45))
 def test_a_static_cache_keeps_what_a_sort_puts_first(counts, slots):
     feature = Counted(torch.rand(len(counts), 2))
-    dp.CPUCachedFeature(feature, bytes_for(slots, 8), "static", counts=torch.tensor(counts))
+    dp.CPUCachedFeature(feature, bytes_for(slots, 8, "static", len(counts)), "static", counts=torch.tensor(counts))
     order = sorted((-count, id_) for id_, count in enumerate(counts) if count > 0)
     assert feature.asked == sorted(id_ for _, id_ in order[:slots])
 
@@ -220,8 +220,8 @@ def test_what_is_refused():
         ValueError, stage="^CPUCachedFeature", found="max_bytes=10", allowed="a row, which takes", remedy="Raise"
     ):
         dp.CPUCachedFeature(feature, 10)
-    with refused(ValueError, stage="^CPUCachedFeature", found="max_bytes=80", allowed="counts of all rows 10"):
-        dp.CPUCachedFeature(feature, 80)
+    with refused(ValueError, stage="^CPUCachedFeature", found="max_bytes=60", allowed="table of all ids 50"):
+        dp.CPUCachedFeature(feature, 60)
     with refused(ValueError, stage="^CPUCachedFeature", found="'fifo'", allowed="'sieve', 'lru', 'static'"):
         dp.CPUCachedFeature(feature, "1MB", "fifo")
     for policy, counts in (("static", None), ("lru", torch.ones(10, dtype=torch.int64))):

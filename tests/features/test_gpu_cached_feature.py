@@ -115,7 +115,7 @@ def test_any_feature_size_and_form_gives_the_bits_of_the_feature(place: Place, t
     if kind == "disk":
         feature = dp.DiskFeature.write(tmp_path / "x.rows", rows, stored_as=stored_as)
     elif kind == "cached":
-        feature = dp.CPUCachedFeature(wanted, "1KB")
+        feature = dp.CPUCachedFeature(wanted, "4KB")
     elif kind == "locked":
         feature = on_host(place, rows, **({} if stored_as is None else {"stored_as": stored_as}))
     else:

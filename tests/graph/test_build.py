@@ -176,7 +176,6 @@ ENDS = {
 }
 TABLES = {
     "parquet": _parquet,
-    "parquet, other names": functools.partial(_parquet, src="from", dst="to"),
     "csv": _text,
     "csv with a header": functools.partial(_text, header="src,dst,weight"),
 }
@@ -211,6 +210,21 @@ def test_edges_of_tables(tmp_path, form, name):
     column = "f2" if form == "csv" else "weight"
     dp.CSCGraph.build(path, tmp_path / "g", 40, edge_attributes={"w": column}, edge_ids=True, max_memory=2000)
     assert_saved_alike(tmp_path / "g", in_memory(edges, 40, edge_attributes={"w": weights}), tmp_path)
+
+
+def test_ends_by_other_names_are_the_only_two_columns(tmp_path):
+    pytest.importorskip("pyarrow", reason="tables need pyarrow")
+    edges = edges_of(40, 100)
+    path = tmp_path / "edges.parquet"
+    pyarrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"from": edges[0], "to": edges[1]}), path)
+    dp.CSCGraph.build(path, tmp_path / "g", 40, edge_ids=True)
+    assert_saved_alike(tmp_path / "g", in_memory(edges, 40), tmp_path)
+    (tmp_path / "numbered.csv").write_text(",from,to\n0,1,2\n1,3,4\n")  # as pandas writes it
+    with refused(
+        ValueError, stage="build", found=r"columns \['', 'from', 'to'\]", allowed="two columns", remedy="leave"
+    ):
+        dp.CSCGraph.build(tmp_path / "numbered.csv", tmp_path / "h", 40)
 
 
 @pytest.mark.parametrize(("suffix", "sign"), [("csv.gz", ","), ("tsv", "\t")])

@@ -232,6 +232,6 @@ def read_whole(packed: Packed) -> tuple[str, int, int]:
 
 
 def private_bytes() -> int:
-    """Return how many bytes only this process has mapped."""
+    """Return the anonymous memory of this process; pages of a file that only it maps are no memory of its own."""
     lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_"))
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Anonymous:"))

@@ -1,0 +1,179 @@
+"""A .rows file: rows of a DiskFeature, as they are or stored with fewer bits.
+
+It is a line of JSON, the scale of each column for int8, and the rows from a multiple of 4,096 bytes on. The reader
+checks the sizes in the line against the file, and unpickles nothing. A file is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import as_tensor, dtype_name, shown
+from datapipes.base.files import open_regular
+from datapipes.base.folder import check_space, room_told
+from datapipes.base.records import OMITTED, Count, from_json, to_json
+from datapipes.base.strict_json import parse_strict
+from datapipes.features.stored_values import Encoder, check_stored_as
+from datapipes.graph.arena import DTYPE, SHAPE
+from datapipes.graph.npy import to_numpy
+
+__all__: list[str] = []
+
+FORMAT, SUFFIX = "datapipes-rows", ".rows"
+BLOCK = 4096  # bytes: a page, and the most that disks read at least
+_MOST_HEADER = 2**16
+_PIECE_BYTES = 2**24  # of values that are written at once
+_WHERE = "DiskFeature.write"
+
+
+@dataclass(frozen=True)
+class RowsHeader:
+    """The first line of a .rows file."""
+
+    format: str
+    version: Count
+    dtype: Annotated[torch.dtype, DTYPE]  # of the values
+    shape: Annotated[tuple[int, ...], SHAPE]
+    begin: Count  # of the rows
+    stored_as: Annotated[Annotated[torch.dtype, DTYPE] | None, OMITTED] = None
+
+
+def read_header(path: Path) -> tuple[RowsHeader, Tensor | None]:
+    """Return what the first line of a .rows file says, and the scale of each column, for int8.
+
+    Raises:
+        ValueError: It is no whole such file.
+        OSError: It cannot be read.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        line = file.read(_MOST_HEADER)
+        try:
+            header = from_json(RowsHeader, "the first line", parse_strict(line.rstrip(b" \n").decode()))
+            if (header.format, header.version) != (FORMAT, 1) or not header.shape:
+                raise ValueError(f"format {shown(header.format)} version {header.version}")
+            if header.stored_as is not None:
+                check_stored_as("DiskFeature", header.stored_as, header.dtype)
+            stored, is_scaled = header.stored_as or header.dtype, header.stored_as == torch.int8
+            of_scale = math.prod(header.shape[1:]) * 4 if is_scaled else 0
+            needed = header.begin + math.prod(header.shape) * stored.itemsize
+            if header.begin % BLOCK or header.begin < _MOST_HEADER + of_scale or needed != size:
+                raise ValueError(f"rows [{header.begin}, {needed}) in {size} bytes")
+            scale = np.frombuffer(file.read(of_scale), np.float32).copy() if of_scale else None
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise ValueError(
+                f"DiskFeature: {path} is no whole file of DiskFeature.write: {shown(error)}. Write it again."
+            ) from error
+    return header, None if scale is None else torch.from_numpy(scale).reshape(header.shape[1:])
+
+
+def write_rows_file(path: str | Path, values: Any, stored_as: torch.dtype | str | None) -> Path:
+    """Write a .rows file and return its path; see DiskFeature.write."""
+    target = Path(path)
+    if target.suffix != SUFFIX:
+        raise ValueError(f"{_WHERE}: path must end in {SUFFIX!r}, got {shown(str(path))}. Rename it.")
+    pieces = _pieces_of(values)
+    first = next(iter(pieces()), None)
+    if first is None:
+        raise ValueError(f"{_WHERE}: there are no pieces, so no dtype and no shape. Give at least one.")
+    dtype, shape = first.dtype, tuple(first.shape[1:])
+    kept_as = check_stored_as(_WHERE, stored_as, dtype)
+    encoder = None if kept_as is None else Encoder(_WHERE, kept_as)
+    scale = None
+    if encoder is not None:
+        for piece in pieces() if encoder.needs_scale else ():
+            if piece.shape[0] > 0:
+                encoder.look(_like(piece, dtype, shape))
+        scale = encoder.scale(shape, first.device)
+    begin = -(-(_MOST_HEADER + (0 if scale is None else scale.numel() * 4)) // BLOCK) * BLOCK
+    with room_told(_WHERE, target), _replacing(target) as file:
+        count = 0
+        file.seek(begin)
+        for piece in pieces():
+            stored = _like(piece, dtype, shape).cpu().contiguous()
+            if encoder is not None:
+                into = torch.empty(stored.shape, dtype=encoder.stored_as)
+                encoder.store(stored, into)
+                stored = into
+            check_space(target.parent, stored.numel() * stored.element_size(), target)
+            file.write(to_numpy(stored).reshape(-1).view(np.uint8).data)
+            count += stored.shape[0]
+        file.seek(0)
+        header = RowsHeader(FORMAT, 1, dtype, (count, *shape), begin, kept_as)
+        line = json.dumps(to_json(header)).encode()
+        file.write(line + b" " * (_MOST_HEADER - 1 - len(line)) + b"\n")
+        if scale is not None:
+            file.write(scale.cpu().numpy().tobytes())
+        file.truncate(begin + count * math.prod(shape) * (kept_as or dtype).itemsize)
+    return target
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[BinaryIO]:
+    """Give an empty file beside `target`, which takes its place at the end; after an error it is gone.
+
+    One process writes it at a time. What a killed one has left is written over.
+
+    Raises:
+        BlockingIOError: Another process is writing it.
+    """
+    partial = target.with_name(f".{target.name}.new")
+    with open(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666), "r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = os.path.samestat(os.fstat(file.fileno()), partial.stat())  # else it has taken its place just now
+        except (BlockingIOError, FileNotFoundError):
+            is_ours = False
+        if not is_ours:
+            raise BlockingIOError(errno.EAGAIN, f"{_WHERE}: another process writes it. Wait for it", str(target))
+        try:
+            file.truncate(0)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(partial, target)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+def _pieces_of(values: Any) -> Callable[[], Iterable[Tensor]]:
+    if isinstance(values, (list, tuple, Iterator)):
+        raise TypeError(
+            f"{_WHERE}: values are a {type(values).__name__}, pass a tensor or array; or, for pieces, a callable that "
+            "returns an iterable of them, anew each time."
+        )
+    if callable(values) and not isinstance(values, Tensor):
+        return lambda: (as_tensor(_WHERE, "a piece", piece) for piece in values())
+    tensor = as_tensor(_WHERE, "values", values)
+    if tensor.ndim == 0:
+        raise ValueError(f"{_WHERE}: values need at least 1 dimension; the first is the number of rows. Add it.")
+    return lambda: _cut(tensor)
+
+
+def _cut(values: Tensor) -> Iterator[Tensor]:
+    step = max(1, _PIECE_BYTES // max(math.prod(values.shape[1:]) * values.element_size(), 1))
+    for begin in range(0, max(values.shape[0], 1), step):
+        yield values[begin : begin + step].resolve_conj().resolve_neg()
+
+
+def _like(piece: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    if piece.dtype != dtype or tuple(piece.shape[1:]) != shape:
+        raise ValueError(
+            f"{_WHERE}: a piece has rows of {dtype_name(piece.dtype)} {list(piece.shape[1:])}, the first one "
+            f"of {dtype_name(dtype)} {list(shape)}. Give all pieces the same."
+        )
+    return piece

@@ -5,7 +5,9 @@ pages of the file were dropped (posix_fadvise, after sync). Sides: np.memmap as 
 random; DiskFeature with 64, 128 and 256 threads, through the page cache and past it. All in alternation, median of 5.
 The limit is fio: random direct reads of 4 KiB, io_uring, 128 under way in each of 2 jobs, in the same run.
 Run: python benchmarks/disk_feature.py --folder FOLDER_ON_THE_DISK
-Result: see docs/performance-log.md.
+Result (2-core AMD EPYC VM, ext4 on a virtual disk, commit c2173a9): np.memmap 9.8 thousand rows/s, advised 15.1. 64
+threads 83.6, 88 past the page cache: 8.5 and 9.0 times np.memmap, 0.92 and 0.97 of fio (91). 128 threads 0.94 and 1.05
+of fio, 256 threads 0.99 and 1.03. 8.9 bytes are read for each that is asked for: a block of 4 KiB for a row of 512.
 """
 
 from __future__ import annotations

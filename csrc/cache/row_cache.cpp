@@ -36,7 +36,12 @@ std::int64_t RowCache::bytes_of_slot(std::int64_t row_bytes) {
 }
 
 RowCache::RowCache(std::int64_t slots, std::int64_t row_bytes, Eviction eviction, std::int64_t num_ids)
-    : slots_(slots), row_bytes_(row_bytes), num_ids_(num_ids), stride_(0), eviction_(eviction) {
+    : slots_(slots),
+      row_bytes_(row_bytes),
+      num_ids_(num_ids),
+      stride_(0),
+      eviction_(eviction),
+      has_room_for_all_(slots >= num_ids) {
   if (slots < 1 || slots > std::numeric_limits<std::int32_t>::max() || row_bytes < 0 || num_ids < 0)
     throw std::invalid_argument("RowCache: slots must be in [1, 2^31), row_bytes and num_ids 0 or more, got " +
                                 std::to_string(slots) + ", " + std::to_string(row_bytes) + " and " + std::to_string(num_ids) +
@@ -46,8 +51,9 @@ RowCache::RowCache(std::int64_t slots, std::int64_t row_bytes, Eviction eviction
   places_.resize(static_cast<std::size_t>(num_ids), kNowhere);
   rows_.resize(static_cast<std::size_t>(slots) * stride_);
   ids_.resize(static_cast<std::size_t>(slots));
+  if (has_room_for_all_) return;
   if (eviction != Eviction::kNone) links_.resize(static_cast<std::size_t>(slots), Link{kEnd, kEnd});
-  if (eviction == Eviction::kSieve && slots < num_ids) asked_.resize(static_cast<std::size_t>(num_ids));
+  if (eviction == Eviction::kSieve) asked_.resize(static_cast<std::size_t>(num_ids));
 }
 
 std::int64_t RowCache::held() {
@@ -59,6 +65,12 @@ template <class Id>
 std::vector<std::int64_t> RowCache::take(CachedTable table, std::span<const Id> ids, std::byte* out, int threads) {
   const std::lock_guard lock(mutex_);
   check(table);
+  const RowTable rows{rows_.data(), slots_, row_bytes_, static_cast<std::int64_t>(stride_)};
+  if (has_room_for_all_ && used_ == num_ids_) {
+    gather_rows<Id>({row(static_cast<std::uint32_t>(table.first)), table.count, rows.row_bytes, rows.row_stride}, ids, out,
+                    threads);
+    return {};
+  }
   if (full_.exchange(false))
     for (std::uint8_t& asked : asked_) asked /= 2;
   const std::int64_t count = std::ssize(ids), turns = (count + kPerTurn - 1) / kPerTurn;
@@ -86,7 +98,6 @@ std::vector<std::int64_t> RowCache::take(CachedTable table, std::span<const Id> 
     }
     num_missing.fetch_add(lacks, std::memory_order_relaxed);
   });
-  const RowTable rows{rows_.data(), slots_, row_bytes_, static_cast<std::int64_t>(stride_)};
   std::vector<std::int64_t> missing;
   if (num_missing == 0) {
     gather_rows<std::int32_t>(rows, slots, out, threads);
@@ -101,7 +112,7 @@ std::vector<std::int64_t> RowCache::take(CachedTable table, std::span<const Id> 
     slots.resize(places.size());
     place_rows<std::int32_t>(rows, slots, places, out, count, threads);
   }
-  if (eviction_ == Eviction::kLru) {
+  if (eviction_ == Eviction::kLru && !links_.empty()) {
     for (const std::int32_t slot : slots) {
       unlink(static_cast<std::uint32_t>(slot));
       link_newest(static_cast<std::uint32_t>(slot));
@@ -118,7 +129,10 @@ void RowCache::put(CachedTable table, std::span<const Id> ids, const std::byte* 
     const std::int64_t id = key_of(table, ids[i]);
     if (slot_of(id) != kNowhere) continue;
     std::uint32_t slot = kEnd;
-    if (!free_.empty()) {
+    if (has_room_for_all_) {
+      slot = static_cast<std::uint32_t>(id);
+      ++used_;
+    } else if (!free_.empty()) {
       slot = free_.back();
       free_.pop_back();
     } else if (used_ < static_cast<std::uint32_t>(slots_)) {
@@ -131,7 +145,7 @@ void RowCache::put(CachedTable table, std::span<const Id> ids, const std::byte* 
     }
     places_[static_cast<std::size_t>(id)] = slot;
     ids_[slot] = id;
-    if (eviction_ != Eviction::kNone) link_newest(slot);
+    if (!links_.empty()) link_newest(slot);
     const auto bytes = static_cast<std::size_t>(row_bytes_);
     if (bytes > 0) std::memcpy(row(slot), rows + i * bytes, bytes);
   }
@@ -146,7 +160,11 @@ void RowCache::forget(CachedTable table, std::span<const Id> ids) {
     const std::uint32_t slot = place & kNowhere;
     if (slot == kNowhere) continue;
     place = kNowhere;
-    if (eviction_ != Eviction::kNone) unlink(slot);
+    if (has_room_for_all_) {
+      --used_;
+      continue;
+    }
+    if (!links_.empty()) unlink(slot);
     free_.push_back(slot);
   }
 }

@@ -9,6 +9,7 @@
 // Several tables may share a cache: the ids of each are in its Table, [0, count), and are kept as `first` + id, below
 // `num_ids`, that of all tables. take throws
 // std::out_of_range (IndexError) on another id; some rows may have been copied by then.
+// If there is room for all ids, the slot of a row is its id: once all are there, take is a plain gather.
 // What is there follows from the calls alone, not from threads. A call holds a lock; `threads` share the work of take.
 // Touches no Python object.
 #pragma once
@@ -73,15 +74,16 @@ class RowCache {
   std::int64_t slots_, row_bytes_, num_ids_;
   std::size_t stride_;
   Eviction eviction_;
+  bool has_room_for_all_;
   std::mutex mutex_;
   Memory<std::uint32_t> places_;  // of each id: its slot, or kNowhere; with kAsked, asked for since the hand passed
   Memory<std::byte> rows_;
-  std::vector<Link> links_;          // in the order of arrival, or of use; none with kNone
+  std::vector<Link> links_;          // in the order of arrival, or of use; none where nothing leaves
   std::vector<std::int64_t> ids_;    // of each slot
   std::vector<std::uint32_t> free_;  // slots that were given back
   Memory<std::uint8_t> asked_;       // with kSieve, how often each id was asked for; none if there is room for all
   std::atomic<bool> full_ = false;   // whether one of these is
-  std::uint32_t used_ = 0;           // slots that were ever used
+  std::uint32_t used_ = 0;           // slots that were ever used; with room for all, that are
   std::uint32_t newest_ = kEnd, oldest_ = kEnd, hand_ = kEnd;
 };
 

@@ -272,6 +272,36 @@ void ids_without_a_row_are_errors_and_change_nothing() {
   CHECK(out == rows);
 }
 
+// With room for all ids nothing leaves; once all are there, a take is a gather.
+template <class Id>
+void a_cache_of_all_rows_has_them() {
+  for (const Eviction eviction : {Eviction::kSieve, Eviction::kLru, Eviction::kNone}) {
+    RowCache cache(12, kWidth, eviction, 10);
+    const CachedTable tables[] = {{6}, {4, 6}};
+    for (int turn = 0; turn < 2; ++turn) {
+      for (const CachedTable& table : tables) {
+        for (std::int64_t id = table.count; id-- > 0;) {
+          const std::vector<Id> ids{static_cast<Id>(id), 0};
+          const auto rows = rows_of({table.first + id, table.first});
+          std::vector<std::byte> out(rows.size());
+          if (turn == 0) cache.put<Id>(table, ids, rows.data());
+          CHECK(cache.take<Id>(table, ids, out.data(), 2).empty());
+          CHECK(out == rows);
+          CHECK_THROWS(std::out_of_range, cache.take<Id>(table, std::vector<Id>{0, static_cast<Id>(table.count)}, out.data()));
+        }
+      }
+      CHECK(cache.held() == 10);
+    }
+    cache.forget<Id>(tables[1], std::vector<Id>{2, 2});
+    CHECK(cache.held() == 9);
+    std::vector<std::byte> out(3 * kWidth);
+    CHECK(cache.take<Id>(tables[1], std::vector<Id>{1, 2, 3}, out.data()) == std::vector<std::int64_t>{1});
+    cache.put<Id>(tables[1], std::vector<Id>{2}, rows_of({8}).data());
+    CHECK(cache.take<Id>(tables[1], std::vector<Id>{1, 2, 3}, out.data()).empty());
+    CHECK(out == rows_of({7, 8, 9}));
+  }
+}
+
 void rows_of_any_width_and_sizes_that_are_none() {
   for (const std::int64_t width : {0, 1, 15, 16, 17, 64, 4097}) {
     RowCache cache(4, width, Eviction::kSieve, 5);
@@ -305,6 +335,7 @@ SUITE(cache) {
   RUN_FOR_BOTH_IDS(threads_of_take_change_nothing);
   RUN(threads_may_call_at_once);
   RUN_FOR_BOTH_IDS(ids_without_a_row_are_errors_and_change_nothing);
+  RUN_FOR_BOTH_IDS(a_cache_of_all_rows_has_them);
   RUN(rows_of_any_width_and_sizes_that_are_none);
 }
 

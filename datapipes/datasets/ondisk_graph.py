@@ -217,7 +217,10 @@ def _edges(described: Description, of: Any, file: EdgeFile, attributes: Mapping[
     table = TableFiles(where, path)
     if not table.has_names and len(table.names) != 2:
         raise DatasetFormatError.of(
-            where, f"{len(table.names)} columns without names", "two", "Name src and dst, or leave an index column out."
+            where,
+            f"{len(table.names)} columns without names",
+            "two columns",
+            "Name src and dst, or leave an index column out.",
         )
     table.two_columns(("src", "dst"))
     if not others:

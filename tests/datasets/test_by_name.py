@@ -154,7 +154,7 @@ def replace_in(name, old, new):
             (replace_in("nodes.csv", "\n29,", "\n29,1,1,1,"), "CSV"),
             (replace_in("edges.csv", "0.125", "x"), "numbers are needed"),
             (replace_in("edges.csv", "src", "from"), "columns"),
-            (lambda root: (root / "edges.parquet").write_bytes(b""), "one that holds the edges"),
+            (lambda root: (root / "edges.parquet").write_bytes(b""), "expected one of them"),
             (lambda root: (root / "nodes.csv").write_text(""), "nodes.csv|mpty"),
         ],
         4,

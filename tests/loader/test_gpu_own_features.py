@@ -49,6 +49,7 @@ def test_a_subclass_with_a_part_of_its_own_gives_the_values_of_its_read(gpu, kin
         assert torch.equal(minibatch.node_features["feat"].cpu(), feature.read(ids))
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 def test_sparse_rows_are_copied_from_page_locked_memory(gpu):
     feature = dp.SparseFeature.from_tensor(ROWS.to_sparse_csr())
     loader = dp.DataLoader(fetched({"words": feature}).copy_to("cuda"))
@@ -59,6 +60,7 @@ def test_sparse_rows_are_copied_from_page_locked_memory(gpu):
         assert torch.equal(rows.to("cpu").csr().to_dense(), ROWS[minibatch.input_nodes.cpu()])
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 def test_sparse_rows_are_not_read_with_ids_on_a_gpu(gpu):
     feature = dp.SparseFeature.from_tensor(ROWS.to_sparse_csr())
     chain = dp.ItemSampler(dp.ItemSet(20), 4).sample_neighbor(small_graph(), [2]).copy_to("cuda")

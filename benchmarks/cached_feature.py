@@ -8,10 +8,9 @@ minibatches of 64 seeds. These figures depend on no machine.
 "hit": rows of 400 bytes of these minibatches from a cache that holds everything, against torch.index_select into memory
 that is there, and a TensorFeature, in alternation. "loader": a DataLoader without workers over either, minibatches/s.
 Run: python benchmarks/cached_feature.py --graph GRAPH
-Result (2-core AMD EPYC VM, 1M nodes / 20M edges, commit 454f866): 1,024 seeds: SIEVE 0.290, LRU 0.147, the static set
-0.353, Belady 0.418, and 0.478 as many as the cache has rows. 64 seeds: 0.522, 0.400, 0.557, 0.645. A hit 5.2 GB/s, 1.06
-and 1.12 of index_select, 0.87 and 0.84 of TensorFeature. The loader 59 and 62 minibatches/s, 0.88 of TensorFeature's in
-both runs: looking ids up, in a table that no near cache holds, takes 2 ms of 16.
+Result (2-core AMD EPYC VM, 1M nodes / 20M edges, commit 1862eb3): 1,024 seeds: SIEVE 0.290, LRU 0.147, the static set
+0.353, Belady 0.418, and 0.478 as many as the cache has rows. 64 seeds: 0.522, 0.400, 0.557, 0.645. A hit 6.1 GB/s, 1.16
+of index_select, 0.96 of TensorFeature. The loader 69.6 minibatches/s, 0.98 of TensorFeature's.
 """
 
 from __future__ import annotations

@@ -8,11 +8,14 @@ as fast as it is read.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+import time
 from pathlib import Path
 from typing import BinaryIO
 
+_LOOK_S = 0.05  # between two looks at a lock
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a FIFO",
@@ -69,6 +72,23 @@ def _refuse_others(path: Path, status: os.stat_result) -> None:
     if kind != stat.S_IFREG:
         found = _KINDS.get(kind, "no file")
         raise ValueError(f"{path} is {found}; a regular file is needed. Check the path.")
+
+
+def lock_within(descriptor: int, seconds: float) -> bool:
+    """Take the lock of an open file, which ends with its descriptor; return whether it was free in time.
+
+    Raises:
+        OSError: The file system has no locks.
+    """
+    ends = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= ends:
+                return False
+        time.sleep(_LOOK_S)
 
 
 def write_text(path: str | Path, text: str) -> None:

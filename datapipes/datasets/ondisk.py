@@ -28,6 +28,7 @@ from datapipes.datasets.ondisk_rows import WHERE, format_errors, rows_of
 from datapipes.datasets.ondisk_yaml import NEGATIVES, SETS, YAML, Description, RowsFile, TaskFiles, read_yaml
 from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError
 from datapipes.features import DiskFeature, Feature, FeatureStore, TensorFeature
+from datapipes.features.feature import FeatureOver
 from datapipes.graph.saved import open_graph
 from datapipes.partition.source_of import attributes_of_items
 from datapipes.seeds import HeteroItemSet, ItemSet
@@ -190,33 +191,19 @@ def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
 # --- features
 
 
-class _ByPosition(Feature):
+class _ByPosition(FeatureOver):
     """Rows of edges by their positions in the graph, of a feature that has them in the order of the file."""
 
     def __init__(self, feature: Feature, edge_ids: Tensor) -> None:
-        self._feature, self._order = feature, TensorFeature(edge_ids)
+        super().__init__(feature)
         self.reads_async = feature.reads_async
+        self._order = TensorFeature(edge_ids)
 
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        return self._feature.read(self._order.read(ids), out)
-
-    @property
-    def count(self) -> int:
-        return self._feature.count
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._feature.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._feature.dtype
-
-    def stats(self) -> Mapping[str, int]:
-        return self._feature.stats()
+        return self.feature.read(self._order.read(ids), out)
 
     def __repr__(self) -> str:
-        return f"{self._feature!r}, by the positions of the edges"
+        return f"{self.feature!r}, by the positions of the edges"
 
 
 def _features(described: Description, graph: AnyGraph, *, by_position: bool) -> dict[Any, Feature]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -20,8 +19,9 @@ from typing import Any
 
 from torch import Tensor
 
-from datapipes.base.files import open_regular, read_regular, write_text
+from datapipes.base.files import lock_within, open_regular, read_regular, write_text
 from datapipes.base.folder import room_told
+from datapipes.base.log import logger
 from datapipes.base.strict_json import parse_strict
 from datapipes.base.types import of_type
 from datapipes.datasets.ondisk_rows import WHERE, format_errors, rows_of
@@ -39,6 +39,7 @@ FOLDER = ("preprocessed_datapipes", "graph")  # GraphBolt removes "preprocessed"
 SOURCES = "sources.json"
 _VERSION, _MOST_SOURCES, _HASHED = 1, 2**26, 2**20  # bytes of sources.json; read at once
 _CHUNK = 2**20  # edges of a table that are read at once
+_MOST_WAIT_S = 24 * 3600  # for a process that builds: the largest graphs take hours
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -91,7 +92,11 @@ def _locked(folder: Path) -> Iterator[None]:
         yield  # nobody can build here
         return
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not lock_within(lock, 0):
+            logger.info("%s: another process builds the graph in %s; waiting for it.", WHERE, folder)
+            if not lock_within(lock, _MOST_WAIT_S):
+                found = f"another process has built for {_MOST_WAIT_S} s"
+                raise TimeoutError(errno.ETIMEDOUT, f"{WHERE}: {found}. Stop it, or wait", str(folder))
         yield
     finally:
         os.close(lock)

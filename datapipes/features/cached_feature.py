@@ -10,7 +10,6 @@ import math
 import os
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,7 +23,7 @@ from datapipes.base.sizes import check_memory, parse_size
 from datapipes.base.threads import num_threads
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.features.feature import Feature, check_out, note_cache
+from datapipes.features.feature import Feature, FeatureOver, check_out, note_cache
 from datapipes.features.feature_fetcher import FeatureFetcher
 from datapipes.features.feature_store import FeatureKey
 from datapipes.features.sparse_feature import SparseFeature
@@ -37,12 +36,8 @@ _COUNTED = ("hits", "misses")
 _WHERE = "CPUCachedFeature"
 
 
-class CachingFeature(Feature):
-    """A feature that keeps rows of another one, as they are stored; one process owns it.
-
-    Attributes:
-        feature: what is read where a row is not there.
-    """
+class CachingFeature(FeatureOver):
+    """A feature that keeps rows of another one, as they are stored; one process owns it."""
 
     def __init__(self, feature: Feature) -> None:
         if not isinstance(feature, Feature):
@@ -55,7 +50,7 @@ class CachingFeature(Feature):
                 f"{type(self).__name__}: feature is a SparseFeature; a cache keeps rows of equal size. Leave the cache "
                 "out: sparse rows are small, and may be memory-mapped."
             )
-        self.feature = feature
+        super().__init__(feature)
         self._row_bytes = math.prod(feature.shape) * feature.stored_dtype.itemsize
         self._owner = os.getpid()
         note_cache(self)
@@ -84,18 +79,6 @@ class CachingFeature(Feature):
 
     def decode(self, rows: Tensor) -> Tensor:
         return self.feature.decode(rows)
-
-    @property
-    def count(self) -> int:
-        return self.feature.count
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.feature.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.feature.dtype
 
     @property
     def stored_dtype(self) -> torch.dtype:
@@ -274,7 +257,7 @@ class _Memory:
     def __init__(self, row_bytes: int, max_bytes: int, policy: str) -> None:
         self._row_bytes, self._max_bytes, self._policy = row_bytes, max_bytes, policy
         self._count = 0
-        self.cache: _core.RowCache
+        self.cache = _core.RowCache(1, row_bytes, policy, 0)
 
     def join(self, count: int) -> int:
         """Return where the ids of another feature begin. What was kept before is dropped."""
@@ -283,7 +266,9 @@ class _Memory:
         of_ids = _core.RowCache.bytes_of_id(self._policy) * total
         check_room(_WHERE, self._max_bytes, of_slot, of_ids)
         slots = max(min((self._max_bytes - of_ids) // of_slot, total, 2**31 - 1), 1)
-        check_memory(_WHERE, f"a cache of {slots} rows", slots * of_slot + of_ids, "Lower max_bytes.")
+        needed = slots * of_slot + of_ids - self.num_bytes  # what is held is given back first
+        check_memory(_WHERE, f"a cache of {slots} rows", max(needed, 0), "Lower max_bytes.")
+        self.cache = _core.RowCache(1, self._row_bytes, self._policy, total)
         self.cache = _core.RowCache(slots, self._row_bytes, self._policy, total)
         self._count = total
         return first
@@ -322,19 +307,22 @@ def count_accesses(loader: Stage, epochs: int = 1) -> dict[FeatureKey, Tensor]:
     fetchers = StageGraph(loader).find(FeatureFetcher)
     if not fetchers:
         raise ValueError("count_accesses: the chain has no fetch_feature. Pass a loader that fetches features.")
-    counts: dict[FeatureKey, Tensor] = {}
+    behind: dict[Stage, list[FeatureFetcher]] = {}  # the source of a first fetch, and all fetches behind it
     for fetcher in fetchers:
-        for domain, type_, name, ids in _requests(fetcher, epochs):
-            key = domain, type_, name
-            if key not in counts:
-                counts[key] = torch.zeros(fetcher.feature_store[key].count, dtype=torch.int64)
-            counts[key].index_add_(0, ids.long(), torch.ones(ids.shape[0], dtype=torch.int64))
+        (source,) = StageGraph(fetcher).find(FeatureFetcher)[0].sources
+        behind.setdefault(source, []).append(fetcher)
+    counts: dict[FeatureKey, Tensor] = {}
+    for source, readers in behind.items():
+        for epoch in range(epochs):
+            source.set_epoch(epoch)
+            for minibatch in source:
+                for fetcher in readers:
+                    for *key, ids in fetcher.requests_of(minibatch):
+                        _count(counts, fetcher, (key[0], key[1], key[2]), ids)
     return counts
 
 
-def _requests(fetcher: FeatureFetcher, epochs: int) -> Iterator[Any]:
-    (source,) = fetcher.sources
-    for epoch in range(epochs):
-        source.set_epoch(epoch)
-        for minibatch in source:
-            yield from fetcher.requests_of(minibatch)
+def _count(counts: dict[FeatureKey, Tensor], fetcher: FeatureFetcher, key: FeatureKey, ids: Tensor) -> None:
+    if key not in counts:
+        counts[key] = torch.zeros(fetcher.feature_store[key].count, dtype=torch.int64)
+    counts[key].index_add_(0, ids.long(), torch.ones(ids.shape[0], dtype=torch.int64))

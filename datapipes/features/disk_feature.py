@@ -9,7 +9,7 @@ Besides .npy there is a form of its own, a `.rows` file, for rows that are store
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import math
 import os
 import weakref
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import check_bool, check_index_tensor, check_int, dtype_name
-from datapipes.base.files import open_regular
+from datapipes.base.files import lock_within, open_regular
 from datapipes.base.rows import byte_rows
 from datapipes.features.feature import Feature, check_out
 from datapipes.features.rows_file import BLOCK, SUFFIX, read_header, write_rows_file
@@ -36,6 +36,7 @@ from datapipes.graph.npy import NpyRows
 __all__ = ["DiskFeature"]
 
 DEPTH, MOST_DEPTH = 64, 256  # reads under way
+_LOCK_S = 60  # to wait for another update of the file
 _NAMES_A_FILE = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
 
 
@@ -218,8 +219,13 @@ class DiskFeature(Feature):
                 f"DiskFeature.update: {self.path} may not be written: {error.strerror}. Allow it, or write a copy",
             ) from error
         try:
+            is_free = True
             with suppress(OSError):  # some network disks lock nothing
-                fcntl.flock(descriptor, fcntl.LOCK_EX)  # one update at a time, of any thread and process
+                is_free = lock_within(descriptor, _LOCK_S)  # one update at a time, of any thread and process
+            if not is_free:
+                raise BlockingIOError(
+                    errno.EAGAIN, f"DiskFeature.update: {self.path} is updated elsewhere for {_LOCK_S} s. Wait for it"
+                )
             self._refuse_change(descriptor)
             try:
                 yield descriptor

@@ -177,6 +177,32 @@ class Feature(metaclass=ShownABC):
         """
 
 
+class FeatureOver(Feature):
+    """A feature whose rows are those of another one, in some way.
+
+    Attributes:
+        feature: the other one.
+    """
+
+    def __init__(self, feature: Feature) -> None:
+        self.feature = feature
+
+    @property
+    def count(self) -> int:
+        return self.feature.count
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.feature.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.feature.dtype
+
+    def stats(self) -> Mapping[str, int]:
+        return self.feature.stats()
+
+
 _caches: set[weakref.ref[Any]] = set()  # each of its operations is one step for other threads
 
 

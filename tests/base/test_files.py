@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pipelines import ended, refused
 
-from datapipes.base.files import open_regular, read_regular
+from datapipes.base.files import lock_within, open_regular, read_regular
 
 
 def bound_socket(path: Path) -> None:
@@ -97,3 +97,12 @@ def test_no_descriptor_stays_open(tmp_path):
         with pytest.raises(ValueError, match="at most"):
             read_regular(tmp_path / "file", 1)
     assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_a_lock_is_waited_for_with_a_bound(tmp_path):
+    (tmp_path / "x").touch()
+    with (tmp_path / "x").open("rb") as one, (tmp_path / "x").open("rb") as other:
+        assert lock_within(one.fileno(), 0)
+        assert not lock_within(other.fileno(), 0)
+        one.close()
+        assert lock_within(other.fileno(), 60)

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import errno
+import fcntl
 import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -440,3 +441,15 @@ def test_what_is_not_there(tmp_path, monkeypatch):
         OnDiskDataset(made.root).load()
     with pytest.raises(TypeError, match="must be True or False"):
         OnDiskDataset(made.root, "yes")
+
+
+def test_a_process_that_builds_is_waited_for_with_a_bound(tmp_path, monkeypatch):
+    made = small(tmp_path / "a")
+    place = made.root / ondisk_graph.FOLDER[0]
+    place.mkdir(exist_ok=True)
+    monkeypatch.setattr(ondisk_graph, "_MOST_WAIT_S", 0)
+    with (place / "datapipes.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutError, match=r"another process has built for 0 s\. Stop it"):
+            OnDiskDataset(made.root).load()
+    assert OnDiskDataset(made.root).load().graph.num_nodes > 0

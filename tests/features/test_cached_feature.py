@@ -211,6 +211,19 @@ def test_a_loader_gives_the_same_minibatches(tmp_path, num_workers, policy):
     assert any("node feature 'x': hits" in row for row in stats.values())
 
 
+def test_counts_of_two_fetches_come_from_one_pass_that_fetches_nothing():
+    graph = small_graph()
+    first, second = (Counted(torch.rand(graph.num_nodes, 2)) for _ in range(2))
+    store = dp.FeatureStore({("node", None, "x"): first, ("node", None, "y"): second})
+    pipe = items().sample_neighbor(graph, [3])
+    expected = torch.zeros(graph.num_nodes, dtype=torch.int64)
+    for minibatch in pipe:
+        expected[minibatch.input_nodes.long()] += 1
+    counts = dp.count_accesses(dp.DataLoader(pipe.fetch_feature(store, ["x"]).fetch_feature(store, ["y"])))
+    assert [torch.equal(counts["node", None, name], expected) for name in ("x", "y")] == [True, True]
+    assert first.asked == second.asked == []
+
+
 # --- what is refused
 
 

@@ -1,6 +1,7 @@
 """Feature.update of a DiskFeature: what the file holds, who else has changed it, and disks that fail."""
 
 import errno
+import fcntl
 import pickle
 import threading
 
@@ -107,3 +108,15 @@ def test_a_file_that_may_not_be_written(tmp_path, monkeypatch):
     with refused(PermissionError, stage="DiskFeature.update", found="x.npy", allowed="written", remedy="Allow it"):
         feature.update(torch.tensor([1]), torch.ones(1, 3))
     assert torch.equal(feature.read(EVERYTHING), first_rows((3,)))
+
+
+def test_an_update_waits_a_while_for_another_one(tmp_path, monkeypatch):
+    feature = dp.DiskFeature.write(tmp_path / "x.rows", torch.zeros(3, 2))
+    monkeypatch.setattr(disk_feature, "_LOCK_S", 0)
+    with (tmp_path / "x.rows").open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        found = "is updated elsewhere"
+        with refused(BlockingIOError, stage="DiskFeature.update", found=found, allowed="0 s", remedy="Wait"):
+            feature.update(torch.tensor([1]), torch.ones(1, 2))
+    feature.update(torch.tensor([1]), torch.ones(1, 2))
+    assert feature.read(torch.arange(3)).sum() == 2

@@ -4,11 +4,9 @@ import errno
 import functools
 import gzip
 import os
-import signal
 import subprocess
 import sys
 from collections import namedtuple
-from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ import torch
 from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from killed_builds import kill_a_build
 from pipelines import refused
 
 import datapipes as dp
@@ -269,38 +268,14 @@ def test_chunks_may_have_attributes(tmp_path):
 # --- a build that was killed
 
 
-def _killed_build(edges, root, of, name, times):
-    build.LEAST_MEMORY, buckets._MOST_BUCKETS = 1, 4
-    call, left = getattr(of, name), iter(range(times - 1))
+def kill(edges, root, times, **how):
+    """Build in little memory, and be killed."""
 
-    def killed(self, *arguments):
-        call(self, *arguments)
-        if next(left, None) is None:
-            os.kill(os.getpid(), signal.SIGKILL)
+    def work():
+        build.LEAST_MEMORY, buckets._MOST_BUCKETS = 1, 4
+        dp.CSCGraph.build(edges, root, 40, edge_ids=True, max_memory=SMALL)
 
-    setattr(of, name, killed)
-    dp.CSCGraph.build(edges, root, 40, edge_ids=True, max_memory=SMALL)
-
-
-def kill_a_build(edges, root, times, of=build._State, name="save"):
-    """Build, and be killed when a method has ended so many times: by default after so many notes of what is written."""
-    process = get_context("fork").Process(target=_killed_build, args=(edges, root, of, name, times))
-    process.start()
-    process.join(60)
-    assert process.exitcode == -signal.SIGKILL
-
-
-@pytest.fixture
-def read(monkeypatch):
-    """The number of edges of each chunk that is put into buckets."""
-    found, columns_of = [], build._Relation._columns_of
-
-    def counted(self, chunk, before):
-        found.append(len(chunk.src))
-        return columns_of(self, chunk, before)
-
-    monkeypatch.setattr(build._Relation, "_columns_of", counted)
-    return found
+    kill_a_build(work, times, **how)
 
 
 @pytest.mark.parametrize("writes", [1, 3, 5])
@@ -308,7 +283,7 @@ def read(monkeypatch):
 def test_a_killed_build_goes_on(tmp_path, read, form, writes):
     edges = edges_of(40, 100)
     given = ENDS[form](tmp_path, edges, None)
-    kill_a_build(given, tmp_path / "g", writes)
+    kill(given, tmp_path / "g", writes)
     assert not (tmp_path / "g").exists()
     dp.CSCGraph.build(given, tmp_path / "g", 40, edge_ids=True, max_memory=SMALL)
     assert sum(read) == 100 - 20 * writes  # 20 edges lie in files at each note
@@ -318,7 +293,7 @@ def test_a_killed_build_goes_on(tmp_path, read, form, writes):
 @pytest.mark.parametrize("values", [1, 5, 12])
 def test_a_build_that_is_killed_while_it_sorts_reads_no_edge_again(tmp_path, read, values):
     edges = _npy(tmp_path / "e.npy", edges_of(40, 100))
-    kill_a_build(edges, tmp_path / "g", values, build.ArenaWriter, "put")
+    kill(edges, tmp_path / "g", values, of=build.ArenaWriter, name="put")
     dp.CSCGraph.build(edges, tmp_path / "g", 40, edge_ids=True, max_memory=SMALL)
     assert read == []
     assert_saved_alike(tmp_path / "g", in_memory(np.load(edges), 40), tmp_path)
@@ -328,7 +303,7 @@ def test_a_build_that_is_killed_while_it_sorts_reads_no_edge_again(tmp_path, rea
 def test_what_is_not_the_same_build_begins_anew(tmp_path, read, monkeypatch, change):
     edges = edges_of(40, 100)
     path = _npy(tmp_path / "e.npy", edges)
-    kill_a_build(path, tmp_path / "g", 3)
+    kill(path, tmp_path / "g", 3)
     hidden, num_nodes, memory = tmp_path / ".g.datapipes-new", 40, SMALL
     if change == "file":
         edges = np.ascontiguousarray(edges[::-1])
@@ -352,7 +327,7 @@ def test_what_is_not_the_same_build_begins_anew(tmp_path, read, monkeypatch, cha
 def test_either_file_of_a_pair_may_have_changed(tmp_path, read, row):
     edges = edges_of(40, 100)
     pair = ENDS["pair of files"](tmp_path, edges, None)
-    kill_a_build(pair, tmp_path / "g", 3)
+    kill(pair, tmp_path / "g", 3)
     edges[row] = edges[row, ::-1]
     _npy(pair[row], edges[row])
     dp.CSCGraph.build(pair, tmp_path / "g", 40, edge_ids=True, max_memory=SMALL)
@@ -364,7 +339,7 @@ def test_either_file_of_a_pair_may_have_changed(tmp_path, read, row):
 @pytest.mark.parametrize("other", ["changed", "fewer", "more"])
 def test_other_edges_than_those_of_the_killed_build_are_refused(tmp_path, other, writes):
     edges = edges_of(40, 100)
-    kill_a_build(edges, tmp_path / "g", writes)
+    kill(edges, tmp_path / "g", writes)
     if other == "changed":
         edges[0, 5] += 1
     edges = {"changed": edges, "fewer": edges[:, :30], "more": np.concatenate((edges, edges), 1)}[other]

@@ -1,12 +1,10 @@
 """CSCGraph.build of tables at URIs: the graph of the same files on this machine, to the byte."""
 
 import gzip
-import os
-import signal
-from multiprocessing import get_context
 
 import numpy as np
 import pytest
+from killed_builds import kill_a_build
 from pipelines import refused
 from remote_files import place_of
 
@@ -106,38 +104,6 @@ def test_a_uri_of_this_machine_is_its_path(tmp_path):
 # --- a build that was killed
 
 
-def killed_build(edges, root, times):
-    save, left = build._State.save, iter(range(times - 1))
-
-    def killed(self, *arguments):
-        save(self, *arguments)
-        if next(left, None) is None:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    build._State.save = killed
-    built(edges, root)
-
-
-def kill_a_build(edges, root, times=2):
-    process = get_context("fork").Process(target=killed_build, args=(edges, root, times))
-    process.start()
-    process.join(60)
-    assert process.exitcode == -signal.SIGKILL
-
-
-@pytest.fixture
-def read(monkeypatch):
-    """The number of edges of each chunk that is put into buckets."""
-    found, columns_of = [], build._Relation._columns_of
-
-    def counted(self, chunk, before):
-        found.append(len(chunk.src))
-        return columns_of(self, chunk, before)
-
-    monkeypatch.setattr(build._Relation, "_columns_of", counted)
-    return found
-
-
 @pytest.mark.parametrize("has_versions", [True, False])
 @pytest.mark.parametrize("has_changed", [True, False])
 def test_a_killed_build_goes_on_with_the_same_files_only(tmp_path, monkeypatch, read, has_versions, has_changed):
@@ -146,7 +112,7 @@ def test_a_killed_build_goes_on_with_the_same_files_only(tmp_path, monkeypatch, 
     folder = written(tmp_path, "csv", count=300, parts=1)
     with place_of("memory", tmp_path) as place:
         uri = place.copy(folder)
-        kill_a_build(uri, tmp_path / "g")
+        kill_a_build(lambda: built(uri, tmp_path / "g"), 2)
         assert (tmp_path / ".g.datapipes-new" / "state.json").exists()
         if has_changed:
             csv(folder / "0.csv", edges_of(300, 1))

@@ -143,7 +143,7 @@ def _features(folder: Path, of: Any, path: Path, num_nodes: dict[Any, int]) -> l
         count, names = NpyRows(WHERE, path).shape[0], [_stem(path)]
     else:
         table = TableFiles(WHERE, path)
-        count, names = table.count_rows(), [each for each in table.names if each not in (_ID, _LABEL, _SPLIT)]
+        count, names = table.num_rows, [each for each in table.names if each not in (_ID, _LABEL, _SPLIT)]
         if _ID in table.names and not torch.equal(table.numbers(_ID), torch.arange(count)):
             raise ValueError(f"{name}: the column 'id' does not count from 0. Sort the rows, or number them anew.")
     if num_nodes.setdefault(of, count) != count:
@@ -175,7 +175,7 @@ def _items_of(path: Path) -> dict[str, ItemSet]:
     names = table.names
     if not {_LABEL, _SPLIT} & {*names}:
         return {}
-    count = table.count_rows()
+    count = table.num_rows
     labels: Tensor | None = None
     known = torch.ones(count, dtype=torch.bool)
     if _LABEL in names:

@@ -24,7 +24,7 @@ from datapipes.base.types import of_type
 from datapipes.datasets.by_name import described_by_name, is_by_name, task_by_name
 from datapipes.datasets.dataset import Dataset, Task, without_empty
 from datapipes.datasets.ondisk_graph import AnyGraph, build, graph_of
-from datapipes.datasets.ondisk_rows import WHERE, format_errors, rows_of
+from datapipes.datasets.ondisk_rows import WHERE, Arrays, format_errors
 from datapipes.datasets.ondisk_yaml import NEGATIVES, SETS, YAML, Description, RowsFile, TaskFiles, read_yaml
 from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError
 from datapipes.features import DiskFeature, Feature, FeatureStore, TensorFeature
@@ -208,6 +208,7 @@ class _ByPosition(FeatureOver):
 
 def _features(described: Description, graph: AnyGraph, *, by_position: bool) -> dict[Any, Feature]:
     found: dict[Any, Feature] = {}
+    arrays = Arrays(described.folder)
     for key, file in described.features.items():
         domain, of, name = key
         with format_errors(f"the {domain} feature {name!r}{of_type(of)}"):
@@ -215,7 +216,7 @@ def _features(described: Description, graph: AnyGraph, *, by_position: bool) -> 
             if file.stays_on_disk and file.format == "numpy":
                 made = DiskFeature(described.path(file))
             else:
-                made = TensorFeature(rows_of(described.folder, file))
+                made = TensorFeature(arrays.read(file))
             count = graph.num_nodes_of(of) if domain == "node" else graph.num_edges_of(of)
             if made.count != count:
                 raise ValueError(f"{file.path} has {made.count} rows for {count} {domain}s. Give one for each.")
@@ -263,7 +264,8 @@ def _joined(described: Description, part: dict[Any, ItemSet], every: Mapping[Any
 
 
 def _items(folder: Path, files: Sequence[RowsFile]) -> ItemSet:
-    rows = {each.name: rows_of(folder, each) for each in files}
+    arrays = Arrays(folder)
+    rows = {each.name: arrays.read(each) for each in files}
     rows = _with_negatives(rows) if {*NEGATIVES} & {*rows} else rows
     return ItemSet(tuple(rows.values()), names=tuple(rows))
 

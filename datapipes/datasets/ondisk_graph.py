@@ -24,7 +24,7 @@ from datapipes.base.folder import room_told
 from datapipes.base.log import logger
 from datapipes.base.strict_json import parse_strict
 from datapipes.base.types import of_type
-from datapipes.datasets.ondisk_rows import WHERE, format_errors, rows_of
+from datapipes.datasets.ondisk_rows import WHERE, Arrays, format_errors
 from datapipes.datasets.ondisk_yaml import Description, EdgeFile, RowsFile
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.graph import CSCGraph, HeteroCSCGraph
@@ -181,13 +181,14 @@ def build(
     edges: dict[Any, Any] = {}
     of_edges: dict[Any, Any] = {}
     nodes: dict[Any, dict[str, Any]] = {of: {**of_nodes.get(of, {})} for of in described.num_nodes}
+    arrays = Arrays(described.folder)
     with format_errors(described.folder.name):
         for (domain, of, name), file in attributes.items():
             if domain == "node":
-                nodes[of][name] = _values(described, file)
+                nodes[of][name] = _values(described, arrays, file)
         for of, edge_file in described.edges.items():
             own = {name: each for (domain, kind, name), each in attributes.items() if (domain, kind) == ("edge", of)}
-            edges[of], of_edges[of] = _edges(described, of, edge_file, own)
+            edges[of], of_edges[of] = _edges(described, arrays, of, edge_file, own)
         options: Any = {"index_dtype": index_dtype, "edge_ids": True}
         if None in edges:
             count = described.num_nodes[None]
@@ -198,16 +199,12 @@ def build(
             HeteroCSCGraph.build(edges, place, described.num_nodes, **typed, **options)
 
 
-def _values(described: Description, file: RowsFile) -> Any:
+def _values(described: Description, arrays: Arrays, file: RowsFile) -> Any:
     """Return an array as `build` takes it: the path of a .npy file, or a mapped tensor."""
-    return described.path(file) if file.format == "numpy" else _mapped(described, file)
+    return described.path(file) if file.format == "numpy" else arrays.read(replace(file, in_memory=False))
 
 
-def _mapped(described: Description, file: RowsFile) -> Tensor:
-    return rows_of(described.folder, replace(file, in_memory=False))
-
-
-def _edges(described: Description, of: Any, file: EdgeFile, attributes: Mapping[str, RowsFile]) -> Any:
+def _edges(described: Description, arrays: Arrays, of: Any, file: EdgeFile, attributes: Mapping[str, RowsFile]) -> Any:
     """Return the edges of a type, and {name: attribute}, as `build` takes them."""
     path, where = described.path(file), f"{file.path}{of_type(of)}"
     files = parts_of(path)
@@ -216,7 +213,7 @@ def _edges(described: Description, of: Any, file: EdgeFile, attributes: Mapping[
         if found != file.format:
             raise DatasetFormatError.of(where, f"the file {each.name!r} for the format {file.format}", _SUFFIXES, _NAME)
     own = {name: name for name, each in attributes.items() if each.path == file.path}
-    others = {name: _values(described, each) for name, each in attributes.items() if name not in own}
+    others = {name: _values(described, arrays, each) for name, each in attributes.items() if name not in own}
     if file.format == "numpy" or not files:
         return path, others
     table = TableFiles(where, path)
@@ -230,7 +227,7 @@ def _edges(described: Description, of: Any, file: EdgeFile, attributes: Mapping[
     table.two_columns(("src", "dst"))
     if not others:
         return path, own
-    tensors = {name: _mapped(described, each) for name, each in attributes.items() if name not in own}
+    tensors = {name: arrays.read(replace(attributes[name], in_memory=False)) for name in others}
     return _with_attributes(where, path, own, tensors), {}
 
 

@@ -44,18 +44,29 @@ def format_errors(what: str) -> Iterator[None]:
         raise DatasetFormatError(f"{what}: {text}") from error
 
 
-def rows_of(folder: Path, file: RowsFile) -> Tensor:
-    """Return an array: in memory, or mapped if it stays on disk. A column of a table is in memory.
+class Arrays:
+    """The arrays of a folder. A table is read once for all columns that are asked for, and kept as long as this is."""
 
-    Raises:
-        DatasetFormatError: It is none.
-        MemoryError: It needs more memory than is left.
-    """
-    path = folder / file.path
-    with format_errors(file.path):
-        if file.format == "numpy":
-            return _npy(path, file)
-        return _saved(path, file) if file.format == "torch" else TableFiles(WHERE, path).numbers(file.name)
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._tables: dict[Path, TableFiles] = {}
+
+    def read(self, file: RowsFile) -> Tensor:
+        """Return an array: in memory, or mapped if it stays on disk. A column of a table is in memory.
+
+        Raises:
+            DatasetFormatError: It is none.
+            MemoryError: It needs more memory than is left.
+        """
+        path = self._folder / file.path
+        with format_errors(file.path):
+            if file.format == "numpy":
+                return _npy(path, file)
+            if file.format == "torch":
+                return _saved(path, file)
+            if path not in self._tables:
+                self._tables[path] = TableFiles(WHERE, path)
+            return self._tables[path].numbers(file.name)
 
 
 def _npy(path: Path, file: RowsFile) -> Tensor:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from datapipes.base.cached import cached_property
 from datapipes.base.checks import one_line, shown
 from datapipes.base.errors import needed, text_of
 from datapipes.base.remote import AnyFile, RemoteFile, opened
@@ -98,15 +99,15 @@ class TableFiles:
         except (NotImplementedError, TypeError):
             return np.dtype(object)
 
-    def count_rows(self) -> int:
-        """Return the number of rows; of CSV files all are read."""
+    @cached_property
+    def num_rows(self) -> int:
+        """Number of rows; of CSV files all are read, once."""
         with self._told():
             return int(self._data.count_rows())
 
     def texts(self, name: str) -> list[str]:
         """Return the cells of a column as text, "" for an empty one."""
-        with self._told():
-            return ["" if each is None else str(each) for each in self._column(name).to_pylist()]
+        return ["" if each is None else str(each) for each in self._content.column(name).to_pylist()]
 
     def numbers(self, name: str, *, missing: Any = None) -> Tensor:
         """Return a column, one number for each row.
@@ -124,16 +125,18 @@ class TableFiles:
                 f"found {self.arrow_type(name)} in the column {name!r}; expected numbers. Number what it holds, or "
                 "leave the column out."
             )
-        check_memory(self._where, f"the column {name!r}", self.count_rows() * 8, "Store it as .npy.")
-        with self._told():
-            values = self._column(name)
+        values = self._content.column(name)
         if values.null_count and missing is None:
             raise ValueError(f"found {values.null_count} empty or NaN cells in the column {name!r}. Fill them in.")
         filled = values.fill_null(missing) if values.null_count else values
         return torch.from_numpy(np.array(filled.to_numpy()))
 
-    def _column(self, name: str) -> Any:
-        return self._data.to_table(columns=[name]).column(0)
+    @cached_property
+    def _content(self) -> Any:
+        """All columns, in memory: who reads a CSV file for one column reads all of it."""
+        check_memory(self._where, str(self._path), self.num_rows * 8 * len(self.names), "Store the columns as .npy.")
+        with self._told():
+            return self._data.to_table()
 
     def batches(self, names: Sequence[str], most: int) -> Iterator[Any]:
         """Yield the columns of up to `most` rows at a time, as batches of pyarrow.

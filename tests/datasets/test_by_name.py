@@ -12,6 +12,7 @@ import datapipes as dp
 from datapipes.cli.main import main
 from datapipes.datasets import DatasetFormatError
 from datapipes.datasets.ondisk_graph import FOLDER
+from datapipes.graph.table_files import TableFiles
 from datapipes.partition.source_of import source_of
 
 PAIRS = np.random.default_rng(0).integers(0, NODES, (EDGES, 2))
@@ -211,3 +212,24 @@ def test_a_table_and_arrays_of_nodes_without_types(tmp_path):
     data = dp.datasets.open(tmp_path)
     assert data.features.names("node") == ["age", "emb"]
     assert data.train_set[:][1].tolist() == [0, 1, 1]
+
+
+def test_a_table_is_opened_as_often_for_many_columns_as_for_one(tmp_path, monkeypatch):
+    opened, init = [], TableFiles.__init__
+
+    def counted(self, *arguments):
+        opened.append(arguments[1])
+        init(self, *arguments)
+
+    monkeypatch.setattr(TableFiles, "__init__", counted)
+    counts = []
+    for number, names in enumerate((["a"], [*"abcdefgh"])):
+        root = tmp_path / str(number)
+        root.mkdir()
+        (root / "edges.csv").write_text("0,1\n1,2\n")
+        lines = [",".join([*names, "label"]), *(",".join(["1"] * len(names) + ["0"]) for _ in range(3))]
+        (root / "nodes.csv").write_text("\n".join(lines))
+        opened.clear()
+        assert dp.datasets.open(root).features.names("node") == names
+        counts.append(sum(path.name == "nodes.csv" for path in opened))
+    assert counts[0] == counts[1]

@@ -109,11 +109,16 @@ class StageClock:
     def __init__(self) -> None:
         # By stage and thread, so each entry has one writer. A lock might be held by a thread that a fork leaves out.
         self._spent: dict[tuple[str, int], list[float]] = {}
-        self._kept: NDArray[np.float64] | None = None
+        self._kept = self._rows()
         self._number = itertools.count()
         self._names: dict[str, int] = {}
         self._next_name = itertools.count()
         self._folded = _Folded(0, {})
+
+    @staticmethod
+    def _rows() -> NDArray[np.float64]:
+        """Return a row for each call that is kept. Rows that are never written take no memory."""
+        return np.zeros((KEPT_CALLS, 9))
 
     def add(self, stage: str, began: float, index: int, used: tuple[float, float] = NOTHING) -> None:
         """Count one call that ends now."""
@@ -123,6 +128,13 @@ class StageClock:
     def add_call(self, call: CallRecord) -> None:
         """Count a call of this process or of another one."""
         stage, began, seconds, process, thread, minibatch, processor_seconds, disk_bytes = call
+        number = next(self._number)
+        if number > 0 and number % (KEPT_CALLS // 2) == 0:
+            self._folded = self._folded_until(number)
+        numbers = self._number_of(stage), self._number_of(thread)
+        row = (number + 1, numbers[0], began, seconds, process, numbers[1], minibatch, processor_seconds, disk_bytes)
+        self._kept[number % KEPT_CALLS] = row
+        # After the row: `stats` may run now in another thread, and looks for the row of each stage that has a count.
         entry = self._spent.get((stage, threading.get_ident()))
         if entry is None:
             entry = self._spent[stage, threading.get_ident()] = [0.0, 0.0, 0.0, 0.0]
@@ -130,14 +142,6 @@ class StageClock:
         entry[1] += seconds
         entry[2] += processor_seconds
         entry[3] += disk_bytes
-        if self._kept is None:
-            self._kept = np.zeros((KEPT_CALLS, 9))
-        number = next(self._number)
-        if number > 0 and number % (KEPT_CALLS // 2) == 0:
-            self._folded = self._folded_until(number)
-        numbers = self._number_of(stage), self._number_of(thread)
-        row = (number + 1, numbers[0], began, seconds, process, numbers[1], minibatch, processor_seconds, disk_bytes)
-        self._kept[number % KEPT_CALLS] = row
 
     def _number_of(self, name: str) -> int:
         number = self._names.get(name)
@@ -145,8 +149,6 @@ class StageClock:
 
     def last_calls(self) -> list[CallRecord]:
         """Return the last calls, at most KEPT_CALLS, in the order in which they were counted."""
-        if self._kept is None:
-            return []
         names = {number: name for name, number in list(self._names.items())}
         rows = self._kept[self._kept[:, 0] > 0]
         return [
@@ -160,8 +162,6 @@ class StageClock:
         A call that reaches further back than the calls folded before it counts from their end on.
         """
         folded = self._folded
-        if self._kept is None:
-            return folded
         rows = self._kept[(self._kept[:, 0] > folded.number) & (self._kept[:, 0] <= number)]
         spans = dict(folded.spans)
         for stage in np.unique(rows[:, 1]).tolist():
@@ -198,6 +198,11 @@ class StageClock:
 
 class NoClock(StageClock):
     """Counts nothing, for calls whose counts nobody reads."""
+
+    @staticmethod
+    def _rows() -> NDArray[np.float64]:
+        """Return no rows."""
+        return np.zeros((0, 9))
 
     def add(self, stage: str, began: float, index: int, used: tuple[float, float] = NOTHING) -> None:
         """Do nothing."""

@@ -1,5 +1,7 @@
 """StageClock: wall time and the sum of calls that overlap."""
 
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,3 +49,33 @@ def test_stages_are_apart():
         "a": {"calls": 2, "seconds": 2, "concurrent_seconds": 4, "processor_seconds": 3, "disk_bytes": 8192},
         "b": {"calls": 1, "seconds": 2, "concurrent_seconds": 2, "processor_seconds": 1.5, "disk_bytes": 4096},
     }
+
+
+def test_the_first_calls_of_several_threads_are_all_kept():
+    num_threads = 4
+    for _ in range(20):
+        made, together = StageClock(), threading.Barrier(num_threads)
+
+        def call(made=made, together=together):
+            together.wait()
+            made.add("1 sample", 0.0, 0)
+
+        threads = [threading.Thread(target=call) for _ in range(num_threads)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(made.last_calls()) == made.stats()["1 sample"]["calls"] == num_threads
+
+
+def test_counts_can_be_read_while_the_first_call_of_a_stage_is_counted(monkeypatch):
+    made, numbered, read = StageClock(), StageClock._number_of, []
+
+    def number_of(clock, name):
+        read.append(clock.stats() if not read else {})
+        return numbered(clock, name)
+
+    monkeypatch.setattr(StageClock, "_number_of", number_of)
+    made.add("1 sample", 0.0, 0)
+    assert read[0] == {}
+    assert made.stats()["1 sample"]["calls"] == 1

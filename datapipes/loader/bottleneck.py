@@ -218,7 +218,7 @@ def _on_stage(busy: _Busy, facts: Facts, stats: Stats, idle: float) -> _Judged:
     names = {"transform": f"your {stage.label}", "": stage.label, "loader": f"another loader ({stage.label})"}
     name = names.get(stage.does, f"{stage.does} ({stage.label})")
     who = "its thread is" if not lane.pool else "its worker is" if lane.workers == 1 else "its workers are"
-    text = f"{name}{by} takes {each:.1f} ms a minibatch; {who} busy {busy.load:.0%} of the time."
+    text = f"{name}{by} takes {each:.1f} ms a call; {who} busy {busy.load:.0%} of the time."
     if stage.does == "loader":
         return "loader", text, "It is a loader with a plan of its own: ask its stats()."
     if busy.ran < 1 - AWAY and stage.does != "transform":  # a function of the user's may wait for anything

@@ -13,7 +13,7 @@ from datapipes.base.html import COLORS, filled
 from datapipes.chain.epoch import WAITING
 from datapipes.loader.bottleneck import CONSUMER
 from datapipes.loader.facts import Facts
-from datapipes.loader.stats import NO_STAGES, LoaderStats
+from datapipes.loader.stats import NO_STAGES, Figures, LoaderStats, counts_in_words
 from datapipes.loader.trace import Record
 
 BINS = 60  # of a curve
@@ -63,7 +63,7 @@ def as_html(record: Record) -> str:
         table=_table(record.stats),
         charts=charts,
         timeline=_timeline(record, colors),
-        counts=[(name, _numbers(record.stats[name])) for name in NO_STAGES[1:] if name in record.stats],
+        counts=[(name, counts_in_words(name, record.stats[name])) for name in NO_STAGES[1:] if name in record.stats],
     )
 
 
@@ -80,9 +80,9 @@ def lanes_of(stats: LoaderStats) -> list[dict[str, Any]]:
             shown: dict[str, Any] = {"name": stage.label, "text": stage.text, "color": colors[stage.label]}
             row = stats.get(stage.label)
             if row is not None and count and seconds:
-                busy = min(row["seconds"] / seconds, 1.0)
-                each = row["concurrent_seconds"] / max(row["calls"], 1) * 1e3
-                shown |= {"figures": f"{each:.2f} ms each, busy {busy:.0%}", "busy": round(busy * 100)}
+                figures = Figures.of(row, epochs)
+                text = f"{figures.call_ms:.2f} ms a call, busy {figures.busy:.0%}"
+                shown |= {"figures": text, "busy": round(figures.busy * 100)}
             shown["is_slowest"] = found is not None and found.stage == stage.label
             stages.append(shown)
         waits = stats.get(lane.waiting, {}).get("seconds", 0.0)
@@ -97,32 +97,25 @@ def _colors(facts: Facts) -> dict[str, str]:
 
 
 def _table(stats: LoaderStats) -> list[list[str]]:
-    count, total = stats["epochs"]["calls"], stats["epochs"]["seconds"]
-    rows = [["stage", "calls", "ms a minibatch", "busy", "at once", "on a processor", "MB from disk"]]
+    rows = [["stage", "calls", "ms a call", "ms a minibatch", "busy", "at once", "on a processor", "MB from disk"]]
     for name, row in stats.items():
         if name in NO_STAGES:
             continue
-        spent = row["concurrent_seconds"]
-        ran = row.get("processor_seconds", 0.0)
+        call_ms, minibatch_ms, busy, at_once = Figures.of(row, stats["epochs"])
+        ran, spent = row.get("processor_seconds", 0.0), row["concurrent_seconds"]
         rows.append(
             [
                 name,
                 f"{row['calls']:,.0f}",
-                f"{row['seconds'] / count * 1e3:.3f}",
-                f"{row['seconds'] / total:.0%}",
-                f"{spent / row['seconds'] if row['seconds'] else 0:.1f}",
+                f"{call_ms:.3f}",
+                f"{minibatch_ms:.3f}",
+                f"{busy:.0%}",
+                f"{at_once:.1f}",
                 f"{min(ran / spent, 1):.0%}" if ran and spent else "",
                 f"{row.get('disk_bytes', 0) / 1e6:,.1f}",
             ]
         )
     return rows
-
-
-def _numbers(row: dict[str, float]) -> list[tuple[str, str]]:
-    return [
-        (name.replace("_", " "), f"{value:,.0f}" if value == int(value) else f"{value:,.3f}")
-        for name, value in row.items()
-    ]
 
 
 # --- over the time

@@ -52,8 +52,12 @@ class Sharded(SeedStage):
     def hashed_inputs(self) -> tuple[Hashed, ...]:
         return self.sampler.hashed_inputs
 
+    def __repr__(self) -> str:
+        """Return what users know: the stage that they wrote."""
+        return repr(self.sampler)
+
     def describe(self) -> dict[str, Any]:
-        return {**self.sampler.describe(), "sharded": "by index"}
+        return self.sampler.describe()
 
 
 def shard(graph: Graph, options: LoaderOptions) -> Graph:

@@ -19,6 +19,70 @@ from datapipes.loader.facts import Facts, LaneFacts, StageFacts
 from datapipes.minibatch import MiniBatch
 
 NO_STAGES = ("epochs", "channel", "workers", "features")  # rows that count something else than calls
+COUNTS = {  # in words
+    "channel": {
+        "messages": "messages sent",
+        "bytes": "bytes sent",
+        "waits": "sends and receives that had to wait",
+        "send_waits": "sends that had to wait",
+        "send_wait_s": "seconds in which sends waited",
+        "recv_waits": "receives that had to wait",
+        "recv_wait_s": "seconds in which receives waited",
+        "held": "received messages that are still in use",
+        "held_bytes": "bytes of received messages that are still in use",
+        "unread": "messages not received yet",
+        "used_bytes": "bytes in use",
+        "copied_out": "messages copied on receipt, since messages in use filled half of the channel",
+        "dropped": "messages dropped because their epoch was left",
+        "deaths": "processes that died",
+    },
+    "workers": {"deaths": "workers that died", "made_again": "minibatches made again"},
+    "features": {
+        "own": "ids read from the local part",
+        "cached": "ids read from the cache",
+        "asked": "ids read from other parts",
+        "requests": "requests to other parts",
+    },
+}
+
+
+class Figures(NamedTuple):
+    """What a row of the table says of a stage.
+
+    Attributes:
+        call_ms: milliseconds that one of its calls takes.
+        minibatch_ms: milliseconds in which at least one of its calls ran, for each minibatch that was delivered. Less
+            than `call_ms` where calls overlap, in workers or in one event loop.
+        busy: the share of the time in which at least one of its calls ran.
+        at_once: how many of its calls ran at once while one did.
+    """
+
+    call_ms: float
+    minibatch_ms: float
+    busy: float
+    at_once: float
+
+    @classmethod
+    def of(cls, row: Mapping[str, float], epochs: Mapping[str, float]) -> Figures:
+        """Return the figures of a stage's row, beside the row of the epochs."""
+        seconds, spent = row["seconds"], row["concurrent_seconds"]
+        return cls(
+            spent / max(row["calls"], 1) * 1e3,
+            seconds / epochs["calls"] * 1e3,
+            min(seconds / epochs["seconds"], 1.0),
+            spent / seconds if seconds > 0 else 0.0,
+        )
+
+
+def counts_in_words(name: str, row: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Return the counts of one of the rows NO_STAGES as (what is counted, the number)."""
+    texts = COUNTS.get(name, {})
+    counts = []
+    for key, value in row.items():
+        feature, colon, count = key.rpartition(": ")  # the store counts some of each feature
+        number = f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
+        counts.append((feature + colon + texts.get(count, count.replace("_", " ")), number))
+    return counts
 
 
 class LoaderStats(dict[str, dict[str, float]]):
@@ -50,15 +114,15 @@ class LoaderStats(dict[str, dict[str, float]]):
         if epochs["calls"] == 0 or epochs["seconds"] == 0:
             return "no minibatches yet"
         count, total = epochs["calls"], epochs["seconds"]
-        table: list[tuple[object, ...]] = [("stage", "calls", "ms/minibatch", "busy", "at once")]
+        table: list[tuple[object, ...]] = [("stage", "calls", "ms/call", "ms/minibatch", "busy", "at once")]
         for name, row in rows.items():
-            at_once = row["concurrent_seconds"] / row["seconds"] if row["seconds"] > 0 else 0.0
-            each, busy = row["seconds"] / count * 1e3, row["seconds"] / total
-            table.append((name, f"{row['calls']:.0f}", each, f"{busy:.0%}", f"{at_once:.1f}"))
+            call_ms, minibatch_ms, busy, at_once = Figures.of(row, epochs)
+            table.append((name, f"{row['calls']:.0f}", call_ms, minibatch_ms, f"{busy:.0%}", f"{at_once:.1f}"))
         lines = aligned(table, len(rows))
         for name in NO_STAGES[1:]:
-            if name in self:
-                lines.append(", ".join([name, *(f"{value:.0f} {counted}" for counted, value in self[name].items())]))
+            counts = counts_in_words(name, self.get(name, {}))
+            if counts:
+                lines.append(f"{name}: {', '.join(f'{number} {text}' for text, number in counts)}")
         start = epochs.get("start_seconds", 0.0)
         begins = (
             f"; {start:.2f} s before the first of each epoch, left out of the next line" if start > 0.05 * total else ""

@@ -300,15 +300,21 @@ def test_the_counts_print_as_a_table_that_names_the_bottleneck():
             "waiting for 1 dist_sample_neighbor": spent(1000, 21.0),
             "consumer": spent(1000, 2.5),
             "epochs": spent(1000, 22.0),
+            "channel": {"messages": 1000.0, "held": 1.0, "send_wait_s": 0.5},
+            "workers": {"deaths": 1.0, "made_again": 2.0},
+            "features": {"own": 3.0, "node feature 'x': hits": 4.0},
         }
     )
     assert str(stats).splitlines() == [
-        "stage                               calls  ms/minibatch  busy  at once",
-        "1 dist_sample_neighbor               1000        20.000   91%      6.2",
-        "waiting for 1 dist_sample_neighbor   1000        21.000   95%      1.0",
-        "consumer                             1000         2.500   11%      1.0",
+        "stage                               calls  ms/call  ms/minibatch  busy  at once",
+        "1 dist_sample_neighbor               1000  124.000        20.000   91%      6.2",
+        "waiting for 1 dist_sample_neighbor   1000   21.000        21.000   95%      1.0",
+        "consumer                             1000    2.500         2.500   11%      1.0",
+        "channel: 1,000 messages sent, 1 received messages that are still in use, 0.500 seconds in which sends waited",
+        "workers: 1 workers that died, 2 minibatches made again",
+        "features: 3 ids read from the local part, 4 node feature 'x': hits",
         "1000 minibatches in 22.00 s: 22.000 ms/minibatch, 45.5 minibatches/s",
-        "bottleneck: The consumer waits 89% of the time: 1 dist_sample_neighbor takes 124.0 ms a minibatch; its "
+        "bottleneck: The consumer waits 89% of the time: 1 dist_sample_neighbor takes 124.0 ms a call; its "
         "thread is busy 100% of the time. Make the stage faster; 0.0 of 1 processors are idle.",
     ]
     slow_model = LoaderStats({**stats, "consumer": spent(1000, 21.5)})

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import threading
+from bdb import BdbQuit
 from collections import deque
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 
 from datapipes.base.error_message import error_to_json
-from datapipes.base.errors import ChannelClosed, ChannelDamaged, PeerDied
+from datapipes.base.errors import ChannelClosed, ChannelDamaged, PeerDied, add_note
 from datapipes.base.outcome import as_error
 from datapipes.base.threads import preempt_nobody, threads_of_kernels
 from datapipes.chain.asynchronous import async_window
@@ -33,6 +34,10 @@ from datapipes.processes.child import begin_as_child
 from datapipes.processes.clone import end_if_clone
 from datapipes.processes.sharing import Packed
 
+NO_TERMINAL = (
+    "a debugger has no terminal in a worker process. Debug with num_workers=0, or make the one minibatch here: "
+    "loader.minibatch(epoch, index)"
+)
 NICENESS = 5  # if cores are few, the consumer's own work goes first
 
 
@@ -64,6 +69,8 @@ def main(start: Start) -> None:
         with threads_of_kernels(start.num_threads):
             for outcome in work(start.worker, root, tasks.take, row, *evaluator):
                 end_if_clone(process)
+                if isinstance(outcome.error, BdbQuit):
+                    add_note(outcome.error, NO_TERMINAL)
                 sender.send(outcome)
     except (ChannelClosed, ChannelDamaged, PeerDied, EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the pool has ended or will end: the outcomes have no receiver any more

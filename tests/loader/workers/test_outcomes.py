@@ -1,5 +1,6 @@
 """What becomes of an error of a stage: the same, whoever called the stage."""
 
+import bdb
 import contextlib
 import threading
 
@@ -70,6 +71,11 @@ def test_an_error_that_cannot_be_made_again_does_not_end_the_consumer(options):
     assert type(raised) is (dp.RemoteError if "multiprocessing_context" in options else ws.HostileError)
     assert "'one', 'two'" in str(raised)
     assert PLACE in raised.__notes__
+
+
+def test_a_debugger_that_has_no_terminal_says_where_it_has_one():
+    _, raised = read(ws.Raises(sampled(), bdb.BdbQuit), way("fork"))
+    assert any("Debug with num_workers=0" in note for note in raised.__notes__)
 
 
 # --- timeouts

@@ -24,7 +24,7 @@ MACHINES ?= $(shell uname -m) $(if $(shell command -v aarch64-linux-gnu-g++),$(f
 # Python's and pytest's compiled files are kept for the next run: half of the seconds in which tests are collected.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run build all-of-run all-of-build demo test test-all check docs package wheel wheels try-wheels matrix bench soak stubs clean $(BENCHMARKS)
+.PHONY: help demo-begins test-begins run build all-of-run all-of-build demo test test-all check docs package wheel wheels try-wheels matrix bench soak stubs clean $(BENCHMARKS)
 help:
 	@echo "make demo     train GraphSAGE on the embedded data; pictures go to demo/"
 	@echo "make test     every property that needs no GPU, in a small form"
@@ -66,6 +66,15 @@ $(CORE): $(TOOLS) setup.py pyproject.toml csrc/bindings/exports.map $(CXX_FILES)
 # pip waits for the disk where the compiler does not, so both run at once; each shows its output when it ends.
 TOGETHER := +@$(MAKE) --no-print-directory --jobs=2 --output-sync=target
 
+# Whoever waits is told for what, and for how long, before it begins.
+SET_UP := an environment in $(VENV), the libraries, and the C++ core: 3 minutes the first time, seconds after
+
+demo-begins:
+	@echo "step 1 of 2: $(SET_UP)"
+
+test-begins:
+	@echo "step 1 of 3: $(SET_UP)"
+
 run: $(TOOLS)
 	$(TOGETHER) all-of-run
 
@@ -78,13 +87,16 @@ all-of-run: $(LIBRARIES) $(CORE)
 all-of-build: $(DEVELOP) $(CORE)
 	@:
 
-demo: run
+demo: demo-begins run
+	@echo "step 2 of 2: train GraphSAGE on the embedded graph, 12 epochs: a minute on two processors"
 	$(RUN) examples/node_classification.py --epochs 12 --out demo
 
 # Three processes take the tests in turn, with one thread of torch each: on two processors two leave a third of the time
 # unused, since many tests wait. Then come the tests that want the machine for themselves.
-test: build
+test: test-begins build
+	@echo "step 2 of 3: all tests that can run side by side: 4 minutes on two processors"
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -m "not alone and not full" --numprocesses=3 --dist=worksteal
+	@echo "step 3 of 3: the tests that need the machine for themselves: 10 seconds"
 	$(RUN) -m pytest -m "alone and not full"
 
 test-all: build

@@ -198,14 +198,15 @@ class Hashed(metaclass=ShownABC):
         }
 
     def _noted(self, arrays: dict[str, tuple[Tensor, bool]]) -> dict[str, _Kept]:
-        if self._kept is None:
-            self._kept = {}
+        all_kept = self._kept
+        if all_kept is None:
+            all_kept = self._kept = {}  # another thread may do so too: each goes on with its own
         for name, (values, _) in arrays.items():
-            kept = self._kept.get(name)
+            kept = all_kept.get(name)
             if kept is None or (not kept.is_used and kept.change(values) is not None):
-                kept = self._kept[name] = _Kept(values, version_of(values))
+                kept = all_kept[name] = _Kept(values, version_of(values))
             kept.is_used = True
-        return {name: self._kept[name] for name in arrays}
+        return {name: all_kept[name] for name in arrays}
 
     def _refuse_change(self, name: str, kept: _Kept, now: Tensor) -> None:
         change = kept.change(now)

@@ -168,6 +168,41 @@ def check_pairs(where: str, name: str, value: Any) -> torch.Tensor:
     return value
 
 
+def check_edge_index(where: str, name: str, value: Any) -> torch.Tensor:
+    """Return `value`, ids of nodes [2, n], sources above destinations, as an int32 or int64 tensor.
+
+    A tensor or array is viewed, on its device. Nested lists of ints, and pairs of tensors or arrays, are copied.
+    """
+    if isinstance(value, (list, tuple)):
+        value = _stacked(where, name, value)
+    edges = as_tensor(where, name, value)
+    if edges.dtype not in INDEX_DTYPES:
+        how = "Keep ids as int64: floats round large ones" if edges.is_floating_point() else "Call .long()"
+        if edges.dtype == torch.bool:
+            how = "Of a matrix with True for each edge take .nonzero().t()"
+        raise TypeError(f"{where}: {name} must be int32 or int64, got {dtype_name(edges.dtype)}. {how}.")
+    if edges.ndim != 2 or edges.shape[0] != 2:
+        how = "Transpose it: .t()" if edges.ndim == 2 and edges.shape[1] == 2 else "Stack sources and destinations"
+        raise ValueError(
+            f"{where}: {name} must have shape [2, num_edges], sources and destinations, got {list(edges.shape)}. {how}."
+        )
+    return edges
+
+
+def _stacked(where: str, name: str, rows: Any) -> Any:
+    """Return a nested list, or tensors or arrays in a list, as one tensor or array."""
+    try:
+        if rows and all(isinstance(row, torch.Tensor) for row in rows):
+            return torch.stack([*rows])
+        array = np.array(rows)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{where}: {name} is a {type(rows).__name__} whose rows have different lengths or kinds; [2, num_edges] is "
+            f"needed, sources and destinations. Give as many of both. ({error})"
+        ) from error
+    return array if array.size > 0 else array.astype(np.int64)
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """Return torch's name of a dtype without the prefix, such as "bfloat16"."""
     return str(dtype).removeprefix("torch.")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name, shown
+from datapipes.base.checks import as_tensor, check_edge_index, check_int, shown
 from datapipes.base.progress import working
 from datapipes.base.sizes import check_memory
 from datapipes.base.types import (
@@ -25,6 +25,7 @@ from datapipes.base.types import (
     check_node_type,
     known_edge_type,
     known_node_type,
+    of_type,
 )
 from datapipes.graph.arrays import GraphArrays
 from datapipes.graph.checks import MAX_NODES, check_mapping
@@ -45,7 +46,7 @@ def from_edge_index(
             "from_edge_index: edge_index of a CSCGraph must be a tensor [2, num_edges], got a dict. For edges by type "
             "use dp.HeteroCSCGraph.from_edge_index."
         )
-    edges = _check_edge_index("edge_index", edge_index)
+    edges = check_edge_index(_WHERE, "edge_index", edge_index).cpu()
     if num_nodes is None:
         num_nodes = max(int(edges.max()) + 1, 0) if edges.numel() > 0 else 0
     check_int(_WHERE, "num_nodes", num_nodes, 0, MAX_NODES)
@@ -56,16 +57,6 @@ def from_edge_index(
     return GraphArrays(
         {None: (indptr, indices)}, {None: num_nodes}, {None: order}, {None: node_attributes}, {None: of_edges}
     )
-
-
-def _check_edge_index(name: str, value: Any) -> Tensor:
-    """Return an edge_index, called `name` in errors, as int32 or int64 [2, num_edges] in host memory."""
-    edges = as_tensor(_WHERE, name, value)
-    if edges.ndim != 2 or edges.shape[0] != 2:
-        raise ValueError(f"{_WHERE}: {name} must have shape [2, num_edges], got {list(edges.shape)}. Transpose it?")
-    if edges.dtype not in INDEX_DTYPES:
-        raise TypeError(f"{_WHERE}: {name} must be int32 or int64, got {dtype_name(edges.dtype)}. Call .long().")
-    return edges.cpu()
 
 
 def _in_order(edge_attributes: Mapping[str, Any] | None, order: Tensor, of: str = "") -> dict[str, Tensor]:
@@ -134,7 +125,52 @@ def from_pyg(data: Any) -> GraphArrays:
     if edge_index is None:
         how = "Use dp.HeteroCSCGraph.from_pyg" if hasattr(data, "node_types") else "Set data.edge_index"
         raise ValueError(f"from_pyg: needs a Data with edge_index, got {type(data).__name__} without one. {how}.")
+    edge_index = columns_of("from_pyg", edge_index)
+    refuse_wrong_rows("from_pyg", data)
     return from_edge_index(edge_index, data.num_nodes, _tensors(data, data.node_attrs()), _edge_tensors(data))
+
+
+def columns_of(where: str, edge_index: Any, of: str = "") -> Tensor:
+    """Return the edge_index of a Data, or of an edge type of a HeteroData, as check_edge_index does.
+
+    A list is refused: PyG does not count the edges of a list, so it takes nothing for an attribute of edges.
+    """
+    if isinstance(edge_index, (list, tuple)):
+        raise TypeError(
+            f"{where}: edge_index{of} must be a tensor or an array, got {type(edge_index).__name__}. Set it to "
+            "torch.as_tensor of the list."
+        )
+    return check_edge_index(where, f"edge_index{of}", edge_index)
+
+
+def refuse_wrong_rows(where: str, data: Any) -> None:
+    """Refuse features of a Data or HeteroData that lack a row for each node, or each edge: x, edge_attr, edge_weight.
+
+    PyG takes them for attributes of the whole graph.
+    """
+    for stores, names in ((data.node_stores, ("x",)), (data.edge_stores, ("edge_attr", "edge_weight"))):
+        for store in stores:
+            for name in names:
+                values = store.get(name)
+                if isinstance(values, (Tensor, np.ndarray)):
+                    count = store.num_nodes if name == "x" else num_edges_of(store)
+                    check_rows(where, name, store._key, values, count, "node" if name == "x" else "edge")
+
+
+def num_edges_of(store: Any) -> int:
+    """Return the number of edges of a store of PyG, which counts the rows of edge_attr if that was set first."""
+    edge_index = store.get("edge_index")
+    return int(store.num_edges if edge_index is None else edge_index.shape[-1])
+
+
+def check_rows(where: str, name: str, of: Any, values: Any, count: int | None, kind: str) -> None:
+    """Refuse values of nodes, or of edges, that are more or fewer than these; `kind` is "node" or "edge"."""
+    rows = np.shape(values)[:1]
+    if rows != (count,):
+        raise ValueError(
+            f"{where}: {name}{of_type(of)} has {rows[0] if rows else 'no'} rows for {count} {kind}s. Give one row for "
+            f"each {kind}."
+        )
 
 
 # --- with types
@@ -151,7 +187,7 @@ def hetero_from_edge_index(
     """See HeteroCSCGraph.from_edge_index. With `infer_others` the edges tell of types that `num_nodes` lacks."""
     form = "{edge type: edge_index}"
     given = by_edge_type(_WHERE, check_mapping(_WHERE, "edge_index", edge_index, form, optional=False))
-    edges = {key: _check_edge_index(f"edge_index of {key}", value) for key, value in given.items()}
+    edges = {key: check_edge_index(_WHERE, f"edge_index of {key}", value).cpu() for key, value in given.items()}
     numbers = check_mapping(_WHERE, "num_nodes", num_nodes, "{node type: number}")
     counts = _num_nodes(edges, numbers, num_nodes is None or infer_others)
     form = "{edge type: {name: values}}"
@@ -207,6 +243,7 @@ def hetero_from_pyg(data: Any) -> GraphArrays:
         raise ValueError(
             f"from_pyg: needs a HeteroData, got {type(data).__name__}. Use CSCGraph.from_pyg for a Data without types."
         )
+    refuse_wrong_rows("from_pyg", data)
     counts = {kind: data[kind].num_nodes for kind in data.node_types}
     nodes = {kind: _tensors(data[kind], data[kind].node_attrs()) for kind in data.node_types}
     columns, edges = {}, {}
@@ -216,7 +253,7 @@ def hetero_from_pyg(data: Any) -> GraphArrays:
             raise ValueError(
                 f"from_pyg: {key} has no edge_index, which each edge type needs. Set data[{key}].edge_index."
             )
-        columns[key] = store.edge_index
+        columns[key] = columns_of("from_pyg", store.edge_index, f" of {key}")
         edges[key] = _edge_tensors(store)
     known = {kind: int(count) for kind, count in counts.items() if count is not None}
     return hetero_from_edge_index(columns, known, nodes, edges, infer_others=True)

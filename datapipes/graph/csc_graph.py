@@ -7,7 +7,7 @@ whole graph. Kernels check every offset and id they read, so an inconsistent gra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,7 +178,7 @@ class CSCGraph(LocalGraph):
     @classmethod
     def from_edge_index(
         cls,
-        edge_index: Tensor | NDArray[Any],
+        edge_index: Tensor | NDArray[Any] | Sequence[Any],
         num_nodes: int | None = None,
         *,
         node_attributes: Mapping[str, Any] | None = None,
@@ -188,7 +188,12 @@ class CSCGraph(LocalGraph):
 
         The sort is stable: in-edges of a node keep the order of their columns. The id of an edge is its column, so edge
         features in the order of `edge_index` can be used as they are. `edge_attributes` are given in that order too and
-        moved to CSC order. `num_nodes` defaults to the largest id plus 1.
+        moved to CSC order. `num_nodes` defaults to the largest id plus 1. Nested lists of ints, and a pair (sources,
+        destinations), are copied.
+
+        Raises:
+            TypeError: `edge_index` holds no int32 or int64.
+            ValueError: Its shape is another, or attributes have more or fewer rows than there are nodes or edges.
         """
         return cls._of(convert.from_edge_index(edge_index, num_nodes, node_attributes, edge_attributes))
 
@@ -215,7 +220,13 @@ class CSCGraph(LocalGraph):
 
     @classmethod
     def from_pyg(cls, data: torch_geometric.data.Data) -> CSCGraph:
-        """Return the graph of a PyG `Data`; its node-level and edge-level tensors become attributes."""
+        """Return the graph of a PyG `Data`; its node-level and edge-level tensors become attributes.
+
+        Raises:
+            TypeError: `edge_index` is a list, or holds no int32 or int64.
+            ValueError: Its shape is not [2, num_edges], or `x`, `edge_attr` or `edge_weight` lacks a row for each node
+                or edge.
+        """
         return cls._of(convert.from_pyg(data))
 
     @classmethod

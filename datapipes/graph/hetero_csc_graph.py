@@ -269,7 +269,8 @@ class HeteroCSCGraph(LocalGraph):
     def from_pyg(cls, data: torch_geometric.data.HeteroData) -> HeteroCSCGraph:
         """Return the graph of a PyG `HeteroData`; its node-level and edge-level tensors become attributes.
 
-        A node type without any tensor or `num_nodes` has as many nodes as its edges say.
+        A node type without any tensor or `num_nodes` has as many nodes as its edges say. Errors are those of
+        CSCGraph.from_pyg.
         """
         return cls._of(convert.hetero_from_pyg(data))
 

@@ -7,15 +7,17 @@ ids are the columns of `edge_index`, or what the graph store says, so a sampled 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import INT32_MAX, shown
-from datapipes.base.types import ends_of, type_text
-from datapipes.graph.convert import sorted_by_destination
+from datapipes.base.checks import INT32_MAX, check_index_tensor, shown
+from datapipes.base.types import ends_of, of_type, type_text
+from datapipes.graph.convert import check_rows, columns_of, num_edges_of, sorted_by_destination
 from datapipes.graph.csc_graph import CSCGraph
 from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
 from datapipes.minibatch.block import Block, edges_of
@@ -93,7 +95,9 @@ def _of_data(data: Any, time_attr: str | None, weight_attr: str | None, is_sorte
     has_types = isinstance(data, HeteroData)
     nodes = {of: data[of] for of in data.node_types} if has_types else {None: data}
     edges = {of: data[of] for of in data.edge_types} if has_types else {None: data}
-    counts = _with_inferred({of: store.num_nodes for of, store in nodes.items()}, edges)
+    columns = {of: _columns(of, store.get("edge_index")) for of, store in edges.items()}
+    counts = _with_inferred({of: store.num_nodes for of, store in nodes.items()}, columns)
+    num_edges = {of: num_edges_of(store) for of, store in edges.items()}
     if has_types:
         of_nodes, of_edges = ({of: dict(store.items()) for of, store in each.items()} for each in (nodes, edges))
     else:
@@ -101,12 +105,20 @@ def _of_data(data: Any, time_attr: str | None, weight_attr: str | None, is_sorte
         of_edges = {None: {name: data[name] for name in data.edge_attrs()}}
         if weight_attr is not None and weight_attr in data:  # PyG asks for the name alone
             of_edges[None][weight_attr] = data[weight_attr]
+        if time_attr in data and time_attr not in of_nodes[None] and time_attr not in of_edges[None]:
+            raise ValueError(
+                f"{_WHERE}: {time_attr} has the shape {list(np.shape(data[time_attr]))}; there are {counts[None]} "
+                f"nodes and {num_edges[None]} edges. Give a time for each of the nodes, or of the edges."
+            )
     times, on_nodes = _times(time_attr, of_nodes, of_edges)
+    for of, values in times.items():
+        count, kind = (counts[of], "node") if on_nodes else (num_edges[of], "edge")
+        check_rows(_WHERE, str(time_attr), of, values, count, kind)
     relations = {}
     for of, store in edges.items():
         src, dst = ends_of(of)
         since = times.get(src if on_nodes else of)
-        relations[of] = _relation(of, store, counts[src], counts[dst], is_sorted, since, on_nodes)
+        relations[of] = _relation(of, store, columns[of], counts[src], counts[dst], is_sorted, since, on_nodes)
     attributes: dict[Any, dict[str, Tensor]] = {of: {} for of in relations}
     if weight_attr is not None:
         weights = {of: each[weight_attr] for of, each in of_edges.items() if weight_attr in each}
@@ -115,6 +127,8 @@ def _of_data(data: Any, time_attr: str | None, weight_attr: str | None, is_sorte
             raise ValueError(
                 f"{_WHERE}: weight_attr is {weight_attr!r}, but no edges have it; they have {shown(known)}. Set it."
             )
+        for of, values in weights.items():
+            check_rows(_WHERE, weight_attr, of, values, num_edges[of], "edge")
         for of, (_, indices, _) in relations.items():  # edges of a type without weights are drawn alike
             attributes[of][weight_attr] = weights.get(of, torch.ones(len(indices)))
     if time_attr is not None and not on_nodes:
@@ -138,7 +152,11 @@ def _of_stores(features: Any, graph: Any, time_attr: str | None, weight_attr: st
         named = [attr.group_name for attr in attrs if isinstance(attr.group_name, str)]
         ends = [end for of in edge_types for end in (of[0], of[2])]
         counts = {of: num_nodes_in_stores(features, graph, of) for of in dict.fromkeys([*named, *ends])}
-    relations = {of: (colptrs[of].cpu(), _narrow(rows[of].cpu(), max(counts.values())), perms[of]) for of in edge_types}
+    relations = {}
+    for of in edge_types:
+        sources = check_index_tensor(_WHERE, f"the sources of edges{of_type(of)}", rows[of].cpu().contiguous())
+        relations[of] = (colptrs[of].cpu(), _narrow(sources, max(counts.values())), perms[of])
+    _check_groups(features, graph, counts, {attr.edge_type: attr for attr in edge_attrs})
     timed = [copy.copy(attr) for attr in attrs if attr.attr_name == time_attr] if time_attr is not None else []
     for attr in timed:
         attr.index = None  # the whole tensor
@@ -149,8 +167,34 @@ def _of_stores(features: Any, graph: Any, time_attr: str | None, weight_attr: st
     }
     on_nodes = {of: values for of, values in found.items() if of in counts and of not in on_edges}
     times, is_on_nodes = _times(time_attr, _named(time_attr, on_nodes), _named(time_attr, on_edges))
+    for of, values in times.items():
+        count, kind = (counts[of], "node") if is_on_nodes else (len(relations[of][1]), "edge")
+        check_rows(_WHERE, str(time_attr), of, values, count, kind)
     attributes = {of: {time_attr: on_edges[of]} if of in on_edges else {} for of in relations}
     return _made(counts, relations, time_attr, times if is_on_nodes else {}, attributes)
+
+
+def _check_groups(features: Any, graph: Any, counts: Mapping[Any, int], edge_attrs: Mapping[Any, Any]) -> None:
+    """Refuse rows of a part of a partition, which have ids of their own; warn of tensors that no batch can hold."""
+    groups = dict.fromkeys(attr.group_name for attr in features.get_all_tensor_attrs())
+    lost = [group for group in groups if None not in counts and group not in counts and group not in edge_attrs]
+    if lost:
+        warnings.warn(
+            f"{_WHERE}: the feature store has tensors of {shown(lost)}, which the graph store does not have, so no "
+            f"batch holds them; types are {shown([*counts, *edge_attrs])}. Put them under one of these.",
+            stacklevel=2,
+        )
+    if not hasattr(features, "get_global_id") or not hasattr(graph, "get_edge_id"):
+        return
+    for group in groups:
+        ids = features.get_global_id(group)
+        of = None if group == (None, None) else group
+        expected = graph.get_edge_id(edge_attrs[of]) if isinstance(group, tuple) else torch.arange(counts.get(of, 0))
+        if ids is not None and expected is not None and not torch.equal(ids.long(), expected.long()):
+            raise ValueError(
+                f"{_WHERE}: the feature store has the rows{of_type(of)} by global ids, which are others than their "
+                "places. Stores of a part are sampled by datapipes.pyg.distributed.DistNeighborLoader."
+            )
 
 
 def _named(name: str | None, values: Mapping[Any, Tensor]) -> dict[Any, dict[Any, Tensor]]:
@@ -185,7 +229,14 @@ def _made(
 
 
 def _relation(
-    of: Any, store: Any, num_src: int, num_dst: int, is_sorted: bool, since: Tensor | None, on_nodes: bool
+    of: Any,
+    store: Any,
+    columns: Tensor | None,
+    num_src: int,
+    num_dst: int,
+    is_sorted: bool,
+    since: Tensor | None,
+    on_nodes: bool,
 ) -> _Relation:
     """Return the in-edges of a store, by destination, and as PyG has them by time, that of the sources or of edges."""
     for name, method in (("adj", "csc"), ("adj_t", "csr")):
@@ -197,10 +248,9 @@ def _relation(
                 )
             indptr, indices, _ = getattr(store[name], method)()
             return indptr.cpu(), _narrow(indices.cpu(), num_src), None
-    columns = store.get("edge_index")
     if columns is None:
         return torch.zeros(num_dst + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int32), None
-    columns = _narrow(columns.as_subclass(Tensor).cpu(), max(num_src, num_dst))
+    columns = _narrow(columns.cpu(), max(num_src, num_dst))
     for row, count in ((0, num_src), (1, num_dst)):
         outside = (columns[row] < 0) | (columns[row] >= count)
         if bool(outside.any()):
@@ -225,17 +275,20 @@ def _relation(
     return indptr, columns[0].contiguous(), None
 
 
+def _columns(of: Any, edge_index: Any) -> Tensor | None:
+    return None if edge_index is None else columns_of(_WHERE, edge_index, of_type(of))
+
+
 def _narrow(ids: Tensor, num_nodes: int) -> Tensor:
     """Return ids as int32 where they fit, which halves what sampling reads; wrong ids are kept as they are."""
     fits = num_nodes <= INT32_MAX and (ids.numel() == 0 or (int(ids.min()) >= 0 and int(ids.max()) <= INT32_MAX))
     return ids.int() if fits else ids.long()
 
 
-def _with_inferred(counts: Mapping[Any, int | None], edges: Mapping[Any, Any]) -> dict[Any, int]:
+def _with_inferred(counts: Mapping[Any, int | None], edges: Mapping[Any, Tensor | None]) -> dict[Any, int]:
     """Return the number of nodes of each type; of one that does not tell it, the largest id of its edges plus 1."""
     inferred: dict[Any, int] = {of: 0 for of, count in counts.items() if count is None}
-    for of, store in edges.items():
-        columns = store.get("edge_index")
+    for of, columns in edges.items():
         for row, end in enumerate(ends_of(of)):
             if counts.get(end) is None:
                 most = int(columns[row].max()) + 1 if columns is not None and columns.numel() > 0 else 0

@@ -179,7 +179,10 @@ def test_edges_may_be_int32_arrays_transposed_or_empty():
     pairs = np.array([[1, 0], [2, 0], [0, 2]], dtype=np.int32)
     graph = dp.CSCGraph.from_edge_index(pairs.T)
     assert (in_edges(graph), graph.indices.dtype) == ([[1, 2], [], [0]], torch.int32)
-    assert dp.CSCGraph.from_edge_index(torch.empty(2, 0).long()).num_nodes == 0
+    for same in (pairs.T.tolist(), tuple(torch.from_numpy(pairs.T)), [*pairs.T]):
+        assert in_edges(dp.CSCGraph.from_edge_index(same)) == [[1, 2], [], [0]]
+    for empty in (torch.empty(2, 0).long(), [[], []]):
+        assert dp.CSCGraph.from_edge_index(empty).num_nodes == 0
     assert in_edges(dp.CSCGraph.from_edge_index(torch.empty(2, 0).long(), 2)) == [[], []]
 
 
@@ -188,7 +191,11 @@ def test_edges_may_be_int32_arrays_transposed_or_empty():
     [
         ({"edge_index": torch.ones(3, 2).long()}, ValueError, r"\[3, 2\]"),
         ({"edge_index": torch.ones(2, 3)}, TypeError, "float32"),
-        ({"edge_index": [[1], [2]]}, TypeError, "list"),
+        ({"edge_index": torch.ones(2, 3, dtype=torch.bool)}, TypeError, "got bool"),
+        ({"edge_index": [[1], [2.5]]}, TypeError, "float64"),
+        ({"edge_index": [[1], [2, 3]]}, ValueError, "different lengths"),
+        ({"edge_index": (torch.ones(1), torch.ones(2))}, ValueError, "different lengths"),
+        ({"edge_index": "01"}, TypeError, "got str"),
         ({"edge_index": torch.tensor([[0], [3]]), "num_nodes": 3}, (ValueError, IndexError), "3"),
         ({"edge_index": torch.tensor([[3], [0]]), "num_nodes": 3}, (ValueError, IndexError), "3"),
         ({"edge_index": torch.tensor([[-1], [0]])}, (ValueError, IndexError), "-1"),

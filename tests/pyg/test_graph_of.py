@@ -5,8 +5,9 @@ import warnings
 
 import pytest
 import torch
-from pyg_cases import CITES, WRITES, WRITTEN, Data, HeteroData, pyg, random_data, random_hetero
+from pyg_cases import CITES, WRITES, WRITTEN, Data, HeteroData, assert_same, pyg, random_data, random_hetero
 
+import datapipes as dp
 from datapipes.pyg.graph_of import graph_of
 from datapipes.pyg.loader import LinkNeighborLoader, NeighborLoader
 
@@ -93,6 +94,77 @@ def test_data_without_edges_and_isolated_nodes_give_their_seeds():
     assert batch["b"].batch.tolist() == [0, 1]
     with pytest.raises(IndexError, match=r"found the seed 9; nodes are in \[0, 6\)"):
         next(iter(NeighborLoader(empty, [], input_nodes=torch.tensor([9]))))
+
+
+def data_with(edge_index):
+    return Data(x=torch.zeros(5, 2), edge_index=edge_index)
+
+
+def hetero_with(edge_index):
+    return HeteroData({"a": {"x": torch.zeros(5, 2)}, ("a", "to", "a"): {"edge_index": edge_index}})
+
+
+PAIRS = torch.tensor([[0, 1], [1, 2], [2, 3], [3, 4]])
+OF_DATA = {
+    "from_pyg": lambda edges: dp.CSCGraph.from_pyg(data_with(edges)),
+    "from_pyg with types": lambda edges: dp.HeteroCSCGraph.from_pyg(hetero_with(edges)),
+    "NeighborLoader": lambda edges: NeighborLoader(data_with(edges), [1]),
+    "NeighborLoader with types": lambda edges: NeighborLoader(hetero_with(edges), [1], input_nodes="a"),
+    "LinkNeighborLoader": lambda edges: LinkNeighborLoader(data_with(edges), [1]),
+}
+OF_PAIRS = {
+    **OF_DATA,
+    "from_edge_index": lambda edges: dp.CSCGraph.from_edge_index(edges),
+    "links": lambda edges: LinkNeighborLoader(data_with(PAIRS.T), [1], edge_label_index=edges),
+    "links with types": lambda edges: LinkNeighborLoader(
+        hetero_with(PAIRS.T), [1], edge_label_index=(("a", "to", "a"), edges)
+    ),
+}
+
+
+@pytest.mark.parametrize("reads", OF_PAIRS.values(), ids=OF_PAIRS)
+def test_pairs_of_ids_are_integers_in_two_rows(reads):
+    for edges, error, text in (
+        (PAIRS, ValueError, r"must have shape \[2, num_edges\].*got \[4, 2\]. Transpose it"),
+        (torch.zeros(3, 40).long(), ValueError, r"must have shape \[2, num_edges\].*got \[3, 40\]"),
+        (torch.zeros(2, 3, 1).long(), ValueError, r"got \[2, 3, 1\]"),
+        (torch.tensor([[0.9, 1.9], [1.2, 2.7]]), TypeError, "must be int32 or int64, got float32. Keep ids as int64"),
+        (PAIRS.T.numpy().astype("f8"), TypeError, "must be int32 or int64, got float64"),
+        (torch.ones(2, 4, dtype=torch.bool), TypeError, "must be int32 or int64, got bool"),
+        ("01", TypeError, "must be a tensor or an array, got str"),
+    ):
+        with pytest.raises(error, match=f"edge_.*index.* {text}"):
+            reads(edges)
+    if reads in OF_DATA.values():
+        with pytest.raises(TypeError, match=r"got list. Set it to torch\.as_tensor"):
+            reads(PAIRS.T.tolist())
+    else:
+        reads(PAIRS.T.tolist())
+    reads(PAIRS.T.numpy())
+
+
+@pytest.mark.parametrize("make", [data_with, hetero_with])
+def test_an_array_of_edges_gives_the_batches_of_a_tensor(make):
+    of = {} if make is data_with else {"input_nodes": "a"}
+    batch, other = (next(iter(NeighborLoader(make(edges), [-1], **of))) for edges in (PAIRS.T, PAIRS.T.numpy()))
+    assert_same(batch, other)
+
+
+@pytest.mark.parametrize("count", [159, 161, 40])
+def test_weights_and_times_have_a_row_for_each_edge_or_node(count):
+    data, hetero = random_data(6), random_hetero(6)
+    data.w, data.edge_time, hetero[CITES].w = torch.rand(count), torch.arange(count), torch.rand(count)
+    hetero[CITES].since, hetero["paper"].time = torch.arange(count), torch.arange(count)
+    of, papers = "paper:cites:paper", {"input_nodes": "paper"}
+    for given, options, text in (
+        (data, {"weight_attr": "w"}, f"w has {count} rows for 160 edges"),
+        (hetero, {"weight_attr": "w", **papers}, f"w of {of} has {count} rows for 90 edges"),
+        (hetero, {"time_attr": "since", **papers}, f"since of {of} has {count} rows for 90 edges"),
+        (hetero, {"time_attr": "time", **papers}, f"time of paper has {count} rows for 30 nodes"),
+        *([(data, {"time_attr": "edge_time"}, rf"shape \[{count}\]; there are 40 nodes and 160")] * (count != 40)),
+    ):
+        with pytest.raises(ValueError, match=text):
+            NeighborLoader(given, [1], **options)
 
 
 def test_what_does_not_fit_is_refused_by_name():

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import check_choice, shown
+from datapipes.base.checks import check_choice, check_edge_index, shown
 from datapipes.base.types import EdgeType, check_edge_type, ends_of, type_text
 from datapipes.datasets.dataset import Dataset
 from datapipes.datasets.tfrecord.graph_tensors import (
@@ -214,6 +214,7 @@ def to_dataset(graph: GraphTensors, name: str) -> Dataset:
     counts = {kind: len(ids) for kind, ids in nodes.items()}
     for field in ("edge_index", "positive_label", "negative_label"):
         for kind, pairs in graph.by_type(field).items():
+            check_edge_index(_DATASET, field_text(field, kind), pairs)
             _check_pairs(f"{_DATASET}: {field_text(field, kind)}", pairs, ends_of(kind), counts)
     rows = {
         field: {
@@ -312,8 +313,6 @@ def _check_pairs(where: str, pairs: Tensor, ends: tuple[Any, Any], counts: Mappi
     Raises:
         ValueError: The message names the first edge that is wrong.
     """
-    if pairs.ndim != 2 or pairs.shape[0] != 2:
-        raise ValueError(f"{where}: found shape {list(pairs.shape)}; [2, number of edges] is needed. Transpose it?")
     for row, kind in zip(pairs, ends, strict=True):
         of = "" if kind is None else f" of {kind!r}"
         if kind not in counts:

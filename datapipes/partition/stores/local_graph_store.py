@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import as_tensor, check_index_tensor, check_int, shown
+from datapipes.base.checks import as_tensor, check_edge_index, check_index_tensor, check_int, shown
 from datapipes.base.types import EdgeType, NodeType, ends_of
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.part import Part
@@ -311,16 +311,7 @@ def checked_edges(edge_type: Any, edge_index: Any, edge_id: Any, size: tuple[int
         IndexError: A source or destination is outside the graph.
     """
     of = "" if edge_type is None else f" of {shown(edge_type)}"
-    if isinstance(edge_index, (tuple, list)) and len(edge_index) == 2:
-        rows = [check_index_tensor(_NAME, f"edge_index{of}", each) for each in edge_index]
-        if rows[0].shape == rows[1].shape:
-            edge_index = torch.stack(rows)
-    edges = as_tensor(_NAME, f"edge_index{of}", edge_index).contiguous()
-    if edges.ndim != 2 or edges.shape[0] != 2:
-        raise ValueError(
-            f"{_NAME}: edge_index{of} has the shape {tuple(edges.shape)}; [2, num_edges] is needed, sources and "
-            "destinations. Check the edges."
-        )
+    edges = check_edge_index(_NAME, f"edge_index{of}", edge_index).contiguous()
     ids = None if edge_id is None else check_index_tensor(_NAME, f"edge_id{of}", edge_id)
     if ids is not None and ids.shape[0] != edges.shape[1]:
         raise ValueError(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import as_tensor, check_index_tensor, shown
+from datapipes.base.checks import as_tensor, check_edge_index, check_index_tensor, shown
 from datapipes.base.types import ends_of, type_in
 from datapipes.distributed.tls import TLSConfig
 from datapipes.pyg import upstream
@@ -242,12 +242,7 @@ class DistLinkNeighborLoader(IteratingOverParts, upstream.LinkLoader):  # type: 
         of = type_in(where, "edge", None if of is None else tuple(of), graph.edge_types)
         if ends is None:
             ends = self.dist_sampler.graph_store.get_edge_index(of, "coo")
-        ends = torch.stack([*ends]) if isinstance(ends, (list, tuple)) else as_tensor(where, "edge_label_index", ends)
-        if ends.ndim != 2 or ends.shape[0] != 2 or ends.dtype not in (torch.int32, torch.int64):
-            raise ValueError(
-                f"{where}: edge_label_index must be int64 [2, n], got {ends.dtype} {list(ends.shape)}. Pass sources "
-                "and destinations."
-            )
+        ends = check_edge_index(where, "edge_label_index", ends)
         for row, end in zip(ends, ends_of(of), strict=True):
             self._refuse_wrong_ids("edge_label_index", end, row)
         return of, ends.long()

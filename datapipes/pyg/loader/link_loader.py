@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
+from datapipes.base.checks import check_edge_index
+from datapipes.base.types import of_type
+from datapipes.graph.convert import columns_of
 from datapipes.graph.csc_graph import CSCGraph
 from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
 from datapipes.pyg import upstream
 from datapipes.pyg.graph_of import data_of
 from datapipes.pyg.loader.iterating import Iterating, sampler_of
 from datapipes.pyg.sampler import NeighborSampler
-from datapipes.pyg.upstream import BaseSampler
+from datapipes.pyg.upstream import BaseSampler, Data
 
 __all__ = ["LinkLoader", "LinkNeighborLoader"]
 
@@ -42,6 +47,7 @@ class LinkLoader(Iterating, upstream.LinkLoader):  # type: ignore[misc]  # PyG c
     ) -> None:
         self._set_up(True, seed, filter_per_worker, kwargs)
         data = data_of(data) if isinstance(data, (CSCGraph, HeteroCSCGraph)) else data
+        edge_label_index = _checked_links(type(self).__name__, data, edge_label_index)
         self._refuse_wrong_seeds(data, "edge_label_index", edge_label_index)
         upstream.LinkLoader.__init__(
             self,
@@ -59,6 +65,18 @@ class LinkLoader(Iterating, upstream.LinkLoader):  # type: ignore[misc]  # PyG c
             input_id=input_id,
             **kwargs,
         )
+
+
+def _checked_links(where: str, data: Any, links: Any) -> Any:
+    """Return `edge_label_index` with its ids as a tensor [2, n]; the edges of an edge type stay its name."""
+    if isinstance(data, Data):
+        if links is not None or isinstance(data.edge_index, Tensor):
+            return None if links is None else check_edge_index(where, "edge_label_index", links)
+        return columns_of(where, data.edge_index)
+    is_pair = isinstance(links, (list, tuple)) and len(links) == 2 and not isinstance(links[0], str)
+    if not is_pair or links[1] is None:
+        return links
+    return links[0], check_edge_index(where, f"edge_label_index{of_type(links[0])}", links[1])
 
 
 class LinkNeighborLoader(LinkLoader, upstream.LinkNeighborLoader):  # type: ignore[misc]  # PyG comes without types

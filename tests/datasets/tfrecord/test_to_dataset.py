@@ -189,7 +189,7 @@ TYPED = {
         (graph(node_ids=None), "node_ids is None, it was let go of"),
         (graph(edge_index=None), "edge_index is None, it was let go of"),
         (graph(negative_label=torch.tensor([[0], [1]])), "found negative labels and no positive ones"),
-        (graph(negative_label=torch.tensor([0, 9])), r"negative_label: found shape \[2\]; \[2, number of edges\]"),
+        (graph(negative_label=torch.tensor([0, 9])), r"negative_label must have shape \[2, num_edges\].* got \[2\]"),
         (graph(node_features=torch.ones(2, 1)), r"node_features: found shape \[2, 1\] for 3 nodes"),
         (
             graph(**{**TYPED, "node_features": {"paper": torch.ones(2, 1)}}),

@@ -257,11 +257,11 @@ def test_owners_that_the_user_sets():
         ({"edge_id": torch.rand(3)}, TypeError, r"edge_id.* must be int32 or int64, got float32"),
         ({"edge_index": torch.tensor([[0, 4, 1], [0, 1, 2]])}, IndexError, r"the source 4.* is outside .* \[0, 4\)"),
         ({"edge_index": torch.tensor([[0, 1, 1], [0, 1, -1]])}, IndexError, r"the destination -1.* is outside"),
-        ({"edge_index": [[0, 1, 1], [0, 1, 2]]}, TypeError, r"edge_index.* must be a tensor or an array, got list"),
+        ({"edge_index": [[0, 1, 1], [0, 1, 2.5]]}, TypeError, r"edge_index.* must be int32 or int64, got float64"),
         (
             {"edge_index": torch.zeros(3, 3).long()},
             ValueError,
-            r"edge_index.* has the shape \(3, 3\); \[2, num_edges\]",
+            r"edge_index.* must have shape \[2, num_edges\], .*\[3, 3\]",
         ),
         ({"edge_index": torch.zeros(2, 3)}, TypeError, r"edge_index.* must be int32 or int64, got float32"),
         ({"num_nodes": 2.5}, TypeError, r"the number of source nodes.* must be an int"),
@@ -282,7 +282,7 @@ def test_edges_that_are_said_to_be_sorted_must_be():
     edges = torch.tensor([[0, 1, 2], [0, 2, 1]])
     with pytest.raises(ValueError, match=r"is_sorted is True, but the destination 1 comes after 2; they must ascend"):
         LocalGraphStore.from_data(torch.arange(3), edges, 3, is_sorted=True)
-    for given in (edges, edges.T.contiguous().T, (edges[0], edges[1]), edges.numpy()):
+    for given in (edges, edges.T.contiguous().T, (edges[0], edges[1]), edges.numpy(), edges.tolist()):
         store = LocalGraphStore.from_data(torch.arange(3), given, 3)
         assert store.get_edge_index(None, "coo").tolist() == [[0, 2, 1], [0, 1, 2]]
         assert store.get_edge_id(None, "coo").tolist() == [0, 2, 1]

@@ -567,7 +567,7 @@ def test_wrong_arguments_are_refused(two_parts, two_typed_parts):
     one_fails(plain, "edge_label has 1 values", edge_label_index=torch.ones(2, 2).long(), edge_label=nodes[:1], **links)
     one_fails(typed, "edge_label_index must be an edge type, or", edge_label_index=torch.ones(2, 2).long(), **links)
     one_fails(plain, "[0, 40)", edge_label_index=torch.tensor([[1], [41]]), **links)
-    one_fails(plain, "int64 [2, n]", edge_label_index=torch.zeros(3, 2, dtype=torch.int64), **links)
+    one_fails(plain, "must have shape [2, num_edges]", edge_label_index=torch.zeros(3, 2, dtype=torch.int64), **links)
     one_fails(typed, "likes", edge_label_index=(("paper", "likes", "paper"), torch.zeros(2, 1).long()), **links)
 
 

@@ -28,13 +28,11 @@ def refuse_untested(version: str) -> None:
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit
     refuse_untested(needed("torch_geometric", "pyg", WHERE).__version__)
-    from torch_geometric.data import Data, EdgeAttr, FeatureStore, GraphStore, HeteroData, TensorAttr
+    from torch_geometric.data import Batch, Data, EdgeAttr, FeatureStore, GraphStore, HeteroData, TensorAttr
     from torch_geometric.data.graph_store import EdgeLayout
     from torch_geometric.data.remote_backend_utils import num_nodes as num_nodes_in_stores
     from torch_geometric.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
     from torch_geometric.loader.utils import (
-        filter_custom_hetero_store,
-        filter_custom_store,
         filter_edge_store_,
         index_select,
     )
@@ -51,6 +49,7 @@ with warnings.catch_warnings():
 
 __all__: list[str] = [  # for the modules of this package alone
     "BaseSampler",
+    "Batch",
     "Data",
     "EdgeAttr",
     "EdgeLayout",
@@ -70,8 +69,6 @@ __all__: list[str] = [  # for the modules of this package alone
     "SubgraphType",
     "TensorAttr",
     "edge_sample",
-    "filter_custom_hetero_store",
-    "filter_custom_store",
     "filter_edge_store_",
     "index_select",
     "node_sample",

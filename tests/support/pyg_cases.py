@@ -48,7 +48,7 @@ def random_data(seed: int, num_nodes: int = 40, num_edges: int = 160) -> Data:
     data.edge_weight = torch.rand(num_edges, generator=generator)
     data.edge_time = torch.randint(0, 30, (num_edges,), generator=generator)
     data.num_classes, data.name = 4, "random"
-    data.whole = torch.randn(3, generator=generator)
+    data.whole = torch.randn(1, 3, generator=generator)
     return data
 
 

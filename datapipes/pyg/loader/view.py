@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -22,17 +23,17 @@ from datapipes.base.codec import join_key
 from datapipes.base.rng import RngKey
 from datapipes.base.rows import RowTable, has_adjacent_values, take_rows
 from datapipes.base.threads import num_threads
-from datapipes.base.types import type_text
+from datapipes.base.types import of_type, type_text
+from datapipes.graph.convert import refuse_wrong_rows
 from datapipes.minibatch import MiniBatch
 from datapipes.pyg.sampled import edge_index_of
 from datapipes.pyg.sampler import NeighborSampler, seeded
 from datapipes.pyg.upstream import (
+    Batch,
     Data,
     HeteroData,
     HeteroSamplerOutput,
     SamplerOutput,
-    filter_custom_hetero_store,
-    filter_custom_store,
     filter_edge_store_,
     index_select,
 )
@@ -50,7 +51,7 @@ class View:
         seed: with the place of a batch, it seeds code of the user's.
     """
 
-    data: Any
+    _data: Any = None
     sampler: Any
     _input_data: Any
     neg_sampling: Any = None
@@ -61,6 +62,20 @@ class View:
     def __init__(self, is_link: bool, seed: int) -> None:
         self.is_link, self.seed = is_link, seed
         self._tables: dict[Any, tuple[Any, Tensor, RowTable]] = {}
+        self._of_edges: dict[str, bool] = {}  # by the name of a tensor in a feature store without types
+
+    @property
+    def data(self) -> Any:
+        """What batches are sliced from; may be set, ValueError if it has more or fewer rows than nodes or edges."""
+        return self._data
+
+    @data.setter
+    def data(self, data: Any) -> None:
+        if isinstance(data, (Data, HeteroData)):
+            where = "LinkLoader" if self.is_link else "NodeLoader"
+            refuse_wrong_rows(where, data)
+            _warn_of_whole(where, data)
+        self._data = data
 
     @property
     def input_data(self) -> Any:
@@ -82,7 +97,7 @@ class View:
 
     def forget_rows(self) -> None:
         """Let go of the values that were sliced; the next batch looks at the data anew."""
-        self._tables = {}
+        self._tables, self._of_edges = {}, {}
 
     def for_sampling(self) -> View:
         """Return a view without what only slicing needs, for workers that do not slice."""
@@ -150,8 +165,8 @@ class View:
         """Return a batch with the edges and the attributes of what was sampled; without types."""
         data = self.data  # it may be replaced meanwhile
         if not isinstance(data, Data):
-            return filter_custom_store(*data, out.node, out.row, out.col, out.edge, self.custom_cls)
-        batch = copy.copy(data)
+            return self._from_stores(Data, {None: out.node}, {None: (out.row, out.col)}, {None: ids})
+        batch = _copied(data)
         self._slice_nodes(None, data._store, batch._store, out.node)
         self._slice_edges(None, data._store, batch._store, out.row, out.col, ids)
         return batch
@@ -160,8 +175,8 @@ class View:
         """Return a batch with the edges and the attributes of what was sampled; with types."""
         data, none = self.data, torch.empty(0, dtype=torch.int64)
         if not isinstance(data, HeteroData):
-            return filter_custom_hetero_store(*data, out.node, out.row, out.col, out.edge, self.custom_cls)
-        batch = copy.copy(data)
+            return self._from_stores(HeteroData, out.node, {of: (out.row[of], out.col[of]) for of in out.row}, ids)
+        batch = _copied(data)
         for store, to in zip(data.node_stores, batch.node_stores, strict=True):
             self._slice_nodes(store._key, store, to, out.node.setdefault(store._key, none))
         for store, to in zip(data.edge_stores, batch.edge_stores, strict=True):
@@ -169,6 +184,45 @@ class View:
             row, col = out.row.get(of, none), out.col.get(of, none)
             self._slice_edges(of, store, to, row, col, ids.setdefault(of, none))
         return batch
+
+    def _from_stores(self, kind: type, nodes: Any, ends: Any, edges: Any) -> Any:
+        """Return a batch of a pair of stores: rows of nodes by their ids, rows of edges by their edge ids."""
+        features, graph = self.data
+        batch = (self.custom_cls or kind)()
+        attrs, places = [], []
+        for attr in features.get_all_tensor_attrs():
+            of = None if None in nodes else attr.group_name
+            is_edge = self._is_of_edges(attr)
+            attr.index = (edges if is_edge else nodes).get(of)
+            if attr.index is not None:
+                attrs.append(attr)
+                places.append(of)
+                if not is_edge:
+                    (batch if of is None else batch[of]).num_nodes = len(attr.index)
+        for of in {attr.edge_type: None for attr in graph.get_all_edge_attrs()}:
+            if of in ends:
+                (batch if of is None else batch[of]).edge_index = edge_index_of(*ends[of])
+        for of, attr, rows in zip(places, attrs, features.multi_get_tensor(attrs), strict=True):
+            if len(rows) != len(attr.index):
+                raise IndexError(
+                    f"{type(features).__name__}: gave {len(rows)} rows of {attr.attr_name}{of_type(attr.group_name)} "
+                    f"for {len(attr.index)} ids. Put a row for each."
+                )
+            (batch if of is None else batch[of])[attr.attr_name] = rows
+        return batch
+
+    def _is_of_edges(self, attr: Any) -> bool:
+        """Return whether a tensor of a feature store belongs to edges. Without types the group is None for both, and
+        the number of rows tells; if there are as many nodes as edges, the name, as in a Data.
+        """
+        group, name = attr.group_name, attr.attr_name
+        if group is not None or not isinstance(self.sampler, NeighborSampler) or self.sampler.is_hetero:
+            return isinstance(group, tuple)
+        if name not in self._of_edges:
+            num_edges, num_nodes = self.sampler.graph.num_edges, self.sampler.graph.num_nodes
+            size = self.data[0].get_tensor_size(attr)
+            self._of_edges[name] = size[0] == num_edges and (num_edges != num_nodes or "edge" in name)
+        return self._of_edges[name]
 
     def _sliced_by_type(self, out: Any) -> Any:
         edges = {of: self._edge_ids(of, ids) for of, ids in (out.edge or {}).items()}
@@ -281,3 +335,51 @@ class View:
             return None
         found = self._tables[of, key] = (value, rows, RowTable(rows))
         return found
+
+
+def _warn_of_whole(where: str, data: Any) -> None:
+    """Warn of tensors that every batch holds whole, since their rows fit neither nodes nor edges; and of a Batch.
+
+    One row belongs to the whole graph, as PyG has it, and `edge_label` to links; the loader sets some itself.
+    """
+    num_graphs = data.num_graphs if isinstance(data, Batch) else None
+    whole: list[str] = []
+    by_graph = ["ptr"]
+    for store in (*data.node_stores, *data.edge_stores) if isinstance(data, HeteroData) else (data._store,):
+        for name, value in store.items():
+            dim = store._parent().__cat_dim__(name, value, store)
+            if not isinstance(value, (Tensor, np.ndarray)) or value.ndim == 0 or not isinstance(dim, int):
+                continue
+            is_named = name in ("edge_index", "seed_time", "input_id", "ptr") or "edge_label" in name
+            if is_named or value.shape[dim] == 1 or store.is_node_attr(name) or store.is_edge_attr(name):
+                continue
+            words = f"{name}{of_type(store._key)} {list(value.shape)}"
+            (by_graph if value.shape[dim] == num_graphs else whole).append(words)
+    if num_graphs is not None:
+        warnings.warn(
+            f"{where}: data is a Batch of {num_graphs} graphs, and each minibatch is a "
+            f"{_class_of_graphs(data).__name__}: its batch_size is the number of seeds, it has no num_graphs and no "
+            f"get_example, and holds the whole of {', '.join(by_graph)}. Look up the graphs of its nodes: "
+            "data.batch[minibatch.n_id].",
+            stacklevel=2,
+        )
+    if whole:
+        warnings.warn(
+            f"{where}: each minibatch holds the whole of {', '.join(whole)}, whose rows fit neither nodes nor edges. "
+            "Give one row for each node or edge; or, if a tensor belongs to the whole graph, keep it outside of data.",
+            stacklevel=2,
+        )
+
+
+def _class_of_graphs(batch: Any) -> type:
+    """Return the class of the graphs that a Batch was made of, as PyG's `separate` finds it."""
+    found: type = type(batch).__bases__[-1]
+    return found
+
+
+def _copied(data: Any) -> Any:
+    """Return a shallow copy; of a Batch one of the class of its graphs, whose batch_size may be set."""
+    batch = copy.copy(data)
+    if isinstance(data, Batch):
+        object.__setattr__(batch, "__class__", _class_of_graphs(data))
+    return batch

@@ -24,6 +24,7 @@ from pyg_layout import same
 from pyg_partitions import data_of, hetero_data_of, partitioned_by_pyg
 
 from datapipes.pyg.distributed import LocalFeatureStore, LocalGraphStore, Partitioner
+from datapipes.pyg.loader import NeighborLoader
 
 # PyG reads annotations in a way that Python 3.13 calls deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:Failing to pass a value to the 'type_params':DeprecationWarning")
@@ -115,6 +116,28 @@ def test_pygs_sampler_takes_a_part(tmp_path):
         assert torch.equal(sampler.colptr_dict[key], graph.relation(edge_type).indptr)
         assert torch.equal(sampler.row_dict[key], graph.relation(edge_type).indices)
     assert dict(sampler.num_nodes) == graph.num_nodes
+
+
+def test_the_loader_takes_a_part_that_is_the_whole_graph(tmp_path):
+    graph = typed_graph()
+    for num_parts, root in ((1, tmp_path / "one"), (2, tmp_path / "two")):
+        root.mkdir()
+        partitioned(root, graph, book_of(graph, num_parts))
+    stores = [
+        LocalFeatureStore.from_partition(tmp_path / "one", 0),
+        LocalGraphStore.from_partition(tmp_path / "one", 0),
+    ]
+    batch = next(iter(NeighborLoader(stores, [-1], input_nodes="paper", batch_size=99)))
+    for of in graph.edge_types:
+        for name, values in graph.relation(of).edge_attributes.items():
+            if batch[of].num_edges > 0:
+                assert same(batch[of][name], values[batch[of].e_id])
+    stores = [
+        LocalFeatureStore.from_partition(tmp_path / "two", 0),
+        LocalGraphStore.from_partition(tmp_path / "two", 0),
+    ]
+    with pytest.raises(ValueError, match=r"by global ids, .* are sampled by datapipes\.pyg\.distributed"):
+        NeighborLoader(stores, [-1], input_nodes="paper")
 
 
 def test_pygs_loader_code_gathers_rows(tmp_path):

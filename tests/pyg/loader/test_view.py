@@ -132,7 +132,9 @@ def test_pairs_of_stores_give_what_pygs_class_makes_of_them(options):
     )
     hetero = random_hetero(5)
     for of in hetero.edge_types:
-        hetero[of].edge_index = pyg.utils.coalesce(hetero[of].edge_index)
+        columns = pyg.utils.coalesce(hetero[of].edge_index)
+        hetero[of].clear()
+        hetero[of].edge_index = columns
     stores = stores_of(hetero, ["coo", "csc", "coo"])
     check_every_batch(
         NeighborLoader(stores, [3, 2], input_nodes="paper", batch_size=9, **options), pyg.loader.NodeLoader
@@ -152,7 +154,9 @@ class OwnHetero(HeteroData):
 def test_stores_give_the_edges_that_they_hold():
     hetero = random_hetero(6)
     for of in hetero.edge_types:
-        hetero[of].edge_index = pyg.utils.coalesce(hetero[of].edge_index)
+        columns = pyg.utils.coalesce(hetero[of].edge_index)
+        hetero[of].clear()
+        hetero[of].edge_index = columns
     batch = NeighborLoader(stores_of(hetero, ["coo", "csc", "coo"]), [-1, -1], input_nodes="paper")(range(30))
     assert type(batch) is HeteroData
     given = {"input_nodes": "paper", "custom_cls": OwnHetero, "input_id": torch.arange(30) + 100}
@@ -164,6 +168,91 @@ def test_stores_give_the_edges_that_they_hold():
         row, col = batch[of].edge_index
         pairs = torch.stack((batch[of[0]].n_id[row], batch[of[2]].n_id[col]))
         assert sorted(pairs.T.tolist()) == sorted(hetero[of].edge_index[:, whole[of].e_id].T.tolist())
+
+
+@pytest.mark.parametrize("num_edges", [90, 40])
+def test_stores_give_the_rows_of_edges_by_their_ids(num_edges):
+    data, hetero = random_data(5, num_edges=num_edges), random_hetero(5)
+    features, graph = stores_of(data, ["coo"])
+    features.put_tensor(data.edge_attr, group_name=None, attr_name="edge_attr", index=None)
+    for batch in NeighborLoader((features, graph), [3, 2], input_nodes=torch.arange(40), batch_size=9):
+        assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
+        assert torch.equal(batch.x, data.x[batch.n_id])
+        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
+    features, graph = stores_of(hetero, ["coo"] * 3)
+    for of in (WRITES, CITES):
+        features.put_tensor(hetero[of].edge_attr, group_name=of, attr_name="edge_attr", index=None)
+    for batch in NeighborLoader((features, graph), [3, 2], input_nodes="paper", batch_size=9):
+        for of in (WRITES, CITES):
+            assert torch.equal(batch[of].edge_attr, hetero[of].edge_attr[batch[of].e_id])
+    features.put_tensor(torch.rand(89, 3), group_name=CITES, attr_name="edge_attr", index=None)
+    with pytest.raises(
+        IndexError, match=r"MyFeatureStore: gave \d+ rows of edge_attr of paper:cites:paper for \d+ ids"
+    ):
+        list(NeighborLoader((features, graph), [-1], input_nodes="paper", batch_size=30))
+    features.put_tensor(torch.rand(9), group_name=("paper", "likes", "paper"), attr_name="w", index=None)
+    with pytest.warns(
+        UserWarning, match=r"has tensors of \[\('paper', 'likes', 'paper'\)\], which the graph store does"
+    ):
+        NeighborLoader((features, graph), [3], input_nodes="paper")
+
+
+@pytest.mark.parametrize("links", [False, True])
+@pytest.mark.parametrize(
+    ("of", "name", "rows", "text"),
+    [
+        (None, "edge_attr", 159, "edge_attr has 159 rows for 160 edges"),
+        (None, "edge_weight", 40, "edge_weight has 40 rows for 160 edges"),
+        (None, "x", 160, "x has 160 rows for 40 nodes"),
+        (CITES, "edge_attr", 91, "edge_attr of paper:cites:paper has 91 rows for 90 edges"),
+        (WRITES, "edge_weight", 22, "edge_weight of author:writes:paper has 22 rows for 90 edges"),
+        ("paper", "x", 29, "x of paper has 29 rows for 30 nodes"),
+    ],
+)
+def test_features_have_a_row_for_each_node_or_edge(of, name, rows, text, links):
+    data = random_data(1) if of is None else random_hetero(1)
+    store = data if of is None else data[of]
+    store.num_nodes = {None: 40, "paper": 30}.get(of)
+    store[name] = torch.rand(rows, 2)
+    given = {} if of is None else {"edge_label_index": WRITES} if links else {"input_nodes": "paper"}
+    with pytest.raises(ValueError, match=f"Loader: {text}. Give one row for each"):
+        (LinkNeighborLoader if links else NeighborLoader)(data, [1], **given)
+    with pytest.raises(ValueError, match=f"from_pyg: {text}"):
+        (dp.CSCGraph if of is None else dp.HeteroCSCGraph).from_pyg(data)
+
+
+def test_tensors_of_neither_nodes_nor_edges_are_named_in_one_warning():
+    data, hetero = random_data(1), random_hetero(1)
+    data.edge_kind, data.y, data.edge_label, data.edge_label_index = (
+        torch.zeros(2, 159).long()[row] for row in (0,) * 4
+    )
+    hetero[CITES].kind, hetero["author"].age = torch.zeros(91), np.zeros(21)
+    for given, options, text in (
+        (data, {}, r"the whole of y \[159\], edge_kind \[159\], whose rows fit neither"),
+        (hetero, {"input_nodes": "paper"}, r"whole of age of author \[21\], kind of paper:cites:paper \[91\], whose"),
+    ):
+        with pytest.warns(UserWarning, match=text) as caught:
+            loader = NeighborLoader(given, [1], batch_size=10, **options)
+        assert len(caught) == 1
+        list(loader)  # warns of nothing more
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_minibatches_of_a_batch_of_graphs_count_their_seeds(workers):
+    graphs = [Data(x=torch.randn(5, 2), edge_index=torch.tensor([[0, 1], [1, 2]]), y=torch.ones(1)) for _ in range(3)]
+    whole = pyg.data.Batch.from_data_list(graphs)
+    with pytest.warns(
+        UserWarning, match=r"a Batch of 3 graphs, .* is a Data: .* holds the whole of ptr, y \[3\]. Look"
+    ):
+        loader = NeighborLoader(whole, [2], batch_size=4, num_workers=workers, filter_per_worker=True)
+    assert [batch.batch_size for batch in loader] == [4, 4, 4, 3]
+    batch = loader([6])
+    assert (type(batch), whole.batch[batch.n_id].unique().tolist()) == (Data, [1])
+    assert (loader.data, whole.batch_size) == (whole, 3)
+    typed = HeteroData({"a": {"x": torch.randn(5, 2)}, ("a", "to", "a"): {"edge_index": graphs[0].edge_index}})
+    with pytest.warns(UserWarning, match="each minibatch is a HeteroData"):
+        loader = NeighborLoader(pyg.data.Batch.from_data_list([typed, typed]), [2], input_nodes="a", batch_size=4)
+    assert [(type(batch), batch["a"].batch_size) for batch in loader] == [(HeteroData, n) for n in (4, 4, 2)]
 
 
 class OwnData(Data):

@@ -193,7 +193,8 @@ def _stacked(where: str, name: str, rows: Any) -> Any:
     """Return a nested list, or tensors or arrays in a list, as one tensor or array."""
     try:
         if rows and all(isinstance(row, torch.Tensor) for row in rows):
-            return torch.stack([*rows])
+            masks = [row for row in rows if row.dtype == torch.bool]  # which a stack with ids would make ids
+            return masks[0] if masks else torch.stack([*rows])
         array = np.array(rows)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(

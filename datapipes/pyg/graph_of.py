@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import INT32_MAX, check_index_tensor, shown
+from datapipes.base.checks import INT32_MAX, check_edge_index, check_index_tensor, shown
 from datapipes.base.types import ends_of, of_type, type_text
 from datapipes.graph.convert import check_rows, columns_of, num_edges_of, sorted_by_destination
 from datapipes.graph.csc_graph import CSCGraph
@@ -144,18 +144,17 @@ def _of_stores(features: Any, graph: Any, time_attr: str | None, weight_attr: st
         )
     attrs, edge_attrs = features.get_all_tensor_attrs(), graph.get_all_edge_attrs()
     edge_types = dict.fromkeys(attr.edge_type for attr in edge_attrs)
-    rows, colptrs, perms = graph.csc()
     if edge_types.keys() == {None}:
         counts: dict[Any, int] = {None: max(edge_attrs[0].size)}
-        rows, colptrs, perms = {None: rows}, {None: colptrs}, {None: perms}
     else:
         named = [attr.group_name for attr in attrs if isinstance(attr.group_name, str)]
         ends = [end for of in edge_types for end in (of[0], of[2])]
         counts = {of: num_nodes_in_stores(features, graph, of) for of in dict.fromkeys([*named, *ends])}
     relations = {}
     for of in edge_types:
-        sources = check_index_tensor(_WHERE, f"the sources of edges{of_type(of)}", rows[of].cpu().contiguous())
-        relations[of] = (colptrs[of].cpu(), _narrow(sources, max(counts.values())), perms[of])
+        src, dst = ends_of(of)
+        layouts = {attr.layout.value: attr for attr in edge_attrs if attr.edge_type == of}
+        relations[of] = _of_layouts(of, graph, layouts, counts[src], counts[dst])
     _check_groups(features, graph, counts, {attr.edge_type: attr for attr in edge_attrs})
     timed = [copy.copy(attr) for attr in attrs if attr.attr_name == time_attr] if time_attr is not None else []
     for attr in timed:
@@ -172,6 +171,22 @@ def _of_stores(features: Any, graph: Any, time_attr: str | None, weight_attr: st
         check_rows(_WHERE, str(time_attr), of, values, count, kind)
     attributes = {of: {time_attr: on_edges[of]} if of in on_edges else {} for of in relations}
     return _made(counts, relations, time_attr, times if is_on_nodes else {}, attributes)
+
+
+def _of_layouts(of: Any, graph: Any, layouts: Mapping[str, Any], num_src: int, num_dst: int) -> _Relation:
+    """Return the in-edges of a type in a graph store, from the layout that PyG takes; edge ids are places in it.
+
+    Not by `graph.csc()`: for a destination above the number of nodes that writes outside its memory.
+    """
+    attr = next(layouts[layout] for layout in ("csc", "coo", "csr") if layout in layouts)
+    edges, name = graph.get_edge_index(attr), f"edge_index{of_type(of)}"
+    if attr.layout.value != "coo":
+        row, col = (check_index_tensor(_WHERE, name, each.cpu().contiguous()) for each in edges)
+        if attr.layout.value == "csc":
+            return col, _narrow(row, max(num_src, num_dst)), None
+        edges = torch.repeat_interleave(row.diff()), col
+    columns = check_edge_index(_WHERE, name, edges)
+    return _relation(of, {}, columns, num_src, num_dst, attr.is_sorted, None, False)
 
 
 def _check_groups(features: Any, graph: Any, counts: Mapping[Any, int], edge_attrs: Mapping[Any, Any]) -> None:

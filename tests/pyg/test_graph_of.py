@@ -104,6 +104,13 @@ def hetero_with(edge_index):
     return HeteroData({"a": {"x": torch.zeros(5, 2)}, ("a", "to", "a"): {"edge_index": edge_index}})
 
 
+def stores_with(edge_index, layout="coo"):
+    features, graph = pyg.testing.MyFeatureStore(), pyg.testing.MyGraphStore()
+    features.put_tensor(torch.zeros(5, 2), group_name=None, attr_name="x", index=None)
+    graph.put_edge_index(edge_index, edge_type=None, layout=layout, size=(5, 5))
+    return features, graph
+
+
 PAIRS = torch.tensor([[0, 1], [1, 2], [2, 3], [3, 4]])
 OF_DATA = {
     "from_pyg": lambda edges: dp.CSCGraph.from_pyg(data_with(edges)),
@@ -111,9 +118,13 @@ OF_DATA = {
     "NeighborLoader": lambda edges: NeighborLoader(data_with(edges), [1]),
     "NeighborLoader with types": lambda edges: NeighborLoader(hetero_with(edges), [1], input_nodes="a"),
     "LinkNeighborLoader": lambda edges: LinkNeighborLoader(data_with(edges), [1]),
+    "LinkNeighborLoader with types": lambda edges: LinkNeighborLoader(
+        hetero_with(edges), [1], edge_label_index=("a", "to", "a")
+    ),
 }
 OF_PAIRS = {
     **OF_DATA,
+    "stores": lambda edges: NeighborLoader(stores_with(edges), [1], input_nodes=torch.arange(5)),
     "from_edge_index": lambda edges: dp.CSCGraph.from_edge_index(edges),
     "links": lambda edges: LinkNeighborLoader(data_with(PAIRS.T), [1], edge_label_index=edges),
     "links with types": lambda edges: LinkNeighborLoader(
@@ -141,6 +152,13 @@ def test_pairs_of_ids_are_integers_in_two_rows(reads):
     else:
         reads(PAIRS.T.tolist())
     reads(PAIRS.T.numpy())
+
+
+def test_a_store_may_have_its_edges_in_every_layout():
+    by_source, by_destination = torch.tensor([0, 1, 2, 3, 4, 4]), torch.tensor([0, 0, 1, 2, 3, 4])
+    layouts = {"coo": tuple(PAIRS.T), "csr": (by_source, PAIRS.T[1]), "csc": (PAIRS.T[0], by_destination)}
+    for layout, ends in layouts.items():
+        assert torch.equal(edges_of(graph_of(stores_with(ends, layout), None, None, False).graph), PAIRS.T)
 
 
 @pytest.mark.parametrize("make", [data_with, hetero_with])
@@ -198,6 +216,16 @@ def test_what_does_not_fit_is_refused_by_name():
             loader(*given)
     with pytest.raises(ValueError, match="both nodes and edges have it"):
         NeighborLoader(both, [1], input_nodes="paper", time_attr="time")
+    for ends, layout, error, text in (
+        (torch.tensor([[0, 1], [1, 9]]), "coo", IndexError, r"edge_index has 9 in row 1, not in \[0, 5\)"),
+        (torch.tensor([[0, 9], [1, 2]]), "coo", IndexError, r"edge_index has 9 in row 0"),
+        ((torch.tensor([0, 1]), torch.tensor([1])), "coo", ValueError, "rows have different lengths"),
+        ((torch.tensor([0, 1]), torch.tensor([True, False])), "coo", TypeError, "got bool"),
+        ((torch.tensor([0.5]), torch.tensor([0, 0, 0, 0, 0, 1])), "csc", TypeError, "got float32"),
+        ((torch.tensor([0, 0, 0, 0, 0, 1]), torch.tensor([7])), "csr", IndexError, "has 7 in row 1"),
+    ):
+        with pytest.raises(error, match=text):
+            NeighborLoader(stores_with(ends, layout), [1], input_nodes=torch.arange(5))
     features, graph = pyg.testing.MyFeatureStore(), pyg.testing.MyGraphStore()
     with pytest.raises(NotImplementedError, match="no weights of edges"):
         NeighborLoader((features, graph), [1], weight_attr="w")

@@ -16,7 +16,7 @@ from datapipes.pyg import upstream
 from datapipes.pyg.graph_of import data_of
 from datapipes.pyg.loader.iterating import Iterating, sampler_of
 from datapipes.pyg.sampler import NeighborSampler
-from datapipes.pyg.upstream import BaseSampler, Data
+from datapipes.pyg.upstream import BaseSampler, Data, HeteroData
 
 __all__ = ["LinkLoader", "LinkNeighborLoader"]
 
@@ -68,15 +68,24 @@ class LinkLoader(Iterating, upstream.LinkLoader):  # type: ignore[misc]  # PyG c
 
 
 def _checked_links(where: str, data: Any, links: Any) -> Any:
-    """Return `edge_label_index` with its ids as a tensor [2, n]; the edges of an edge type stay its name."""
-    if isinstance(data, Data):
-        if links is not None or isinstance(data.edge_index, Tensor):
-            return None if links is None else check_edge_index(where, "edge_label_index", links)
-        return columns_of(where, data.edge_index)
-    is_pair = isinstance(links, (list, tuple)) and len(links) == 2 and not isinstance(links[0], str)
-    if not is_pair or links[1] is None:
-        return links
-    return links[0], check_edge_index(where, f"edge_label_index{of_type(links[0])}", links[1])
+    """Return `edge_label_index` with its ids as a tensor [2, n]; where the edges of a tensor are meant, as it is."""
+    of: Any = None
+    ends, store = links, data
+    if not isinstance(data, Data):
+        if not isinstance(links, (list, tuple)):
+            return links
+        of, ends = links if len(links) == 2 and not isinstance(links[0], str) else (links, None)
+    if ends is not None:
+        ends = check_edge_index(where, f"edge_label_index{of_type(of)}", ends)
+    else:
+        if isinstance(data, HeteroData):
+            of = data._to_canonical(*of)
+            store = data[of] if of in data.edge_types else {}
+        edge_index = store.get("edge_index") if isinstance(data, (Data, HeteroData)) else None
+        if isinstance(edge_index, Tensor) or (edge_index is None and of is not None):
+            return links
+        ends = columns_of(where, edge_index, of_type(of))
+    return ends if isinstance(data, Data) else (of, ends)
 
 
 class LinkNeighborLoader(LinkLoader, upstream.LinkNeighborLoader):  # type: ignore[misc]  # PyG comes without types

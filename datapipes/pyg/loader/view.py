@@ -294,7 +294,7 @@ class View:
             return
         for key, value in store.items():
             if key == "edge_index":
-                to.edge_index = edge_index_of(row, col).to(value.device)
+                to.edge_index = edge_index_of(row, col).to(value.device if isinstance(value, Tensor) else "cpu")
             elif store.is_edge_attr(key):
                 to[key] = None if ids is None else self._rows(of, store, key, value, ids)
 

@@ -63,7 +63,7 @@ def entries() -> dict[str, dict[str, Any]]:
         module = importlib.import_module(space)
         for name in module.__all__:
             value = getattr(module, name)
-            if isinstance(value, ModuleType) or (callable(value) and id(value) in seen):
+            if isinstance(value, ModuleType) or (callable(value) and id(value) in seen) or not is_ours(value):
                 continue
             seen.add(id(value))
             page = space if space != "datapipes" else ".".join(_module_of(name, value).split(".")[:2])
@@ -71,6 +71,11 @@ def entries() -> dict[str, dict[str, Any]]:
                 raise ValueError(f"{space}.{name} is defined in {page}, which has no page. Add it to TITLES.")
             found[page][f"{space}.{name}"] = value
     return found
+
+
+def is_ours(value: Any) -> bool:
+    """Return whether a public name is of this package: some modules hand on classes of PyG."""
+    return not callable(value) or str(value.__module__).startswith("datapipes.")
 
 
 def page_text(module: str, names: dict[str, Any], public: set[int]) -> str:

@@ -2,7 +2,8 @@
 
 A folder exports the names of its modules. The package exports those of all folders, except that a folder in NAMESPACES
 is exported as a whole (`dp.datasets.open`), with the names of the folders that NAMESPACES gives it. A folder in APART
-needs an extra, so nothing imports it. The docstring and the version of an `__init__` are kept as they are.
+needs an extra, so nothing imports it. A folder in MIRRORS stands for a module of PyG: it hands on the names of that
+module that are not its own. The docstring and the version of an `__init__` are kept as they are.
 
 Run: make stubs   (a test fails where a file is out of date)
 """
@@ -15,6 +16,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "datapipes"
 NAMESPACES: dict[str, tuple[str, ...]] = {"datasets": (), "distributed": ("partition",)}
 APART = ("pyg", "pyg/distributed", "cli")
+MIRRORS = {"pyg/loader": "torch_geometric.loader", "pyg/distributed": "torch_geometric.distributed"}
 
 # dir() of a package, and completion, show its public names only.
 DIR = """\
@@ -27,6 +29,11 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> None:
         raise missing_public_name(name)
+"""
+# Also for type checkers: PyG comes without types, so to them any name of its modules is Any.
+HANDED_ON = """\
+def __getattr__(name: str) -> Any:
+    return handed_on("{}", name)
 """
 NEEDED = {"datapipes.compat.other_names": ["missing_public_name"]}  # by GETATTR
 
@@ -63,8 +70,12 @@ def init_text(folder: Path) -> str:
     found = {module: names for module, names in exports(folder).items() if module.split(".")[1] not in hidden}
     for name in NAMESPACES.get(folder.relative_to(PACKAGE).as_posix(), ()):
         found |= exports(PACKAGE / name)
+    mirrored = MIRRORS.get(folder.relative_to(PACKAGE).as_posix())
     imported = {**found, **NEEDED} if is_root else found
-    imports = ["from typing import TYPE_CHECKING\n\n"] * is_root
+    if mirrored is not None:
+        imported = {**found, "datapipes.pyg.upstream": ["handed_on", "other_names"]}
+    typing = ["TYPE_CHECKING"] * is_root + ["Any"] * (mirrored is not None)
+    imports = [f"from typing import {name}\n\n" for name in typing]
     imports += [_statement("from datapipes import ", spaces)] * bool(spaces)
     imports += [_statement(f"from {m} import ", sorted(imported[m], key=_isort)) for m in sorted(imported)]
     if imports:
@@ -73,10 +84,14 @@ def init_text(folder: Path) -> str:
     names = sorted([*spaces, *(name for listed in found.values() for name in listed)], key=_isort)
     if names:
         parts.append("__all__ = [\n" + "".join(f'    "{name}",\n' for name in names) + "]\n")
+    if mirrored is not None:
+        parts[-1] += f'__all__ += other_names("{mirrored}", __all__)\n'
     shown = ["*__all__"] * bool(names) + ['"__version__"'] * bool(_versions(tree))
     functions = [DIR.format(", ".join(shown))]
     if is_root:
         functions.append(GETATTR)
+    if mirrored is not None:
+        functions.append(HANDED_ON.format(mirrored))
     return "\n".join(parts) + "".join(f"\n\n{function}" for function in functions)
 
 

@@ -30,6 +30,7 @@ from datapipes.pyg.upstream import (
     NumNeighbors,
     SubgraphType,
     edge_sample,
+    handed_on,
     node_sample,
 )
 from datapipes.sampling.neighbor_sampler import NeighborSampler as NeighborStage
@@ -44,6 +45,10 @@ __all__ = ["NeighborSampler"]
 
 _DECIDE_DRAWS = ("disjoint", "replace", "subgraph_type", "temporal_strategy")  # beside num_neighbors
 _NEGATIVES_HOP = 255  # of the random key: no sampler has so many hops
+
+
+def __getattr__(name: str) -> Any:
+    return handed_on("torch_geometric.sampler", name)
 
 
 class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without types

@@ -7,7 +7,9 @@ installed version, so other versions are refused.
 
 from __future__ import annotations
 
+import importlib
 import warnings
+from typing import Any
 
 from datapipes.base.errors import needed
 
@@ -23,6 +25,16 @@ def refuse_untested(version: str) -> None:
             f"{BEYOND[0]}.{BEYOND[1]}, whose loaders it derives from. Install one of them, or use a chain: see "
             "docs/migrate/pyg.md."
         )
+
+
+def other_names(module: str, ours: list[str]) -> list[str]:
+    """Return the public names of a module of PyG that are not `ours`."""
+    return [name for name in importlib.import_module(module).__all__ if name not in ours]
+
+
+def handed_on(module: str, name: str) -> Any:
+    """Return what a module of PyG has under a name that ours does not define; errors are PyG's own."""
+    return getattr(importlib.import_module(module), name)
 
 
 with warnings.catch_warnings():

@@ -3,12 +3,15 @@
 `from datapipes.pyg.distributed import DistNeighborLoader`. docs/migrate/pyg-distributed.md has the differences.
 """
 
+from typing import Any
+
 from datapipes.pyg.distributed.context import DistContext, DistEdgeHeteroSamplerInput, DistRole
 from datapipes.pyg.distributed.dist_loader import DistLoader
 from datapipes.pyg.distributed.dist_neighbor_loader import DistLinkNeighborLoader, DistNeighborLoader
 from datapipes.pyg.distributed.dist_neighbor_sampler import DistNeighborSampler
 from datapipes.pyg.distributed.rpc import ConcurrentEventLoop, init_rpc, shutdown_rpc
 from datapipes.pyg.distributed.stores import LocalFeatureStore, LocalGraphStore, LocalTensorAttr, Partitioner
+from datapipes.pyg.upstream import handed_on, other_names
 
 __all__ = [
     "ConcurrentEventLoop",
@@ -26,7 +29,12 @@ __all__ = [
     "init_rpc",
     "shutdown_rpc",
 ]
+__all__ += other_names("torch_geometric.distributed", __all__)
 
 
 def __dir__() -> list[str]:
     return [*__all__]
+
+
+def __getattr__(name: str) -> Any:
+    return handed_on("torch_geometric.distributed", name)

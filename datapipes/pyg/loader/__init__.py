@@ -1,7 +1,10 @@
 """PyG's loaders over the chain; the other classes of torch_geometric.loader stay PyG's own, and work around these."""
 
+from typing import Any
+
 from datapipes.pyg.loader.link_loader import LinkLoader, LinkNeighborLoader
 from datapipes.pyg.loader.node_loader import NeighborLoader, NodeLoader
+from datapipes.pyg.upstream import handed_on, other_names
 
 __all__ = [
     "LinkLoader",
@@ -9,7 +12,12 @@ __all__ = [
     "NeighborLoader",
     "NodeLoader",
 ]
+__all__ += other_names("torch_geometric.loader", __all__)
 
 
 def __dir__() -> list[str]:
     return [*__all__]
+
+
+def __getattr__(name: str) -> Any:
+    return handed_on("torch_geometric.loader", name)

@@ -1,5 +1,7 @@
 """PyG's own classes around our loaders, and models that look at them: all work as around PyG's."""
 
+import importlib
+import pickle
 import warnings
 
 import pytest
@@ -15,6 +17,27 @@ with warnings.catch_warnings():
     import torch_geometric.utils
 
 pytestmark = pytest.mark.filterwarnings("ignore:Failing to pass a value to the 'type_params':DeprecationWarning")
+
+
+@pytest.mark.parametrize(
+    ("module", "more"),
+    [("loader", ["RandomNodeSampler", "utils"]), ("distributed", ["event_loop"]), ("sampler", ["HeteroSamplerOutput"])],
+)
+def test_all_names_of_pygs_module_are_there_and_those_that_are_not_ours_are_pygs(module, more):
+    ours, theirs = (importlib.import_module(f"{of}.{module}") for of in ("datapipes.pyg", "torch_geometric"))
+    for name in (*theirs.__all__, *more):
+        value = getattr(ours, name)
+        exec(f"from {ours.__name__} import {name}")
+        assert value is getattr(theirs, name) or value.__module__.startswith("datapipes.")
+        assert name in more or pickle.loads(pickle.dumps(value)) is value
+    with pytest.raises(AttributeError, match=f"'torch_geometric.{module}' has no attribute 'Nonsense'"):
+        ours.Nonsense  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'Nonsense'"):
+        exec(f"from {ours.__name__} import Nonsense")
+    if module != "sampler":
+        star = {}
+        exec(f"from {ours.__name__} import *", star)
+        assert {*dir(ours)} == {*ours.__all__} == star.keys() - {"__builtins__"} >= {*theirs.__all__}
 
 
 def test_cached_prefetched_and_zipped_loaders_give_the_batches():

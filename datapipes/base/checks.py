@@ -15,6 +15,8 @@ import numpy as np
 import torch
 
 INDEX_DTYPES = (torch.int32, torch.int64)
+# uint8 is no id: older programs have masks of it
+INT_DTYPES = (*INDEX_DTYPES, torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64)
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 MOST_BITS = 256  # of a number that a message writes out
@@ -130,6 +132,39 @@ def as_tensor(where: str, name: str, value: Any) -> torch.Tensor:
     if value.layout != torch.strided or value.is_quantized:
         raise TypeError(f"{where}: {name} must be a dense tensor, got layout {value.layout}. Call .to_dense().")
     return value.detach()
+
+
+def tensor_of(where: str, name: str, value: Any) -> torch.Tensor:
+    """Return numbers as a tensor: a tensor or an array is shared, a list, a range or a table's column is copied."""
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return as_tensor(where, name, value)
+    if not (isinstance(value, (list, tuple, range)) or hasattr(value, "__array__")):
+        raise TypeError(
+            f"{where}: {name} must be a tensor, an array or a list of numbers, got {shown(value)}. Pass one of these."
+        )
+    try:
+        array = np.array(value, order="C")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"{where}: {name} is a {type(value).__name__} that makes no array of numbers. Pass a tensor. ({error})"
+        ) from error
+    return as_tensor(where, name, array)
+
+
+def check_ids(where: str, name: str, value: Any) -> torch.Tensor:
+    """Return ids [n] in any form that `tensor_of` takes as a tensor of int32 or int64."""
+    ids = tensor_of(where, name, value)
+    if ids.ndim != 1:
+        raise ValueError(f"{where}: {name} must have shape [n], got {list(ids.shape)}. {_how_to_flatten(ids)}.")
+    if ids.numel() > 0 and ids.dtype not in INT_DTYPES:
+        raise TypeError(f"{where}: {name} must be integers, got {dtype_name(ids.dtype)}. {how_to_get_ids(ids)}")
+    return ids if ids.dtype in INDEX_DTYPES else ids.long()
+
+
+def _how_to_flatten(values: torch.Tensor) -> str:
+    if values.ndim == 0:
+        return f"Pass a list of one: [{values.item()}]"
+    return "Call .flatten()" if values.numel() == values.shape[0] else "Pass one number each"
 
 
 def _from_numpy(where: str, name: str, array: np.ndarray[Any, Any]) -> torch.Tensor:

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import INT32_MAX, check_edge_index, check_index_tensor, shown
-from datapipes.base.types import ends_of, of_type, type_text
+from datapipes.base.checks import INT32_MAX, check_edge_index, check_index_tensor, shown, tensor_of
+from datapipes.base.types import ends_of, known_edge_type, of_type, type_text
 from datapipes.graph.convert import check_rows, columns_of, num_edges_of, sorted_by_destination
 from datapipes.graph.csc_graph import CSCGraph
 from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
@@ -41,12 +41,14 @@ class TimedGraph(NamedTuple):
     has_edge_time: bool
 
 
-def graph_of(data: Any, time_attr: str | None, weight_attr: str | None, is_sorted: bool) -> TimedGraph:
-    """Return the graph of `data`.
+def graph_of(data: Any, time_attr: str | None, weight_attr: Any, is_sorted: bool) -> TimedGraph:
+    """Return the graph of `data`. Its edges have their weights under `weight_name(weight_attr)`.
 
     Raises:
         TypeError, ValueError, IndexError: It is no such data, or its edges, weights or times do not fit.
     """
+    if isinstance(weight_attr, Mapping):
+        data, weight_attr = _with_one_name(data, weight_attr), weight_name(weight_attr)
     if isinstance(data, (CSCGraph, HeteroCSCGraph)):
         of_nodes = {of: data.node_attributes_of(of) for of in data.node_types}
         of_edges = {of: data.relation(of).edge_attributes for of in data.edge_types}
@@ -54,14 +56,66 @@ def graph_of(data: Any, time_attr: str | None, weight_attr: str | None, is_sorte
         return TimedGraph(data, times if on_nodes else {}, bool(times) and not on_nodes)
     if isinstance(data, (Data, HeteroData)):
         return _of_data(data, time_attr, weight_attr, is_sorted)
-    if isinstance(data, (list, tuple)) and len(data) == 2:
-        features, store = data
-        if isinstance(features, FeatureStore) and isinstance(store, GraphStore):
-            return _of_stores(features, store, time_attr, weight_attr)
-    raise ValueError(
-        f"{_WHERE}: data must be a Data, a HeteroData, a pair (FeatureStore, GraphStore), a CSCGraph or a "
-        f"HeteroCSCGraph, got {type(data).__name__}. A DistGraph is sampled by a chain: dp.distributed."
-    )
+    refuse_other_data(_WHERE, data)
+    features, store = data
+    return _of_stores(features, store, time_attr, weight_attr)
+
+
+def refuse_other_data(where: str, data: Any) -> None:
+    """Refuse what is none of PyG's kinds of data."""
+    is_pair = isinstance(data, (list, tuple)) and len(data) == 2
+    is_stores = is_pair and isinstance(data[0], FeatureStore) and isinstance(data[1], GraphStore)
+    if not is_stores and not isinstance(data, (Data, HeteroData)):
+        raise ValueError(
+            f"{where}: data must be a Data, a HeteroData, a pair (FeatureStore, GraphStore), a CSCGraph or a "
+            f"HeteroCSCGraph, got {type(data).__name__}. A DistGraph is sampled by a chain: dp.distributed."
+        )
+
+
+def refuse_wrong_names(time_attr: Any, weight_attr: Any) -> None:
+    """Refuse what is no name of an attribute, and names of both times and weights."""
+    if time_attr is not None and not isinstance(time_attr, str):
+        raise TypeError(f"{_WHERE}: time_attr must be a name, a str, got {shown(time_attr)}. Pass one.")
+    if weight_attr is not None and not isinstance(weight_attr, (str, Mapping)):
+        raise TypeError(
+            f"{_WHERE}: weight_attr must be a name, a str, or {{edge type: name}}, got {shown(weight_attr)}. Pass one."
+        )
+    if time_attr is not None and weight_attr is not None:
+        raise ValueError(
+            f"{_WHERE}: time_attr is {time_attr!r} and weight_attr is {weight_attr!r}; in-edges are drawn by one of "
+            "the two. Leave the other out."
+        )
+
+
+def weight_name(weight_attr: Any) -> str | None:
+    """Return the name of the weights in the graph; with a name for each edge type they get one."""
+    return "weight" if isinstance(weight_attr, Mapping) else weight_attr
+
+
+def _with_one_name(data: Any, weight_attr: Mapping[Any, Any]) -> Any:
+    """Return a HeteroData or HeteroCSCGraph whose edges have their weights under one name."""
+    name = weight_name(weight_attr)
+    if not isinstance(data, (HeteroData, HeteroCSCGraph)) or not weight_attr:
+        raise ValueError(
+            f"{_WHERE}: weight_attr is a dict, {shown(weight_attr)}; it must name edge types of a HeteroData, got "
+            f"{type(data).__name__}. Pass the name of the attribute."
+        )
+    data = data_of(data) if isinstance(data, HeteroCSCGraph) else copy.copy(data)
+    weights = {}
+    for key, attribute in weight_attr.items():
+        of = known_edge_type(f"{_WHERE}, weight_attr", key, data.edge_types)
+        store = data[of]
+        if not isinstance(attribute, str) or attribute not in store:
+            raise ValueError(
+                f"{_WHERE}: weight_attr of {type_text(of)} is {shown(attribute)}, but these edges have "
+                f"{sorted(store.keys())}. Name one of them."
+            )
+        weights[of] = store[attribute]
+    for of in data.edge_types:
+        data[of].pop(name, None)
+        if of in weights:
+            data[of][name] = weights[of]
+    return data
 
 
 def data_of(graph: CSCGraph | HeteroCSCGraph) -> Any:
@@ -121,7 +175,7 @@ def _of_data(data: Any, time_attr: str | None, weight_attr: str | None, is_sorte
         relations[of] = _relation(of, store, columns[of], counts[src], counts[dst], is_sorted, since, on_nodes)
     attributes: dict[Any, dict[str, Tensor]] = {of: {} for of in relations}
     if weight_attr is not None:
-        weights = {of: each[weight_attr] for of, each in of_edges.items() if weight_attr in each}
+        weights = {of: _numbers(weight_attr, of, each) for of, each in of_edges.items() if weight_attr in each}
         if not weights:
             known = sorted({name for each in of_edges.values() for name in each} - {"edge_index", "adj_t", "adj"})
             raise ValueError(
@@ -317,9 +371,20 @@ def _times(
     """Return the times by type, and whether they are those of nodes."""
     if time_attr is None:
         return {}, False
-    on_nodes = {of: values[time_attr] for of, values in of_nodes.items() if time_attr in values}
-    on_edges = {of: values[time_attr] for of, values in of_edges.items() if time_attr in values}
+    on_nodes = {of: _numbers(time_attr, of, each) for of, each in of_nodes.items() if time_attr in each}
+    on_edges = {of: _numbers(time_attr, of, each) for of, each in of_edges.items() if time_attr in each}
     if bool(on_nodes) == bool(on_edges):
         found = "both nodes and edges have it" if on_nodes else "neither nodes nor edges have it"
         raise ValueError(f"{_WHERE}: time_attr is {time_attr!r}, but {found}; one of the two must. Name another.")
     return on_nodes or on_edges, bool(on_nodes)
+
+
+def _numbers(name: str, of: Any, values: Mapping[str, Any]) -> Tensor:
+    """Return the times or the weights of a type, [n], in any form that makes a tensor."""
+    numbers = tensor_of(_WHERE, f"{name}{of_type(of)}", values[name])
+    if numbers.ndim != 1:
+        raise ValueError(
+            f"{_WHERE}: {name}{of_type(of)} must have shape [n], one number each, got {list(numbers.shape)}. Flatten "
+            "it, or name another attribute."
+        )
+    return numbers

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import check_choice, shown
+from datapipes.base.checks import check_bool, check_choice, shown
 from datapipes.base.rng import RngKey, check_seed
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.minibatch import MiniBatch
-from datapipes.pyg.graph_of import TimedGraph, graph_of
+from datapipes.pyg.graph_of import TimedGraph, graph_of, refuse_wrong_names, weight_name
 from datapipes.pyg.sampled import sampler_output, seeds_alone
 from datapipes.pyg.upstream import (
     BaseSampler,
@@ -64,7 +64,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         disjoint: a tree for each seed; with `time_attr` always.
         temporal_strategy: "uniform" or "last", of in-edges at or before the time of the seed.
         time_attr: the attribute of nodes, or of edges, that holds times, int64.
-        weight_attr: the attribute of edges that holds weights. An in-edge of weight 0 is never drawn, also with -1.
+        weight_attr: the attribute of edges that holds weights, or {edge type: attribute}; edges of a type that has none
+            are drawn alike. An in-edge of weight 0 is never drawn, also with -1.
         is_sorted: the destinations in `edge_index` ascend, which is checked; then nothing is sorted.
         directed: False means subgraph_type="induced"; deprecated in PyG.
         seed: decides all draws of a call, together with the number of calls before it. None takes a number from torch's
@@ -83,12 +84,14 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         disjoint: bool = False,
         temporal_strategy: str = "uniform",
         time_attr: str | None = None,
-        weight_attr: str | None = None,
+        weight_attr: Any = None,
         is_sorted: bool = False,
         *,
         directed: bool = True,
         seed: int | None = None,
     ) -> None:
+        for name, flag in (("directed", directed), ("is_sorted", is_sorted)):
+            check_bool("NeighborSampler", name, flag)
         if not directed:
             subgraph_type = "induced"
             warnings.warn("NeighborSampler: directed=False is deprecated; use subgraph_type='induced'", stacklevel=2)
@@ -102,17 +105,17 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         disjoint: bool,
         temporal_strategy: str,
         time_attr: str | None,
-        weight_attr: str | None,
+        weight_attr: Any,
         seed: int | None,
     ) -> None:
-        if time_attr is not None and weight_attr is not None:
-            raise ValueError(
-                f"NeighborSampler: time_attr is {time_attr!r} and weight_attr is {weight_attr!r}; in-edges are drawn "
-                "by one of the two. Leave the other out."
-            )
+        refuse_wrong_names(time_attr, weight_attr)
         self.time_attr, self.weight_attr = time_attr, weight_attr
-        self.subgraph_type, self.replace = SubgraphType(subgraph_type), replace
-        self.temporal_strategy, self.disjoint = temporal_strategy, disjoint
+        if not isinstance(subgraph_type, SubgraphType):
+            forms = [form.value for form in SubgraphType]
+            subgraph_type = SubgraphType(check_choice("NeighborSampler", "subgraph_type", subgraph_type, forms))
+        self.subgraph_type, self.replace = subgraph_type, replace
+        self.temporal_strategy = temporal_strategy
+        self.disjoint = check_bool("NeighborSampler", "disjoint", disjoint)
         self.seed = None if seed is None else check_seed("NeighborSampler", seed)
         check_choice("NeighborSampler", "temporal_strategy", temporal_strategy, ("uniform", "last"))
         self._calls = 0
@@ -136,8 +139,9 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
 
     @num_neighbors.setter
     def num_neighbors(self, given: Any) -> None:
-        found, by_type = fanouts_of(given, [of for of in self.graph.edge_types if of is not None])
-        self._num_hops = len(next(iter(by_type.values()))) if by_type else found.num_hops
+        found, by_type = fanouts_of(given, [*self.graph.edge_types] if self.is_hetero else None)
+        any_type = next(iter(by_type.values())) if by_type else found.default or found.values  # there may be no type
+        self._num_hops = len(any_type)
         hops = [{of: each[hop] for of, each in by_type.items()} for hop in reversed(range(self._num_hops))]
         draws = any(count != 0 for hop in hops for count in hop.values())
         self._num_neighbors = found
@@ -210,7 +214,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         form = "induced" if self.subgraph_type == SubgraphType.induced else "directional"
         shared: Any = {"replace": self.replace, "return_edge_ids": True, "frontier": "new", "subgraph_type": form}
         if not self.is_temporal:
-            prob_name = self.weight_attr
+            prob_name = weight_name(self.weight_attr)
             disjoint = disjoint or self.disjoint
             return NeighborStage(source, self.graph, fanouts, prob_name=prob_name, disjoint=disjoint, **shared)
         return TemporalNeighborSampler(
@@ -308,26 +312,35 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         return out.to_bidirectional() if self.subgraph_type == SubgraphType.bidirectional else out
 
 
-def fanouts_of(given: Any, edge_types: list[Any]) -> tuple[Any, dict[Any, list[int]]]:
-    """Return a NumNeighbors of PyG, and the in-edges per node of each edge type, hop by hop; [] for no types."""
-    if not isinstance(given, (NumNeighbors, Mapping, list, tuple)):
+def fanouts_of(given: Any, edge_types: list[Any] | None) -> tuple[Any, dict[Any, list[int]]]:
+    """Return a NumNeighbors of PyG, and the in-edges per node, hop by hop, of each edge type; None: of no types."""
+    values, default = (given.values, given.default) if isinstance(given, NumNeighbors) else (given, None)
+    each = list(values.values()) if isinstance(values, Mapping) else [values]
+    if not all(isinstance(hops, (list, tuple)) for hops in ([*each] if default is None else [*each, default])):
         raise TypeError(
             f"NeighborSampler: num_neighbors must be a list, or a dict from edge types to lists, got {shown(given)}. "
             "Give the in-edges per node, hop by hop; -1 for all."
         )
-    found = given if isinstance(given, NumNeighbors) else NumNeighbors(given)
-    named = [of.to_tuple() for of in found.values] if isinstance(found.values, dict) else []
+    try:
+        found = NumNeighbors(values, default)  # not the given one, which remembers the edge types of another graph
+        named = [of.to_tuple() for of in found.values] if isinstance(found.values, dict) else []
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"NeighborSampler: num_neighbors is {shown(given)}, whose keys are no edge types (src, rel, dst): {error}. "
+            f"The graph has {edge_types or 'none'}; name these."
+        ) from error
+    if edge_types is None:
+        if isinstance(found.values, dict):
+            raise ValueError(
+                f"NeighborSampler: num_neighbors is a dict, {shown(values)}, but there are no edge types. Pass a list."
+            )
+        return found, {None: found.get_values()}
     unknown = [of for of in named if of not in edge_types]
-    if edge_types and unknown:
+    if unknown:
         raise ValueError(
             f"NeighborSampler: num_neighbors names the edge type {unknown[0]}; the graph has {edge_types}. Name these."
         )
-    values = found.get_values(edge_types) if edge_types else found.get_values()
-    if not edge_types and isinstance(values, dict):
-        raise ValueError(
-            f"NeighborSampler: num_neighbors is a dict, {shown(values)}, but there are no edge types. Pass a list."
-        )
-    return found, values if edge_types else {None: values}
+    return found, found.get_values(edge_types)
 
 
 def draws_itself(negatives: Any) -> bool:

@@ -333,7 +333,7 @@ def test_numbers_of_neighbors_may_be_set_and_wrong_arguments_are_refused():
         ({"weight_attr": "missing"}, "no edges have it"),
         ({"time_attr": "missing"}, "neither nodes nor edges have it"),
         ({"time_attr": "time", "weight_attr": "edge_weight"}, "by one of the two"),
-        ({"subgraph_type": "other"}, "not a valid SubgraphType"),
+        ({"subgraph_type": "other"}, r"subgraph_type must be one of \['directional', 'bidirectional', 'induced'\]"),
         ({"temporal_strategy": "other", "time_attr": "time"}, "strategy"),
         ({"seed": -1}, "seed must be"),
     ):

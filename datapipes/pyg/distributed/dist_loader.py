@@ -276,7 +276,7 @@ class IteratingOverParts(DistLoader, Iterating):
         def differs(name: str, value: Any) -> bool:
             if name == "num_neighbors":
                 types = [attr.edge_type for attr in sampler.graph_store.get_all_edge_attrs() if attr.edge_type]
-                return fanouts_of(value, types)[1] != fanouts_of(sampler._given, types)[1]
+                return fanouts_of(value, types or None)[1] != fanouts_of(sampler._given, types or None)[1]
             every = value, getattr(sampler, name), _DEFAULTS.get(name)
             asked, *allowed = (str(getattr(each, "value", each)) for each in every)  # of an enum, too
             return asked not in allowed

@@ -16,6 +16,7 @@ from datapipes.pyg import upstream
 from datapipes.pyg.distributed.dist_loader import IteratingOverParts
 from datapipes.pyg.distributed.dist_neighbor_sampler import DistNeighborSampler
 from datapipes.pyg.distributed.sampler_of_ranks import stores_of
+from datapipes.pyg.loader.arguments import labels_of_seeds, refuse_no_functions, values_of_seeds
 
 __all__ = ["DistLinkNeighborLoader", "DistNeighborLoader"]
 
@@ -101,12 +102,13 @@ class DistNeighborLoader(IteratingOverParts, upstream.NodeLoader):  # type: igno
             weight_attr=weight_attr,
         )
         of, ids = self._nodes(input_nodes)
+        refuse_no_functions(where, transform=transform)
         upstream.NodeLoader.__init__(
             self,
             data,
             self.dist_sampler,
             input_nodes=ids if of is None else (of, ids),
-            input_time=input_time,
+            **values_of_seeds(where, input_time=input_time, input_id=kwargs.pop("input_id", None)),
             transform=transform,
             filter_per_worker=filter_per_worker,
             **kwargs,
@@ -213,15 +215,13 @@ class DistLinkNeighborLoader(IteratingOverParts, upstream.LinkLoader):  # type: 
             device=device,
             weight_attr=weight_attr,
         )
+        refuse_no_functions(where, transform=transform)
         upstream.LinkLoader.__init__(
             self,
             data,
             self.dist_sampler,
             edge_label_index=self._links(edge_label_index),
-            edge_label=edge_label,
-            edge_label_time=edge_label_time,
-            neg_sampling=neg_sampling,
-            neg_sampling_ratio=neg_sampling_ratio,
+            **labels_of_seeds(where, edge_label, edge_label_time, neg_sampling, neg_sampling_ratio),
             transform=transform,
             filter_per_worker=filter_per_worker,
             **kwargs,

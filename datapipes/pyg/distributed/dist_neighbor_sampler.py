@@ -84,7 +84,7 @@ class DistNeighborSampler(SamplerOfRanks):
         seed, weight_attr = check_seed(_NAME, options["seed"]), options["weight_attr"]
         self._set_options(subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, seed)
         of_edges = sorted({attr.edge_type for attr in self.graph_store.get_all_edge_attrs()} - {None})
-        self._given = fanouts_of(num_neighbors, of_edges)[0]
+        self._given = fanouts_of(num_neighbors, of_edges or None)[0]
         rpc.meet_if_called(self)
 
     # --- PyG's calls

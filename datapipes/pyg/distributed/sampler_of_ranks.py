@@ -75,9 +75,9 @@ class SamplerOfRanks(NeighborSampler):
     def _part(self, tell: Callable[[Any], list[Any]]) -> Part:
         part = Part.of_stores(self.graph_store, self.feature_store, time_attr=self.time_attr, tell=tell)
         edge_types = [of for of in part.edge_types if of is not None]
-        fanouts_of(self._given, edge_types)  # refused before the ranks have met
+        fanouts_of(self._given, edge_types or None)  # refused before the ranks have met
         of_edges = {name for domain, _, name in part.forms() if domain == "edge"}
-        if self.weight_attr is not None and self.weight_attr not in of_edges:
+        if self.weight_attr is not None and (not isinstance(self.weight_attr, str) or self.weight_attr not in of_edges):
             raise ValueError(
                 f"{_NAME}: weight_attr is {shown(self.weight_attr)}, and the attributes of edges are "
                 f"{sorted(of_edges)}. Name one of them, or put it into the feature stores."

@@ -13,20 +13,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.utils.data
 from torch import Tensor
 from torch.utils.data._utils import pin_memory
 
-from datapipes.base.checks import shown
+from datapipes.base.checks import check_ids, shown
 from datapipes.base.log import logger
 from datapipes.base.rng import MAX_EPOCH, RngKey, check_epoch, check_seed
-from datapipes.base.types import known_node_type
 from datapipes.chain.stage import SeedStage, Stage
 from datapipes.loader.data_loader import DataLoader
 from datapipes.loader.stats import LoaderStats
 from datapipes.processes.unforkable import why_not_to_fork
+from datapipes.pyg.loader.arguments import refuse_wrong_options
 from datapipes.pyg.loader.stages import DrawnOrder, InWorker, PygSample, PygSlice, carried
 from datapipes.pyg.loader.view import View
 from datapipes.pyg.sampler import NeighborSampler, draws_itself, seeded
@@ -82,8 +81,8 @@ class Iterating:
     timeout: float
     worker_init_fn: Any
 
-    def _set_up(self, is_link: bool, seed: int, filter_per_worker: bool | None, kwargs: Mapping[str, Any]) -> None:
-        """Make the view; called before PyG's constructor, which fills it."""
+    def _set_up(self, is_link: bool, seed: int, filter_per_worker: bool | None, kwargs: dict[str, Any]) -> None:
+        """Make the view; called before PyG's constructor, which fills it. What is not PyG's leaves `kwargs`."""
         where = type(self).__name__
         if kwargs.get("pin_memory_device"):
             raise TypeError(
@@ -92,6 +91,8 @@ class Iterating:
             )
         if kwargs.get("batch_size", 1) is None and kwargs.get("batch_sampler") is None:
             raise TypeError(f"{where}: batch_size is None, but batches are made of lists of seeds. Pass 1 or more.")
+        self.worker_method = kwargs.pop("worker_method", "process")
+        refuse_wrong_options(where, filter_per_worker, self.worker_method, kwargs)
         generator = kwargs.get("generator")
         if generator is not None and seed != 0:
             raise ValueError(f"{where}: generator and seed={shown(seed)} are both given; pass one of them.")
@@ -111,34 +112,10 @@ class Iterating:
         self._options_then: Any = None  # with which the last DataLoader was built
         self._has_logged = False
 
-    def _refuse_wrong_seeds(self, data: Any, name: str, seeds: Any) -> None:
-        """Refuse types that a HeteroData does not have, and masks of another length; the rest is left to PyG."""
-        where, of, ids = type(self).__name__, None, seeds
-        if isinstance(data, HeteroData):
-            if not isinstance(seeds, (str, tuple, list)) or len(seeds) == 0:
-                must = f"{name} must be a type, or a pair of a type and ids, since the data has types"
-                raise TypeError(f"{where}: {must}, got {shown(seeds)}. Name one.")
-            alone = isinstance(seeds, str) or all(isinstance(each, str) for each in seeds)
-            of, ids = (seeds, None) if alone else (seeds[0], seeds[-1])
-            for end in (of,) if isinstance(of, str) else (of[0], of[-1]):
-                known_node_type(f"{where}, {name}", end, data.node_types)
-        if isinstance(ids, (np.ndarray, list)) and np.asarray(ids).dtype == bool and len(ids) > 0:
-            raise TypeError(
-                f"{where}: {name} is a mask that is a {type(ids).__name__}, which PyG would read as the ids 0 and 1. "
-                "Pass torch.as_tensor(mask)."
-            )
-        if isinstance(ids, Tensor) and ids.dtype == torch.bool and isinstance(data, (Data, HeteroData)):
-            count = (data if of is None else data[of]).num_nodes
-            if ids.shape != (count,):
-                raise ValueError(
-                    f"{where}: {name} is a mask of shape {list(ids.shape)}, but there are {count} nodes, which need "
-                    f"[{count}]. Take the mask of the same data."
-                )
-
     def _slices_in_workers(self) -> bool:
         """Whether workers make the whole batch. By default they do where there is Python of the user's to run."""
         has_own = type(self).filter_fn is not Iterating.filter_fn
-        if has_own or self.num_workers == 0 or not self.filter_per_worker or self._why_threads() is not None:
+        if has_own or self.num_workers == 0 or not self.filter_per_worker or self._has_threads():
             return False
         return bool(self._asked or self._has_own_code() or not isinstance(self.data, (Data, HeteroData)))
 
@@ -256,7 +233,7 @@ class Iterating:
     def _drawn_order(self) -> tuple[Tensor, Tensor]:
         """Return the order of an epoch, drawn here, in the main process."""
         drawn = itertools.islice(self.batch_sampler, MOST_DRAWN + 1)
-        batches = [torch.as_tensor(each, dtype=torch.int64) for each in drawn]
+        batches = [check_ids(type(self).__name__, "a minibatch of the sampler", places).long() for places in drawn]
         if len(batches) > MOST_DRAWN:
             raise ValueError(
                 f"{type(self).__name__}: the batch_sampler gave more than {MOST_DRAWN} minibatches in one epoch; the "
@@ -278,6 +255,10 @@ class Iterating:
                 f"{len(self.dataset)}), the seeds of the loader. Let it draw from loader.dataset."
             )
         return order, offsets
+
+    def _has_threads(self) -> bool:
+        """Whether workers are threads."""
+        return self.worker_method == "thread" or self._why_threads() is not None
 
     def _why_threads(self) -> str | None:
         """Return why workers must be threads: a fork is not safe. None if it is, or the user names another start."""
@@ -302,7 +283,7 @@ class Iterating:
             "timeout": timeout,
             "cut": "end",
         }
-        if self._why_threads() is not None:
+        if self._has_threads():
             return {**options, "worker_method": "thread"}
         options["worker_init_fn"] = InWorker(self.worker_init_fn, self.num_workers, self.seed)
         return {**options, "multiprocessing_context": self.multiprocessing_context or "fork"}
@@ -311,9 +292,9 @@ class Iterating:
         """Return a DataLoader for the attributes as they are; it begins with its first minibatch."""
         self._options_then = options = self._options()
         if options.get("worker_method") == "thread":
-            where, why = type(self).__name__, self._why_threads()
+            where, why = type(self).__name__, self._why_threads() or "was told worker_method='thread'"
             of_pyg = getattr(options["worker_init_fn"], "__self__", None) is self  # it would bind this whole process
-            if not self._has_logged:
+            if not self._has_logged and (of_pyg or self.worker_method != "thread"):
                 more = "; they have neither cores nor torch threads of their own" if of_pyg else ""
                 logger.warning("%s: this process %s, so its workers are threads%s", where, why, more)
                 self._has_logged = True

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
-
-from datapipes.base.checks import check_edge_index
-from datapipes.base.types import of_type
-from datapipes.graph.convert import columns_of
 from datapipes.graph.csc_graph import CSCGraph
 from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
 from datapipes.pyg import upstream
 from datapipes.pyg.graph_of import data_of
+from datapipes.pyg.loader.arguments import (
+    labels_of_seeds,
+    link_seeds,
+    refuse_no_functions,
+    refuse_wrong_class,
+    refuse_wrong_sampler,
+    values_of_seeds,
+)
 from datapipes.pyg.loader.iterating import Iterating, sampler_of
 from datapipes.pyg.sampler import NeighborSampler
-from datapipes.pyg.upstream import BaseSampler, Data, HeteroData
+from datapipes.pyg.upstream import BaseSampler
 
 __all__ = ["LinkLoader", "LinkNeighborLoader"]
 
@@ -47,45 +50,24 @@ class LinkLoader(Iterating, upstream.LinkLoader):  # type: ignore[misc]  # PyG c
     ) -> None:
         self._set_up(True, seed, filter_per_worker, kwargs)
         data = data_of(data) if isinstance(data, (CSCGraph, HeteroCSCGraph)) else data
-        edge_label_index = _checked_links(type(self).__name__, data, edge_label_index)
-        self._refuse_wrong_seeds(data, "edge_label_index", edge_label_index)
+        where = type(self).__name__
+        refuse_wrong_sampler(where, "link_sampler", "sample_from_edges", link_sampler)
+        functions = {"transform": transform, "transform_sampler_output": transform_sampler_output}
+        refuse_no_functions(where, **functions)
+        refuse_wrong_class(where, data, custom_cls)
         upstream.LinkLoader.__init__(
             self,
             data,
             link_sampler,
-            edge_label_index=edge_label_index,
-            edge_label=edge_label,
-            edge_label_time=edge_label_time,
-            neg_sampling=neg_sampling,
-            neg_sampling_ratio=neg_sampling_ratio,
-            transform=transform,
-            transform_sampler_output=transform_sampler_output,
+            edge_label_index=link_seeds(where, data, edge_label_index),
+            **labels_of_seeds(where, edge_label, edge_label_time, neg_sampling, neg_sampling_ratio),
+            **values_of_seeds(where, input_id=input_id),
+            **functions,
             filter_per_worker=filter_per_worker,
             custom_cls=custom_cls,
-            input_id=input_id,
             **kwargs,
         )
-
-
-def _checked_links(where: str, data: Any, links: Any) -> Any:
-    """Return `edge_label_index` with its ids as a tensor [2, n]; where the edges of a tensor are meant, as it is."""
-    of: Any = None
-    ends, store = links, data
-    if not isinstance(data, Data):
-        if not isinstance(links, (list, tuple)):
-            return links
-        of, ends = links if len(links) == 2 and not isinstance(links[0], str) else (links, None)
-    if ends is not None:
-        ends = check_edge_index(where, f"edge_label_index{of_type(of)}", ends)
-    else:
-        if isinstance(data, HeteroData):
-            of = data._to_canonical(*of)
-            store = data[of] if of in data.edge_types else {}
-        edge_index = store.get("edge_index") if isinstance(data, (Data, HeteroData)) else None
-        if isinstance(edge_index, Tensor) or (edge_index is None and of is not None):
-            return links
-        ends = columns_of(where, edge_index, of_type(of))
-    return ends if isinstance(data, Data) else (of, ends)
+        self.edge_label_index = edge_label_index
 
 
 class LinkNeighborLoader(LinkLoader, upstream.LinkNeighborLoader):  # type: ignore[misc]  # PyG comes without types
@@ -118,7 +100,7 @@ class LinkNeighborLoader(LinkLoader, upstream.LinkNeighborLoader):  # type: igno
         neg_sampling: Any = None,
         neg_sampling_ratio: float | None = None,
         time_attr: str | None = None,
-        weight_attr: str | None = None,
+        weight_attr: Any = None,
         transform: Callable[..., Any] | None = None,
         transform_sampler_output: Callable[..., Any] | None = None,
         is_sorted: bool = False,

@@ -9,6 +9,13 @@ from datapipes.graph.csc_graph import CSCGraph
 from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
 from datapipes.pyg import upstream
 from datapipes.pyg.graph_of import data_of
+from datapipes.pyg.loader.arguments import (
+    node_seeds,
+    refuse_no_functions,
+    refuse_wrong_class,
+    refuse_wrong_sampler,
+    values_of_seeds,
+)
 from datapipes.pyg.loader.iterating import Iterating, sampler_of
 from datapipes.pyg.sampler import NeighborSampler
 from datapipes.pyg.upstream import BaseSampler
@@ -29,8 +36,8 @@ class NodeLoader(Iterating, upstream.NodeLoader):  # type: ignore[misc]  # PyG c
         sampler, batch_sampler: give the order of an epoch, which is drawn whole, in this process, when it begins. Such
             workers do not persist.
         num_workers: processes, by default forked; threads, with one line in the log, where a fork is not safe (CUDA is
-            up, Arrow Flight has clients). There a sampler of the user's is called for one batch at a time, and is not
-            seeded.
+            up, Arrow Flight has clients); and with `worker_method="thread"`. There a sampler of the user's is called
+            for one batch at a time, and is not seeded.
         seed: in [0, 2**64); decides order and draws, with the numbers of epoch and batch. Draws of a sampler or
             transform of the user's from the generators of torch, NumPy and Python are seeded by it too.
     Raises:
@@ -54,20 +61,23 @@ class NodeLoader(Iterating, upstream.NodeLoader):  # type: ignore[misc]  # PyG c
     ) -> None:
         self._set_up(False, seed, filter_per_worker, kwargs)
         data = data_of(data) if isinstance(data, (CSCGraph, HeteroCSCGraph)) else data
-        self._refuse_wrong_seeds(data, "input_nodes", input_nodes)
+        where = type(self).__name__
+        refuse_wrong_sampler(where, "node_sampler", "sample_from_nodes", node_sampler)
+        functions = {"transform": transform, "transform_sampler_output": transform_sampler_output}
+        refuse_no_functions(where, **functions)
+        refuse_wrong_class(where, data, custom_cls)
         upstream.NodeLoader.__init__(
             self,
             data,
             node_sampler,
-            input_nodes=input_nodes,
-            input_time=input_time,
-            transform=transform,
-            transform_sampler_output=transform_sampler_output,
+            **node_seeds(where, data, node_sampler, input_nodes, input_id),
+            **values_of_seeds(where, input_time=input_time),
+            **functions,
             filter_per_worker=filter_per_worker,
             custom_cls=custom_cls,
-            input_id=input_id,
             **kwargs,
         )
+        self.input_nodes = input_nodes
 
 
 class NeighborLoader(NodeLoader, upstream.NeighborLoader):  # type: ignore[misc]  # PyG comes without types
@@ -96,7 +106,7 @@ class NeighborLoader(NodeLoader, upstream.NeighborLoader):  # type: ignore[misc]
         disjoint: bool = False,
         temporal_strategy: str = "uniform",
         time_attr: str | None = None,
-        weight_attr: str | None = None,
+        weight_attr: Any = None,
         transform: Callable[..., Any] | None = None,
         transform_sampler_output: Callable[..., Any] | None = None,
         is_sorted: bool = False,

@@ -86,7 +86,7 @@ class View:
     def input_data(self, given: Any) -> None:
         where, count = ("LinkLoader", len(given.row)) if self.is_link else ("NodeLoader", len(given.node))
         names = {"time": "edge_label_time", "label": "edge_label"} if self.is_link else {"time": "input_time"}
-        for name, argument in names.items():
+        for name, argument in {"input_id": "input_id", **names}.items():
             values = getattr(given, name)
             if values is not None and len(values) != count:
                 raise ValueError(f"{where}: {argument} has {len(values)} values for {count} seeds. Give one for each.")
@@ -299,7 +299,11 @@ class View:
                 to[key] = None if ids is None else self._rows(of, store, key, value, ids)
 
     def _rows(self, of: Any, store: Any, key: str, value: Any, ids: Tensor) -> Any:
+        if isinstance(value, (list, tuple)):  # such as a name for each node, which PyG refuses
+            return [value[place] for place in ids.tolist()]
         dim = store._parent().__cat_dim__(key, value, store)
+        if isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
+            return value.take(ids.cpu().numpy(), axis=dim)  # of strings or dates, say: there is no such tensor
         table = self._table(of, key, value) if dim == 0 and ids.device.type == "cpu" else None
         if table is None:
             return index_select(value, ids.cpu() if isinstance(value, np.ndarray) else ids.to(value.device), dim=dim)

@@ -1,0 +1,299 @@
+"""Arguments of the loaders: each form of a value gives the same batches; anything else is refused in words."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from pyg_cases import CITES, WRITES, WRITTEN, Data, HeteroData, digests, pyg, random_data, random_hetero
+from test_view import stores_of
+
+import datapipes as dp
+from datapipes.pyg.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
+from datapipes.pyg.sampler import NeighborSampler
+
+pd = pytest.importorskip("pandas")
+NegativeSampling, NumNeighbors = pyg.sampler.NegativeSampling, pyg.sampler.base.NumNeighbors
+DATA, HETERO, TYPELESS = random_data(1), random_hetero(1), HeteroData({"a": {"num_nodes": 3}, "b": {"num_nodes": 4}})
+LINKS, IDS, TIMES = DATA.edge_index[:, :12], torch.tensor([3, 1, 3, 7]), torch.arange(40) + 5
+SAMPLER = NeighborSampler(DATA, [2])
+
+
+def merged(data):
+    """Data without parallel edges, which the stores of PyG's tests do not hold."""
+    plain = copy.copy(data)
+    for store in plain.edge_stores:
+        store.edge_index = pyg.utils.coalesce(store.edge_index)
+    return plain
+
+
+TYPED_STORES, STORES = stores_of(merged(HETERO), ["coo"] * 3), stores_of(merged(DATA), ["coo"])
+
+
+def nodes(data=DATA, **given):
+    return NeighborLoader(data, **{"num_neighbors": [2], "batch_size": 30, **given})
+
+
+def links(data=DATA, **given):
+    default = {"edge_label_index": LINKS} if data is DATA else {}
+    return LinkNeighborLoader(data, **{"num_neighbors": [2], "batch_size": 100, **default, **given})
+
+
+def node_loader(data=DATA, node_sampler=SAMPLER, **given):
+    return NodeLoader(data, node_sampler, **given)
+
+
+def link_loader(data=DATA, link_sampler=SAMPLER, **given):
+    return LinkLoader(data, link_sampler, **given)
+
+
+# --- what is taken
+
+FORMS = [lambda ids: ids.numpy(), lambda ids: ids.tolist(), lambda ids: pd.Series(ids.numpy(), index=ids.numpy() + 9)]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["array", "list", "column"])
+def test_numbers_in_any_form_give_the_batches_of_the_tensor(form):
+    def with_attributes(make):
+        data = copy.copy(DATA)
+        data.edge_weight, data.time = make(DATA.edge_weight), make(DATA.time)
+        return data
+
+    cases = [
+        (nodes, {"input_nodes": IDS, "input_id": IDS + 70}),
+        (nodes, {"data": STORES, "input_nodes": IDS}),
+        (nodes, {"input_time": TIMES, "time_attr": "time"}),
+        (
+            links,
+            {"edge_label": TIMES[:12], "edge_label_time": TIMES[:12], "time_attr": "time", "neg_sampling_ratio": 1},
+        ),
+    ]
+    for make, given in cases:
+        other = {name: form(value) if isinstance(value, torch.Tensor) else value for name, value in given.items()}
+        assert digests(make(**other)) == digests(make(**given))
+    data = with_attributes(form)
+    for options in ({"weight_attr": "edge_weight"}, {"time_attr": "time"}) if form is not FORMS[2] else ():
+        for batch, expected in zip(nodes(data, **options), nodes(**options), strict=True):
+            assert torch.equal(batch.e_id, expected.e_id)
+    typed = {"data": HETERO, "input_nodes": ("paper", IDS)}
+    assert digests(nodes(**{**typed, "input_nodes": ["paper", form(IDS)]})) == digests(nodes(**typed))
+
+
+def test_seeds_keep_their_own_form_as_attributes_of_the_loader():
+    assert nodes(input_nodes=[3, 1]).input_nodes == [3, 1]
+    assert nodes(HETERO, input_nodes="paper").input_nodes == "paper"
+    assert links(HETERO, edge_label_index=CITES).edge_label_index == CITES
+    assert nodes(input_id=TIMES)([2, 0]).input_id.tolist() == [7, 5]
+
+
+def test_a_type_alone_stands_for_all_its_nodes_or_edges_also_in_stores():
+    for data in (HETERO, TYPED_STORES):
+        expected = digests(nodes(data, input_nodes=("author", torch.arange(22))))
+        assert digests(nodes(data, input_nodes=("author", None))) == expected
+        assert digests(nodes(data, input_nodes="author")) == expected
+        one, *others = (
+            digests(links(data, edge_label_index=of)) for of in (CITES, [*CITES], ("paper", "paper"), (CITES, None))
+        )
+        assert others == [one] * 3
+    assert digests(nodes(STORES)) == digests(nodes(STORES, input_nodes=torch.arange(40)))
+    assert digests(links(STORES)) == digests(links(STORES, edge_label_index=merged(DATA).edge_index))
+
+
+def test_links_of_a_type_that_the_data_does_not_have_need_ids():
+    given = {"edge_label_index": (("author", "likes", "author"), LINKS % 22)}
+    assert "edge_label_index" in next(iter(links(HETERO, **given)))["author", "likes", "author"]
+
+
+@pytest.mark.parametrize("graph", [HETERO, dp.HeteroCSCGraph.from_pyg(HETERO)], ids=["HeteroData", "HeteroCSCGraph"])
+def test_each_edge_type_may_name_its_weights(graph):
+    one_name = copy.copy(HETERO)
+    other = copy.copy(HETERO)
+    for name, of in (("a", WRITES), ("weight", WRITTEN)):  # "weight" is also the name within
+        other[of][name] = other[of].edge_weight + (of == WRITES)
+        one_name[of].edge_weight = other[of][name]
+    del one_name[CITES].edge_weight
+    given = other if graph is HETERO else dp.HeteroCSCGraph.from_pyg(other)
+    named = NeighborSampler(given, [2, 2], weight_attr={WRITES: "a", "paper:rev_writes:author": "weight"}, seed=1)
+    expected = NeighborSampler(one_name, [2, 2], weight_attr="edge_weight", seed=1)
+    inputs = pyg.sampler.NodeSamplerInput(None, torch.arange(20), None, "paper")
+    for _ in range(3):
+        found, wanted = (sampler.sample_from_nodes(inputs) for sampler in (named, expected))
+        for of in HETERO.edge_types:
+            assert torch.equal(found.edge[of], wanted.edge[of])
+
+
+@pytest.mark.parametrize("num_neighbors", [[2], [2, 2], {}, NumNeighbors({}, default=[2, 2])])
+def test_types_without_edges_are_sampled_as_their_seeds(num_neighbors):
+    batch = next(iter(nodes(TYPELESS, num_neighbors=num_neighbors, input_nodes="b")))
+    assert batch["b"].n_id.tolist() == [0, 1, 2, 3]
+    num_hops = len(num_neighbors) if isinstance(num_neighbors, (list, dict)) else 2
+    assert batch.num_sampled_nodes_dict == {"a": [0] * (num_hops + 1), "b": [4] + [0] * num_hops}
+
+
+def test_numbers_of_neighbors_serve_several_graphs():
+    given = NumNeighbors([2])
+    assert len(list(nodes(num_neighbors=given))) == 2
+    assert len(list(nodes(HETERO, num_neighbors=given, input_nodes="paper"))) == 1
+
+
+def test_an_empty_set_of_links_has_labels_and_negatives():
+    none = torch.empty(2, 0, dtype=torch.int64)
+    assert list(links(edge_label_index=none, edge_label=torch.empty(0), neg_sampling="binary")) == []
+
+
+def test_lists_and_strings_of_nodes_and_edges_are_sliced():
+    data = copy.copy(DATA)
+    data.name, data.of_edge = [f"node {i}" for i in range(40)], np.array([f"edge {i}" for i in range(160)])
+    for workers in (0, 1):
+        batch = next(iter(nodes(data, num_workers=workers, filter_per_worker=workers > 0)))
+        assert batch.name == [f"node {i}" for i in batch.n_id]
+        assert batch.of_edge.tolist() == [f"edge {i}" for i in batch.e_id]
+
+
+def test_workers_are_threads_where_the_user_says_so(caplog):
+    given = {"transform": lambda batch: batch, "num_workers": 1}
+    with pytest.raises(TypeError, match=r"cannot be pickled.* worker_method='thread'"):
+        next(iter(nodes(multiprocessing_context="spawn", **given)))
+    loader = nodes(worker_method="thread", **given)
+    assert "1 worker thread" in loader.explain()
+    assert digests(loader) == digests(nodes())
+    assert caplog.messages == []
+
+
+# --- what is refused
+
+TYPE, NUMBERS, SHAPE = "must be a type, or a pair of a type and ids", "must be a tensor, an array or a list", "shape"
+REFUSED = [
+    *((nodes, {"input_nodes": each}, TypeError, NUMBERS) for each in ({1, 2}, {1: 2}, 3, iter([1]), b"ab", object())),
+    (nodes, {"input_nodes": np.int64(3)}, ValueError, r"must have shape \[n\], got \[\]. Pass a list of one: \[3\]"),
+    (nodes, {"input_nodes": IDS.view(-1, 1)}, ValueError, r"got \[4, 1\]. Call .flatten\(\)"),
+    (nodes, {"input_nodes": ["a", "b"]}, TypeError, "no tensor can hold"),
+    (nodes, {"input_nodes": "paper"}, TypeError, "is 'paper', but the data has no types"),
+    (nodes, {"input_nodes": [0.5, 1.0]}, TypeError, "must be integers, got float64"),
+    (nodes, {"input_nodes": torch.ones(40, dtype=torch.uint8)}, TypeError, "got uint8. Convert ids with .long"),
+    (nodes, {"input_nodes": [1, [2]]}, TypeError, "makes no array of numbers"),
+    (nodes, {"input_nodes": torch.ones(40, 1, dtype=torch.bool)}, ValueError, r"mask of shape \[40, 1\]"),
+    (nodes, {"data": STORES, "input_nodes": torch.ones(3, dtype=torch.bool)}, ValueError, r"mask of shape \[3\]"),
+    *(
+        (nodes, {"data": data, "input_nodes": each}, TypeError, TYPE)
+        for data in (HETERO, TYPED_STORES)
+        for each in (
+            ["paper", "author"],
+            ["paper"] * 3,
+            ["paper"],
+            ("paper", IDS, 3),
+            (),
+            [1, 2],
+            (None, IDS),
+            None,
+            IDS,
+        )
+    ),
+    (nodes, {"data": TYPED_STORES, "input_nodes": "papers"}, ValueError, "no node type 'papers'; known are"),
+    (nodes, {"data": TYPED_STORES, "input_nodes": ("paper", {1})}, TypeError, NUMBERS),
+    (nodes, {"input_id": [1, 2]}, ValueError, "input_id has 2 values for 40 seeds"),
+    (nodes, {"input_time": 5, "time_attr": "time"}, TypeError, "input_time must be a tensor"),
+    (nodes, {"input_time": torch.tensor(5), "time_attr": "time"}, ValueError, "is one number, 5. Give a list"),
+    (nodes, {"num_neighbors": {WRITES: 2}, "data": HETERO, "input_nodes": "paper"}, TypeError, "must be a list, or"),
+    (nodes, {"num_neighbors": NumNeighbors(3)}, TypeError, "must be a list, or a dict"),
+    (nodes, {"num_neighbors": {"cites": [2]}, "data": HETERO, "input_nodes": "paper"}, ValueError, "no edge types"),
+    (nodes, {"data": TYPELESS, "num_neighbors": {CITES: [2]}, "input_nodes": "b"}, ValueError, "names the edge type"),
+    *(
+        (nodes, {name: "no"}, TypeError, f"{name} must be True or False")
+        for name in ("disjoint", "is_sorted", "directed")
+    ),
+    (nodes, {"filter_per_worker": "no"}, TypeError, "filter_per_worker must be True or False"),
+    *((nodes, {"subgraph_type": each}, ValueError, "subgraph_type must be one of") for each in (None, 1, "INDUCED")),
+    (nodes, {"time_attr": ["time"]}, TypeError, "time_attr must be a name"),
+    (nodes, {"time_attr": "x"}, ValueError, r"x must have shape \[n\], one number each, got \[40, 5\]"),
+    (nodes, {"weight_attr": ["edge_weight"]}, TypeError, "weight_attr must be a name"),
+    (nodes, {"weight_attr": {CITES: "edge_weight"}}, ValueError, "it must name edge types of a HeteroData"),
+    *(
+        (nodes, {"data": HETERO, "input_nodes": "paper", "weight_attr": each}, ValueError, text)
+        for each, text in (
+            ({}, "must name edge types"),
+            ({CITES: "w"}, "is 'w', but"),
+            ({"a:b:c": "w"}, "no edge type"),
+        )
+    ),
+    *((nodes, {name: 1}, TypeError, f"{name} must be a") for name in ("transform", "transform_sampler_output")),
+    *(
+        (nodes, {"custom_cls": each, "data": STORES}, TypeError, "custom_cls must be")
+        for each in (1, HeteroData, Data())
+    ),
+    (nodes, {"custom_cls": Data, "data": TYPED_STORES, "input_nodes": "paper"}, TypeError, "a subclass of HeteroData"),
+    *((nodes, {"generator": each}, TypeError, "must be a torch.Generator") for each in (1, np.random.default_rng(0))),
+    *((nodes, {"num_workers": each}, TypeError, "num_workers must be an int") for each in ("2", None, 1.5)),
+    *((nodes, {"timeout": each}, TypeError, "timeout must be a number of seconds") for each in ("2", None)),
+    (nodes, {"worker_init_fn": 3}, TypeError, "worker_init_fn must be a function"),
+    *(
+        (nodes, {name: each}, TypeError, f"{name} must be an iter")
+        for name in ("sampler", "batch_sampler")
+        for each in (3, "a")
+    ),
+    (nodes, {"batch_sampler": [1, 2], "batch_size": 1}, TypeError, "a minibatch of the sampler must be a"),
+    (nodes, {"sampler": [0.5]}, TypeError, "a minibatch of the sampler must be integers, got float64"),
+    (nodes, {"worker_method": "fork"}, ValueError, "worker_method must be one of"),
+    (
+        nodes,
+        {"worker_method": "thread", "multiprocessing_context": "fork", "num_workers": 1},
+        ValueError,
+        "Leave one out",
+    ),
+    *(
+        (make, {"data": each}, ValueError, "data must be a Data, a HeteroData")
+        for make in (node_loader, link_loader)
+        for each in (None, [DATA], {}, 3)
+    ),
+    *(
+        (node_loader, {"node_sampler": each}, TypeError, "node_sampler must be a BaseSampler")
+        for each in (None, NeighborSampler, DATA)
+    ),
+    (link_loader, {"link_sampler": 3}, TypeError, "link_sampler must be a BaseSampler, with sample_from_edges, got 3"),
+    *(
+        (links, {"data": data, "edge_label_index": each}, TypeError, TYPE)
+        for data in (HETERO, TYPED_STORES)
+        for each in (
+            None,
+            3,
+            (),
+            ["paper"],
+            (1, 2, 3),
+            (None, LINKS),
+            ({*CITES}, LINKS),
+            (("paper",), LINKS),
+            ("a",) * 4,
+        )
+    ),
+    *(
+        (links, {"data": data, "edge_label_index": each}, ValueError, "no edge type")
+        for data in (HETERO, TYPED_STORES)
+        for each in (("paper", "likes", "paper"), ("author", "author"))
+    ),
+    (links, {"data": STORES, "edge_label_index": {1}}, TypeError, r"must be a tensor \[2, n\]"),
+    *((links, {name: 3}, TypeError, f"{name} must be a tensor") for name in ("edge_label", "input_id")),
+    (links, {"edge_label_time": "x", "time_attr": "time"}, TypeError, "edge_label_time must be a tensor"),
+    (links, {"input_id": IDS}, ValueError, "input_id has 4 values for 12 seeds"),
+    *(
+        (links, {"neg_sampling": each}, ValueError, "neg_sampling must be 'binary', 'triplet', or")
+        for each in ("x", 1.0, (), ("binary", "1"), ("binary", float("nan")), ("binary", -1), {"mod": 1}, ["binary", 2])
+    ),
+    (
+        links,
+        {"neg_sampling": NegativeSampling("triplet", 1, dst_weight=[1.0])},
+        TypeError,
+        "dst_weight of the negatives",
+    ),
+    *(
+        (links, {"neg_sampling_ratio": each}, ValueError, "ratio must be a number")
+        for each in (-1, "1", [1], float("inf"))
+    ),
+    (links, {"neg_sampling": "triplet", "neg_sampling_ratio": 2.0}, ValueError, "are both given"),
+]
+
+
+@pytest.mark.parametrize(("make", "given", "error", "text"), REFUSED)
+def test_what_is_no_such_value_is_refused_in_words(make, given, error, text):
+    with pytest.raises(error, match=text) as caught:
+        next(iter(make(**given)))
+    assert type(caught.value) is error

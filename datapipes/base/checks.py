@@ -283,6 +283,25 @@ def refuse_other_keywords(where: str, cls: type, keywords: Iterable[str]) -> Non
             raise TypeError(f"{where}: {cls.__name__} takes no {name!r}. Here: {ours}.")
 
 
+def refuse_more_by_position(where: str, cls: type, arguments: Sequence[Any]) -> None:
+    """Raise TypeError for more arguments by position than the constructor of `cls` takes so.
+
+    Other libraries have more arguments by position, in an order of their own.
+
+    Raises:
+        TypeError: As Python would; the message names the arguments.
+    """
+    code = getattr(cls.__init__, "__code__", None)  # type: ignore[misc]  # of this very class
+    if code is None or code.co_flags & inspect.CO_VARARGS or len(arguments) < code.co_argcount:
+        return
+    names, count = code.co_varnames, code.co_argcount
+    taken = ", ".join(name for name in names[1:count] if name != "source")  # a method of a stage passes that one
+    more = ", ".join(map(shown, arguments[count - 1 :]))
+    others = ", ".join(f"{name}=" for name in names[count : count + code.co_kwonlyargcount])
+    how = f"Pass the others by name: {others}" if others else "Leave it out"
+    raise TypeError(f"{where}: {cls.__name__} takes {taken} by position, and got {more} besides. {how}.")
+
+
 def _use_instead(cls: type, name: str) -> str | None:
     """Return what OTHER_KEYWORDS says about a keyword of `cls` or of one of its bases."""
     for base in cls.__mro__:

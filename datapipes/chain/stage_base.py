@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from datapipes.base.array_digest import Hashed
-from datapipes.base.checks import refuse_other_keywords
+from datapipes.base.checks import refuse_more_by_position, refuse_other_keywords
 from datapipes.base.rng import RngKey
 from datapipes.base.shown_names import ShownABC
 from datapipes.chain.epoch import EpochContext
@@ -69,6 +69,7 @@ class StageBase(metaclass=ShownABC):
 
     def __new__(cls: type[_B], *args: Any, **kwargs: Any) -> _B:
         refuse_other_keywords(functional_name(cls), cls, kwargs)
+        refuse_more_by_position(functional_name(cls), cls, args)
         stage: _B = super().__new__(cls)
         stage._arguments = _own_containers((args, kwargs))
         return stage

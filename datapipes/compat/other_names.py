@@ -18,6 +18,7 @@ from datapipes.chain.functional import FunctionalForms
 from datapipes.compat.moved_modules import MovedModules
 from datapipes.compat.name_tables import ATTRIBUTES, KEYWORDS
 from datapipes.datasets.dataset import Dataset
+from datapipes.datasets.ondisk import OnDiskDataset
 from datapipes.features.feature import Feature
 from datapipes.features.feature_store import FeatureStore
 from datapipes.graph.csc_graph import CSCGraph
@@ -79,7 +80,8 @@ def _add_other_names(cls: Any, owner: str) -> None:
             setattr(cls, name, OtherName(owner, name, ours))
 
 
-for each in (Block, CSCGraph, Dataset, Feature, FeatureStore, HeteroCSCGraph, ItemSet, MiniBatch, SampledSubgraph):
+_CLASSES = (Block, CSCGraph, Dataset, Feature, FeatureStore, HeteroCSCGraph, ItemSet, MiniBatch, SampledSubgraph)
+for each in (*_CLASSES, OnDiskDataset):
     _add_other_names(each, each.__name__)
 for package in (channel, datasets, distributed):
     vars(package)["__getattr__"] = _missing_in(package.__name__)

@@ -31,6 +31,7 @@ OWNERS = {
     "FeatureStore": STORE,
     "Feature": FEATURE,
     "Dataset": DATASET,
+    "OnDiskDataset": dp.datasets.OnDiskDataset("folder"),
     "datapipes": dp,
     "datapipes.distributed": dp.distributed,
     "datapipes.datasets": dp.datasets,
@@ -118,6 +119,49 @@ def test_a_keyword_of_another_library_is_refused_and_the_error_names_ours(owner)
         if owner != "MiniBatch" and keyword is not None:
             with pytest.raises((TypeError, ValueError), match=f"{keyword[1]}.* must |multiple values .*'{keyword[1]}'"):
                 BUILDERS[owner](**{keyword[1]: ...})
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [  # in GraphBolt's order
+        (
+            lambda: dp.ItemSampler(item_set(), 4, None, True),
+            r"item_set, batch_size by position, and got None, True .*shuf",
+        ),
+        (lambda: dp.DistributedItemSampler(item_set(), 4, None, True), "and got None, True besides. .*drop_last="),
+        (
+            lambda: items().sample_neighbor(GRAPH, [2], True, "w"),
+            "takes graph, fanouts by position, and got True, 'w' bes",
+        ),
+        (
+            lambda: items().sample_layer_neighbor(GRAPH, [2], True),
+            "and got True besides. Pass the others by name: layer",
+        ),
+        (
+            lambda: items().temporal_sample_neighbor(GRAPH, [2], True, None, "t"),
+            "and got True, None, 't' .*node_time_attr=",
+        ),
+        (
+            lambda: sampled().copy_to("cpu", False),
+            "takes device by position, and got False besides. .* non_blocking=.$",
+        ),
+        (lambda: sampled().fetch_feature(STORE, ["feat"], None, True), "and got True besides. Leave it out"),
+        (
+            lambda: dp.DataLoader(fetched(), 0, True, 10240, "end"),
+            "and got 'end' besides. Pass the others by name: worker_m",
+        ),
+    ],
+)
+def test_arguments_by_position_that_are_too_many_are_refused_by_name(call, text):
+    with pytest.raises(TypeError, match=text):
+        call()
+
+
+def test_a_feature_cannot_be_put_into_a_store_and_the_error_has_a_line_that_makes_another():
+    key = ("node", None, "new")
+    with pytest.raises(AttributeError, match=r"Here: a new store: dp.FeatureStore\({\*\*store, key: feature}\)"):
+        STORE[key] = FEATURE
+    assert dp.FeatureStore({**STORE, key: FEATURE})[key] is FEATURE
 
 
 def test_samplers_of_parts_refuse_the_same_keywords():

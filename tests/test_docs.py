@@ -13,9 +13,11 @@ import pkgutil
 import random
 import re
 import runpy
+import sys
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import check_site
 import numpy as np
@@ -30,6 +32,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from pipelines import sampled
 from scripts import run_program
+from slow_hetero import hetero_graph
 
 import datapipes as dp
 
@@ -233,6 +236,33 @@ def test_every_public_name_has_an_entry_in_the_reference():
                 continue  # PyG's, handed on
             has_page = f"{package.__name__}.{name}" in listed or any(value is each for each in entries)
             assert has_page, f"{package.__name__}.{name} has no entry in docs/api: run `make stubs`"
+
+
+def test_the_blocks_that_a_page_makes_for_dgl_have_the_edges_of_ours(monkeypatch):
+    class Block:  # of dgl.create_block: in-edges of each type as CSC, in one dtype, and numbers by node type
+        def __init__(self, edges, num_src, num_dst):
+            self.edges = {of: SimpleNamespace(data={}) for of in edges}
+            self.columns = {}
+            for of, (form, (indptr, indices, ids)) in edges.items():
+                assert (form, indptr.dtype, ids, len(indptr)) == ("csc", indices.dtype, [], num_dst[of[2]] + 1)
+                assert indices.numel() == 0 or int(indices.max()) < num_src[of[0]]
+                self.columns[of] = torch.stack(
+                    (indices, torch.repeat_interleave(torch.arange(len(indptr) - 1), indptr.diff()))
+                )
+
+    page = program_of(text_of("docs/migrate/graphbolt.md"))
+    names = {}
+    exec(page[page.index("def dgl_blocks") : page.index("@dp.register_stage")].rpartition("import torch")[0], names)
+    monkeypatch.setitem(sys.modules, "dgl", SimpleNamespace(create_block=Block, EID="_ID"))
+    plain = sampled().transform(lambda minibatch: minibatch)
+    typed = dp.ItemSampler(dp.HeteroItemSet({"paper": dp.ItemSet(3)}), 3).sample_neighbor(
+        hetero_graph(), [2, 2], return_edge_ids=True
+    )
+    for minibatch in (next(iter(plain)), next(iter(typed))):
+        for made, block in zip(names["dgl_blocks"](minibatch), minibatch.blocks, strict=True):
+            for of, ours in (block if isinstance(block, dict) else {("_N", "_E", "_N"): block}).items():
+                assert torch.equal(made.columns[of], ours.edge_index.long())
+                assert torch.equal(made.edges[of].data["_ID"], ours.edge_ids)
 
 
 def test_every_page_is_in_a_list_of_contents():

@@ -24,7 +24,7 @@ _SEED_TIMES = "an item named timestamps in the dp.ItemSet"
 _TO_PYG = "minibatch.to_pyg() has it"
 _LOADER = "dp.ItemSampler(items, batch_size).sample_neighbor(graph, fanouts), then dp.DataLoader(pipe)"
 _PYG_LOADERS = f"{_LOADER}; or with PyG's arguments and batches: from datapipes.pyg.loader import"
-_SERVER = "dp.distributed.PartitionServer(root, part, chains=True).start(), or the command datapipes serve"
+_SERVER = "dp.distributed.PartitionServer(root, part, chains=True, namebook=namebook).start(), or datapipes serve"
 _PRODUCER = "client.create_producer(server_rank, pipe, worker_key, num_workers=...)"
 _IN_DISTRIBUTED = "it stands in datapipes.distributed"
 _DIST_LOADER = (
@@ -268,6 +268,7 @@ ATTRIBUTES: Table = {
         "MpDistSamplingWorkerOptions": "dp.DataLoader(pipe, num_workers=...)",
         **dict.fromkeys(("async_request_server", "request_server"), "nothing: a client cannot run code on a server"),
         "node_split": "dist_graph.local_items(), the seeds of the part in this process",
+        "DistDataset": "dp.distributed.DistGraph.connect(root, namebook, local_part=rank) and DistFeatureStore(graph)",
     },
     "datapipes.datasets": {"OnDiskTask": "dp.datasets.Task", "LegacyDataset": "dp.datasets.open(path)"},
     "datapipes.channel": {"RemoteReceivingChannel": _IN_DISTRIBUTED},

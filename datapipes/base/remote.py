@@ -107,12 +107,16 @@ class RemoteFile:
         self._seen = seen
         return seen
 
-    def open(self) -> BinaryIO:
-        """Return the file, open for reading, with seek; reads raise OSError, or ValueError where it ends too early."""
+    def open(self, block_bytes: int = _BLOCK_BYTES) -> BinaryIO:
+        """Return the file, open for reading, with seek; reads raise OSError, or ValueError where it ends too early.
+
+        Args:
+            block_bytes: that are fetched at once.
+        """
         size, _ = self.look()
         system, path = _system_of(self.uri)
         with _as_os_error(self.uri):
-            file = system.open(path, "rb", block_size=_BLOCK_BYTES, cache_type="readahead")
+            file = system.open(path, "rb", block_size=block_bytes, cache_type="readahead")
         return cast(BinaryIO, io.BufferedReader(_Reading(self.uri, file, size)))
 
 
@@ -162,9 +166,11 @@ def size_of(file: AnyFile) -> int:
 
 
 @contextmanager
-def opened(file: AnyFile) -> Iterator[tuple[BinaryIO, int]]:
+def opened(file: AnyFile, block_bytes: int = _BLOCK_BYTES) -> Iterator[tuple[BinaryIO, int]]:
     """Give a file, open for reading, and its bytes; look at the end whether one at a URI was changed meanwhile.
 
+    Args:
+        block_bytes: that are fetched at once of a file at a URI.
     Raises:
         ValueError: It is no regular file, or was changed.
         OSError: It cannot be opened.
@@ -173,7 +179,7 @@ def opened(file: AnyFile) -> Iterator[tuple[BinaryIO, int]]:
         with open_regular(file) as stream:
             yield stream, os.fstat(stream.fileno()).st_size
         return
-    with file.open() as stream:
+    with file.open(block_bytes) as stream:
         try:
             yield stream, file.size
         except ValueError:

@@ -236,13 +236,13 @@ def _rows_of(where: str, name: str, value: Any) -> Values:
         shape, dtype, read, files = array.shape, array.dtype, _slices(array), ()
     if len(shape) != 1:
         raise ValueError(f"{where}: {name} must have one dimension, got the shape {list(shape)}. Flatten it.")
-    refuse_no_ids(where, name, dtype)
+    refuse_no_ids(where, name, dtype, shape[0])
     return Values(shape[0], read, files)
 
 
-def refuse_no_ids(where: str, name: str, dtype: Any) -> None:
-    """Raise TypeError for a dtype that is none of integers."""
-    if np.dtype(dtype).kind not in "iu":
+def refuse_no_ids(where: str, name: str, dtype: Any, count: int = 1) -> None:
+    """Raise TypeError for `count` values of a dtype that is none of integers; those of nothing may have any."""
+    if count > 0 and np.dtype(dtype).kind not in "iu":
         raise TypeError(f"{where}: {name} must hold integers, got {dtype}. Convert it, and drop edges without ends.")
 
 
@@ -258,13 +258,13 @@ def _matrix(where: str, name: str, value: Any) -> Values:
     files: tuple[Path, ...]
     if isinstance(value, Path):
         rows = NpyRows(where, value)
-        refuse_no_ids(where, name, rows.dtype)
+        refuse_no_ids(where, name, rows.dtype, math.prod(rows.shape))
         shape, files = rows.shape[::-1] if rows.is_transposed else rows.shape, (rows.path,)
         by_columns = rows.shape[0] == 2 and not (rows.is_transposed and shape == (2, 2))
         read = _of_columns(rows.columns()) if by_columns else _of_rows(rows)
     else:
         array = as_tensor(where, name, value).cpu().numpy()
-        refuse_no_ids(where, name, array.dtype)
+        refuse_no_ids(where, name, array.dtype, array.size)
         shape, files = array.shape, ()
         columns = array if shape[:1] == (2,) else array.T
         read = lambda begin, end: (columns[0, begin:end], columns[1, begin:end])  # noqa: E731
@@ -300,7 +300,8 @@ class _Table(EdgeSource):
         names = self._rows.names
         self._ends = self._rows.two_columns(_ENDS)
         for end in self._ends:
-            refuse_no_ids(where, f"the column {end!r} of {path}", self._rows.dtype(end))
+            if (dtype := self._rows.dtype(end)).kind not in "iu":  # counting the rows of a CSV file reads it
+                refuse_no_ids(where, f"the column {end!r} of {path}", dtype, self._rows.num_rows)
         for name, column in attributes.items():
             if column not in names:
                 raise ValueError(

@@ -2,18 +2,26 @@
 
 Rows stand in the order of the files' names, then of their place in a file. pyarrow reads files at URIs as `RemoteFile`
 gives them, so it fetches what it asks for. A file at a URI that is changed while it is read is an error.
+
+All files have the columns of the first, in any order, and all CSV files or none a header; this is checked before a row
+is read. A CSV file of a header alone has no rows. Neither has one of no bytes; alone it counts as two columns without
+names: the edges of an empty relation. A column of Parquet files gets a type that holds the values of all files. What is
+wrong with the content of a file is a ValueError; an OSError is one of the disk, or of the store.
 """
 
 from __future__ import annotations
 
+import csv
 import errno
 import gzip
 import importlib
+import os
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +35,7 @@ from datapipes.base.sizes import check_memory
 
 TABLES = {".parquet": "parquet", ".csv": "csv", ".csv.gz": "csv", ".tsv": "csv"}  # suffixes
 _MOST_HEADER, _BLOCK_BYTES = 2**16, 2**24  # bytes of a CSV file: of its first line, and that are parsed at once
+_OF_CONTENT = (ValueError, TypeError, LookupError, NotImplementedError, EOFError, csv.Error, zlib.error)
 
 
 def suffix_of(name: str) -> str:
@@ -52,7 +61,7 @@ class TableFiles:
         names: of the columns.
         has_names: whether the files name them; else they are "f0", "f1" ...
     Raises:
-        ValueError: They are no tables, or truncated.
+        ValueError: They are no tables, truncated or corrupt, or one has other columns than the first.
         OSError: One cannot be read.
     """
 
@@ -62,15 +71,13 @@ class TableFiles:
             files = parts_of(Path(path))
             kind = suffix_of(files[0].name)
         self._remote = [each for each in files if isinstance(each, RemoteFile)]
-        dataset = needed("pyarrow.dataset", "distributed", f"{where}: a table")
+        needed("pyarrow.dataset", "distributed", f"{where}: a table")
         with self._told():
-            form: Any = "parquet"
-            self.has_names = TABLES[kind] == "parquet" or _has_header(files[0], kind)
-            if TABLES[kind] == "csv":
-                form = _csv_format(kind, self.has_names)
-            system = _arrow_system(self._remote) if self._remote else None
-            self._data = dataset.dataset([str(each) for each in files], format=form, filesystem=system)
+            if kind not in TABLES:
+                raise ValueError(f"{path} must have one of the suffixes {[*TABLES]}. Rename it.")
+            self._data, self.has_names = (_csv if TABLES[kind] == "csv" else _parquet)(files, kind)
         self.names: list[str] = self._data.schema.names
+        self._order: Tensor | None = None
 
     def two_columns(self, ends: tuple[str, str]) -> tuple[str, str]:
         """Return the columns of these names, or the only two; of a table without names the first two.
@@ -105,9 +112,28 @@ class TableFiles:
         with self._told():
             return int(self._data.count_rows())
 
+    def sort_by(self, name: str) -> None:
+        """Let `numbers` and `texts` return the rows in the order of a column of ids.
+
+        Raises:
+            ValueError: The column does not hold each of 0 ... num_rows - 1 once.
+        """
+        ids = self.numbers(name)
+        values, order = ids.sort(stable=True)
+        wrong = (values != torch.arange(len(ids))).nonzero().flatten()
+        if len(wrong) > 0:
+            place = int(wrong[0])
+            raise ValueError(
+                f"the column {name!r} of {self._path} must have each id from 0 to {len(ids) - 1} once, in any order, "
+                f"found {values[place].item()} in the place of {place}. Number the rows anew, or rename a column of "
+                "something else."
+            )
+        self._order = order
+
     def texts(self, name: str) -> list[str]:
         """Return the cells of a column as text, "" for an empty one."""
-        return ["" if each is None else str(each) for each in self._content.column(name).to_pylist()]
+        cells = ["" if each is None else str(each) for each in self._content.column(name).to_pylist()]
+        return cells if self._order is None else [cells[place] for place in self._order.tolist()]
 
     def numbers(self, name: str, *, missing: Any = None) -> Tensor:
         """Return a column, one number for each row.
@@ -129,7 +155,8 @@ class TableFiles:
         if values.null_count and missing is None:
             raise ValueError(f"found {values.null_count} empty or NaN cells in the column {name!r}. Fill them in.")
         filled = values.fill_null(missing) if values.null_count else values
-        return torch.from_numpy(np.array(filled.to_numpy()))
+        rows = torch.from_numpy(np.array(filled.to_numpy()))
+        return rows if self._order is None else rows[self._order]
 
     @cached_property
     def _content(self) -> Any:
@@ -162,17 +189,25 @@ class TableFiles:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Let an error say where it happened, and whether a file was changed."""
+        """Let an error say where it happened, and whether a file was changed.
+
+        pyarrow raises OSError for both: what a file holds, and a disk that fails; only the latter has a number.
+        """
         try:
             yield
-        except (ValueError, EOFError, zlib.error) as error:
+        except MemoryError as error:
+            text = f"{self._where}: {self._path} needs more memory than is left ({text_of(error)})"
+            raise MemoryError(f"{text}. Check that it is whole; a damaged file may name any size.") from error
+        except (*_OF_CONTENT, OSError) as error:
+            if isinstance(error, OSError) and (error.errno or type(error) not in (OSError, gzip.BadGzipFile)):
+                if isinstance(error, FileNotFoundError) and not error.errno:  # pyarrow tells the path alone
+                    error = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text_of(error))
+                raise OSError(
+                    error.errno or errno.EIO,
+                    f"{self._where}: the table cannot be read ({error.strerror or text_of(error)}). Check it",
+                    error.filename or str(self._path),
+                ) from error
             raise ValueError(f"{self._where}: {self._why(error)}") from error
-        except OSError as error:
-            raise OSError(
-                error.errno or errno.EIO,
-                f"{self._where}: the table cannot be read ({error.strerror or text_of(error)}). Check it",
-                error.filename or str(self._path),
-            ) from error
 
     def _why(self, error: Exception) -> str:
         try:
@@ -184,7 +219,7 @@ class TableFiles:
         if type(error) is ValueError:  # of RemoteFile, or a file that is none; pyarrow's are of other types
             return text_of(error)
         text = one_line(text_of(error)).rstrip(".")
-        if "conversion error" in text:  # the first rows tell the type of a column
+        if "conversion error" in text or isinstance(error, TypeError):  # the first rows tell the type of a column
             return f"{self._path} has columns whose values differ in type: {text}. Write all of a column alike."
         return f"{self._path} is no whole table: {text}. Write or copy it again."
 
@@ -204,17 +239,91 @@ class _Opener:
         return self._files[uri].open()
 
 
-def _arrow_system(files: Sequence[RemoteFile]) -> Any:
-    fs = importlib.import_module("pyarrow.fs")
-    return fs.PyFileSystem(fs.FSSpecHandler(_Opener(files)))
+class _Head(NamedTuple):
+    """What the first bytes of a CSV file say: the cells of the first line with any, and whether rows follow."""
+
+    file: AnyFile
+    cells: list[str]
+    has_more: bool
+
+    @property
+    def has_names(self) -> bool:
+        """Whether a cell has a letter and is no number."""
+        return any(any(map(str.isalpha, cell)) and not _is_number(cell.strip()) for cell in self.cells)
 
 
-def _has_header(first: AnyFile, kind: str) -> bool:
-    """Return whether the first line of a CSV file has a cell with a letter that is no number."""
-    with opened(first) as (packed, _), gzip.open(packed) if kind.endswith(".gz") else packed as file:
-        line = file.readline(_MOST_HEADER)
-    cells = line.decode("utf-8-sig", "replace").split(_delimiter(kind))  # without a byte order mark
-    return any(any(map(str.isalpha, cell)) and not _is_number(cell.strip(' "\r\n')) for cell in cells)
+def _head_of(file: AnyFile, kind: str) -> _Head:
+    with opened(file, _MOST_HEADER) as (packed, _), gzip.open(packed) if kind.endswith(".gz") else packed as stream:
+        content = stream.read(_MOST_HEADER)
+    text = content.decode("utf-8-sig", "replace").lstrip("\r\n")  # without a byte order mark
+    line, *rest = re.split("[\r\n]", text, maxsplit=1)
+    cells = next(csv.reader([line], delimiter=_delimiter(kind)), [])
+    return _Head(file, cells, len(content) == _MOST_HEADER or any(map(str.strip, rest)))
+
+
+def _csv(files: Sequence[AnyFile], kind: str) -> tuple[Any, bool]:
+    """Return the rows of CSV files, and whether the files name their columns."""
+    heads = [each for each in (_head_of(file, kind) for file in files) if each.cells]
+    has_names = bool(heads) and heads[0].has_names
+    for each in heads:
+        _check_head(heads[0], each)
+    with_rows = [each.file for each in heads if each.has_more or not has_names]
+    if with_rows:
+        return _as_numbers(_opened_by_arrow(with_rows, _csv_format(kind, has_names))), has_names
+    pyarrow, dataset = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.dataset"))
+    names = heads[0].cells if has_names else ["f0", "f1"]
+    return dataset.dataset(pyarrow.schema([(name, pyarrow.int64()) for name in names]).empty_table()), has_names
+
+
+def _check_head(first: _Head, other: _Head) -> None:
+    """Raise ValueError if a CSV file has names and the first has none, or the reverse; or other columns."""
+    if first.has_names and not {*first.cells} & {*other.cells}:
+        raise ValueError(
+            f"{other.file} begins with {shown(other.cells)}, the first file with the names {shown(first.cells)}; all "
+            "must begin with the names, or none. Write them into the others: `split -l` leaves them in the first alone."
+        )
+    if other.has_names and not first.has_names:
+        raise ValueError(
+            f"{other.file} begins with {shown(other.cells)}, the first file with the numbers {shown(first.cells)}; all "
+            "must begin with the names, or none. Write them into the first, or remove them from the others."
+        )
+    names = [
+        each.cells if first.has_names else [f"f{place}" for place in range(len(each.cells))] for each in (first, other)
+    ]
+    _check_names(other.file, *names)
+
+
+def _parquet(files: Sequence[AnyFile], kind: str) -> tuple[Any, bool]:
+    """Return the rows of Parquet files, and that the files name their columns."""
+    pyarrow = importlib.import_module("pyarrow")
+    schemas = [_opened_by_arrow([each], kind[1:]).schema for each in files]
+    for file, schema in zip(files, schemas, strict=True):
+        _check_names(file, schemas[0].names, schema.names)
+    joined = pyarrow.unify_schemas(schemas, promote_options="permissive")
+    return _as_numbers(_opened_by_arrow(files, kind[1:], joined)), True
+
+
+def _check_names(file: AnyFile, first: Sequence[str], names: Sequence[str]) -> None:
+    if sorted(names) != sorted(first):
+        raise ValueError(
+            f"{file} has the columns {shown(names)}, the first file {shown(first)}; all files of a table must have the "
+            "same. Correct them, or move the files of another table away."
+        )
+
+
+def _opened_by_arrow(files: Sequence[AnyFile], form: Any, schema: Any = None) -> Any:
+    """Return the files as a data set of pyarrow; without `schema` the first file says it."""
+    fs, dataset = (importlib.import_module(f"pyarrow.{name}") for name in ("fs", "dataset"))
+    remote = [each for each in files if isinstance(each, RemoteFile)]
+    system = fs.PyFileSystem(fs.FSSpecHandler(_Opener(remote))) if remote else None
+    return dataset.dataset([*map(str, files)], schema=schema, format=form, filesystem=system)
+
+
+def _as_numbers(data: Any) -> Any:
+    """Return the data set with numbers in columns of no type, whose cells are all empty."""
+    pyarrow = importlib.import_module("pyarrow")
+    fields = [each.with_type(pyarrow.int64()) if pyarrow.types.is_null(each.type) else each for each in data.schema]
+    return data.replace_schema(pyarrow.schema(fields))
 
 
 def _delimiter(kind: str) -> str:
@@ -223,10 +332,10 @@ def _delimiter(kind: str) -> str:
 
 def _csv_format(kind: str, has_header: bool) -> Any:
     """Return how pyarrow reads CSV files."""
-    csv, dataset = importlib.import_module("pyarrow.csv"), importlib.import_module("pyarrow.dataset")
+    arrow_csv, dataset = (importlib.import_module(f"pyarrow.{name}") for name in ("csv", "dataset"))
     return dataset.CsvFileFormat(
-        parse_options=csv.ParseOptions(delimiter=_delimiter(kind)),
-        read_options=csv.ReadOptions(
+        parse_options=arrow_csv.ParseOptions(delimiter=_delimiter(kind)),
+        read_options=arrow_csv.ReadOptions(
             autogenerate_column_names=not has_header, block_size=_BLOCK_BYTES, use_threads=False
         ),
     )

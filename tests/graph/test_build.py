@@ -254,6 +254,64 @@ def test_a_first_line_of_numbers_is_an_edge_and_another_a_header(tmp_path, text)
     assert graph.indices.tolist() == [1, 3]
 
 
+def _parts(path, **parts):
+    """Write a folder of parts: each bytes of a CSV file, or columns of a Parquet file."""
+    path.mkdir(exist_ok=True)
+    for name, part in parts.items():
+        if isinstance(part, bytes):
+            _bytes(path / f"{name}.csv", part)
+        else:
+            pyarrow = pytest.importorskip("pyarrow", reason="tables need pyarrow")
+            pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(part), path / f"{name}.parquet")
+    return path
+
+
+def _ends(src, dst, dtype=np.int64, **more):
+    return {"src": np.array(src, dtype), "dst": np.array(dst, dtype), **more}
+
+
+PARTS = {  # and their edges
+    "a header alone": ({"a": b"src,dst\n"}, []),
+    "no bytes": ({"a": b""}, []),
+    "a header and empty lines": ({"a": b"src,dst\r\n\r\n"}, []),
+    "Parquet without rows": ({"a": _ends([], [])}, []),
+    "Parquet without rows or types": ({"a": _ends([], [], float)}, []),
+    "the first has no rows": ({"a": b"src,dst\n", "b": b"src,dst\n0,1\n"}, [(0, 1)]),
+    "the first has no bytes": ({"a": b"", "b": b"src,dst\n0,1\n", "c": b""}, [(0, 1)]),
+    "names in another order": ({"a": b"src,dst,w\n0,1,2\n", "b": b"dst,w,src\n3,5,2\n"}, [(0, 1), (2, 3)]),
+    "names in quotes": ({"a": b'"src","dst"\n0,1\n', "b": b"src,dst\n2,3\n"}, [(0, 1), (2, 3)]),
+    "no names": ({"a": b"0,1\n", "b": b"2,3\n"}, [(0, 1), (2, 3)]),
+    "int32 and int64": ({"a": _ends([0], [1], np.int32), "b": _ends([2], [3])}, [(0, 1), (2, 3)]),
+    "uint8 and int16": ({"a": _ends([0], [1], np.uint8), "b": _ends([2], [3], np.int16)}, [(0, 1), (2, 3)]),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_a_table(tmp_path, name):
+    pytest.importorskip("pyarrow", reason="tables need pyarrow")
+    parts, edges = PARTS[name]
+    dp.CSCGraph.build(_parts(tmp_path / "e", **parts), tmp_path / "g", 5, edge_ids=True)
+    expected = np.array(edges, np.int64).reshape(-1, 2).T
+    assert_saved_alike(tmp_path / "g", in_memory(np.ascontiguousarray(expected), 5), tmp_path)
+
+
+def test_a_column_of_two_types_holds_the_values_of_both(tmp_path):
+    parts = {"a": _ends([0], [1], w=np.array([2], np.int32)), "b": _ends([0], [2], w=np.array([2**40]))}
+    folder = _parts(tmp_path / "e", **parts)
+    graph = dp.CSCGraph.build(folder, tmp_path / "g", 5, edge_attributes={"w": "w"})
+    assert graph.edge_attributes["w"].tolist() == [2, 2**40]
+    _parts(folder, c=_ends([0], [3], w=np.array([0.5])))
+    graph = dp.CSCGraph.build(folder, tmp_path / "h", 5, edge_attributes={"w": "w"})
+    assert graph.edge_attributes["w"].tolist() == [2.0, 2.0**40, 0.5]
+
+
+@pytest.mark.parametrize("edges", [np.zeros((2, 0)), torch.empty(2, 0), (np.array([]), np.array([])), "npy"])
+def test_no_edges_may_have_any_dtype(tmp_path, edges):
+    if isinstance(edges, str):
+        edges = _npy(tmp_path / "e.npy", np.zeros((2, 0)))
+    assert dp.CSCGraph.build(edges, tmp_path / "g", 5).num_edges == 0
+
+
 def test_chunks_may_have_attributes(tmp_path):
     edges, weights = edges_of(40, 100), torch.rand(100, 2)
     chunks = [(edges[:, begin : begin + 33], {"w": weights[begin : begin + 33]}) for begin in range(0, 100, 33)]
@@ -424,6 +482,37 @@ FILES = {
     "no numbers": (lambda path: _bytes(path / "e.csv", b"0,1\nx,1\n"), TypeError, "must hold integers"),
     "NaN": (lambda path: _bytes(path / "e.csv", b"0,1\nnan,1\n"), ValueError, "has 1 empty or NaN cells"),
     "one column": (lambda path: _bytes(path / "e.csv", b"0\n1\n"), ValueError, "has the columns"),
+    "no bytes of Parquet": (lambda path: _bytes(path / "e.parquet", b""), ValueError, "is no whole table"),
+    "names in the first alone": (
+        lambda path: _parts(path, a=b"src,dst\n0,1\n", b=b"3,4\n"),
+        ValueError,
+        r"/b.csv begins with \['3', '4'\], the first file with the names \['src', 'dst'\].*`split -l`",
+    ),
+    "names in the second alone": (
+        lambda path: _parts(path, a=b"0,1\n", b=b"src,dst\n3,4\n"),
+        ValueError,
+        r"/b.csv begins with \['src', 'dst'\], the first file with the numbers",
+    ),
+    "a part with one more cell": (
+        lambda path: _parts(path, a=b"0,1\n", b=b"3,4,1\n"),
+        ValueError,
+        r"/b.csv has the columns \['f0', 'f1', 'f2'\]",
+    ),
+    "a part with one more column": (
+        lambda path: _parts(path, a=b"src,dst\n0,1\n", b=b"src,dst,w\n3,4,1\n"),
+        ValueError,
+        r"/b.csv has the columns \['src', 'dst', 'w'\], the first file \['src', 'dst'\]",
+    ),
+    "Parquet of other columns": (
+        lambda path: _parts(path, a=_ends([0], [1]), b={"source": [0], "dst": [1]}),
+        ValueError,
+        r"/b.parquet has the columns \['source', 'dst'\]",
+    ),
+    "Parquet of other types": (
+        lambda path: _parts(path, a=_ends([0], [1]), b={"src": ["x"], "dst": [1]}),
+        ValueError,
+        "has columns whose values differ in type: .*src.*string",
+    ),
 }
 
 
@@ -446,7 +535,7 @@ def _mixed(path):
 @pytest.mark.parametrize("name", FILES)
 def test_files_that_hold_no_edges(tmp_path, name):
     make, kind, found = FILES[name]
-    if ".csv" in found or "column" in found or "cells" in found or "integers" in found:
+    if any(word in found for word in (".csv", "column", "cells", "integers", "table")):
         pytest.importorskip("pyarrow", reason="tables need pyarrow")
     path = tmp_path / "files"
     path.mkdir()

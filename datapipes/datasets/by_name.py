@@ -4,16 +4,18 @@
 |---|---|
 | `edges.csv` (.csv.gz, .tsv, .parquet, .npy), or a folder `edges/` of such parts | the edges of a graph without types |
 | `edges/SRC__REL__DST.csv` (...), or a folder of that name | those of the type (SRC, REL, DST) |
-| `nodes.csv` (...), `nodes/TYPE.csv` (...) | a row for each node, in the order of their ids |
+| `nodes.csv` (...), `nodes/TYPE.csv` (...) | a row for each node, in the order of their ids or with a column of them |
 | `nodes/NAME.npy`, `nodes/TYPE/NAME.npy` | an array with a row for each node: the feature NAME |
 
 Edges are the columns "src" and "dst", or the only two; further columns are attributes. Of a table of nodes each
-column is a feature, but for "id", which must count from 0; "label"; and "split", which has "train", "valid", "test" or
-nothing. All columns but "split" hold numbers.
+column is a feature, but for these: "id", "node_id" or "node", the id of the node in each row, from 0 on in any order;
+"label"; "split", of "train", "valid", "test" or nothing; or "train_mask", "val_mask" and "test_mask", of 0 and 1. All
+columns but "split" hold numbers. Labels and sets of a type stand in one table; no array has one of these names.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from torch import Tensor
 
 from datapipes.base.checks import shown
 from datapipes.base.types import of_type
-from datapipes.datasets.dataset import Task, without_empty
+from datapipes.datasets.dataset import MASKS, Task, without_empty
 from datapipes.datasets.ondisk_rows import WHERE, format_errors
 from datapipes.datasets.ondisk_yaml import SETS, TABLES, Description, described, without_nulls
 from datapipes.graph.npy import NpyRows
@@ -34,7 +36,8 @@ from datapipes.seeds import HeteroItemSet, ItemSet
 _FORMATS = {".npy": "numpy", **TABLE_SUFFIXES}
 _BETWEEN = "__"  # of the names of an edge type
 _SPLITS = dict(zip(SETS, (("train",), ("valid", "validation", "val"), ("test",)), strict=True))
-_ID, _LABEL, _SPLIT = "id", "label", "split"
+_IDS, _LABEL, _SPLIT = ("id", "node_id", "node"), "label", "split"
+_NO_FEATURES = {*_IDS, _LABEL, _SPLIT, *MASKS.values()}
 _NO_LABEL = -1
 
 
@@ -49,8 +52,8 @@ def _named(folder: Path, name: str) -> list[Path]:
     return [each for each in found if each.is_file()] + ([folder / name] if (folder / name).is_dir() else [])
 
 
-def described_by_name(folder: Path) -> Description:
-    """Return what the names of the files say.
+def described_by_name(folder: Path) -> tuple[Description, list[Task]]:
+    """Return what the names of the files say, and the task that the tables of nodes state; none if no table does.
 
     Raises:
         DatasetFormatError: They contradict each other, or nothing tells how many nodes a type has.
@@ -60,10 +63,9 @@ def described_by_name(folder: Path) -> Description:
         if len(edges) > 1:
             raise ValueError(f"found {[each.name for each in edges]}; expected one of them. Move the others away.")
         of_edges = _edges(folder, edges[0])
-        num_nodes: dict[Any, int] = {}
-        features = []
+        read = _Nodes(folder)
         for of, path in _node_files(nodes, has_types=of_edges[0]["type"] is not None):
-            features += _features(folder, of, path, num_nodes)
+            read.add(of, path)
         attributes = [
             {**file, "domain": "edge", "name": name}
             for file in of_edges
@@ -71,14 +73,15 @@ def described_by_name(folder: Path) -> Description:
             for name in _further_columns(folder / file["path"])
         ]
         graph = {
-            "nodes": [{"type": of, "num": count} for of, count in num_nodes.items()],
+            "nodes": [{"type": of, "num": count} for of, count in read.counts.items()],
             "edges": of_edges,
             "feature_data": attributes,
         }
         try:
-            return described(folder, without_nulls({"graph": graph, "feature_data": features}))
+            found = described(folder, without_nulls({"graph": graph, "feature_data": read.features}))
         except ValueError as error:
             raise ValueError(f"{error}. Add a file such as nodes/TYPE.csv, or rename one.") from error
+    return replace(found, id_columns=read.id_columns), read.tasks()
 
 
 def _found(folder: Path, name: str) -> list[Path]:
@@ -136,60 +139,101 @@ def _node_files(found: list[Path], *, has_types: bool) -> list[tuple[Any, Path]]
     return [(_stem(each), part) for each in parts for part in (_parts(each) if each.is_dir() else [each])]
 
 
-def _features(folder: Path, of: Any, path: Path, num_nodes: dict[Any, int]) -> list[dict[str, Any]]:
-    """Return the features in a file of nodes, and note how many nodes it has."""
-    kind, name = _format_of(path), str(path.relative_to(folder))
-    if kind == "numpy":
-        count, names = NpyRows(WHERE, path).shape[0], [_stem(path)]
-    else:
-        table = TableFiles(WHERE, path)
-        count, names = table.num_rows, [each for each in table.names if each not in (_ID, _LABEL, _SPLIT)]
-        if _ID in table.names and not torch.equal(table.numbers(_ID), torch.arange(count)):
-            raise ValueError(f"{name}: the column 'id' does not count from 0. Sort the rows, or number them anew.")
-    if num_nodes.setdefault(of, count) != count:
-        raise ValueError(f"{name} has {count} rows, another file of nodes{of_type(of)} {num_nodes[of]}. Correct one.")
-    said = {"domain": "node", "type": of, "format": kind, "path": name, "in_memory": kind != "numpy"}
-    return [{**said, "name": each} for each in names]
+class _Nodes:
+    """What the files of nodes hold.
+
+    Attributes:
+        counts: {type: number of nodes}.
+        features: as a YAML has them.
+        id_columns: see Description.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.counts: dict[Any, int] = {}
+        self.features: list[dict[str, Any]] = []
+        self.id_columns: dict[str, str] = {}
+        self._items: dict[Any, dict[str, ItemSet]] = {}
+
+    def add(self, of: Any, path: Path) -> None:
+        """Read the names of the columns in a file, its number of rows, and what it states of the task."""
+        kind, name = _format_of(path), str(path.relative_to(self._folder))
+        if kind == "numpy":
+            count, names = NpyRows(WHERE, path).shape[0], [_stem(path)]
+            if names[0] in _NO_FEATURES:
+                raise ValueError(f"found {name}; expected a column of this name in a table such as nodes.csv. Move it.")
+        else:
+            table = TableFiles(WHERE, path)
+            count, names = table.num_rows, table.names
+            if not table.has_names and count == 0:
+                raise ValueError(f"{name} is empty; expected a row for each node, or the names of columns alone.")
+            with format_errors(name):
+                self._add_table(of, name, table)
+        if self.counts.setdefault(of, count) != count:
+            raise ValueError(
+                f"{name} has {count} rows, another file of nodes{of_type(of)} {self.counts[of]}. Correct one."
+            )
+        said = {"domain": "node", "type": of, "format": kind, "path": name, "in_memory": kind != "numpy"}
+        self.features += [{**said, "name": each} for each in names if each not in _NO_FEATURES]
+
+    def _add_table(self, of: Any, name: str, table: TableFiles) -> None:
+        ids = [each for each in _IDS if each in table.names]
+        if len(ids) > 1:
+            raise ValueError(f"found the columns {ids}; expected one of ids. Rename the others, or leave them out.")
+        if ids:
+            table.sort_by(ids[0])
+            self.id_columns[name] = ids[0]
+        items = _items_of(table)
+        if items and self._items.setdefault(of, items) is not items:
+            raise ValueError(f"found labels or sets{of_type(of)} in two tables; expected them in one. Join the tables.")
+
+    def tasks(self) -> list[Task]:
+        """Return the one task; none if no table states any."""
+        if not self._items:
+            return []
+        joined: Any = {
+            name: self._items[None][name]
+            if None in self._items
+            else HeteroItemSet(without_empty({of: items[name] for of, items in self._items.items()}))
+            for name in SETS
+        }
+        return [Task(**joined)]
 
 
-def task_by_name(described: Description) -> list[Task]:
-    """Return the task that the columns "label" and "split" state; none if no table has one of them."""
-    sets: dict[str, dict[Any, ItemSet]] = {name: {} for name in SETS}
-    for of in described.num_nodes:
-        place = described.folder / ("nodes" if of is None else f"nodes/{of}")
-        tables = [place.with_name(f"{place.name}{suffix}") for suffix in TABLE_SUFFIXES]
-        for path in (each for each in tables if each.is_file()):
-            with format_errors(str(path.relative_to(described.folder))):
-                for name, items in _items_of(path).items():
-                    sets[name][of] = items
-    if not any(sets.values()):
-        return []
-    joined: Any = {
-        name: part[None] if None in part else HeteroItemSet(without_empty(part)) for name, part in sets.items()
-    }
-    return [Task(**joined)]
-
-
-def _items_of(path: Path) -> dict[str, ItemSet]:
-    table = TableFiles(WHERE, path)
-    names = table.names
-    if not {_LABEL, _SPLIT} & {*names}:
+def _items_of(table: TableFiles) -> dict[str, ItemSet]:
+    """Return the sets that a table states; nothing if it states none."""
+    names, count = table.names, table.num_rows
+    if not {_LABEL, _SPLIT, *MASKS.values()} & {*names}:
         return {}
-    count = table.num_rows
     labels: Tensor | None = None
     known = torch.ones(count, dtype=torch.bool)
     if _LABEL in names:
         labels = table.numbers(_LABEL, missing=_NO_LABEL)
         known = ~labels.isnan() if labels.is_floating_point() else labels >= 0
-    words = np.full(count, "train")
-    if _SPLIT in names:
-        words = np.array(table.texts(_SPLIT))
+    found = {}
+    for name, is_in in _places_of(table).items():
+        ids = (is_in & known).nonzero().flatten()
+        found[name] = ItemSet(ids) if labels is None else ItemSet((ids, labels[ids]))
+    return found
+
+
+def _places_of(table: TableFiles) -> dict[str, Tensor]:
+    """Return for each set which nodes are in it, bool [num_nodes]; all train if no column says more."""
+    masks = {name: mask for name, mask in MASKS.items() if mask in table.names}
+    nowhere = torch.zeros(table.num_rows, dtype=torch.bool)
+    if not masks:
+        words = np.array(table.texts(_SPLIT), str) if _SPLIT in table.names else np.full(table.num_rows, "train")
         allowed = ["", *(word for group in _SPLITS.values() for word in group)]
         if not np.isin(words, allowed).all():
             wrong = words[~np.isin(words, allowed)][0]
             raise ValueError(f"found {shown(str(wrong))} in the column 'split'; expected {allowed[1:]} or nothing.")
-    found = {}
-    for name, group in _SPLITS.items():
-        ids = (torch.from_numpy(np.isin(words, group)) & known).nonzero().flatten()
-        found[name] = ItemSet(ids) if labels is None else ItemSet((ids, labels[ids]))
-    return found
+        return {name: torch.from_numpy(np.isin(words, group)) for name, group in _SPLITS.items()}
+    if _SPLIT in table.names:
+        raise ValueError(f"found the columns 'split' and {[*masks.values()]}; expected one or the other. Remove one.")
+    places = dict.fromkeys(SETS, nowhere)
+    for name, mask in masks.items():
+        values = table.numbers(mask, missing=0)
+        if not ((values == 0) | (values == 1)).all():
+            raise ValueError(f"found other numbers than 0 and 1 in the column {mask!r}. Rename it if it is no mask.")
+        places[name] = values.bool()
+    return places

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Dataset", "Task"]
 
-_MASKS = {"train_set": "train_mask", "validation_set": "val_mask", "test_set": "test_mask"}  # PyG's names
+MASKS = {"train_set": "train_mask", "validation_set": "val_mask", "test_set": "test_mask"}  # PyG's names
 _MOST_TYPES = 32  # that `describe` shows
 
 
@@ -146,12 +146,12 @@ class Dataset(metaclass=ShownNames):
 
     def _rows(self) -> list[tuple[Any, ...]]:
         """Return the table of `describe`, the first row a header, the features in the last column."""
-        rows: list[tuple[Any, ...]] = [("", "count", *(each.removesuffix("_set") for each in _MASKS), "features")]
+        rows: list[tuple[Any, ...]] = [("", "count", *(each.removesuffix("_set") for each in MASKS), "features")]
         counts: dict[str, Any] = {"node": self.graph.num_nodes_of, "edge": self.graph.num_edges_of}
         for domain, types in (("node", self.graph.node_types), ("edge", self.graph.edge_types)):
             for of in types:
                 kind = f"{domain}s" if of is None else f"{domain}s {type_text(of)}"
-                items = (_num_items(getattr(self, each), domain, of) for each in _MASKS)
+                items = (_num_items(getattr(self, each), domain, of) for each in MASKS)
                 found = {name: self.features[domain, of, name] for name in self.features.names(domain, of)}
                 texts = (f"{name} {dtype_name(each.dtype)} {[each.count, *each.shape]}" for name, each in found.items())
                 rows.append((kind, counts[domain](of), *items, ", ".join(texts)))
@@ -226,7 +226,7 @@ def _fields_of_pyg(data: Any) -> dict[str, Any]:
         # The attribute has the order of the graph; the feature is read by edge id, so it is that of the Data.
         if graph.relation(of).edge_attributes.pop("edge_attr", None) is not None:
             features["edge", of, "edge_attr"] = TensorFeature((data if of is None else data[of])["edge_attr"])
-    sets: dict[str, dict[Any, ItemSet]] = {each: {} for each in _MASKS}
+    sets: dict[str, dict[Any, ItemSet]] = {each: {} for each in MASKS}
     known: dict[Any, list[str]] = {}
     labels: dict[Any, Tensor] = {}
     for kind in graph.node_types:
@@ -237,7 +237,7 @@ def _fields_of_pyg(data: Any) -> dict[str, Any]:
         if "train_mask" not in attributes:
             continue
         labels[kind] = _labels_of_pyg(kind, attributes)
-        for each, mask in _MASKS.items():
+        for each, mask in MASKS.items():
             seeds = attributes.pop(mask, torch.zeros(labels[kind].shape[0], dtype=torch.bool))
             if seeds.dtype != torch.bool or seeds.ndim != 1:
                 raise ValueError(

@@ -20,8 +20,8 @@ from torch import Tensor
 from datapipes.base.checks import check_bool, check_choice, shown
 from datapipes.base.folder import check_root
 from datapipes.base.shown_names import ShownNames
-from datapipes.base.types import of_type
-from datapipes.datasets.by_name import described_by_name, is_by_name, task_by_name
+from datapipes.base.types import ends_of, of_type
+from datapipes.datasets.by_name import described_by_name, is_by_name
 from datapipes.datasets.dataset import Dataset, Task, without_empty
 from datapipes.datasets.ondisk_graph import AnyGraph, build, graph_of
 from datapipes.datasets.ondisk_rows import WHERE, Arrays, format_errors
@@ -145,12 +145,12 @@ def read_ondisk(path: Path) -> Dataset:
     """Return the data set in such a folder, for `datasets.open`."""
     if (folder := _with_yaml(path)) is not None:
         return OnDiskDataset(folder, include_original_edge_id=True).load()
-    described = described_by_name(path)
+    described, tasks = described_by_name(path)
     graph = graph_of(described, index_dtype="auto", force=None, verify=False).without_edge_ids()
     features = _features(described, graph, by_position=False)
     for domain, of, name in described.attributes:  # columns of the tables of edges, in the order of the graph
         features[domain, of, name] = TensorFeature(graph.relation(of).edge_attributes[name])
-    return _dataset(described, graph, features, task_by_name(described))
+    return _dataset(described, graph, features, tasks)
 
 
 def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
@@ -166,8 +166,7 @@ def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
         described = read_yaml(folder)
         made = [_task(described, each) for each in described.tasks]
     else:
-        described = described_by_name(path)
-        made = task_by_name(described)
+        described, made = described_by_name(path)
     where, left_out = str(path), [f"the task {shown(each.metadata.get('name'))}" for each in made[1:]]
     both = described.attributes.keys() & described.features.keys()
     if any(described.attributes[key].path != described.features[key].path for key in both):
@@ -208,7 +207,7 @@ class _ByPosition(FeatureOver):
 
 def _features(described: Description, graph: AnyGraph, *, by_position: bool) -> dict[Any, Feature]:
     found: dict[Any, Feature] = {}
-    arrays = Arrays(described.folder)
+    arrays = Arrays(described)
     for key, file in described.features.items():
         domain, of, name = key
         with format_errors(f"the {domain} feature {name!r}{of_type(of)}"):
@@ -249,9 +248,10 @@ def _task(described: Description, files: TaskFiles) -> Task:
         sets[name] = {}
         for of, given in files.sets[name].items():
             with format_errors(f"{described.folder.name}, {name}{of_type(of)}"):
-                sets[name][of] = _items(described.folder, given)
+                sets[name][of] = _items(described, of, given)
     every = {of: each for part in sets.values() for of, each in part.items()}
-    return Task(**{name: _joined(described, part, every) for name, part in sets.items()}, metadata=files.metadata)
+    with format_errors(described.folder.name):
+        return Task(**{name: _joined(described, part, every) for name, part in sets.items()}, metadata=files.metadata)
 
 
 def _joined(described: Description, part: dict[Any, ItemSet], every: Mapping[Any, ItemSet]) -> ItemSet | HeteroItemSet:
@@ -263,11 +263,39 @@ def _joined(described: Description, part: dict[Any, ItemSet], every: Mapping[Any
     return HeteroItemSet(without_empty(part or empty))
 
 
-def _items(folder: Path, files: Sequence[RowsFile]) -> ItemSet:
-    arrays = Arrays(folder)
+def _items(described: Description, of: Any, files: Sequence[RowsFile]) -> ItemSet:
+    arrays = Arrays(described)
     rows = {each.name: arrays.read(each) for each in files}
-    rows = _with_negatives(rows) if {*NEGATIVES} & {*rows} else rows
-    return ItemSet(tuple(rows.values()), names=tuple(rows))
+    has_negatives = bool({*NEGATIVES} & {*rows})
+    if rows["seeds"].shape[:1] == (0,):  # nothing has any dtype
+        are_pairs = has_negatives or isinstance(of, tuple) or rows["seeds"].ndim == 2
+        rows["seeds"] = torch.empty((0, 2) if are_pairs else 0, dtype=torch.int64)
+    rows = _with_negatives(rows) if has_negatives else rows
+    items = ItemSet(tuple(rows.values()), names=tuple(rows))
+    _check_seeds(described, of, rows["seeds"])
+    return items
+
+
+def _check_seeds(described: Description, of: Any, seeds: Tensor) -> None:
+    """Raise ValueError for seeds that are no nodes, or no pairs of nodes, of the graph; all are read, once."""
+    counts = described.num_nodes
+    allowed = [1, 2] if of is None else [2] if isinstance(of, tuple) else [1]
+    if seeds.ndim not in allowed:
+        form = " or ".join(("[n]", "[n, 2]")[each - 1] for each in allowed)
+        raise ValueError(f"the seeds have the shape {[*seeds.shape]}; expected {form}. Reshape them.")
+    src, dst = ends_of(of) if isinstance(of, tuple) else (of, of)
+    if seeds.dtype == torch.bool:
+        if len(seeds) != counts[of]:
+            raise ValueError(f"the mask has {len(seeds)} values for {counts[of]} nodes. Give one for each.")
+        return
+    columns = [(seeds, dst)] if seeds.ndim == 1 else [(seeds[:, 0], src), (seeds[:, 1:], dst)]
+    for ids, end in columns:
+        low, high = ids.aminmax() if ids.numel() > 0 else (0, -1)
+        if low < 0 or high >= counts[end]:
+            raise ValueError(
+                f"the seeds have the node {int(low if low < 0 else high)}{of_type(end)}, which must be in "
+                f"[0, {counts[end]}). Correct the file, or the number of nodes."
+            )
 
 
 def _with_negatives(rows: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -277,7 +305,7 @@ def _with_negatives(rows: dict[str, Tensor]) -> dict[str, Tensor]:
         raise ValueError(f"the seeds have shape {list(pairs.shape)}; expected pairs [n, 2], since there are negatives.")
     count = pairs.shape[0]
     given = [rows.pop(name, None) for name in NEGATIVES]
-    there = [each.reshape(each.shape[0], -1) for each in given if each is not None]
+    there = [each.flatten(1) if each.ndim > 1 else each[:, None] for each in given if each is not None]
     ratio = there[0].shape[1]
     if any(each.shape != (count, ratio) for each in there):
         raise ValueError(

@@ -181,7 +181,7 @@ def build(
     edges: dict[Any, Any] = {}
     of_edges: dict[Any, Any] = {}
     nodes: dict[Any, dict[str, Any]] = {of: {**of_nodes.get(of, {})} for of in described.num_nodes}
-    arrays = Arrays(described.folder)
+    arrays = Arrays(described)
     with format_errors(described.folder.name):
         for (domain, of, name), file in attributes.items():
             if domain == "node":

@@ -19,7 +19,7 @@ from datapipes.base.files import open_regular
 from datapipes.base.plain_pickle import FileRefused
 from datapipes.base.sizes import check_memory
 from datapipes.base.torch_archive import TENSORS, TorchArchive
-from datapipes.datasets.ondisk_yaml import RowsFile
+from datapipes.datasets.ondisk_yaml import Description, RowsFile
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.graph.npy import NpyRows, read_array
 from datapipes.graph.table_files import TableFiles
@@ -47,8 +47,8 @@ def format_errors(what: str) -> Iterator[None]:
 class Arrays:
     """The arrays of a folder. A table is read once for all columns that are asked for, and kept as long as this is."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, described: Description) -> None:
+        self._described = described
         self._tables: dict[Path, TableFiles] = {}
 
     def read(self, file: RowsFile) -> Tensor:
@@ -58,7 +58,7 @@ class Arrays:
             DatasetFormatError: It is none.
             MemoryError: It needs more memory than is left.
         """
-        path = self._folder / file.path
+        path = self._described.path(file)
         with format_errors(file.path):
             if file.format == "numpy":
                 return _npy(path, file)
@@ -66,6 +66,8 @@ class Arrays:
                 return _saved(path, file)
             if path not in self._tables:
                 self._tables[path] = TableFiles(WHERE, path)
+                if (ids := self._described.id_columns.get(file.path)) is not None:
+                    self._tables[path].sort_by(ids)
             return self._tables[path].numbers(file.name)
 
 

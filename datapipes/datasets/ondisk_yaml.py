@@ -150,6 +150,7 @@ class Description:
         features: {key: file}.
         metadata: {key of a feature: its further fields}.
         tasks: in the order of the file.
+        id_columns: {path of a table of nodes: the column that says whose each row is}; without it, rows are in order.
     """
 
     folder: Path
@@ -160,6 +161,7 @@ class Description:
     features: Mapping[Key, RowsFile]
     metadata: Mapping[Key, Mapping[str, Any]]
     tasks: tuple[TaskFiles, ...] = ()
+    id_columns: Mapping[str, str] = field(default_factory=dict)
 
     def path(self, file: EdgeFile | RowsFile) -> Path:
         """Return the place of a file."""

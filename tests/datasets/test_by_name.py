@@ -144,11 +144,21 @@ def replace_in(name, old, new):
     return change
 
 
+def folder_of(root, **files):
+    """Write further files of nodes."""
+    (root / "nodes").mkdir()
+    for name, content in files.items():
+        if isinstance(content, str):
+            (root / "nodes" / f"{name}.csv").write_text(content)
+        else:
+            np.save(root / "nodes" / f"{name}.npy", content)
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     ranked(
         [
-            (replace_in("nodes.csv", "\n1,0.25,", "\n2,0.25,"), "does not count from 0"),
+            (replace_in("nodes.csv", "\n1,0.25,", "\n2,0.25,"), "'id' of .* must have each id from 0 to 29 once"),
             (replace_in("nodes.csv", "\n1,0.25,", "\n1,tall,"), "found string in the column 'age'; expected numbers"),
             (replace_in("nodes.csv", "\n1,0.25,", "\n1,,"), "1 empty or NaN cells in the column 'age'"),
             (replace_in("nodes.csv", "valid", "dev"), "found 'dev' in the column 'split'"),
@@ -156,9 +166,21 @@ def replace_in(name, old, new):
             (replace_in("edges.csv", "0.125", "x"), "numbers are needed"),
             (replace_in("edges.csv", "src", "from"), "columns"),
             (lambda root: (root / "edges.parquet").write_bytes(b""), "expected one of them"),
-            (lambda root: (root / "nodes.csv").write_text(""), "nodes.csv|mpty"),
+            (
+                lambda root: (root / "nodes.csv").rename(root / "nodes.parquet"),
+                "is no whole table: .*Parquet magic bytes",
+            ),
+            (lambda root: (root / "nodes.csv").write_text(""), "nodes.csv is empty"),
+            (replace_in("nodes.csv", "id,age", "id,node"), r"found the columns \['id', 'node'\]; expected one"),
+            (replace_in("nodes.csv", "age", "val_mask"), r"found the columns 'split' and \['val_mask'\]"),
+            (
+                replace_in("nodes.csv", "age,label,split", "train_mask,label,x"),
+                "than 0 and 1 in the column 'train_mask'",
+            ),
+            (lambda root: folder_of(root, train_mask=np.ones(NODES)), "found nodes/train_mask.npy; expected a column"),
+            (lambda root: folder_of(root, more="label\n" + "1\n" * NODES), "labels or sets in two tables"),
         ],
-        4,
+        14,
     ),
 )
 def test_bad_tables_are_refused(tmp_path, change, match):
@@ -212,6 +234,83 @@ def test_a_table_and_arrays_of_nodes_without_types(tmp_path):
     data = dp.datasets.open(tmp_path)
     assert data.features.names("node") == ["age", "emb"]
     assert data.train_set[:][1].tolist() == [0, 1, 1]
+
+
+SHUFFLED = np.random.default_rng(1).permutation(NODES)
+
+
+@pytest.mark.parametrize("ids", ["id", "node_id", "node"])
+def test_rows_belong_to_the_nodes_that_their_ids_name(tmp_path, capsys, ids):
+    root = plain(tmp_path / "a")
+    expected = dp.datasets.open(root)
+    header, *rows = node_lines().splitlines()
+    lines = [header.replace("id", ids, 1), *(rows[place] for place in SHUFFLED)]
+    (root / "nodes.csv").write_text("\n".join(lines))
+    data = dp.datasets.open(root)
+    every = torch.arange(NODES)
+    assert data.features.names("node") == ["age"]
+    assert data.features["node", None, "age"].read(every).tolist() == [i / 4 for i in range(NODES)]
+    for items, others in zip(parts_of(data), parts_of(expected), strict=True):
+        assert [each.tolist() for each in items[:]] == [each.tolist() for each in others[:]]
+    if ids == "id":
+        convert(root, tmp_path / "out", capsys)
+        assert dp.CSCGraph.open(tmp_path / "out").node_attributes["age"].tolist() == [i / 4 for i in range(NODES)]
+
+
+def parts_of(data):
+    return data.train_set, data.validation_set, data.test_set
+
+
+@pytest.mark.parametrize("form", [str, bool, "parquet"])
+def test_masks_are_the_sets(tmp_path, form):
+    root = plain(tmp_path / "a")
+    masks = {f"{name}_mask": [SPLIT[i] == word for i in range(NODES)] for name, word in MASKED.items()}
+    columns = {"node": SHUFFLED, "age": SHUFFLED / 4, "label": LABELS[SHUFFLED]}
+    columns.update({name: np.array(values)[SHUFFLED] for name, values in masks.items()})
+    if form == "parquet":
+        (root / "nodes.csv").unlink()
+        pa.parquet.write_table(pa.table(columns), root / "nodes.parquet")
+    else:
+        rows = [",".join(str(v if form is bool else v * 1) for v in row) for row in zip(*columns.values(), strict=True)]
+        (root / "nodes.csv").write_text("\n".join([",".join(columns), *rows]))
+    data = dp.datasets.open(root)
+    assert data.features.names("node") == ["age"]
+    for items, word in zip(parts_of(data), MASKED.values(), strict=True):
+        ids = [i for i in range(NODES) if SPLIT[i] == word]
+        assert [each.tolist() for each in items[:]] == [ids, LABELS[ids].tolist()]
+
+
+MASKED = {"train": "train", "val": "valid", "test": "test"}
+
+
+def test_one_mask_without_labels_leaves_the_other_sets_empty(tmp_path):
+    (tmp_path / "edges.csv").write_text("0,1\n")
+    (tmp_path / "nodes.csv").write_text("train_mask\n1\n\n0\n1\n")
+    data = dp.datasets.open(tmp_path)
+    assert [each[:].tolist() for each in parts_of(data)] == [[0, 2], [], []]
+    assert data.features.names("node") == []
+
+
+@pytest.mark.parametrize("content", ["", "src,dst,w\n"])
+def test_a_relation_and_a_type_without_rows(tmp_path, content):
+    root = typed(tmp_path / "a")
+    (root / "edges" / "author__likes__paper.csv").write_text(content)
+    (root / "nodes" / "venue.csv").write_text("id,x,label,split\n")
+    (root / "edges" / "paper__in__venue").mkdir()
+    (root / "edges" / "paper__in__venue" / "0.csv").write_text(content)
+    data = dp.datasets.open(root)
+    assert data.graph.num_nodes["venue"] == 0
+    assert data.graph.num_edges["author", "likes", "paper"] == data.graph.num_edges["paper", "in", "venue"] == 0
+    assert data.features["node", "venue", "x"].count == 0
+    assert data.train_set.types == ("paper",)
+
+
+def test_a_table_in_the_folder_of_a_type_states_its_task(tmp_path):
+    root = typed(tmp_path / "a")
+    (root / "nodes" / "author" / "more.csv").write_text("label\n" + "1\n" * NODES)
+    data = dp.datasets.open(root)
+    assert data.train_set.types == ("author", "paper")
+    assert data.features.names("node", "author") == ["feat"]
 
 
 def test_a_table_is_opened_as_often_for_many_columns_as_for_one(tmp_path, monkeypatch):

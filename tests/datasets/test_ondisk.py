@@ -407,7 +407,6 @@ def test_a_yaml_of_junk_is_read_or_refused(tmp_path_factory, data):
             ("0,1\n-2,3\n", r"must be in \[0, 30\)"),
             ("0,1\n2,3,4\n", "columns"),
             ("0,0,1\n1,2,3\n", "two columns"),
-            ("", "mpty"),
         ],
         5,
     ),
@@ -418,6 +417,72 @@ def test_edges_that_are_none(tmp_path, rows, match):
     with pytest.raises(DatasetFormatError, match=match):
         OnDiskDataset(made.root).load()
     assert not (made.root.joinpath(*FOLDER) / "graph.json").exists()
+
+
+@pytest.mark.parametrize("rows", ["", "src,dst\n", "\n"])
+def test_a_table_without_edges_is_a_graph_without_edges(tmp_path, rows):
+    made = small(tmp_path / "a")
+    (made.root / "edges.csv").write_text(rows)
+    data = OnDiskDataset(made.root).load()
+    assert (data.graph.num_nodes, data.graph.num_edges) == (NODES, 0)
+
+
+# --- seeds
+
+
+def with_seeds(root, of="", **arrays):
+    """Write a folder whose task has these arrays; types are user, of NODES, and item, of 7."""
+    made = Folder(root)
+    data = [f"{{name: {name}, {made.add(f'{name}.npy', np.array(values))}}}" for name, values in arrays.items()]
+    kind = f"type: '{of}', " if of else ""
+    nodes = f"[{{type: user, num: {NODES}}}, {{type: item, num: 7}}]" if of else f"[{{num: {NODES}}}]"
+    relation = "type: 'user:like:item', " if of else ""
+    made.yaml(
+        f"graph: {{nodes: {nodes}, edges: [{{{relation}{made.add('e.npy', np.array([[0, 1], [2, 3]]))}}}]}}\n"
+        f"tasks: [{{train_set: [{{{kind}data: [{', '.join(data)}]}}]}}]\n"
+    )
+    return OnDiskDataset(root).load().train_set
+
+
+EDGE = "user:like:item"
+
+
+@pytest.mark.parametrize(
+    ("of", "arrays", "found"),
+    [
+        ("", {"seeds": [0, 30]}, r"train_set: the seeds have the node 30, which must be in \[0, 30\)"),
+        ("", {"seeds": [[0, 3], [-1, 2]]}, "the seeds have the node -1"),
+        ("item", {"seeds": [0, 7]}, r"train_set of item: the seeds have the node 7 of item.* in \[0, 7\)"),
+        (EDGE, {"seeds": [[7, 0], [0, 7]]}, "the node 7 of item"),
+        (EDGE, {"seeds": [[30, 0]]}, "the node 30 of user"),
+        (EDGE, {"seeds": [[29, 6, 7]]}, "the node 7 of item"),
+        (EDGE, {"seeds": [[29, 6]], "negative_dsts": [[6, 8]]}, "the node 8 of item"),
+        (EDGE, {"seeds": [0, 1]}, r"shape \[2\]; expected \[n, 2\]"),
+        ("item", {"seeds": [[0, 1]]}, r"shape \[1, 2\]; expected \[n\]"),
+        ("", {"seeds": [True] * 31}, "the mask has 31 values for 30 nodes"),
+    ],
+)
+def test_seeds_that_are_no_nodes_are_found_when_the_folder_is_opened(tmp_path, of, arrays, found):
+    with pytest.raises(DatasetFormatError, match=found):
+        with_seeds(tmp_path / "a", of, **arrays)
+
+
+@pytest.mark.parametrize(
+    ("of", "arrays", "shape"),
+    [
+        ("", {"seeds": [], "labels": []}, ()),
+        ("", {"seeds": np.zeros((0, 2))}, (2,)),
+        ("item", {"seeds": []}, ()),
+        (EDGE, {"seeds": []}, (2,)),
+        (EDGE, {"seeds": [], "negative_dsts": np.zeros((0, 3))}, (2,)),
+        (EDGE, {"seeds": [], "negative_srcs": [], "negative_dsts": []}, (2,)),
+    ],
+)
+def test_an_empty_set_is_an_item_set_without_items_whatever_its_dtype(tmp_path, of, arrays, shape):
+    items = with_seeds(tmp_path / "a", of, **arrays)
+    assert len(items) == 0
+    of_type = getattr(items, "item_sets", {None: items})[tuple(of.split(":")) if ":" in of else of or None]
+    assert of_type.seeds_shape == shape
 
 
 def test_what_is_not_there(tmp_path, monkeypatch):

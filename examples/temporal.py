@@ -243,7 +243,7 @@ def mrr_of(pipe: dp.Stage, scores_of: Callable[[dp.MiniBatch], Tensor]) -> float
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="a list of timed edges that dp.datasets.open reads")
+    parser.add_argument("--data", required=True, help='timed edges; rows of your own begin with a line "src dst time"')
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--fanouts", type=int, nargs="+", default=[20], help="the hop next to the seeds last")
     parser.add_argument("--strategy", choices=["last", "uniform"], default="last", help="which earlier in-edges")

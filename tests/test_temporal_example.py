@@ -36,7 +36,7 @@ def write_pairs(path: Path, num_pairs: int, num_rounds: int) -> Path:
         for t in range(num_rounds)
         for i in range(num_pairs)
     ]
-    path.write_text("\n".join(rows) + "\n", encoding="ascii")
+    path.write_text("\n".join(["src dst time", *rows]) + "\n", encoding="ascii")
     return path
 
 

@@ -126,6 +126,11 @@ _OPTIONS = {
     "largest_component=True": "--largest-component",
     "inverse_relations=True": "--inverse-relations",
     "inverse_relations=False": "--no-inverse-relations",
+    "columns": "--columns",
+    "columns=('src', 'dst', 'time')": "--columns src,dst,time",
+    "columns=('src', 'dst', 'weight')": "--columns src,dst,weight",
+    "columns=('src', 'dst', 'rating', 'time')": "--columns src,dst,rating,time",
+    "columns=('src', 'dst', 'weight', 'time')": "--columns src,dst,weight,time",
 }
 
 

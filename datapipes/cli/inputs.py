@@ -30,6 +30,7 @@ def add_input(parser: argparse.ArgumentParser, name: str, text: str) -> None:
         action=argparse.BooleanOptionalAction,
         help="add the inverse of each relation; default: as the format has it",
     )
+    group.add_argument("--columns", metavar="NAMES", help="of a list of edges in text, such as src,dst,time")
 
 
 def open_dataset(path: Path, arguments: argparse.Namespace, *, also: str = "") -> Dataset:
@@ -82,5 +83,6 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         "normalize_features": arguments.normalize_features or None,
         "largest_component": arguments.largest_component or None,
         "inverse_relations": arguments.inverse_relations,
+        "columns": arguments.columns and tuple(arguments.columns.split(",")),
     }
     return {name: value for name, value in given.items() if value is not None}

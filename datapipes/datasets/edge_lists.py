@@ -1,8 +1,13 @@
-"""Read temporal edge lists as SNAP publishes them: "src dst time" (CollegeMsg) and "from,to,rating,time" (Bitcoin OTC).
+"""Read lists of edges in text, as SNAP publishes them: "src dst", "src dst time" (CollegeMsg), "from,to,rating,time"
+(Bitcoin OTC). Lines that begin with "#" are comments.
 
-Edges are put into the order of time, those of one time in the order of the file, and numbered so. The split follows the
-time: the first `TRAIN_SHARE` of the edges train, the next `VALIDATION_SHARE` validate, the rest test. A cut that falls
-among edges of one time moves behind them, so that no part holds an edge that is as old as one of an earlier part.
+What further columns hold is never guessed: the caller says it, a header with "src" and "dst", or the name under which
+SNAP has published the file.
+
+With times, edges are put into the order of time, those of one time in the order of the file, and numbered so. The split
+follows the time: the first `TRAIN_SHARE` of the edges train, the next `VALIDATION_SHARE` validate, the rest test. A cut
+that falls among edges of one time moves behind them, so that no part holds an edge that is as old as one of an earlier
+part. Without times edges stay in the order of the file, and there is no task.
 
 Invariant: no edge is lost or joined with another; all parts together hold each edge once. Refused with
 `DatasetFormatError`: broken rows, ids that are no whole numbers from 0 on, ratings and times that are not finite.
@@ -10,77 +15,164 @@ Invariant: no edge is lost or joined with another; all parts together hold each 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from datapipes.base.checks import shown
 from datapipes.base.types import EdgeType
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems
 from datapipes.datasets.tables import ids_of, read_table
+from datapipes.datasets.text import text_lines
 
 TRAIN_SHARE, VALIDATION_SHARE = 0.7, 0.15
 MAX_ID = 2**53  # beyond it a float64 cannot tell neighbors apart
 
 _SUFFIXES = (".txt", ".txt.gz", ".csv", ".csv.gz")
+_ENDS = ("src", "dst")
+_COLUMNS = (*_ENDS, "time", "rating", "weight")  # what they may hold
+_TIMED, _RATED = (*_ENDS, "time"), (*_ENDS, "rating", "time")
+_PUBLISHED = {  # how the names of SNAP's files begin
+    **dict.fromkeys(("CollegeMsg", "sx-", "wiki-talk-temporal", "email-Eu-core-temporal"), _TIMED),
+    "soc-sign-bitcoin": _RATED,
+}
+_REMEDY = "Correct the file: it must hold numbers alone, as many in each row."
+_JODIE = ("user_id", "item_id", "timestamp")  # how a header of the files of JODIE begins
 
 
-def read_edge_list(path: Path) -> RawHeteroDataset:
-    """Read a temporal edge list, packed with gzip or not.
+def read_edge_list(path: Path, columns: Sequence[str] | None = None) -> RawHeteroDataset:
+    """Read a list of edges, packed with gzip or not.
 
     Args:
-        path: The file, or a folder that holds no other. With .csv in its name: rows "source,target,rating,time", a
-            header before them is left out; else rows "source target time", with spaces between.
+        path: The file, or a folder that holds no other. With .csv in its name commas are between the numbers, and a
+            header before them may be; else spaces or tabs.
+        columns: What the columns hold, see check_columns. None: what the published name or the header says, or two
+            columns.
     Returns:
         Nodes are numbered in the order of the ids in the file; the node attribute "id", int64 [num_nodes], has these
-        ids. Edge features "time", int64, or float64 if one has fractions, and "rating", float32. "time" is an edge
-        attribute of the graph too. Three columns make the task link prediction; each seed has a time, and there are no
-        negatives. With ratings it is edge regression, the labels are the ratings, float32. The edges that train are the
-        first `num_training_edges` of the graph.
+        ids. Edge features are "time", int64, or float64 if one has fractions, "rating" and "weight", float32; "time"
+        and "weight" are edge attributes, too. With times the task is link prediction, each seed has a time, and there
+        are no negatives; with ratings too it is edge regression, whose labels are the ratings. The edges that train
+        are the first `num_training_edges` of the graph. Without times the task is "all_nodes", without items.
         O(n log n) for n edges.
     Raises:
         FileNotFoundError: There is no such file.
-        DatasetFormatError: The file is broken or hostile.
+        DatasetFormatError: The file is broken or hostile, or nothing says what its columns hold.
     """
     path = edge_list_in(path) or path
-    rated = ".csv" in path.name
-    table = read_table(path, columns=4 if rated else 3, delimiter="," if rated else " ", skip_header=rated)
-    table = table[np.argsort(table[:, -1], kind="stable")]
-    ends, times = ids_of(path.name, table[:, :2], MAX_ID, "node"), np.ascontiguousarray(table[:, -1])
+    delimiter = "," if ".csv" in path.name else " "
+    names = _columns_of(path, delimiter, columns)
+    table = read_table(path, columns=len(names), delimiter=delimiter, skip_header=True, comments=True, remedy=_REMEDY)
+    if "time" in names:
+        table = table[np.argsort(table[:, names.index("time")], kind="stable")]
+    rows = dict(zip(names, table.T, strict=True))
+    ends = ids_of(path.name, np.stack([rows["src"], rows["dst"]], axis=1), MAX_ID, "node", _REMEDY)
     if (ends != np.floor(ends)).any():
-        raise DatasetFormatError.of(path.name, f"the node {ends[ends != np.floor(ends)][0]}", "whole numbers")
+        raise DatasetFormatError.of(path.name, f"the node {ends[ends != np.floor(ends)][0]}", "whole numbers", _REMEDY)
     ids, places = np.unique(ends.astype(np.int64), return_inverse=True)
     pairs = places.reshape(-1, 2).astype(np.int64)
-    if (times == np.floor(times)).all() and (np.abs(times) < MAX_ID).all():
-        times = times.astype(np.int64)
-    features: dict[tuple[EdgeType | None, str], np.ndarray] = {(None, "time"): times}
-    labels = None
-    if rated:
-        with np.errstate(over="ignore"):
-            labels = table[:, 2].astype(np.float32)
-        if not np.isfinite(labels).all():
-            raise DatasetFormatError.of(path.name, "a rating beyond float32", "numbers that it can hold")
-        features[None, "rating"] = labels
-    cuts = _cuts(times)
-    parts = [
-        {None: RawItems(pairs[part], None if labels is None else labels[part], times[part])}
-        for part in (slice(0, cuts[0]), slice(cuts[0], cuts[1]), slice(cuts[1], None))
-    ]
-    name = path.name
+    values = {name: _values(path.name, name, rows[name]) for name in names if name not in _ENDS}
+    parts, task, num_training = _parts(pairs, values)
+    title = path.name
     for suffix in sorted(_SUFFIXES, key=len, reverse=True):
-        name = name.removesuffix(suffix)
+        title = title.removesuffix(suffix)
     return RawHeteroDataset(
-        name=name,
+        name=title,
         num_nodes={None: len(ids)},
         edges={None: np.ascontiguousarray(pairs.T)},
         node_features={},
-        edge_features=features,
-        task="edge_regression" if rated else "link_prediction",
-        split=(parts[0], parts[1], parts[2]),
+        edge_features={(None, name): numbers for name, numbers in values.items()},
+        task=task,
+        split=parts,
         node_attributes={(None, "id"): ids},
-        edge_attributes={(None, "time"): times},
-        num_training_edges={None: cuts[0]},
+        edge_attributes={(None, name): numbers for name, numbers in values.items() if name != "rating"},
+        num_training_edges=num_training,
     )
+
+
+def check_columns(columns: Any) -> tuple[str, ...]:
+    """Return the argument of that name, if it says what the columns of a list of edges hold.
+
+    Raises:
+        ValueError: It lacks an end, or has another name, or one twice.
+    """
+    names = [] if isinstance(columns, str) or not isinstance(columns, Iterable) else [*columns]
+    if not {*_ENDS} <= {*names} <= {*_COLUMNS} or len({*names}) < len(names):
+        raise ValueError(
+            f"datasets.open: columns must have 'src' and 'dst', and may have {[*_COLUMNS[2:]]}, each once, got "
+            f"{shown(columns)}. Pass {_TIMED}, for example."
+        )
+    return tuple(names)
+
+
+def _columns_of(path: Path, delimiter: str, columns: Sequence[str] | None) -> tuple[str, ...]:
+    """Return what the columns of a file hold.
+
+    Raises:
+        DatasetFormatError: Nothing says it.
+    """
+    published = [known for start, known in _PUBLISHED.items() if path.name.startswith(start)]
+    if columns is not None or published:
+        return tuple(columns or published[0])
+    line = next((line for _, line in text_lines(path) if not line.startswith("#")), "")
+    cells = tuple(line.split(",") if delimiter == "," else line.split())
+    if {*_ENDS} <= {*cells} <= {*_COLUMNS}:
+        return check_columns(cells)
+    if len(cells) <= 2:
+        return _ENDS
+    if len(cells) <= 4:
+        first, second = ("rating", "weight") if len(cells) == 4 else ("time", "weight")
+        more = ("time",) if len(cells) == 4 else ()
+        remedy = (
+            f"Pass columns={(*_ENDS, first, *more)} or columns={(*_ENDS, second, *more)}, or write such names above."
+        )
+    else:
+        options = f"delimiter={delimiter!r}, " if delimiter == "," else ""
+        options += "skiprows=1, " if line[:1].isalpha() else ""
+        if cells[:3] == _JODIE:
+            remedy = f"Read it by: rows = numpy.loadtxt({str(path)!r}, {options}usecols=(0, 1, 2)); "
+            remedy += "graph = dp.HeteroCSCGraph.from_edge_index({'user:to:item': rows[:, :2].T.astype(int)}, "
+            remedy += "edge_attributes={'user:to:item': {'time': rows[:, 2]}})."
+        else:
+            remedy = f"Read it by: edges = numpy.loadtxt({str(path)!r}, int, {options}usecols=(0, 1)); "
+            remedy += "graph = dp.CSCGraph.from_edge_index(edges.T.copy())."
+    found = f"{len(cells)} columns, {shown([*cells])}"
+    raise DatasetFormatError.of(path.name, found, "two, or to be told what the others hold", remedy)
+
+
+def _values(file: str, name: str, values: np.ndarray) -> np.ndarray:
+    """Return the values of edges in a column, with the dtype that they have here."""
+    if name == "time":
+        is_whole = (values == np.floor(values)).all() and (np.abs(values) < MAX_ID).all()
+        return np.ascontiguousarray(values, np.int64 if is_whole else np.float64)
+    with np.errstate(over="ignore"):
+        narrow = values.astype(np.float32)
+    if not np.isfinite(narrow).all():
+        raise DatasetFormatError.of(file, f"a {name} beyond float32", "numbers that it can hold", _REMEDY)
+    return narrow
+
+
+_Part = dict[EdgeType | None, RawItems]
+
+
+def _parts(
+    pairs: np.ndarray, values: Mapping[str, np.ndarray]
+) -> tuple[tuple[_Part, _Part, _Part], str, dict[Any, int]]:
+    """Return the split, the task, and how many edges are known in training, of edges in the order of time."""
+    if "time" not in values:
+        none: _Part = {None: RawItems(np.zeros(0, np.int64))}
+        return (none, none, none), "all_nodes", {}
+    times, labels = values["time"], values.get("rating")
+    cuts = _cuts(times)
+    parts: list[_Part] = [
+        {None: RawItems(pairs[part], None if labels is None else labels[part], times[part])}
+        for part in (slice(0, cuts[0]), slice(cuts[0], cuts[1]), slice(cuts[1], None))
+    ]
+    task = "link_prediction" if labels is None else "edge_regression"
+    return (parts[0], parts[1], parts[2]), task, {None: cuts[0]}
 
 
 def edge_list_in(path: Path) -> Path | None:

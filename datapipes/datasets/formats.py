@@ -5,6 +5,8 @@ Invariant: what an argument asks for is done by the reader, or refused here; it 
 
 from __future__ import annotations
 
+import shlex
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +19,13 @@ from datapipes.datasets.npz import npz_in, read_split_of_npz
 from datapipes.datasets.ogb import is_ogb, read_ogb
 from datapipes.datasets.ondisk import is_ondisk, read_ondisk
 from datapipes.datasets.planetoid import is_planetoid, read_planetoid
-from datapipes.datasets.raw import RawDataset
+from datapipes.datasets.raw import DatasetFormatError, RawDataset
 from datapipes.datasets.raw_hetero import RawHeteroDataset
 from datapipes.datasets.rdf import is_rdf, read_rdf
+from datapipes.graph.edge_chunks import PAIRS
+from datapipes.graph.table_files import TABLES
 
-SPLIT, INVERSE, NORMALIZE = "split", "inverse_relations", "normalize_features"
+SPLIT, INVERSE, NORMALIZE, COLUMNS = "split", "inverse_relations", "normalize_features", "columns"
 LARGEST = "largest_component"  # of a RawDataset: `datasets.open` cuts it out itself
 
 
@@ -51,11 +55,18 @@ FORMATS = (  # the first that recognises a path reads it
     Format("ACM", "pa.txt, ps.txt, p_feat.npz and labels.npy (ACM)", is_heco, read_heco, (SPLIT, INVERSE)),
     Format("OGB", "raw/ and split/ (OGB)", is_ogb, read_ogb, (INVERSE,)),
     _NPZ,
-    Format("edge list", "one .txt, .txt.gz, .csv or .csv.gz (a temporal edge list)", edge_list_in, read_edge_list),
+    Format(
+        "edge list", "one .txt, .txt.gz, .csv or .csv.gz (a list of edges)", edge_list_in, read_edge_list, (COLUMNS,)
+    ),
 )
+_LINES = {  # what reads files of other kinds, by their suffixes; {0} is the path
+    **dict.fromkeys((".mtx", ".mtx.gz"), "dp.CSCGraph.from_scipy(scipy.io.mmread({0!r}))"),
+    **{f".{name}": f"dp.CSCGraph.from_networkx(networkx.read_{name}({{0!r}}))" for name in ("graphml", "gexf", "gml")},
+    **dict.fromkeys((*TABLES, *PAIRS, ".npy"), "datapipes build OUT --edges {1} --nodes NUM_NODES"),
+}
 
 
-class UnknownFormat(ValueError):
+class UnknownFormat(DatasetFormatError):
     """No file at the path is of a known format."""
 
 
@@ -63,18 +74,28 @@ def read_files(where: Path, arguments: dict[str, Any]) -> RawDataset | RawHetero
     """Return the data set at `where`, or its arrays; the arguments are those of `datasets.open`, by name."""
     if not where.exists():
         raise FileNotFoundError(f"datasets.open: {where} does not exist; a folder or a file is needed. Check the path.")
-    others = None if where.is_dir() else _NPZ  # a file of another name is taken for one
-    found = next((each for each in FORMATS if each.recognise(where)), others)
+    found = next((each for each in FORMATS if each.recognise(where)), None)
+    if found is None and where.is_file() and zipfile.is_zipfile(where):
+        found = _NPZ  # under another name
     if found is None:
         *first, last = (each.files for each in FORMATS)
-        raise UnknownFormat(
-            f"datasets.open: {where} holds none of these: {', '.join(first)}, or {last}. Check the path, or name the "
-            "file itself."
-        )
-    for name in (INVERSE, SPLIT, NORMALIZE, LARGEST):
+        what = "holds none" if where.is_dir() else "is none"
+        raise UnknownFormat(f"datasets.open: {where} {what} of these: {', '.join(first)}, or {last}. {_remedy(where)}")
+    for name in (INVERSE, SPLIT, NORMALIZE, LARGEST, COLUMNS):
         if name not in found.takes:
             _refuse(where, name, arguments[name])
     return found.read(where, **{name: arguments[name] for name in found.takes if name != LARGEST})
+
+
+def _remedy(where: Path) -> str:
+    """Return the line that reads a file of another kind, or the only one in a folder; else what to look at."""
+    lines = []
+    for file in where.iterdir() if where.is_dir() else [where]:
+        suffix = max((each for each in _LINES if file.name.endswith(each)), key=len, default="")
+        lines += [_LINES[suffix].format(str(file), shlex.quote(str(file)))] if suffix else []
+    if len(lines) == 1:
+        return f"Read it by: {lines[0]}."
+    return "Check the path, or name the file itself." if where.is_dir() else "Check the path."
 
 
 def _refuse(where: Path, name: str, value: object) -> None:
@@ -89,5 +110,6 @@ def _refuse(where: Path, name: str, value: object) -> None:
             INVERSE: f"{of}; {where} holds other files",
             NORMALIZE: f"bags of words (gnn-benchmark and Planetoid files); {where} holds others",
             LARGEST: f"{of} files; {where} holds others",
+            COLUMNS: f"a list of edges in text; {where} holds other files",
         }[name]
         raise ValueError(f"datasets.open: {name}={value} is for {kind}. Leave it out.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from datapipes.base.progress import working
 from datapipes.base.rng import check_seed
 from datapipes.datasets.dataset import Dataset, without_empty
 from datapipes.datasets.debian import read_debian_packages, read_debian_relations
-from datapipes.datasets.formats import INVERSE, LARGEST, NORMALIZE, SPLIT, read_files
+from datapipes.datasets.edge_lists import check_columns
+from datapipes.datasets.formats import COLUMNS, INVERSE, LARGEST, NORMALIZE, SPLIT, read_files
 from datapipes.datasets.raw import RawDataset, component_of
 from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems
 from datapipes.features import FeatureStore, TensorFeature
@@ -60,6 +61,7 @@ def open(
     normalize_features: bool = False,
     largest_component: bool = False,
     inverse_relations: bool | None = None,
+    columns: Sequence[str] | None = None,
 ) -> Dataset:
     """Return the data set in the files at `path`, which are recognised by their names and content.
 
@@ -70,8 +72,8 @@ def open(
     | `raw/`, `split/` | OGB's extracted folders of CSV files, with types or without | as OGB says |
     | one .nt or .nt.gz, `trainingSet.tsv`, `testSet.tsv` | RDF as published with R-GCN: AIFB | node classification |
     | `pa.txt`, `ps.txt`, `p_feat.npz`, `labels.npy` ... | ACM, in the files of HeCo | node classification |
-    | one .txt or .txt.gz | "src dst time", as SNAP's CollegeMsg | link prediction |
-    | one .csv or .csv.gz | "from,to,rating,time", as SNAP's Bitcoin OTC | edge regression |
+    | one .txt or .txt.gz | "src dst", or "src dst time" as SNAP's CollegeMsg | none, or link prediction |
+    | one .csv or .csv.gz | "src,dst", or "from,to,rating,time" as SNAP's Bitcoin OTC | none, or edge regression |
     | `metadata.yaml` | GraphBolt's folders, see `OnDiskDataset`; edge ids are those of the files | as the YAML says |
     | `edges.*` or `edges/`, `nodes.*` or `nodes/` | CSV, Parquet, .npy: your own, by the names of files | on nodes |
 
@@ -81,7 +83,11 @@ def open(
     RDF has one node type, "entity", and an edge type ("entity", IRI, "entity") for each predicate; the relations that
     state the labels are left out. Its files have no validation part: see `Dataset.with_validation`.
 
-    Temporal edge lists are split by time: the first 70 % of the edges train, the next 15 % validate, the rest test;
+    Of a list of edges in text, `columns` says what the columns hold. Without it two columns are the ends, and SNAP's
+    files are known by their names, others by a header of such names; any other is refused, since weights and times look
+    alike. Lines that begin with "#" are comments.
+
+    Lists with times are split by time: the first 70 % of the edges train, the next 15 % validate, the rest test;
     edges of one time stay together. The graph has all of them, and their times as the edge attribute "time", so a
     sampler that does not look at times shows a seed its own future: give it `training_graph`. There a seed of
     `train_set` is still an edge itself, and what is fetched of that edge may be its label, such as "rating"; seeds of
@@ -117,7 +123,10 @@ def open(
     check_bool("datasets.open", "largest_component", largest_component)
     if inverse_relations is not None:
         check_bool("datasets.open", "inverse_relations", inverse_relations)
+    if columns is not None:
+        columns = check_columns(columns)
     arguments = {
+        COLUMNS: columns,
         SPLIT: split,
         NORMALIZE: normalize_features,
         LARGEST: largest_component,

@@ -19,7 +19,7 @@ from datapipes.base.checks import shown
 from datapipes.base.types import EdgeType, NodeType, check_edge_type, check_node_type, type_text
 from datapipes.datasets.raw import DatasetFormatError
 
-TASKS = ("node_classification", "link_prediction", "edge_regression")
+TASKS = ("node_classification", "link_prediction", "edge_regression", "all_nodes")
 REVERSE = "rev_"  # before the name of a relation: the name of its inverse, as PyG's ToUndirected has it
 
 _REMEDY = "Correct the arrays, or the reader that made them."
@@ -143,7 +143,7 @@ class RawHeteroDataset:
         if len(self.split) != 3 or len({frozenset(part) for part in self.split}) != 1:
             found = [sorted(map(type_text, part)) for part in self.split]
             raise ValueError(f"{self.name}: the split has the types {found}, must be 3 parts of one set. {_REMEDY}")
-        on_nodes = self.task == "node_classification"
+        on_nodes = self.task in ("node_classification", "all_nodes")
         for part, items_of in zip(_PARTS, self.split, strict=True):
             for of_type, items in items_of.items():
                 what = f"the {part} seeds of {type_text(of_type)}"
@@ -164,7 +164,7 @@ class RawHeteroDataset:
             values = getattr(items, name)
             if values is not None:
                 self._check_rows(what % name, values, len(items.seeds))
-        if self.task != "link_prediction" and items.labels is None:
+        if self.task in ("node_classification", "edge_regression") and items.labels is None:
             raise ValueError(f"{self.name}: {what % 'labels'} are missing; the task {self.task} needs them. {_REMEDY}")
         if self.task != "edge_regression" and items.labels is not None:
             limit = len(self.class_names) if self.task == "node_classification" else 2

@@ -68,7 +68,7 @@ def rdf_folder(folder: Path) -> Path:
 def link_file(folder: Path) -> Path:
     """A temporal edge list, whose items are links."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "talk.txt").write_text("".join(f"{i % 4} {(i + 1) % 5} {i}\n" for i in range(20)))
+    (folder / "talk.txt").write_text("src dst time\n" + "".join(f"{i % 4} {(i + 1) % 5} {i}\n" for i in range(20)))
     return folder / "talk.txt"
 
 

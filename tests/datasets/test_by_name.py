@@ -223,7 +223,7 @@ def test_edges_without_nodes_are_no_edge_list_of_snap(tmp_path):
     with pytest.raises(DatasetFormatError, match=r"found no nodes\.csv and no folder nodes"):
         dp.datasets.open(tmp_path)
     (tmp_path / "edges.csv").rename(tmp_path / "ratings.csv")
-    assert dp.datasets.open(tmp_path).task == "edge_regression"
+    assert dp.datasets.open(tmp_path, columns=("src", "dst", "rating", "time")).task == "edge_regression"
 
 
 def test_a_table_and_arrays_of_nodes_without_types(tmp_path):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import os
 import pickle
+import re
+import shlex
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +19,7 @@ from pipelines import refused
 from torch import Tensor
 
 import datapipes as dp
+from datapipes.cli.main import main
 
 SHARED = Path(os.environ.get("DATAPIPES_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 ENTITY = "entity"
@@ -38,7 +42,10 @@ def edge_list(folder: Path, name: str = "tiny.txt") -> Path:
     folder.mkdir(exist_ok=True)
     rated = name.endswith(".csv")
     rows = [(10 + i % 5, 10 + (i + 1) % 5, *([i % 3 - 1] if rated else []), 1000 + i) for i in range(20)]
-    (folder / name).write_text("".join(("," if rated else " ").join(map(str, row)) + "\n" for row in rows))
+    header = ",".join(("src", "dst", *(["rating"] if rated else []), "time")).replace(",", "," if rated else " ")
+    (folder / name).write_text(
+        f"{header}\n" + "".join(("," if rated else " ").join(map(str, row)) + "\n" for row in rows)
+    )
     return folder
 
 
@@ -243,6 +250,9 @@ def test_arguments_for_other_files_are_refused(tmp_path, make):
     if make is not heco_folder:
         with pytest.raises(IndexError, match="holds one split, so split must be 0, got 1"):
             dp.datasets.open(folder, split=1)
+    if make is not edge_list:
+        with pytest.raises(ValueError, match=r"columns=\('src', 'dst'\) is for a list of edges in text"):
+            dp.datasets.open(folder, columns=("src", "dst"))
 
 
 def test_inverse_relations_are_refused_where_there_are_none(tmp_path):
@@ -260,6 +270,96 @@ def test_files_of_no_known_format_are_refused_with_what_is_known(tmp_path):
         (tmp_path / name).write_text("")
     with pytest.raises(ValueError, match=r"holds none of these.*one \.txt"):
         dp.datasets.open(tmp_path)
+
+
+def write_matrix(path):
+    pytest.importorskip("scipy.io").mmwrite(
+        path, pytest.importorskip("scipy.sparse").coo_matrix((WEIGHTS, EDGES), (5, 5))
+    )
+
+
+def write_networkx(path):
+    networkx = pytest.importorskip("networkx")
+    graph = networkx.MultiDiGraph(
+        [(*map(str, pair), {"weight": float(w)}) for pair, w in zip(EDGES.T, WEIGHTS, strict=True)]
+    )
+    getattr(networkx, f"write_{path.suffix[1:]}")(graph, path)
+
+
+def write_table(path):
+    pyarrow = pytest.importorskip("pyarrow", reason="tables need pyarrow")
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"src": EDGES[0], "dst": EDGES[1]}), path)
+
+
+def write_jodie(path):
+    rows = [f"{u},{v},{time}.0,0,-0.1,0.5,0.25\n" for time, (u, v) in enumerate(EDGES.T)]
+    path.write_text("user_id,item_id,timestamp,state_label,comma_separated_list_of_features\n" + "".join(rows))
+
+
+EDGES, WEIGHTS = np.array([[0, 1, 2, 3, 3], [1, 2, 0, 0, 4]]), np.arange(1.0, 6)
+OTHERS = {
+    "a b.mtx": write_matrix,
+    "a.graphml": write_networkx,
+    "a.gexf": write_networkx,
+    "a.gml": write_networkx,
+    "a b.parquet": write_table,
+    "a.tsv": lambda path: np.savetxt(path, EDGES.T, "%d", "\t"),
+    "a.npy": lambda path: np.save(path, EDGES),
+    "wikipedia.csv": write_jodie,
+    "wide.csv": lambda path: np.savetxt(path, np.r_[EDGES, EDGES, EDGES].T, "%d", ","),
+    "wide.txt": lambda path: np.savetxt(path, np.r_[EDGES, EDGES, EDGES].T, "%d", header="u v a b c d", comments=""),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.filterwarnings("ignore:GML")
+def test_the_error_of_another_file_has_the_line_that_reads_it(tmp_path, name):
+    OTHERS[name](tmp_path / name)
+    line = {}
+    for path in (tmp_path / name, tmp_path):
+        with pytest.raises(dp.datasets.DatasetFormatError) as caught:
+            dp.datasets.open(path)
+        line[path] = re.search(r"Read it by: (.*)\.$", str(caught.value))[1]
+    assert len({*line.values()}) == 1
+    line = line[tmp_path]
+    if line.startswith("datapipes "):
+        arguments = shlex.split(line.replace("OUT", str(tmp_path / "out")).replace("NUM_NODES", "5"))
+        assert main(arguments[1:]) == 0
+        graph = dp.CSCGraph.open(tmp_path / "out")
+    else:
+        names = {"dp": dp, "numpy": np}
+        names.update((each, pytest.importorskip(each)) for each in ("scipy", "networkx") if each in line)
+        if ";" in line:
+            exec(line, names)
+            graph = names["graph"]
+        else:
+            graph = eval(line, names)
+    edges = [*map(tuple, EDGES.T.tolist())]
+    if isinstance(graph, dp.HeteroCSCGraph):
+        of = ("user", "to", "item")
+        relation, num_users = graph.relation(of), 4
+        assert graph.num_nodes == {"user": num_users, "item": 5}
+        assert sorted(relation.edge_attributes["time"].tolist()) == [0, 1, 2, 3, 4]
+    else:
+        relation = graph.relation(None)
+    destinations = np.repeat(np.arange(5), np.diff(relation.indptr.numpy()))
+    assert sorted(zip(relation.indices.tolist(), destinations.tolist(), strict=True)) == sorted(edges)
+
+
+def test_columns_of_a_list_are_passed_on_and_checked(tmp_path):
+    (tmp_path / "a.txt").write_text("7 5 0.5\n5 100 2\n")
+    with pytest.raises(dp.datasets.DatasetFormatError, match="Pass columns=") as caught:
+        dp.datasets.open(tmp_path)
+    for columns in map(ast.literal_eval, re.findall(r"columns=(\(.*?\))", str(caught.value))):
+        data = dp.datasets.open(tmp_path, columns=columns)
+        assert data.task == {"time": "link_prediction", "weight": "all_nodes"}[columns[2]]
+    assert data.features["edge", None, "weight"].read(data.graph.edge_ids).tolist() == [0.5, 2]
+    assert data.graph.edge_attributes["weight"].tolist() == [0.5, 2]
+    pipe = dp.ItemSampler(data.all_nodes_set, 3).sample_neighbor(data.graph, [1], prob_name="weight")
+    assert next(iter(dp.DataLoader(pipe))).blocks[0].num_edges == 2
+    for columns in ("src", ("src", "time"), ("src", "dst", "dst"), ("src", "dst", "times"), 3):
+        with refused(ValueError, stage="datasets.open", found="got ", allowed="must have 'src' and 'dst'"):
+            dp.datasets.open(tmp_path, columns=columns)
 
 
 # --- objects of PyG

@@ -1,4 +1,4 @@
-"""Reading temporal edge lists: order, split and times, the two real ones, and broken files."""
+"""Reading lists of edges: what their columns hold, order, split and times, the two real ones, and broken files."""
 
 from __future__ import annotations
 
@@ -19,11 +19,16 @@ from datapipes.datasets.raw_hetero import RawHeteroDataset
 SHARED = Path(os.environ.get("DATAPIPES_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
 
-def read(folder: Path, content: str, name: str = "tiny.txt.gz") -> RawHeteroDataset:
+TIMED, RATED = ("src", "dst", "time"), ("src", "dst", "rating", "time")
+
+
+def read(folder: Path, content: str, name: str = "tiny.txt.gz", columns: object = ()) -> RawHeteroDataset:
+    """Read a list whose columns are those of its suffix, or `columns`."""
+    columns = (RATED if ".csv" in name else TIMED) if columns == () else columns
     path = folder / name
     path.write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
     assert edge_list_in(folder) == edge_list_in(path) == path
-    return read_edge_list(path)
+    return read_edge_list(path, columns)
 
 
 def original(raw: RawHeteroDataset) -> list[tuple[int, int]]:
@@ -75,10 +80,56 @@ def test_ratings_are_the_labels_of_an_edge_regression(tmp_path, header):
     assert raw.split[0][None].labels.dtype == np.float32
 
 
-def test_an_empty_list_is_a_graph_without_nodes(tmp_path):
-    raw = read(tmp_path, "", "tiny.txt")
+@pytest.mark.parametrize("columns", [None, TIMED])
+def test_an_empty_list_is_a_graph_without_nodes(tmp_path, columns):
+    raw = read(tmp_path, "", "tiny.txt", columns)
     assert raw.num_nodes == {None: 0}
     assert [len(part[None].seeds) for part in raw.split] == [0, 0, 0]
+
+
+SNAP = "# Directed graph: ca-GrQc\n# FromNodeId\tToNodeId\n7\t5\n5\t100\n# not the end\n7\t5"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "edges"),
+    [
+        ("ca.txt", SNAP, None, [(7, 5), (5, 100), (7, 5)]),
+        ("ca.txt.gz", SNAP, ("dst", "src"), [(5, 7), (100, 5), (5, 7)]),
+        ("a.txt", "7 5 0.5\n5 100 2\n", ("src", "dst", "weight"), [(7, 5), (5, 100)]),
+        ("a.txt", "src dst weight\n7 5 .5\n5 100 2\n", None, [(7, 5), (5, 100)]),
+        ("a.csv", "weight,dst,src\n.5,5,7\n2,100,5\n", None, [(7, 5), (5, 100)]),
+        ("a.csv", "user,item\n7,5\n", None, [(7, 5)]),
+        ("a.txt", "7 5 2 .5\n5 100 1 2\n", ("src", "dst", "time", "weight"), [(5, 100), (7, 5)]),
+        ("CollegeMsg.txt", "7 5 2\n5 100 1\n", None, [(5, 100), (7, 5)]),
+        ("soc-sign-bitcoinotc.csv", "7,5,-1,2\n5,100,1,1\n", None, [(5, 100), (7, 5)]),
+    ],
+)
+def test_columns_hold_what_somebody_says(tmp_path, name, content, columns, edges):
+    raw = read(tmp_path, content, name, columns)
+    assert original(raw) == edges
+    has_times = (None, "time") in raw.edge_attributes
+    assert raw.task == ("all_nodes", "edge_regression" if "bitcoin" in name else "link_prediction")[has_times]
+    assert sum(len(part[None].seeds) for part in raw.split) == len(edges) * has_times
+    weights = raw.edge_attributes.get((None, "weight"))
+    assert (weights is not None) is ("weight" in content or (columns is not None and "weight" in columns))
+    if weights is not None:
+        assert weights.dtype == np.float32
+        assert dict(zip(original(raw), weights.tolist(), strict=True)) == {(7, 5): 0.5, (5, 100): 2.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "found"),
+    [
+        ("a.txt", "0 1 0.5\n", r"3 columns, \['0', '1', '0.5'\].*'time'\) or columns=\('src', 'dst', 'weight'\)"),
+        ("a.txt", "# u v t\n0 1 1082040961\n", "3 columns.*'time'"),
+        ("a.txt.gz", "u v w\n0 1 2\n", r"3 columns, \['u', 'v', 'w'\]"),
+        ("a.csv", "src,dst,price\n0,1,2\n", "3 columns.*'price'"),
+        ("a.csv", "1,2,3,4\n", r"4 columns.*'rating', 'time'\) or columns=\('src', 'dst', 'weight', 'time'\)"),
+    ],
+)
+def test_what_a_column_holds_is_not_guessed(tmp_path, name, content, found):
+    with pytest.raises(DatasetFormatError, match=rf"{name}: found {found}"):
+        read(tmp_path, content, name, None)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +141,7 @@ def test_an_empty_list_is_a_graph_without_nodes(tmp_path):
         ("a.txt", "1 2.5 3\n", r"the node 2\.5"),
         ("a.txt", "1 9007199254740992 3\n", "the node 9007199254740992"),
         ("a.txt", "1 2 nan\n", "the character 'n'"),
-        ("a.txt", "# a comment\n1 2 3\n", "the character '#'"),
+        ("a.txt", "1 2 3 # a comment\n", "the character '#'"),
         ("a.csv", "1,2,3\n", "rows of 3 numbers"),
         ("a.csv", "1,2,1e39,4\n", "a rating beyond float32"),
         ("a.csv", "1,2,3,4\nfrom,to,x,y\n", "the character 'f'"),
@@ -98,7 +149,7 @@ def test_an_empty_list_is_a_graph_without_nodes(tmp_path):
     ],
 )
 def test_broken_lists_are_refused(tmp_path, name, content, found):
-    with pytest.raises(DatasetFormatError, match=rf"{name}: found {found}.*; expected "):
+    with pytest.raises(DatasetFormatError, match=rf"{name}: found {found}.*; expected .*\. Correct the file: "):
         read(tmp_path, content, name)
 
 

@@ -22,8 +22,8 @@ def ring(tmp_path: Path) -> Path:
 
 def first_messages(tmp_path: Path) -> Path:
     with gzip.open(shared("collegemsg") / "CollegeMsg.txt.gz", "rb") as file:
-        (tmp_path / "messages.txt").write_bytes(b"".join(file.readline() for _ in range(2500)))
-    return tmp_path / "messages.txt"
+        (tmp_path / "CollegeMsg.txt").write_bytes(b"".join(file.readline() for _ in range(2500)))
+    return tmp_path / "CollegeMsg.txt"
 
 
 def shared(name: str) -> Path:

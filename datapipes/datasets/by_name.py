@@ -209,6 +209,7 @@ def _items_of(table: TableFiles) -> dict[str, ItemSet]:
     known = torch.ones(count, dtype=torch.bool)
     if _LABEL in names:
         labels = table.numbers(_LABEL, missing=_NO_LABEL)
+        labels = labels if labels.is_floating_point() else labels.long()
         known = ~labels.isnan() if labels.is_floating_point() else labels >= 0
     found = {}
     for name, is_in in _places_of(table).items():
@@ -232,8 +233,8 @@ def _places_of(table: TableFiles) -> dict[str, Tensor]:
         raise ValueError(f"found the columns 'split' and {[*masks.values()]}; expected one or the other. Remove one.")
     places = dict.fromkeys(SETS, nowhere)
     for name, mask in masks.items():
-        values = table.numbers(mask, missing=0)
-        if not ((values == 0) | (values == 1)).all():
+        values = table.numbers(mask, missing=0).numpy()
+        if not np.isin(values, (0, 1)).all():
             raise ValueError(f"found other numbers than 0 and 1 in the column {mask!r}. Rename it if it is no mask.")
-        places[name] = values.bool()
+        places[name] = torch.from_numpy(values.astype(bool))
     return places

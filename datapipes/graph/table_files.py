@@ -118,17 +118,16 @@ class TableFiles:
         Raises:
             ValueError: The column does not hold each of 0 ... num_rows - 1 once.
         """
-        ids = self.numbers(name)
-        values, order = ids.sort(stable=True)
-        wrong = (values != torch.arange(len(ids))).nonzero().flatten()
+        ids, every = self.numbers(name).numpy(), np.arange(self.num_rows)
+        order = np.argsort(ids, kind="stable")
+        wrong = np.flatnonzero(ids[order] != every)
         if len(wrong) > 0:
-            place = int(wrong[0])
             raise ValueError(
                 f"the column {name!r} of {self._path} must have each id from 0 to {len(ids) - 1} once, in any order, "
-                f"found {values[place].item()} in the place of {place}. Number the rows anew, or rename a column of "
+                f"found {ids[order][wrong[0]]} in the place of {wrong[0]}. Number the rows anew, or rename a column of "
                 "something else."
             )
-        self._order = order
+        self._order = None if np.array_equal(order, every) else torch.from_numpy(order)
 
     def texts(self, name: str) -> list[str]:
         """Return the cells of a column as text, "" for an empty one."""

@@ -59,7 +59,7 @@ def outcome_of(path):
 
 def test_a_damaged_table_is_read_or_refused_by_a_typed_error(tmp_path):
     draw, forms, refusals = random.Random(0), contents(), 0
-    for number in range(amount(3000, 150)):
+    for number in range(amount(3000, 60)):
         form = draw.choice([*forms])
         path = tmp_path / f"{number}.{form.partition('.')[2]}"
         path.write_bytes(damaged(forms[form], draw))

@@ -77,7 +77,8 @@ def random_link_split(
     key = RngKey(check_seed(_SPLIT, seed), 0, 0, 0)
     if not isinstance(supervision, numbers.Real) or isinstance(supervision, bool) or not 0 < supervision <= 1:
         raise ValueError(f"{_SPLIT}: supervision must be a share in (0, 1], got {shown(supervision)}. Pass 1.0.")
-    mapping: dict[Any, Any] = checked_mapping(_SPLIT, reverse_etypes_mapping, graph.edge_types) or {}
+    given: dict[Any, Any] = checked_mapping(_SPLIT, reverse_etypes_mapping, graph.edge_types) or {}
+    mapping = {of: back for of, back in given.items() if back is not None}
     mapping = {of: back for of, back in mapping.items() if mapping.get(back) != of or of <= back}  # one of two ways
     for back in mapping.values():
         both = sorted(type_text(of) for of in mapping if mapping[of] == back)

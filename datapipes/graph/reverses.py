@@ -1,44 +1,51 @@
-"""The edge types of reverses: which type holds the reverses of another one."""
+"""The edge types of reverses: which type holds the reverses of another one.
+
+A mapping {edge type: that of its reverses} has None for a type without reverses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from datapipes.base.checks import shown
-from datapipes.base.types import EdgeType, by_edge_type, known_edge_type, type_text
+from datapipes.base.types import EdgeType, by_edge_type, check_edge_type, known_edge_type, type_text
+
+Reverses = dict[EdgeType, EdgeType | None]
 
 
-def reverse_of(where: str, edge_type: Any, mapping: Mapping[EdgeType, EdgeType] | None) -> Any:
-    """Return the edge type of the reverses of a type; None without types.
+def reverses_of(where: str, edge_types: Iterable[Any], mapping: Mapping[EdgeType, EdgeType | None] | None) -> Any:
+    """Return {edge type: that of its reverses}, {None: None} without types; a type that has none is left out.
 
     Raises:
-        ValueError: The mapping does not name it, and it goes from one node type to another.
+        ValueError: The mapping does not name a type that goes from one node type to another.
     """
-    if edge_type is None:
-        return None
-    if mapping is not None and edge_type in mapping:
-        return mapping[edge_type]
-    src, _, dst = edge_type
-    if src == dst:
-        return edge_type
-    raise ValueError(
-        f"{where}: the edge type of the reverses of {type_text(edge_type)} is not known; reverse_etypes_mapping has "
-        f"{shown(sorted(mapping or {}))}. Add it: {{{edge_type}: ({dst!r}, its relation, {src!r})}}."
-    )
+    found: dict[Any, Any] = {}
+    for of in edge_types:
+        if of is None or (of[0] == of[2] and of not in (mapping or {})):
+            found[of] = of
+        elif mapping is None or of not in mapping:
+            raise ValueError(
+                f"{where}: the edge type of the reverses of {type_text(of)} is not known; reverse_etypes_mapping has "
+                f"{shown(sorted(mapping or {}))}. Add it: {{{of}: ({of[2]!r}, its relation, {of[0]!r})}}; or "
+                f"{{{of}: None}} if it has no reverses."
+            )
+        elif mapping[of] is not None:
+            found[of] = mapping[of]
+    return found
 
 
 def with_reverses(where: str, pairs: Mapping[Any, Tensor], mapping: Any) -> dict[Any, Tensor]:
     found = {of: [each] for of, each in pairs.items()}
-    for of, each in pairs.items():
-        found.setdefault(reverse_of(where, of, mapping), []).append(each.flip(1))
+    for of, back in reverses_of(where, pairs, mapping).items():
+        found.setdefault(back, []).append(pairs[of].flip(1))
     return {of: torch.cat(each) for of, each in found.items()}
 
 
-def checked_mapping(where: str, mapping: Any, known: Collection[Any] | None) -> dict[EdgeType, EdgeType] | None:
+def checked_mapping(where: str, mapping: Any, known: Collection[Any] | None) -> Reverses | None:
     """Return a mapping of edge types to those of their reverses; `known` are those of the graph, if it is known."""
     if mapping is None:
         return None
@@ -48,15 +55,17 @@ def checked_mapping(where: str, mapping: Any, known: Collection[Any] | None) -> 
         )
     if known is not None and None in known:
         raise mapping_without_types(where)
-    what, found = f"{where}, reverse_etypes_mapping", {}
+    what = f"{where}, reverse_etypes_mapping"
+    found: Reverses = {}
     for of, given in by_edge_type(what, mapping).items():
-        (other,) = by_edge_type(what, {given: None})
+        other = None if given is None else check_edge_type(what, given)
         for each in (of, other) if known is not None else ():
-            known_edge_type(what, each, known or ())
-        if (other[0], other[2]) != (of[2], of[0]):
+            if each is not None:
+                known_edge_type(what, each, known or ())
+        if other is not None and (other[0], other[2]) != (of[2], of[0]):
             raise ValueError(
                 f"{what}: {other} cannot hold the reverses of {of}; they go from {of[2]!r} to {of[0]!r}. Name such a "
-                "type."
+                "type, or None."
             )
         found[of] = other
     return found

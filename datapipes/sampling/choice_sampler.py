@@ -21,7 +21,7 @@ from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.choice import Choice
 from datapipes.graph.graph import Graph
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
-from datapipes.graph.reverses import checked_mapping, refuse_mapping, reverse_of
+from datapipes.graph.reverses import checked_mapping, refuse_mapping, reverses_of
 from datapipes.minibatch import MiniBatch
 from datapipes.sampling.fanouts import Fanout
 from datapipes.sampling.sampler import Sampler
@@ -104,7 +104,8 @@ class ChoiceSampler(Sampler):
             refuse_mapping(self.name, given, "subgraph_type is 'induced', which adds no reverses")
             return None
         mapping = checked_mapping(self.name, given, self.graph.edge_types)
-        return {of: reverse_of(self.name, of, mapping) for of in self.plan.edge_types}
+        found: dict[Any, Any] = reverses_of(self.name, self.plan.edge_types, mapping)
+        return found
 
     def sample(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
         """Return the neighborhood of `seeds`; with `trees` each group of them has nodes of its own.

@@ -162,7 +162,7 @@ class NeighborSampler(ChoiceSampler):
             ids, all in-edges of all nodes are read, which costs more than the sampling.
         reverse_etypes_mapping: for "bidirectional" on a graph with types, {edge type: that of its reverses}, as tuples
             or "src:rel:dst"; needed for each sampled type between two node types. A type from a node type to itself has
-            its reverses in itself, unless the mapping names another.
+            its reverses in itself, unless the mapping names another. None says that a type has no reverses.
         concurrency: over a DistGraph, minibatches in flight at once, by default 8. Each takes the memory of what it
             finds, whatever the size of the graph. A whole graph has none.
     Raises:

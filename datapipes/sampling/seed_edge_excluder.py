@@ -17,15 +17,16 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import INDEX_DTYPES, check_bool, check_choice, check_pairs, dtype_name, shown
 from datapipes.base.codec import join_key
-from datapipes.base.types import EdgeType, by_edge_type, values_of
+from datapipes.base.types import by_edge_type, values_of
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.reverses import (
+    Reverses,
     checked_mapping,
     mapping_without_types,
     refuse_mapping,
-    reverse_of,
+    reverses_of,
     with_reverses,
 )
 from datapipes.minibatch import MiniBatch
@@ -57,7 +58,7 @@ class SeedEdgeExcluder(MiniBatchTransformer):
         include_reverse_edges: take out the reverse of each seed too.
         reverse_etypes_mapping: on a graph with types, {edge type: that of its reverses}, as tuples or "src:rel:dst";
             needed with include_reverse_edges for each type of seeds between two node types. A type from a node type to
-            itself has its reverses in itself, unless the mapping names another.
+            itself has its reverses in itself, unless the mapping names another. None says that a type has no reverses.
         only_positive: take out positives alone, as `labels` says: True, or above 0; without labels all pairs are
             positives. In rows [n, k] of source, destination and negatives the positive is the destination. By default
             all pairs count, negatives too.
@@ -111,13 +112,16 @@ class SeedEdgeExcluder(MiniBatchTransformer):
             if by == "edge_id" and EDGE_IDS not in items.names:
                 raise _no_seed_ids(self.name, of, f"the items {shown([*items.names])}")
             if include_reverse_edges:
-                reverse_of(self.name, of, self.reverse_etypes_mapping)
+                reverses_of(self.name, [of], self.reverse_etypes_mapping)
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         return self.exclusion.applied(minibatch)
 
     def fingerprint(self) -> Fingerprint:
-        mapping = {join_key(of): join_key(other) for of, other in (self.reverse_etypes_mapping or {}).items()}
+        mapping = {
+            join_key(of): None if other is None else join_key(other)
+            for of, other in (self.reverse_etypes_mapping or {}).items()
+        }
         return {
             "include_reverse_edges": self.include_reverse_edges,
             "reverse_etypes_mapping": mapping,
@@ -167,8 +171,8 @@ def add_reverse_edges(edges: Any, reverse_etypes_mapping: Mapping[Any, Any] | No
 
     Args:
         edges: ids [n, 2], source and destination of each; with types {edge type: pairs}.
-        reverse_etypes_mapping: with types, {edge type: that of its reverses}; see SeedEdgeExcluder. Reverses of a type
-            that has pairs itself come behind these.
+        reverse_etypes_mapping: with types, {edge type: that of its reverses, or None}; see SeedEdgeExcluder. Reverses
+            of a type that has pairs itself come behind these.
     Raises:
         TypeError, ValueError: They are no pairs, or the type of some reverses is not known.
     """
@@ -188,7 +192,7 @@ class _Exclusion:
 
     where: str
     reverse: bool
-    mapping: dict[EdgeType, EdgeType] | None
+    mapping: Reverses | None
     only_positive: bool
     by: str
     negative_end: str

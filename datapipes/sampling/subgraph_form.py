@@ -38,7 +38,7 @@ class SubgraphForm:
         name: of the stage, for errors.
         form: "bidirectional" or "induced".
         edge_types: those that the form has, sorted: those that are sampled, and where their reverses go.
-        reverses: {edge type that is sampled: that of its reverses}; None for "induced".
+        reverses: {edge type that is sampled: that of its reverses}, without types that have none; None for "induced".
         plan: one hop of all in-edges of all edge types; None where it is not needed.
     """
 

@@ -253,6 +253,21 @@ def test_edges_of_types_are_taken_out_of_their_own_type(reverse):
     assert taken > 20
 
 
+def test_none_says_that_a_type_has_no_reverses():
+    for mapping, backs in (
+        ({WRITES: None}, {CITES: CITES}),
+        ({WRITES: WRITTEN, CITES: None}, MAPPING),
+        ({WRITES: None, CITES: None}, {}),
+    ):
+        pipe = links_of_types().sample_neighbor(typed_graph(), [-1, -1])
+        before, after = first(pipe), first(pipe.exclude_seed_edges(True, mapping))
+        wanted = {(of, *pair) for of, seeds in before.seeds.items() for pair in seeds.tolist()}
+        wanted |= {(backs[of], v, u) for of, u, v in wanted if of in backs}
+        expect_kept(before, after, lambda of, u, v, e, wanted=wanted: (of, u, v) in wanted)
+        assert after.digest() == dp.exclude_seed_edges(before, True, mapping).digest()
+    assert dp.add_reverse_edges({WRITES: PAIRS}, {WRITES: None}).keys() == {WRITES}
+
+
 def test_add_reverse_edges():
     pairs = torch.tensor([[0, 1], [2, 3]])
     assert dp.add_reverse_edges(pairs).tolist() == [[0, 1], [2, 3], [1, 0], [3, 2]]

@@ -195,6 +195,14 @@ def test_reverses_go_into_the_type_that_the_mapping_names():
         assert {(u, v) for u, v in hop[WRITES].edge_index.t().tolist()} == {
             (v, u) for u, v in hop[by].edge_index.t().tolist()
         }
+    plain = typed_items().sample_neighbor(graph, [{WRITES: 3}])
+    without = typed_items().sample_neighbor(
+        graph, [{WRITES: 3}], subgraph_type="bidirectional", reverse_etypes_mapping={WRITES: None}
+    )
+    assert without.edge_types == (WRITES,)
+    for drawn, found in zip(plain, without, strict=True):
+        edges = [{*zip(*each.blocks[0][WRITES].edge_index.tolist(), strict=True)} for each in (drawn, found)]
+        assert edges[0] == edges[1]
 
 
 def test_features_of_edges_and_nodes_fit_the_form():

@@ -60,14 +60,16 @@ def random_link_split(
             however many edges it has.
         seed: decides the split, on any machine.
         reverse_etypes_mapping: {edge type: that of its reverses}, as tuples or "src:rel:dst". The reverses follow their
-            edges into the split and are no items. Each edge must have its reverse. Two edge types that are not named
-            so are split independently, so name the reverses if the graph has some.
+            edges into the split and are no items. Each edge must have its reverse. A type that is not named is split
+            independently; it is refused if another type has just its reverses. {edge type: None} says that these tell
+            nothing of it.
         supervision: the share of the training links that are items. Below 1 these are taken out of the graph too, so
             the others alone are sampled. With 1 all are items and stay: put exclude_seed_edges behind the sampler.
         edge_types: of a graph with types, the edge types that are split; the others stay whole. None splits all, but
             for those that the mapping names as reverses.
     Raises:
-        TypeError, ValueError: An argument is not allowed, nothing is left for training, or an edge lacks its reverse.
+        TypeError, ValueError: An argument is not allowed, nothing is left for training, an edge lacks its reverse, or
+            reverses are not named.
     """
     if not isinstance(graph, LocalGraph):
         raise TypeError(
@@ -108,6 +110,8 @@ def random_link_split(
         links, link_of, count = _links(graph, of)
         if of in partners:
             followers = _reversed_links(graph, of, partners[of], links)
+        elif of not in given:
+            _refuse_reverses(graph, of, links)
         sizes = _sizes(validation, test, count, of)
         order = torch.from_numpy(_core.permutation_at(count, key.hop_key(0, graph.edge_types.index(of)), 0, count))
         split = torch.zeros(count, dtype=torch.int8)  # 0: training, 1: validation, 2: test, 3: training, sampled only
@@ -156,14 +160,7 @@ def _reversed_links(graph: LocalGraph, of: Any, back: Any, links: Tensor) -> Ten
     Raises:
         ValueError: An edge has no reverse, or a reverse no edge.
     """
-    ends = _numbers(graph, back, turn=True)
-    if of[0] == of[2]:
-        ends = torch.minimum(ends, _numbers(graph, back, turn=False))
-    place = torch.searchsorted(links, ends)
-    is_link = torch.cat((links, torch.tensor([-1])))[place] == ends  # -1 stands behind the last link
-    there = torch.zeros(len(links), dtype=torch.bool)
-    there[place[is_link]] = True
-    alone, missing = (~is_link).nonzero(), (~there).nonzero()
+    place, ends, alone, missing = _matched(graph, of, back, links)
     for found, number, a, b in ((alone, ends, back, of), (missing, links, of, back)):
         if found.numel() > 0:
             u, v = divmod(int(number[int(found[0])]), graph.num_nodes_of(of[2]))
@@ -173,6 +170,34 @@ def _reversed_links(graph: LocalGraph, of: Any, back: Any, links: Tensor) -> Ten
                 "reverse_etypes_mapping says. Add the reverses to the graph, or leave the type out of the mapping."
             )
     return place
+
+
+def _refuse_reverses(graph: LocalGraph, of: Any, links: Tensor) -> None:
+    """Raise ValueError if another edge type holds the reverse of each edge, and nothing else."""
+    for back in graph.edge_types:
+        if of is None or back == of or (back[0], back[2]) != (of[2], of[0]) or graph.num_edges_of(back) == 0:
+            continue
+        _, _, alone, missing = _matched(graph, of, back, links)
+        if alone.numel() == missing.numel() == 0:
+            raise ValueError(
+                f"{_SPLIT}: {type_text(back)} holds the reverse of each edge of {type_text(of)}, but "
+                "reverse_etypes_mapping does not name it, so the reverses of the test links would stay in the graph. "
+                f"Add {{{of}: {back}}}, or {{{of}: None}} if the reverses tell nothing."
+            )
+
+
+def _matched(graph: LocalGraph, of: Any, back: Any, links: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return for each edge of `back` the place of its link and the number of its ends, turned; then which edges have no
+    link of `of`, and which links no edge.
+    """
+    ends = _numbers(graph, back, turn=True)
+    if of[0] == of[2]:
+        ends = torch.minimum(ends, _numbers(graph, back, turn=False))
+    place = torch.searchsorted(links, ends)
+    is_link = torch.cat((links, torch.tensor([-1])))[place] == ends  # -1 stands behind the last link
+    there = torch.zeros(len(links), dtype=torch.bool)
+    there[place[is_link]] = True
+    return place, ends, (~is_link).nonzero(), (~there).nonzero()
 
 
 def _sizes(validation: Any, test: Any, count: int, of: Any) -> tuple[int, int]:

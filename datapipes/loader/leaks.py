@@ -1,20 +1,25 @@
 """Leaks: whether a model is shown the links that it is to predict, told once for each loader.
 
-A sampler finds the seeds of a link among the in-edges of its ends, unless a stage takes them out or the graph does not
-have them. If they are found, nothing fails: training looks very good, and the model predicts nothing.
+A sampler finds the seeds of a link among the in-edges of its ends, and their reverses, unless a stage takes them out or
+the graph does not have them. If they are found, nothing fails: training looks very good, and the model predicts
+nothing. So the first minibatch is looked at as the consumer gets it, after all exclusion.
 """
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from datapipes.base.types import values_of
+from datapipes.base.types import of_type, values_of
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
+from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch, SampledSubgraph
 from datapipes.sampling.sampler import Sampler
 from datapipes.sampling.seed_edge_excluder import SeedEdgeExcluder
@@ -22,29 +27,130 @@ from datapipes.sampling.temporal_neighbor_sampler import TemporalNeighborSampler
 
 MOST_PAIRS = 1024  # of the first minibatch that are looked up
 
+Rows = NDArray[np.int64]  # [n, k]: source, destination, and the time where edges have times
+
+
+class Leaks(NamedTuple):
+    """How many positive seeds were looked at, and how many of them are among the sampled edges; or, where far more have
+    their reverse there, how many have, and the edge types of these seeds and of the reverses.
+    """
+
+    looked_at: int
+    found: int
+    reversed: int = 0
+    types: tuple[Any, Any] = (None, None)
+
 
 class LookForLeaks:
-    """Called with each minibatch of a loader; it looks at the first, if a sampler is in the chain and no exclusion."""
+    """Called with each minibatch of a loader; it looks at the first, if a sampler is in the chain."""
 
     def __init__(self, graph: StageGraph[Stage]) -> None:
         samplers = graph.find(Sampler)
-        looks = bool(samplers) and not graph.find(SeedEdgeExcluder) and not _earlier_only(samplers[-1])
-        self._name = samplers[-1].name if looks else None
+        self._sampler = samplers[-1] if samplers and not _earlier_only(samplers[-1]) else None
+        excluders = graph.find(SeedEdgeExcluder)
+        self._mapping = {of: back for each in excluders for of, back in (each.reverse_etypes_mapping or {}).items()}
+        self._keeps_parallel = any(each.by == "edge_id" for each in excluders)
 
     def __call__(self, minibatch: MiniBatch) -> None:
-        name, self._name = self._name, None
-        if name is None:
+        sampler, self._sampler = self._sampler, None
+        if sampler is None:
             return
-        looked_at, found = leaks_of(minibatch)
-        if found > 0:
-            warnings.warn(
-                f"data_loader: {found} of the first {looked_at} positive seeds are among the edges that {name} sampled "
-                "for them, so a model is shown what it is to predict. Put exclude_seed_edges() behind the sampler, "
-                "with include_reverse_edges=True if the graph has the reverses too; or sample the graph of "
-                "dp.random_link_split, which does not have them. If it is meant so, filter this warning.",
-                UserWarning,
-                stacklevel=6,  # the loop over the loader
+        leaks = self._leaks_of(minibatch, sampler.graph)
+        told, text = f"edges that {sampler.name} sampled for them", ""
+        if leaks.found > 0:
+            text = (
+                f"data_loader: {leaks.found} of the first {leaks.looked_at} positive seeds are among the {told}, so a "
+                "model is shown what it is to predict. Put exclude_seed_edges() behind the sampler, with "
+                "include_reverse_edges=True if the graph has the reverses too; or sample the graph of "
+                "dp.random_link_split, which does not have them. If it is meant so, filter this warning."
             )
+        elif leaks.reversed > 0:
+            of, back = leaks.types
+            given = f"True, {{{of}: {back}}}" if of is not None else "include_reverse_edges=True"
+            none = f"; if they tell nothing, say {{{of}: None}} there" if of is not None else ""
+            text = (
+                f"data_loader: {leaks.reversed} of the first {leaks.looked_at} positive seeds have their reverse"
+                f"{of_type(back)} among the {told}, so a model is shown what it is to predict. Put "
+                f"exclude_seed_edges({given}) behind the sampler{none}; or sample the graph of dp.random_link_split, "
+                "which takes out both directions (name types of reverses in its reverse_etypes_mapping). If it is "
+                "meant so, filter this warning."
+            )
+        if text:
+            warnings.warn(text, UserWarning, stacklevel=6)  # the loop over the loader
+
+    def _leaks_of(self, minibatch: MiniBatch, graph: Graph) -> Leaks:
+        seeds, hops = minibatch.seeds, minibatch.sampled_subgraphs or []
+        pairs_of: dict[Any, Rows] = {}
+        for of, pairs in (seeds if isinstance(seeds, dict) else {None: seeds}).items():
+            if not isinstance(pairs, Tensor) or pairs.ndim != 2 or pairs.shape[1] < 2 or isinstance(of, str):
+                continue
+            labels: Any = values_of(minibatch.labels, of)
+            if isinstance(labels, Tensor) and labels.shape == pairs.shape[:1] and pairs.shape[1] == 2:
+                pairs = pairs.cpu()[labels.cpu() > 0]
+            pairs_of[of] = pairs[:MOST_PAIRS, :2].cpu().long().numpy()
+
+        def edges_of(of: Any) -> Iterable[Rows]:
+            for hop in hops:
+                subgraph = hop.get(of) if isinstance(hop, dict) else hop
+                if subgraph is not None:
+                    yield _ends(subgraph)
+
+        types = {of for hop in hops for of in (hop if isinstance(hop, dict) else [None])}
+        return look(pairs_of, edges_of, types, graph, self._mapping, keeps_parallel=self._keeps_parallel)
+
+
+def look(
+    pairs_of: Mapping[Any, Rows],
+    edges_of: Callable[[Any], Iterable[Rows]],
+    types: Collection[Any],
+    graph: Graph | None,
+    mapping: Mapping[Any, Any],
+    *,
+    keeps_parallel: bool = False,
+) -> Leaks:
+    """Return which positive seeds are left among the sampled edges, MOST_PAIRS of them at most.
+
+    A graph may have the reverse of some edges by chance. So reverses count only if most of the seeds have theirs in the
+    graph; of a graph that cannot be asked, in the sample.
+
+    Args:
+        pairs_of: {edge type: positive seeds}, by the ids of the graph; of None without types.
+        edges_of: returns the sampled edges of an edge type.
+        types: the edge types that are sampled.
+        graph: what is sampled; None and a graph in parts are not asked.
+        mapping: {edge type: that of its reverses, or None}; of other types each that fits is looked at.
+        keeps_parallel: whether the seeds were taken out by edge id, so that edges parallel to them are meant to stay.
+    """
+    looked_at = found = 0
+    seeds: dict[Any, Rows] = {}
+    for of, pairs in pairs_of.items():
+        seeds[of] = pairs[: MOST_PAIRS - looked_at]
+        looked_at += len(seeds[of])
+        found += 0 if keeps_parallel else _num_left(seeds[of], edges_of(of))
+    for of, pairs in seeds.items():
+        turned = pairs[:, [1, 0, *range(2, pairs.shape[1])]]
+        for back in [mapping[of]] if of in mapping else sorted(types, key=lambda each: each or ()):
+            if back not in types or (of is not None and (back[0], back[2]) != (of[2], of[0])):
+                continue
+            left = _num_left(turned, edges_of(back))
+            if left > 2 * found and 2 * _num_reverses(turned, graph, back, left) > len(turned):
+                return Leaks(looked_at, 0, left, (of, back))
+    return Leaks(looked_at, found)
+
+
+def _num_reverses(turned: Rows, graph: Graph | None, back: Any, left: int) -> int:
+    if graph is None or graph.in_parts:
+        return left
+    return int((graph.has_edges(torch.from_numpy(turned[:, :2].copy()), back).counts > 0).sum())
+
+
+def _num_left(pairs: Rows, sampled: Iterable[Rows]) -> int:
+    """Return how many pairs are among the sampled edges."""
+    near: set[tuple[int, ...]] = set()
+    for edges in sampled:
+        wanted = np.isin(edges[:, 0], pairs[:, 0]) & np.isin(edges[:, 1], pairs[:, 1])
+        near |= set(map(tuple, edges[wanted].tolist()))
+    return sum(tuple(pair) in near for pair in pairs.tolist())
 
 
 def _earlier_only(sampler: Sampler) -> bool:
@@ -52,31 +158,9 @@ def _earlier_only(sampler: Sampler) -> bool:
     return isinstance(sampler, TemporalNeighborSampler) and sampler.edge_time_attr is not None and not sampler.inclusive
 
 
-def leaks_of(minibatch: MiniBatch) -> tuple[int, int]:
-    """Return how many positive seeds of a minibatch were looked at, and how many are among its sampled edges."""
-    seeds, hops = minibatch.seeds, minibatch.sampled_subgraphs or []
-    looked_at = found = 0
-    for of, pairs in (seeds if isinstance(seeds, dict) else {None: seeds}).items():
-        if not isinstance(pairs, Tensor) or pairs.ndim != 2 or pairs.shape[1] < 2 or isinstance(of, str):
-            continue
-        labels: Any = values_of(minibatch.labels, of)
-        if isinstance(labels, Tensor) and labels.shape == pairs.shape[:1] and pairs.shape[1] == 2:
-            pairs = pairs.cpu()[labels.cpu() > 0]
-        wanted = pairs[: MOST_PAIRS - looked_at, :2].cpu().numpy()
-        looked_at += len(wanted)
-        sampled: set[tuple[int, ...]] = set()
-        for hop in hops:
-            subgraph = hop.get(of) if isinstance(hop, dict) else hop
-            if subgraph is not None:
-                sampled |= _edges_near(subgraph, wanted)
-        found += sum(tuple(pair) in sampled for pair in wanted.tolist())
-    return looked_at, found
-
-
-def _edges_near(subgraph: SampledSubgraph, pairs: Any) -> set[tuple[int, ...]]:
-    """Return the edges from a source to a destination of some pairs, by original ids."""
+def _ends(subgraph: SampledSubgraph) -> Rows:
+    """Return the sampled edges, source and destination of each, by original ids."""
     local = subgraph.block.edge_index
-    sources = subgraph.original_row_node_ids[local[0]].cpu().numpy()
-    destinations = subgraph.original_column_node_ids[local[1]].cpu().numpy()
-    near = np.isin(sources, pairs[:, 0]) & np.isin(destinations, pairs[:, 1])
-    return set(map(tuple, np.stack((sources[near], destinations[near]), 1).tolist()))
+    ends = (subgraph.original_row_node_ids[local[0]], subgraph.original_column_node_ids[local[1]])
+    found: Rows = torch.stack([each.long() for each in ends], 1).cpu().numpy()
+    return found

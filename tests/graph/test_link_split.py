@@ -151,6 +151,18 @@ def test_two_types_with_the_same_reverses():
         dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, reverse_etypes_mapping=mapping)
 
 
+@pytest.mark.parametrize("of", [WRITES, BY])
+def test_reverses_that_the_mapping_does_not_name(of):
+    graph, back = both_ways(), BY if of == WRITES else WRITES
+    for options in ({"edge_types": [of]}, {"reverse_etypes_mapping": {CITES: CITES}}):
+        with refused(ValueError, stage="random_link_split", found="holds the reverse of each", allowed="None} if the"):
+            dp.random_link_split(graph, 0.1, 0.1, seed=1, **options)
+    named = dp.random_link_split(graph, 0.1, 0.1, seed=1, reverse_etypes_mapping={of: None}, edge_types=[of])
+    assert named.graph.num_edges_of(back) == graph.num_edges_of(back)
+    others = graph.with_edges_kept({back: torch.arange(graph.num_edges_of(back)) > 0})  # one edge has no reverse
+    assert dp.random_link_split(others, 0.1, 0.1, seed=1, edge_types=[of]).train_set.types == (of,)
+
+
 @pytest.mark.parametrize("empty", [WRITES, BY])
 def test_a_type_without_edges_has_no_reverses(empty):
     graph = both_ways()

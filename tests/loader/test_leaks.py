@@ -67,6 +67,62 @@ def test_negatives_do_not_count():
     assert "16 of the first 16" in warned(dp.DataLoader(rows))[0]
 
 
+# --- reverses
+
+
+def turned_chain(num_parts: int = 0) -> dp.Stage:
+    """Seeds whose reverses are in the graph."""
+    graph = small_graph().to_undirected()
+    pipe = dp.ItemSampler(dp.ItemSet.of_edges(small_graph()), 16)
+    sampled = graph if num_parts == 0 else small_parts(num_parts, None, graph)
+    return pipe.sample_neighbor(sampled, [-1], return_edge_ids=True)
+
+
+D, R = ("author", "writes", "paper"), ("paper", "written", "author")
+
+
+def typed_split(of=D) -> dp.LinkSplit:
+    """A split that leaves the reverses of the test links in the graph."""
+    generator = torch.Generator().manual_seed(3)
+    links = torch.stack((torch.randint(0, 25, (90,), generator=generator), torch.randperm(90, generator=generator)))
+    graph = dp.HeteroCSCGraph.from_edge_index({D: links}).to_undirected({D: "written"})
+    return dp.random_link_split(graph, 0.2, 0.2, seed=1, edge_types=[of], reverse_etypes_mapping={of: None})
+
+
+def typed_chain(of=D) -> dp.Stage:
+    split = typed_split(of)
+    return dp.ItemSampler(split.test_set, 18).sample_neighbor(split.graph, [-1])
+
+
+def cited_chain() -> dp.Stage:
+    """Two types of a node type, of which one holds the reverses of the other."""
+    edges = torch.stack((torch.arange(30), (torch.arange(30) * 7 + 1) % 31))
+    graph = dp.HeteroCSCGraph.from_edge_index({CITES: edges, ("paper", "cited", "paper"): edges.flip(0)})
+    return dp.ItemSampler(dp.HeteroItemSet({CITES: dp.ItemSet(edges.t().contiguous())}), 9).sample_neighbor(graph, [-1])
+
+
+REVERSED = {
+    "without types": (lambda: turned_chain().exclude_seed_edges(), "16 of the first 16", r"edges\(include_reverse"),
+    "parts": (lambda: turned_chain(2).exclude_seed_edges(), "16 of the first 16", r"edges\(include_reverse"),
+    "by id": (lambda: turned_chain().exclude_seed_edges(by="edge_id"), "16 of the first 16", r"edges\(include_reverse"),
+    "a type of reverses": (typed_chain, "18 of the first 18", r"of paper:written:author among .*edges\(True, {\('aut"),
+    "the other way": (lambda: typed_chain(R), "18 of the first 18", r"of author:writes:paper among .*, {\('paper'"),
+    "another type of the same ends": (
+        lambda: cited_chain().exclude_seed_edges(True),
+        "9 of the first 9",
+        "of paper:cited:paper among",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REVERSED)
+def test_reverses_that_are_left_are_told(name):
+    make, count, remedy = REVERSED[name]
+    (text,) = warned(dp.DataLoader(make()))
+    assert f"{count} positive seeds have their reverse" in text
+    assert re.search(remedy, text)
+
+
 def split_chain() -> dp.Stage:
     split = dp.random_link_split(small_graph(), 0.1, 0.1, seed=1, supervision=0.3)
     return dp.ItemSampler(split.train_set, 16).sample_neighbor(split.graph, [3])
@@ -79,8 +135,17 @@ def timed_chain(**options: object) -> dp.Stage:
     return dp.ItemSampler(items_of, 16).temporal_sample_neighbor(graph, [-1], edge_time_attr="at", **options)
 
 
+PATH = torch.tensor([[0, 1, 2, 3, 1], [1, 2, 3, 4, 0]])  # and back at its start
 QUIET = {
     "exclusion": lambda: chain(small_graph()).exclude_seed_edges(),
+    "exclusion of reverses": lambda: turned_chain().exclude_seed_edges(True),
+    "exclusion of a type of reverses": lambda: typed_chain().exclude_seed_edges(True, {D: R}),
+    "a type without reverses": lambda: typed_chain().exclude_seed_edges(True, {D: None}),
+    "the reverse of one seed of four": lambda: (
+        dp.ItemSampler(dp.ItemSet(PATH.t()[:4].contiguous()), 4)
+        .sample_neighbor(dp.CSCGraph.from_edge_index(PATH), [-1])
+        .exclude_seed_edges()
+    ),
     "nodes": lambda: items().sample_neighbor(small_graph(), [3]),
     "no sampler": lambda: dp.ItemSampler(dp.ItemSet(pairs_of(small_graph())), 16),
     "no edges": lambda: dp.ItemSampler(dp.ItemSet(torch.tensor([[0, 0], [39, 39]])), 2).sample_neighbor(

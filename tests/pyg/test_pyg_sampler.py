@@ -23,7 +23,10 @@ from datapipes.pyg.loader import LinkNeighborLoader, NeighborLoader
 from datapipes.pyg.sampler import NeighborSampler
 
 NodeSamplerInput, NegativeSampling = pyg.sampler.NodeSamplerInput, pyg.sampler.NegativeSampling
-pytestmark = pytest.mark.filterwarnings("ignore:Failing to pass a value to the 'type_params':DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Failing to pass a value to the 'type_params':DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*positive links:UserWarning"),
+]
 
 
 def all_in_edges(columns_of, seeds_of, hops):

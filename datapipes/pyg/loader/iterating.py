@@ -357,9 +357,9 @@ class _Epoch(Iterator[Any]):
             raise
         if not self._has_begun:
             loader._epoch, self._has_begun = minibatch.epoch + 1, True
-        batch = carried(minibatch)
-        if not self._is_sliced:
-            batch = loader._batch_of(batch, loader.view.key(minibatch))
+        value, key = carried(minibatch), loader.view.key(minibatch)
+        batch = value if self._is_sliced else loader._batch_of(value, key)
+        loader.view.look(type(loader).__name__, batch)
         pins: Any = pin_memory.pin_memory  # of batches of any type
         return pins(batch) if loader.pin_memory and torch.cuda.is_available() else batch
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import copy
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes.base.checks import as_tensor
@@ -23,8 +24,10 @@ from datapipes.base.codec import join_key
 from datapipes.base.rng import RngKey
 from datapipes.base.rows import RowTable, has_adjacent_values, take_rows
 from datapipes.base.threads import num_threads
-from datapipes.base.types import of_type, type_text
+from datapipes.base.types import ends_of, of_type, type_text
 from datapipes.graph.convert import refuse_wrong_rows
+from datapipes.graph.graph import Graph
+from datapipes.loader.leaks import Leaks, look
 from datapipes.minibatch import MiniBatch
 from datapipes.pyg.sampled import edge_index_of
 from datapipes.pyg.sampler import NeighborSampler, seeded
@@ -61,6 +64,7 @@ class View:
 
     def __init__(self, is_link: bool, seed: int) -> None:
         self.is_link, self.seed = is_link, seed
+        self._looks = is_link  # at the next batch
         self._tables: dict[Any, tuple[Any, Tensor, RowTable]] = {}
         self._of_edges: dict[str, bool] = {}  # by the name of a tensor in a feature store without types
 
@@ -278,6 +282,62 @@ class View:
             if of is None or of in batch.edge_types:  # those of the data itself
                 del store.edge_label_index
                 del store.edge_label_time
+
+    # --- leaks
+
+    def look(self, where: str, batch: Any) -> None:
+        """Warn if the first batch of links, as the loop gets it, has them among its edges."""
+        if not self._looks:
+            return
+        self._looks = False
+        leaks = self._leaks_in(batch) if isinstance(batch, (Data, HeteroData)) else Leaks(0, 0)
+        if leaks.found + leaks.reversed == 0:
+            return
+        count, back = max(leaks.found, leaks.reversed), of_type(leaks.types[1])
+        have, split = "are", "disjoint_train_ratio=0.3"
+        if leaks.reversed > 0:
+            have, split = f"have their reverse{back}", "rev_edge_types=[...]" if back else "is_undirected=True"
+        warnings.warn(
+            f"{where}: {count} of the first {leaks.looked_at} positive links {have} among the edges that are sampled "
+            "for them, so a model is shown what it is to predict. Take edge_label_index and a graph without them from "
+            f"one split, RandomLinkSplit({split}) or dp.random_link_split; or take them out of each minibatch, by "
+            "exclude_seed_edges() in a chain of datapipes. If it is meant so, filter this warning.",
+            UserWarning,
+            stacklevel=3,  # the loop over the loader
+        )
+
+    def _leaks_in(self, batch: Any) -> Leaks:
+        of = self.input_data.input_type
+        nodes = {store._key: store for store in batch.node_stores}
+        edges = {store._key: store for store in batch.edge_stores}
+        (src, dst), graph = ends_of(of), getattr(self.sampler, "graph", None)
+        first, last, links = nodes.get(src, {}), nodes.get(dst, {}), edges.get(of, {})
+        if "edge_label_index" in links:
+            ends, labels, times = links["edge_label_index"], links.get("edge_label"), links.get("edge_label_time")
+        elif "src_index" in first:
+            ends, labels, times = (first["src_index"], last["dst_pos_index"]), None, first.get("seed_time")
+        else:
+            return Leaks(0, 0)
+        has_own = isinstance(self.data, (Data, HeteroData)) and "n_id" in (self.data if of is None else self.data[src])
+        if has_own or any("n_id" not in store for store in nodes.values()):
+            return Leaks(0, 0)  # the ids of the graph are not known
+        timed = times is not None and getattr(self.sampler, "_has_edge_time", False)  # the edge at that time is meant
+
+        def rows(ends: Any, of: Any, times: Any) -> NDArray[np.int64]:
+            ids = [nodes[end]["n_id"][row] for row, end in zip(ends, ends_of(of), strict=True)]
+            found: NDArray[np.int64] = torch.stack([*ids, times] if timed else ids, 1).long().cpu().numpy()
+            return found
+
+        def edges_of(of: Any) -> Iterator[NDArray[np.int64]]:
+            store = edges[of]
+            if isinstance(store.get("edge_index"), Tensor) and (not timed or self.sampler.time_attr in store):
+                yield rows(store["edge_index"], of, store[self.sampler.time_attr] if timed else None)
+
+        is_seed = torch.ones(len(ends[0]), dtype=torch.bool)
+        if isinstance(labels, Tensor) and labels.shape == ends[0].shape:
+            is_seed = labels > 0
+        seeds = rows([row[is_seed] for row in ends], of, times[is_seed] if timed else None)
+        return look({of: seeds}, edges_of, edges, graph if isinstance(graph, Graph) else None, {})
 
     # --- rows
 

@@ -62,6 +62,8 @@ from datapipes.pyg.distributed import (
 )
 from datapipes.pyg.loader import NeighborLoader, NodeLoader
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*positive links:UserWarning")  # these sample the links themselves
+
 NODES = [
     {"num_neighbors": [-1, -1]},
     {"num_neighbors": [3, 2]},

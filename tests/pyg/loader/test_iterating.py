@@ -23,6 +23,8 @@ from datapipes.pyg import upstream
 from datapipes.pyg.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
 from datapipes.pyg.sampler import NeighborSampler
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*positive links:UserWarning")  # these sample the links themselves
+
 BOTH = [
     (NeighborLoader, pyg.loader.NeighborLoader),
     (LinkNeighborLoader, pyg.loader.LinkNeighborLoader),

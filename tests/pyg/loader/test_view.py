@@ -1,6 +1,8 @@
 """A batch is, field by field, what PyG's own loader makes of the same sampler's output; for all options and data."""
 
 import copy
+import re
+import warnings
 
 import numpy as np
 import pytest
@@ -21,6 +23,8 @@ from pyg_cases import (
 import datapipes as dp
 from datapipes.pyg.loader import LinkNeighborLoader, NeighborLoader, NodeLoader
 from datapipes.pyg.sampler import NeighborSampler
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*positive links:UserWarning")  # these sample the links themselves
 
 NegativeSampling = pyg.sampler.NegativeSampling
 TIMES = torch.arange(40) % 25 + 3
@@ -380,3 +384,72 @@ def test_gathered_rows_are_the_same_with_every_number_of_threads():
         finally:
             torch.set_num_threads(before)
     assert_same(*batches)
+
+
+# --- leaks
+
+PAIRS = torch.stack((torch.arange(40), (torch.arange(40) * 7 + 1) % 41))  # none has its reverse
+BOTH_WAYS = torch.cat((PAIRS, PAIRS.flip(0)), 1)
+REVERSE = ("paper", "written", "author")
+
+
+def plain_links(edges=BOTH_WAYS, **options):
+    return LinkNeighborLoader(Data(edge_index=edges, num_nodes=41, time=torch.arange(80)), [-1], **options)
+
+
+def typed_links(**options):
+    data = HeteroData(author={"num_nodes": 41}, paper={"num_nodes": 41})
+    data[REVERSE].edge_index = PAIRS.flip(0)
+    data[WRITES].edge_index = PAIRS[:, 20:]
+    return LinkNeighborLoader(data, [-1], edge_label_index=(WRITES, PAIRS[:, :20]), **options)
+
+
+LEAKS = {
+    "the edges of the data": (plain_links, "8 of the first 8 positive links are among"),
+    "workers that slice": (
+        lambda **given: plain_links(num_workers=1, transform=lambda batch: batch, **given),
+        "8 of the first 8 positive links are among",
+    ),
+    "triplets": (lambda **given: plain_links(neg_sampling="triplet", **given), "8 of the first 8"),
+    "negatives": (
+        lambda **given: plain_links(edge_label=torch.arange(80) % 2, **given),
+        "4 of the first 4 positive links are among",
+    ),
+    "reverses": (
+        lambda **given: plain_links(PAIRS.flip(0), edge_label_index=PAIRS, **given),
+        r"8 of the first 8 positive links have their reverse among .*is_undirected=True",
+    ),
+    "a type of reverses": (typed_links, "8 of the first 8 .* reverse of paper:written:author among .*rev_edge_types="),
+    "a type of triplets": (lambda **given: typed_links(neg_sampling="triplet", **given), "8 of the first 8"),
+    "links at their times": (
+        lambda **given: plain_links(edge_label_time=torch.arange(80), time_attr="time", **given),
+        "8 of the first 8 positive links are among",
+    ),
+}
+QUIET = {
+    "other edges": lambda **given: plain_links(PAIRS[:, :20], edge_label_index=PAIRS[:, 20:], **given),
+    "a transform that takes them out": lambda **given: plain_links(transform=without_links, **given),
+    "earlier edges of the same nodes": lambda **given: plain_links(
+        torch.cat((PAIRS, PAIRS), 1), edge_label_time=torch.arange(80) - 1, time_attr="time", **given
+    ),
+    "nodes": lambda **given: NeighborLoader(Data(edge_index=PAIRS, num_nodes=41), [-1], **given),
+}
+
+
+def without_links(batch):
+    links = {*zip(*BOTH_WAYS.tolist(), strict=True)}
+    kept = [pair not in links for pair in zip(*batch.n_id[batch.edge_index].tolist(), strict=True)]
+    batch.edge_index = batch.edge_index[:, torch.tensor(kept)]
+    return batch
+
+
+@pytest.mark.parametrize("name", [*LEAKS, *QUIET])
+def test_links_among_the_edges_of_the_first_batch_are_told_once(name):
+    make, expected = LEAKS.get(name) or (QUIET[name], None)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loader = make(batch_size=8)
+        for _ in range(2):
+            assert len([*loader]) > 0
+    assert [each.filename for each in caught] == ([] if expected is None else [__file__])
+    assert all(re.search(expected, str(each.message)) for each in caught)

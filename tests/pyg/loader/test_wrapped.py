@@ -16,7 +16,10 @@ with warnings.catch_warnings():
     import torch_geometric.nn
     import torch_geometric.utils
 
-pytestmark = pytest.mark.filterwarnings("ignore:Failing to pass a value to the 'type_params':DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Failing to pass a value to the 'type_params':DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*positive links:UserWarning"),
+]
 
 
 @pytest.mark.parametrize(

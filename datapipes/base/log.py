@@ -1,5 +1,17 @@
-"""The logger of the package."""
+"""The logger of the package, and where in the user's code a warning belongs."""
 
 import logging
+import sys
+from types import FrameType
 
 logger = logging.getLogger("datapipes")
+
+_INSIDE = ("datapipes", "torch", "torch_geometric")  # whose classes those of datapipes.pyg derive from
+
+
+def users_frame() -> tuple[int, FrameType]:
+    """Return the nearest frame outside the package, and its level for a `warnings.warn` in the caller."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
+        frame, level = frame.f_back, level + 1
+    return level, frame

@@ -69,8 +69,11 @@ class Graph(metaclass=ShownABC):
         in_parts: whether the rows are in parts of a partition, which only samplers over parts read.
     """
 
-    _hidden = frozenset({"anew", "earliest_nodes", "edge_items", "in_parts", "node_times", "refuse_source_times"})
+    _hidden = frozenset(
+        {"anew", "earliest_nodes", "edge_items", "in_parts", "node_times", "refuse_source_times", "warned_of"}
+    )
     in_parts: bool = False
+    warned_of: frozenset[Any] = frozenset()  # what users were warned of; it goes along to workers
     anew: str = ""  # a sentence that errors append to the advice to change an attribute
 
     # What `topology` made: the view, the tensors behind it, and where their memory was.

@@ -37,7 +37,6 @@ from datapipes.sampling.neighbor_sampler import NeighborSampler as NeighborStage
 from datapipes.sampling.node_values import NodeWeights
 from datapipes.sampling.sampler import Sampler
 from datapipes.sampling.temporal_neighbor_sampler import TemporalNeighborSampler
-from datapipes.seeds.hetero_item_set import HeteroItemSet
 from datapipes.seeds.item_sampler import ItemSampler
 from datapipes.seeds.item_set import ItemSet
 
@@ -208,9 +207,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         return {"graph_digest": self.graph.digest(), **stage, "subgraph_type": self.subgraph_type.value}
 
     def _stage(self, fanouts: list[Any], disjoint: bool = False) -> Sampler:
-        types: Any = self.graph.node_types
-        items = HeteroItemSet({types[0]: ItemSet(1)}) if self.is_hetero else ItemSet(1)
-        source: Any = ItemSampler(items, 1)  # a stage needs one; its minibatches are never made
+        # A stage needs a source, whose minibatches are never made. Behind a function its seeds are not known.
+        source = ItemSampler(ItemSet(1), 1).transform(MiniBatch.replace)
         form = "induced" if self.subgraph_type == SubgraphType.induced else "directional"
         shared: Any = {"replace": self.replace, "return_edge_ids": True, "frontier": "new", "subgraph_type": form}
         if not self.is_temporal:

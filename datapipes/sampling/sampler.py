@@ -25,9 +25,10 @@ from datapipes.graph.graph import Graph
 from datapipes.graph.hops import Sampled
 from datapipes.minibatch import Block, MiniBatch
 from datapipes.sampling.fanouts import Fanout, check_fanouts, sampled_edge_types, shortened
-from datapipes.sampling.seed_ids import check_seed_types, plain_seeds, seed_ids
+from datapipes.sampling.seed_ids import check_seed_types, plain_seeds, seed_ids, warn_of_empty_blocks
 from datapipes.sampling.upstream import (
     fetched_before,
+    items_at_start,
     items_before,
     names_of,
     negative_end_before,
@@ -105,6 +106,8 @@ class Sampler(MiniBatchTransformer):
         self._has_types, self._negative_end = graph.is_heterogeneous, negative_end_before(self.name, source)
         self.node_types: tuple[Any, ...] = graph.node_types
         self.edge_types: tuple[Any, ...] = sampled_edge_types(self.fanouts, graph)
+        types = [of for of, items in items_at_start(source).items() if len(items) > 0]
+        warn_of_empty_blocks(self.name, graph, types, self.edge_types)
 
     @property
     def num_hops(self) -> int:

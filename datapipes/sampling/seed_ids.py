@@ -7,6 +7,7 @@ never one.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes.base.checks import INDEX_DTYPES, dtype_name, how_to_get_ids, shown
+from datapipes.base.log import users_frame
 from datapipes.base.types import known_edge_type, known_node_type, type_text
 from datapipes.graph.graph import Graph
 from datapipes.graph.hops import SeedTrees
@@ -103,6 +105,21 @@ def check_seed_types(where: str, types: Collection[Any] | None, graph: Graph) ->
             known_node_type(f"{where}, seeds", key, graph.node_types)
         else:
             known_edge_type(f"{where}, seeds", key, graph.edge_types)
+
+
+def warn_of_empty_blocks(where: str, graph: Graph, types: Collection[Any], sampled: Collection[Any]) -> None:
+    """Warn if no edge of a sampled edge type leads to the seeds of a type; once for each graph, in all processes."""
+    ends = {of[2] for of in sampled if of is not None and graph.num_edges_of(of) > 0}
+    for of in types if graph.is_heterogeneous else ():
+        if ends.isdisjoint(node_type for _, node_type in seed_columns(of)) and (of, *sampled) not in graph.warned_of:
+            graph.warned_of = graph.warned_of | {(of, *sampled)}
+            warnings.warn(
+                f"{where}: no sampled edge leads to the seeds of {type_text(of)}, so their blocks are empty, and a "
+                f"model sees nothing but the seeds; sampled are {shown([*map(type_text, sampled)])}. Sample an edge "
+                "type that ends there: graph.to_undirected, or T.ToUndirected of PyG, adds the reverses.",
+                UserWarning,
+                stacklevel=users_frame()[0],
+            )
 
 
 def _types_without_graph(where: str, types: Collection[Any]) -> TypeError:

@@ -1,7 +1,10 @@
 """Samplers over graphs with types: equal to the twin; fanouts and seeds by type; what does not fit is refused."""
 
+import copy
 import os
+import pickle
 import re
+import warnings
 from pathlib import Path
 
 import pytest
@@ -371,3 +374,29 @@ def test_seeds_are_held_against_the_graph_when_the_chain_is_built():
         seeds = dp.HeteroItemSet({of: dp.ItemSet(torch.zeros(1 if of == "papers" else (1, 2), dtype=torch.int64))})
         with refused(ValueError, stage="sample_neighbor", found="no (node|edge) type", allowed="The nearest is"):
             typed_sampled(dp.ItemSampler(seeds, 1).copy_to("cpu"))
+
+
+ENDLESS = {
+    "an author of papers": ("author", [{WRITES: 2}, {CITES: 1}], "sampled are ['author:writes:paper', 'paper:"),
+    "an edge type without edges": ("venue", [3], "to the seeds of venue"),
+    "a link": (REVIEWS, [{HOSTS: 3}], "to the seeds of author:reviews:paper"),
+    "a paper": ("paper", [{WRITES: 2}], None),
+    "a link of which one end is reached": (WRITES, [{WRITES: 2}], None),
+    "nothing is known of a function": ("author", [{WRITES: 2}], None),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_seeds_that_no_sampled_edge_leads_to_are_told_once(name):
+    of, fanouts, expected = ENDLESS[name]
+    graph = typed_graph()
+    seeds = dp.ItemSet(torch.zeros(3, 2, dtype=torch.int64) if isinstance(of, tuple) else 3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        start = dp.ItemSampler(dp.HeteroItemSet({of: seeds}), 2)
+        start = start.transform(lambda minibatch: minibatch) if name.startswith("nothing") else start
+        pipe = start.sample_neighbor(graph, fanouts)
+        dp.DataLoader(pickle.loads(pickle.dumps(pipe)) if expected else pipe).close()
+        copy.copy(pipe), dp.NeighborSampler(start, graph, fanouts), start.sample_layer_neighbor(graph, fanouts)
+    assert [each.filename for each in caught] == ([] if expected is None else [__file__])
+    assert expected is None or expected in str(caught[0].message)

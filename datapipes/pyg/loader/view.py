@@ -40,6 +40,8 @@ from datapipes.pyg.upstream import (
     filter_edge_store_,
     index_select,
 )
+from datapipes.sampling.sampler import Sampler
+from datapipes.sampling.seed_ids import warn_of_empty_blocks
 from datapipes.seeds.item_set import ItemSet
 
 _ONE_AT_A_TIME = threading.Lock()  # samplers of the user's: worker threads share one
@@ -94,6 +96,9 @@ class View:
             values = getattr(given, name)
             if values is not None and len(values) != count:
                 raise ValueError(f"{where}: {argument} has {len(values)} values for {count} seeds. Give one for each.")
+        stage = getattr(self.sampler, "stage", None)
+        if isinstance(stage, Sampler):
+            warn_of_empty_blocks(where, stage.graph, [given.input_type], stage.edge_types)
         self._input_data = given
 
     def __getstate__(self) -> dict[str, Any]:

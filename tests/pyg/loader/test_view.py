@@ -443,6 +443,23 @@ def without_links(batch):
     return batch
 
 
+@pytest.mark.parametrize("loader", [NeighborLoader, NodeLoader, LinkNeighborLoader])
+def test_seeds_that_no_sampled_edge_leads_to_are_told_once(loader):
+    data = HeteroData(author={"num_nodes": 41}, paper={"num_nodes": 41})
+    data[WRITES].edge_index = PAIRS
+    seeds = {"input_nodes": "author"}
+    if loader is LinkNeighborLoader:
+        seeds = {"edge_label_index": (("author", "knows", "author"), PAIRS)}
+    drawn = {"node_sampler": NeighborSampler(data, [-1])} if loader is NodeLoader else {"num_neighbors": [-1]}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        built = loader(data, **drawn, **seeds, batch_size=20)
+        for _ in range(2):
+            assert len([*built]) > 0
+    assert [each.filename for each in caught] == [__file__]
+    assert re.search(r"seeds of author.*sampled are \['author:writes:paper'\]", str(caught[0].message))
+
+
 @pytest.mark.parametrize("name", [*LEAKS, *QUIET])
 def test_links_among_the_edges_of_the_first_batch_are_told_once(name):
     make, expected = LEAKS.get(name) or (QUIET[name], None)

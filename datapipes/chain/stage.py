@@ -135,7 +135,10 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         self._end_run()
         self._run = Run(gives_empty_rest=initial_state is not None)
         self._position()  # refuses what cannot begin
-        if StageGraph(self).own_orders:
+        graph: StageGraph[Stage] = StageGraph(self)
+        for start in graph.find(SeedStage):
+            start.refuse_start()
+        if graph.own_orders:
             self._run.begin(self, self._position)  # only a node that has begun can tell its state
 
     def next(self) -> MiniBatch:

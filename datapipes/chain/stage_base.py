@@ -179,7 +179,7 @@ class StageBase(metaclass=ShownABC):
 class SeedBase(StageBase):
     """Starts minibatches: maps (epoch, index) to seeds. Its `rng_seed` decides every random choice of the chain."""
 
-    _hidden = frozenset({"index_of"})
+    _hidden = frozenset({"index_of", "refuse_start"})
     does = "seeds"
     rng_seed: int
     rank: int = 0
@@ -202,6 +202,9 @@ class SeedBase(StageBase):
     def index_of(self, step: int) -> int:
         """Return the global position of this rank's minibatch number `step`."""
         return step * self.world_size + self.rank
+
+    def refuse_start(self) -> None:
+        """Raise an error if no epoch may begin; called in the process that reads it."""
 
 
 class TransformerBase(StageBase):

@@ -175,7 +175,7 @@ def _reversed_links(graph: LocalGraph, of: Any, back: Any, links: Tensor) -> Ten
 def _refuse_reverses(graph: LocalGraph, of: Any, links: Tensor) -> None:
     """Raise ValueError if another edge type holds the reverse of each edge, and nothing else."""
     for back in graph.edge_types:
-        if of is None or back == of or (back[0], back[2]) != (of[2], of[0]) or graph.num_edges_of(back) == 0:
+        if back in (None, of) or (back[0], back[2]) != (of[2], of[0]) or graph.num_edges_of(back) == 0:
             continue
         _, _, alone, missing = _matched(graph, of, back, links)
         if alone.numel() == missing.numel() == 0:

@@ -30,6 +30,7 @@ import torch.distributed as dist
 from datapipes.base.checks import shown
 from datapipes.base.errors import text_of
 
+ANSWER_S = 10.0  # seconds that a store may take where nobody is waited for
 _LEAVE_S = 10.0  # seconds that rank 0 stays at most for the others
 _FAILED = 2**40  # what a failed rank adds to the votes
 _BEATS = 4  # heartbeats in `timeout_s`, at least
@@ -38,6 +39,7 @@ _PAUSE_S = 0.0002  # between the first two looks
 _LATER = 0.05  # a pause is as long as this part of the time waited
 _HOLDER = "the process that holds it, mostly rank 0,"
 _calls: weakref.WeakKeyDictionary[Any, collections.Counter[str]] = weakref.WeakKeyDictionary()  # by store and `where`
+_notes: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # by store
 _R = TypeVar("_R", bound="Ranks")
 _E = TypeVar("_E", bound="RankError")
 _MOST_TEXT = 10_000  # characters of each end of a text that goes to another process
@@ -280,6 +282,37 @@ class Ranks:
         except RuntimeError as error:  # DistNetworkError, DistStoreError
             found = f"is gone ({text_of(error).partition(chr(10))[0]}); {_HOLDER} has probably ended"
             raise self._failure({0: f"the store of torch.distributed {found}"}) from error
+
+
+def first_told(topic: str, value: str) -> str | None:
+    """Return what was told first under a topic in the process group: `value`, if this rank is the first to come.
+
+    It waits for no rank. None: there is no process group, or its store has not answered in ANSWER_S.
+    """
+    shared = _store_of_group()
+    if shared is None:
+        return None
+    store = _StoreThread(dist.distributed_c10d.PrefixStore("datapipes/told", shared), dist.get_rank(), _BEAT_S)
+    try:
+        told: bytes = store.ask(lambda store: store.compare_set(topic, "", value)).result(ANSWER_S)
+        return told.decode()
+    except (NoAnswer, RuntimeError):
+        return None
+    finally:
+        store.close()
+
+
+def noted() -> set[str]:
+    """Return the notes of this process about its process group, a set to add to; they are gone when the group is."""
+    shared = _store_of_group()
+    return set() if shared is None else _notes.setdefault(shared, set())
+
+
+def _store_of_group() -> Any:
+    try:
+        return _of_process_group().store
+    except ValueError:  # a group without a store
+        return None
 
 
 def _of_process_group() -> Members:

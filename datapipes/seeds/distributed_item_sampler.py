@@ -3,17 +3,24 @@
 At step i, rank r takes minibatch g = i * world_size + r, and g is in the key of every random choice, so no two ranks
 draw alike. Either all ranks cut the same global order; together they then make the same minibatches as one process
 alone. Or each rank cuts an item set of its own.
+
+Ranks that cut the same order compare what they cut, through the store of their process group. A rank waits for no other
+there, since rank 0 may evaluate alone. So the first rank tells what it cuts; a later one that differs is refused, and
+the first when its epoch begins.
 """
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import torch.distributed
 
 from datapipes.base.checks import check_bool, check_int, shown
+from datapipes.base.log import users_frame
 from datapipes.chain.stage_base import Fingerprint
-from datapipes.processes.ranks import Ranks, group_timeout_s
+from datapipes.processes.ranks import Ranks, first_told, group_timeout_s, noted
 from datapipes.seeds.hetero_item_set import HeteroItemSet
 from datapipes.seeds.item_sampler import ItemSampler
 from datapipes.seeds.item_set import ItemSet
@@ -23,6 +30,10 @@ __all__ = ["DistributedItemSampler"]
 
 class DistributedItemSampler(ItemSampler):
     """Start this rank's share of the minibatches; every rank gets the same number.
+
+    All ranks are given the same, whole item set, unless they say `local_items=True`. In a process group its digest and
+    the arguments are compared, of the first sampler that a line of the program builds on each rank, and refused where
+    they differ. Without a group nothing is compared, as `explain()` says.
 
     Args:
         rank, world_size: the number of this process, and how many processes there are; pass both or neither. Default:
@@ -44,7 +55,8 @@ class DistributedItemSampler(ItemSampler):
     Raises:
         ValueError: No rank is given and there is no process group; drop_uneven=True leaves nothing; num_steps is given
             without local_items=True, or with drop_uneven=True; local_items=True with several ranks has neither
-            num_steps nor a process group of these ranks; or what ItemSampler refuses, such as an empty item set.
+            num_steps nor a process group of these ranks; ranks without it have different item sets or arguments; or
+            what ItemSampler refuses, such as an empty item set.
         RankError: Another rank could not build its sampler, or did not come in time; a ValueError that names it.
     """
 
@@ -98,11 +110,57 @@ class DistributedItemSampler(ItemSampler):
             self._arguments[1].update(num_steps=self._num_steps, drop_uneven=False)
         else:
             super().__init__(item_set, batch_size, **cut)
+        self._topic: str | None = None  # under which ranks that differ are told
+        self._unchecked = ""
+        if not self.local_items and self.world_size > 1:
+            is_group = group is not None and (group.get_rank(), group.get_world_size()) == (self.rank, self.world_size)
+            self._unchecked = "no process group of these ranks" if not is_group else self._compare()
         if self.num_steps == 0:
             raise ValueError(
                 f"{self.name}: drop_uneven=True leaves nothing of {self.num_batches} minibatches for "
                 f"{self.world_size} ranks; one round is needed. Lower batch_size or keep the last round."
             )
+
+    def _compare(self) -> str:
+        """Refuse what another rank cuts otherwise; return why that is not known, if it is not.
+
+        Samplers of one line of the program belong together. Only the first of a line is looked at, since a rank may
+        build further ones alone; and a copy of a sampler, in this process or a fork of it, is like one that was.
+        """
+        frame, text = users_frame()[1], json.dumps(self._facts())
+        line = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        notes = {text, f"rank {self.rank} at {line}"}
+        if not notes.isdisjoint(noted()):
+            return ""
+        first = first_told(line, text)
+        if first is None:
+            return "the store of the process group has not answered"
+        self._topic = f"{line} differs"
+        if json.loads(first) != {**self._facts(), "rank": json.loads(first)["rank"]}:
+            first_told(self._topic, text)
+            raise self._differs(first)
+        noted().update(notes)
+        return ""
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what all ranks must have alike, and the rank."""
+        return {"rank": self.rank, **self.fingerprint(), "seed": self.rng_seed if self.shuffle else None}
+
+    def refuse_start(self) -> None:
+        """Raise ValueError if a rank that came later is to cut something else."""
+        other = None if self._topic is None else first_told(self._topic, "")
+        if other:
+            raise self._differs(other)
+        self._topic = None
+
+    def _differs(self, told: str) -> ValueError:
+        other, own = json.loads(told), self._facts()
+        found = ", ".join(f"{name} {own[name]} and {other[name]}" for name in own if own[name] != other[name])
+        return ValueError(
+            f"{self.name}: ranks that share an item set must cut it alike, found {found}. Give all ranks the whole "
+            "item set and the same arguments, since the sampler takes the share of a rank itself; or say "
+            "local_items=True if each rank has its own items."
+        )
 
     def _cannot_agree(self, group: Any) -> str:
         found = "no process group" if group is None else f"rank {group.get_rank()} of {group.get_world_size()}"
@@ -150,4 +208,6 @@ class DistributedItemSampler(ItemSampler):
         how: dict[str, Any] = {"drop_uneven": self.drop_uneven}
         if self.local_items:
             how = {"local_items": True, "num_steps": self.num_steps}
+        if self._unchecked:
+            how["same_items"] = f"not compared: {self._unchecked}"
         return {**super().describe(), "rank": self.rank, "world_size": self.world_size, **how}

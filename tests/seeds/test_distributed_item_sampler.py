@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import threading
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from pipelines import digests, refused, sampled, start_at
 from rank_group import RankGroup
 
 import datapipes as dp
+from datapipes.processes import ranks
 
 
 def ranks_of(num_items: int, batch_size: int, world_size: int, **arguments) -> list[dp.DistributedItemSampler]:
@@ -88,6 +90,77 @@ def test_rank_and_world_size_come_from_the_process_group():
     sampler = dp.DistributedItemSampler(dp.ItemSet(10), 4, shuffle=True)
     assert (sampler.rank, sampler.world_size) == (0, 1)
     assert digests(sampler) == digests(alone(10, 4, shuffle=True))
+
+
+@pytest.fixture
+def as_rank(process_group, monkeypatch):
+    """A function that makes this process rank 0 or 1 of a group of two, whose store is real."""
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    return lambda rank: monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
+
+
+def shared(as_rank, rank: int, items: dp.ItemSet, **arguments) -> dp.DistributedItemSampler:
+    as_rank(rank)
+    return dp.DistributedItemSampler(items, **{"batch_size": 4, "shuffle": True, **arguments})
+
+
+IDS = torch.arange(40)
+DIFFERENT = {
+    "a share each": ({"items": IDS[:20]}, {"items": IDS[20:]}, "found rank [01] and [01], item_digest"),
+    "other sizes": ({"items": IDS[:16]}, {"items": IDS[16:]}, "items (16 and 24|24 and 16)"),
+    "labels": ({"items": (IDS, IDS)}, {"items": (IDS, IDS * 2)}, "item_digest"),
+    "other minibatches": ({"batch_size": 4}, {"batch_size": 5}, "batch_size (4 and 5|5 and 4)[.]"),
+    "other orders": ({"seed": 0}, {"seed": 1}, "seed (0 and 1|1 and 0)[.]"),
+    "another end": ({"drop_uneven": False}, {"drop_uneven": True}, "drop_uneven"),
+}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_ranks_that_cut_other_items_are_refused_whichever_comes_first(as_rank, name, first):
+    one, other, found = DIFFERENT[name]
+    one, other = ({**given, "items": dp.ItemSet(given.get("items", IDS))} for given in (one, other))
+    sampler = shared(as_rank, first, **one)
+    for _ in range(2):  # again, as in a notebook
+        with refused(ValueError, stage="distributed_item_sampler", found=found, allowed="say local_items=True"):
+            shared(as_rank, 1 - first, **other)
+    as_rank(first)
+    for pipe in (sampler, dp.DataLoader(sampler)):
+        with refused(ValueError, stage="distributed_item_sampler", found=found, allowed="say local_items=True"):
+            iter(pipe)
+
+
+def test_a_rank_alone_waits_for_nobody_and_stops_nobody(as_rank):
+    train, held_out = dp.ItemSet(IDS), dp.ItemSet(IDS[:8])
+    own = [shared(as_rank, 0, items) for items in (train, held_out, dp.ItemSet(IDS[:12]))]
+    assert [len([*each]) for each in own] == [5, 1, 2]
+    others = [shared(as_rank, 1, items) for items in (train, dp.ItemSet(IDS[:12]))]
+    assert [len([*each]) for each in others] == [5, 2]
+    copied = pickle.loads(pickle.dumps(others[0]))
+    assert "same_items" not in own[0].explain() + others[0].explain() + copied.explain()
+    assert shared(as_rank, 1, dp.ItemSet(IDS[:20]), seed=3, shuffle=False).num_steps == 3
+
+
+def test_ranks_with_items_of_their_own_are_not_compared(as_rank):
+    steps = [shared(as_rank, rank, own_items(rank), local_items=True, num_steps=3).num_steps for rank in (0, 1)]
+    assert steps == [3, 3]
+
+
+def test_it_is_told_where_nothing_was_compared(as_rank, monkeypatch):
+    assert "same_items='not compared: no process group of these ranks'" in ranks_of(30, 4, 3)[1].explain()
+    released = threading.Event()
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "PrefixStore", lambda *_: Silent(released))
+    for name in ("ANSWER_S", "_BEAT_S"):
+        monkeypatch.setattr(ranks, name, 0.01)
+    assert "not compared: the store of the process group" in shared(as_rank, 0, dp.ItemSet(IDS)).explain()
+    released.set()
+
+
+class Silent:
+    """A store that is stopped."""
+
+    def __init__(self, released: threading.Event) -> None:
+        self.add = self.compare_set = lambda *_: released.wait(30)
 
 
 def test_a_copy_keeps_the_rank_of_the_process_that_built_it(monkeypatch):

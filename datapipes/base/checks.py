@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import threading
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,16 @@ def check_choice(where: str, name: str, value: Any, allowed: Sequence[str]) -> s
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{where}: {name} must be one of {list(allowed)}, got {shown(value)}. Pass one of them.")
     return str(value)
+
+
+def check_names(where: str, name: str, value: Any) -> list[str]:
+    """Return names as a list. A str, which is a sequence of texts too, is refused: one name was meant."""
+    is_list = isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
+    names = [*value] if is_list else []
+    if not is_list or not all(isinstance(each, str) for each in names):
+        example = [value] if isinstance(value, str) else ["weight"]
+        raise TypeError(f"{where}: {name} must be a list of names, got {shown(value)}. Write {shown(example)}.")
+    return names
 
 
 def check_positive_timeout(where: str, timeout: Any) -> float | None:

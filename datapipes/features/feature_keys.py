@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from datapipes.base.checks import shown
+from datapipes.base.checks import check_names, shown
 from datapipes.base.types import by_edge_type, check_node_type
 from datapipes.minibatch.message import in_order_of_types
 
@@ -30,14 +30,9 @@ def check_keys(domain: str, keys: Any) -> Names:
             keys = by_edge_type("fetch_feature", keys)
         for type_ in keys if domain == "node" else ():
             check_node_type("fetch_feature", type_)
-        return {type_: _check_names(f"{domain}_feature_keys[{type_!r}]", keys[type_]) for type_ in sorted(keys)}
-    return [] if keys is None else _check_names(f"{domain}_feature_keys", keys)
-
-
-def _check_names(argument: str, names: Any) -> list[str]:
-    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"fetch_feature: {argument} must be a list of names, got {shown(names)}. Write ['feat'].")
-    return list(names)
+        name = f"{domain}_feature_keys"
+        return {type_: check_names("fetch_feature", f"{name}[{type_!r}]", keys[type_]) for type_ in sorted(keys)}
+    return [] if keys is None else check_names("fetch_feature", f"{domain}_feature_keys", keys)
 
 
 def wanted_of(keys: Names) -> list[Wanted]:

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import as_tensor, check_bool, check_index_tensor, dtype_name
+from datapipes.base.log import logger
 from datapipes.base.rows import RowTable, bits_of, byte_rows, has_adjacent_values, take_rows
+from datapipes.base.sizes import check_memory
 from datapipes.base.threads import num_threads
 from datapipes.device import host_memory
 from datapipes.device.gather import Kept
@@ -34,7 +36,8 @@ class TensorFeature(Pinnable, Feature):
     (`pin_memory_`); or on a GPU, for ids on that GPU.
 
     Args:
-        tensor: `[count, *shape]`; rows may lie apart, the values of one row must be adjacent.
+        tensor: `[count, *shape]`; rows may lie apart. Where the values of one row lie apart, as in the columns of a
+            pandas table, they are copied, and the log says so.
         stored_as: torch.float16, torch.bfloat16 or torch.int8, or such a name: float32 values are stored so, in memory
             of their own, half or a quarter as large; `read` gives float32 again. Less is read for each minibatch, and
             the values are rounded: float16 keeps 11 bits of each (and none below 6e-8), bfloat16 keeps 8. int8 keeps
@@ -42,11 +45,11 @@ class TensorFeature(Pinnable, Feature):
             in every row. None: as they are.
     Raises:
         TypeError: stored_as is given, and the tensor is not float32.
-        ValueError: The tensor has no dimension, is neither in host memory nor on a CUDA device, or the values of a row
-            lie apart. Or a column holds what stored_as cannot: for int8 NaN or an infinity, for the others a finite
-            value beyond their largest (float16: 65504).
-        MemoryError: The stored rows do not fit into memory.
-    Cost: nothing is copied without stored_as; with it the tensor is read once, for int8 twice, in pieces.
+        ValueError: The tensor has no dimension, is neither in host memory nor on a CUDA device; or the values of a row
+            lie apart, and it is memory-mapped, or expanded. Or a column holds what stored_as cannot: for int8 NaN or an
+            infinity, for the others a finite value beyond their largest (float16: 65504).
+        MemoryError: The stored rows do not fit into memory, or the copy.
+    Cost: nothing else is copied without stored_as; with it the tensor is read once, for int8 twice, in pieces.
     """
 
     _hidden = frozenset({"read_beside", "scale_on", "write_rows"})
@@ -65,13 +68,12 @@ class TensorFeature(Pinnable, Feature):
                 ".cpu()."
             )
         rows = rows.resolve_conj().resolve_neg()
+        given = rows
         if not has_adjacent_values(rows):
-            raise ValueError(
-                f"TensorFeature: the values of a row must be adjacent, got shape {list(rows.shape)} with stride "
-                f"{rows.stride()}. Call .contiguous()."
-            )
+            rows = _by_row(rows, is_mapped=isinstance(tensor, np.memmap))
         self.stored_as = check_stored_as("TensorFeature", stored_as, rows.dtype)
-        self._frozen_at = rows.data_ptr() if isinstance(tensor, np.ndarray) and not tensor.flags.writeable else None
+        is_frozen = rows is given and isinstance(tensor, np.ndarray) and not tensor.flags.writeable
+        self._frozen_at = rows.data_ptr() if is_frozen else None
         self.scale: Tensor | None = None
         self._scales: dict[torch.device, Tensor] = {}
         self._dtype = rows.dtype
@@ -279,3 +281,26 @@ class TensorFeature(Pinnable, Feature):
 
 def _is_on_device(ids: Any) -> bool:
     return isinstance(ids, Tensor) and cuda().holds(ids)
+
+
+def _by_row(rows: Tensor, *, is_mapped: bool) -> Tensor:
+    """Return a copy whose rows have adjacent values, and say so.
+
+    Raises:
+        ValueError: It would be far larger than what it is made of, or of a file that is mapped to save memory.
+    """
+    found = f"got shape {list(rows.shape)} with stride {rows.stride()}"
+    if is_mapped or 0 in [step for size, step in zip(rows.shape, rows.stride(), strict=True) if size > 1]:
+        what = "a file" if is_mapped else "an expanded tensor"
+        raise ValueError(
+            f"TensorFeature: the values of a row must be adjacent in {what}, {found}. Call .contiguous(), or write the "
+            "file by row, with numpy.ascontiguousarray."
+        )
+    size = rows.numel() * rows.element_size()
+    check_memory("TensorFeature", "the copy by row", size, "Pass the rows by row, with numpy.ascontiguousarray.")
+    logger.warning(
+        "TensorFeature: the values of a row lie apart, %s, as in a table of pandas; they are copied by row, %d bytes. "
+        "Pass numpy.ascontiguousarray(table) to have one copy for all uses.",
+        *(found, size),
+    )
+    return rows.contiguous()

@@ -7,7 +7,7 @@ classes of graphs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import as_tensor, check_edge_index, check_int, shown
+from datapipes.base.checks import as_tensor, check_edge_index, check_int, check_names, shown
 from datapipes.base.progress import working
 from datapipes.base.sizes import check_memory
 from datapipes.base.types import (
@@ -26,6 +26,7 @@ from datapipes.base.types import (
     known_edge_type,
     known_node_type,
     of_type,
+    type_text,
 )
 from datapipes.graph.arrays import GraphArrays
 from datapipes.graph.checks import MAX_NODES, check_mapping
@@ -91,8 +92,10 @@ def from_scipy(matrix: Any) -> GraphArrays:
     return from_edge_index(edges, int(matrix.shape[0]), edge_attributes={"weight": coo.data})
 
 
-def from_networkx(graph: Any, node_attributes: tuple[str, ...], edge_attributes: tuple[str, ...]) -> GraphArrays:
+def from_networkx(graph: Any, node_attributes: Iterable[str], edge_attributes: Iterable[str]) -> GraphArrays:
     """See CSCGraph.from_networkx."""
+    node_attributes = check_names("from_networkx", "node_attributes", node_attributes)
+    edge_attributes = check_names("from_networkx", "edge_attributes", edge_attributes)
     number = {node: i for i, node in enumerate(graph.nodes)}
     pairs = list(graph.edges(data=True))
     edges = np.array([(number[u], number[v]) for u, v, _ in pairs], dtype=np.int64).reshape(-1, 2).T
@@ -271,8 +274,8 @@ def hetero_from_networkx(
     graph: Any,
     node_type: str,
     edge_type: str,
-    node_attributes: Mapping[str, tuple[str, ...]],
-    edge_attributes: Mapping[Any, tuple[str, ...]],
+    node_attributes: Mapping[str, Iterable[str]],
+    edge_attributes: Mapping[Any, Iterable[str]],
 ) -> GraphArrays:
     """See HeteroCSCGraph.from_networkx."""
     nodes: dict[str, list[dict[str, Any]]] = {}  # of each type, in the order of graph.nodes: the attributes
@@ -314,7 +317,11 @@ def _type_in(values: Mapping[str, Any], name: str, what: str, which: Any) -> Any
     return values[name]
 
 
-def _columns(what: str, wanted: Mapping[Any, tuple[str, ...]], rows: Mapping[Any, list[Any]]) -> dict[Any, Any]:
+def _columns(what: str, wanted: Mapping[Any, Iterable[str]], rows: Mapping[Any, list[Any]]) -> dict[Any, Any]:
     return {
-        key: {name: _attribute_column(what, name, rows.get(key, [])) for name in names} for key, names in wanted.items()
+        key: {
+            name: _attribute_column(what, name, rows.get(key, []))
+            for name in check_names("from_networkx", f"{what}_attributes of {type_text(key)}", names)
+        }
+        for key, names in wanted.items()
     }

@@ -7,7 +7,7 @@ whole graph. Kernels check every offset and id they read, so an inconsistent gra
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -207,14 +207,15 @@ class CSCGraph(LocalGraph):
 
     @classmethod
     def from_networkx(
-        cls, graph: networkx.Graph, *, node_attributes: tuple[str, ...] = (), edge_attributes: tuple[str, ...] = ()
+        cls, graph: networkx.Graph, *, node_attributes: Iterable[str] = (), edge_attributes: Iterable[str] = ()
     ) -> CSCGraph:
         """Return the graph of a networkx graph.
 
         Nodes are numbered in the order of `graph.nodes`. An undirected edge becomes one edge in each direction.
 
         Args:
-            node_attributes, edge_attributes: names of numeric attributes to copy; every node (edge) must have them.
+            node_attributes, edge_attributes: a list of names of numeric attributes to copy; every node (edge) must have
+                them.
         """
         return cls._of(convert.from_networkx(graph, node_attributes, edge_attributes))
 

@@ -17,7 +17,15 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import check_bool, shown
-from datapipes.base.types import EdgeType, by_edge_type, check_edge_type, ends_of, known_edge_type, type_in, type_text
+from datapipes.base.types import (
+    EdgeType,
+    by_edge_type,
+    check_edge_type,
+    ends_of,
+    known_edge_type,
+    listed_edge_types,
+    type_text,
+)
 from datapipes.graph.arrays import GraphArrays
 from datapipes.graph.checks import check_mapping
 from datapipes.graph.convert import sorted_by_destination
@@ -177,7 +185,7 @@ def _of_one_node_type(where: str, arrays: GraphArrays, edge_types: Collection[An
     have_loops = [of for of in arrays.relations if len({*ends_of(of)}) == 1]
     if edge_types is None:
         return have_loops
-    chosen = [type_in(where, "edge", of, arrays.relations) for of in edge_types]
+    chosen = listed_edge_types(where, edge_types, arrays.relations) if len(edge_types) > 0 else []
     for of in chosen:
         if of not in have_loops:
             raise ValueError(

@@ -7,7 +7,7 @@ constructor reads O(1) values of each relation; `validate()` reads the whole gra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -246,7 +246,7 @@ class HeteroCSCGraph(LocalGraph):
         *,
         node_type: str,
         edge_type: str,
-        node_attributes: Mapping[str, tuple[str, ...]] | None = None,
+        node_attributes: Mapping[str, Iterable[str]] | None = None,
         edge_attributes: ByEdgeType | None = None,
     ) -> HeteroCSCGraph:
         """Return the graph of a networkx graph whose nodes and edges name their types; multigraphs too.

@@ -43,14 +43,13 @@ def check_aligned(stage: Named, minibatch: MiniBatch, given: MiniBatch) -> None:
                 rows = getattr(minibatch, name)
                 if rows is not None:
                     _compare(stage, (name,), rows, seeds, "seeds")
-        if minibatch.extra is not None:  # a dict, which may have been changed in place
-            if not isinstance(minibatch.extra, dict):
-                raise TypeError(
-                    f"{stage.name}: returned a minibatch whose extra is a {type(minibatch.extra).__name__}; a dict "
-                    "{name: tensor} is needed. Give each further field a name."
-                )
-            for name, rows in minibatch.extra.items():
-                _compare(stage, ("extra", name), rows, seeds, "seeds")
+        if not isinstance(minibatch.extra, dict):
+            raise TypeError(
+                f"{stage.name}: returned a minibatch whose extra is a {type(minibatch.extra).__name__}; a dict {{name: "
+                "tensor} is needed. Give each further field a name."
+            )
+        for name, rows in minibatch.extra.items():  # also of the same dict, which may have been changed in place
+            _compare(stage, ("extra", name), rows, seeds, "seeds")
         compacted = minibatch.compacted_seeds
         if compacted is not None and (has_types or getattr(compacted, "shape", None) != seeds.shape):
             _compare_shapes(stage, compacted, seeds)

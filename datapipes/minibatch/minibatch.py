@@ -8,7 +8,7 @@ its graph has decided that. Where there are types, `isinstance(minibatch.seeds, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,7 +66,7 @@ class MiniBatch(_WithWeakReferences, metaclass=ShownNames):
         batch: int64 [num_nodes], the row of the seeds whose tree a node belongs to (disjoint sampling). With types the
             rows of all types are counted together, type by type in sorted order.
         extra: {name: [n, ...]}, further named fields of the item set, aligned with the seeds; with types {name: {type:
-            [n, ...]}}.
+            [n, ...]}}. {} where there are none.
         epoch, index: the position of this minibatch; with the seed they decide all its content.
         rng: random key of the stage that works on the minibatch; set by the runtime, not part of the message.
     """
@@ -81,10 +81,14 @@ class MiniBatch(_WithWeakReferences, metaclass=ShownNames):
     edge_features: list[dict[Any, Tensor | Any]] | None = None
     timestamps: TensorOrDict | None = None
     batch: TensorOrDict | None = None
-    extra: dict[str, TensorOrDict] | None = None
+    extra: dict[str, TensorOrDict] = field(default_factory=dict)
     epoch: int = 0
     index: int = 0
     rng: RngKey | None = None
+
+    def __post_init__(self) -> None:
+        if self.extra is None:
+            self.extra = {}
 
     @property
     def num_layers(self) -> int:
@@ -161,7 +165,7 @@ class MiniBatch(_WithWeakReferences, metaclass=ShownNames):
             epoch=self.epoch,
             index=self.index,
             plain=self._plain_fields(),
-            extra=self.extra or {},
+            extra=self.extra,
             blocks=self.blocks or [],
             node_features=self.node_features or {},
             edge_features=self.edge_features or [],
@@ -231,7 +235,7 @@ class MiniBatch(_WithWeakReferences, metaclass=ShownNames):
             blocks=self.blocks,
             input_nodes=self.input_nodes,
             plain=self._plain_fields(),
-            extra=self.extra or {},
+            extra=self.extra,
             node_features=self.node_features or {},
             edge_features=self.edge_features,
         )
@@ -248,7 +252,7 @@ class MiniBatch(_WithWeakReferences, metaclass=ShownNames):
     def __repr__(self) -> str:
         shown = [f"epoch={self.epoch}, index={self.index}"]
         shown += [f"{name}={_shape(value)}" for name, value in self._plain_fields().items()]
-        if self.extra is not None:
+        if self.extra:
             shown.append(f"extra={ {name: _shape(value) for name, value in self.extra.items()} }")
         if self.blocks is not None:
             shown.append(f"blocks={self.blocks}")

@@ -220,13 +220,13 @@ class NegativeSampler(MiniBatchTransformer):
         indexes = {of: each.places.indexes.clone() for of, each in wanted.items()}
         if given is not None:
             indexes |= repeated(given) if has_types else {None: repeated(given)}
-        times, extra = minibatch.timestamps, minibatch.extra
+        times = minibatch.timestamps
         return minibatch.replace(
             seeds=typed(seeds),
             labels=typed({of: each.places.labels.clone() for of, each in wanted.items()}),
             indexes=typed(indexes),
             timestamps=None if times is None else repeated(times),
-            extra=None if extra is None else {name: repeated(values) for name, values in extra.items()},
+            extra={name: repeated(values) for name, values in minibatch.extra.items()},
         )
 
     def _formed(self, wanted: Wanted, pairs: Tensor, negatives: Any) -> Tensor:

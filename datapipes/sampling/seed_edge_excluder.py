@@ -251,7 +251,7 @@ class _Exclusion:
                 raise _no_pairs(self.where, of, list(rows.shape))
             wanted = self._wanted(values_of(minibatch.labels, of), rows)
             if self.by == "edge_id":
-                ids[of] = self._ids(of, values_of((minibatch.extra or {}).get(EDGE_IDS), of), rows)[wanted]
+                ids[of] = self._ids(of, values_of(minibatch.extra.get(EDGE_IDS), of), rows)[wanted]
             else:
                 pairs[of] = self._pairs(rows[wanted])
         if self.by == "edge_id":

@@ -1,6 +1,9 @@
 """TensorFeature and FeatureStore: rows by id, of any dtype and width."""
 
+import logging
 import pickle
+import re
+import warnings
 
 import numpy as np
 import pytest
@@ -65,6 +68,21 @@ def test_conjugated_rows_are_read_as_their_values():
     assert torch.equal(dp.TensorFeature(rows.conj()).read(torch.tensor([1])), rows.conj()[1:].resolve_conj())
 
 
+@pytest.mark.parametrize("as_given", [torch.as_tensor, np.asarray], ids=["tensor", "array"])
+@pytest.mark.parametrize("options", [{}, {"stored_as": "float16"}], ids=str)
+def test_a_table_by_column_is_copied_and_told(caplog, as_given, options):
+    table = np.asfortranarray(np.arange(12, dtype=np.float32).reshape(4, 3))  # as pandas' to_numpy of several columns
+    table.flags.writeable = False
+    with caplog.at_level(logging.WARNING, "datapipes"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        feature = dp.TensorFeature(as_given(table), **options)
+    (text,) = [record.getMessage() for record in caplog.records]
+    assert re.search(r"got shape \[4, 3\] with stride \(1, 4\).*copied by row, 48 bytes", text)
+    assert feature.read(torch.tensor([3, 0])).tolist() == table[[3, 0]].tolist()
+    feature.update(torch.tensor([1]), torch.full((1, 3), 7.0))
+    assert (feature.read(torch.tensor([1])).tolist(), table[1].tolist()) == ([[7.0] * 3], [3.0, 4.0, 5.0])
+
+
 def test_a_feature_pickles_and_shows_itself():
     feature = dp.TensorFeature(torch.arange(6).reshape(3, 2))
     again = pickle.loads(pickle.dumps(feature))
@@ -76,14 +94,14 @@ def test_a_feature_pickles_and_shows_itself():
     ("rows", "error", "found", "allowed"),
     [
         (torch.tensor(3), ValueError, "0-d tensor", "at least 1 dimension"),
-        (torch.ones(3, 4).t(), ValueError, r"\[4, 3\] with stride", "must be adjacent"),
         (torch.ones(4).expand(3, 4), ValueError, r"\[3, 4\] with stride", "must be adjacent"),
+        (np.asfortranarray(np.ones((4, 3))).view(np.memmap), ValueError, r"\[4, 3\]", "adjacent in a file"),
         (torch.ones(3, device="meta"), ValueError, "on meta", "host memory"),
         (torch.eye(3).to_sparse(), TypeError, "layout", "dense tensor"),
         ([1, 2], TypeError, "list", "a tensor or an array"),
         (np.array(["a"]), TypeError, "dtype <U1", "no tensor can hold"),
     ],
-    ids=["0-d", "transposed", "expanded", "meta", "sparse", "list", "text"],
+    ids=["0-d", "expanded", "mapped", "meta", "sparse", "list", "text"],
 )
 def test_tensors_whose_rows_cannot_be_read_are_refused(rows, error, found, allowed):
     with refused(error, stage="TensorFeature", found=found, allowed=allowed):

@@ -257,6 +257,9 @@ def test_networkx_multigraphs_attributes_and_empty_graphs_come_along():
     assert dp.CSCGraph.from_networkx(networkx.Graph()).num_nodes == 0
     with refused(ValueError, stage="from_networkx", found="3 of 3 edges lack", allowed="all must have it"):
         dp.CSCGraph.from_networkx(multi, edge_attributes=("w",))
+    for name in ("node_attributes", "edge_attributes"):
+        with refused(TypeError, stage="from_networkx", found=f"{name}.* got 'wxyz'", allowed=r"names.* Write \['wxyz'"):
+            dp.CSCGraph.from_networkx(multi, **{name: "wxyz"})
 
 
 def test_a_pyg_graph_brings_its_tensors():

@@ -215,3 +215,10 @@ def test_edges_that_are_not_there_are_told_apart_from_a_graph_that_is_corrupt():
 def test_what_cannot_be_done_is_refused(call, found, allowed, remedy):
     with refused(ValueError, stage="to_undirected|add_self_loops", found=found, allowed=allowed, remedy=remedy):
         call()
+
+
+@pytest.mark.parametrize("one", ["paper:cites:paper", CITES])
+@pytest.mark.parametrize("edit", ["add_self_loops", "remove_self_loops"])
+def test_one_edge_type_where_a_list_is_meant_is_refused(edit, one):
+    with refused(TypeError, stage=edit, found="edge_types must be a list", allowed="known are", remedy="Pass a list"):
+        getattr(library(), edit)(one)

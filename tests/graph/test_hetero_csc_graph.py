@@ -463,6 +463,9 @@ def test_networkx_nodes_and_edges_name_their_types():
     ]:
         with refused(ValueError, stage="from_networkx", found=f"the {what}.* lacks", allowed="must have it"):
             dp.HeteroCSCGraph.from_networkx(graph, **arguments)
+    for wrong in ({"node_attributes": {"paper": "size"}}, {"edge_attributes": {"author:writes:paper": "size"}}):
+        with refused(TypeError, stage="from_networkx", found="paper.* got 'size'", allowed="a list of names"):
+            dp.HeteroCSCGraph.from_networkx(graph, node_type="kind", edge_type="rel", **wrong)
     with refused(ValueError, stage="from_networkx", found="no edge type", allowed="nearest is"):
         dp.HeteroCSCGraph.from_networkx(
             graph, node_type="kind", edge_type="rel", edge_attributes={"author:cites:paper": ("w",)}

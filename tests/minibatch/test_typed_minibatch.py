@@ -116,7 +116,7 @@ def test_replace_leaves_the_old_minibatch():
     old = full_minibatch()
     before = old.digest()
     new = old.replace(extra=None, labels={"author": torch.zeros(1)})
-    assert (old.digest(), new.extra) == (before, None)
+    assert (old.digest(), new.extra) == (before, {})
     assert new.blocks is old.blocks
 
 

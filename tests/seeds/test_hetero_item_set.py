@@ -42,7 +42,7 @@ def one_by_one(item_sets: dict, order: list[int], batch_size: int) -> list[dict]
 def by_type(minibatch: dp.MiniBatch) -> dict:
     """{type: {name: rows}} of the seeds and what belongs to them."""
     fields = {name: getattr(minibatch, name) for name in ("seeds", "labels", "indexes", "timestamps")}
-    fields.update(minibatch.extra or {})
+    fields.update(minibatch.extra)
     return {
         kind: {name: rows[kind].tolist() for name, rows in fields.items() if rows is not None and kind in rows}
         for kind in minibatch.seeds

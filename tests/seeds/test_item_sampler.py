@@ -55,7 +55,10 @@ def test_fields_of_the_users_own_follow_their_seeds():
         assert list(minibatch.extra) == ["weight"]
         assert torch.equal(minibatch.extra["weight"], minibatch.seeds / 2)
         assert torch.equal(minibatch.labels[:, 0], minibatch.seeds + 7)
-    assert next(iter(dp.ItemSampler(dp.ItemSet(ids), 8))).extra is None
+    plain = next(iter(dp.ItemSampler(dp.ItemSet(ids), 8)))
+    without = plain.replace(extra=None)  # as older code says it
+    assert plain.extra == without.extra == dp.MiniBatch.from_message(plain.to_message()).extra == {}
+    assert (without.digest(), "extra" in repr(plain)) == (plain.digest(), False)
 
 
 def test_pairs_of_a_transposed_edge_index_stay_together():

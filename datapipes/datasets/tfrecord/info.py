@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from datapipes.base.checks import check_int, shown
+from datapipes.base.checks import check_int, check_names, shown
 from datapipes.base.remote import is_uri, local_path
 from datapipes.base.types import EdgeType, NodeType, by_edge_type, check_node_type, type_text
 from datapipes.datasets.tfrecord.spec import INT64, MOST_VALUES, key_spec
@@ -74,8 +74,8 @@ class SerializedTFRecordInfo:
     def __post_init__(self) -> None:
         where = type(self).__name__
         _path_text(where, self.tfrecord_uri_prefix)
-        _set(self, "feature_keys", _keys(where, "feature_keys", self.feature_keys))
-        _set(self, "label_keys", _keys(where, "label_keys", self.label_keys))
+        _set(self, "feature_keys", tuple(check_names(where, "feature_keys", self.feature_keys)))
+        _set(self, "label_keys", tuple(check_names(where, "label_keys", self.label_keys)))
         _set(self, "entity_key", _entity_key(where, self.entity_key))
         _refuse_double(where, [*self.entity_keys, *self.feature_keys, *self.label_keys])
         check_int(where, "feature_dim", self.feature_dim, 0, MOST_VALUES)
@@ -163,13 +163,6 @@ def _path_text(where: str, given: Any) -> str:
     if not text:
         raise ValueError(f"{where}: tfrecord_uri_prefix is empty; a folder is needed. Pass its path.")
     return text if is_uri(text) else local_path(where, "tfrecord_uri_prefix", text)
-
-
-def _keys(where: str, name: str, given: Any) -> tuple[str, ...]:
-    # A str is a sequence of texts, but one key was meant.
-    if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(key, str) for key in given):
-        raise TypeError(f"{where}: {name} must be a list of str, got {shown(given)}. Write ['age'].")
-    return tuple(given)
 
 
 def _entity_key(where: str, given: Any) -> str | tuple[str, str]:

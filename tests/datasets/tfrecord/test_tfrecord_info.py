@@ -137,7 +137,7 @@ def test_a_default_value_stands_for_all_columns_or_each(default, expected):
 BAD_INFO = {
     "prefix that is no path": ({"folder": 5}, TypeError, "got 5", r"path|\.uri"),
     "prefix that is empty": ({"folder": ""}, ValueError, "is empty", "folder"),
-    "features as text": ({"feature_keys": "one"}, TypeError, "got 'one'", "list of str"),
+    "features as text": ({"feature_keys": "one"}, TypeError, "got 'one'", "list of names"),
     "feature without spec": ({"feature_keys": ["two"], "feature_dim": 1}, KeyError, "no key 'two'", "'one'"),
     "label without spec": ({"label_keys": ["z"]}, KeyError, "no key 'z'", "'one'"),
     "dim that is wrong": ({"feature_dim": 4}, ValueError, "feature_dim is 4.*5 values", "'wide': 3"),

@@ -26,6 +26,7 @@ from datapipes.loader.data_loader import DataLoader
 from datapipes.loader.stats import LoaderStats
 from datapipes.processes.unforkable import why_not_to_fork
 from datapipes.pyg.loader.arguments import refuse_wrong_options
+from datapipes.pyg.loader.data_warnings import warn_of_leaks
 from datapipes.pyg.loader.stages import DrawnOrder, InWorker, PygSample, PygSlice, carried
 from datapipes.pyg.loader.view import View
 from datapipes.pyg.sampler import NeighborSampler, draws_itself, seeded
@@ -359,7 +360,7 @@ class _Epoch(Iterator[Any]):
             loader._epoch, self._has_begun = minibatch.epoch + 1, True
         value, key = carried(minibatch), loader.view.key(minibatch)
         batch = value if self._is_sliced else loader._batch_of(value, key)
-        loader.view.look(type(loader).__name__, batch)
+        warn_of_leaks(type(loader).__name__, loader.view, batch)
         pins: Any = pin_memory.pin_memory  # of batches of any type
         return pins(batch) if loader.pin_memory and torch.cuda.is_available() else batch
 

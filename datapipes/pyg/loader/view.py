@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import copy
 import threading
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes.base.checks import as_tensor
@@ -24,11 +22,10 @@ from datapipes.base.codec import join_key
 from datapipes.base.rng import RngKey
 from datapipes.base.rows import RowTable, has_adjacent_values, take_rows
 from datapipes.base.threads import num_threads
-from datapipes.base.types import ends_of, of_type, type_text
+from datapipes.base.types import of_type, type_text
 from datapipes.graph.convert import refuse_wrong_rows
-from datapipes.graph.graph import Graph
-from datapipes.loader.leaks import Leaks, look
 from datapipes.minibatch import MiniBatch
+from datapipes.pyg.loader.data_warnings import class_of_graphs, warn_of_whole
 from datapipes.pyg.sampled import edge_index_of
 from datapipes.pyg.sampler import NeighborSampler, seeded
 from datapipes.pyg.upstream import (
@@ -66,7 +63,7 @@ class View:
 
     def __init__(self, is_link: bool, seed: int) -> None:
         self.is_link, self.seed = is_link, seed
-        self._looks = is_link  # at the next batch
+        self.looks = is_link  # for leaks, at the next batch
         self._tables: dict[Any, tuple[Any, Tensor, RowTable]] = {}
         self._of_edges: dict[str, bool] = {}  # by the name of a tensor in a feature store without types
 
@@ -80,7 +77,7 @@ class View:
         if isinstance(data, (Data, HeteroData)):
             where = "LinkLoader" if self.is_link else "NodeLoader"
             refuse_wrong_rows(where, data)
-            _warn_of_whole(where, data)
+            warn_of_whole(where, data)
         self._data = data
 
     @property
@@ -288,62 +285,6 @@ class View:
                 del store.edge_label_index
                 del store.edge_label_time
 
-    # --- leaks
-
-    def look(self, where: str, batch: Any) -> None:
-        """Warn if the first batch of links, as the loop gets it, has them among its edges."""
-        if not self._looks:
-            return
-        self._looks = False
-        leaks = self._leaks_in(batch) if isinstance(batch, (Data, HeteroData)) else Leaks(0, 0)
-        if leaks.found + leaks.reversed == 0:
-            return
-        count, back = max(leaks.found, leaks.reversed), of_type(leaks.types[1])
-        have, split = "are", "disjoint_train_ratio=0.3"
-        if leaks.reversed > 0:
-            have, split = f"have their reverse{back}", "rev_edge_types=[...]" if back else "is_undirected=True"
-        warnings.warn(
-            f"{where}: {count} of the first {leaks.looked_at} positive links {have} among the edges that are sampled "
-            "for them, so a model is shown what it is to predict. Take edge_label_index and a graph without them from "
-            f"one split, RandomLinkSplit({split}) or dp.random_link_split; or take them out of each minibatch, by "
-            "exclude_seed_edges() in a chain of datapipes. If it is meant so, filter this warning.",
-            UserWarning,
-            stacklevel=3,  # the loop over the loader
-        )
-
-    def _leaks_in(self, batch: Any) -> Leaks:
-        of = self.input_data.input_type
-        nodes = {store._key: store for store in batch.node_stores}
-        edges = {store._key: store for store in batch.edge_stores}
-        (src, dst), graph = ends_of(of), getattr(self.sampler, "graph", None)
-        first, last, links = nodes.get(src, {}), nodes.get(dst, {}), edges.get(of, {})
-        if "edge_label_index" in links:
-            ends, labels, times = links["edge_label_index"], links.get("edge_label"), links.get("edge_label_time")
-        elif "src_index" in first:
-            ends, labels, times = (first["src_index"], last["dst_pos_index"]), None, first.get("seed_time")
-        else:
-            return Leaks(0, 0)
-        has_own = isinstance(self.data, (Data, HeteroData)) and "n_id" in (self.data if of is None else self.data[src])
-        if has_own or any("n_id" not in store for store in nodes.values()):
-            return Leaks(0, 0)  # the ids of the graph are not known
-        timed = times is not None and getattr(self.sampler, "_has_edge_time", False)  # the edge at that time is meant
-
-        def rows(ends: Any, of: Any, times: Any) -> NDArray[np.int64]:
-            ids = [nodes[end]["n_id"][row] for row, end in zip(ends, ends_of(of), strict=True)]
-            found: NDArray[np.int64] = torch.stack([*ids, times] if timed else ids, 1).long().cpu().numpy()
-            return found
-
-        def edges_of(of: Any) -> Iterator[NDArray[np.int64]]:
-            store = edges[of]
-            if isinstance(store.get("edge_index"), Tensor) and (not timed or self.sampler.time_attr in store):
-                yield rows(store["edge_index"], of, store[self.sampler.time_attr] if timed else None)
-
-        is_seed = torch.ones(len(ends[0]), dtype=torch.bool)
-        if isinstance(labels, Tensor) and labels.shape == ends[0].shape:
-            is_seed = labels > 0
-        seeds = rows([row[is_seed] for row in ends], of, times[is_seed] if timed else None)
-        return look({of: seeds}, edges_of, edges, graph if isinstance(graph, Graph) else None, {})
-
     # --- rows
 
     def _slice_nodes(self, of: Any, store: Any, to: Any, nodes: Tensor) -> None:
@@ -406,49 +347,9 @@ class View:
         return found
 
 
-def _warn_of_whole(where: str, data: Any) -> None:
-    """Warn of tensors that every batch holds whole, since their rows fit neither nodes nor edges; and of a Batch.
-
-    One row belongs to the whole graph, as PyG has it, and `edge_label` to links; the loader sets some itself.
-    """
-    num_graphs = data.num_graphs if isinstance(data, Batch) else None
-    whole: list[str] = []
-    by_graph = ["ptr"]
-    for store in (*data.node_stores, *data.edge_stores) if isinstance(data, HeteroData) else (data._store,):
-        for name, value in store.items():
-            dim = store._parent().__cat_dim__(name, value, store)
-            if not isinstance(value, (Tensor, np.ndarray)) or value.ndim == 0 or not isinstance(dim, int):
-                continue
-            is_named = name in ("edge_index", "seed_time", "input_id", "ptr") or "edge_label" in name
-            if is_named or value.shape[dim] == 1 or store.is_node_attr(name) or store.is_edge_attr(name):
-                continue
-            words = f"{name}{of_type(store._key)} {list(value.shape)}"
-            (by_graph if value.shape[dim] == num_graphs else whole).append(words)
-    if num_graphs is not None:
-        warnings.warn(
-            f"{where}: data is a Batch of {num_graphs} graphs, and each minibatch is a "
-            f"{_class_of_graphs(data).__name__}: its batch_size is the number of seeds, it has no num_graphs and no "
-            f"get_example, and holds the whole of {', '.join(by_graph)}. Look up the graphs of its nodes: "
-            "data.batch[minibatch.n_id].",
-            stacklevel=2,
-        )
-    if whole:
-        warnings.warn(
-            f"{where}: each minibatch holds the whole of {', '.join(whole)}, whose rows fit neither nodes nor edges. "
-            "Give one row for each node or edge; or, if a tensor belongs to the whole graph, keep it outside of data.",
-            stacklevel=2,
-        )
-
-
-def _class_of_graphs(batch: Any) -> type:
-    """Return the class of the graphs that a Batch was made of, as PyG's `separate` finds it."""
-    found: type = type(batch).__bases__[-1]
-    return found
-
-
 def _copied(data: Any) -> Any:
     """Return a shallow copy; of a Batch one of the class of its graphs, whose batch_size may be set."""
     batch = copy.copy(data)
     if isinstance(data, Batch):
-        object.__setattr__(batch, "__class__", _class_of_graphs(data))
+        object.__setattr__(batch, "__class__", class_of_graphs(data))
     return batch

@@ -394,7 +394,7 @@ REVERSE = ("paper", "written", "author")
 
 
 def plain_links(edges=BOTH_WAYS, **options):
-    return LinkNeighborLoader(Data(edge_index=edges, num_nodes=41, time=torch.arange(80)), [-1], **options)
+    return LinkNeighborLoader(Data(edge_index=edges, num_nodes=41, time=torch.arange(edges.size(1))), [-1], **options)
 
 
 def typed_links(**options):

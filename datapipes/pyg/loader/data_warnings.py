@@ -1,0 +1,114 @@
+"""What the loaders warn of in data that they are given: tensors that every batch holds whole, and leaks of links."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from datapipes.base.log import users_frame
+from datapipes.base.types import ends_of, of_type
+from datapipes.graph.graph import Graph
+from datapipes.loader.leaks import Leaks, look
+from datapipes.pyg.upstream import Batch, Data, HeteroData
+
+
+def warn_of_whole(where: str, data: Any) -> None:
+    """Warn of tensors that every batch holds whole, since their rows fit neither nodes nor edges; and of a Batch.
+
+    One row belongs to the whole graph, as PyG has it, and `edge_label` to links; the loader sets some itself.
+    """
+    num_graphs = data.num_graphs if isinstance(data, Batch) else None
+    whole: list[str] = []
+    by_graph = ["ptr"]
+    for store in (*data.node_stores, *data.edge_stores) if isinstance(data, HeteroData) else (data._store,):
+        for name, value in store.items():
+            dim = store._parent().__cat_dim__(name, value, store)
+            if not isinstance(value, (Tensor, np.ndarray)) or value.ndim == 0 or not isinstance(dim, int):
+                continue
+            is_named = name in ("edge_index", "seed_time", "input_id", "ptr") or "edge_label" in name
+            if is_named or value.shape[dim] == 1 or store.is_node_attr(name) or store.is_edge_attr(name):
+                continue
+            words = f"{name}{of_type(store._key)} {list(value.shape)}"
+            (by_graph if value.shape[dim] == num_graphs else whole).append(words)
+    if num_graphs is not None:
+        warnings.warn(
+            f"{where}: data is a Batch of {num_graphs} graphs, and each minibatch is a "
+            f"{class_of_graphs(data).__name__}: its batch_size is the number of seeds, it has no num_graphs and no "
+            f"get_example, and holds the whole of {', '.join(by_graph)}. Look up the graphs of its nodes: "
+            "data.batch[minibatch.n_id].",
+            stacklevel=users_frame()[0],
+        )
+    if whole:
+        warnings.warn(
+            f"{where}: each minibatch holds the whole of {', '.join(whole)}, whose rows fit neither nodes nor edges. "
+            "Give one row for each node or edge; or, if a tensor belongs to the whole graph, keep it outside of data.",
+            stacklevel=users_frame()[0],
+        )
+
+
+def class_of_graphs(batch: Any) -> type:
+    """Return the class of the graphs that a Batch was made of, as PyG's `separate` finds it."""
+    found: type = type(batch).__bases__[-1]
+    return found
+
+
+def warn_of_leaks(where: str, view: Any, batch: Any) -> None:
+    """Warn if a batch of links, as the loop gets it, has them among its edges; of the first batch of a View alone."""
+    if not view.looks:
+        return
+    view.looks = False
+    leaks = _leaks_in(view, batch) if isinstance(batch, (Data, HeteroData)) else Leaks(0, 0)
+    if leaks.found + leaks.reversed == 0:
+        return
+    count, back = max(leaks.found, leaks.reversed), of_type(leaks.types[1])
+    have, split = "are", "disjoint_train_ratio=0.3"
+    if leaks.reversed > 0:
+        have, split = f"have their reverse{back}", "rev_edge_types=[...]" if back else "is_undirected=True"
+    warnings.warn(
+        f"{where}: {count} of the first {leaks.looked_at} positive links {have} among the edges that are sampled "
+        "for them, so a model is shown what it is to predict. Take edge_label_index and a graph without them from "
+        f"one split, RandomLinkSplit({split}) or dp.random_link_split; or take them out of each minibatch, by "
+        "exclude_seed_edges() in a chain of datapipes. If it is meant so, filter this warning.",
+        UserWarning,
+        stacklevel=users_frame()[0],  # the loop over the loader
+    )
+
+
+def _leaks_in(view: Any, batch: Any) -> Leaks:
+    of, sampler = view.input_data.input_type, view.sampler
+    nodes = {store._key: store for store in batch.node_stores}
+    edges = {store._key: store for store in batch.edge_stores}
+    (src, dst), graph = ends_of(of), getattr(sampler, "graph", None)
+    first, last, links = nodes.get(src, {}), nodes.get(dst, {}), edges.get(of, {})
+    if "edge_label_index" in links:
+        ends, labels, times = links["edge_label_index"], links.get("edge_label"), links.get("edge_label_time")
+    elif "src_index" in first:
+        ends, labels, times = (first["src_index"], last["dst_pos_index"]), None, first.get("seed_time")
+    else:
+        return Leaks(0, 0)
+    has_own = isinstance(view.data, (Data, HeteroData)) and "n_id" in (view.data if of is None else view.data[src])
+    if has_own or any("n_id" not in store for store in nodes.values()):
+        return Leaks(0, 0)  # the ids of the graph are not known
+    timed = times is not None and getattr(sampler, "_has_edge_time", False)  # the edge at that time is meant
+
+    def rows(ends: Any, of: Any, times: Any) -> NDArray[np.int64]:
+        ids = [nodes[end]["n_id"][row] for row, end in zip(ends, ends_of(of), strict=True)]
+        found: NDArray[np.int64] = torch.stack([*ids, times] if timed else ids, 1).long().cpu().numpy()
+        return found
+
+    def edges_of(of: Any) -> Iterator[NDArray[np.int64]]:
+        store = edges[of]
+        if isinstance(store.get("edge_index"), Tensor) and (not timed or sampler.time_attr in store):
+            yield rows(store["edge_index"], of, store[sampler.time_attr] if timed else None)
+
+    is_seed = torch.ones(len(ends[0]), dtype=torch.bool)
+    if isinstance(labels, Tensor) and labels.shape == ends[0].shape:
+        is_seed = labels > 0
+    seeds = rows([row[is_seed] for row in ends], of, times[is_seed] if timed else None)
+    return look({of: seeds}, edges_of, edges, graph if isinstance(graph, Graph) else None, {})

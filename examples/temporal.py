@@ -41,7 +41,7 @@ class AddReceivers(dp.MiniBatchTransformer):
 
     def transform(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
         messages = minibatch.seeds
-        own = torch.Generator().manual_seed(minibatch.rng.hop_key())
+        own = self.generator(minibatch)
         shift = torch.randint(1, self.num_nodes, (len(messages), self.num_negatives), generator=own)
         return minibatch.replace(seeds=torch.cat([messages, (messages[:, 1:] + shift) % self.num_nodes], dim=1))
 

@@ -31,7 +31,8 @@ def stub_text(module_prefix: str = "datapipes.") -> str:
         '_Class = TypeVar("_Class", bound=type)\n\n'
         "def register_stage(name: str) -> Callable[[_Class], _Class]: ...\n"
         "def registered_stages() -> dict[str, type]: ...\n"
-        "def functional_name(cls: type) -> str: ...\n\n"
+        "def functional_name(cls: type) -> str: ...\n"
+        "def names_of(cls: type) -> set[str]: ...\n\n"
         "class FunctionalForms:\n" + "\n".join(methods) + "\n"
     )
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from datapipes import _core
 from datapipes.base.checks import check_int
 
@@ -37,6 +39,10 @@ class RngKey:
             ValueError: A number is too large for the key; the message names it.
         """
         return _core.hop_key(self.seed, self.epoch, self.index, self.stage, hop, etype)
+
+    def generator(self, hop: int = 0, etype: int = 0, device: str | torch.device = "cpu") -> torch.Generator:
+        """Return a new generator of torch that draws on `device` and is seeded with `hop_key(hop, etype)`."""
+        return torch.Generator(device).manual_seed(self.hop_key(hop, etype))
 
 
 def check_seed(where: str, seed: object) -> int:

@@ -65,10 +65,20 @@ def registered_stages() -> dict[str, type]:
 
 def functional_name(cls: type) -> str:
     """Return the functional name of a registered stage class; for any other class, its name in snake case."""
+    return _registered(cls) or _snake_case(cls.__name__)
+
+
+def names_of(cls: type) -> set[str]:
+    """Return the functional names by which a stage of this class is found: its own, and the registered one that is
+    nearest among its bases.
+    """
+    nearest = next((name for base in cls.__mro__ if (name := _registered(base)) is not None), None)
+    return {functional_name(cls), *([] if nearest is None else [nearest])}
+
+
+def _registered(cls: type) -> str | None:
     name = _names.get(cls)
-    if name is not None and _registry.get(name) is cls:
-        return name
-    return _snake_case(cls.__name__)
+    return name if name is not None and _registry.get(name) is cls else None
 
 
 @functools.cache

@@ -10,8 +10,9 @@ import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast, overload
 
+import torch
 from torchdata.nodes import BaseNode
 
 from datapipes.base.checks import check_bool
@@ -64,13 +65,25 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
             )
         return self.sources[0]
 
-    def replaced(self, cls: type[_S], fn: Callable[[_S], Stage]) -> Stage:
-        """Return a chain in which `fn(stage)` stands for every stage that is a `cls`; this chain stays as it is.
+    @overload
+    def replaced(self, kind: str, fn: Callable[[Any], Stage]) -> Stage: ...
 
-        `fn` sees each stage over its new sources. Raises ValueError when the chain has no such stage.
+    @overload
+    def replaced(self, kind: type[_S], fn: Callable[[_S], Stage]) -> Stage: ...
+
+    def replaced(self, kind: Any, fn: Callable[[Any], Stage]) -> Stage:
+        """Return a chain in which `fn(stage)` stands for every stage that is a `kind`; this chain stays as it is.
+
+        `fn` sees each stage over its new sources.
+
+        Args:
+            kind: a stage class or a functional name, see StageGraph.find.
+        Raises:
+            TypeError: `kind` is neither, or `fn` returns no stage.
+            ValueError: The chain has no such stage.
         """
         graph: StageGraph[Stage] = StageGraph(self)
-        return graph.replace_each(cls, fn).root
+        return graph.replace_each(kind, fn).root
 
     def explain(self) -> str:
         """Return the chain as text: which stage runs where. A DataLoader shows the chain as it was rewritten."""
@@ -99,16 +112,25 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
     def __bool__(self) -> bool:
         return True  # a stage is not empty because its epoch is
 
-    def __getitems__(self, indices: Sequence[int]) -> NoReturn:
-        """Refuse torch's DataLoader, which takes a stage for a list of items and calls this.
+    @overload
+    def __getitem__(self, kind: str) -> Stage: ...
+
+    @overload
+    def __getitem__(self, kind: type[_S]) -> _S: ...
+
+    def __getitem__(self, kind: Any) -> Any:
+        """Return the stage of this chain that is a `kind`: a stage class or a functional name, see StageGraph.find.
 
         Raises:
-            TypeError: Always; the message says what to use.
+            KeyError: The chain has no such stage.
+            ValueError: It has several.
+            TypeError: `kind` is something else, such as the index that torch's DataLoader asks for.
         """
-        raise TypeError(
-            f"{self.name}: found in torch.utils.data.DataLoader, which picks items by index; a stage gives whole "
-            "minibatches in order. Use datapipes.DataLoader(pipe)."
-        )
+        return StageGraph(self).only(kind)
+
+    def __getitems__(self, indices: Sequence[int]) -> Any:
+        """Refuse torch's DataLoader, which takes a stage for a list of items and calls this."""
+        return self[indices]  # type: ignore[call-overload]
 
     def __iter__(self) -> Iterator[MiniBatch]:
         self.reset(None)
@@ -239,7 +261,7 @@ class MiniBatchTransformer(TransformerBase, Stage):
 
     Subclasses define `transform`, or pass `fn`. A stage of several sources takes them as a list; its `transform`
     gets one minibatch of each source, all of the same index. The result must depend on the minibatch alone; randomness
-    comes from `minibatch.rng.hop_key()`.
+    comes from `self.generator(minibatch)`, in a function from `minibatch.rng.generator()`.
 
     A stage that waits for something else may define `async transform_async(minibatch)` instead and set `concurrency`:
     that many calls are kept in flight, and the minibatches still leave in order.
@@ -306,6 +328,15 @@ class MiniBatchTransformer(TransformerBase, Stage):
                 "may draw. Set draws = True in the class."
             )
         return RngKey(graph.seed_stage.rng_seed, minibatch.epoch, minibatch.index, ordinal)
+
+    def generator(self, minibatch: MiniBatch, device: str | torch.device = "cpu") -> torch.Generator:
+        """Return a new generator of torch for this stage's random choices at `minibatch`, seeded from `rng_of`: pass it
+        as `generator=` to torch's functions. Each call returns one that begins anew.
+
+        Raises:
+            ValueError: As for `rng_of`.
+        """
+        return self.rng_of(minibatch).generator(device=device)
 
     def describe(self) -> dict[str, Any]:
         fn = {} if self.fn is None else {"fn": getattr(self.fn, "__qualname__", type(self.fn).__name__)}

@@ -7,10 +7,12 @@ with two readers) is refused when it is built.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast, overload
 
 from datapipes.base.cached import cached_property
+from datapipes.base.checks import shown
 from datapipes.chain.epoch import Numbering, Numbers
+from datapipes.chain.functional import names_of
 from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase
 
 __all__ = ["StageGraph"]
@@ -39,10 +41,54 @@ class StageGraph(Generic[_S]):
     def __iter__(self) -> Iterator[_S]:
         return iter(self._walk)
 
-    def find(self, cls: Callable[..., _K]) -> list[_K]:
-        """Return the stages that are a `cls`, in the order of the walk."""
-        assert isinstance(cls, type)  # typed as a callable, since a type variable takes no abstract class
-        return cast("list[_K]", [stage for stage in self._walk if isinstance(stage, cls)])
+    @overload
+    def find(self, kind: str) -> list[_S]: ...
+
+    @overload
+    def find(self, kind: Callable[..., _K]) -> list[_K]: ...
+
+    def find(self, kind: Any) -> list[Any]:
+        """Return the stages that are a `kind`, a stage class or a functional name, in the order of the walk.
+
+        A class finds stages of its subclasses too. A name finds those that `explain` shows under it, and those whose
+        class has no registered name and derives from the class that is registered under it.
+
+        Raises:
+            TypeError: `kind` is neither.
+        """
+        if isinstance(kind, str):
+            return [stage for stage in self._walk if kind == stage.name or kind in names_of(type(stage))]
+        if not isinstance(kind, type):
+            raise TypeError(
+                f"{self.root.name}: a stage class or a functional name finds stages of this chain, got {shown(kind)}. "
+                "It has no items by index, so torch.utils.data.DataLoader cannot read it, and each of its workers "
+                "would repeat the epoch. Use datapipes.DataLoader(pipe, num_workers=4)."
+            )
+        return [stage for stage in self._walk if isinstance(stage, kind)]
+
+    def only(self, kind: Any) -> _S:
+        """Return the only stage that is a `kind`, see `find`.
+
+        Raises:
+            TypeError: `kind` is neither a stage class nor a functional name.
+            KeyError: There is no such stage.
+            ValueError: There are several.
+        """
+        stages = self.find(kind)
+        if not stages:
+            raise KeyError(
+                f"{self.root.name}: no {_shown(kind)} in this chain; it has {self.names()}. Name one of these."
+            )
+        if len(stages) > 1:
+            raise ValueError(
+                f"{self.root.name}: {len(stages)} stages of this chain are {_shown(kind)}; exactly 1 is allowed. "
+                "StageGraph(pipe).find(...) returns all of them."
+            )
+        return cast("_S", stages[0])
+
+    def names(self) -> list[str]:
+        """Return the functional names of the stages, in the order of the walk."""
+        return [stage.name for stage in self._walk]
 
     @cached_property
     def numbering(self) -> Numbering:
@@ -72,7 +118,7 @@ class StageGraph(Generic[_S]):
         found = self.find(SeedBase)
         if not found:
             raise ValueError(
-                f"{self.root.name}: no ItemSampler in this chain, found {[stage.name for stage in self._walk]}; its "
+                f"{self.root.name}: no ItemSampler in this chain, found {self.names()}; its "
                 "seed and length are needed. Start the chain with an ItemSampler."
             )
         return found[0]
@@ -92,22 +138,27 @@ class StageGraph(Generic[_S]):
             raise ValueError(f"StageGraph.replace: {old!r} is not in this chain. Pass a stage that walk() gives.")
         return self._rebuild(lambda stage, rebuilt: new if stage is old else rebuilt)
 
-    def replace_each(self, cls: type[_K], fn: Callable[[_K], _S]) -> StageGraph[_S]:
-        """Return a graph with `fn(stage)` in place of every stage that is a `cls`.
+    @overload
+    def replace_each(self, kind: str, fn: Callable[[Any], _S]) -> StageGraph[_S]: ...
+
+    @overload
+    def replace_each(self, kind: type[_K], fn: Callable[[_K], _S]) -> StageGraph[_S]: ...
+
+    def replace_each(self, kind: Any, fn: Callable[[Any], _S]) -> StageGraph[_S]:
+        """Return a graph with `fn(stage)` in place of every stage that `find(kind)` gives.
 
         `fn` gets each stage already rebuilt over its new sources.
 
         Raises:
+            TypeError: `kind` is neither a stage class nor a functional name, or `fn` returns no stage.
             ValueError: There is no such stage.
         """
-        if not self.find(cls):
-            raise ValueError(
-                f"replaced: no {cls.__name__} in this chain; it has {[type(stage).__name__ for stage in self._walk]}. "
-                "Name one of these."
-            )
+        replaced = {id(stage) for stage in self.find(kind)}
+        if not replaced:
+            raise ValueError(f"replaced: no {_shown(kind)} in this chain; it has {self.names()}. Name one of these.")
 
         def swap(stage: _S, rebuilt: _S) -> _S:
-            new: Any = fn(rebuilt) if isinstance(rebuilt, cls) else rebuilt
+            new: Any = fn(rebuilt) if id(stage) in replaced else rebuilt
             if not isinstance(new, StageBase):
                 raise TypeError(
                     f"replaced: the function must return a Stage, got {type(new).__name__}. Return the new stage."
@@ -182,3 +233,7 @@ def _walk(root: StageBase) -> tuple[StageBase, ...]:
             stack.append((stage, True))
             stack.extend((source, False) for source in reversed(stage.sources))
     return tuple(order.values())
+
+
+def _shown(kind: Any) -> str:
+    return repr(kind) if isinstance(kind, str) else str(kind.__name__)

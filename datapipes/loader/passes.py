@@ -12,7 +12,6 @@ from typing import Any
 
 from datapipes.base.checks import shown
 from datapipes.chain.asynchronous import is_async
-from datapipes.chain.functional import registered_stages
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.device import CopyTo
@@ -77,8 +76,7 @@ def _place_of(graph: Graph, place: Any) -> Stage | None:
     if place == LoaderOptions.cut:
         here: list[Stage] = [stage for stage in graph if _stays_here(stage)]
         return next(iter([*here, *graph.find(CopyTo)]), None)
-    kind: type | None = place if isinstance(place, type) else registered_stages().get(place)
-    found = [] if kind is None else [stage for stage in graph if isinstance(stage, kind)]
+    found: list[Stage] = graph.find(place)
     if not found:
         names = [stage.name for stage in graph if stage.sources]
         raise ValueError(

@@ -124,8 +124,8 @@ class Sampler(MiniBatchTransformer):
             nodes: ids [num_nodes], all nodes found so far, distinct; in the order of their local ids. With types:
                 those of the destination type that were found before the hop.
             hop: 0 is next to the seeds; its fanout is `self.fanouts[-1 - hop]`.
-            rng: the stage's random key at this minibatch; `rng.hop_key(hop)` is a key of this hop alone, and
-                `rng.hop_key(hop, etype)` of an edge type in it, by its place in `graph.edge_types`.
+            rng: the stage's random key at this minibatch; `rng.generator(hop)` is a generator of torch for this hop
+                alone, `rng.generator(hop, etype)` for an edge type in it, by its place in `graph.edge_types`.
         """
         raise TypeError(f"{self.name}: has no draw method of its own. Define draw(nodes, hop, rng).")
 

@@ -254,9 +254,33 @@ def test_replaced_reaches_into_a_loader():
     assert digests(new) == digests(fetched(sampled(items(seed=9))))
 
 
-def test_replacing_what_is_not_there_is_refused():
-    with refused(ValueError, stage="replaced", found="no CopyTo", allowed="ItemSampler.*NeighborSampler"):
-        sampled().replaced(dp.CopyTo, lambda old: old)
+@pytest.mark.parametrize(
+    ("ask", "error", "found", "allowed"),
+    [
+        (lambda chain: chain.replaced(dp.CopyTo, as_it_is), ValueError, "no CopyTo", "item_sampler.*sample_neighbor"),
+        (lambda chain: chain.replaced("copy_to", as_it_is), ValueError, "no 'copy_to'", "item_sampler.*scaler"),
+        (lambda chain: chain.replaced(3, as_it_is), TypeError, "got 3", "a stage class or a functional name"),
+        (lambda chain: chain["copy_to"], KeyError, "no 'copy_to'", "item_sampler.*scaler"),
+        (lambda chain: chain[dp.CopyTo], KeyError, "no CopyTo", "item_sampler.*scaler"),
+        (lambda chain: chain[:2], TypeError, "got slice", "a stage class or a functional name"),
+        (lambda chain: chain["transform"], ValueError, "2 stages .* 'transform'", "exactly 1"),
+        (lambda chain: chain[dp.MiniBatchTransformer], ValueError, "3 stages .* MiniBatchTransf", "exactly 1"),
+        (lambda chain: dp.StageGraph(chain).find(None), TypeError, "got None", "a stage class or a functional name"),
+    ],
+)
+def test_asking_for_what_is_not_there_once_is_refused(ask, error, found, allowed):
+    with refused(error, stage="replaced|scaler", found=found, allowed=allowed):
+        ask(Scaler(sampled().transform(as_it_is)))
+
+
+def test_a_name_finds_subclasses_that_have_none():
+    chain = Scaler(sampled().transform(as_it_is))
+    stages = dp.StageGraph(chain).walk()
+    assert [chain["item_sampler"], chain["sample_neighbor"], chain["scaler"]] == [stages[0], stages[1], stages[3]]
+    assert chain[dp.NeighborSampler] is stages[1]
+    assert dp.StageGraph(chain).find("transform") == [stages[2], stages[3]]  # not the sampler, which has a name
+    planned = dp.DataLoader(chain, num_workers=1, worker_method="thread", cut="scaler").rewritten()
+    assert planned.names() == ["item_sampler", "sample_neighbor", "transform", "workers", "scaler", "prefetch"]
 
 
 def test_replacing_by_something_else_is_refused():
@@ -308,6 +332,25 @@ def test_a_stage_that_moves_data_changes_no_bit_behind_it_and_no_state(move):
     for ours, theirs in zip(plain, moved, strict=True):
         assert torch.equal(ours.labels, theirs.labels)
         assert moved.state_dict() == plain.state_dict()
+
+
+class DrawsByTorch(dp.MiniBatchTransformer):
+    """Adds random numbers to the labels."""
+
+    def transform(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        drawn = torch.rand(len(minibatch.seeds), generator=self.generator(minibatch))
+        return minibatch.replace(labels=minibatch.labels + drawn)
+
+
+def test_a_generator_of_torch_belongs_to_the_minibatch_and_the_stage():
+    chain, labels = DrawsByTorch(DrawsByTorch(items())), [minibatch.labels for minibatch in items()]
+    made = list(dp.DataLoader(chain, num_workers=2, worker_method="thread"))
+    for minibatch in made:
+        keys = [dp.RngKey(seed=5, epoch=0, index=minibatch.index, stage=stage).hop_key() for stage in (1, 2)]
+        numbers = [torch.rand(len(minibatch.seeds), generator=torch.Generator().manual_seed(key)) for key in keys]
+        assert torch.equal(minibatch.labels, labels[minibatch.index] + numbers[0] + numbers[1])
+    by_hand = [chain.transform(chain.source.transform(minibatch)) for minibatch in items()]
+    assert digests(by_hand) == digests(made)
 
 
 def test_a_stage_that_says_it_does_not_draw_gets_no_random_key():

@@ -62,6 +62,18 @@ def test_the_functional_form_equals_the_constructor(name):
     assert digests(functional_form) == digests(constructor)
 
 
+def test_its_name_finds_exchanges_and_cuts_before_it_alone(build, request):
+    name, chain = request.node.callspec.params["build"], build()
+    if name not in REGISTERED:
+        name = chain.name
+    replaced = []
+    new = chain.replaced(name, lambda old: replaced.append(old) or old)
+    assert new is chain[name] is chain
+    assert dp.StageGraph(chain).find(name) == replaced == [chain]
+    if chain.sources:
+        dp.DataLoader(chain, cut=name).close()
+
+
 def test_transform_chains_a_function_after_every_stage(build, epochs):
     stage = build().transform(as_it_is)
     assert type(stage) is dp.MiniBatchTransformer

@@ -59,15 +59,19 @@ def test_a_list_is_refused_with_the_node_that_wraps_it():
 
 
 @pytest.mark.parametrize("build", [sampled, lambda: dp.DataLoader(sampled())], ids=["stage", "loader"])
-@pytest.mark.parametrize("arguments", [{}, {"batch_size": 4, "shuffle": True}], ids=["plain", "shuffled"])
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"batch_size": 4, "shuffle": True}, {"batch_size": None}],
+    ids=["plain", "shuffled", "unbatched"],
+)
 def test_torchs_data_loader_over_a_stage_says_what_to_use(build, arguments):
     stage = build()
     with refused(
         TypeError,
         stage=stage.name,
-        found="found in torch.utils.data.DataLoader",
-        allowed="whole minibatches in order",
-        remedy=r"Use datapipes\.DataLoader\(pipe\)",
+        found=r"got \[?\d",
+        allowed="a stage class or a functional name",
+        remedy=r"torch\.utils\.data\.DataLoader cannot read it.* Use datapipes\.DataLoader\(pipe, num_workers=4\)",
     ):
         next(iter(torch.utils.data.DataLoader(stage, **arguments)))
     assert digests(stage) == digests(sampled())  # no epoch was used up

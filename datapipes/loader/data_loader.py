@@ -51,11 +51,12 @@ class DataLoader(StreamStage):
     Args:
         datapipe: the last stage of a chain; it stays as it is.
         num_workers: workers that make minibatches up to the cut. With 0 the stages before the first feature fetch run
-            in a thread of this process, and the options of workers have no effect (the log names them, at level INFO).
+            in a thread of this process, and the options of workers have no effect. The log names, at level INFO, every
+            option that has none; with workers such an option is refused.
         persistent_workers: keep the workers between epochs; otherwise they end with each epoch.
         max_uva_threads: at most so many threads of a GPU take part in one read of a page-locked feature in host memory;
             the others are left to training. Two fetches that a stage of yours parts may each read with so many at the
-            same time. Only the default is allowed where nothing is read so.
+            same time.
         worker_method: "process" or "thread". Threads copy nothing, but the Python code of their stages runs in one
             thread at a time.
         prefetch_factor: minibatches that each worker makes ahead, 1 or more. Without workers: sampled minibatches held

@@ -117,8 +117,8 @@ def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with `options.max_uva_threads` at its FeatureFetchers behind a copy to a GPU.
 
     Raises:
-        ValueError: Such a FeatureFetcher reads a feature that can only be read with ids in host memory; or the option
-            is not the default, and nothing reads host memory from a GPU.
+        ValueError: Such a FeatureFetcher reads a feature that can only be read with ids in host memory; or there are
+            workers, the option is not the default, and nothing reads host memory from a GPU.
     """
     by_uva: list[bool] = []  # of each FeatureFetcher behind such a copy
     for stage in graph.find(FeatureFetcher):
@@ -135,7 +135,7 @@ def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
                 )
             by_uva.append(stage.reads_by_uva(device))
     if options.max_uva_threads != LoaderOptions.max_uva_threads and not any(by_uva):
-        raise unused_max_uva_threads(graph, options.max_uva_threads)
+        options.has_no_effect(unused_max_uva_threads(graph, options.max_uva_threads))
 
     def planned(stage: FeatureFetcher) -> Stage:
         device = gpu_before(stage)

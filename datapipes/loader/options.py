@@ -1,7 +1,8 @@
 """The options of a DataLoader: checked once, frozen, and handed whole to every pass and to the workers.
 
-An option that cannot take effect is refused. There is one exception, so that `num_workers` can be swept: if it is 0,
-the options of workers are allowed and have no effect; the log names them, at level INFO.
+Options that contradict each other are refused. So is an option that has no effect in the plan of the chain, with one
+exception, so that `num_workers` can be swept: if it is 0, every such option is allowed, and the log names it, at level
+INFO.
 """
 
 from __future__ import annotations
@@ -86,6 +87,12 @@ class LoaderOptions:
     def changed(self) -> list[str]:
         """Return the names of the options that differ from their defaults."""
         return [each.name for each in fields(self) if getattr(self, each.name) != each.default]
+
+    def has_no_effect(self, error: ValueError) -> None:
+        """Raise `error`, which says that an option has no effect in a plan; without workers write it into the log."""
+        if self.num_workers > 0:
+            raise error
+        logger.info("%s", error)
 
     def log_unused(self) -> None:
         """Name in the log the options of workers that are given without workers."""

@@ -183,9 +183,7 @@ def limit_the_consumers_wait(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with `options.timeout` at its last Prefetcher or Workers.
 
     Only the consumer's wait is limited. A thread in between waits for as long as something works on its minibatch.
-
-    Raises:
-        ValueError: The plan runs in the consumer's thread alone, but options of threads are given.
+    Where the plan runs in the consumer's thread alone, the log names options of threads that are given.
     """
     ahead = [stage for stage in graph if isinstance(stage, (Overlap, Workers))]
     if ahead:
@@ -193,9 +191,11 @@ def limit_the_consumers_wait(graph: Graph, options: LoaderOptions) -> Graph:
     unused = [name for name in options.changed() if name in ("prefetch_factor", "timeout")]
     if unused:
         found = " and ".join(f"{name}={getattr(options, name)}" for name in unused)
-        raise ValueError(
-            f"data_loader: {found} belong to the background threads, but this plan has none (overlap=False, a "
-            "FromNode, or a join behind a copy to a GPU). Leave them out."
+        options.has_no_effect(
+            ValueError(
+                f"data_loader: {found} belong to the background threads, but this plan has none (overlap=False, a "
+                "FromNode, or a join behind a copy to a GPU). Leave them out."
+            )
         )
     return graph
 

@@ -336,8 +336,6 @@ def test_without_overlap_nothing_is_waited_for():
     [
         ({"num_workers": -1}, ValueError, "num_workers.*-1", r"in \[0, 4096\]"),
         ({"num_workers": True}, TypeError, "num_workers.*True", "an int"),
-        ({"overlap": False, "prefetch_factor": 3}, ValueError, "prefetch_factor=3", "belong to the background threads"),
-        ({"overlap": False, "timeout": 1.0}, ValueError, "timeout=1.0", "belong to the background threads"),
         ({"prefetch_factor": 0}, ValueError, "prefetch_factor.*0", "1 or more"),
         ({"timeout": 0}, ValueError, "timeout.*0", "above 0"),
         ({"overlap": None}, TypeError, "overlap.*None", "True or False"),

@@ -51,7 +51,7 @@ def test_max_uva_threads_is_a_whole_number_from_1_on(gpu, value, error, found):
 @pytest.mark.parametrize(
     "where", ["no copy", "read on the CPU", "device memory", "a fetch that cannot move", "rows without values"]
 )
-def test_max_uva_threads_is_refused_where_nothing_reads_host_memory_from_a_gpu(gpu, where):
+def test_max_uva_threads_is_refused_where_nothing_reads_host_memory_from_a_gpu(gpu, where, caplog):
     on_gpu = dp.TensorFeature(gpu.copy(torch.ones(40, 3), CUDA, non_blocking=False))
     without_values = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(torch.ones(40, 0))})
     chain = {
@@ -66,8 +66,10 @@ def test_max_uva_threads_is_refused_where_nothing_reads_host_memory_from_a_gpu(g
         "rows without values": lambda: sampled().copy_to("cuda").fetch_feature(without_values, ["feat"]),
     }[where]()
     with refused(ValueError, stage="data_loader", found="max_uva_threads is 64", allowed="allowed: 10240"):
-        dp.DataLoader(chain, max_uva_threads=64)
-    dp.DataLoader(chain)
+        dp.DataLoader(chain, 1, max_uva_threads=64, worker_method="thread")
+    caplog.set_level("INFO", logger="datapipes")
+    dp.DataLoader(chain, max_uva_threads=64)
+    assert [record for record in caplog.records if "max_uva_threads is 64, but no stage" in record.getMessage()]
 
 
 def test_each_chain_has_its_own_max_uva_threads_and_the_chain_that_is_given_stays_as_it_is(gpu, monkeypatch):

@@ -1,4 +1,4 @@
-"""LoaderOptions: every option acts, is refused, or, where num_workers is swept to 0, is named in the log."""
+"""LoaderOptions: every option acts, or is refused; where num_workers is swept to 0, the log names it instead."""
 
 import inspect
 import logging
@@ -23,7 +23,7 @@ ACTS, REFUSED, LOGGED = "acts", "refused", "logged"
 # For each option a value that is not its default, and the effect of this value under each of KINDS.
 AWAY = {
     "persistent_workers": (False, ACTS, ACTS, LOGGED),
-    "max_uva_threads": (64, REFUSED, REFUSED, REFUSED),
+    "max_uva_threads": (64, REFUSED, REFUSED, LOGGED),
     "worker_method": ("thread", ACTS, ACTS, LOGGED),
     "prefetch_factor": (5, ACTS, ACTS, ACTS),
     "in_order": (False, ACTS, ACTS, LOGGED),
@@ -86,6 +86,14 @@ def test_every_option_acts_is_refused_or_is_logged(name, kind, caplog):
         assert record.levelno == logging.INFO
     elif (name, kind) != ("worker_method", "thread"):  # this option makes the kind itself
         assert shown_of(loader) != shown_of(plain)
+
+
+def test_options_of_threads_are_logged_where_there_are_none(caplog):
+    caplog.set_level(logging.INFO, logger="datapipes")
+    loader = dp.DataLoader(fetched(), overlap=False, prefetch_factor=5, timeout=33.0)
+    assert shown_of(loader) == shown_of(dp.DataLoader(fetched(), overlap=False))
+    (record,) = caplog.records
+    assert "prefetch_factor=5 and timeout=33.0 belong to the background threads" in record.getMessage()
 
 
 @pytest.mark.parametrize("method", ["process", "thread"])

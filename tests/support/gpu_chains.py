@@ -174,7 +174,7 @@ def loaded(drawn: Drawn, chain: dp.Stage, max_uva_threads: int) -> dp.Stage:
     by_uva = any("pinned" in drawn["kinds"][name] for name in read_behind(drawn))
     if by_uva:
         return dp.DataLoader(chain, max_uva_threads=max_uva_threads, **options)
-    if max_uva_threads == 1:  # looked at now and then
+    if max_uva_threads == 1 and options.get("num_workers"):  # looked at now and then
         with refused(ValueError, stage="data_loader", found="max_uva_threads is 1,", allowed="allowed: 10240"):
             dp.DataLoader(chain, max_uva_threads=1, **options)
     return dp.DataLoader(chain, **options)

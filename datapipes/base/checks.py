@@ -6,6 +6,7 @@ What was found may be anything, also from a file: `shown` makes a short text of 
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -319,3 +320,17 @@ def _use_instead(cls: type, name: str) -> str | None:
         if name in rows:
             return rows[name]
     return None
+
+
+def is_in_a_method_of(obj: object, method: str = "") -> bool:
+    """For `__setattr__` of a class: return whether a method of `obj` is running in this thread, any or that of a name.
+
+    A metaclass could tell of the constructor, but every error of one would show its frame.
+    """
+    frame = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        if method in ("", code.co_name) and frame.f_locals.get(next(iter(code.co_varnames), "")) is obj:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False

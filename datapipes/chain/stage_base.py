@@ -14,13 +14,12 @@ arguments, so a stage keeps no state of its own.
 from __future__ import annotations
 
 import inspect
-import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from datapipes.base.array_digest import Hashed
-from datapipes.base.checks import refuse_more_by_position, refuse_other_keywords
+from datapipes.base.checks import is_in_a_method_of, refuse_more_by_position, refuse_other_keywords
 from datapipes.base.rng import RngKey
 from datapipes.base.shown_names import ShownABC
 from datapipes.chain.epoch import EpochContext
@@ -85,22 +84,23 @@ class StageBase(metaclass=ShownABC):
         self._sources = sources
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, but none that is an argument of a stage of the package, once it is built.
+        """Set an attribute, but none that is an argument of this stage of the package, or of one before it, once it is
+        built.
 
         Copies of the chain, in workers and loaders, are made from the constructor's arguments, and a running epoch and
-        its state would name others than the copies have. What the constructor of a user's own class takes is free.
+        its state would name others than the copies have. What the constructor of a user's own class takes is free; so
+        is every attribute that a stage has, or sets in a method of its own.
 
         Raises:
             AttributeError: A constructor of the package takes `name`.
         """
-        if name in self._fixed and not _is_constructed_here(self):
-            raise AttributeError(
-                f"{self.name}: {name} is fixed since the stage was built, and the copies of the chain that loaders and "
-                "workers have would not see another. Build a new chain, or exchange the stage: "
-                f"pipe.replaced({type(self).__name__}, lambda old: ...).",
-                name=name,
-                obj=self,
-            )
+        if name in self._fixed:
+            if not is_in_a_method_of(self, "__init__"):
+                raise _fixed_argument(self, name, self)
+        elif not (name.startswith("_") or name in vars(self) or hasattr(type(self), name)):
+            taken_by = next((stage for stage in _before(self) if name in stage._fixed), None)
+            if taken_by is not None and not is_in_a_method_of(self):
+                raise _fixed_argument(self, name, taken_by)
         super().__setattr__(name, value)
 
     @property
@@ -270,17 +270,23 @@ class CarrierBase(StageBase):
         return None
 
 
-def _is_constructed_here(stage: StageBase) -> bool:
-    """Whether a constructor of `stage` is running in this thread. A metaclass could tell, but every error of a
-    constructor would show its frame.
-    """
-    frame = sys._getframe(2)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "__init__" and frame.f_locals.get(next(iter(code.co_varnames), "")) is stage:
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+def _fixed_argument(stage: StageBase, name: str, taken_by: StageBase) -> AttributeError:
+    who = "the stage" if taken_by is stage else f"{taken_by.name}, which takes it,"
+    return AttributeError(
+        f"{stage.name}: {name} is fixed since {who} was built, and the copies of the chain that loaders and workers "
+        "have would not see another. Build a new chain, or exchange the stage: "
+        f"pipe.replaced({taken_by.name!r}, lambda old: ...).",
+        name=name,
+        obj=stage,
+    )
+
+
+def _before(stage: StageBase) -> list[StageBase]:
+    """Return the stages before one, the nearest first; none until the constructor has set the sources."""
+    stages = [stage]
+    for reader in stages:  # grows meanwhile
+        stages.extend(source for source in getattr(reader, "_sources", ()) if source not in stages)
+    return stages[1:]
 
 
 def _own_containers(value: Any) -> Any:

@@ -192,8 +192,13 @@ def test_an_argument_of_a_built_stage_cannot_be_replaced(built):
         *((seeds, name, 3) for name in ("batch_size", "seed", "rng_seed")),
         *((pipe, name, 3) for name in ("num_workers", "timeout") if pipe is not sampler),
     ]:
-        with pytest.raises(AttributeError, match=rf"^{stage.name}: {name} is fixed since .* pipe\.replaced\("):
+        with pytest.raises(AttributeError, match=rf"^{stage.name}: {name} is fixed since the .* pipe\.replaced\("):
             setattr(stage, name, value)
+    for name in ("batch_size", "shuffle", "seed", *(new if pipe is not sampler else ())):
+        owner = "sample_neighbor" if name in new else "item_sampler"
+        with pytest.raises(AttributeError, match=rf"^{pipe.name}: {name} is fixed since {owner}.*replaced\('{owner}'"):
+            setattr(pipe, name, value)
+    pipe.note = "free"
     assert [each.index for each in pipe] == [0, 1, 2, 3, 4, 5]
     pipe.close()
 
@@ -206,6 +211,7 @@ class Counting(dp.MiniBatchTransformer):
     def transform(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
         self.table = torch.zeros(1) if self.table is None else self.table
         self.seen += 1
+        self.shuffle = self.seen  # its own, though an ItemSampler before it takes an argument of that name
         return minibatch
 
 
@@ -222,7 +228,8 @@ class OwnSampler(dp.NeighborSampler):
 def test_what_the_users_own_constructor_takes_is_free_and_what_ours_takes_is_fixed_in_a_subclass_too():
     pipe = Counting(items(), 2)
     pipe.step = 3.0
-    assert (len(list(pipe)), pipe.seen, pipe.step) == (6, 6, 3.0)
+    assert (len(list(pipe)), pipe.seen, pipe.shuffle, pipe.step) == (6, 6, 6, 3.0)
+    pipe.shuffle = False  # now that it has one
     with pytest.raises(AttributeError, match="graph is fixed"):
         OwnSampler(items()).graph = small_graph()
 

@@ -26,6 +26,7 @@ from datapipes.loader.data_loader import DataLoader
 from datapipes.loader.stats import LoaderStats
 from datapipes.processes.unforkable import why_not_to_fork
 from datapipes.pyg.loader.arguments import refuse_wrong_options
+from datapipes.pyg.loader.attributes import Attributes
 from datapipes.pyg.loader.data_warnings import warn_of_leaks
 from datapipes.pyg.loader.stages import DrawnOrder, InWorker, PygSample, PygSlice, carried
 from datapipes.pyg.loader.view import View
@@ -37,21 +38,7 @@ from datapipes.seeds.item_set import ItemSet
 MOST_DRAWN = 2**24  # minibatches of one epoch of a batch_sampler
 
 
-class _OfView:
-    """An attribute of a loader that lives in its view: the next batch sees a change, in workers the next loop."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, loader: Any, cls: type | None = None) -> Any:
-        return self if loader is None else getattr(loader.view, self._name)
-
-    def __set__(self, loader: Any, value: Any) -> None:
-        setattr(loader.view, self._name, value)
-        loader.view.forget_rows()
-
-
-class Iterating:
+class Iterating(Attributes):
     """What our loaders add to PyG's NodeLoader and LinkLoader, and what they do otherwise.
 
     Attributes:
@@ -59,15 +46,6 @@ class Iterating:
     """
 
     _view_class: type[View] = View
-    data = _OfView("data")
-    input_data = _OfView("input_data")
-    neg_sampling = _OfView("neg_sampling")
-    transform = _OfView("transform")
-    transform_sampler_output = _OfView("transform_sampler_output")
-    custom_cls = _OfView("custom_cls")
-    node_sampler = _OfView("sampler")
-    link_sampler = _OfView("sampler")
-
     # set by PyG's and torch's constructors
     batch_size: Any
     batch_sampler: Any

@@ -237,6 +237,34 @@ def test_attributes_act_on_a_loop_that_goes_on_from_a_state():
         NeighborLoader(random_data(1), [1], sampler=range(40)).load_state_dict({**loader.state_dict(), "order": 3})
 
 
+ACT = {  # arguments of PyG's loaders and of torch's that the next loop reads
+    *("data", "node_sampler", "link_sampler", "neg_sampling", "transform", "transform_sampler_output", "custom_cls"),
+    *("filter_per_worker", "num_workers", "prefetch_factor", "timeout", "worker_init_fn", "multiprocessing_context"),
+    *("pin_memory", "in_order"),
+}
+
+
+class OwnLoader(NeighborLoader):
+    def __init__(self, data, num_neighbors, **kwargs):
+        super().__init__(data, num_neighbors, **kwargs)
+        self.num_neighbors = num_neighbors
+
+
+@pytest.mark.parametrize("cls", [NeighborLoader, LinkNeighborLoader])
+def test_an_argument_acts_on_the_next_loop_or_cannot_be_set_once_the_loader_is_built(cls):
+    data = random_data(1)
+    loader = cls(data, [3], batch_size=6)
+    of_torch = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
+    names = {*inspect.signature(cls.__init__).parameters, *of_torch} - {"self", "kwargs"} - ACT
+    for name in names:
+        with pytest.raises(
+            ValueError, match=f"^{name} attribute should not|^{cls.__name__}: {name} is fixed .* Build a new"
+        ):
+            setattr(loader, name, 5)
+    own = OwnLoader(data, [3], batch_size=6)
+    assert (own.num_neighbors, len(list(own))) == ([3], 7)
+
+
 # --- what changes while the loop runs
 
 

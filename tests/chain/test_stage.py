@@ -146,7 +146,8 @@ def test_none_drops_a_minibatch_and_its_index_stays_used():
 
 @pytest.mark.parametrize("wrong", [3, "text", {"seeds": 1}, [dp.MiniBatch()]])
 def test_giving_anything_else_is_refused(wrong):
-    with refused(TypeError, stage="transform", found=type(wrong).__name__, allowed="MiniBatch or None") as caught:
+    found, remedy = type(wrong).__name__, r"Return the new minibatch, .* `for batch in map\(fn, loader\)`"
+    with refused(TypeError, stage="transform", found=found, allowed="MiniBatch or None", remedy=remedy) as caught:
         next(iter(items().transform(lambda minibatch: wrong)))
     if sys.version_info >= (3, 11):
         assert caught.value.__notes__ == ["in stage 1 (transform), epoch 0, minibatch 0"]

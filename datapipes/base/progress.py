@@ -42,7 +42,7 @@ def hidden() -> Iterator[None]:
 def terminal_bar() -> Any:
     """Return tqdm's class if stderr is a terminal and tqdm is installed; None otherwise."""
     try:
-        if not _hidden.get() and sys.stderr.isatty():
+        if not _hidden.get() and sys.stderr is not None and sys.stderr.isatty():
             return importlib.import_module("tqdm").tqdm
     except (ImportError, ValueError):  # no tqdm; a closed stderr
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 import weakref
@@ -85,7 +86,7 @@ class SamplerReceiver:
         refuse_plain(_NAME, asked, tls, insecure)
         self.timeout = security.deadline
         self._senders = _Senders(count, fingerprint_of(_NAME, graph))
-        self._end = weakref.finalize(self, _listening(self._senders, asked, tls).close)
+        self._end = weakref.finalize(self, _close, os.getpid(), _listening(self._senders, asked, tls))
         self.address = str(asked)
         logger.info("%s listens on %s for %d senders", _NAME, asked, count)
         try:
@@ -373,6 +374,11 @@ def _listening(senders: _Senders, address: Address, tls: TLSConfig | None) -> co
             made.callback(Guard(_NAME, name, look, senders.end).close)
         made.callback(senders.end, ChannelClosed(f"{_NAME}: was closed. Make a new one."))
         return made.pop_all()
+
+
+def _close(process: int, made: contextlib.ExitStack) -> None:
+    if os.getpid() == process:  # else this process was forked, and all of it is the parent's
+        made.close()
 
 
 def _minibatch_of(tensors: Any) -> MiniBatch:

@@ -15,6 +15,7 @@ import select
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
@@ -22,7 +23,7 @@ from typing import Any, TypeVar
 
 from datapipes.base.threads import normal_policy
 from datapipes.processes.endings import runs
-from datapipes.processes.start import Context, no_interrupt
+from datapipes.processes.start import Context, hold_standard_descriptors, no_interrupt
 
 LOOK_S = 0.05  # seconds between two looks where there is no pidfd
 PARENT_LOOK_S = 1.0  # seconds between two looks whether the parent runs, where there is no pidfd
@@ -105,6 +106,8 @@ class ChildProcess:
         self.watch = Watch(process)
         self.process = process
         self._forgotten = False
+        _existing.add(self)
+        _leave_to_the_parent_after_a_fork()
 
     @property
     def ends_by_itself(self) -> bool:
@@ -114,6 +117,12 @@ class ChildProcess:
     def has_ended(self) -> bool:
         """Return whether the process has ended, also if its exit status was collected elsewhere."""
         return self._forgotten or self.watch.has_ended()
+
+    def leave(self) -> None:
+        """Forget a process that is a child of another one."""
+        if not self._forgotten:
+            self._forgotten = True
+            self.process._popen.returncode = _UNKNOWN
 
     def forget(self) -> None:
         """Give back all that this object holds, once the process has ended; called twice, it does nothing."""
@@ -126,6 +135,23 @@ class ChildProcess:
         with contextlib.suppress(ValueError):  # it was killed and still runs: the system holds it
             self.process.close()
         self._forgotten = True
+
+
+_existing: weakref.WeakSet[ChildProcess] = weakref.WeakSet()  # that were started here and are not forgotten
+
+
+@functools.cache
+def _leave_to_the_parent_after_a_fork() -> None:
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
+
+
+def _leave_to_the_parent() -> None:
+    """In a process that the user has forked: regard all children as ended, since they are the parent's.
+
+    Nothing here ends them then, nor does multiprocessing, whose exit handler ends daemons of the parent too.
+    """
+    for child in [*_existing]:
+        child.leave()
 
 
 def begin(
@@ -141,6 +167,7 @@ def begin(
         start: makes the argument of `main` from the other side of the pipe.
         child: makes what is returned from the process and this side of the pipe.
     """
+    hold_standard_descriptors()
     here, there = context.Pipe(duplex=True)
     begun: list[Any] = []
 
@@ -186,6 +213,7 @@ def end_all(children: Sequence[ChildProcess]) -> None:
 
 def begin_as_child() -> None:
     """Begin as a child: leave Ctrl-C to the parent, and end with it."""
+    hold_standard_descriptors()  # of a fork server that was started without them
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what ends
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # no_interrupt blocked it during the start
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # after a fork the handler is the caller's

@@ -21,6 +21,16 @@ DESCRIPTORS = 16  # that starting a process takes at most, for a moment
 Context = multiprocessing.context.BaseContext
 
 
+def hold_standard_descriptors() -> None:
+    """Open /dev/null in the place of stdin, stdout and stderr where these are closed.
+
+    Else the next pipe or shared memory would have such a number, and what a child prints would be written there.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
 def context_of(method: str | Context | None) -> Context:
     """Return the context in which workers are started: a given one, or that of a start method (None: forkserver)."""
     if isinstance(method, Context):

@@ -64,5 +64,8 @@ def refuse_if_inherited(where: str, name: str, what: str) -> None:
 def _after_fork() -> None:
     for name in _names:
         _inherited.setdefault(name, os.getppid())
+    finalizers: dict[Any, Any] = getattr(weakref.finalize, "_registry", {})  # Arrow's servers have one that waits, too
     for thing in [*_things]:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))  # a reference that nobody gives back
+        for finalizer in [each for each, info in finalizers.items() if info.weakref() is thing]:
+            finalizer.detach()

@@ -37,6 +37,12 @@ def terminal(monkeypatch):
     return made
 
 
+@pytest.mark.parametrize("stderr", [None, io.StringIO()])
+def test_without_a_terminal_or_a_stderr_nothing_is_shown(monkeypatch, stderr):
+    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=stderr))
+    assert progress.terminal_bar() is None
+
+
 def test_a_call_that_takes_long_is_shown_and_leaves_nothing(terminal):
     with progress.working("sort edges"):
         assert terminal.shown.wait(60)

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import multiprocessing
 import os
+import signal
 import socket
 import threading
 import time
@@ -166,6 +167,12 @@ def test_epochs_may_have_senders_of_their_own(addr):
 def test_close_ends_the_epoch_and_may_be_called_twice(addr):
     made = minibatches()
     with both(addr) as (sender, receiver):
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(5)  # ends the child if Arrow waits
+            receiver._end()  # as at its exit
+            os._exit(5)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
         sender.send(made[0], 0)
         sender.close()
         sender.close()

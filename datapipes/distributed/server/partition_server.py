@@ -173,6 +173,7 @@ class PartitionServer:
         if max_memory is not None and max_memory != _AUTO:
             self._max_memory = parse_size(_WHERE, "max_memory", max_memory)
         self.failure: BaseException | None = None
+        self._pid = 0  # of the process that has started it
         self._stopping = threading.Lock()
         self._connections: Connections | None = None
         self._guards: list[Guard] = []
@@ -219,6 +220,7 @@ class PartitionServer:
             server = flight_server(_WHERE, service, self._asked, pem)
             made.pop_all()
         self._service, self._server, self._connections, self.failure = service, server, connections, None
+        self._pid = os.getpid()
         self._address = address = Address(self._asked.host, server.port)
         try:
             self._guard(service, server.port, connections, max_memory)
@@ -255,6 +257,8 @@ class PartitionServer:
         May be called twice, and before `start`. Return whether all has ended; where Arrow's server does not end within
         10 s more, the log says so, and the process may have to be ended.
         """
+        if os.getpid() != self._pid:  # not started, or forked since: the server is the parent's
+            return True
         with self._stopping:
             service, server = self._service, self._server
             self._service = self._server = self._address = None

@@ -26,7 +26,7 @@ from datapipes.loader.workers.thread_pool import ThreadPool
 from datapipes.minibatch import MiniBatch
 from datapipes.processes import pages
 from datapipes.processes.sharing import Packed, pack
-from datapipes.processes.start import context_of, refuse_unsafe_fork
+from datapipes.processes.start import context_of, hold_standard_descriptors, refuse_unsafe_fork
 
 
 class Workers(StreamStage):
@@ -91,6 +91,7 @@ class Workers(StreamStage):
         if self.context is None:
             return ThreadPool(self.source, self.options, self._streams.of(gpus_of(StageGraph(self.source))))
         refuse_unsafe_fork(self.context)
+        hold_standard_descriptors()  # before there is shared memory
         note_reader(self)
         if self._chain is None:
             chain = (self.source, self.options.worker_init_fn)

@@ -1,9 +1,12 @@
 """A server in this process: its answers, its refusals, and how it starts and stops."""
 
+import os
 import re
+import signal
 import socket
 import sys
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow.flight as flight
@@ -373,6 +376,17 @@ def test_it_starts_stops_and_starts_again_on_the_same_port(root):
         server.statistics()
     assert threading.active_count() <= before
     until(lambda: num_descriptors() <= counts[0], f"descriptors are left: {counts}")
+
+
+def test_a_forked_child_leaves_the_server_to_its_parent(served):
+    server, client = served
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(int(BOUND_S))  # ends the child if Arrow waits
+        stopped, finalizers = server.stop(0.0), weakref.finalize._registry.values()
+        os._exit(5 if stopped and not [each for each in finalizers if each.weakref() is server._server] else 6)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+    assert client.say("health")["status"] == "serving"
 
 
 def test_stopping_answers_what_is_under_way_and_refuses_the_rest(root, monkeypatch):

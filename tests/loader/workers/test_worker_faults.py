@@ -562,10 +562,33 @@ def test_a_forked_child_is_told_that_the_workers_are_its_parents():
             try:
                 next(iterator)
             except RuntimeError as error:
+                multiprocessing.util._exit_function()  # as at sys.exit()
+                loader.close()
                 os._exit(5 if "another process" in str(error) else 6)
-            os._exit(7)
+            finally:
+                os._exit(7)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
         assert [minibatch.index for minibatch in iterator] == [1, 2, 3, 4, 5]
+        assert loader.stats()["workers"]["deaths"] == 0
+
+
+def printed(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    os.write(1, b"to stdout\n")
+    os.write(2, b"to stderr\n")
+    assert [os.readlink(f"/proc/self/fd/{number}") for number in range(3)] == 3 * [os.devnull]
+    return minibatch
+
+
+def test_workers_of_a_process_without_stdin_stdout_and_stderr_have_dev_null_there():
+    expected_here, pid = digests(items()), os.fork()
+    if pid == 0:
+        try:
+            os.closerange(0, 3)
+            with dp.DataLoader(items().transform(printed), overlap=False, **way("fork"), timeout=5.0) as loader:
+                os._exit(5 if digests(loader) == expected_here else 6)
+        finally:
+            os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
 
 
 # --- the end of the process

@@ -37,7 +37,6 @@ __all__ = ["DiskFeature"]
 
 DEPTH, MOST_DEPTH = 64, 256  # reads under way
 _LOCK_S = 60  # to wait for another update of the file
-_NAMES_A_FILE = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
 
 
 class DiskFeature(Feature):
@@ -87,6 +86,7 @@ class DiskFeature(Feature):
             self._shape, self._begin = rows.shape, rows.begin
             self._dtype = torch.from_numpy(np.empty(0, rows.dtype)).dtype
         self._file = os.stat(self.path)
+        self._is_updated = False  # at this moment, by a thread of this process
         self._counts = np.zeros(4, np.int64)
         self._use_descriptor()
 
@@ -138,16 +138,26 @@ class DiskFeature(Feature):
                 ) from error
 
     def _refuse_change(self, descriptor: int | None = None) -> None:
-        """Raise ValueError if the file is not as it was when it was opened first, or last updated."""
-        found = os.fstat(self._descriptor if descriptor is None else descriptor)
-        if any(getattr(found, name) != getattr(self._file, name) for name in _NAMES_A_FILE):
+        """Raise ValueError if the file is not as it was when it was opened first, or last updated; RuntimeError if
+        another thread updates it through this feature.
+        """
+        opened = self._descriptor if descriptor is None else descriptor
+        if _names(os.fstat(opened)) == _names(self._file):
+            return
+        if self._is_updated:
+            raise RuntimeError(
+                f"DiskFeature: another thread updates {self.path} through this feature, and no rows may be read "
+                "meanwhile. Read them when its call of update has returned."
+            )
+        found = os.fstat(opened)  # anew: an update may have ended since
+        if _names(found) != _names(self._file):
             raise ValueError(
                 f"DiskFeature: {self.path} has changed since it was opened: {_bytes_and_time(found)}, it had "
                 f"{_bytes_and_time(self._file)}. Make a new feature of it."
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "path": self.path.absolute(), "_descriptor": -1, "_scales": {}}
+        return {**self.__dict__, "path": self.path.absolute(), "_descriptor": -1, "_scales": {}, "_is_updated": False}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -160,6 +170,7 @@ class DiskFeature(Feature):
 
         Raises:
             ValueError: The file has changed, or was cut off, since it was opened.
+            RuntimeError: Another thread updates it through this feature.
             OSError: The disk does not give what it has.
         """
         if self.stored_as is None:
@@ -227,6 +238,7 @@ class DiskFeature(Feature):
                     errno.EAGAIN, f"DiskFeature.update: {self.path} is updated elsewhere for {_LOCK_S} s. Wait for it"
                 )
             self._refuse_change(descriptor)
+            self._is_updated = True
             try:
                 yield descriptor
             except OSError as error:
@@ -239,6 +251,7 @@ class DiskFeature(Feature):
                 found = os.fstat(descriptor)
                 if found.st_size == self._file.st_size:  # else somebody else has changed it meanwhile
                     self._file = found
+                self._is_updated = False
         finally:
             os.close(descriptor)
 
@@ -280,6 +293,11 @@ class DiskFeature(Feature):
         return (
             f"DiskFeature({str(self.path)!r}, {self.count} rows of {dtype_name(self.dtype)} {list(self.shape)}{stored})"
         )
+
+
+def _names(status: os.stat_result) -> tuple[Any, ...]:
+    """Return what tells whether a file is still the same."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _bytes_and_time(status: os.stat_result) -> str:

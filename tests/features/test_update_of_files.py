@@ -47,6 +47,26 @@ def test_a_file_that_somebody_else_has_changed_is_not_written(tmp_path, change):
     assert feature.path.read_bytes() == before
 
 
+def test_a_read_during_an_update_says_to_wait_for_it(tmp_path, monkeypatch):
+    path = made("npy", tmp_path, first_rows((3,))).path
+    disk_feature.os.utime(path, ns=(0, 0))
+    feature, write = dp.DiskFeature(path), disk_feature.os.pwrite
+
+    def then_read(descriptor, data, at):
+        written = write(descriptor, data, at)
+        with refused(
+            RuntimeError, stage="DiskFeature", found="another thread", allowed="no rows", remedy="Read"
+        ):
+            feature.read(EVERYTHING)
+        with pytest.raises(ValueError, match="has changed"):  # a copy is another feature
+            pickle.loads(pickle.dumps(feature))
+        return written
+
+    monkeypatch.setattr(disk_feature.os, "pwrite", then_read)
+    feature.update(torch.tensor([1]), torch.ones(1, 3))
+    assert feature.read(torch.tensor([1])).tolist() == [[1, 1, 1]]
+
+
 def test_threads_may_update_other_rows_of_one_file(tmp_path):
     feature, wrong = made("npy", tmp_path, first_rows((3,))), []
 

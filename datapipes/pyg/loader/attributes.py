@@ -1,4 +1,4 @@
-"""The attributes of loaders: those that may be set once a loader is built, and those that its constructor alone reads."""
+"""The attributes of loaders: which may be set once a loader is built, and which its constructor alone reads."""
 
 from __future__ import annotations
 

@@ -484,12 +484,19 @@ SUITE(test_kernels) {
 
 }  // namespace datapipes
 
-int main() {
+// Runs all suites, or those whose file has one of the arguments in its name.
+int main(int argc, char** argv) {
   using namespace datapipes;
+  const std::vector<std::string_view> names(argv + 1, argv + argc);
+  const auto is_wanted = [&](std::string_view file) {
+    return names.empty() || std::ranges::any_of(names, [&](auto name) { return file.find(name) != file.npos; });
+  };
   std::sort(suites().begin(), suites().end(), [](const Suite& one, const Suite& other) {
     return std::tuple(!one.forks, std::string_view(one.file)) < std::tuple(!other.forks, std::string_view(other.file));
   });
-  for (const Suite& suite : suites()) suite.run();
+  for (const Suite& suite : suites()) {
+    if (is_wanted(suite.file)) suite.run();
+  }
   std::printf("%d failed checks\n", failed_checks);
   return failed_checks == 0 ? 0 : 1;
 }

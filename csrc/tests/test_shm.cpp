@@ -9,12 +9,14 @@
 #include <set>
 #include <span>
 #include <stdexcept>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <vector>
 
 #include "limits/futex_hop.h"
 #include "shm/queue.h"
+#include "shm/step.h"
 #include "tests/check.h"
 #include "tests/shm_messages.h"
 
@@ -190,6 +192,57 @@ void a_reset_wakes_a_sender_of_the_old_epoch() {
   CHECK_THROWS(shm::TimedOut, recv(*queue));
 }
 
+void a_message_whose_epoch_is_reset_while_it_is_copied_is_dropped() {
+  static Queue* receivers = nullptr;
+  const auto queue = Queue::create(4, 256);
+  receivers = queue.get();
+  shm::at_step = [](const char* name) {
+    if (name == std::string_view("send has copied") && receivers->stats().fence == 0) receivers->reset(1);
+  };
+  CHECK(!send(*queue, 1, 256, kAtOnce, 0));
+  shm::at_step = nullptr;
+  CHECK_THROWS(shm::TimedOut, recv(*queue));
+  CHECK(queue->stats().counters.dropped == 1);
+  CHECK(queue->stats().counters.messages == 0);
+  CHECK(send(*queue, 2, 256, kAtOnce, 1));  // its room is free again
+  CHECK(number_of(recv(*queue)) == 2);
+}
+
+// Every write between two steps is made under the lock, but for those of a sender and a receiver to their own slot.
+void steps_are_taken_under_the_lock() {
+  static shm::Header* header = nullptr;
+  static int steps = 0, without = 0;
+  const auto queue = Queue::create(4, 256);
+  header = reinterpret_cast<shm::Header*>(queue->memory().data());
+  shm::at_step = [](const char* name) {
+    const std::string_view step = name;
+    if (step.starts_with("send ") || step.starts_with("recv ") || step == "a message is dropped") return;
+    ++steps;
+    without += header->mutex.owner() != static_cast<std::int32_t>(gettid());
+  };
+  {
+    const auto other = Queue::attach(dup(queue->descriptor()));
+    other->release_in_two_steps(true);
+    for (const std::uint32_t number : {1U, 2U}) send(*queue, number, 64, kAtOnce, number);
+    recv(*other);
+    queue->reset(3);
+  }  // its slot still waited for a device
+  shm::at_step = nullptr;
+  CHECK(queue->stats().room.used_bytes == 0);
+  CHECK(steps > 20);
+  CHECK(without == 0);
+}
+
+void who_leaves_twice_is_counted_once() {
+  const auto queue = Queue::create(4, 256);
+  const auto other = Queue::attach(dup(queue->descriptor()));
+  send(*queue, 1, 64);
+  const auto held = recv(*other);
+  other->leave(true);
+  other->leave(true);
+  CHECK(reinterpret_cast<shm::Header*>(queue->memory().data())->exits.get() == 1);
+}
+
 void a_closed_queue_gives_what_it_has_and_ends() {
   const auto queue = Queue::create(4, 4096);
   const auto other = Queue::attach(dup(queue->descriptor()));
@@ -216,6 +269,8 @@ void what_is_not_a_channel_is_refused() {
   CHECK_THROWS(std::invalid_argument, Queue::create(0, 4096));
   CHECK_THROWS(std::invalid_argument, Queue::create(1, 0));
   CHECK_THROWS(shm::NoMemory, Queue::create(1, std::uint64_t{1} << 60));
+  CHECK_THROWS(shm::NoMemory, Queue::create(1, (std::uint64_t{1} << 62) - 1));
+  CHECK_THROWS(std::invalid_argument, Queue::create(1, std::uint64_t{1} << 62));
   CHECK_THROWS(std::system_error, Queue::attach(dup(-1)));
   int ends[2];
   CHECK(pipe(ends) == 0);
@@ -320,6 +375,9 @@ SUITE(test_shm) {
   RUN(a_large_message_gets_its_turn);
   RUN(epochs_are_fenced);
   RUN(a_reset_wakes_a_sender_of_the_old_epoch);
+  RUN(a_message_whose_epoch_is_reset_while_it_is_copied_is_dropped);
+  RUN(steps_are_taken_under_the_lock);
+  RUN(who_leaves_twice_is_counted_once);
   RUN(a_closed_queue_gives_what_it_has_and_ends);
   RUN(what_is_not_a_channel_is_refused);
   RUN(a_slot_waits_for_a_device_when_told_to);

@@ -183,6 +183,11 @@ void the_dead_are_told_apart_from_the_living() {
   siginfo_t info{};
   CHECK(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);
   CHECK(shm::has_ended(other));  // a zombie
+  CHECK(survives([&] {           // the kernel tells that also where there is no /proc
+    shm::ProcessId there = other;
+    there.pid_namespace = 0;
+    if (chroot("/proc/self/fdinfo") == 0 && !shm::has_ended(there)) _exit(1);
+  }));
   waitpid(child, nullptr, 0);
   CHECK(shm::has_ended(other));
 }

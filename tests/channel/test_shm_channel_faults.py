@@ -422,18 +422,19 @@ def test_a_process_ends_in_order_whatever_its_threads_wait_for():
 
 
 def test_channels_that_were_closed_leave_no_descriptor_and_no_mapping():
-    with dp.ShmChannel(4, "64KB") as channel:  # makes everything that a process makes only once
-        attached_again(channel).close()
-    gc.collect()
-    before = channels.num_descriptors(), channels.num_mappings()
-    for number in range(30):
+    def use(number: int) -> None:
         with dp.ShmChannel(4, "64KB") as channel:
             other = attached_again(channel)
             other.send(numbered(number), timeout=0)
             assert number_of(channel.recv(timeout=0)) == number
             if number % 2:
                 other.close()
-        del channel, other
+
+    use(1)  # makes everything that a process makes only once
+    gc.collect()
+    before = channels.num_descriptors(), channels.num_mappings()
+    for number in range(30):
+        use(number)
     gc.collect()
     assert (channels.num_descriptors(), channels.num_mappings()) == before
 

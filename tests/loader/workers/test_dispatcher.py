@@ -90,8 +90,15 @@ def test_outcomes_that_come_in_any_order_leave_in_order():
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-def test_a_death_right_after_the_outcome_was_sent_is_charged_to_nothing(in_order):
-    pool = PlayedPool(made(1), made(0), died(1), made(2))
+@pytest.mark.parametrize(
+    "events",
+    [
+        [made(1), made(0), died(1), made(2)],
+        [made(1), died(1), made(1), made(0), made(2)],  # minibatch 1 has come, but 0 has not; it was given again
+    ],
+)
+def test_a_death_right_after_the_outcome_was_sent_is_charged_to_nothing(in_order, events):
+    pool = PlayedPool(*events)
     minibatches = dispatcher(pool, in_order=in_order)
     assert sorted(next(minibatches).index for _ in range(3)) == [0, 1, 2]
     assert pool.replacements == 1

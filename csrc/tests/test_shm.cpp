@@ -44,6 +44,8 @@ void messages_arrive_whole_and_in_order() {
     }
   }
   CHECK(queue->stats().counters.messages == 200);
+  CHECK(queue->stats().counters.send_waits == 0);
+  CHECK(queue->stats().counters.receive_waits == 0);
   CHECK(queue->size() == 0);
 }
 
@@ -160,6 +162,7 @@ void a_large_message_gets_its_turn() {
   CHECK(number_of(recv(*queue, kBound)) == 9);
   large.join();
   CHECK(send(*queue, 1, 64));
+  CHECK(queue->stats().counters.send_waits == 1);
   CHECK(number_of(recv(*queue)) == 1);
 }
 
@@ -306,6 +309,33 @@ void a_slot_waits_for_a_device_when_told_to() {
   CHECK(send(*queue, 2, 256));
 }
 
+// Whether an action wakes those who wait for an event.
+template <class Action>
+bool wakes(shm::Event& event, const Action& action) {
+  const auto seen = event.prepare();
+  action();
+  return event.word.load() != seen;
+}
+
+void whoever_waits_is_woken() {
+  const auto queue = Queue::create(4, 256);
+  auto* const header = reinterpret_cast<shm::Header*>(queue->memory().data());
+  Received held;
+  CHECK(wakes(header->readable, [&] { send(*queue, 1, 64); }));
+  CHECK(wakes(header->writable, [&] { held = recv(*queue); }));
+  CHECK(wakes(header->writable, [&] { held = {}; }));
+  CHECK(wakes(header->writable, [&] { queue->reset(1); }));
+  queue->release_in_two_steps(true);
+  send(*queue, 2, 64, kAtOnce, 1);
+  recv(*queue);
+  const auto dropped = queue->dropped_slots();
+  CHECK(wakes(header->writable, [&] { queue->let_go(dropped); }));
+  CHECK(!wakes(header->writable, [&] { queue->let_go({}); }));
+  const auto other = Queue::attach(dup(queue->descriptor()));
+  CHECK(wakes(header->readable, [&] { other->leave(false); }));
+  CHECK(wakes(header->writable, [&] { queue->close(); }));
+}
+
 // --- threads
 
 void threads_of_many_handles_lose_nothing() {
@@ -381,6 +411,7 @@ SUITE(test_shm) {
   RUN(a_closed_queue_gives_what_it_has_and_ends);
   RUN(what_is_not_a_channel_is_refused);
   RUN(a_slot_waits_for_a_device_when_told_to);
+  RUN(whoever_waits_is_woken);
   RUN(threads_of_many_handles_lose_nothing);
   RUN(hops_are_timed_at_both_ends);
 }

@@ -268,6 +268,34 @@ void a_receiver_is_told_of_a_dead_sender_and_a_sender_of_dead_receivers() {
   CHECK(number_of(recv(*full)) == 2);
 }
 
+void a_sender_that_dies_gives_its_turn_up() {
+  const auto queue = Queue::create(4, 256);
+  send(*queue, 1, 256);
+  CHECK(killed_at(-1, [&] {
+    const auto bytes = bytes_of(2, 64);
+    const std::span<const std::byte> piece(bytes);
+    queue->send(Kind::kMessage, 0, {&piece, 1}, kBound, [] { kill(getpid(), SIGKILL); });  // once it waits
+  }));
+  CHECK(number_of(recv(*queue)) == 1);
+  CHECK(send(*queue, 3, 64, kBound));
+  CHECK(number_of(recv(*queue)) == 3);
+}
+
+void what_a_peer_holds_stays_after_it_has_left() {
+  const auto queue = Queue::create(4, 256);
+  const auto other = Queue::attach(dup(queue->descriptor()));
+  send(*queue, 1, 64);
+  const auto held = recv(*other);
+  other->leave(false);
+  CHECK(killed_at(-1, [&] {
+    const auto third = Queue::attach(dup(queue->descriptor()));
+    kill(getpid(), SIGKILL);
+  }));
+  CHECK_THROWS(shm::PeersDied, recv(*queue, kBound));
+  CHECK(queue->stats().room.held == 1);
+  CHECK(is_whole(held, 64));
+}
+
 void a_fork_frees_nothing_of_its_parent() {
   const auto queue = Queue::create(4, 1024);
   send(*queue, 1, 600);
@@ -316,6 +344,8 @@ FORKING_SUITE(test_shm_processes) {
   RUN(what_a_death_left_is_repaired_without_memory);
   RUN(leaving_wakes_the_others_even_if_it_fails);
   RUN(a_receiver_is_told_of_a_dead_sender_and_a_sender_of_dead_receivers);
+  RUN(a_sender_that_dies_gives_its_turn_up);
+  RUN(what_a_peer_holds_stays_after_it_has_left);
   RUN(a_fork_frees_nothing_of_its_parent);
   RUN(a_copy_is_closed_with_its_original);
 }

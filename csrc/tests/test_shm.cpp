@@ -181,6 +181,10 @@ void epochs_are_fenced() {
   CHECK(!send(*queue, 5, 64, kAtOnce, 4));
   CHECK(send(*queue, 6, 64, kAtOnce, 5));
   CHECK(number_of(recv(*queue)) == 6);
+  CHECK(queue->epoch() == 5);
+  CHECK(queue->send(Kind::kEndOfEpoch, 5, {}, kAtOnce, kNoTick));
+  CHECK(recv(*queue).kind != Kind::kError);
+  CHECK(queue->epoch() == 6);
   CHECK(queue->stats().counters.dropped == 3);
   CHECK(queue->stats().room.used_bytes == 0);
 }

@@ -1,6 +1,7 @@
 """The digest of an array: the hash that its header states, of every byte, whatever the strides, threads and pieces."""
 
 import hashlib
+import itertools
 import math
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from datapipes import _core
 from datapipes.base import array_digest as module
-from datapipes.base.array_digest import HashingStopped, array_digest
+from datapipes.base.array_digest import HashingStopped, StreamedDigest, array_digest
 from datapipes.base.threads import threads_of_kernels
 
 P1, P2, P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
@@ -102,6 +103,18 @@ def test_the_digest_is_the_one_that_is_stated(data, dtype, piece_bytes):
                 assert array_digest(values) == stated(values, piece_bytes)
         ids = values.long()
         assert array_digest(ids.int(), as_int64=True) == array_digest(ids, as_int64=True)
+
+
+@pytest.mark.parametrize("row_shape", [(), (2,), (0,)])
+def test_rows_may_come_in_any_pieces(monkeypatch, row_shape):
+    monkeypatch.setattr(module, "PIECE_BYTES", 24)  # 3 rows of one number
+    rows = torch.arange(math.prod((12, *row_shape))).reshape(12, *row_shape)
+    for counts in itertools.product(range(5), repeat=3):
+        streamed, begin = StreamedDigest(rows.dtype, row_shape), 0
+        for count in counts:
+            streamed.take(rows[begin : begin + count])
+            begin += count
+        assert streamed.digest() == array_digest(rows[:begin])
 
 
 def test_the_digest_of_this_array_never_changes():

@@ -222,6 +222,22 @@ def test_closing_answers_what_is_under_way_within_the_grace():
         assert closing.result(BOUND_S)
 
 
+def test_closing_says_whether_work_and_answers_have_ended():
+    with Asking() as idle:
+        assert idle.admission.close(0.0)
+    with Asking() as working:
+        gate = Gate()
+        request = working.threads.submit(working.admission.run, "a", 0, gate, never)
+        assert gate.begun.wait(BOUND_S)
+        assert not working.admission.close(0.0)
+        gate.open.set()
+        request.result(BOUND_S)
+    with Asking() as sending:
+        _, hold = sending.admission.run("a", 1, lambda: None, never)
+        assert not sending.admission.close(0.0)
+        hold.release()
+
+
 def test_closing_refuses_what_waits_when_the_grace_is_over():
     with Asking() as asking:
         gate = Gate()

@@ -122,3 +122,9 @@ def test_a_worker_that_dies_while_it_starts_is_tried_as_often_as_a_minibatch():
     with pytest.raises(dp.PeerDied, match=r"worker 0 .* died while it started"):
         next(dispatcher(pool, max_restarts=2))
     assert pool.replacements == 2
+
+
+def test_an_outcome_shows_that_workers_can_start():
+    dead = died(was_ready=False)
+    minibatches = dispatcher(PlayedPool(dead, dead, made(0), dead, dead, made(1)), max_restarts=2)
+    assert [next(minibatches).index for _ in range(2)] == [0, 1]

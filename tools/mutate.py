@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import ast
 import ctypes
-import filecmp
 import os
 import random
 import re
@@ -34,26 +33,29 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 
 # What runs for each file or folder, in this order: suites of csrc/tests, then tests of Python, the fastest first.
-_SHM, _WORKERS, _SERVER = "tests/channel/test_shm", "tests/loader/workers", "tests/distributed/server/test"
+_SHM, _WORKERS, _SERVER = "tests/channel/test_shm", "tests/loader/workers/test", "tests/distributed/server/test"
 TESTS = {
     "csrc/shm": f"test_shm {_SHM}_channel.py {_SHM}_channel_messages.py {_SHM}_garbage.py {_SHM}_channel_faults.py",
     "csrc/cache": "test_cache tests/features/test_cached_feature.py tests/distributed/test_dist_feature_store.py",
     "csrc/digest": "test_digest tests/base/test_array_digest.py tests/partition/native/test_piece_hash.py",
     "csrc/graph/rows_digest": "test_digest tests/graph/test_rows_digest.py",
-    "datapipes/loader/workers": f"{_WORKERS}/test_dispatcher.py {_WORKERS}/test_outcomes.py {_WORKERS}",
-    "datapipes/base/codec.py": f"tests/minibatch tests/distributed/wire {_WORKERS}/test_outcomes.py",
-    "datapipes/minibatch/message.py": f"tests/minibatch tests/distributed/wire {_WORKERS}/test_outcomes.py",
+    "datapipes/loader/workers": f"{_WORKERS}_dispatcher.py {_WORKERS}_board.py {_WORKERS}_outcomes.py "
+    f"{_WORKERS}_making.py {_WORKERS}_typed_workers.py {_WORKERS}_async_workers.py {_WORKERS}_workers.py "
+    f"{_WORKERS}_clones.py {_WORKERS}_worker_faults.py",
+    "datapipes/base/codec.py": f"tests/minibatch tests/distributed/wire {_WORKERS}_outcomes.py",
+    "datapipes/minibatch/message.py": f"tests/minibatch tests/distributed/wire {_WORKERS}_outcomes.py",
     "datapipes/minibatch/minibatch.py": "tests/minibatch tests/test_golden.py tests/test_golden_typed.py",
     "datapipes/base/array_digest.py": "tests/base/test_array_digest.py tests/chain/test_changed_data.py "
     "tests/partition/native/test_piece_hash.py tests/graph/test_storage.py tests/features/test_cached_feature.py",
-    "datapipes/graph/rows_digest.py": "tests/graph/test_rows_digest.py tests/graph",
-    "datapipes/graph/graph_digest.py": "tests/graph/test_storage.py tests/graph",
-    "datapipes/distributed/client/retry.py": "tests/distributed/client/test_attempts.py tests/distributed/client",
+    "datapipes/graph/rows_digest.py": "tests/graph",
+    "datapipes/graph/graph_digest.py": "tests/graph",
+    "datapipes/distributed/client/retry.py": "tests/distributed/client",
     "datapipes/features/cached_feature.py": "tests/features/test_cached_feature.py tests/features/test_update.py",
     "datapipes/distributed/hot_rows.py": "tests/distributed/test_dist_feature_store.py",
     "datapipes/distributed/server/admission.py": f"{_SERVER}_admission.py {_SERVER}_server_connections.py "
     f"{_SERVER}_partition_server.py {_SERVER}_producers.py",
 }
+SUFFIXES = (".py", ".cpp", ".h")
 LEFT_OUT = shutil.ignore_patterns(".git", "build", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "demo", "dist")
 MAKEFILE = """
 kernels := $(filter-out csrc/bindings/% csrc/tests/%,$(wildcard csrc/*/*.cpp))
@@ -94,9 +96,8 @@ class Mutation(NamedTuple):
     def shown(self, text: bytes) -> str:
         """Return the place, and its lines before and after."""
         first, last = text.rfind(b"\n", 0, self.begin) + 1, text.find(b"\n", self.end)
-        before, after = (
-            " ".join(each.decode().split()) for each in (text[first:last], self.applied(text[:last])[first:])
-        )
+        lines = text[first:last], self.applied(text[:last])[first:]
+        before, after = (" ".join(each.decode().split()) for each in lines)
         number = text.count(b"\n", 0, self.begin) + 1
         return f"{self.path}:{number}: {self.kind}\n    before: {before}\n    after:  {after}"
 
@@ -117,8 +118,6 @@ def python_changes(text: bytes) -> Iterator[Change]:
         starts.append(starts[-1] + len(line))
 
     def span(node: ast.expr) -> tuple[int, int]:
-        assert node.end_lineno is not None
-        assert node.end_col_offset is not None
         return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
 
     def source(node: ast.expr) -> str:
@@ -245,39 +244,26 @@ def write(path: Path, text: bytes) -> None:
         cached.unlink()
 
 
-def copy_if_changed(source: str, target: str) -> None:
-    """Copy a file, which is newer then than what was compiled from it, or leave an equal one."""
-    if not (os.path.exists(target) and filecmp.cmp(source, target, shallow=False)):
-        shutil.copy(source, target)
-
-
-def try_all(
-    mutations: list[Mutation], texts: dict[str, bytes], tests_of: dict[str, str], copy: Path, limit: float
-) -> int:
-    """Try each mutation and print what noticed it; return how many survived."""
+def try_all(mutations: list[Mutation], tests_of: dict[str, str], copy: Path, limit: float) -> list[str]:
+    """Try each mutation and print what noticed it; return those that survived."""
     ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what tests leave behind becomes a child of this process
     survivors, passed = [], set()
     for number, mutation in enumerate(mutations, 1):
-        path, text = copy / mutation.path, texts[mutation.path]
-        tests = next(tests_of[name] for name in tests_of if mutation.path.startswith(name))
-        is_compiled = path.suffix != ".py"
+        path, is_compiled = copy / mutation.path, not mutation.path.endswith(".py")
+        tests = next(tests for name, tests in tests_of.items() if mutation.path.startswith(name))
         if tests not in passed and (noticed := (is_compiled and build(copy, limit)) or test(copy, tests, limit)):
             raise SystemExit(f"mutate: {tests} must pass before anything is changed, and does not: {noticed}")
         passed.add(tests)
-        began = time.monotonic()
+        text, began = path.read_bytes(), time.monotonic()
         try:
             write(path, mutation.applied(text))
             noticed = "does not compile" if is_compiled and build(copy, limit) else test(copy, tests, limit)
         finally:
             write(path, text)
-        shown, seconds = mutation.shown(text), time.monotonic() - began
-        print(
-            f"{number}/{len(mutations)} {shown.splitlines()[0]}: {noticed or 'SURVIVED'} ({seconds:.0f} s)", flush=True
-        )
-        if not noticed:
-            survivors.append(shown)
-    print(f"{len(survivors)} survived", *survivors, sep="\n")
-    return len(survivors)
+        shown, seconds = mutation.shown(text), f"({time.monotonic() - began:.0f} s)"
+        print(f"{number}/{len(mutations)} {shown.splitlines()[0]}: {noticed or 'SURVIVED'} {seconds}", flush=True)
+        survivors += [] if noticed else [shown]
+    return survivors
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT, tests_of: dict[str, str] = TESTS) -> int:
@@ -285,16 +271,15 @@ def main(arguments: list[str] | None = None, root: Path = ROOT, tests_of: dict[s
     parser = argparse.ArgumentParser(description="Change one place at a time, and say which changes no test notices.")
     parser.add_argument("--seed", type=int, default=0, help="chooses the mutations (default: %(default)s)")
     parser.add_argument("--mutations", type=int, default=100, help="how many (default: %(default)s)")
-    parser.add_argument(
-        "--paths", nargs="+", default=[*tests_of], help="files, or beginnings of paths (default: TESTS)"
-    )
+    parser.add_argument("--paths", nargs="+", default=[*tests_of], help="files and folders (default: all of TESTS)")
     parser.add_argument("--list", action="store_true", help="only print the mutations")
     parser.add_argument("--limit", type=float, default=120, help="seconds without a word (default: %(default)s)")
-    parser.add_argument("--copy", type=Path, help="work in this folder, and keep it with what is compiled there")
     options = parser.parse_args(arguments)
-    files = [file for file in sorted(root.rglob("*")) if file.suffix in (".py", ".cpp", ".h")]
-    named = {str(file.relative_to(root)): file for file in files}
-    texts = {name: file.read_bytes() for name, file in named.items() if name.startswith(tuple(options.paths))}
+    places = [place for path in options.paths for place in root.glob(f"{path}*")]
+    files = sorted({file for place in places for file in [place, *place.rglob("*")] if file.suffix in SUFFIXES})
+    texts = {str(file.relative_to(root)): file.read_bytes() for file in files}
+    if without := [name for name in texts if not name.startswith(tuple(tests_of))]:
+        parser.error(f"{without[0]} has no tests in TESTS. Add a line there, or name other paths.")
     every = [mutation for name, text in texts.items() for mutation in mutations_of(name, text)]
     chosen = sorted(random.Random(options.seed).sample(every, min(options.mutations, len(every))))
     print(f"{len(chosen)} of {len(every)} mutations, seed {options.seed}", flush=True)
@@ -302,9 +287,11 @@ def main(arguments: list[str] | None = None, root: Path = ROOT, tests_of: dict[s
         print(*(mutation.shown(texts[mutation.path]) for mutation in chosen), sep="\n")
         return 0
     with tempfile.TemporaryDirectory() as temporary:
-        copy = (options.copy or Path(temporary) / "copy").resolve()
-        shutil.copytree(root, copy, ignore=LEFT_OUT, copy_function=copy_if_changed, dirs_exist_ok=True)
-        return min(try_all(chosen, texts, tests_of, copy, options.limit), 1)
+        copy = Path(temporary).resolve() / "copy"
+        shutil.copytree(root, copy, ignore=LEFT_OUT)
+        survivors = try_all(chosen, tests_of, copy, options.limit)
+    print(f"{len(survivors)} survived", *survivors, sep="\n")
+    return 1 if survivors else 0
 
 
 if __name__ == "__main__":

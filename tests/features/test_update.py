@@ -145,6 +145,15 @@ def test_a_static_cache_keeps_the_rows_that_it_had():
 
 
 @pytest.mark.parametrize("policy", ["sieve", "lru"])
+def test_another_cache_reads_changed_rows_when_they_are_asked_for(policy):
+    cache = cached(dp.TensorFeature(torch.zeros(COUNT)), policy)
+    cache.read(EVERYTHING)
+    assert cache.stats()["cached"] > 0
+    cache.update(EVERYTHING, EVERYTHING.float())
+    assert cache.stats()["cached"] == 0
+
+
+@pytest.mark.parametrize("policy", ["sieve", "lru"])
 def test_rows_that_were_read_before_an_update_are_not_kept_after_it(policy):
     class Slow(dp.TensorFeature):
         """Is updated while it is read, as by another thread."""

@@ -11,12 +11,14 @@ import torch
 import torchdata.nodes
 import worker_stages as ws
 from amounts import ranked
-from pipelines import digests, distributed_chain, fetched, item_set, items, refused, sampled, small_store
+from pipelines import digests, distributed_chain, fetched, item_set, items, refused, sampled, small_store, wait_until
 
 import datapipes as dp
 from datapipes import _core
+from datapipes.loader.workers import process_pool
 from datapipes.loader.workers.worker_process import NICENESS
 from datapipes.loader.workers.workers import Workers
+from datapipes.processes import child
 
 WITHOUT_SERVER = ["fork", "thread"]  # these start at once
 
@@ -208,6 +210,24 @@ def test_the_channel_takes_no_more_than_a_share_of_the_memory_that_is_left(monke
     with dp.DataLoader(sampled().transform(big), prefetch_factor=50, **way("fork")) as loader:
         assert digests(loader) == digests(sampled().transform(big))
         assert loader.rewritten().find(Workers)[0]._running.pool._channel.most_bytes_kept <= 2**24 // 4
+
+
+def test_workers_that_wait_for_room_end_by_themselves(monkeypatch):
+    codes = []
+
+    def end_all(workers):
+        for worker in workers:
+            worker.watch.wait(20.0)
+            codes.append(worker.watch.exit_code())
+        child.end_all(workers)
+
+    monkeypatch.setattr(process_pool, "end_all", end_all)
+    with dp.DataLoader(sampled().transform(big), shm_size="8MB", **way("fork", 1, prefetch_factor=4)) as loader:
+        minibatches = iter(loader)
+        assert next(minibatches).index == 0
+        pool = loader.rewritten().find(Workers)[0]._running.pool
+        wait_until(lambda: pool.stats()["unread"] == 2)  # there is room for no more
+    assert codes == [0]
 
 
 def test_a_minibatch_that_is_dropped_first_does_not_make_the_channel_small():

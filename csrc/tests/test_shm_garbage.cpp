@@ -125,6 +125,12 @@ const std::vector<Damage>& damages() {
       {"a circle by address",
        [](Scene& scene) { scene.segment.slots[scene.segment.header.last_by_address.get()].next_by_address.set(scene.ready()); },
        sends},
+      {"a slot without its neighbour by address",
+       [](Scene& scene) { scene.segment.slots[scene.ready()].previous_by_address.set(kNone); },
+       [](Queue& queue) {
+         recv(queue);
+         send(queue, 64);
+       }},
       {"an extent beyond the data", [](Scene& scene) { scene.segment.slots[scene.ready()].bytes.set(1 << 20); }, receives},
       {"an extent that wraps",
        [](Scene& scene) {
@@ -166,7 +172,7 @@ const std::vector<Damage>& damages() {
          scene.segment.peers[0].id.set(id);
        },
        receives},
-      {"a state of a peer that there is not", [](Scene& scene) { scene.segment.peers[1].state = static_cast<shm::PeerState>(9); },
+      {"a state of a peer that there is not", [](Scene& scene) { scene.segment.peers[1].state = static_cast<shm::PeerState>(3); },
        [](Queue& queue) { Queue::attach(dup(queue.descriptor())); }},
       {"a lock of no thread", [](Scene& scene) { scene.put_into_lock(0, kNoThread); }, waits},
       {"a lock of nobody that is waited for", [](Scene& scene) { scene.put_into_lock(0, FUTEX_WAITERS); }, waits},

@@ -296,6 +296,45 @@ void what_a_peer_holds_stays_after_it_has_left() {
   CHECK(is_whole(held, 64));
 }
 
+std::span<shm::Peer> peers_of(Queue& queue) {
+  const auto layout = reinterpret_cast<shm::Header*>(queue.memory().data())->layout.get();
+  return {reinterpret_cast<shm::Peer*>(queue.memory().data() + layout.peers_offset), layout.num_peers};
+}
+
+void an_entry_lasts_as_long_as_its_peer_has_something() {
+  const auto queue = Queue::create(4, 256);
+  const auto idle = Queue::attach(dup(queue->descriptor())), sender = Queue::attach(dup(queue->descriptor()));
+  send(*queue, 1, 128);
+  const auto held = recv(*queue);
+  send(*queue, 2, 128);
+  idle->leave(false);
+  CHECK(peers_of(*queue)[1].state == shm::PeerState::kFree);
+  std::atomic<bool> waits{false};
+  std::thread waiter([&] {
+    const auto bytes = bytes_of(3, 64);
+    const std::span<const std::byte> piece(bytes);
+    const Queue::Tick tick = [&] { waits.store(true); };
+    CHECK_THROWS(shm::Closed, sender->send(Kind::kMessage, 0, {&piece, 1}, kBound, tick));
+  });
+  while (!waits.load()) std::this_thread::yield();
+  sender->leave(false);  // while it has the turn
+  CHECK(peers_of(*queue)[2].state == shm::PeerState::kLeft);
+  waiter.join();
+}
+
+void a_table_full_of_the_dead_has_room() {
+  const auto queue = Queue::create(4, 256);
+  for (const bool alive : {true, false}) {
+    for (auto& peer : peers_of(*queue).subspan(1)) {
+      peer.id.set(shm::this_process());
+      if (!alive) peer.id.set({.pid = 0x3FFF'FFFF, .started = 0, .pid_namespace = shm::this_process().pid_namespace});
+      peer.state = shm::PeerState::kHere;
+    }
+    if (alive) CHECK_THROWS(std::runtime_error, Queue::attach(dup(queue->descriptor())));
+    if (!alive) CHECK(Queue::attach(dup(queue->descriptor())) != nullptr);
+  }
+}
+
 void a_fork_frees_nothing_of_its_parent() {
   const auto queue = Queue::create(4, 1024);
   send(*queue, 1, 600);
@@ -346,6 +385,8 @@ FORKING_SUITE(test_shm_processes) {
   RUN(a_receiver_is_told_of_a_dead_sender_and_a_sender_of_dead_receivers);
   RUN(a_sender_that_dies_gives_its_turn_up);
   RUN(what_a_peer_holds_stays_after_it_has_left);
+  RUN(an_entry_lasts_as_long_as_its_peer_has_something);
+  RUN(a_table_full_of_the_dead_has_room);
   RUN(a_fork_frees_nothing_of_its_parent);
   RUN(a_copy_is_closed_with_its_original);
 }

@@ -309,15 +309,19 @@ void an_entry_lasts_as_long_as_its_peer_has_something() {
   send(*queue, 2, 128);
   idle->leave(false);
   CHECK(peers_of(*queue)[1].state == shm::PeerState::kFree);
-  std::atomic<bool> waits{false};
+  std::atomic<bool> waits{false}, left{false};
   std::thread waiter([&] {
     const auto bytes = bytes_of(3, 64);
     const std::span<const std::byte> piece(bytes);
-    const Queue::Tick tick = [&] { waits.store(true); };
+    const Queue::Tick tick = [&] {
+      waits.store(true);
+      while (!left.load()) std::this_thread::yield();
+    };
     CHECK_THROWS(shm::Closed, sender->send(Kind::kMessage, 0, {&piece, 1}, kBound, tick));
   });
   while (!waits.load()) std::this_thread::yield();
   sender->leave(false);  // while it has the turn
+  left.store(true);
   CHECK(peers_of(*queue)[2].state == shm::PeerState::kLeft);
   waiter.join();
 }

@@ -169,7 +169,7 @@ def test_num_layers_counts_the_hops():
 
 def test_the_repr_shows_the_shapes_of_what_is_set():
     text = repr(full_minibatch())
-    for part in ("epoch=0, index=0", "seeds=[4]", "num_dst=4", "'feat': [", "edge_ids"):
+    for part in ("epoch=0, index=0", "seeds=[4]", "num_dst=4", "'feat': [", "edge_ids", "edge_features=[["):
         assert part in text
     assert repr(dp.MiniBatch()) == "MiniBatch(epoch=0, index=0)"
     assert repr(full_minibatch().sampled_subgraphs[0]).startswith("SampledSubgraph(Block(")
@@ -255,8 +255,9 @@ def without(message, key):
         (lambda message: {key.replace("hop1", "hop2"): value for key, value in message.items()}, "hop 1 of 2"),
         (lambda message: message | {"hop7.edge_features.weight": torch.ones(1)}, "hop ?7"),
         (lambda message: message | {"hop00.indptr": message["hop0.indptr"]}, "hop00"),
-        (lambda message: message | {"epoch": torch.ones(2)}, "epoch"),
-        (lambda message: message | {"hop0.num_src": torch.ones(2)}, "num_src"),
+        (lambda message: message | {"epoch": torch.ones(2, dtype=torch.int64)}, "epoch"),
+        (lambda message: message | {"hop0.num_src": torch.ones(1)}, "num_src"),
+        (lambda message: message | {"index": torch.ones((), dtype=torch.complex64)}, "index"),
     ],
     ids=[
         "unknown_key",
@@ -270,7 +271,8 @@ def without(message, key):
         "features_of_no_hop",
         "hop_number_written_twice",
         "epoch_of_two_numbers",
-        "num_src_of_two_numbers",
+        "num_src_that_is_no_integer",
+        "complex_index",
     ],
 )
 def test_a_message_outside_the_grammar_is_refused_by_name(change, named):

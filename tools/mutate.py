@@ -277,9 +277,10 @@ def main(arguments: list[str] | None = None, root: Path = ROOT, tests_of: dict[s
     options = parser.parse_args(arguments)
     places = [place for path in options.paths for place in root.glob(f"{path}*")]
     files = sorted({file for place in places for file in [place, *place.rglob("*")] if file.suffix in SUFFIXES})
-    texts = {str(file.relative_to(root)): file.read_bytes() for file in files}
-    if without := [name for name in texts if not name.startswith(tuple(tests_of))]:
-        parser.error(f"{without[0]} has no tests in TESTS. Add a line there, or name other paths.")
+    names = [name for name in (str(file.relative_to(root)) for file in files) if name.startswith(tuple(tests_of))]
+    if not names:
+        parser.error(f"no file of {' '.join(options.paths)} has tests in TESTS. Add a line there, or name other paths.")
+    texts = {name: (root / name).read_bytes() for name in names}
     every = [mutation for name, text in texts.items() for mutation in mutations_of(name, text)]
     chosen = sorted(random.Random(options.seed).sample(every, min(options.mutations, len(every))))
     print(f"{len(chosen)} of {len(every)} mutations, seed {options.seed}", flush=True)

@@ -108,6 +108,23 @@ def test_full_counts_are_halved():
         assert feature.asked == [each for each, there in zip(ids, expected.has(ids), strict=True) if not there]
 
 
+def test_a_count_stays_at_its_bound_within_one_minibatch():
+    feature = Counted(torch.rand(8, 2))
+    cached = dp.CPUCachedFeature(feature, bytes_for(1, 8, "sieve", 8))
+    for ids in ([0] * 256, [1]):
+        cached.read(torch.tensor(ids))
+    feature.asked.clear()
+    cached.read(torch.tensor([0]))
+    assert feature.asked == []  # 1 did not take its place
+
+
+def test_a_feature_without_rows_can_be_cached():
+    cached = dp.CPUCachedFeature(dp.TensorFeature(torch.zeros(0, 2)), 1000)
+    assert cached.read(torch.empty(0, dtype=torch.int64)).shape == (0, 2)
+    with pytest.raises(IndexError, match=r"in \[0, 0\), got 0"):
+        cached.read(torch.tensor([0]))
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("slots", [1, 37, 500])
 @pytest.mark.parametrize("stored_as", [None, "float16", "int8"])

@@ -105,6 +105,14 @@ def test_the_digest_is_the_one_that_is_stated(data, dtype, piece_bytes):
         assert array_digest(ids.int(), as_int64=True) == array_digest(ids, as_int64=True)
 
 
+def test_int32_ids_are_cut_where_int64_ones_are(monkeypatch):
+    ids = torch.arange(60).reshape(20, 3)
+    monkeypatch.setattr(module, "_BYTES_AT_ONCE", 1)
+    for piece_bytes in range(8, 200, 4):
+        monkeypatch.setattr(module, "PIECE_BYTES", piece_bytes)
+        assert array_digest(ids.int(), as_int64=True) == array_digest(ids, as_int64=True)
+
+
 @pytest.mark.parametrize("row_shape", [(), (2,), (0,)])
 def test_rows_may_come_in_any_pieces(monkeypatch, row_shape):
     monkeypatch.setattr(module, "PIECE_BYTES", 24)  # 3 rows of one number

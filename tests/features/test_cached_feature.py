@@ -15,6 +15,7 @@ from pipelines import items, refused, small_graph
 
 import datapipes as dp
 from datapipes import _core
+from datapipes.base import sizes
 
 POLICIES = ["sieve", "lru", "static"]
 
@@ -116,6 +117,14 @@ def test_a_count_stays_at_its_bound_within_one_minibatch():
     feature.asked.clear()
     cached.read(torch.tensor([0]))
     assert feature.asked == []  # 1 did not take its place
+
+
+def test_a_cache_larger_than_the_memory_that_is_left_is_refused(monkeypatch):
+    monkeypatch.setattr(sizes, "UNCHECKED_BYTES", 0)
+    monkeypatch.setattr(sizes._core, "memory_left", lambda: (8000, "the test"))
+    feature = dp.TensorFeature(torch.zeros(1000, 2))
+    with pytest.raises(MemoryError, match=r"a cache of 1000 rows needs .* are left by the test\. Lower max_bytes\."):
+        dp.CPUCachedFeature(feature, "1GB")
 
 
 def test_a_feature_without_rows_can_be_cached():

@@ -250,7 +250,7 @@ def without(message, key):
         (lambda message: message | {"hop0.weights": torch.ones(1)}, r"hop0\.weights"),
         (lambda message: message | {"node_features": torch.ones(1)}, "node_features"),
         (lambda message: message | {"rng": torch.ones(1)}, "rng"),
-        (lambda message: without(message, "hop1.indptr"), r"hop 1 of 2 lacks \['indptr'\]"),
+        (lambda message: without(message, "hop1.indptr"), r"hop 1 of 2 lacks \['indptr'\]\. Send each hop whole"),
         (lambda message: without(message, "hop0.num_src"), r"hop 0 of 2 lacks \['num_src'\]"),
         (lambda message: {key.replace("hop1", "hop2"): value for key, value in message.items()}, "hop 1 of 2"),
         (lambda message: message | {"hop7.edge_features.weight": torch.ones(1)}, "hop ?7"),

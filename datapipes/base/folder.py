@@ -80,7 +80,7 @@ def new_folder(
     """
     path = check_place(where, root)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(where, path):
+    with locked(where, path):
         new = new_beside(path)
         _restore(where, path, replaced)
         _refuse_others(where, path, replaced)
@@ -194,8 +194,12 @@ def _beside(root: Path, name: str) -> Path:
 
 
 @contextmanager
-def _locked(where: str, root: Path) -> Iterator[None]:
-    """Hold the lock of `root` while the block runs. Only its holder removes its file."""
+def locked(where: str, root: Path) -> Iterator[None]:
+    """Hold the lock of `root` while the block runs. Only its holder removes its file.
+
+    Raises:
+        BlockingIOError: Another process holds it: it is writing to `root`.
+    """
     lock = _beside(root, _LOCK)
     while True:
         # Others may want to lock it after a kill of this process, and may be other users.

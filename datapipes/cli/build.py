@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from datapipes.base.folder import check_root
+from datapipes.base.folder import check_place
 from datapipes.base.progress import hidden
 from datapipes.cli.command import FOLDER, Commands, WrongUsage, add_command, completes
 from datapipes.cli.descriptions import facts_of_graph, graph_lines
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         for kind in ("node", "edge")
     }
     counts = {of: _number(text) for of, text in nodes.items()}
-    out = check_root("OUT", arguments.out)
+    out = check_place("OUT", arguments.out)  # it may hold this very graph
     options = {name: getattr(arguments, name) for name in ("edge_ids", "index_dtype", "max_memory")}
     graph: AnyGraph
     with hidden() if arguments.quiet else contextlib.nullcontext():

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from datapipes.base.folder import check_root, new_folder
+from datapipes.base.folder import check_place, check_root, new_folder
 from datapipes.cli.command import FOLDER, Commands, WrongUsage, add_command, completes
 from datapipes.cli.descriptions import facts_of_graph, graph_lines
 from datapipes.cli.inputs import AnyGraph, add_input, open_dataset, refuse_options
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     given, out = Path(getattr(arguments, "in")), Path(os.path.realpath(arguments.out))
     if is_saved_graph(given):
         raise WrongUsage(f"{given} is a folder of a saved graph already. Open it, or give the files of a data set.")
-    check_root("OUT", out)
+    check_place("OUT", out)
     graph, left_out = _converted(given, out, arguments)
     facts = facts_of_graph(graph)
     lines = [f"{given} is now the graph {out}", *graph_lines(facts)]
@@ -46,6 +46,7 @@ def _converted(given: Path, out: Path, arguments: argparse.Namespace) -> tuple[A
     if is_ondisk(given):  # which may be larger than memory
         refuse_options(given, "other files", arguments)
         return convert_ondisk(given, out)
+    check_root("OUT", out)
     source = source_of(open_dataset(given, arguments), where="data set")
     _write(source.graph, out)
     return source.graph, source.left_out

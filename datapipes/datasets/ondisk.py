@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import check_bool, check_choice, shown
-from datapipes.base.folder import check_root
+from datapipes.base.folder import check_place
 from datapipes.base.shown_names import ShownNames
 from datapipes.base.types import ends_of, of_type
 from datapipes.datasets.by_name import described_by_name, is_by_name
@@ -161,7 +161,7 @@ def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
     Returns:
         The graph, mapped; and words on what it does not hold.
     """
-    check_root("OUT", out)
+    check_place("OUT", out)  # it may hold this very graph, if a kill came at the end
     if (folder := _with_yaml(path)) is not None:
         described = read_yaml(folder)
         made = [_task(described, each) for each in described.tasks]

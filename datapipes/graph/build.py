@@ -2,12 +2,14 @@
 
 Two passes. The first reads the edges of each type, in the order of their ids, and puts them into buckets by destination
 (buckets.py). The second sorts bucket after bucket and writes each stretch of the graph to its place in arrays.npy. The
-result is the folder that `from_edge_index(...).save(folder)` would write, to the bit.
+result is the graph that `from_edge_index(...).save(folder)` would write, to the bit.
 
 All is written to a hidden folder beside the place of the graph, which takes that place at the end. Each time the
 buckets are written, so is `state.json`: what is built, and how many edges the files have. A build that finds the state
 of a killed one goes on from there, if it is asked for the same graph of the same edges: files are known by their sizes
-and times, edges without files are read again and compared by digests of their chunks.
+and times, edges without files are read again and compared by digests of their chunks. A kill may also come after the
+graph has taken its place. So graph.json names the files of the edges, and a build that finds the graph it is asked for
+has nothing to do.
 """
 
 from __future__ import annotations
@@ -25,18 +27,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datapipes.base.array_digest import array_digest
+from datapipes.base.array_digest import StreamedDigest, array_digest
 from datapipes.base.checks import INT32_MAX, check_bool, dtype_name, shown
 from datapipes.base.files import read_regular, write_text
-from datapipes.base.folder import check_space, new_folder
+from datapipes.base.folder import check_place, check_space, locked, new_folder
 from datapipes.base.progress import Progress, bars
 from datapipes.base.sizes import parse_size
 from datapipes.base.types import EdgeType, NodeType, ends_of
 from datapipes.graph.arena import ARRAYS, ArenaWriter, Array, Place, planned
 from datapipes.graph.buckets import Buckets
 from datapipes.graph.edge_chunks import Chunk, Column, Values, attributes_of, edge_source
-from datapipes.graph.graph_digest import TOPOLOGY
-from datapipes.graph.storage import CLASSES, HEADER, header_of
+from datapipes.graph.graph_digest import TOPOLOGY, array_name
+from datapipes.graph.storage import CLASSES, HEADER, built_of, header_of, load
 
 LEAST_MEMORY = 2**24  # bytes
 _WORK, _STATE, _VERSION = "edges", "state.json", 1
@@ -76,14 +78,40 @@ def build_graph(form: str, folder: str | Path, wanted: Wanted) -> None:
     }
     relations = [_Relation(where, of, wanted, dtype) for of in _in_order(wanted.edges)]
     state = _State(where, most_bytes, relations)
+    if _is_there(Path(folder), form, state.built_of, wanted.num_nodes, of_nodes):
+        with locked(where, check_place(where, folder)):  # removes the lock that a killed build has left
+            return
     with new_folder(where, folder, goes_on=state.goes_on) as new, bars() as say:
         state.folder = new
         check_space(new, _bytes_needed(relations, of_nodes) - sum(each.written_bytes for each in relations))
         for relation in relations:
             relation.read(state, say)
-        _write(new, form, relations, wanted.num_nodes, of_nodes, most_bytes, say)
+        _write(new, form, relations, wanted.num_nodes, of_nodes, most_bytes, state.built_of, say)
         shutil.rmtree(new / _WORK, ignore_errors=True)
         (new / _STATE).unlink(missing_ok=True)
+
+
+def _is_there(
+    folder: Path, form: str, edges: str | None, num_nodes: Mapping[Any, int], of_nodes: Mapping[Any, Any]
+) -> bool:
+    """Return whether the folder holds the whole graph already: of these edges, nodes and attributes of nodes."""
+    if edges is None or built_of(folder) != edges:
+        return False
+    arrays, _ = load(folder, form, mmap=True)
+    given = {(of, name): rows for of, each in of_nodes.items() for name, rows in each.items()}
+    names = {(of, name) for of, each in arrays.node_attributes.items() for name in each}
+    return (
+        arrays.num_nodes == {of: num_nodes[of] for of in of_nodes}
+        and names == given.keys()
+        and all(_digest(rows) == arrays.digests.get(array_name("node_attributes", *key)) for key, rows in given.items())
+    )
+
+
+def _digest(values: Values) -> str:
+    digest = StreamedDigest(values.column.dtype, values.column.shape)
+    for piece in _pieces(values):
+        digest.take(piece)
+    return digest.digest()
 
 
 def _in_order(types: Mapping[Any, Any]) -> list[Any]:
@@ -199,6 +227,7 @@ class _State:
 
     Attributes:
         folder: in which all is written.
+        built_of: names the edges and what is made of them; None if no files say what they are.
     """
 
     def __init__(self, where: str, most_bytes: int, relations: Sequence[_Relation]) -> None:
@@ -209,7 +238,8 @@ class _State:
             + [[name, dtype_name(column.dtype), column.shape] for name, column in each.columns.items()]
             for each in relations
         ]
-        self._asked = hashlib.blake2b(json.dumps([where, most_bytes, asked]).encode(), digest_size=16).hexdigest()
+        self._asked = _hashed([where, most_bytes, asked])
+        self.built_of = None if None in [each.source.identity for each in relations] else _hashed([where, asked])
 
     def chunk_edges(self, relation: _Relation) -> int:
         """Return how many edges are read at once."""
@@ -261,6 +291,10 @@ class _State:
         for relation, each in zip(self._relations, saved, strict=True):
             relation.saved = each
         return True
+
+
+def _hashed(facts: Any) -> str:
+    return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
 
 def _boot() -> str:
@@ -315,6 +349,7 @@ def _write(
     num_nodes: Mapping[NodeType | None, int],
     of_nodes: Mapping[NodeType | None, Mapping[str, Values]],
     most_bytes: int,
+    named: str | None,
     say: Progress,
 ) -> None:
     listed, num_edges = [], {}
@@ -348,7 +383,8 @@ def _write(
                 for piece in _pieces(rows):
                     arrays.put(numbers["node_attributes", number, name], piece)
         arena = arrays.finished()
-    write_text(folder / HEADER, header_of(form, {of: num_nodes[of] for of in of_nodes}, num_edges, arena))
+    counts = {of: num_nodes[of] for of in of_nodes}
+    write_text(folder / HEADER, header_of(form, counts, num_edges, arena, named))
 
 
 def _place(number: int, column: str) -> Place:

@@ -143,7 +143,8 @@ class CSCGraph(LocalGraph):
         """Write the graph of `edges` to `folder`, in bounded memory, and return it, memory-mapped.
 
         The graph is that of `from_edge_index`, to the bit: the sort is stable. A build that was killed goes on where it
-        was if it is called again with the same arguments. It takes about twice the bytes of the graph on the disk.
+        was if it is called again with the same arguments; a complete graph of the same files is opened. It takes
+        about twice the bytes of the graph on the disk.
 
         Args:
             edges: an array [2, num_edges], row 0 the sources, or [num_edges, 2]; the path of such an array as .npy; a
@@ -152,7 +153,7 @@ class CSCGraph(LocalGraph):
                 first two count); a folder of files of one of these kinds, in the order of their names; the URI of
                 Parquet or CSV files or of a folder of such, as "gs://bucket/edges/"; an iterable of chunks [2, n] or
                 ([2, n], {name: values}), or a callable that returns one.
-            folder: a new or empty one.
+            folder: a new or empty one, or that of the same graph.
             node_attributes: {name: values [num_nodes, ...], or the path of a .npy file}.
             edge_attributes: {name: values [num_edges, ...], or the path of a .npy file; of a table a column}, in the
                 order of the edges; they are moved with them.

@@ -310,7 +310,8 @@ class _Table(EdgeSource):
                 )
         self._attributes = dict(attributes)
         self.columns = {name: self._column(column) for name, column in attributes.items()}
-        self.identity = _identity(files)
+        named = _identity(files)
+        self.identity = None if named is None else f"{named} {[*self._attributes.items()]}"
 
     def chunks(self, first: int, most: int) -> Iterator[Chunk]:
         before = 0

@@ -113,10 +113,31 @@ def save(arrays: GraphArrays, folder: Path) -> None:
     write_text(folder / HEADER, text)  # last: a folder without a header is no graph, so half a graph is never opened
 
 
-def header_of(written: str, num_nodes: Mapping[Any, int], num_edges: Mapping[Any, int], arena: Arena) -> str:
-    """Return the text of graph.json, given the format, the numbers of nodes and of edges by type, and the arrays."""
+def header_of(
+    written: str,
+    num_nodes: Mapping[Any, int],
+    num_edges: Mapping[Any, int],
+    arena: Arena,
+    edges: str | None = None,
+) -> str:
+    """Return the text of graph.json, given the format, the numbers of nodes and of edges by type, and the arrays.
+
+    Args:
+        edges: names those that `build` was given, for `built_of`.
+    """
     fields = {"format": written, "version": _VERSIONS[written][-1], **to_json(Types(num_nodes, num_edges))}
+    if edges is not None:
+        fields["built_of"] = edges
     return header_text(f"{CLASSES[written]}.save", HEADER, fields, arena)
+
+
+def built_of(folder: Path) -> str | None:
+    """Return the name of the edges that the graph in a folder was built of; None if graph.json has none."""
+    try:
+        named = parse_strict(read_regular(folder / HEADER, MOST_HEADER_BYTES).decode("utf-8"))["built_of"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return named if isinstance(named, str) else None
 
 
 def load(folder: Path, wanted: str, mmap: bool) -> tuple[GraphArrays, Types]:

@@ -93,7 +93,7 @@ def convert(folder, out, capsys):
 @pytest.mark.parametrize("make", ranked([typed, plain], 1))
 def test_convert_streams_what_open_reads(tmp_path, capsys, make):
     folder = make(tmp_path / "a")
-    convert(folder, tmp_path / "out", capsys)
+    assert convert(folder, tmp_path / "out", capsys) == convert(folder, tmp_path / "out", capsys)  # complete already
     assert not (folder / FOLDER[0]).exists()
     opened = dp.HeteroCSCGraph.open if make is typed else dp.CSCGraph.open
     expect_same(opened(tmp_path / "out"), source_of(dp.datasets.open(folder)).graph)

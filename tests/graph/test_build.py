@@ -14,12 +14,12 @@ import torch
 from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from killed_builds import kill_a_build
+from killed_builds import files_of, kill_a_build
 from pipelines import refused
 
 import datapipes as dp
 from datapipes.base import folder as folders
-from datapipes.graph import buckets, build
+from datapipes.graph import buckets, build, storage
 
 SMALL = 600  # bytes of memory, in which the edges of tests do not fit
 
@@ -39,10 +39,6 @@ def edges_of(num_nodes, num_edges, seed=0):
 
 def in_memory(edges, num_nodes, dtype=torch.int32, **attributes):
     return dp.CSCGraph.from_edge_index(edges, num_nodes, **attributes).with_index_dtype(dtype)
-
-
-def files_of(folder):
-    return {each.name: each.read_bytes() for each in sorted(folder.iterdir())}
 
 
 def assert_saved_alike(folder, graph, tmp_path):
@@ -326,12 +322,12 @@ def test_chunks_may_have_attributes(tmp_path):
 # --- a build that was killed
 
 
-def kill(edges, root, times, **how):
+def kill(edges, root, times, of_build=None, **how):
     """Build in little memory, and be killed."""
 
     def work():
         build.LEAST_MEMORY, buckets._MOST_BUCKETS = 1, 4
-        dp.CSCGraph.build(edges, root, 40, edge_ids=True, max_memory=SMALL)
+        dp.CSCGraph.build(edges, root, 40, edge_ids=True, max_memory=SMALL, **(of_build or {}))
 
     kill_a_build(work, times, **how)
 
@@ -379,6 +375,48 @@ def test_what_is_not_the_same_build_begins_anew(tmp_path, read, monkeypatch, cha
     dp.CSCGraph.build(path, tmp_path / "g", num_nodes, edge_ids=True, max_memory=memory)
     assert sum(read) == 100
     assert_saved_alike(tmp_path / "g", in_memory(edges, num_nodes), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "times", "is_there"),
+    [
+        (os, "replace", 6, False),  # of graph.json
+        (folders, "sync_files", 1, False),
+        (os, "rename", 1, True),
+        (folders, "_remove", 2, True),  # the lock is still there
+        (storage, "load", 1, True),
+    ],
+)
+def test_a_build_that_is_killed_near_its_end_is_complete_when_it_is_called_again(tmp_path, of, name, times, is_there):
+    edges, root = _npy(tmp_path / "e.npy", edges_of(40, 100)), tmp_path / "g"
+    x = {"x": torch.arange(40)}
+    kill(edges, root, times, of_build={"node_attributes": x}, of=of, name=name)
+    assert root.exists() is is_there
+    dp.CSCGraph.build(edges, root, 40, edge_ids=True, max_memory=SMALL, node_attributes=x)
+    assert_saved_alike(root, in_memory(np.load(edges), 40, node_attributes=x), tmp_path)
+    before = root.stat().st_ino
+    dp.CSCGraph.build(edges, root, 40, edge_ids=True, node_attributes=x)  # as often as one likes, in any memory
+    assert root.stat().st_ino == before
+
+
+@pytest.mark.parametrize("change", ["file", "nodes", "ids", "attribute", "name", "array"])
+def test_a_graph_of_something_else_is_not_overwritten(tmp_path, change):
+    edges, root = _npy(tmp_path / "e.npy", edges_of(40, 100)), tmp_path / "g"
+    x = torch.arange(40)
+    arguments = {"num_nodes": 40, "edge_ids": True, "node_attributes": {"x": x}}
+    dp.CSCGraph.build(edges, root, **arguments)
+    if change == "file":
+        _npy(edges, edges_of(40, 100, 1))
+    elif change == "array":
+        edges = np.load(edges)  # nothing tells that these are the ones
+    other = {
+        "nodes": {"num_nodes": 41, "node_attributes": {"x": torch.arange(41)}},
+        "ids": {"edge_ids": False},
+        "attribute": {"node_attributes": {"x": x + 1}},
+        "name": {"node_attributes": {"y": x}},
+    }
+    with refused(FileExistsError, stage="^CSCGraph.build", found="holds 'arrays.npy'", allowed="not overwritten"):
+        dp.CSCGraph.build(edges, root, **{**arguments, **other.get(change, {})})
 
 
 @pytest.mark.parametrize("row", [0, 1])

@@ -4,7 +4,7 @@ import gzip
 
 import numpy as np
 import pytest
-from killed_builds import kill_a_build
+from killed_builds import files_of, kill_a_build
 from pipelines import refused
 from remote_files import place_of
 
@@ -65,7 +65,7 @@ def built(edges, folder, **options):
     """Build, and return the bytes of what was written."""
     options = {"edge_attributes": {"w": "weight"}, "edge_ids": True, "max_memory": SMALL, **options}
     dp.CSCGraph.build(edges, folder, 40, **options)
-    return {each.name: each.read_bytes() for each in sorted(folder.iterdir())}
+    return files_of(folder)
 
 
 # --- the same graph

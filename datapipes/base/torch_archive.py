@@ -5,11 +5,13 @@ tuples, each used twice, may take for ever; and whatever it allows is one list f
 reads the pickle, and this module makes tensors of the members that the pickle refers to.
 
 Invariant: no code of a file runs, and time and memory stay in proportion to its size. A packed archive, a value that is
-not plain data or a dense tensor, and a tensor beyond its storage are refused with `FileRefused`.
+not plain data or a dense tensor, a tensor beyond its storage, and one of more bytes than the file are refused with
+`FileRefused`.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 import sys
 import zipfile
@@ -175,7 +177,8 @@ class TorchArchive:
     def tensor(self, found: object, what: str) -> Tensor | None:
         """Return the tensor that a stand-in describes; None if `found` is another value.
 
-        It shares the bytes of its storage: those that are mapped, or memory that may not be written to.
+        It shares the bytes of its storage: those that are mapped, or memory that may not be written to. A copy takes no
+        more bytes than the file has.
 
         Raises:
             FileRefused: The archive lacks its numbers.
@@ -193,7 +196,10 @@ class TorchArchive:
                 return torch.empty(found.shape, dtype=found.dtype)
             except Exception as error:
                 raise _broken("broken tensors", error) from error
-        count = storage.nbytes() // found.dtype.itemsize
+        count, whole = storage.nbytes() // found.dtype.itemsize, math.prod(found.shape) * found.dtype.itemsize
+        if whole > self._size:  # an expanded tensor: a file of a few bytes may name one number a billion times
+            shape = f"{what} of shape {[*found.shape]}, {whole} bytes, of {count} numbers in {self._size} bytes"
+            raise FileRefused(shape, "numbers for all of it", "Save what it stands for: tensor.contiguous().")
         last = found.offset + sum((size - 1) * stride for size, stride in zip(found.shape, found.strides, strict=True))
         if last >= count:
             raise FileRefused(f"{what} up to number {last} of {count}", "numbers for all of it")

@@ -212,7 +212,7 @@ def npy_array(file: str, what: str, content: bytes) -> np.ndarray:
         shape, fortran, dtype = read_header(stream)
     except Exception as error:  # numpy on corrupt headers raises nearly anything
         raise _broken(file, what, error) from error
-    if dtype.kind not in "biufU" or dtype.itemsize == 0 or min(shape, default=0) < 0:
+    if dtype.kind not in "biufU" or dtype.itemsize == 0:
         raise DatasetFormatError.of(file, f"{what} of {dtype}{list(shape)}", "numbers or text")
     size = len(content) - stream.tell()
     if math.prod(shape) * dtype.itemsize != size or max(shape, default=0) > MAX_FILE_BYTES:

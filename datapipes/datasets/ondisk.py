@@ -24,7 +24,7 @@ from datapipes.base.types import ends_of, of_type
 from datapipes.datasets.by_name import described_by_name, is_by_name
 from datapipes.datasets.dataset import Dataset, Task, without_empty
 from datapipes.datasets.ondisk_graph import AnyGraph, build, graph_of
-from datapipes.datasets.ondisk_rows import WHERE, Arrays, format_errors
+from datapipes.datasets.ondisk_rows import WHERE, Arrays, check_rows, format_errors
 from datapipes.datasets.ondisk_yaml import NEGATIVES, SETS, YAML, Description, RowsFile, TaskFiles, read_yaml
 from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError
 from datapipes.features import DiskFeature, Feature, FeatureStore, TensorFeature
@@ -212,13 +212,12 @@ def _features(described: Description, graph: AnyGraph, *, by_position: bool) -> 
         domain, of, name = key
         with format_errors(f"the {domain} feature {name!r}{of_type(of)}"):
             made: Feature
+            rows = (graph.num_nodes_of(of) if domain == "node" else graph.num_edges_of(of), f"{domain}s")
             if file.stays_on_disk and file.format == "numpy":
                 made = DiskFeature(described.path(file))
             else:
-                made = TensorFeature(arrays.read(file))
-            count = graph.num_nodes_of(of) if domain == "node" else graph.num_edges_of(of)
-            if made.count != count:
-                raise ValueError(f"{file.path} has {made.count} rows for {count} {domain}s. Give one for each.")
+                made = TensorFeature(arrays.read(file, rows))
+            check_rows(file, made.count, rows)
             ids = graph.relation(of).edge_ids if domain == "edge" and by_position else None
             found[key] = made if ids is None else _ByPosition(made, ids)
     return found

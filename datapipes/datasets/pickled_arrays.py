@@ -153,7 +153,7 @@ def read_saved(path: Path) -> dict[str, Any]:
         for key, value in fields_of(file, found, "an object").items():
             tensor = None if archive is None else archive.tensor(value, repr(key))
             if tensor is not None:
-                table[key] = _array_of_tensor(tensor, repr(key), len(content))
+                table[key] = _array_of_tensor(tensor, repr(key))
             else:
                 table[key] = value if _is_texts(value) else array_of(file, value, repr(key))
         return table
@@ -163,11 +163,11 @@ def _is_texts(value: object) -> bool:
     return type(value) is list and all(type(each) is str for each in value)
 
 
-def _array_of_tensor(tensor: Tensor, what: str, most_bytes: int) -> np.ndarray:
+def _array_of_tensor(tensor: Tensor, what: str) -> np.ndarray:
     if tensor.dtype not in _TENSOR_DTYPES:
         raise FileRefused(f"{what} of {tensor.dtype}", f"one of {_TENSOR_DTYPES}")
-    if tensor.ndim not in (1, 2) or tensor.numel() * tensor.element_size() > most_bytes:
-        raise FileRefused(f"{what} of shape {[*tensor.shape]}", "numbers for all of it, [n] or [n, k]")
+    if tensor.ndim not in (1, 2):
+        raise FileRefused(f"{what} of shape {[*tensor.shape]}", "[n] or [n, k]")
     array = tensor.resolve_neg().numpy()
     array.flags.writeable = False
     return array

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.files import open_regular
+from datapipes.graph.checks import MAX_NODES
 from datapipes.processes.sharing import know_mapping
 
 REMEDY = "save the graph again"
@@ -70,6 +71,15 @@ def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     Raises:
         Nearly anything, where the header is corrupt.
     """
+    shape, fortran, dtype = _parsed_header(file)
+    if not all(
+        type(length) is int and 0 <= length <= MAX_NODES for length in shape
+    ):  # two below 0 have a product above
+        raise ValueError(f"shape {shown(list(shape))}")
+    return shape, fortran, dtype
+
+
+def _parsed_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     begin = file.tell()
     for _ in range(_TRIES):
         with contextlib.suppress(SystemError):

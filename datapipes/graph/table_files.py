@@ -18,7 +18,7 @@ import importlib
 import os
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +34,8 @@ from datapipes.base.remote import AnyFile, RemoteFile, opened
 from datapipes.base.sizes import check_memory
 
 TABLES = {".parquet": "parquet", ".csv": "csv", ".csv.gz": "csv", ".tsv": "csv"}  # suffixes
-_MOST_HEADER, _BLOCK_BYTES = 2**16, 2**24  # bytes of a CSV file: of its first line, and that are parsed at once
+_MOST_HEADER, _BLOCK_BYTES = 2**16, 2**24  # bytes of a CSV file: of its first line, and that tell the types
+_MOST_AHEAD, _BLOCKS_AHEAD = 2**25, 32  # bytes and blocks of a CSV file that pyarrow reads ahead
 _OF_CONTENT = (ValueError, TypeError, LookupError, NotImplementedError, EOFError, csv.Error, zlib.error)
 
 
@@ -160,25 +161,26 @@ class TableFiles:
     @cached_property
     def _content(self) -> Any:
         """All columns, in memory: who reads a CSV file for one column reads all of it."""
-        check_memory(self._where, str(self._path), self.num_rows * 8 * len(self.names), "Store the columns as .npy.")
+        num_bytes = 2 * self.num_rows * 8 * len(self.names)  # of the table, and of what is made of its columns
+        check_memory(self._where, str(self._path), num_bytes, "Store the columns as .npy.")
         with self._told():
             return self._data.to_table()
 
     def batches(self, names: Sequence[str], most: int) -> Iterator[Any]:
-        """Yield the columns of up to `most` rows at a time, as batches of pyarrow.
+        """Yield the columns of up to `most` rows at a time, as batches of pyarrow; few more rows are in memory.
 
         Raises:
             as TableFiles does; ValueError: a file at a URI was changed.
         """
-        batches = self._data.to_batches(
-            columns=[*names], batch_size=most, batch_readahead=1, fragment_readahead=1, use_threads=False
-        )
-        while True:
-            with self._told():
-                batch = next(batches, None)
-            if batch is None:
-                break
-            yield batch
+        for fragment in self._data.get_fragments():
+            batches = _rows_of(fragment, {name: self.arrow_type(name) for name in names}, most)
+            while True:
+                with self._told():
+                    batch = next(batches, None)
+                if batch is None:
+                    break
+                for begin in range(0, batch.num_rows, most):
+                    yield batch.slice(begin, most)
         with self._told():
             self._refuse_changed()
 
@@ -268,7 +270,8 @@ def _csv(files: Sequence[AnyFile], kind: str) -> tuple[Any, bool]:
         _check_head(heads[0], each)
     with_rows = [each.file for each in heads if each.has_more or not has_names]
     if with_rows:
-        return _as_numbers(_opened_by_arrow(with_rows, _csv_format(kind, has_names))), has_names
+        form = _csv_format(kind, has_names)
+        return _as_numbers(_opened_by_arrow(with_rows, form, _csv_schema(with_rows[0], kind, form))), has_names
     pyarrow, dataset = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.dataset"))
     names = heads[0].cells if has_names else ["f0", "f1"]
     return dataset.dataset(pyarrow.schema([(name, pyarrow.int64()) for name in names]).empty_table()), has_names
@@ -325,6 +328,31 @@ def _as_numbers(data: Any) -> Any:
     return data.replace_schema(pyarrow.schema(fields))
 
 
+def _rows_of(fragment: Any, types: Mapping[str, Any], most: int) -> Iterator[Any]:
+    """Yield the columns `types` of a file in batches. pyarrow's scanner would read up to a GiB ahead of its reader."""
+    pyarrow, names, form = importlib.import_module("pyarrow"), [*types], getattr(fragment, "format", None)
+    if form is None:
+        return  # no file has rows
+    if form.default_extname == "parquet":
+        with importlib.import_module("pyarrow.parquet").ParquetFile(fragment.open()) as file:
+            for group in range(file.num_row_groups):  # all at once stay in memory to the end
+                for batch in file.iter_batches(most, row_groups=[group], columns=names, use_threads=False):
+                    columns = [batch.column(name).cast(of) for name, of in types.items()]
+                    yield pyarrow.RecordBatch.from_arrays(columns, names)
+        return
+    arrow_csv, stream = importlib.import_module("pyarrow.csv"), fragment.open()
+    if fragment.path.endswith(".gz"):
+        stream = pyarrow.CompressedInputStream(stream, "gzip")
+    read = arrow_csv.ReadOptions(
+        autogenerate_column_names=form.default_fragment_scan_options.read_options.autogenerate_column_names,
+        block_size=max(min(most, _MOST_AHEAD // _BLOCKS_AHEAD), _MOST_HEADER),
+        use_threads=False,
+    )
+    convert = arrow_csv.ConvertOptions(column_types=types, include_columns=names)
+    with stream, arrow_csv.open_csv(stream, read, form.parse_options, convert) as batches:
+        yield from batches
+
+
 def _delimiter(kind: str) -> str:
     return "\t" if kind == ".tsv" else ","
 
@@ -338,6 +366,17 @@ def _csv_format(kind: str, has_header: bool) -> Any:
             autogenerate_column_names=not has_header, block_size=_BLOCK_BYTES, use_threads=False
         ),
     )
+
+
+def _csv_schema(first: AnyFile, kind: str, form: Any) -> Any:
+    """Return the names and types of the columns, of the first rows of a CSV file; pyarrow would read far more of it."""
+    pyarrow, arrow_csv = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.csv"))
+    with opened(first) as (packed, _), gzip.open(packed) if kind.endswith(".gz") else packed as file:
+        text = file.read(_BLOCK_BYTES)
+    whole = text[: text.rfind(b"\n") + 1] if len(text) == _BLOCK_BYTES else text
+    read = form.default_fragment_scan_options.read_options
+    with arrow_csv.open_csv(pyarrow.BufferReader(whole or text), read, form.parse_options) as rows:
+        return rows.schema
 
 
 def _is_number(cell: str) -> bool:

@@ -323,6 +323,12 @@ BAD = [
     ({"feature_data": "[{domain: node, name: x, format: numpy, in_memory: false, path: cut.npy}]"}, "truncated"),
     ({"feature_data": "[{domain: node, name: x, format: torch, path: cut.pt}]"}, "broken"),
     ({"feature_data": "[{domain: node, name: x, format: torch, path: dict.pt}]"}, "else than one tensor"),
+    (
+        {"feature_data": "[{domain: node, name: x, format: torch, path: huge.pt}]"},
+        r"\[30, 1099511627776\], .*contiguous",
+    ),
+    ({"feature_data": "[{domain: node, name: x, format: numpy, path: holes.npy}]"}, "274877906944 rows for 30 nodes"),
+    ({"feature_data": "[{domain: node, name: x, format: numpy, path: below.npy}]"}, r"shape \[-1, -60\]"),
     ({"feature_data": "[{domain: node, name: x, format: torch, path: code.pt}]"}, "print"),
     ({"tasks": "[{train_set: [{data: [{name: labels, format: numpy, path: s.npy}]}]}]"}, "is needed|MiniBatch fills"),
     ({"tasks": "[{train_set: [{data: [{name: seeds, format: numpy, path: nan.npy}]}]}]"}, "float64"),
@@ -353,6 +359,11 @@ def small(root, **text):
     (root / "cut.npy").write_bytes((root / "x.npy").read_bytes()[:-4])
     (root / "cut.pt").write_bytes((root / "x.pt").read_bytes()[:-40])
     torch.save({"x": torch.ones(3)}, root / "dict.pt")
+    torch.save(torch.ones(1).expand(NODES, 2**40), root / "huge.pt")
+    for name, shape, size in (("holes", (2**38,), 2**40), ("below", (-1, -60), 240)):
+        with (root / f"{name}.npy").open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+            file.truncate(file.tell() + size)
     torch.save(Code(), root / "code.pt")
     made.yaml("\n".join(f"{key}: {value}" for key, value in {**GOOD, **text}.items()))
     return made

@@ -50,6 +50,7 @@ _AGENT = "TORCHELASTIC_USE_AGENT_STORE"  # torchrun's agent has the store at MAS
 _c10d: Any = torch.distributed  # comes partly without types
 _LOOK_S = 0.1  # between two questions whether another rank has left
 _PROBE_S = 1.0  # for the answer
+_STORES_SHARE = 0.5  # of the time to connect: torch's store tries for up to 1.75 times the timeout that it is given
 _stores: dict[tuple[str, int, int], Any] = {}  # by place and rank; kept until the process ends: one may be host
 _groups: dict[tuple[Any, str], Any] = {}  # what a group sees of one; kept too, since Ranks counts the calls of a store
 _job = uuid.uuid4().hex  # what a process claims its rank by
@@ -301,7 +302,7 @@ def _store_at(rank: int, place: Place) -> Any:
     connect_s = min(place.timeout, MOST_CONNECT_S)
 
     def store(is_host: bool) -> Any:
-        wait = datetime.timedelta(seconds=connect_s)
+        wait = datetime.timedelta(seconds=_STORES_SHARE * connect_s)
         made = _c10d.TCPStore(place.host, place.port, None, is_host, timeout=wait, wait_for_workers=False)
         made.set_timeout(datetime.timedelta(seconds=place.timeout))
         return made
@@ -314,7 +315,8 @@ def _store_at(rank: int, place: Place) -> Any:
         while not Address(place.host, place.port).is_heard(_PROBE_S) and time.monotonic() < ends:
             time.sleep(_LOOK_S)
     if found is None and Address(place.host, place.port).is_heard(_PROBE_S):
-        found = _bounded(lambda: store(False), connect_s + _PROBE_S)  # later than its own bound: nothing stays behind
+        # Longer than torch tries. A thread that comes back from torch while Python ends aborts the process.
+        found = _bounded(lambda: store(False), connect_s + _PROBE_S)
     if found is None:
         raise _no_store(rank, place)
     _stores[place.host, place.port, rank] = found

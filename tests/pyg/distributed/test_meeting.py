@@ -1,5 +1,6 @@
 """Ranks that die, stop, do not come, or come twice: the others raise within the bound, naming them; nothing is left."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -15,7 +16,7 @@ from rank_group import RankGroup
 
 from datapipes.base.errors import ServerUnavailable
 from datapipes.processes.ranks import RankError
-from datapipes.pyg.distributed import DistNeighborLoader
+from datapipes.pyg.distributed import DistNeighborLoader, meeting
 from datapipes.pyg.distributed.meeting import end_all
 
 SHORT_S = 1  # for what nobody answers
@@ -211,6 +212,50 @@ def test_a_port_of_a_stranger_is_refused(root):
                 loader_of(rank, 2, root, port, 0.2)
 
 
+TORCH_TRIES = 1.75  # times its timeout, at most: its last pause is half as long as what went before, and a half more
+
+
+def test_torch_is_asked_to_connect_for_less_time_than_the_bound(root, monkeypatch):
+    """A thread that returns from torch after its rank has raised, while Python ends, aborts the process."""
+    bounds, timeouts = [], []
+
+    def store(*_, timeout, **__):
+        timeouts.append(timeout.total_seconds())
+        raise RuntimeError("no store")
+
+    bounded = meeting._bounded
+    monkeypatch.setattr(meeting, "_bounded", lambda call, bound: bounds.append(bound) or bounded(call, bound))
+    monkeypatch.setattr(meeting._c10d, "TCPStore", store)
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        for timeout_s in (0.2, 5, 180):
+            with pytest.raises(ValueError, match="no store of torch answers"):
+                loader_of(1, 2, root, stranger.getsockname()[1], timeout_s)
+    assert len(timeouts) == 3
+    assert all(TORCH_TRIES * asked < bound for asked, bound in zip(timeouts, bounds, strict=True))
+
+
+@pytest.mark.full
+def test_processes_that_meet_a_stranger_end_with_the_error(root, tmp_path):
+    program = tmp_path / "script.py"
+    program.write_text(SCRIPT.format(support=os.path.dirname(sys.modules["pyg_ranks"].__file__)).replace("30}", "3}"))
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        threading.Thread(target=closes_all, args=(stranger,), daemon=True).start()
+        command = [sys.executable, str(program)]
+        ranks = [
+            subprocess.Popen([*command, str(rank), str(root), str(stranger.getsockname()[1])], stderr=subprocess.PIPE)
+            for rank in (0, 1)
+        ]
+        texts = [rank.communicate(timeout=BOUND_S)[1] for rank in ranks]
+    assert all(b"no store of torch answers" in text for text in texts)
+    assert [rank.returncode for rank in ranks] == [1, 1]
+
+
+def closes_all(listens):
+    with contextlib.suppress(OSError):
+        while True:
+            listens.accept()[0].close()
+
+
 def test_a_store_that_is_there_already_is_shared(root):
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
@@ -225,7 +270,6 @@ def test_a_store_that_is_there_already_is_shared(root):
 
 def test_other_machines_need_certificates_or_leave(root, monkeypatch):
     from datapipes.distributed.address import Address
-    from datapipes.pyg.distributed import meeting
 
     monkeypatch.setattr(meeting, "_own_host", lambda place: "10.0.0.1")
     found = in_ranks(2, lambda rank, size, port: loader_of(rank, size, root, port, 10), free_port())

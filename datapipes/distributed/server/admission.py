@@ -7,6 +7,10 @@ The bytes of an answer count from before it is made until it is sent or given up
 own share of them, or one answer if that is larger; its further requests wait while those of others are worked on. One
 trainer has several connections, which may all stop reading; so a host has a share too, the half, and never keeps other
 hosts from their answers.
+
+A request that waits for bytes is not passed by later ones, or small ones would keep a large one waiting for ever. Only
+owners that hold little pass it, within the bytes that are kept for them: on each host a sixteenth above its half, and
+the last sixteenth of all. So who reads large answers slowly does not hold up those who want small ones.
 """
 
 from __future__ import annotations
@@ -17,10 +21,12 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
+from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.refusals import Unavailable
 
 CLIENTS_SHARE = 16  # a client holds at most one in so many of the bytes in flight, or one answer
 HOSTS_SHARE = 2  # all clients of a host; an answer has at most a quarter, so it always fits
+KEPT_SHARE = 16  # kept for owners that hold little: so much, this answer included
 
 
 def host_of(client: str) -> str:
@@ -28,33 +34,45 @@ def host_of(client: str) -> str:
     return client.rpartition(":")[0] or client
 
 
+_ALL = ""  # in place of a host
+NumBytes = int | Callable[[], int]  # of an answer; a function tells what is expected when the request is next
+
+
 class Hold:
     """Bytes of an answer in flight; `release` gives them back, once."""
 
-    def __init__(self, admission: Admission, client: str, num_bytes: int) -> None:
-        self.client, self.num_bytes, self._admission = client, num_bytes, admission
+    def __init__(self, admission: Admission, client: str, owner: str, num_bytes: int) -> None:
+        self.client, self.owner, self.num_bytes, self._admission = client, owner, num_bytes, admission
+        self._is_released = False
 
-    def shrink(self, num_bytes: int) -> None:
-        """Keep at most so many bytes: what the answer really has."""
-        self._admission._give_back(self, min(num_bytes, self.num_bytes))
+    def recount(self, num_bytes: int) -> None:
+        """Count the bytes that the answer really has, fewer or more than were expected; none after `release`."""
+        if not self._is_released:
+            self._admission._recount(self, num_bytes)
 
     def release(self) -> None:
         """Give all bytes back; may be called again."""
-        self._admission._give_back(self, 0)
+        self._is_released = True
+        self._admission._recount(self, 0)
 
 
 class _Task:
     """A request that waits or is worked on."""
 
     def __init__(
-        self, client: str, num_bytes: int, work: Callable[[], Any], is_cancelled: Callable[[], bool], owner: str
+        self, client: str, num_bytes: NumBytes, work: Callable[[], Any], is_cancelled: Callable[[], bool], owner: str
     ) -> None:
-        self.client, self.num_bytes, self.work, self.is_cancelled = client, num_bytes, work, is_cancelled
-        self.owner = owner
+        self.client, self.work, self.is_cancelled, self.owner = client, work, is_cancelled, owner
+        self._num_bytes = num_bytes
         self.ended = threading.Event()
         self.result: Any = None
         self.error: BaseException | None = None
         self.hold: Hold | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the answer, as they are expected now."""
+        return self._num_bytes if isinstance(self._num_bytes, int) else self._num_bytes()
 
     def end(self, error: BaseException | None = None) -> None:
         self.error = error
@@ -81,6 +99,7 @@ class Admission:
         self._queues: dict[str, deque[_Task]] = {}  # in the order in which clients are next; none is empty
         self._held: dict[str, int] = {}  # bytes by client
         self._held_by_hosts: dict[str, int] = {}
+        self._held_by_owners: dict[tuple[str, str], int] = {}  # by host and owner
         self.num_waiting = self.num_working = self.num_bytes = 0
         self._is_closing = self.is_closed = False
         self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(concurrency + spare)]
@@ -88,12 +107,18 @@ class Admission:
             thread.start()
 
     def run(
-        self, client: str, num_bytes: int, work: Callable[[], Any], is_cancelled: Callable[[], bool], owner: str = ""
+        self,
+        client: str,
+        num_bytes: NumBytes,
+        work: Callable[[], Any],
+        is_cancelled: Callable[[], bool],
+        owner: str = "",
     ) -> tuple[Any, Hold]:
         """Wait for the turn of the client, and return what the work returns, with its bytes, which stay in flight.
 
         Args:
             client: name of the connection.
+            num_bytes: of the answer; 0 waits for no bytes. A message that has more or fewer counts as what it has.
             owner: whose connection it is, and maybe others; by default the client.
         Raises:
             Unavailable: Too many wait, the server stops, or the client has gone.
@@ -170,25 +195,25 @@ class Admission:
             if task.is_cancelled():
                 raise Unavailable(f"{self.where}: the client has given up.")
             task.result = task.work()
+            if task.hold is not None and isinstance(task.result, Message):
+                task.hold.recount(task.result.num_bytes)  # before this thread takes another request
         except BaseException as error:  # it is the client's
             task.end(error)
         else:
             task.end()
 
     def _next_client(self) -> str | None:
-        """Return whose request is next. One that waits for bytes of others stays first, or small ones would pass it."""
-        full = set()  # hosts whose next request waits for bytes of their own
+        """Return whose request is next; None if all wait for bytes, or none is there."""
+        room = _Room(self)
         for client, queue in self._queues.items():
-            wanted, held, host = queue[0].num_bytes, self._held.get(client, 0), host_of(client)
-            if host in full or (held and held + wanted > self.max_bytes // CLIENTS_SHARE):
+            task, held = queue[0], self._held.get(client, 0)
+            wanted = task.num_bytes
+            if held and held + wanted > self.max_bytes // CLIENTS_SHARE:
                 continue
-            if self.num_working >= self._concurrency and self._working[queue[0].owner]:
+            if self.num_working >= self._concurrency and self._working[task.owner]:
                 continue
-            on_host = self._held_by_hosts.get(host, 0)
-            if on_host and on_host + wanted > self.max_bytes // HOSTS_SHARE:
-                full.add(host)
-                continue
-            return client if self.num_bytes + wanted <= self.max_bytes or not self.num_bytes else None
+            if not wanted or room.is_for(task, wanted):
+                return client
         return None
 
     def _take(self, client: str) -> _Task:
@@ -199,22 +224,64 @@ class Admission:
         self.num_waiting -= 1
         self.num_working += 1
         self._working[task.owner] += 1
-        if task.num_bytes:
-            self._count(client, task.num_bytes)
-        task.hold = Hold(self, client, task.num_bytes)
+        num_bytes = task.num_bytes
+        self._count(client, task.owner, num_bytes)
+        task.hold = Hold(self, client, task.owner, num_bytes)
         return task
 
-    def _give_back(self, hold: Hold, kept: int) -> None:
+    def _recount(self, hold: Hold, num_bytes: int) -> None:
         # Also called where the garbage collector ends an answer, in any thread: the lock may be this thread's already.
         with self._changed:
-            num_bytes, hold.num_bytes = hold.num_bytes - kept, kept
-            self._count(hold.client, -num_bytes)
+            more, hold.num_bytes = num_bytes - hold.num_bytes, num_bytes
+            self._count(hold.client, hold.owner, more)
             self._changed.notify_all()
 
-    def _count(self, client: str, num_bytes: int) -> None:
+    def _count(self, client: str, owner: str, num_bytes: int) -> None:
         """Count bytes that a client now holds, or gives back if they are negative."""
         self.num_bytes += num_bytes
-        for held, name in ((self._held, client), (self._held_by_hosts, host_of(client))):
-            held[name] = held.get(name, 0) + num_bytes
-            if held[name] <= 0:
-                del held[name]
+        host = host_of(client)
+        _add(self._held, client, num_bytes)
+        _add(self._held_by_hosts, host, num_bytes)
+        _add(self._held_by_owners, (host, owner), num_bytes)
+
+
+def _add(held: dict[Any, int], name: Any, num_bytes: int) -> None:
+    held[name] = held.get(name, 0) + num_bytes
+    if held[name] <= 0:
+        del held[name]
+
+
+class _Room:
+    """Looks, for one request after another in their turn, whether there are bytes for it: on its host, and in all."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._all, self._kept = admission, admission.max_bytes // KEPT_SHARE
+        self._waited_for: set[str] = set()  # hosts, or ALL, where an earlier request waits
+        self._kept_waited_for: set[str] = set()  # where one of an owner that holds little waits too
+
+    def is_for(self, task: _Task, wanted: int) -> bool:
+        """Return whether there is room for the request; if not, later ones do not pass it but for those of owners that
+        hold little.
+        """
+        of_all, host = self._all, host_of(task.client)
+        is_little = of_all._held_by_owners.get((host, task.owner), 0) + wanted <= self._kept
+        most, on_host = of_all.max_bytes // HOSTS_SHARE, of_all._held_by_hosts.get(host, 0)
+        return self._fits(host, on_host, most, wanted, is_little) and self._fits(
+            _ALL, of_all.num_bytes, of_all.max_bytes - self._kept, wanted, is_little
+        )
+
+    def _fits(self, place: str, held: int, most: int, wanted: int, is_little: bool) -> bool:
+        if place not in self._waited_for and (not held or held + wanted <= most):
+            return True
+        self._waited_for.add(place)
+        if not is_little or place in self._kept_waited_for:
+            return False
+        if held + wanted <= most + self._kept and self._little_held(place) + wanted <= self._kept:
+            return True
+        self._kept_waited_for.add(place)
+        return False
+
+    def _little_held(self, place: str) -> int:
+        """Return the bytes that are held by owners that hold little."""
+        held = self._all._held_by_owners.copy()  # the garbage collector may end an answer in between
+        return sum(each for (host, _), each in held.items() if each <= self._kept and place in (host, _ALL))

@@ -24,7 +24,7 @@ from datapipes.base.threads import threads_of_kernels
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.distributed.chain_description import build_chain
-from datapipes.distributed.server.admission import HOSTS_SHARE, Admission, Hold, host_of
+from datapipes.distributed.server.admission import HOSTS_SHARE, KEPT_SHARE, Admission, Hold, host_of
 from datapipes.distributed.server.producer import (
     InProcesses,
     InThreads,
@@ -53,7 +53,7 @@ from datapipes.features.feature_fetcher import FeatureFetcher
 
 LOOK_S = 5.0
 RATE_S = 1.0  # a rate is that of this time or longer
-KEPT_SHARE = 8  # answers for retries are at most one in so many of the bytes in flight
+ANSWERS_SHARE = 8  # answers for retries are at most one in so many of the bytes in flight
 FIRST_BYTES = 2**24  # of the first minibatch, before any is known
 MOST_CLAIMS = 4096  # on a producer
 CLIENTS_SHARE = 4  # a client has at most one in so many of the bytes of tensors, and of the worker processes
@@ -86,7 +86,7 @@ class _Producer:
     def __init__(self, number: int, maker: Maker, admission: Admission, num_workers: int, num_batches: int) -> None:
         self.number, self.maker, self.admission, self.num_workers = number, maker, admission, num_workers
         self.num_batches, self.tensor_bytes, self.host = num_batches, 0, ""  # of who has created it
-        self.num_made = self.largest = 0  # minibatches, and the bytes of the largest
+        self.num_making = self.num_made = self.largest = 0  # minibatches, and the bytes of the largest
         self.rate, self._seen = 0.0, (time.monotonic(), 0)  # minibatches a second, between the last two looks
         self.claims: dict[str, tuple[str | None, float]] = {}
 
@@ -124,6 +124,7 @@ class Producers:
     ) -> None:
         self._where, self._offers, self.limits = where, offers, limits
         self._num_threads, self._most_bytes = num_threads, most_bytes
+        self._first_bytes = min(FIRST_BYTES, max_bytes // KEPT_SHARE)
         self._admitted = {"concurrency": concurrency, "max_waiting": max_waiting, "max_bytes": max_bytes}
         self._admission = Admission(where, **self._admitted, spare=1)
         self._changing = threading.Lock()
@@ -131,7 +132,7 @@ class Producers:
         self._opening = threading.Lock()  # held while graph and features are opened
         self._producers: dict[int, _Producer] = {}
         self._keys: dict[str, int] = {}  # {worker_key: producer}, while one has a claim under it
-        self._kept = KeptAnswers(max_bytes // KEPT_SHARE)
+        self._kept = KeptAnswers(max_bytes // ANSWERS_SHARE)
 
     # --- requests
 
@@ -184,8 +185,11 @@ class Producers:
                 f"{self._where}: producer {producer.number} has {producer.num_batches} minibatches in an epoch, asked "
                 f"was for {request.index}. Count them from 0."
             )
-        largest = producer.largest or FIRST_BYTES
-        expected = min(largest + largest // 4, self._most_bytes)
+
+        def expected() -> int:
+            if producer.largest or not producer.num_making:
+                return min(producer.largest * 5 // 4 or self._first_bytes, self._most_bytes)
+            return self._most_bytes  # the first one will tell
 
         def work() -> Message:
             # Only here: who waits for room for an answer, since its client reads none, would hold up all that want it.
@@ -382,6 +386,7 @@ class Producers:
         return answer
 
     def _made_minibatch(self, producer: _Producer, request: MinibatchRequest) -> Made:
+        producer.num_making += 1
         try:
             with threads_of_kernels(self._num_threads):
                 minibatch = producer.maker.make(request.epoch, request.index, self.limits.making_s)
@@ -389,6 +394,8 @@ class Producers:
             raise
         except BaseException as error:
             return Made(None, as_error(error))
+        finally:
+            producer.num_making -= 1
         producer.num_made += 1
         if minibatch is not None:
             producer.largest = max(producer.largest, bytes_of(minibatch))

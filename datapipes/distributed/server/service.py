@@ -133,7 +133,6 @@ class Service:
             schema, batches = to_batches(self.where, answer)
             if hold is None:
                 return schema, batches
-            hold.shrink(sent)
             return schema, Answer(self.answers, peer, hold, batches)
         except BaseException as error:
             if hold is not None:

@@ -3,6 +3,7 @@
 import threading
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from pipelines import wait_until
@@ -112,12 +113,13 @@ def test_bytes_stay_in_flight_until_they_are_released():
     with Asking(max_bytes=1000) as asking:
         _, hold = asking.admission.run("a", 250, lambda: None, never)
         assert asking.admission.num_bytes == 250
-        hold.shrink(100)
-        hold.shrink(200)
+        hold.recount(100)
         assert asking.admission.num_bytes == 100
+        hold.recount(700)  # it has become more than was expected
+        assert asking.admission.num_bytes == 700
         hold.release()
         hold.release()
-        hold.shrink(0)
+        hold.recount(100)
         assert (asking.admission.num_bytes, asking.admission._held) == (0, {})
 
 
@@ -149,17 +151,52 @@ def test_the_connections_of_one_host_hold_half_and_those_of_others_go_on():
     with Asking(max_bytes=1000) as asking:
         slow = [asking.admission.run(f"ipv4:10.0.0.1:{port}", 250, lambda: None, never)[1] for port in range(2)]
         (large,) = asking.wait_asking("ipv4:10.0.0.1:3", 1, 250, lambda: "large", never)
-        (small,) = asking.wait_asking("ipv4:10.0.0.1:4", 1, 1, lambda: "small", never)
+        (medium,) = asking.wait_asking("ipv4:10.0.0.1:4", 1, 70, lambda: "medium", never)
         for port in range(5):
             asking.admission.run(f"ipv4:10.0.0.2:{port}", 250, lambda: None, never)[1].release()
         assert not large.done()
-        assert not small.done()  # it does not pass the large one of its own host
+        assert not medium.done()  # it does not pass the large one of its own host
         slow[0].release()
         assert large.result(BOUND_S)[0] == "large"
         slow[1].release()
-        small.result(BOUND_S)[1].release()
+        medium.result(BOUND_S)[1].release()
         large.result(BOUND_S)[1].release()
-        assert (asking.admission.num_bytes, asking.admission._held, asking.admission._held_by_hosts) == (0, {}, {})
+        held = (asking.admission._held, asking.admission._held_by_hosts, asking.admission._held_by_owners)
+        assert (asking.admission.num_bytes, *held) == (0, {}, {}, {})
+
+
+@pytest.mark.parametrize("num_hosts", [1, 2])
+def test_small_answers_do_not_wait_for_those_of_slow_readers(num_hosts):
+    """Of one host they take what is kept above its half; of more, what is kept of all."""
+    with Asking(max_bytes=1600) as asking:
+        for port in range(2 * num_hosts - (num_hosts > 1)):
+            slow = f"ipv4:10.0.0.{port % num_hosts}:{port}"
+            asking.admission.run(slow, 400, lambda: None, never, f"slow {port}")
+        (large,) = asking.wait_asking("ipv4:10.0.0.0:20", 1, 400, lambda: None, never, "slow 0")
+        ask = partial(asking.admission.run, "ipv4:10.0.0.0:30", work=lambda: "small", is_cancelled=never)
+        for _ in range(10):
+            ask(num_bytes=80, owner="small")[1].release()
+        kept = [ask(num_bytes=10, owner="small")[1] for _ in range(10)]
+        (more,) = asking.wait_asking("ipv4:10.0.0.0:31", 1, 10, lambda: "more", never, "other")
+        (least,) = asking.wait_asking("ipv4:10.0.0.0:32", 1, 1, lambda: "least", never, "another")
+        assert not large.done()
+        assert not more.done()  # what is kept is taken
+        kept[0].release()
+        more.result(BOUND_S)[1].release()
+        least.result(BOUND_S)
+        assert not large.done()
+
+
+def test_what_an_owner_holds_on_all_its_connections_decides_whether_it_is_little():
+    with Asking(max_bytes=1600) as asking:
+        held = [asking.admission.run(f"ipv4:10.0.0.1:{port}", 50, lambda: None, never, "slow")[1] for port in range(2)]
+        held[0].recount(400)
+        held[1].recount(400)
+        (small,) = asking.wait_asking("ipv4:10.0.0.1:9", 1, 1, lambda: "small", never, "slow")
+        asking.admission.run("ipv4:10.0.0.1:8", 1, lambda: "other", never, "other")[1].release()
+        assert not small.done()
+        held[0].release()
+        small.result(BOUND_S)
 
 
 def test_a_connection_with_several_answers_holds_a_sixteenth():
@@ -174,19 +211,22 @@ def test_a_connection_with_several_answers_holds_a_sixteenth():
         first.release()
 
 
-def test_a_large_answer_is_not_passed_by_small_ones_of_others():
+def test_a_large_answer_is_passed_by_small_ones_only_within_what_is_kept():
     with Asking(max_bytes=1000) as asking:
-        holds = [asking.admission.run(f"c{number}", 250, lambda: None, never)[1] for number in range(4)]
-        large, small = (
+        holds = [asking.admission.run(f"c{number}", 230, lambda: None, never)[1] for number in range(4)]
+        large, medium = (
             asking.wait_asking(client, 1, num_bytes, lambda: None, never)[0]
-            for client, num_bytes in (("large", 500), ("small", 1))
+            for client, num_bytes in (("large", 400), ("medium", 63))
         )
+        small = [asking.admission.run(f"small {number}", 31, lambda: None, never)[1] for number in range(2)]
+        (more,) = asking.wait_asking("more", 1, 1, lambda: None, never)
         holds[0].release()
-        assert asking.admission.num_waiting == 2
-        assert not small.done()
+        assert asking.admission.num_waiting == 3  # nobody passes the large one, which would wait for ever
+        assert not medium.done()
         holds[1].release()
         large.result(BOUND_S)[1].release()
-        small.result(BOUND_S)
+        medium.result(BOUND_S)
+        more.result(BOUND_S)
 
 
 def test_the_error_of_the_work_is_raised_and_its_bytes_are_free():

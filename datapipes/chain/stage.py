@@ -7,6 +7,7 @@ resumed, and can stand in a torchdata `Loader`.
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -292,10 +293,27 @@ class MiniBatchTransformer(TransformerBase, Stage):
                 f"{self.name}: found neither fn nor a transform method; one is needed. Pass fn, or define transform."
             )
         self.fn = fn
+        if len(sources) > 1:
+            self._refuse_join(len(sources))
         if check_bool(self.name, "may_drop_all", may_drop_all):
             self.may_drop_all = True
         if len(sources) > 1:
             StageGraph(self)  # refuses unequal lengths
+
+    def _refuse_join(self, num_sources: int) -> None:
+        """Raise TypeError if the stage takes one minibatch at a time, and not one of each source."""
+        called: Any = self.fn or getattr(self, "transform_async", self.transform)
+        try:
+            taken = inspect.signature(called)
+        except ValueError:  # a builtin, which does not tell
+            return
+        try:
+            taken.bind(*range(num_sources))
+        except TypeError:
+            raise TypeError(
+                f"{self.name}: takes the minibatches of one source, got a list of {num_sources} sources. Give it one; "
+                "a stage that joins several takes one minibatch of each."
+            ) from None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

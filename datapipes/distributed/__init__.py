@@ -3,7 +3,8 @@
 `datapipes.pyg.distributed` has PyG's classes over them.
 """
 
-from datapipes.distributed.chain_description import build_chain, describe_chain
+from datapipes.distributed.chain_building import build_chain
+from datapipes.distributed.chain_description import describe_chain
 from datapipes.distributed.dist_feature_store import DistFeatureStore
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.dist_samplers import (

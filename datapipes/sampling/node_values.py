@@ -25,7 +25,7 @@ from datapipes.processes.sharing import ForWorkers, Together
 __all__: list[str] = []
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_BYTES_PER_NODE = 9
+BYTES_PER_NODE = 9  # of the sums of weights
 
 
 class NodeWeights:
@@ -131,7 +131,7 @@ class NodeWeights:
 
     def _sums(self, of: Any, values: Tensor) -> list[Tensor]:
         count = values.shape[0]
-        check_memory(self._where, "the sums of weights", _BYTES_PER_NODE * count, "Leave out the weights.")
+        check_memory(self._where, "the sums of weights", BYTES_PER_NODE * count, "Leave out the weights.")
         made = _core.row_sums(
             torch.tensor([0, count]).numpy(),
             to_numpy(values).view("uint8"),

@@ -204,6 +204,20 @@ class ItemSet(Hashed):
         return f"ItemSet({self._length} items, names={self.names})"
 
 
+def kept_bytes(items: tuple[Any, ...], names: Any) -> int:
+    """Return how many bytes of tensors an ItemSet of these items keeps: of a mask the ids, eight bytes each."""
+    tensors = [each for each in items if isinstance(each, Tensor)]
+    at = names.index("seeds") if isinstance(names, (list, tuple)) and "seeds" in names else len(items)
+    mask = items[at] if at < len(items) else None
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.ndim != 1:
+        return sum(each.nbytes for each in tensors)
+    count, length = int(mask.count_nonzero()), len(mask)
+    others = [each for each in tensors if each is not mask]
+    of_mask = [each for each in others if each.ndim > 0 and len(each) == length]
+    taken = sum(each.nbytes * count // max(length, 1) for each in of_mask)
+    return 8 * count + taken + sum(each.nbytes for each in others if not any(each is one for one in of_mask))
+
+
 def positions_at(where: str, index: Any, length: int) -> tuple[Tensor, bool]:
     """Return an index as int64 [n], and whether it is one int; an int and a slice may count from the end."""
     if isinstance(index, slice):

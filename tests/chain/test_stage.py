@@ -22,6 +22,7 @@ from pipelines import (
     keep_most,
     refused,
     sampled,
+    small_graph,
     small_store,
     start_at,
 )
@@ -424,6 +425,33 @@ def test_the_first_item_sampler_gives_the_seed_and_each_its_own_shuffle():
 def test_sources_of_unequal_length_are_refused_when_the_stage_is_built():
     with refused(ValueError, stage="transform", found="6 minibatches .*11 minibatches", allowed="equally many"):
         dp.MiniBatchTransformer([items(), items(batch_size=2)], take_labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [
+        ("sample_neighbor", lambda sources: dp.NeighborSampler(sources, small_graph(), [2])),
+        ("sample_uniform_negative", lambda sources: dp.UniformNegativeSampler(sources, small_graph(), 1)),
+        ("exclude_seed_edges", lambda sources: dp.SeedEdgeExcluder(sources)),
+        ("fetch_feature", lambda sources: dp.FeatureFetcher(sources, small_store(), ["feat"])),
+        ("transform", lambda sources: dp.MiniBatchTransformer(sources, as_it_is)),
+        ("doubled", lambda sources: Doubled(sources)),
+        ("awaits", lambda sources: Awaits(sources)),
+    ],
+)
+def test_a_list_of_sources_is_refused_by_a_stage_that_takes_one_minibatch(name, stage):
+    with refused(TypeError, stage=name, found="a list of 2 sources", allowed="minibatches of one source"):
+        stage([items(), items()])
+
+
+class Doubled(dp.MiniBatchTransformer):
+    def transform(self, minibatch):
+        return minibatch
+
+
+class Awaits(dp.MiniBatchTransformer):
+    async def transform_async(self, minibatch):
+        return minibatch
 
 
 def test_joining_behind_a_prefetcher_is_refused():

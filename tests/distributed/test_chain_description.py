@@ -1,5 +1,6 @@
 """Chains as descriptions: they travel as bytes, are built over other objects, and give the same bits."""
 
+import copy
 import json
 import random
 
@@ -12,14 +13,15 @@ from pipelines import digests, fetched, item_set, items, keep_most, sampled, sma
 from typed_pipelines import (
     typed_fetched,
     typed_graph,
-    typed_set,
     typed_store,
 )
 
 import datapipes as dp
 from datapipes.distributed import build_chain, describe_chain
+from datapipes.distributed.chain_building import built_chain
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.arrow_reading import from_bytes
+from datapipes.sampling.node_values import NodeWeights
 
 
 def sent(message: Message) -> Message:
@@ -172,6 +174,8 @@ def argument(stage: int, name: str, value):
     return lambda stages: stages[stage]["arguments"].__setitem__(name, value)
 
 
+FIVE = {"item_set": [5, ["seeds"]]}
+ALONE = {"stage": "item_sampler", "sources": [], "arguments": {"item_set": FIVE, "batch_size": 1}}
 NESTED = [[[[[[[[[[1]]]]]]]]]]
 
 
@@ -184,7 +188,11 @@ NESTED = [[[[[[[[[[1]]]]]]]]]]
         (lambda stages: stages[1].update(sources=[1]), "they must stand before it"),
         (lambda stages: stages[1].update(sources=[]), "source"),
         (lambda stages: stages[1].update(sources=[-1]), "allowed are whole numbers"),
-        (lambda stages: stages.insert(1, stages[0]), "that the last one does not read"),
+        (lambda stages: stages[1].update(sources=[0, 0]), r"takes the minibatches of one source, got a list of 2"),
+        (lambda stages: stages[2].update(sources=[1, 0]), r"takes the minibatches of one source, got a list of 2"),
+        (lambda stages: stages.insert(1, ALONE), "that the last one does not read"),
+        (lambda stages: stages.insert(1, stages[0]), "reads the tensor 't0', which was read before"),
+        (argument(0, "item_set", {"item_set": [22, ["seeds"]]}), r"tensors that no stage reads: \['t0', 't1'\]"),
         (lambda stages: stages[1].update(more=1), "it must have exactly"),
         (argument(0, "rank", 1), "has no argument 'rank'"),
         (argument(1, "source", None), "has no argument 'source'"),
@@ -213,43 +221,129 @@ def test_hostile_descriptions_end_in_typed_errors(change, match):
         build_chain(described, graph=small_graph(), features=small_store())
 
 
+VALUES = json.loads("""[
+    null, true, 0, -1, 3, 9223372036854775808, -1e300, Infinity, NaN, "", "x", "paper", [], {}, [[]], [0, 0], [1, 2, 3],
+    {"tuple": []}, {"dict": []}, {"graph": null}, {"features": [null, []]}, {"item_set": [5, ["seeds"]]},
+    {"item_set": [0, ["seeds"]]}, {"item_set": [{"tuple": []}, []]}, {"item_sets": null},
+    {"item_sets": {"dict": [["paper", {"item_set": [5, ["seeds"]]}]]}},
+    {"dict": [[{"tuple": ["author", "writes", "paper"]}, 2]]}
+]""")
+SHAPES = ((), (0,), (5,), (22,), (25,), (40,), (9, 2), (40, 2), (3, 0))
+DTYPES = (torch.int64, torch.int32, torch.int16, torch.bool, torch.float32, torch.float16, torch.complex64)
+
+
 def test_descriptions_changed_at_random_end_in_typed_errors():
-    numbers, graph, store = random.Random(5), typed_graph(), typed_store()
-    text = json.dumps(describe_chain(typed_fetched()).header)
-    tensors = describe_chain(typed_fetched()).tensors
-    pieces = [
-        "null",
-        "[]",
-        "{}",
-        "-1",
-        "1e9",
-        '""',
-        "true",
-        '{"tuple": []}',
-        '{"dict": []}',
-        '"paper"',
-        '{"graph": null}',
-    ]
+    """A value, a stage or a tensor is another one, is left out, stands twice, or is one of another description."""
+    numbers = random.Random(5)
+    bases = [(describe_chain(chain(make())), make(), None) for make, chain in CHAINS.values()]
+    bases += [(describe_chain(fetched()), small_graph(), small_store())]
+    bases += [(describe_chain(typed_fetched()), typed_graph(), typed_store())]
+    texts = [json.dumps(described.header["stages"]) for described, *_ in bases]
     built = 0
-    for _ in range(amount(5000, 300)):
-        values = json.loads(text)
-        replace_somewhere(values, json.loads(numbers.choice(pieces)), numbers)
+    for _ in range(amount(20_000, 400)):
+        place = numbers.randrange(len(bases))
+        described, graph, store = bases[place]
+        header, tensors = {**described.header, "stages": json.loads(texts[place])}, dict(described.tensors)
+        for _ in range(numbers.choice((1, 1, 2))):
+            if tensors and numbers.random() < 0.25:
+                values = torch.zeros(numbers.choice(SHAPES), dtype=numbers.choice(DTYPES)) + numbers.choice((0, 1, 39))
+                tensors[numbers.choice([*tensors])] = values.bool() if numbers.random() < 0.2 else values
+            else:
+                change_somewhere(header["stages"], json.loads(numbers.choice(texts)), numbers)
         try:
-            build_chain(Message(values, tensors), graph=graph, features=store, items={"train": typed_set()})
+            built_chain = build_chain(Message(header, tensors), graph=graph, features=store)
             built += 1
+            assert isinstance(built_chain, dp.Stage)
         except (ValueError, TypeError, LookupError):
             pass
-    assert built < amount(5000, 300) / 2
+    assert built < amount(20_000, 400) / 2
 
 
-def replace_somewhere(values, piece, numbers):
-    """Put a piece in the place of a value, at any depth."""
-    while True:
-        places = [*values] if isinstance(values, dict) else [*range(len(values))]
-        if not places:
-            return
-        place = numbers.choice(places)
-        if not isinstance(values[place], (dict, list)) or numbers.random() < 0.15:
-            values[place] = piece
-            return
-        values = values[place]
+def places_in(values):
+    """All places of values, at any depth: (list or dict, index or key)."""
+    if not isinstance(values, (dict, list)):
+        return []
+    places = [(values, place) for place in (values if isinstance(values, dict) else range(len(values)))]
+    return places + [inner for each, place in places for inner in places_in(each[place])]
+
+
+def change_somewhere(values, others, numbers):
+    if not (places := places_in(values)):
+        return
+    (where, place), draw = numbers.choice(places), numbers.random()
+    if draw < 0.55:
+        where[place] = copy.deepcopy(numbers.choice(VALUES))
+    elif draw < 0.65:
+        del where[place]
+    elif draw < 0.75 and isinstance(where, list):
+        where.insert(place, copy.deepcopy(numbers.choice(where)))
+    else:
+        other, at = numbers.choice(places_in(others))
+        where[place] = other[at]
+
+
+# --- what a chain will hold
+
+
+def held_bytes(stage: dp.Stage) -> int:
+    """The bytes of all tensors of item sets and of weights that a chain has."""
+    total = 0
+    for each in dp.StageGraph(stage):
+        items = getattr(each, "item_set", None)
+        sets = getattr(items, "item_sets", {None: items}).values() if items is not None else ()
+        total += sum(tensor.nbytes for one in sets for tensor, _ in one.hashed_arrays().values())
+        for weights in [value for value in vars(each).values() if isinstance(value, NodeWeights)]:
+            tensors = [*weights._values.values(), *(part for made in weights._made.values() for part in made)]
+            total += sum(tensor.nbytes for tensor in tensors)
+    return total
+
+
+MASK = torch.arange(40) % 3 == 0
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        lambda: dp.ItemSet((torch.arange(40), torch.ones(40, 2)), names=("seeds", "labels")),
+        lambda: dp.ItemSet(torch.arange(40).view(20, 2).int()),
+        lambda: dp.ItemSet(7),
+    ],
+)
+def test_what_a_chain_holds_is_counted_before_it_is_made(items):
+    pipe = dp.ItemSampler(items(), 4)
+    if items().seeds_shape == (2,):
+        pipe = pipe.sample_uniform_negative(small_graph(), 1, dst_weight=torch.arange(40).half())
+    told = []
+    offers = {"graph": small_graph(), "items": None, "features": None, "stages": ()}
+    built = built_chain(sent(describe_chain(pipe)), admit=told.append, **offers)
+    assert max(told) == held_bytes(built)
+
+
+def masked(values, names):
+    """A description whose item set is one of a mask and what belongs to it; describe_chain sends the ids."""
+    described = changed(
+        describe_chain(items().sample_neighbor(small_graph(), [2])),
+        argument(0, "item_set", {"item_set": [{"tuple": [{"tensor": f"t{i}"} for i in range(len(values))]}, names]}),
+    )
+    return Message(described.header, {f"t{number}": each for number, each in enumerate(values)})
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ((MASK,), ["seeds"]),
+        ((MASK, torch.rand(40, 3)), ["seeds", "labels"]),
+        ((torch.arange(14), MASK), ["labels", "seeds"]),
+        ((torch.arange(14), torch.ones(14).bool()), ["seeds", "labels"]),
+        ((MASK & False,), ["seeds"]),
+    ],
+)
+def test_a_mask_counts_as_the_ids_of_its_places(values, names):
+    def refuse(held_bytes):
+        raise MemoryError(held_bytes)
+
+    offers = {"graph": small_graph(), "items": None, "features": None, "stages": ()}
+    with pytest.raises(MemoryError) as raised:
+        built_chain(masked(values, names), admit=refuse, **offers)
+    arrays = dp.ItemSet(values, names).hashed_arrays()
+    assert raised.value.args == (sum(tensor.nbytes for tensor, _ in arrays.values()),)

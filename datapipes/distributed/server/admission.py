@@ -208,7 +208,7 @@ class Admission:
         for client, queue in self._queues.items():
             task, held = queue[0], self._held.get(client, 0)
             wanted = task.num_bytes
-            if held and held + wanted > self.max_bytes // CLIENTS_SHARE:
+            if wanted and held and held + wanted > self.max_bytes // CLIENTS_SHARE:
                 continue
             if self.num_working >= self._concurrency and self._working[task.owner]:
                 continue

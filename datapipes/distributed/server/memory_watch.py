@@ -1,9 +1,10 @@
 """A soft bound on what clients can make a server hold.
 
 gRPC takes a request whole before anybody here can look at its size, and then about six times its size to read it. Where
-the process's memory exceeds its bound, all connections end, and gRPC drops what has not come whole. A request that has
-come whole is still read, so the bound can be exceeded for a moment; a hard one is the system's, such as a cgroup's.
-Clients that did nothing wrong connect again and ask again.
+the process's memory exceeds its bound, the producers whose chains hold most end first. If that frees too little, all
+connections end, and gRPC drops what has not come whole. A request that has come whole is still read, so the bound can
+be exceeded for a moment; a hard one is the system's, such as a cgroup's. Clients that did nothing wrong connect again
+and ask again.
 
 What is freed goes back to the system first, since the allocator keeps hundreds of MB for later requests. It goes back
 too when nobody has asked for a second.
@@ -43,10 +44,12 @@ def give_back() -> None:
 
 
 class MemoryWatch:
-    """Ends all connections to a port while the process's memory exceeds `max_bytes`; `look` is for a Guard.
+    """Ends producers, then all connections to a port, while the process's memory exceeds `max_bytes`; `look` is for a
+    Guard.
 
     Args:
         kept_bytes: what the part has made of its attributes since the start, which is allowed on top.
+        end_producers: ends those that hold most, until so many bytes are free; returns how many.
     """
 
     def __init__(
@@ -56,9 +59,10 @@ class MemoryWatch:
         statistics: Statistics,
         connections: Connections,
         kept_bytes: Callable[[], int] = lambda: 0,
+        end_producers: Callable[[int], int] = lambda num_bytes: 0,
     ) -> None:
         self.port, self.max_bytes, self.statistics, self.kept_bytes = port, max_bytes, statistics, kept_bytes
-        self.connections = connections
+        self.connections, self.end_producers = connections, end_producers
         self._statm = os.open(_STATM, os.O_RDONLY)
         self._count, self._quiet = 0, _QUIET_LOOKS
 
@@ -69,8 +73,10 @@ class MemoryWatch:
     def look(self) -> float:
         """Look once; return the seconds until the next look."""
         pause = _EVERY_S
-        if own_memory(self._statm) > self.max_bytes + self.kept_bytes():
+        if self._excess() > 0:
             give_back()
+            if self._end_producers_if_above():
+                give_back()
             if self._end_all_if_above():
                 pause = _PAUSE_S
         before, self._count = self._count, self.statistics.num_requests()
@@ -78,6 +84,18 @@ class MemoryWatch:
         if self._quiet == _QUIET_LOOKS:
             give_back()
         return pause
+
+    def _excess(self) -> int:
+        """Return by how many bytes the memory exceeds the bound; 0 or less if it does not."""
+        return own_memory(self._statm) - self.max_bytes - self.kept_bytes()
+
+    def _end_producers_if_above(self) -> bool:
+        excess = self._excess()
+        ended = self.end_producers(excess) if excess > 0 else 0
+        if ended:
+            logger.warning("the memory of this process is %d bytes above its bound: %d producers end", excess, ended)
+            self.statistics.count_shed()
+        return ended > 0
 
     def _end_all_if_above(self) -> bool:
         found, allowed = own_memory(self._statm), self.max_bytes + self.kept_bytes()

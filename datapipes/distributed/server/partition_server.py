@@ -22,12 +22,12 @@ from datapipes.distributed.address import Address, parse_address
 from datapipes.distributed.arrow import arrow_flight
 from datapipes.distributed.connecting import Security
 from datapipes.distributed.resolver import Namebook
+from datapipes.distributed.server.claims import ChainLimits
 from datapipes.distributed.server.connections import Connections
 from datapipes.distributed.server.flight_server import close_flight_server, flight_server
 from datapipes.distributed.server.guard import Guard
 from datapipes.distributed.server.memory_watch import MemoryWatch, own_memory
 from datapipes.distributed.server.metrics_server import MetricsServer
-from datapipes.distributed.server.producers import ChainLimits
 from datapipes.distributed.server.served import ChainOffers, Served, served
 from datapipes.distributed.server.service import Limits, Service
 from datapipes.distributed.server.strangers import Strangers
@@ -242,7 +242,7 @@ class PartitionServer:
             looks["watch of producers"] = service.producers.look
         if max_memory is not None:
             kept = (lambda: service.kept_bytes) if self._max_memory == _AUTO else (lambda: 0)
-            self._watch = MemoryWatch(port, max_memory, service.statistics, connections, kept)
+            self._watch = MemoryWatch(port, max_memory, service.statistics, connections, kept, service.end_producers)
             looks["watch of memory"] = self._watch.look
         for name, look in looks.items():
             self._guards.append(Guard(service.where, name, look, self._fail))

@@ -12,7 +12,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -23,8 +22,9 @@ from datapipes.base.outcome import as_error
 from datapipes.base.threads import threads_of_kernels
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.distributed.chain_description import build_chain
-from datapipes.distributed.server.admission import HOSTS_SHARE, KEPT_SHARE, Admission, Hold, host_of
+from datapipes.distributed.chain_building import built_chain
+from datapipes.distributed.server.admission import KEPT_SHARE, Admission, Hold, host_of
+from datapipes.distributed.server.claims import Building, ChainLimits, Producer, refuse_many
 from datapipes.distributed.server.producer import (
     InProcesses,
     InThreads,
@@ -37,7 +37,6 @@ from datapipes.distributed.server.served import Offers
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.chain_codec import (
     ClaimRequest,
-    Created,
     CreateRequest,
     ListRequest,
     Made,
@@ -52,53 +51,11 @@ from datapipes.distributed.wire.refusals import BadRequest, Unavailable, Unknown
 from datapipes.features.feature_fetcher import FeatureFetcher
 
 LOOK_S = 5.0
-RATE_S = 1.0  # a rate is that of this time or longer
 ANSWERS_SHARE = 8  # answers for retries are at most one in so many of the bytes in flight
 FIRST_BYTES = 2**24  # of the first minibatch, before any is known
 MOST_CLAIMS = 4096  # on a producer
-CLIENTS_SHARE = 4  # a client has at most one in so many of the bytes of tensors, and of the worker processes
-
-
-@dataclass(frozen=True)
-class ChainLimits:
-    """What clients may make a server do.
-
-    Attributes:
-        num_producers, num_producers_each: in all, of which a host has at most half, and of a client.
-        tensor_bytes: of the tensors of all descriptions; a client has at most a quarter.
-        num_workers: processes of a producer; who wishes for more gets so many. A client has twice as many, and all
-            clients eight times.
-        making_s: seconds of one minibatch.
-        idle_s: seconds after which a claim ends that nobody has used.
-    """
-
-    num_workers: int
-    num_producers: int = 64
-    num_producers_each: int = 16
-    tensor_bytes: int = 2**30
-    making_s: float = 120.0
-    idle_s: float = 600.0
-
-
-class _Producer:
-    """A chain, and who has a claim on it: {client: (worker_key, when it was last used)}."""
-
-    def __init__(self, number: int, maker: Maker, admission: Admission, num_workers: int, num_batches: int) -> None:
-        self.number, self.maker, self.admission, self.num_workers = number, maker, admission, num_workers
-        self.num_batches, self.tensor_bytes, self.host = num_batches, 0, ""  # of who has created it
-        self.num_making = self.num_made = self.largest = 0  # minibatches, and the bytes of the largest
-        self.rate, self._seen = 0.0, (time.monotonic(), 0)  # minibatches a second, between the last two looks
-        self.claims: dict[str, tuple[str | None, float]] = {}
-
-    def created_for(self, client: str) -> Created:
-        """Return what a client with a claim is told."""
-        return Created(self.number, self.claims[client][0], self.num_workers, self.num_batches)
-
-    def look(self) -> None:
-        """Count how many minibatches were made in a second since the last look."""
-        now, (before, made) = time.monotonic(), self._seen
-        if now - before >= RATE_S:
-            self.rate, self._seen = (self.num_made - made) / (now - before), (now, self.num_made)
+ASIDE_S = 60.0  # that a producer which was ended since memory was short cannot be created again
+LEAST_ENDED = 2**20  # bytes of tensors; ending a producer with fewer frees nothing
 
 
 class Producers:
@@ -130,7 +87,9 @@ class Producers:
         self._changing = threading.Lock()
         self._is_closed = False
         self._opening = threading.Lock()  # held while graph and features are opened
-        self._producers: dict[int, _Producer] = {}
+        self._producers: dict[int, Producer] = {}
+        self._building: list[Building] = []
+        self._aside: dict[int, float] = {}  # {number: until when it cannot be created again}
         self._keys: dict[str, int] = {}  # {worker_key: producer}, while one has a claim under it
         self._kept = KeptAnswers(max_bytes // ANSWERS_SHARE)
 
@@ -147,23 +106,31 @@ class Producers:
         number = _number_of(request.chain, message.tensors, self._offers.content_id)
 
         def work() -> Message:
+            num_workers = min(request.num_workers, self.limits.num_workers)
+            building = Building({request.client: None}, host_of(peer), num_workers)
             with self._changing:
                 self._refuse_other_key(request, number)
                 known = self._producers.get(number)
-                self._refuse_many(known, request, message.num_bytes, host_of(peer))
-            made = None if known is not None else self._made(number, request, message, host_of(peer))
+                self._refuse_many(known, building)
+                if known is None:
+                    self._refuse_aside(number)
+                    self._building.append(building)
+            made = None
             try:
+                made = None if known is not None else self._made(number, request, message, building)
                 with self._changing:  # others may have come and gone meanwhile
                     producer = self._producers.get(number) or made
                     if producer is None:
                         raise Unavailable(f"{self._where}: the producer {number} has just ended. Create it again.")
                     self._refuse_other_key(request, number)
-                    self._refuse_many(None if producer is made else producer, request, message.num_bytes, host_of(peer))
+                    self._refuse_many(None if producer is made else producer, building)
                     self._claim(producer, request)
                     self._producers[number] = producer
                     created = producer.created_for(request.client)
                     made = None if producer is made else made
             finally:
+                with self._changing:
+                    self._building = [each for each in self._building if each is not building]
                 if made is not None:
                     self._end([made])
             return created_to_message(created)
@@ -227,6 +194,23 @@ class Producers:
         self._end(ended)
         return min(LOOK_S, self.limits.idle_s / 4)
 
+    def end_largest(self, num_bytes: int) -> int:
+        """End producers until so many bytes are free, those whose chains hold most first; return how many ended.
+
+        Small ones stay, since ending them frees nothing. Those that ended cannot be created again for a while.
+        """
+        self._kept.forget()
+        ended: list[Producer] = []
+        with self._changing:
+            for each in sorted(self._producers.values(), key=lambda each: each.held_bytes, reverse=True):
+                if each.held_bytes < LEAST_ENDED or sum(one.held_bytes for one in ended) >= num_bytes:
+                    break
+                self._aside[each.number] = time.monotonic() + ASIDE_S
+                for client in [*each.claims]:
+                    ended += self._give_up(client, each.number)
+        self._end(ended)
+        return len(ended)
+
     def numbers(self) -> list[dict[str, Any]]:
         """Return what there is, as JSON values."""
         with self._changing:
@@ -235,6 +219,7 @@ class Producers:
                     "producer": each.number,
                     "clients": len(each.claims),
                     "num_workers": each.num_workers,
+                    "held_bytes": each.held_bytes,
                     "waiting": each.admission.num_waiting,
                     "working": each.admission.num_working,
                     "num_made": each.num_made,
@@ -269,37 +254,26 @@ class Producers:
                 "chain. Destroy that one first, or use another key."
             )
 
-    def _refuse_many(self, known: _Producer | None, request: CreateRequest, tensor_bytes: int, host: str) -> None:
+    def _refuse_many(self, known: Producer | None, building: Building) -> None:
         """Refuse a claim beyond the limits, and a producer if it is not known."""
         if self._is_closed:
             raise Unavailable(f"{self._where}: the server stops. Ask the next one.")
-        if known is not None and request.client in known.claims:
-            return
-        limits, all_ = self.limits, self._producers.values()
-        own = [each for each in all_ if request.client in each.claims]
-        num_workers = min(request.num_workers, limits.num_workers)
-        own_bytes, own_workers = sum(each.tensor_bytes for each in own), sum(each.num_workers for each in own)
-        most = [("producers of one client", len(own) + 1, limits.num_producers_each)]
-        if known is None:
-            of_host = sum(each.host == host for each in all_)
-            all_bytes, all_workers = sum(each.tensor_bytes for each in all_), sum(each.num_workers for each in all_)
-            workers = 2 * limits.num_workers
-            most += [
-                ("producers of one host", of_host + 1, limits.num_producers // HOSTS_SHARE),
-                ("producers", len(all_) + 1, limits.num_producers),
-                ("bytes of tensors of one client", own_bytes + tensor_bytes, limits.tensor_bytes // CLIENTS_SHARE),
-                ("bytes of tensors", all_bytes + tensor_bytes, limits.tensor_bytes),
-                ("workers of one client", own_workers + num_workers, workers),
-                ("workers", all_workers + num_workers, CLIENTS_SHARE * workers),
-            ]
-        for what, found, allowed in most:
-            if found > allowed:
-                raise BadRequest(
-                    f"{self._where}: these would be {found} {what}; at most {allowed} are allowed. Destroy some, or "
-                    "give item sets a name here."
-                )
+        if known is None or not building.claims.keys() <= known.claims.keys():
+            others: list[Producer | Building] = [*self._producers.values()]
+            others += [each for each in self._building if each is not building]
+            refuse_many(self._where, self.limits, others, building, is_new=known is None)
 
-    def _claim(self, producer: _Producer, request: CreateRequest) -> None:
+    def _refuse_aside(self, number: int) -> None:
+        """Refuse a producer that was ended a moment ago since memory was short."""
+        now = time.monotonic()
+        self._aside = {each: until for each, until in self._aside.items() if until > now}
+        if number in self._aside:
+            raise Unavailable(
+                f"{self._where}: producer {number} was ended since the server's memory exceeded its bound, max_memory. "
+                "Give item sets a name here, or start the server with more."
+            )
+
+    def _claim(self, producer: Producer, request: CreateRequest) -> None:
         if len(producer.claims) >= MOST_CLAIMS and request.client not in producer.claims:
             raise BadRequest(
                 f"{self._where}: producer {producer.number} has {MOST_CLAIMS} clients, and no more may be."
@@ -310,14 +284,14 @@ class Producers:
         if request.worker_key is not None:
             self._keys[request.worker_key] = producer.number
 
-    def _claimed(self, client: str, number: int) -> _Producer:
+    def _claimed(self, client: str, number: int) -> Producer:
         producer = self._producers.get(number)
         if producer is None or client not in producer.claims:
             raise UnknownProducer(f"{self._where}: producer {number} is not one of this client's. Create it again.")
         producer.claims[client] = (producer.claims[client][0], time.monotonic())
         return producer
 
-    def _give_up(self, client: str, number: int) -> list[_Producer]:
+    def _give_up(self, client: str, number: int) -> list[Producer]:
         """End a claim; return the producers that are to be ended, none or one."""
         producer = self._producers.get(number)
         if producer is None or client not in producer.claims:
@@ -337,17 +311,24 @@ class Producers:
 
     # --- outside of `_changing`
 
-    def _made(self, number: int, request: CreateRequest, message: Message, host: str) -> _Producer:
-        offers = self._offers
+    def _made(self, number: int, request: CreateRequest, message: Message, building: Building) -> Producer:
+        offers, num_workers = self._offers, building.num_workers
+
+        def admit(held_bytes: int) -> None:
+            with self._changing:  # worker processes have the tensors in a memory of their own
+                building.held_bytes = held_bytes * (1 + (num_workers > 0))
+                self._refuse_many(None, building)
+
         with self._opening:
             graph, features = offers.graph(), None if offers.features is None else offers.features()
         with threads_of_kernels(self._num_threads):
-            chain = build_chain(
+            chain = built_chain(
                 Message(dict(request.chain), message.tensors),
                 graph=graph,
                 items=offers.items,
                 features=features,
                 stages=offers.stages,
+                admit=admit,
             )
         stages: StageGraph[Stage] = StageGraph(chain)
         for fetcher in stages.find(FeatureFetcher):
@@ -358,26 +339,25 @@ class Producers:
                     f"{sorted(offers.keys or ())}."
                 )
         refuse_many_seeds(self._where, stages, self._most_bytes)
-        num_workers = min(request.num_workers, self.limits.num_workers)
         maker: Maker
         if num_workers == 0:
             maker, admission = InThreads(chain, self._most_bytes), self._admission
         else:
             maker = processes = InProcesses(chain, num_workers, self._most_bytes)
             admission = Admission(self._where, **{**self._admitted, "concurrency": processes.at_once})
-        producer = _Producer(number, maker, admission, num_workers, stages.seed_stage.num_batches)
-        producer.tensor_bytes, producer.host = message.num_bytes, host
+        producer = Producer(number, maker, admission, num_workers, stages.seed_stage.num_batches)
+        producer.held_bytes, producer.host = building.held_bytes, building.host
         logger.info("%s: producer %d: %s, %d workers", self._where, number, " ".join(str(chain).split()), num_workers)
         return producer
 
-    def _end(self, producers: list[_Producer]) -> None:
+    def _end(self, producers: list[Producer]) -> None:
         for each in producers:
             logger.info("%s: producer %d has ended", self._where, each.number)
             if each.admission is not self._admission:
                 each.admission.close(0.0)
             each.maker.close()
 
-    def _answer(self, producer: _Producer, request: MinibatchRequest) -> Message:
+    def _answer(self, producer: Producer, request: MinibatchRequest) -> Message:
         made = self._made_minibatch(producer, request)
         answer = made_to_message(request, made)
         if made.error is None:  # else the next try may find more memory
@@ -385,7 +365,7 @@ class Producers:
         del made  # the traceback of its error holds this frame
         return answer
 
-    def _made_minibatch(self, producer: _Producer, request: MinibatchRequest) -> Made:
+    def _made_minibatch(self, producer: Producer, request: MinibatchRequest) -> Made:
         producer.num_making += 1
         try:
             with threads_of_kernels(self._num_threads):

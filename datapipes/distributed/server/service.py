@@ -20,9 +20,10 @@ from datapipes.base.threads import threads_of_kernels
 from datapipes.base.types import ends_of
 from datapipes.distributed.facts import PartitionFacts, greeting_to_message
 from datapipes.distributed.server.admission import Admission, Hold
+from datapipes.distributed.server.claims import ChainLimits
 from datapipes.distributed.server.connections import Connections
 from datapipes.distributed.server.memory_watch import own_memory
-from datapipes.distributed.server.producers import ChainLimits, Producers
+from datapipes.distributed.server.producers import Producers
 from datapipes.distributed.server.served import Offers
 from datapipes.distributed.server.statistics import Statistics
 from datapipes.distributed.wire.arrow_message import Message, to_batches
@@ -155,6 +156,10 @@ class Service:
     def kept_bytes(self) -> int:
         """Bytes of memory that the part has made for choices so far."""
         return 0 if self._part is None else self._part.kept_bytes
+
+    def end_producers(self, num_bytes: int) -> int:
+        """End the producers that hold most, until so many bytes are free; return how many ended."""
+        return 0 if self.producers is None else self.producers.end_largest(num_bytes)
 
     def close(self, grace_s: float) -> bool:
         """Refuse new requests, wait up to `grace_s` for answers under way, end the rest; return whether there was one.

@@ -48,7 +48,7 @@ class Statistics:
             self._stalled += 1
 
     def count_shed(self) -> None:
-        """Count that all connections were ended since the memory exceeded its bound."""
+        """Count that producers, or all connections, were ended since the memory exceeded its bound."""
         with self._lock:
             self._shed += 1
 

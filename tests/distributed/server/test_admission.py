@@ -6,9 +6,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 import pytest
+import torch
 from pipelines import wait_until
 
 from datapipes.distributed.server.admission import Admission
+from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.refusals import Unavailable
 
 BOUND_S = 20.0
@@ -120,6 +122,12 @@ def test_bytes_stay_in_flight_until_they_are_released():
         hold.release()
         hold.release()
         hold.recount(100)
+        assert asking.admission.num_bytes == 0
+        answer = Message({}, {"x": torch.zeros(700, dtype=torch.uint8)})
+        _, hold = asking.admission.run("a", lambda: 250, lambda: answer, never)
+        assert asking.admission.num_bytes == 700
+        asking.admission.run("a", 0, lambda: "no bytes", never)
+        hold.release()
         assert (asking.admission.num_bytes, asking.admission._held) == (0, {})
 
 
@@ -218,7 +226,8 @@ def test_a_large_answer_is_passed_by_small_ones_only_within_what_is_kept():
             asking.wait_asking(client, 1, num_bytes, lambda: None, never)[0]
             for client, num_bytes in (("large", 400), ("medium", 63))
         )
-        small = [asking.admission.run(f"small {number}", 31, lambda: None, never)[1] for number in range(2)]
+        for number in range(2):
+            asking.admission.run(f"small {number}", 31, lambda: None, never)
         (more,) = asking.wait_asking("more", 1, 1, lambda: None, never)
         holds[0].release()
         assert asking.admission.num_waiting == 3  # nobody passes the large one, which would wait for ever

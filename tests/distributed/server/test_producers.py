@@ -23,7 +23,10 @@ from typed_pipelines import typed_fetched, typed_graph, typed_store
 
 import datapipes as dp
 from datapipes.distributed import PartitionBook, PartitionServer, connect, describe_chain
-from datapipes.distributed.wire.arrow_message import to_bytes
+from datapipes.distributed.server import memory_watch
+from datapipes.distributed.server import producers as producers_module
+from datapipes.distributed.server.memory_watch import MemoryWatch
+from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.chain_codec import CreateRequest, MinibatchRequest, request_to_message
 from datapipes.distributed.wire.refusals import BadRequest, UnknownProducer
 from datapipes.partition.native.native_write import write_native
@@ -455,6 +458,56 @@ def test_clients_have_limits(monkeypatch):
         assert len(digests(numbered(1))) == len(made(other, other.create_producer(3, numbered(1)), 10))
         with pytest.raises(BadRequest, match=r"has 10 minibatches in an epoch, asked was for 10"):
             client.minibatch(3, client.create_producer(3, numbered(1)), 0, 10).result(BOUND_S)
+
+
+def of_mask(num_bytes):
+    """A description whose seeds are a mask of so many True places."""
+    described = describe_chain(sampled())
+    arguments = described.header["stages"][0]["arguments"]
+    arguments["item_set"] = {"item_set": [{"tensor": "mask"}, ["seeds"]]}
+    return Message(described.header, {"mask": torch.ones(num_bytes, dtype=torch.bool)})
+
+
+def test_a_mask_counts_as_what_the_chain_will_hold(monkeypatch):
+    with served(small_graph(), max_workers=1) as (server, client):
+        producers = server._service.producers
+        monkeypatch.setattr(producers, "limits", replace(producers.limits, tensor_bytes=4 * 8000))
+        for described, num_workers, found in ((of_mask(1001), 0, 8008), (of_mask(501), 1, 8016)):
+            with pytest.raises(BadRequest, match=f"{found} bytes of tensors of one client; at most 8000 are allowed"):
+                client.create_producer(3, described, num_workers=num_workers)
+        assert producers._building == []
+        pipe = dp.ItemSampler(dp.ItemSet(torch.arange(500) % 40), 4).sample_neighbor(small_graph(), [2])
+        client.create_producer(3, pipe, num_workers=1)
+        assert [each["held_bytes"] for each in server.statistics()["producers"]] == [8000]
+
+
+def numbered(seed, num_seeds):
+    return dp.ItemSampler(dp.ItemSet(torch.arange(num_seeds) % 40), 4, seed=seed).sample_neighbor(small_graph(), [2])
+
+
+def test_where_memory_is_short_the_largest_producers_end_first_and_stay_away(monkeypatch):
+    monkeypatch.setattr(producers_module, "LEAST_ENDED", 1000)
+    with served(small_graph()) as (server, client), connect({3: server.address}, deadline=0.5) as other:
+        well = client.create_producer(3, sampled())
+        small, large = (other.create_producer(3, numbered(seed, count)) for seed, count in ((1, 200), (2, 300)))
+        memory = iter([3000, 3000, 500])  # above the bound of 1000, until a producer has ended
+        monkeypatch.setattr(memory_watch, "own_memory", lambda statm=None: next(memory, 500))
+        service = server._service
+        watch = MemoryWatch(0, 1000, service.statistics, NoConnections(), end_producers=service.end_producers)
+        watch.look()
+        watch.close()
+        assert {each["producer"] for each in server.statistics()["producers"]} == {well, small}
+        assert server.statistics()["memory_sheds"] == 1
+        with pytest.raises(dp.ServerUnavailable, match="was ended since the server's memory exceeded its bound"):
+            other.minibatch(3, large, 0, 0).result(BOUND_S)
+        assert made(client, well, 6) == digests(sampled())
+        assert service.end_producers(10**9) == 1
+        assert {each["producer"] for each in server.statistics()["producers"]} == {well}
+
+
+class NoConnections:
+    def end_all(self, port):
+        pytest.fail("connections are ended")
 
 
 def test_what_one_client_asks_too_much_is_refused_and_others_go_on():

@@ -53,8 +53,8 @@ def add_to(commands: Commands) -> None:
         "--max-memory",
         default="auto",
         metavar="SIZE",
-        help="memory at which all connections end; default: what it has at the start, 2 x --max-in-flight and "
-        "16 x --max-request",
+        help="memory at which the largest producers end, then all connections; default: what it has at the start, "
+        "2 x --max-in-flight and 16 x --max-request",
     )
     parser.add_argument("--max-answer", default="256MB", metavar="SIZE", help="largest answer; default: 256MB")
     parser.add_argument(

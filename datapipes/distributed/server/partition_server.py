@@ -71,16 +71,16 @@ class PartitionServer:
         max_request_bytes: of a request; a number, or a text such as "64MB".
         max_answer_bytes: of an answer; a larger one is refused before it is made, and clients ask for less at once.
         max_bytes_in_flight: of all answers that are being made or sent; a connection holds a sixteenth, or one answer
-            if that is larger, and all of a host together hold at most half. Further requests wait. At least four times
-            `max_answer_bytes`.
+            if that is larger, and all of a host together hold at most half. Further requests wait, but for clients that
+            hold little: a sixteenth is kept for them. At least four times `max_answer_bytes`.
         stall_s: seconds after which the connection of a client is ended that has taken nothing of its answer. More
             than it takes for 4 MiB, and less than the deadline of clients, 30 s: those who wait for what a stalled one
             holds must still get theirs. gRPC itself ends answers whose client has died, or whose deadline has passed.
         max_memory: of the whole process, without mapped files; None for no bound, since a process that does other
             work too has memory that is not the server's; "auto", for a process that only serves: what it has at the
-            start, twice `max_bytes_in_flight`, and 16 times `max_request_bytes`. Beyond it all connections end, and
-            clients connect again. A soft bound: gRPC takes a request whole, and about six times its size, before it
-            can be refused.
+            start, twice `max_bytes_in_flight`, and 16 times `max_request_bytes`. Beyond it the largest producers end,
+            then all connections, and clients connect again. A soft bound: gRPC takes a request whole, and about six
+            times its size, before it can be refused.
         metrics: "host:port" to tell Prometheus and probes how it is, on plain HTTP (/metrics, /health); None for not.
             Port 0 lets the system choose. It may be reached by other machines, also without `insecure`: what is told
             has no data of the graph, and probes have no certificate. 16 connections at once are served.

@@ -7,7 +7,6 @@ resumed, and can stand in a torchdata `Loader`.
 from __future__ import annotations
 
 import functools
-import inspect
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from datapipes.chain.explain import as_svg, as_text, line_of
 from datapipes.chain.functional import FunctionalForms, register_stage
 from datapipes.chain.run import Run
 from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase
-from datapipes.chain.stage_graph import StageGraph
+from datapipes.chain.stage_graph import StageGraph, refuse_join
 from datapipes.chain.state import State, make_position, make_state, parse_state
 from datapipes.minibatch import MiniBatch
 
@@ -294,26 +293,11 @@ class MiniBatchTransformer(TransformerBase, Stage):
             )
         self.fn = fn
         if len(sources) > 1:
-            self._refuse_join(len(sources))
+            refuse_join(self.name, fn or getattr(self, "transform_async", self.transform), len(sources))
         if check_bool(self.name, "may_drop_all", may_drop_all):
             self.may_drop_all = True
         if len(sources) > 1:
             StageGraph(self)  # refuses unequal lengths
-
-    def _refuse_join(self, num_sources: int) -> None:
-        """Raise TypeError if the stage takes one minibatch at a time, and not one of each source."""
-        called: Any = self.fn or getattr(self, "transform_async", self.transform)
-        try:
-            taken = inspect.signature(called)
-        except ValueError:  # a builtin, which does not tell
-            return
-        try:
-            taken.bind(*range(num_sources))
-        except TypeError:
-            raise TypeError(
-                f"{self.name}: takes the minibatches of one source, got a list of {num_sources} sources. Give it one; "
-                "a stage that joins several takes one minibatch of each."
-            ) from None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -6,6 +6,7 @@ with two readers) is refused when it is built.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar, cast, overload
 
@@ -237,3 +238,18 @@ def _walk(root: StageBase) -> tuple[StageBase, ...]:
 
 def _shown(kind: Any) -> str:
     return repr(kind) if isinstance(kind, str) else str(kind.__name__)
+
+
+def refuse_join(where: str, called: Any, num_sources: int) -> None:
+    """Raise TypeError if a stage of several sources calls what takes one minibatch, and not one of each source."""
+    try:
+        taken = inspect.signature(called)
+    except ValueError:  # a builtin, which does not tell
+        return
+    try:
+        taken.bind(*range(num_sources))
+    except TypeError:
+        raise TypeError(
+            f"{where}: takes the minibatches of one source, got a list of {num_sources} sources. Give it one; a stage "
+            "that joins several takes one minibatch of each."
+        ) from None

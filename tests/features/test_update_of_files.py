@@ -54,9 +54,7 @@ def test_a_read_during_an_update_says_to_wait_for_it(tmp_path, monkeypatch):
 
     def then_read(descriptor, data, at):
         written = write(descriptor, data, at)
-        with refused(
-            RuntimeError, stage="DiskFeature", found="another thread", allowed="no rows", remedy="Read"
-        ):
+        with refused(RuntimeError, stage="DiskFeature", found="another thread", allowed="no rows", remedy="Read"):
             feature.read(EVERYTHING)
         with pytest.raises(ValueError, match="has changed"):  # a copy is another feature
             pickle.loads(pickle.dumps(feature))

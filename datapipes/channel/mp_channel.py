@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import time
 from collections.abc import Callable
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeVar
 
 import torch
@@ -14,7 +16,7 @@ import torch.multiprocessing
 from datapipes.base.checks import check_bool, check_int
 from datapipes.base.codec import Message
 from datapipes.base.error_message import error_from_message, error_to_message
-from datapipes.base.errors import ChannelClosed, EndOfEpoch, QueueTimeoutError
+from datapipes.base.errors import ChannelClosed, EndOfEpoch, QueueTimeoutError, text_of
 from datapipes.channel.base import ChannelBase, check_message, check_timeout
 
 __all__ = ["MpChannel"]
@@ -52,6 +54,7 @@ class MpChannel(ChannelBase):
             QueueTimeoutError: There was no room within `timeout` seconds, or at once without `block`.
             ChannelClosed: The channel was closed in this process.
             TypeError: The message is not a dict of tensors, or torch cannot pass one of them to another process.
+            OSError: /dev/shm has no room for the message, or this process may open no more files.
         """
         checked = check_message("MpChannel.send", msg)
         for key, tensor in checked.items():
@@ -77,7 +80,7 @@ class MpChannel(ChannelBase):
         ends = None if timeout is None else time.monotonic() + timeout
         while True:
             left = None if ends is None else max(ends - time.monotonic(), 0.0)
-            kind, epoch, message = self._wait("recv", partial(self._queue.get, block, left), block, timeout)
+            kind, epoch, message = self._wait("recv", partial(self._get, block, left), block, timeout)
             if epoch < self._fence:
                 continue
             self._delivered = max(self._delivered, epoch + 1)
@@ -147,7 +150,17 @@ class MpChannel(ChannelBase):
 
     def _put(self, call: str, item: tuple[int, int, Message], block: bool, timeout: float | None) -> None:
         timeout = check_timeout(f"MpChannel.{call}", timeout)
-        self._wait(call, partial(self._queue.put, item, block, timeout), block, timeout)
+        self._check_open(call)
+        packed = _packed(call, item)
+        try:
+            self._wait(call, partial(self._queue.put, packed, block, timeout), block, timeout)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                ForkingPickler.loads(packed)  # takes back the descriptors that were to be sent
+            raise
+
+    def _get(self, block: bool, timeout: float | None) -> Any:
+        return ForkingPickler.loads(self._queue.get(block, timeout))
 
     def _wait(self, call: str, act: Callable[[], T], block: bool, timeout: float | None) -> T:
         where = f"MpChannel.{call}"
@@ -166,8 +179,24 @@ class MpChannel(ChannelBase):
             raise
 
 
+def _packed(call: str, item: tuple[int, int, Message]) -> bytes:
+    """Return an item as bytes, its tensors in shared memory.
+
+    The thread of the queue would do the same, but print an error instead of raising it, and drop the item.
+    """
+    try:
+        return bytes(ForkingPickler.dumps(item))
+    except (OSError, RuntimeError) as error:
+        num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in item[2].values())
+        raise OSError(
+            f"MpChannel.{call}: a message of {num_bytes} bytes cannot be put into shared memory: {text_of(error)}. "
+            "Enlarge /dev/shm (of a container by --shm-size), or the limit that this names; or use a ShmChannel, in a "
+            "DataLoader channel='shm', which needs no /dev/shm."
+        ) from error
+
+
 def _check_sendable(key: str, tensor: torch.Tensor) -> None:
-    """Refuse what torch would lose in the thread of the queue, where no caller sees the error, or crash on."""
+    """Refuse what torch refuses without a remedy, or crashes on."""
     if tensor.device.type == "meta":
         found, remedy = "is on device meta", "Make it on a device with memory"
     elif tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]

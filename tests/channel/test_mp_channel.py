@@ -4,12 +4,14 @@ import ctypes
 import multiprocessing
 import os
 import re
+import resource
 import warnings
 
 import numpy as np
 import pytest
 import torch
 from amounts import SPAWN
+from channels import descriptors_from_now, num_descriptors
 from pipelines import BOUND_S, refused
 
 import datapipes as dp
@@ -124,6 +126,37 @@ def test_what_torch_loses_on_the_way_is_refused_by_send(channel, make, found):
         channel.send({"good": torch.ones(1), "bad": make()})
     channel.send(numbered(1))
     assert number_of(channel.recv(timeout=BOUND_S)) == 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "found"),
+    [
+        (resource.RLIMIT_FSIZE, lambda: 2**16, r"message of 1048576 bytes .*File too large"),  # as a full /dev/shm
+        (resource.RLIMIT_NOFILE, lambda: num_descriptors() + 1, "Too many open files"),
+    ],
+    ids=["memory", "descriptors"],
+)
+def test_a_message_that_no_memory_takes_is_an_error_of_send_and_the_channel_goes_on(channel, limit, most, found):
+    channel.send(numbered(0))  # starts the threads
+    soft, hard = resource.getrlimit(limit)
+    resource.setrlimit(limit, (most(), hard))
+    try:
+        with refused(OSError, stage="MpChannel.send", found=found, allowed="/dev/shm", remedy="Enlarge.*channel='shm'"):
+            channel.send({str(number): torch.ones(2**16) for number in range(4)})
+    finally:
+        resource.setrlimit(limit, (soft, hard))
+    channel.send(numbered(1))
+    assert [number_of(channel.recv(timeout=BOUND_S)) for _ in range(2)] == [0, 1]
+
+
+def test_messages_for_which_there_is_no_room_leave_no_descriptors(make_channel):
+    channel = make_channel(maxsize=1)
+    channel.send(numbered(0))
+    opened = descriptors_from_now()
+    for _ in range(3):
+        with pytest.raises(dp.QueueTimeoutError):
+            channel.send({"x": torch.ones(100), "y": torch.ones(100)}, block=False)
+    assert opened() <= 0
 
 
 def test_a_tensor_with_a_history_arrives_without_it(channel):

@@ -284,9 +284,10 @@ class ProcessPool(Pool):
             for said in worker.messages():
                 if "bytes" in said:
                     self._give_channel(said["bytes"])
-                elif "dropped" in said:  # before there is a channel
-                    kinds = {LABEL: torch.int64, CALLS: torch.float64}
-                    self._open({name: torch.tensor(said["dropped"][name], dtype=kinds[name]) for name in kinds})
+                elif "outcome" in said:  # before there is a channel, or if it refuses
+                    kinds = {LABEL: torch.int64, CALLS: torch.float64}  # beside them an error, in bytes
+                    parts = said["outcome"].items()
+                    self._open({name: torch.tensor(part, dtype=kinds.get(name, torch.uint8)) for name, part in parts})
                 else:
                     raise self._failed_start(number, said["error"])
             if not worker.death_reported and worker.has_ended():

@@ -153,10 +153,13 @@ class _Sender:
             self._send(outcome)
         except (ChannelClosed, ChannelDamaged, PeerDied):
             raise
-        except Exception as error:  # the channel refuses the minibatch, for example a sparse tensor
-            if self._start.own_channel and isinstance(error, (OSError, EOFError)):
-                raise  # the pool is gone
-            self._send(Outcome(outcome.worker, outcome.task, error=error, calls=outcome.calls))
+        except Exception as error:  # the channel refuses the minibatch, such as a sparse tensor, or has no room for it
+            self._tell(Outcome(outcome.worker, outcome.task, error=error, calls=outcome.calls))
+
+    def _tell(self, outcome: Outcome) -> None:
+        """Send an outcome without a minibatch through the pipe, past the channel."""
+        (message,) = to_messages(outcome, self._start.loader_id, self._start.life, self._stages, None)
+        _tell(self._start.connection, {"outcome": {name: part.tolist() for name, part in message.items()}})
 
     def _send(self, outcome: Outcome) -> None:
         if (
@@ -165,9 +168,7 @@ class _Sender:
             and outcome.error is None
             and self._tasks.channel is None
         ):
-            # A dropped minibatch, which may be ready first, would make a channel too small for the others.
-            (message,) = to_messages(outcome, self._start.loader_id, self._start.life, self._stages, None)
-            _tell(self._start.connection, {"dropped": {name: part.tolist() for name, part in message.items()}})
+            self._tell(outcome)  # was dropped, and may be ready first: it would make a channel too small for the others
             return
         if self._channel is None:
             size = 0 if outcome.minibatch is None else num_bytes_of(outcome.minibatch.to_message())

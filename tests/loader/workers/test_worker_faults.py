@@ -125,12 +125,34 @@ def test_workers_that_die_at_the_start_are_not_started_for_ever(prepare, how):
     loader.close()
 
 
-def test_what_no_channel_takes_is_an_error_of_its_minibatch():
-    def sparse(minibatch):
-        return minibatch.replace(labels=torch.eye(len(minibatch.seeds)).to_sparse())
+def sparse(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    return minibatch.replace(labels=torch.eye(len(minibatch.seeds)).to_sparse())
 
-    with dp.DataLoader(sampled().transform(sparse), **way("fork")) as loader, pytest.raises(TypeError, match="sparse"):
-        list(loader)
+
+def large(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    return minibatch.replace(extra={"large": torch.ones(len(minibatch.seeds), 2**16)})
+
+
+def leave_no_memory(worker: int) -> None:
+    """Let this process make no more memory that others share, as a small /dev/shm does."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("fn", "options", "error", "found"),
+    [
+        (sparse, {}, TypeError, "sparse"),
+        (large, {"channel": "mp", "worker_init_fn": leave_no_memory}, OSError, "/dev/shm .* channel='shm'"),
+    ],
+    ids=["sparse", "no_memory"],
+)
+def test_what_a_channel_does_not_take_is_an_error_of_its_minibatch(fn, options, error, found):
+    with dp.DataLoader(sampled().transform(fn), **way("fork"), **options) as loader:
+        with pytest.raises(error, match=found) as caught:
+            list(loader)
+        if sys.version_info >= (3, 11):
+            assert caught.value.__notes__ == ["in worker 0"]
+        assert loader.stats()["workers"]["deaths"] == 0
 
 
 def test_what_is_no_error_says_all_the_same_where_it_was_raised():
@@ -149,10 +171,10 @@ def test_a_stage_that_asks_to_exit_says_where(method):
 
 
 class FullChannel(ws.QueueChannel):
-    """A channel that has no room for minibatch 3."""
+    """A channel that has no room for minibatch 3, nor for its error."""
 
     def send(self, msg, **kwargs):
-        if "input_nodes" in msg and len(msg) > 0 and int(msg["#label"][5]) == ws.BAD and int(msg["#label"][6]) == 0:
+        if "#label" in msg and int(msg["#label"][5]) == ws.BAD:
             raise OSError("the disk is full")
         super().send(msg, **kwargs)
 

@@ -172,11 +172,23 @@ def place_rows(
 def new_rows(num_rows: int, row_bytes: int) -> NDArray[np.uint8]: ...
 @overload
 def coo_to_csc(
-    src: _I32, dst: _I32, num_nodes: int, *, num_sources: int | None = None, partition_from: int = ...
+    src: _I32,
+    dst: _I32,
+    num_nodes: int,
+    *,
+    num_sources: int | None = None,
+    partition_from: int = ...,
+    spare_bytes: int | None = None,
 ) -> tuple[_I64, _I32, _I64]: ...
 @overload
 def coo_to_csc(
-    src: _I64, dst: _I64, num_nodes: int, *, num_sources: int | None = None, partition_from: int = ...
+    src: _I64,
+    dst: _I64,
+    num_nodes: int,
+    *,
+    num_sources: int | None = None,
+    partition_from: int = ...,
+    spare_bytes: int | None = None,
 ) -> tuple[_I64, _I64, _I64]: ...
 @overload
 def csc_to_coo(hops: list[tuple[_I64, _I32]], edge_ids: list[_I64]) -> tuple[_I64, _I64]: ...

@@ -25,14 +25,15 @@ void bind_graph_for(py::module_& m) {
   m.def(
       "coo_to_csc",
       [](const Array<Id>& src, const Array<Id>& dst, std::int64_t num_nodes, std::optional<std::int64_t> num_sources,
-         std::int64_t partition_from) {
+         std::int64_t partition_from, std::optional<std::uint64_t> spare_bytes) {
         const auto sources = view(src, "src"), destinations = view(dst, "dst");
-        auto csc = without_gil(
-            [&] { return coo_to_csc(sources, destinations, num_nodes, num_sources.value_or(num_nodes), partition_from); });
+        auto csc = without_gil([&] {
+          return coo_to_csc(sources, destinations, num_nodes, num_sources.value_or(num_nodes), partition_from, spare_bytes);
+        });
         return py::make_tuple(to_numpy(std::move(csc.indptr)), to_numpy(std::move(csc.indices)), to_numpy(std::move(csc.order)));
       },
       py::arg("src").noconvert(), py::arg("dst").noconvert(), py::arg("num_nodes"), py::kw_only(),
-      py::arg("num_sources") = py::none(), py::arg("partition_from") = kPartitionFrom);
+      py::arg("num_sources") = py::none(), py::arg("partition_from") = kPartitionFrom, py::arg("spare_bytes") = py::none());
   m.def(
       "csc_to_coo",
       [](const std::vector<std::pair<Array<std::int64_t>, Array<Id>>>& hops, const std::vector<Array<std::int64_t>>& edge_ids) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -11,13 +12,15 @@
 
 #include "common/inside.h"
 #include "common/stream.h"
+#include "shm/memory_left.h"
 
 namespace datapipes {
 namespace {
 
-constexpr std::int64_t kMaxNodes = std::int64_t{1} << 48;  // so that the size of num_nodes + 1 offsets cannot overflow
-constexpr int kPartBits = 10;                              // at most 2^10 parts: their open lines fit half an L2 cache
-constexpr std::int64_t kCheckedAtOnce = 1024;              // edges checked before they are counted, while they are in the cache
+constexpr std::int64_t kMaxNodes = std::int64_t{1} << 48;           // so that the size of num_nodes + 1 offsets cannot overflow
+constexpr int kPartBits = 10;                                       // at most 2^10 parts: their open lines fit half an L2 cache
+constexpr std::int64_t kSortedAtOnce = 1 << 12, kSortedShare = 32;  // edges, and share of all, of a part that is small
+constexpr std::int64_t kCheckedAtOnce = 1024;  // edges checked before they are counted, while they are in the cache
 
 template <class Id>
 void check_ids(const char* row, std::span<const Id> ids, std::int64_t num_nodes) {
@@ -54,12 +57,14 @@ Csc<Id> sort_at_once(std::span<const Id> src, std::span<const Id> dst, std::int6
   std::fill_n(csc.indptr.data(), num_nodes + 1, std::int64_t{0});
   for (const Id node : dst) ++csc.indptr[node + 1];
   for (std::int64_t v = 0; v < num_nodes; ++v) csc.indptr[v + 1] += csc.indptr[v];
-  std::vector<std::int64_t> next(csc.indptr.data(), csc.indptr.data() + num_nodes);
+  // indptr[v] is the next place of node v meanwhile: in the end where v + 1 begins. A copy would take 8 bytes a node.
   for (std::int64_t edge = 0; edge < num_edges; ++edge) {
-    const std::int64_t place = next[static_cast<std::size_t>(dst[edge])]++;
+    const std::int64_t place = csc.indptr[dst[edge]]++;
     csc.indices[place] = src[edge];
     csc.order[place] = edge;
   }
+  std::copy_backward(csc.indptr.data(), csc.indptr.data() + num_nodes, csc.indptr.data() + num_nodes + 1);
+  csc.indptr[0] = 0;
   return csc;
 }
 
@@ -71,12 +76,14 @@ Csc<Id> sort_at_once(std::span<const Id> src, std::span<const Id> dst, std::int6
 template <class Id>
 class PartSort {
  public:
-  PartSort(std::span<const Id> src, std::span<const Id> dst, std::int64_t num_nodes, std::int64_t num_sources)
+  PartSort(std::span<const Id> src, std::span<const Id> dst, std::int64_t num_nodes, std::int64_t num_sources,
+           std::optional<std::uint64_t> spare_bytes)
       : src_(src),
         dst_(dst),
         num_nodes_(num_nodes),
         num_sources_(num_sources),
         num_edges_(std::ssize(src)),
+        spare_bytes_(spare_bytes),
         shift_(std::max(0, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(num_nodes))) - kPartBits)),
         edge_bits_(static_cast<int>(std::bit_width(static_cast<std::uint64_t>(num_edges_)))) {}
 
@@ -148,13 +155,23 @@ class PartSort {
     }
   }
 
+  // The edges of the largest part that is sorted by way of a copy: any, if there is memory for it. Else only small shares of
+  // all edges; a larger part is sorted in place, which takes up to ten times as long.
+  std::int64_t most_sorted_at_once(std::int64_t largest) const {
+    const std::int64_t small = std::max(kSortedAtOnce, num_edges_ / kSortedShare);
+    if (largest <= small || 2 * edge_bits_ > 64) return largest;
+    const std::uint64_t needed = sizeof(Edge) * static_cast<std::uint64_t>(largest) + sizeof(std::int64_t) * num_nodes_;
+    return needed <= (spare_bytes_ ? *spare_bytes_ : shm::memory_left().bytes / 2) ? largest : small;
+  }
+
   // Sorts each part by node: a counting sort into `sorted`, then a copy back.
   void sort_parts(Csc<Id>& csc) const {
     const std::int64_t nodes_per_part = std::int64_t{1} << shift_, edge_mask = (std::int64_t{1} << edge_bits_) - 1;
     const auto node_of = [bits = edge_bits_](std::int64_t order) { return static_cast<std::uint64_t>(order) >> bits; };
     std::int64_t largest = 0;
     for (std::size_t part = 1; part < begin_.size(); ++part) largest = std::max(largest, begin_[part] - begin_[part - 1]);
-    Buffer<Edge> sorted(largest);
+    const std::int64_t most = most_sorted_at_once(largest);
+    Buffer<Edge> sorted(shift_ == 0 ? 0 : std::min(largest, most));
     std::vector<std::int64_t> next(nodes_per_part);
     for (std::int64_t part = 0; part < std::ssize(begin_) - 1; ++part) {
       const std::int64_t begin = begin_[part], count = begin_[part + 1] - begin;
@@ -167,6 +184,15 @@ class PartSort {
         csc.indptr[v] = begin + place;
         place += std::exchange(next[v - first_node], place);
       }
+      if (shift_ == 0) continue;  // a part is a node
+      if (count > most) {
+        for (std::int64_t i = 0; i < count; ++i) {
+          order[i] = static_cast<std::int64_t>(static_cast<std::uint64_t>(next[node_of(order[i])]++) << edge_bits_) |
+                     (order[i] & edge_mask);
+        }
+        move_in_place(order, indices, count);
+        continue;
+      }
       for (std::int64_t i = 0; i < count; ++i) sorted[next[node_of(order[i])]++] = {order[i] & edge_mask, indices[i]};
       for (std::int64_t i = 0; i < count; ++i) {
         order[i] = sorted[i].order;
@@ -176,8 +202,26 @@ class PartSort {
     csc.indptr[num_nodes_] = num_edges_;
   }
 
+  // Moves each edge to its place, which stands above the low edge_bits_ of its entry of `order`, cycle after cycle.
+  void move_in_place(std::int64_t* order, Id* indices, std::int64_t count) const {
+    const std::int64_t edge_mask = (std::int64_t{1} << edge_bits_) - 1;
+    for (std::int64_t i = 0; i < count; ++i) {
+      auto moved = std::pair(order[i], indices[i]);
+      for (;;) {
+        const auto place = static_cast<std::int64_t>(static_cast<std::uint64_t>(moved.first) >> edge_bits_);
+        if (place == i) break;
+        std::swap(moved.first, order[place]);
+        std::swap(moved.second, indices[place]);
+      }
+      order[i] = moved.first;
+      indices[i] = moved.second;
+    }
+    for (std::int64_t i = 0; i < count; ++i) order[i] &= edge_mask;
+  }
+
   std::span<const Id> src_, dst_;
   std::int64_t num_nodes_, num_sources_, num_edges_;
+  std::optional<std::uint64_t> spare_bytes_;
   int shift_, edge_bits_;
   std::vector<std::int64_t> begin_;
 };
@@ -195,21 +239,21 @@ void check_count(const char* name, std::int64_t count) {
 
 template <class Id>
 Csc<Id> coo_to_csc(std::span<const Id> src, std::span<const Id> dst, std::int64_t num_nodes, std::int64_t num_sources,
-                   std::int64_t partition_from) {
+                   std::int64_t partition_from, std::optional<std::uint64_t> spare_bytes) {
   if (src.size() != dst.size()) {
     throw std::invalid_argument("coo_to_csc: " + std::to_string(src.size()) + " sources but " + std::to_string(dst.size()) +
                                 " destinations; give one of each for every edge.");
   }
   check_count("num_nodes", num_nodes);
   check_count("num_sources", num_sources);
-  if (PartSort<Id> parts(src, dst, num_nodes, num_sources); std::ssize(src) >= partition_from && parts.fits())
+  if (PartSort<Id> parts(src, dst, num_nodes, num_sources, spare_bytes); std::ssize(src) >= partition_from && parts.fits())
     return parts.sort();
   return sort_at_once(src, dst, num_nodes, num_sources);
 }
 
 template Csc<std::int32_t> coo_to_csc(std::span<const std::int32_t>, std::span<const std::int32_t>, std::int64_t, std::int64_t,
-                                      std::int64_t);
+                                      std::int64_t, std::optional<std::uint64_t>);
 template Csc<std::int64_t> coo_to_csc(std::span<const std::int64_t>, std::span<const std::int64_t>, std::int64_t, std::int64_t,
-                                      std::int64_t);
+                                      std::int64_t, std::optional<std::uint64_t>);
 
 }  // namespace datapipes

@@ -1,5 +1,8 @@
 #include "shm/memory_left.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
 #include <optional>
@@ -75,6 +78,13 @@ MemoryLeft memory_left(const std::string& root) {
     if (group.empty() || group[0] != '/') continue;
     if (controllers == ",,") look_upwards(root, kSecond, group, left);
     if (controllers.find(",memory,") != std::string::npos) look_upwards(root, kFirst, group, left);
+  }
+  rlimit space{};
+  if (const auto pages = number_in(root + "/proc/self/statm"); pages && getrlimit(RLIMIT_AS, &space) == 0) {
+    const auto used = *pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+    const auto bytes = space.rlim_cur - std::min<std::uint64_t>(space.rlim_cur, used);
+    if (space.rlim_cur != RLIM_INFINITY && bytes < left.bytes)
+      left = {.bytes = bytes, .limit = "the limit of the address space (ulimit -v)"};
   }
   return left;
 }

@@ -1,6 +1,6 @@
-// memory_left.h: how much memory this process may still take, and what sets the limit: the machine, or a cgroup
-// (version 1 or 2) of the process or above it. Callers ask before they reserve, so a shortage is an error and the
-// system kills no process.
+// memory_left.h: how much memory this process may still take, and what sets the limit: the machine, a cgroup
+// (version 1 or 2) of the process or above it, or the limit of its address space. Callers ask before they reserve, so a shortage
+// is an error and the system kills no process.
 //   root: the folder that holds /proc and /sys, "" for this machine's own
 // Files that cannot be read set no limit.
 #pragma once

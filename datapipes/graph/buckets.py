@@ -1,7 +1,8 @@
 """Sort more edges by destination than memory holds: first into buckets of successive destinations, then each bucket.
 
 The edges of a bucket stay in the order in which they came; so what is read of a bucket and sorted stably is a stretch
-of the graph. A bucket that is still too large for memory is cut into buckets again; the edges of one node need no sort.
+of the graph. A bucket whose edges or nodes are still too many for memory is cut into buckets again; the edges of one
+node need no sort.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from datapipes.graph.npy import to_numpy
 
 _MOST_BUCKETS = 256  # so many streams of writing fit the cache
 _MOST_PIECES = 1024  # of a write: what Linux takes
+_NODE_BYTES, _FEW_NODES = 24, 4096  # of a bucket for each node: offsets, degrees, places; so many are never too many
 _SORT_BYTES = 24  # of the kernel for each edge, besides its ends: the order, and a part that is being sorted
 
 
@@ -155,11 +157,12 @@ class Buckets:
         """
         spent = self.edge_bytes + 2 * self.columns["indices"].row_bytes + _SORT_BYTES
         spent += sum(column.row_bytes for name, column in self.columns.items() if name != "indices")
-        most_edges = max(most_bytes // spent, 1)
+        most_nodes = max(most_bytes // 4 // _NODE_BYTES, _FEW_NODES)
         for bucket, count in enumerate(self.counts.tolist()):
             first = bucket << self._shift
             num_nodes = min(1 << self._shift, self.num_nodes - first)
-            if count <= most_edges:
+            most_edges = max((most_bytes - _NODE_BYTES * min(num_nodes, most_nodes)) // spent, 1)
+            if count <= most_edges and num_nodes <= most_nodes:
                 yield self._sorted_bucket(bucket, num_nodes)
             elif num_nodes == 1:
                 yield from self._of_one_node(bucket, count, most_edges)
@@ -172,7 +175,7 @@ class Buckets:
                     parts.add(read.pop("dst").numpy(), read)
                 parts.write()
                 yield from parts.sorted(most_bytes)
-                file.unlink()
+                file.unlink(missing_ok=True)  # without edges there is none
 
     def _sorted_bucket(self, bucket: int, num_nodes: int) -> SortedEdges:
         read = self._read(bucket, 0, int(self.counts[bucket]))

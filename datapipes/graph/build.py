@@ -372,7 +372,7 @@ def _write(
             indptr = numbers["indptr", number, ""]
             arrays.put(indptr, torch.zeros(1, dtype=torch.int64))
             for some in relation.buckets.sorted(most_bytes - held):
-                arrays.put(indptr, some.degrees.cumsum(0) + done)
+                arrays.put(indptr, some.degrees.cumsum(0).add_(done))
                 for name, values in some.columns.items():
                     arrays.put(numbers[_place(number, name)], values)
                 done += some.columns["indices"].shape[0]

@@ -32,7 +32,10 @@ from datapipes.graph.arrays import GraphArrays
 from datapipes.graph.checks import MAX_NODES, check_mapping
 
 _WHERE = "from_edge_index"
-_REMEDY = "Renumber the nodes: an id far above their number costs memory too."
+RENUMBER = (
+    "Renumber the ids, since each one below the largest takes 8 bytes: torch.unique(edge_index, return_inverse=True)."
+)
+_SPLIT_FROM = 2**20  # edges from which the sort takes half a byte an edge, and 8 bytes for 512 nodes, on top
 
 
 def from_edge_index(
@@ -51,9 +54,9 @@ def from_edge_index(
     if num_nodes is None:
         num_nodes = max(int(edges.max()) + 1, 0) if edges.numel() > 0 else 0
     check_int(_WHERE, "num_nodes", num_nodes, 0, MAX_NODES)
-    least_bytes = 8 * (num_nodes + 1 + edges.shape[1]) + edges.shape[1] * edges.element_size()
-    check_memory(_WHERE, f"a graph of num_nodes={num_nodes} nodes and {edges.shape[1]} edges", least_bytes, _REMEDY)
-    indptr, indices, order = sorted_by_destination(edges, num_nodes, num_nodes)
+    indptr, indices, order = sorted_by_destination(
+        edges, num_nodes, num_nodes, where=_WHERE, more_bytes=_bytes_of(edge_attributes)
+    )
     of_edges = _in_order(edge_attributes, order)
     return GraphArrays(
         {None: (indptr, indices)}, {None: num_nodes}, {None: order}, {None: node_attributes}, {None: of_edges}
@@ -74,8 +77,28 @@ def _in_order(edge_attributes: Mapping[str, Any] | None, order: Tensor, of: str 
     return moved
 
 
-def sorted_by_destination(columns: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (indptr [num_dst + 1], indices, order)."""
+def _bytes_of(attributes: Mapping[str, Any] | None) -> int:
+    return sum(getattr(value, "nbytes", 0) for value in (attributes or {}).values())
+
+
+def sorted_by_destination(
+    columns: Tensor, num_src: int, num_dst: int, *, where: str = "graph", more_bytes: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (indptr [num_dst + 1], indices, order).
+
+    Args:
+        where: for messages.
+        more_bytes: that the caller takes afterwards.
+    Raises:
+        MemoryError: It does not fit into the memory that is left.
+    """
+    num_edges, id_bytes = columns.shape[1], columns.element_size()
+    num_bytes = 8 * (num_dst + 1) + num_edges * (8 + id_bytes) + more_bytes
+    if num_edges >= _SPLIT_FROM:
+        num_bytes += num_edges // 2 + num_dst // 64
+    if not columns[0].is_contiguous():
+        num_bytes += 2 * num_edges * id_bytes  # copies
+    check_memory(where, f"a graph of {num_dst} nodes and {num_edges} edges", num_bytes, RENUMBER)
     src, dst = columns[0].contiguous().numpy(), columns[1].contiguous().numpy()
     with working(f"sort {len(src):,} edges"):
         indptr, indices, order = _core.coo_to_csc(src, dst, num_dst, num_sources=num_src)
@@ -201,7 +224,11 @@ def hetero_from_edge_index(
     relations, ids, moved = {}, {}, {}
     for key, columns in edges.items():
         _check_ends(key, columns, counts)
-        indptr, indices, order = sorted_by_destination(columns, counts[key[0]], counts[key[2]])
+        indptr, indices, order = sorted_by_destination(
+            *(columns, counts[key[0]], counts[key[2]]),
+            where=f"{_WHERE}, {key}",
+            more_bytes=_bytes_of(attributes.get(key)),
+        )
         relations[key], ids[key] = (indptr, indices), order
         moved[key] = _in_order(attributes.get(key), order, f" of {key}")
     return GraphArrays(relations, counts, ids, node_attributes or {}, moved)
@@ -219,11 +246,6 @@ def _num_nodes(edges: Mapping[EdgeType, Tensor], given: Mapping[str, int], infer
                 known_node_type(f"{_WHERE}, num_nodes for {key}", kind, given)
             elif kind not in given:
                 counts[kind] = max(counts.get(kind, 0), int(row.max()) + 1 if row.numel() > 0 else 0)
-    size = sum(
-        8 * (counts[key[2]] + 1 + columns.shape[1]) + columns.shape[1] * columns.element_size()
-        for key, columns in edges.items()
-    )
-    check_memory(_WHERE, f"a graph of {shown(counts)} nodes", size, _REMEDY)
     return counts
 
 

@@ -336,7 +336,7 @@ def _rows_of(fragment: Any, types: Mapping[str, Any], most: int) -> Iterator[Any
     if form.default_extname == "parquet":
         with importlib.import_module("pyarrow.parquet").ParquetFile(fragment.open()) as file:
             for group in range(file.num_row_groups):  # all at once stay in memory to the end
-                for batch in file.iter_batches(most, row_groups=[group], columns=names, use_threads=False):
+                for batch in file.iter_batches(most, row_groups=[group], columns=names):
                     columns = [batch.column(name).cast(of) for name, of in types.items()]
                     yield pyarrow.RecordBatch.from_arrays(columns, names)
         return
@@ -345,7 +345,7 @@ def _rows_of(fragment: Any, types: Mapping[str, Any], most: int) -> Iterator[Any
         stream = pyarrow.CompressedInputStream(stream, "gzip")
     read = arrow_csv.ReadOptions(
         autogenerate_column_names=form.default_fragment_scan_options.read_options.autogenerate_column_names,
-        block_size=max(min(most, _MOST_AHEAD // _BLOCKS_AHEAD), _MOST_HEADER),
+        block_size=max(min(most // 4, _MOST_AHEAD // _BLOCKS_AHEAD), _MOST_HEADER),
         use_threads=False,
     )
     convert = arrow_csv.ConvertOptions(column_types=types, include_columns=names)
@@ -373,10 +373,14 @@ def _csv_schema(first: AnyFile, kind: str, form: Any) -> Any:
     pyarrow, arrow_csv = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.csv"))
     with opened(first) as (packed, _), gzip.open(packed) if kind.endswith(".gz") else packed as file:
         text = file.read(_BLOCK_BYTES)
-    whole = text[: text.rfind(b"\n") + 1] if len(text) == _BLOCK_BYTES else text
+    end = text.rfind(b"\n") + 1 if len(text) == _BLOCK_BYTES else 0
+    lines = pyarrow.BufferReader(memoryview(text)[: end or len(text)])
     read = form.default_fragment_scan_options.read_options
-    with arrow_csv.open_csv(pyarrow.BufferReader(whole or text), read, form.parse_options) as rows:
-        return rows.schema
+    with arrow_csv.open_csv(lines, read, form.parse_options) as rows:
+        schema = rows.schema
+    del rows
+    pyarrow.default_memory_pool().release_unused()  # of the parsed rows
+    return schema
 
 
 def _is_number(cell: str) -> bool:

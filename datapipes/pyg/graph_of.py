@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import INT32_MAX, check_edge_index, check_index_tensor, shown, tensor_of
+from datapipes.base.sizes import check_memory
 from datapipes.base.types import ends_of, known_edge_type, of_type, type_text
-from datapipes.graph.convert import check_rows, columns_of, num_edges_of, sorted_by_destination
+from datapipes.graph.convert import RENUMBER, check_rows, columns_of, num_edges_of, sorted_by_destination
 from datapipes.graph.csc_graph import CSCGraph
 from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
 from datapipes.minibatch.block import Block, edges_of
@@ -318,6 +319,7 @@ def _relation(
             indptr, indices, _ = getattr(store[name], method)()
             return indptr.cpu(), _narrow(indices.cpu(), num_src), None
     if columns is None:
+        check_memory(_WHERE, f"a graph of {num_dst} nodes", 8 * (num_dst + 1), RENUMBER)
         return torch.zeros(num_dst + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int32), None
     columns = _narrow(columns.cpu(), max(num_src, num_dst))
     for row, count in ((0, num_src), (1, num_dst)):
@@ -329,16 +331,17 @@ def _relation(
                 "Raise num_nodes, or drop the edge."
             )
     if not is_sorted and since is None:
-        return sorted_by_destination(columns, num_src, num_dst)
+        return sorted_by_destination(columns, num_src, num_dst, where=_WHERE)
     if not is_sorted and since is not None:
         by_time = torch.argsort(since.cpu()[columns[0].long()] if on_nodes else since.cpu(), stable=True)
-        indptr, indices, order = sorted_by_destination(columns[:, by_time], num_src, num_dst)
+        indptr, indices, order = sorted_by_destination(columns[:, by_time], num_src, num_dst, where=_WHERE)
         return indptr, indices, by_time[order]
     if bool((columns[1].diff() < 0).any()):
         raise ValueError(
             f"{_WHERE}: is_sorted is True, but the destinations edge_index[1] do not ascend. Leave is_sorted out, or "
             "sort by torch_geometric.utils.sort_edge_index(edge_index, sort_by_row=False)."
         )
+    check_memory(_WHERE, f"a graph of {num_dst} nodes", 16 * (num_dst + 1), RENUMBER)  # degrees and offsets
     indptr = torch.zeros(num_dst + 1, dtype=torch.int64)
     torch.cumsum(torch.bincount(columns[1], minlength=num_dst), 0, out=indptr[1:])
     return indptr, columns[0].contiguous(), None

@@ -35,12 +35,13 @@ def test_a_csc_equals_the_twin(coo, dtype, partition_from):
 
 
 @pytest.mark.parametrize("dtype", ID_DTYPES)
-@pytest.mark.parametrize("partition_from", [SPLIT, AT_ONCE])
+@pytest.mark.parametrize(("partition_from", "spare_bytes"), [(SPLIT, None), (SPLIT, 0), (AT_ONCE, None)])
 @pytest.mark.parametrize("num_nodes", [1, 1_000, 70_001])
-def test_in_edges_keep_the_order_in_which_they_were_given(num_nodes, partition_from, dtype):
+def test_in_edges_keep_the_order_in_which_they_were_given(num_nodes, partition_from, spare_bytes, dtype):
     rng = np.random.default_rng(3)
-    src, dst = (rng.random((2, 50_000)) ** 3 * num_nodes).astype(dtype)  # low ids have most of the edges
-    indptr, indices, order = _core.coo_to_csc(src, dst, num_nodes, partition_from=partition_from)
+    src, dst = (rng.random((2, 150_000)) ** 12 * num_nodes).astype(dtype)  # low ids have most of the edges
+    options = {"partition_from": partition_from, "spare_bytes": spare_bytes}  # without any, a large part has no copy
+    indptr, indices, order = _core.coo_to_csc(src, dst, num_nodes, **options)
     assert np.array_equal(order, np.argsort(dst, kind="stable"))
     assert np.array_equal(indices, src[order])
     assert np.array_equal(indptr, np.searchsorted(dst[order], np.arange(num_nodes + 1)))

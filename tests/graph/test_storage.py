@@ -7,6 +7,7 @@ import errno
 import json
 import math
 import os
+import re
 import struct
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from old_folders import save_in_files
 from pipelines import ended, refused
+from scripts import run_script
 
 import datapipes as dp
 from datapipes.base import array_digest, sizes
@@ -295,9 +297,48 @@ def test_a_lack_of_descriptors_is_not_taken_for_a_corrupt_file(tmp_path, form, r
 
 def test_more_nodes_than_memory_holds_are_refused_before_they_are_counted(monkeypatch):
     monkeypatch.setattr(sizes._core, "memory_left", lambda: (2**30, "the test"))
-    found, allowed = "num_nodes=140737488355329 nodes and 1 edges needs 112589990684", "1073741824 are left by the test"
-    with refused(MemoryError, stage="from_edge_index", found=found, allowed=allowed):
+    found, allowed = "140737488355329 nodes and 1 edges needs 112589990684", "1073741824 are left by the test"
+    with refused(MemoryError, stage="from_edge_index", found=found, allowed=allowed, remedy="Renumber the ids"):
         dp.CSCGraph.from_edge_index(torch.tensor([[0], [2**47]]))
+
+
+LIMITED = """
+import resource
+from types import SimpleNamespace
+
+import torch
+
+import datapipes as dp
+
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+edges = lambda last: torch.tensor([[last], [0]])
+dp.CSCGraph.from_edge_index(edges(1))
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**27 + 2**26, resource.RLIM_INFINITY))
+pyg = lambda last: SimpleNamespace(edge_index=edges(last), num_nodes=last + 1, node_attrs=list, edge_attrs=list)
+typed = lambda last: {("a", "to", "a"): edges(last)}
+makes = {
+    "one": lambda last: dp.CSCGraph.from_edge_index(edges(last)),
+    "pyg": lambda last: dp.CSCGraph.from_pyg(pyg(last)),
+    "typed": lambda last: dp.HeteroCSCGraph.from_edge_index(typed(last)),
+}
+for name, make in makes.items():
+    try:
+        make(2**25)  # 256 MiB
+    except MemoryError as error:
+        print(f"{name}: {error}")
+makes["one"](2**24)  # fits, and would not if it took 16 bytes a node
+"""
+
+
+def test_what_exceeds_the_limit_of_the_address_space_is_refused_and_what_fits_is_built():
+    script = run_script(LIMITED)
+    assert script.returncode == 0, script.stderr
+    lines = script.stdout.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["one", "pyg", "typed"]
+    for line in lines:
+        assert re.search(r"from_edge_index.*33554433 nodes and 1 edges needs 2684\d+ bytes; \d+ are left by the ", line)
+        assert "the limit of the address space (ulimit -v). Renumber the ids" in line
 
 
 # --- digests of the arrays

@@ -5,9 +5,11 @@ import warnings
 
 import pytest
 import torch
+from pipelines import refused
 from pyg_cases import CITES, WRITES, WRITTEN, Data, HeteroData, assert_same, pyg, random_data, random_hetero
 
 import datapipes as dp
+from datapipes import _core
 from datapipes.pyg.graph_of import graph_of
 from datapipes.pyg.loader import LinkNeighborLoader, NeighborLoader
 
@@ -29,6 +31,13 @@ def test_ids_are_the_columns_and_indices_are_narrow(dtype):
     assert torch.equal(edges_of(graph), data.edge_index.long())
     assert torch.equal(graph.edge_attributes["edge_weight"], data.edge_weight[graph.edge_ids])
     assert graph.node_attributes == {}  # batches are sliced from the data
+
+
+@pytest.mark.parametrize("is_sorted", [False, True])
+def test_nodes_that_exceed_the_memory_are_refused_before_they_are_counted(monkeypatch, is_sorted):
+    monkeypatch.setattr(_core, "memory_left", lambda: (2**28, "the test"))
+    with refused(MemoryError, stage="NeighborSampler", found="67108865 nodes", allowed="left", remedy="Ren"):
+        NeighborLoader(Data(edge_index=torch.tensor([[2**26], [0]]), num_nodes=2**26 + 1), [1], is_sorted=is_sorted)
 
 
 def test_sorted_columns_need_no_ids_and_are_checked():

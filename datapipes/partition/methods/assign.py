@@ -31,7 +31,7 @@ class Assignment(NamedTuple):
 
     Attributes:
         book: the parts, without an edge map.
-        child_peak_bytes: the most resident memory of that process; 0 without one.
+        child_peak_bytes: the most private memory of that process; 0 without one.
     """
 
     book: PartitionBook

@@ -66,9 +66,13 @@ def run(request: dict[str, Any]) -> None:
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process had resident. (getrusage would count the caller's before exec.)"""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
+    """Return the most private memory of this process: without its libraries, and the memory that the caller has too.
+
+    getrusage would count the caller's before exec.
+    """
+    lines = [line.split() for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines()]
+    kib = {words[0]: int(words[1]) for words in lines if words[0] in ("VmHWM:", "RssFile:", "RssShmem:")}
+    return 1024 * (kib["VmHWM:"] - kib["RssFile:"] - kib["RssShmem:"])
 
 
 if __name__ == "__main__":

@@ -166,7 +166,7 @@ def first(data: dp.datasets.Dataset, **keys: object) -> dp.MiniBatch:
     pipe = dp.ItemSampler(data.train_set, batch_size=3, shuffle=True, seed=0)
     pipe = pipe.sample_neighbor(data.graph, [2, 2], return_edge_ids=True)
     if isinstance(data.train_set, dp.ItemSet) and data.train_set.seeds_shape == (2,):
-        pipe = pipe.exclude_seed_edges()
+        pipe = pipe.exclude_seed_edges(True)
     pipe = pipe.fetch_feature(data.features, **keys)
     with dp.DataLoader(pipe) as loader:
         return next(iter(loader))

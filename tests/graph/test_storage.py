@@ -315,7 +315,8 @@ edges = lambda last: torch.tensor([[last], [0]])
 dp.CSCGraph.from_edge_index(edges(1))
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**27 + 2**26, resource.RLIM_INFINITY))
-pyg = lambda last: SimpleNamespace(edge_index=edges(last), num_nodes=last + 1, node_attrs=list, edge_attrs=list)
+none = {"node_attrs": list, "edge_attrs": list, "node_stores": [], "edge_stores": []}
+pyg = lambda last: SimpleNamespace(edge_index=edges(last), num_nodes=last + 1, **none)
 typed = lambda last: {("a", "to", "a"): edges(last)}
 makes = {
     "one": lambda last: dp.CSCGraph.from_edge_index(edges(last)),

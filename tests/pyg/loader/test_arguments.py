@@ -12,6 +12,7 @@ import datapipes as dp
 from datapipes.pyg.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
 from datapipes.pyg.sampler import NeighborSampler
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*positive links:UserWarning")  # these sample the links themselves
 pd = pytest.importorskip("pandas")
 NegativeSampling, NumNeighbors = pyg.sampler.NegativeSampling, pyg.sampler.base.NumNeighbors
 DATA, HETERO, TYPELESS = random_data(1), random_hetero(1), HeteroData({"a": {"num_nodes": 3}, "b": {"num_nodes": 4}})

@@ -9,7 +9,7 @@ import inspect
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,8 +99,12 @@ def check_choice(where: str, name: str, value: Any, allowed: Sequence[str]) -> s
 
 
 def check_names(where: str, name: str, value: Any) -> list[str]:
-    """Return names as a list. A str, which is a sequence of texts too, is refused: one name was meant."""
-    is_list = isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
+    """Return names as a list.
+
+    A str, which is a sequence of texts too, is refused: one name was meant. So is what has no order, or is used up by
+    one look, such as a generator: copies of a stage are made from the same arguments.
+    """
+    is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
     names = [*value] if is_list else []
     if not is_list or not all(isinstance(each, str) for each in names):
         example = [value] if isinstance(value, str) else ["weight"]
@@ -139,7 +143,8 @@ def as_tensor(where: str, name: str, value: Any) -> torch.Tensor:
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             value = _from_numpy(where, name, value)
     if not isinstance(value, torch.Tensor):
-        raise TypeError(f"{where}: {name} must be a tensor or an array, got {type(value).__name__}. Convert it.")
+        how = "Call .to_numpy()" if hasattr(value, "to_numpy") else "Convert it"
+        raise TypeError(f"{where}: {name} must be a tensor or an array, got {type(value).__name__}. {how}.")
     if value.layout != torch.strided or value.is_quantized:
         raise TypeError(f"{where}: {name} must be a dense tensor, got layout {value.layout}. Call .to_dense().")
     return value.detach()
@@ -323,14 +328,20 @@ def _use_instead(cls: type, name: str) -> str | None:
 
 
 def is_in_a_method_of(obj: object, method: str = "") -> bool:
-    """For `__setattr__` of a class: return whether a method of `obj` is running in this thread, any or that of a name.
+    """For `__setattr__` of a class: return whether a method of `obj` is running in this thread.
 
-    A metaclass could tell of the constructor, but every error of one would show its frame.
+    A method is a function under the name of an attribute of the class that was called with `obj` first. A metaclass
+    could tell of the constructor, but every error of one would show its frame.
+
+    Args:
+        method: its name; "" for any.
     """
     frame = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
-        if method in ("", code.co_name) and frame.f_locals.get(next(iter(code.co_varnames), "")) is obj:
+        takes = code.co_varnames[: code.co_argcount]
+        is_first = bool(takes) and frame.f_locals.get(takes[0]) is obj and method in ("", code.co_name)
+        if is_first and any(code.co_name in vars(cls) for cls in type(obj).__mro__):
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False

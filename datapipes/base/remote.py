@@ -111,7 +111,7 @@ class RemoteFile:
         """Return the file, open for reading, with seek; reads raise OSError, or ValueError where it ends too early.
 
         Args:
-            block_bytes: that are fetched at once.
+            block_bytes: bytes that are fetched at once.
         """
         size, _ = self.look()
         system, path = _system_of(self.uri)
@@ -170,7 +170,7 @@ def opened(file: AnyFile, block_bytes: int = _BLOCK_BYTES) -> Iterator[tuple[Bin
     """Give a file, open for reading, and its bytes; look at the end whether one at a URI was changed meanwhile.
 
     Args:
-        block_bytes: that are fetched at once of a file at a URI.
+        block_bytes: bytes that are fetched at once of a file at a URI.
     Raises:
         ValueError: It is no regular file, or was changed.
         OSError: It cannot be opened.

@@ -162,7 +162,8 @@ def _checked(stage: StageBase, result: object, given: MiniBatch) -> MiniBatch | 
     if not isinstance(result, MiniBatch):
         raise TypeError(
             f"{stage.name}: must give a MiniBatch or None, got {type(result).__name__}. Return the new minibatch, "
-            "with tensors of your own in its extra; to read a dict or a tuple, write `for batch in map(fn, loader)`."
+            "with tensors of your own in its extra, a row for each seed; to read a dict or a tuple, write "
+            "`for batch in map(fn, loader)`."
         )
     check_aligned(stage, result, given)
     return result.replace(epoch=given.epoch, index=given.index, rng=None)

@@ -126,11 +126,16 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
             ValueError: It has several.
             TypeError: `kind` is something else, such as the index that torch's DataLoader asks for.
         """
+        if isinstance(kind, int):
+            raise TypeError(
+                f"{self.name}: a chain has no items by index, so torch.utils.data.DataLoader cannot read it, and each "
+                "of its workers would repeat the epoch. Use datapipes.DataLoader(pipe, num_workers=4)."
+            )
         return StageGraph(self).only(kind)
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
         """Refuse torch's DataLoader, which takes a stage for a list of items and calls this."""
-        return self[indices]  # type: ignore[call-overload]
+        return self[indices[0]]  # type: ignore[call-overload]
 
     def __iter__(self) -> Iterator[MiniBatch]:
         self.reset(None)

@@ -62,8 +62,7 @@ class StageGraph(Generic[_S]):
         if not isinstance(kind, type):
             raise TypeError(
                 f"{self.root.name}: a stage class or a functional name finds stages of this chain, got {shown(kind)}. "
-                "It has no items by index, so torch.utils.data.DataLoader cannot read it, and each of its workers "
-                "would repeat the epoch. Use datapipes.DataLoader(pipe, num_workers=4)."
+                f"Name one of {self.names()}."
             )
         return [stage for stage in self._walk if isinstance(stage, kind)]
 

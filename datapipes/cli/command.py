@@ -127,6 +127,8 @@ _OPTIONS = {
     "inverse_relations=True": "--inverse-relations",
     "inverse_relations=False": "--no-inverse-relations",
     "columns": "--columns",
+    "columns=('src', 'dst')": "--columns src,dst",
+    "columns=('dst', 'src')": "--columns dst,src",
     "columns=('src', 'dst', 'time')": "--columns src,dst,time",
     "columns=('src', 'dst', 'weight')": "--columns src,dst,weight",
     "columns=('src', 'dst', 'rating', 'time')": "--columns src,dst,rating,time",

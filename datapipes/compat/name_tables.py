@@ -36,9 +36,7 @@ _SEEDS = "minibatch.seeds, pairs [n, 2]"
 _DGL_BLOCKS = "dgl.create_block of each of minibatch.blocks, as docs/migrate/graphbolt.md has it"
 _CACHE = "dp.CPUCachedFeature(feature, max_bytes) and dp.GPUCachedFeature(feature, max_bytes), over any feature"
 _COMPACT = "leave it out: samplers number the nodes; by hand torch.unique(ids, return_inverse=True)"
-_YAML = (
-    "yaml.safe_load of its metadata.yaml; the free fields of features and tasks are in dataset.metadata and a task's"
-)
+_YAML = "yaml.safe_load of its metadata.yaml; free fields of features are in dataset.metadata, of tasks in theirs"
 _LOADED = "dataset = dp.datasets.OnDiskDataset(path).load() has it"
 _TO_GPU = "dp.TensorFeature(tensor.cuda()) lies on the GPU; pin_memory_() of what lies in host memory lets GPUs read it"
 _OF_PYG = "dp.datasets.Dataset.from_pyg(data), or dp.CSCGraph.from_pyg(data) and dp.HeteroCSCGraph.from_pyg(data)"
@@ -353,6 +351,7 @@ KEYWORDS: Table = {
         "data": "datapipe, the last stage of a chain; pipe.sample_neighbor takes a dp.CSCGraph.from_pyg(data)",
         "sampler": "datapipe, the last stage of a chain that starts with dp.ItemSampler",
         "batch_sampler": "datapipe, the last stage of a chain that starts with dp.ItemSampler",
+        "collate": "pipe.transform(fn) changes the minibatch; map(fn, loader) makes a dict or a tuple of it",
         "collate_fn": "pipe.transform(fn) changes the minibatch; map(fn, loader) makes a dict or a tuple of it",
         "transform": "pipe.transform(fn) changes the minibatch; map(fn, loader) makes a dict or a tuple of it",
         "pin_memory": "pipe.copy_to(device); the loader then reads features into page-locked memory",

@@ -42,6 +42,7 @@ _PUBLISHED = {  # how the names of SNAP's files begin
     "soc-sign-bitcoin": _RATED,
 }
 _REMEDY = "Correct the file: it must hold numbers alone, as many in each row."
+_TURNED = (("to", "from"), ("target", "source"), ("destination", "source"))  # names of two columns, the end first
 _JODIE = ("user_id", "item_id", "timestamp")  # how a header of the files of JODIE begins
 
 
@@ -123,28 +124,35 @@ def _columns_of(path: Path, delimiter: str, columns: Sequence[str] | None) -> tu
     Raises:
         DatasetFormatError: Nothing says it.
     """
-    published = [known for start, known in _PUBLISHED.items() if path.name.startswith(start)]
-    if columns is not None or published:
-        return tuple(columns or published[0])
     line = next((line for _, line in text_lines(path) if not line.startswith("#")), "")
-    cells = tuple(line.split(",") if delimiter == "," else line.split())
+    cells = tuple(cell.strip(' "') for cell in (line.split(",") if delimiter == "," else line.split()))
+    published = [known for start, known in _PUBLISHED.items() if path.name.startswith(start)]
+    said = tuple(columns) if columns is not None else published[0] if published else None
     if {*_ENDS} <= {*cells} <= {*_COLUMNS}:
+        if said not in (None, cells):
+            found = f"the names {shown([*cells])} above the numbers"
+            by = "columns" if columns is not None else "the name of the file, under which SNAP has published another,"
+            raise DatasetFormatError.of(path.name, found, f"{said}, as {by} says", "Correct one of the two.")
         return check_columns(cells)
-    if len(cells) <= 2:
+    if said is not None:
+        return said
+    if len(cells) <= 2 and tuple(map(str.lower, cells)) not in _TURNED:
         return _ENDS
     if len(cells) <= 4:
-        first, second = ("rating", "weight") if len(cells) == 4 else ("time", "weight")
-        more = ("time",) if len(cells) == 4 else ()
-        remedy = (
-            f"Pass columns={(*_ENDS, first, *more)} or columns={(*_ENDS, second, *more)}, or write such names above."
-        )
+        known: dict[int, list[tuple[str, ...]]] = {
+            2: [_ENDS, _ENDS[::-1]],
+            3: [_TIMED, (*_ENDS, "weight")],
+            4: [_RATED, (*_ENDS, "weight", "time")],
+        }
+        first, second = known[max(len(cells), 2)]
+        remedy = f"Pass columns={first} or columns={second}, or write such names above."
     else:
         options = f"delimiter={delimiter!r}, " if delimiter == "," else ""
         options += "skiprows=1, " if line[:1].isalpha() else ""
         if cells[:3] == _JODIE:
             remedy = f"Read it by: rows = numpy.loadtxt({str(path)!r}, {options}usecols=(0, 1, 2)); "
             remedy += "graph = dp.HeteroCSCGraph.from_edge_index({'user:to:item': rows[:, :2].T.astype(int)}, "
-            remedy += "edge_attributes={'user:to:item': {'time': rows[:, 2]}})."
+            remedy += "edge_attributes={'user:to:item': {'time': rows[:, 2].astype(int)}})."
         else:
             remedy = f"Read it by: edges = numpy.loadtxt({str(path)!r}, int, {options}usecols=(0, 1)); "
             remedy += "graph = dp.CSCGraph.from_edge_index(edges.T.copy())."

@@ -62,6 +62,7 @@ FORMATS = (  # the first that recognises a path reads it
 _LINES = {  # what reads files of other kinds, by their suffixes; {0} is the path
     **dict.fromkeys((".mtx", ".mtx.gz"), "dp.CSCGraph.from_scipy(scipy.io.mmread({0!r}))"),
     **{f".{name}": f"dp.CSCGraph.from_networkx(networkx.read_{name}({{0!r}}))" for name in ("graphml", "gexf", "gml")},
+    ".pt": "data = torch.load({0!r}); dp.datasets.Dataset.from_pyg takes PyG's Data",
     **dict.fromkeys((*TABLES, *PAIRS, ".npy"), "datapipes build OUT --edges {1} --nodes NUM_NODES"),
 }
 
@@ -75,7 +76,7 @@ def read_files(where: Path, arguments: dict[str, Any]) -> RawDataset | RawHetero
     if not where.exists():
         raise FileNotFoundError(f"datasets.open: {where} does not exist; a folder or a file is needed. Check the path.")
     found = next((each for each in FORMATS if each.recognise(where)), None)
-    if found is None and where.is_file() and zipfile.is_zipfile(where):
+    if found is None and where.suffix != ".pt" and where.is_file() and zipfile.is_zipfile(where):
         found = _NPZ  # under another name
     if found is None:
         *first, last = (each.files for each in FORMATS)
@@ -95,7 +96,7 @@ def _remedy(where: Path) -> str:
         lines += [_LINES[suffix].format(str(file), shlex.quote(str(file)))] if suffix else []
     if len(lines) == 1:
         return f"Read it by: {lines[0]}."
-    return "Check the path, or name the file itself." if where.is_dir() else "Check the path."
+    return "Name the file itself." if where.is_dir() else "Convert it to one of these."
 
 
 def _refuse(where: Path, name: str, value: object) -> None:

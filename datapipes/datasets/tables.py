@@ -59,7 +59,7 @@ def read_table(
     for chunk in text_chunks(path, most_bytes):
         if comments and b"#" in chunk:
             chunk = _COMMENT.sub(b"", chunk)
-        if skip_header and not parts and chunk[:1].isalpha():
+        if skip_header and not parts and chunk.lstrip(b' "')[:1].isalpha():
             chunk = chunk.partition(b"\n")[2]
         if not chunk.strip():
             continue

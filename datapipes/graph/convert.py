@@ -82,13 +82,14 @@ def _bytes_of(attributes: Mapping[str, Any] | None) -> int:
 
 
 def sorted_by_destination(
-    columns: Tensor, num_src: int, num_dst: int, *, where: str = "graph", more_bytes: int = 0
+    columns: Tensor, num_src: int, num_dst: int, *, where: str, more_bytes: int = 0, remedy: str = RENUMBER
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return (indptr [num_dst + 1], indices, order).
 
     Args:
         where: for messages.
         more_bytes: that the caller takes afterwards.
+        remedy: what to do where it does not fit.
     Raises:
         MemoryError: It does not fit into the memory that is left.
     """
@@ -98,10 +99,14 @@ def sorted_by_destination(
         num_bytes += num_edges // 2 + num_dst // 64
     if not columns[0].is_contiguous():
         num_bytes += 2 * num_edges * id_bytes  # copies
-    check_memory(where, f"a graph of {num_dst} nodes and {num_edges} edges", num_bytes, RENUMBER)
+    graph = f"a graph of {num_dst} nodes and {num_edges} edges"
+    check_memory(where, graph, num_bytes, remedy)
     src, dst = columns[0].contiguous().numpy(), columns[1].contiguous().numpy()
-    with working(f"sort {len(src):,} edges"):
-        indptr, indices, order = _core.coo_to_csc(src, dst, num_dst, num_sources=num_src)
+    try:
+        with working(f"sort {len(src):,} edges"):
+            indptr, indices, order = _core.coo_to_csc(src, dst, num_dst, num_sources=num_src)
+    except MemoryError as error:  # others took it meanwhile, or the address space is in pieces
+        raise MemoryError(f"{where}: {graph} needs {num_bytes} bytes, which are not left. {remedy}") from error
     return torch.from_numpy(indptr), torch.from_numpy(indices), torch.from_numpy(order)
 
 
@@ -181,6 +186,22 @@ def refuse_wrong_rows(where: str, data: Any) -> None:
                 if isinstance(values, (Tensor, np.ndarray)):
                     count = store.num_nodes if name == "x" else num_edges_of(store)
                     check_rows(where, name, store._key, values, count, "node" if name == "x" else "edge")
+
+
+def check_store_rows(where: str, features: Any, counts: Mapping[Any, int], num_edges: Mapping[Any, int]) -> None:
+    """Refuse tensors of a feature store of PyG that lack a row for each node of their type, or each edge.
+
+    Without types the name tells whose they are, if it is x, edge_attr or edge_weight; others may be of the graph.
+    """
+    for attr in features.get_all_tensor_attrs():
+        of, name = (None if None in counts else attr.group_name), attr.attr_name
+        is_edge = of in num_edges if of is not None else name in ("edge_attr", "edge_weight")
+        if (of is None and not is_edge and name != "x") or (of not in counts and of not in num_edges):
+            continue
+        size = features.get_tensor_size(attr)
+        if size is not None:
+            kind = "edge" if is_edge else "node"
+            check_rows(where, name, of, np.broadcast_to(0, size), (num_edges if is_edge else counts)[of], kind)
 
 
 def num_edges_of(store: Any) -> int:

@@ -70,7 +70,7 @@ def to_undirected(arrays: GraphArrays, reverse_names: Any, merge: bool) -> Graph
             edges[of] = own
     if merge:
         edges = {of: _joined(each, arrays.num_nodes, of) for of, each in edges.items()}
-    return _with_edges(arrays, edges)
+    return _with_edges("to_undirected", arrays, edges)
 
 
 def add_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None, fill_value: Any) -> GraphArrays:
@@ -96,14 +96,14 @@ def add_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None, fill
         nodes = (~have).nonzero().flatten().to(each.ends.dtype)
         filled = {name: _filled(where, name, rows, len(nodes), fill_value) for name, rows in each.attributes.items()}
         edges[of] = each.then(_Edges(nodes.expand(2, -1), filled))
-    return _with_edges(arrays, edges)
+    return _with_edges(where, arrays, edges)
 
 
 def remove_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None) -> GraphArrays:
     """See LocalGraph.remove_self_loops."""
     chosen = _of_one_node_type("remove_self_loops", arrays, edge_types)
     edges = {of: _listed(arrays, of) for of in chosen}
-    return _with_edges(arrays, {of: each.at(~each.are_loops) for of, each in edges.items()})
+    return _with_edges("remove_self_loops", arrays, {of: each.at(~each.are_loops) for of, each in edges.items()})
 
 
 def with_edges_kept(arrays: GraphArrays, kept: Mapping[Any, Tensor]) -> GraphArrays:
@@ -125,23 +125,27 @@ def _listed(arrays: GraphArrays, of: EdgeType | None) -> _Edges:
     return _Edges(torch.stack((indices, torch.from_numpy(dst))), {ORIGINAL_ID: ids, **arrays.edge_attributes[of]})
 
 
-def _with_edges(arrays: GraphArrays, edges: Mapping[Any, _Edges]) -> GraphArrays:
+def _with_edges(where: str, arrays: GraphArrays, edges: Mapping[Any, _Edges]) -> GraphArrays:
     """Return the arrays with other edges of some types, which may be new; the id of an edge is its position."""
     relations, attributes = {**arrays.relations}, {**arrays.edge_attributes}
     for of, each in edges.items():
         src, dst = ends_of(of)
-        indptr, indices, order = sorted_by_destination(each.ends, arrays.num_nodes[src], arrays.num_nodes[dst])
+        indptr, indices, order = _sorted(where, each.ends, arrays.num_nodes[src], arrays.num_nodes[dst])
         relations[of] = indptr, indices
         attributes[of] = {name: rows[order] for name, rows in each.attributes.items()}
     ids = {of: each for of, each in arrays.edge_ids.items() if of not in edges}
     return arrays._replace(relations=relations, edge_attributes=attributes, edge_ids=ids)
 
 
+def _sorted(where: str, ends: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
+    return sorted_by_destination(ends, num_src, num_dst, where=where, remedy="Use a machine with more memory.")
+
+
 def _joined(edges: _Edges, num_nodes: Mapping[Any, int], of: EdgeType | None) -> _Edges:
     """Return the first of all edges with the same ends, in the order of the list."""
     num_src, num_dst = (num_nodes[end] for end in ends_of(of))
-    _, _, by_src = sorted_by_destination(edges.ends.flip(0), num_dst, num_src)
-    _, _, by_dst = sorted_by_destination(edges.ends[:, by_src], num_src, num_dst)
+    _, _, by_src = _sorted("to_undirected", edges.ends.flip(0), num_dst, num_src)
+    _, _, by_dst = _sorted("to_undirected", edges.ends[:, by_src], num_src, num_dst)
     order = by_src[by_dst]
     ends = edges.ends[:, order]
     is_first = torch.ones(len(order), dtype=torch.bool)

@@ -135,7 +135,7 @@ def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
                 )
             by_uva.append(stage.reads_by_uva(device))
     if options.max_uva_threads != LoaderOptions.max_uva_threads and not any(by_uva):
-        options.has_no_effect(unused_max_uva_threads(graph, options.max_uva_threads))
+        options.has_no_effect(*unused_max_uva_threads(graph, options.max_uva_threads))
 
     def planned(stage: FeatureFetcher) -> Stage:
         device = gpu_before(stage)

@@ -99,12 +99,10 @@ def _is_ours(of: Any) -> bool:
     return str(of.__module__).startswith("datapipes.")
 
 
-def unused_max_uva_threads(graph: Graph, given: int) -> ValueError:
-    """Return the error for `max_uva_threads` in a plan where no stage reads host memory from a GPU."""
-    return ValueError(
-        f"data_loader: max_uva_threads is {given}, but no stage of this chain reads host memory from a GPU; allowed: "
-        f"{MAX_UVA_THREADS}. Leave it out{_what_would_use_it(graph)}."
-    )
+def unused_max_uva_threads(graph: Graph, given: int) -> tuple[str, str]:
+    """Return what to say of `max_uva_threads` in a plan where no stage reads host memory from a GPU, and what to do."""
+    found = f"data_loader: max_uva_threads is {given}, but no stage of this chain reads host memory from a GPU"
+    return f"{found}; allowed: {MAX_UVA_THREADS}", f"Leave it out{_what_would_use_it(graph)}"
 
 
 def _what_would_use_it(graph: Graph) -> str:

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from datapipes.base.log import users_frame
 from datapipes.base.types import of_type, values_of
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
@@ -76,7 +77,7 @@ class LookForLeaks:
                 "meant so, filter this warning."
             )
         if text:
-            warnings.warn(text, UserWarning, stacklevel=6)  # the loop over the loader
+            warnings.warn(text, UserWarning, stacklevel=users_frame()[0])  # the loop over the loader
 
     def _leaks_of(self, minibatch: MiniBatch, graph: Graph) -> Leaks:
         seeds, hops = minibatch.seeds, minibatch.sampled_subgraphs or []

@@ -88,11 +88,11 @@ class LoaderOptions:
         """Return the names of the options that differ from their defaults."""
         return [each.name for each in fields(self) if getattr(self, each.name) != each.default]
 
-    def has_no_effect(self, error: ValueError) -> None:
-        """Raise `error`, which says that an option has no effect in a plan; without workers write it into the log."""
+    def has_no_effect(self, found: str, remedy: str) -> None:
+        """Raise ValueError about an option that has no effect in a plan; without workers write it into the log."""
         if self.num_workers > 0:
-            raise error
-        logger.info("%s", error)
+            raise ValueError(f"{found}. {remedy}.")
+        logger.info("%s. With num_workers=0 this is allowed, and has no effect.", found)
 
     def log_unused(self) -> None:
         """Name in the log the options of workers that are given without workers."""

@@ -192,10 +192,9 @@ def limit_the_consumers_wait(graph: Graph, options: LoaderOptions) -> Graph:
     if unused:
         found = " and ".join(f"{name}={getattr(options, name)}" for name in unused)
         options.has_no_effect(
-            ValueError(
-                f"data_loader: {found} belong to the background threads, but this plan has none (overlap=False, a "
-                "FromNode, or a join behind a copy to a GPU). Leave them out."
-            )
+            f"data_loader: {found} belong to the background threads, but this plan has none (overlap=False, a "
+            "FromNode, or a join behind a copy to a GPU)",
+            "Leave them out",
         )
     return graph
 

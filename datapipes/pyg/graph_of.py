@@ -16,9 +16,17 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import INT32_MAX, check_edge_index, check_index_tensor, shown, tensor_of
+from datapipes.base.log import users_frame
 from datapipes.base.sizes import check_memory
 from datapipes.base.types import ends_of, known_edge_type, of_type, type_text
-from datapipes.graph.convert import RENUMBER, check_rows, columns_of, num_edges_of, sorted_by_destination
+from datapipes.graph.convert import (
+    RENUMBER,
+    check_rows,
+    check_store_rows,
+    columns_of,
+    num_edges_of,
+    sorted_by_destination,
+)
 from datapipes.graph.csc_graph import CSCGraph
 from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
 from datapipes.minibatch.block import Block, edges_of
@@ -150,7 +158,8 @@ def _of_data(data: Any, time_attr: str | None, weight_attr: str | None, is_sorte
     has_types = isinstance(data, HeteroData)
     nodes = {of: data[of] for of in data.node_types} if has_types else {None: data}
     edges = {of: data[of] for of in data.edge_types} if has_types else {None: data}
-    columns = {of: _columns(of, store.get("edge_index")) for of, store in edges.items()}
+    ends = {of: store.get("edge_index") for of, store in edges.items()}
+    columns = {of: None if each is None else columns_of(_WHERE, each, of_type(of)) for of, each in ends.items()}
     counts = _with_inferred({of: store.num_nodes for of, store in nodes.items()}, columns)
     num_edges = {of: num_edges_of(store) for of, store in edges.items()}
     if has_types:
@@ -200,6 +209,8 @@ def _of_stores(features: Any, graph: Any, time_attr: str | None, weight_attr: st
     attrs, edge_attrs = features.get_all_tensor_attrs(), graph.get_all_edge_attrs()
     edge_types = dict.fromkeys(attr.edge_type for attr in edge_attrs)
     if edge_types.keys() == {None}:
+        if edge_attrs[0].size is None:
+            raise ValueError(f"{_WHERE}: the graph store does not tell the size of its edges. Pass size=, or the Data.")
         counts: dict[Any, int] = {None: max(edge_attrs[0].size)}
     else:
         named = [attr.group_name for attr in attrs if isinstance(attr.group_name, str)]
@@ -211,6 +222,7 @@ def _of_stores(features: Any, graph: Any, time_attr: str | None, weight_attr: st
         layouts = {attr.layout.value: attr for attr in edge_attrs if attr.edge_type == of}
         relations[of] = _of_layouts(of, graph, layouts, counts[src], counts[dst])
     _check_groups(features, graph, counts, {attr.edge_type: attr for attr in edge_attrs})
+    check_store_rows(_WHERE, features, counts, {of: len(rows[1]) for of, rows in relations.items()})
     timed = [copy.copy(attr) for attr in attrs if attr.attr_name == time_attr] if time_attr is not None else []
     for attr in timed:
         attr.index = None  # the whole tensor
@@ -220,7 +232,8 @@ def _of_stores(features: Any, graph: Any, time_attr: str | None, weight_attr: st
         of: values for of, values in found.items() if of in edge_types and (of is not None or time_attr != "time")
     }
     on_nodes = {of: values for of, values in found.items() if of in counts and of not in on_edges}
-    times, is_on_nodes = _times(time_attr, _named(time_attr, on_nodes), _named(time_attr, on_edges))
+    by_name = ({of: {str(time_attr): rows} for of, rows in each.items()} for each in (on_nodes, on_edges))
+    times, is_on_nodes = _times(time_attr, *by_name)
     for of, values in times.items():
         count, kind = (counts[of], "node") if is_on_nodes else (len(relations[of][1]), "edge")
         check_rows(_WHERE, str(time_attr), of, values, count, kind)
@@ -252,7 +265,7 @@ def _check_groups(features: Any, graph: Any, counts: Mapping[Any, int], edge_att
         warnings.warn(
             f"{_WHERE}: the feature store has tensors of {shown(lost)}, which the graph store does not have, so no "
             f"batch holds them; types are {shown([*counts, *edge_attrs])}. Put them under one of these.",
-            stacklevel=2,
+            stacklevel=users_frame()[0],
         )
     if not hasattr(features, "get_global_id") or not hasattr(graph, "get_edge_id"):
         return
@@ -265,10 +278,6 @@ def _check_groups(features: Any, graph: Any, counts: Mapping[Any, int], edge_att
                 f"{_WHERE}: the feature store has the rows{of_type(of)} by global ids, which are others than their "
                 "places. Stores of a part are sampled by datapipes.pyg.distributed.DistNeighborLoader."
             )
-
-
-def _named(name: str | None, values: Mapping[Any, Tensor]) -> dict[Any, dict[Any, Tensor]]:
-    return {of: {name: each} for of, each in values.items()}
 
 
 def _made(
@@ -345,10 +354,6 @@ def _relation(
     indptr = torch.zeros(num_dst + 1, dtype=torch.int64)
     torch.cumsum(torch.bincount(columns[1], minlength=num_dst), 0, out=indptr[1:])
     return indptr, columns[0].contiguous(), None
-
-
-def _columns(of: Any, edge_index: Any) -> Tensor | None:
-    return None if edge_index is None else columns_of(_WHERE, edge_index, of_type(of))
 
 
 def _narrow(ids: Tensor, num_nodes: int) -> Tensor:

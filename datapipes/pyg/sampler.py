@@ -19,6 +19,7 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import check_bool, check_choice, shown
+from datapipes.base.log import users_frame
 from datapipes.base.rng import RngKey, check_seed
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.minibatch import MiniBatch
@@ -93,7 +94,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
             check_bool("NeighborSampler", name, flag)
         if not directed:
             subgraph_type = "induced"
-            warnings.warn("NeighborSampler: directed=False is deprecated; use subgraph_type='induced'", stacklevel=2)
+            text = "NeighborSampler: directed=False is deprecated; use subgraph_type='induced'"
+            warnings.warn(text, stacklevel=users_frame()[0])
         self._set_options(subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, seed)
         self._take(graph_of(data, time_attr, weight_attr, is_sorted), num_neighbors)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch.distributed
@@ -26,6 +27,8 @@ from datapipes.seeds.item_sampler import ItemSampler
 from datapipes.seeds.item_set import ItemSet
 
 __all__ = ["DistributedItemSampler"]
+
+_MOST_LINES = 8  # that tell samplers apart
 
 
 class DistributedItemSampler(ItemSampler):
@@ -124,14 +127,16 @@ class DistributedItemSampler(ItemSampler):
     def _compare(self) -> str:
         """Refuse what another rank cuts otherwise; return why that is not known, if it is not.
 
-        Samplers of one line of the program belong together. Only the first of a line is looked at, since a rank may
-        build further ones alone; and a copy of a sampler, in this process or a fork of it, is like one that was.
+        Samplers of one line of the program, called from the same lines, belong together. Only the first of them is
+        looked at, since a rank may build further ones alone; and a copy of a sampler, in this process or a fork of it,
+        is like one that was.
         """
-        frame, text = users_frame()[1], json.dumps(self._facts())
-        line = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        line, text = _line(), json.dumps(self._facts())
         notes = {text, f"rank {self.rank} at {line}"}
-        if not notes.isdisjoint(noted()):
+        if text in noted():
             return ""
+        if not notes.isdisjoint(noted()):
+            return "only the first sampler of a line of the program is"
         first = first_told(line, text)
         if first is None:
             return "the store of the process group has not answered"
@@ -155,7 +160,12 @@ class DistributedItemSampler(ItemSampler):
 
     def _differs(self, told: str) -> ValueError:
         other, own = json.loads(told), self._facts()
-        found = ", ".join(f"{name} {own[name]} and {other[name]}" for name in own if own[name] != other[name])
+        ranks = (own.pop("rank"), other.pop("rank"))
+        found = ", ".join(
+            f"{name} {own[name]} on rank {ranks[0]} and {other[name]} on rank {ranks[1]}"
+            for name in own
+            if own[name] != other[name]
+        )
         return ValueError(
             f"{self.name}: ranks that share an item set must cut it alike, found {found}. Give all ranks the whole "
             "item set and the same arguments, since the sampler takes the share of a rank itself; or say "
@@ -211,3 +221,13 @@ class DistributedItemSampler(ItemSampler):
         if self._unchecked:
             how["same_items"] = f"not compared: {self._unchecked}"
         return {**super().describe(), "rank": self.rank, "world_size": self.world_size, **how}
+
+
+def _line() -> str:
+    """Return the line of the user's program that builds a sampler, and the lines that it is called from."""
+    frame: FrameType | None = users_frame()[1]
+    lines: list[str] = []
+    while frame is not None and len(lines) < _MOST_LINES:
+        lines.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+        frame = frame.f_back
+    return " < ".join(lines)

@@ -182,6 +182,11 @@ def test_data_replaced_after_a_state_are_refused():
         pipe.load_state_dict(state)
 
 
+def assign(stage, name, value):
+    """A function of the user's that is called with a stage is none of its methods."""
+    setattr(stage, name, value)
+
+
 @pytest.mark.parametrize("built", [lambda pipe: pipe, dp.DataLoader], ids=["chain", "loader"])
 def test_an_argument_of_a_built_stage_cannot_be_replaced(built):
     pipe = built(sampled())
@@ -197,7 +202,7 @@ def test_an_argument_of_a_built_stage_cannot_be_replaced(built):
     for name in ("batch_size", "shuffle", "seed", *(new if pipe is not sampler else ())):
         owner = "sample_neighbor" if name in new else "item_sampler"
         with pytest.raises(AttributeError, match=rf"^{pipe.name}: {name} is fixed since {owner}.*replaced\('{owner}'"):
-            setattr(pipe, name, value)
+            assign(pipe, name, value)
     pipe.note = "free"
     assert [each.index for each in pipe] == [0, 1, 2, 3, 4, 5]
     pipe.close()

@@ -99,6 +99,7 @@ SNAP = "# Directed graph: ca-GrQc\n# FromNodeId\tToNodeId\n7\t5\n5\t100\n# not t
         ("a.txt", "src dst weight\n7 5 .5\n5 100 2\n", None, [(7, 5), (5, 100)]),
         ("a.csv", "weight,dst,src\n.5,5,7\n2,100,5\n", None, [(7, 5), (5, 100)]),
         ("a.csv", "user,item\n7,5\n", None, [(7, 5)]),
+        ("a.csv", '"src", dst, "weight"\n7,5,.5\n5,100,2\n', None, [(7, 5), (5, 100)]),
         ("a.txt", "7 5 2 .5\n5 100 1 2\n", ("src", "dst", "time", "weight"), [(5, 100), (7, 5)]),
         ("CollegeMsg.txt", "7 5 2\n5 100 1\n", None, [(5, 100), (7, 5)]),
         ("soc-sign-bitcoinotc.csv", "7,5,-1,2\n5,100,1,1\n", None, [(5, 100), (7, 5)]),
@@ -124,6 +125,8 @@ def test_columns_hold_what_somebody_says(tmp_path, name, content, columns, edges
         ("a.txt", "# u v t\n0 1 1082040961\n", "3 columns.*'time'"),
         ("a.txt.gz", "u v w\n0 1 2\n", r"3 columns, \['u', 'v', 'w'\]"),
         ("a.csv", "src,dst,price\n0,1,2\n", "3 columns.*'price'"),
+        ("a.csv", "target,Source\n0,1\n", r"2 columns.*or columns=\('dst', 'src'\)"),
+        ("CollegeMsg.csv", "src,dst,weight\n0,1,2\n", "the names .*'weight'.* as the name of the file.* says"),
         ("a.csv", "1,2,3,4\n", r"4 columns.*'rating', 'time'\) or columns=\('src', 'dst', 'weight', 'time'\)"),
     ],
 )

@@ -179,6 +179,7 @@ def test_edge_features_without_edge_ids_are_refused():
         ({"node_feature_keys": [3]}, TypeError, r"got \[3\]", "a list of names"),
         ({"edge_feature_keys": "weight"}, TypeError, "got 'weight'", "a list of names"),
         ({"node_feature_keys": 3}, TypeError, "got 3", "a list of names"),
+        ({"node_feature_keys": {"feat"}}, TypeError, r"got \{'feat'\}", "a list of names"),
     ],
     ids=str,
 )

@@ -26,7 +26,7 @@ from datapipes.distributed.wire.refusals import Unavailable
 
 CLIENTS_SHARE = 16  # a client holds at most one in so many of the bytes in flight, or one answer
 HOSTS_SHARE = 2  # all clients of a host; an answer has at most a quarter, so it always fits
-KEPT_SHARE = 16  # kept for owners that hold little: so much, this answer included
+KEPT_SHARE = 16  # one in so many bytes is kept for owners that hold at most that much, the new answer included
 
 
 def host_of(client: str) -> str:
@@ -256,7 +256,7 @@ class _Room:
 
     def __init__(self, admission: Admission) -> None:
         self._all, self._kept = admission, admission.max_bytes // KEPT_SHARE
-        self._waited_for: set[str] = set()  # hosts, or ALL, where an earlier request waits
+        self._waited_for: set[str] = set()  # hosts, or _ALL, where an earlier request waits
         self._kept_waited_for: set[str] = set()  # where one of an owner that holds little waits too
 
     def is_for(self, task: _Task, wanted: int) -> bool:

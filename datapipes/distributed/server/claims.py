@@ -1,4 +1,4 @@
-"""Producers, who has a claim on each, and what each holds; what clients may make a server do, and what is too much."""
+"""Who has claims on which producer, what each producer holds, and the limits of what clients may make a server do."""
 
 from __future__ import annotations
 

@@ -37,10 +37,11 @@ def warn_of_whole(where: str, data: Any) -> None:
             words = f"{name}{of_type(store._key)} {list(value.shape)}"
             (by_graph if value.shape[dim] == num_graphs else whole).append(words)
     if num_graphs is not None:
+        counts = "" if where == "LinkLoader" else "its batch_size is the number of seeds, "
         warnings.warn(
             f"{where}: data is a Batch of {num_graphs} graphs, and each minibatch is a "
-            f"{class_of_graphs(data).__name__}: its batch_size is the number of seeds, it has no num_graphs and no "
-            f"get_example, and holds the whole of {', '.join(by_graph)}. Look up the graphs of its nodes: "
+            f"{class_of_graphs(data).__name__}: {counts}it has no num_graphs and no get_example, and holds "
+            f"the whole of {', '.join(by_graph)}. Look up the graphs of its nodes: "
             "data.batch[minibatch.n_id].",
             stacklevel=users_frame()[0],
         )
@@ -48,6 +49,18 @@ def warn_of_whole(where: str, data: Any) -> None:
         warnings.warn(
             f"{where}: each minibatch holds the whole of {', '.join(whole)}, whose rows fit neither nodes nor edges. "
             "Give one row for each node or edge; or, if a tensor belongs to the whole graph, keep it outside of data.",
+            stacklevel=users_frame()[0],
+        )
+
+
+def warn_of_lost(where: str, data: Any) -> None:
+    """Warn of attributes of edges that a HeteroData does not tell as a feature store."""
+    stores = data[0].edge_stores if isinstance(data[0], HeteroData) else ()
+    lost = [f"{name}{of_type(store._key)}" for store in stores for name in store.edge_attrs() if name != "edge_index"]
+    if lost:
+        warnings.warn(
+            f"{where}: no minibatch holds {', '.join(lost)}: in the place of a feature store a HeteroData has tensors "
+            "of nodes alone. Pass it as the data itself, not as a pair.",
             stacklevel=users_frame()[0],
         )
 

@@ -36,8 +36,9 @@ class NodeLoader(Iterating, upstream.NodeLoader):  # type: ignore[misc]  # PyG c
         sampler, batch_sampler: give the order of an epoch, which is drawn whole, in this process, when it begins. Such
             workers do not persist.
         num_workers: processes, by default forked; threads, with one line in the log, where a fork is not safe (CUDA is
-            up, Arrow Flight has clients); and with `worker_method="thread"`. There a sampler of the user's is called
-            for one batch at a time, and is not seeded.
+            up, Arrow Flight has clients). There a sampler of the user's is called for one batch at a time, and is not
+            seeded.
+        worker_method: "process" or "thread"; threads take no `multiprocessing_context`.
         seed: in [0, 2**64); decides order and draws, with the numbers of epoch and batch. Draws of a sampler or
             transform of the user's from the generators of torch, NumPy and Python are seeded by it too.
     Raises:

@@ -25,7 +25,7 @@ from datapipes.base.threads import num_threads
 from datapipes.base.types import of_type, type_text
 from datapipes.graph.convert import refuse_wrong_rows
 from datapipes.minibatch import MiniBatch
-from datapipes.pyg.loader.data_warnings import class_of_graphs, warn_of_whole
+from datapipes.pyg.loader.data_warnings import class_of_graphs, warn_of_lost, warn_of_whole
 from datapipes.pyg.sampled import edge_index_of
 from datapipes.pyg.sampler import NeighborSampler, seeded
 from datapipes.pyg.upstream import (
@@ -78,6 +78,8 @@ class View:
             where = "LinkLoader" if self.is_link else "NodeLoader"
             refuse_wrong_rows(where, data)
             warn_of_whole(where, data)
+        elif isinstance(data, tuple):
+            warn_of_lost("LinkLoader" if self.is_link else "NodeLoader", data)
         self._data = data
 
     @property

@@ -190,6 +190,10 @@ def test_stores_give_the_rows_of_edges_by_their_ids(num_edges):
         for of in (WRITES, CITES):
             assert torch.equal(batch[of].edge_attr, hetero[of].edge_attr[batch[of].e_id])
     features.put_tensor(torch.rand(89, 3), group_name=CITES, attr_name="edge_attr", index=None)
+    with pytest.raises(ValueError, match="edge_attr of paper:cites:paper has 89 rows for 90 edges"):
+        NeighborLoader((features, graph), [-1], input_nodes="paper")
+    size_of = features.get_tensor_size
+    features.get_tensor_size = lambda attr: (90, 3) if attr.group_name == CITES else size_of(attr)
     with pytest.raises(
         IndexError, match=r"MyFeatureStore: gave \d+ rows of edge_attr of paper:cites:paper for \d+ ids"
     ):
@@ -223,6 +227,14 @@ def test_features_have_a_row_for_each_node_or_edge(of, name, rows, text, links):
         (LinkNeighborLoader if links else NeighborLoader)(data, [1], **given)
     with pytest.raises(ValueError, match=f"from_pyg: {text}"):
         (dp.CSCGraph if of is None else dp.HeteroCSCGraph).from_pyg(data)
+
+
+def test_a_data_in_the_place_of_a_store_is_told_what_it_cannot_do():
+    data = random_hetero(1)
+    with pytest.warns(UserWarning, match="no minibatch holds .*edge_attr of author:writes:paper"):
+        NeighborLoader((data, data), [1], input_nodes="paper")
+    with pytest.raises(ValueError, match="does not tell the size of its edges"):
+        NeighborLoader((random_data(1), random_data(1)), [1])
 
 
 def test_tensors_of_neither_nodes_nor_edges_are_named_in_one_warning():

@@ -109,7 +109,7 @@ def edge_list(num_edges: int, folder: Path) -> Callable[[], Any]:
     rows = np.concatenate((edges_of(num_edges // 10, num_edges // 50).numpy(), [np.arange(num_edges // 10)])).T
     with gzip.open(folder / "edges.txt.gz", "wt", compresslevel=1) as file:
         np.savetxt(file, rows, "%d")
-    return lambda: datapipes.datasets.open(folder / "edges.txt.gz")
+    return lambda: datapipes.datasets.open(folder / "edges.txt.gz", columns=("src", "dst", "time"))
 
 
 def built(kind: str) -> Callable[[int, Path], Callable[[], Any]]:

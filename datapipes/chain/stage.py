@@ -79,7 +79,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         Args:
             kind: a stage class or a functional name, see StageGraph.find.
         Raises:
-            TypeError: `kind` is neither, or `fn` returns no stage.
+            TypeError: `kind` is neither, or `fn` is no function that returns a stage.
             ValueError: The chain has no such stage.
         """
         graph: StageGraph[Stage] = StageGraph(self)

@@ -150,9 +150,14 @@ class StageGraph(Generic[_S]):
         `fn` gets each stage already rebuilt over its new sources.
 
         Raises:
-            TypeError: `kind` is neither a stage class nor a functional name, or `fn` returns no stage.
+            TypeError: `kind` is neither a stage class nor a functional name, or `fn` is no function of a stage.
             ValueError: There is no such stage.
         """
+        if not callable(fn):
+            raise TypeError(
+                f"replaced: found {type(fn).__name__} as the second argument; a function is needed that gets a stage "
+                "and returns the one in its place. Pass lambda stage: ..."
+            )
         replaced = {id(stage) for stage in self.find(kind)}
         if not replaced:
             raise ValueError(f"replaced: no {_shown(kind)} in this chain; it has {self.names()}. Name one of these.")

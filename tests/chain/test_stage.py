@@ -262,6 +262,7 @@ def test_replaced_reaches_into_a_loader():
         (lambda chain: chain.replaced(dp.CopyTo, as_it_is), ValueError, "no CopyTo", "item_sampler.*sample_neighbor"),
         (lambda chain: chain.replaced("copy_to", as_it_is), ValueError, "no 'copy_to'", "item_sampler.*scaler"),
         (lambda chain: chain.replaced(3, as_it_is), TypeError, "got 3", "a stage class or a functional name"),
+        (lambda chain: chain.replaced("copy", 5), TypeError, "found int", "a function is needed"),
         (lambda chain: chain["copy_to"], KeyError, "no 'copy_to'", "item_sampler.*scaler"),
         (lambda chain: chain[dp.CopyTo], KeyError, "no CopyTo", "item_sampler.*scaler"),
         (lambda chain: chain[:2], TypeError, "got slice", "a stage class or a functional name"),

@@ -18,7 +18,7 @@ from datapipes.loader.leaks import Leaks, look
 from datapipes.pyg.upstream import Batch, Data, HeteroData
 
 
-def warn_of_whole(where: str, data: Any) -> None:
+def warn_of_whole(where: str, data: Any, is_link: bool) -> None:
     """Warn of tensors that every batch holds whole, since their rows fit neither nodes nor edges; and of a Batch.
 
     One row belongs to the whole graph, as PyG has it, and `edge_label` to links; the loader sets some itself.
@@ -37,7 +37,7 @@ def warn_of_whole(where: str, data: Any) -> None:
             words = f"{name}{of_type(store._key)} {list(value.shape)}"
             (by_graph if value.shape[dim] == num_graphs else whole).append(words)
     if num_graphs is not None:
-        counts = "" if where == "LinkLoader" else "its batch_size is the number of seeds, "
+        counts = "" if is_link else "its batch_size is the number of seeds, "
         warnings.warn(
             f"{where}: data is a Batch of {num_graphs} graphs, and each minibatch is a "
             f"{class_of_graphs(data).__name__}: {counts}it has no num_graphs and no get_example, and holds "
@@ -71,7 +71,7 @@ def class_of_graphs(batch: Any) -> type:
     return found
 
 
-def warn_of_leaks(where: str, view: Any, batch: Any) -> None:
+def warn_of_leaks(view: Any, batch: Any) -> None:
     """Warn if a batch of links, as the loop gets it, has them among its edges; of the first batch of a View alone."""
     if not view.looks:
         return
@@ -84,7 +84,7 @@ def warn_of_leaks(where: str, view: Any, batch: Any) -> None:
     if leaks.reversed > 0:
         have, split = f"have their reverse{back}", "rev_edge_types=[...]" if back else "is_undirected=True"
     warnings.warn(
-        f"{where}: {count} of the first {leaks.looked_at} positive links {have} among the edges that are sampled "
+        f"{view.name}: {count} of the first {leaks.looked_at} positive links {have} among the edges that are sampled "
         "for them, so a model is shown what it is to predict. Take edge_label_index and a graph without them from "
         f"one split, RandomLinkSplit({split}) or dp.random_link_split; or take them out of each minibatch, by "
         "exclude_seed_edges() in a chain of datapipes. If it is meant so, filter this warning.",

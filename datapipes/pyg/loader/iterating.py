@@ -76,7 +76,7 @@ class Iterating(Attributes):
         if generator is not None and seed != 0:
             raise ValueError(f"{where}: generator and seed={shown(seed)} are both given; pass one of them.")
         self.seed = check_seed(where, seed if generator is None else generator.initial_seed() % 2**64)
-        self.view = self._view_class(is_link, self.seed)
+        self.view = self._view_class(where, is_link, self.seed)
         self._asked = filter_per_worker
         if type(self).collate_fn is not Iterating.collate_fn:
             raise TypeError(
@@ -338,7 +338,7 @@ class _Epoch(Iterator[Any]):
             loader._epoch, self._has_begun = minibatch.epoch + 1, True
         value, key = carried(minibatch), loader.view.key(minibatch)
         batch = value if self._is_sliced else loader._batch_of(value, key)
-        warn_of_leaks(type(loader).__name__, loader.view, batch)
+        warn_of_leaks(loader.view, batch)
         pins: Any = pin_memory.pin_memory  # of batches of any type
         return pins(batch) if loader.pin_memory and torch.cuda.is_available() else batch
 

@@ -48,6 +48,7 @@ class View:
     """The data of a loader and what is done to its batches; see NodeLoader and LinkLoader for the attributes.
 
     Attributes:
+        name: that of the loader's class, for errors.
         sampler: the BaseSampler.
         is_link: whether the seeds are links.
         seed: with the place of a batch, it seeds code of the user's.
@@ -61,8 +62,8 @@ class View:
     transform_sampler_output: Any = None
     custom_cls: Any = None
 
-    def __init__(self, is_link: bool, seed: int) -> None:
-        self.is_link, self.seed = is_link, seed
+    def __init__(self, name: str, is_link: bool, seed: int) -> None:
+        self.name, self.is_link, self.seed = name, is_link, seed
         self.looks = is_link  # for leaks, at the next batch
         self._tables: dict[Any, tuple[Any, Tensor, RowTable]] = {}
         self._of_edges: dict[str, bool] = {}  # by the name of a tensor in a feature store without types
@@ -75,11 +76,10 @@ class View:
     @data.setter
     def data(self, data: Any) -> None:
         if isinstance(data, (Data, HeteroData)):
-            where = "LinkLoader" if self.is_link else "NodeLoader"
-            refuse_wrong_rows(where, data)
-            warn_of_whole(where, data)
+            refuse_wrong_rows(self.name, data)
+            warn_of_whole(self.name, data, self.is_link)
         elif isinstance(data, tuple):
-            warn_of_lost("LinkLoader" if self.is_link else "NodeLoader", data)
+            warn_of_lost(self.name, data)
         self._data = data
 
     @property
@@ -89,15 +89,17 @@ class View:
 
     @input_data.setter
     def input_data(self, given: Any) -> None:
-        where, count = ("LinkLoader", len(given.row)) if self.is_link else ("NodeLoader", len(given.node))
+        count = len(given.row if self.is_link else given.node)
         names = {"time": "edge_label_time", "label": "edge_label"} if self.is_link else {"time": "input_time"}
         for name, argument in {"input_id": "input_id", **names}.items():
             values = getattr(given, name)
             if values is not None and len(values) != count:
-                raise ValueError(f"{where}: {argument} has {len(values)} values for {count} seeds. Give one for each.")
+                raise ValueError(
+                    f"{self.name}: {argument} has {len(values)} values for {count} seeds. Give one for each."
+                )
         stage = getattr(self.sampler, "stage", None)
         if isinstance(stage, Sampler):
-            warn_of_empty_blocks(where, stage.graph, [given.input_type], stage.edge_types)
+            warn_of_empty_blocks(self.name, stage.graph, [given.input_type], stage.edge_types)
         self._input_data = given
 
     def __getstate__(self) -> dict[str, Any]:
@@ -109,7 +111,7 @@ class View:
 
     def for_sampling(self) -> View:
         """Return a view without what only slicing needs, for workers that do not slice."""
-        found = type(self)(self.is_link, self.seed)
+        found = type(self)(self.name, self.is_link, self.seed)
         found.sampler, found.input_data, found.neg_sampling = self.sampler, self.input_data, self.neg_sampling
         return found
 

@@ -114,6 +114,39 @@ def play_device(minibatches: Iterator[Any], step_s: float, seconds: float) -> tu
     return len(waits) * step_s, now - began, waits
 
 
+class Reading:
+    """Reads minibatches and measures the processor time of each: a call returns how many were read, and seconds.
+
+    What an epoch takes at its begin, its first minibatch included, is measured apart and divided among its minibatches.
+    """
+
+    LEAST_S, SOME = 0.05, 20  # of one measurement, and minibatches between looks at the clock
+
+    def __init__(self, minibatches: Iterable[Any], num_batches: int) -> None:
+        self._minibatches, self._num_batches, self._left = minibatches, num_batches, 0
+
+    def __call__(self) -> tuple[int, float]:
+        beginning = self._begin()
+        done, used = 0, 0.0
+        while used < self.LEAST_S:
+            count = min(self.SOME, self._left)
+            began = time.process_time()
+            for _ in range(count):
+                next(self._stream)
+            used += time.process_time() - began
+            done, self._left = done + count, self._left - count
+            if self._left == 0:
+                beginning = (beginning + self._begin()) / 2
+        return done, used * (1 - 1 / self._num_batches) + done * beginning / self._num_batches
+
+    def _begin(self) -> float:
+        began = time.process_time()
+        self._stream = iter(self._minibatches)
+        next(self._stream)
+        self._left = self._num_batches - 1
+        return time.process_time() - began
+
+
 class Classification:
     """Training of GraphSAGE to classify nodes by their words; the arrays are read from a folder.
 

@@ -12,6 +12,9 @@ Arguments: GRAPH (folder) and one of these.
   step.
 * `negatives`, `exclusion`: calls per second of its UniformNegativeSampler (ratio 5) and of exclude_seed_edges, over the
   pairs of links.py.
+* `seeds BATCH_SIZE SHUFFLE ITEMS TRANSFORMS [loader]`: minibatches of an ItemSampler over that many items, behind it as
+  many transforms that do nothing; its seconds are of a processor.
+  `small_chain BATCH_SIZE [loader]`: minibatches of a chain of two hops, [10, 5], and features. See stages.py.
 * `accuracy`: trains an epoch of consumers.Classification over the arrays in GRAPH. A line is EPOCHS times the seed of
   the run, plus the epoch. The answer has the accuracy, the seconds spent in `next`, and the seconds of training.
 
@@ -23,7 +26,7 @@ A line has what was done, the input nodes, seconds, and seconds of processor tim
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -31,7 +34,7 @@ import dgl.graphbolt as gb
 import edge_values
 import numpy as np
 import torch
-from consumers import EPOCHS, Classification, Steps, play_device
+from consumers import EPOCHS, Classification, Reading, Steps, play_device
 from typed_split import split_edges
 
 ROUND_S = 1.0
@@ -53,7 +56,7 @@ def main() -> None:
     folder, what, *arguments = sys.argv[1:]
     torch.set_num_threads(1)
     kinds = {"training": training, "consumer": consumer, "end_to_end": end_to_end, "gather": gather}
-    kinds |= {"negatives": links, "exclusion": links}
+    kinds |= {"negatives": links, "exclusion": links, "seeds": seeds, "small_chain": small_chain}
     measure = accuracy(Path(folder)) if what == "accuracy" else kinds.get(what, sample)(folder, what, *arguments)
     for line in sys.stdin:
         began, began_processor = time.perf_counter(), time.process_time()
@@ -177,6 +180,37 @@ def links(folder: str, what: str) -> Measure:
     return measure
 
 
+def seeds(
+    folder: str, _: str, batch_size: str, shuffle: str, num_items: str, transforms: str, end: str = ""
+) -> Measure:
+    items = gb.ItemSet(torch.arange(int(num_items)), names="seed_nodes")
+    pipe = gb.ItemSampler(items, int(batch_size), shuffle=shuffle == "1")
+    for _ in range(int(transforms)):
+        pipe = pipe.transform(as_given)
+    return reading(pipe, int(num_items), batch_size, end)
+
+
+def small_chain(folder: str, _: str, batch_size: str, end: str = "") -> Measure:
+    arrays = topology(folder)
+    pipe = plain_pipe(*arrays, int(batch_size), fanouts=[10, 5])
+    pipe = gb.FeatureFetcher(pipe, features(folder), node_feature_keys=["feat"])
+    return reading(pipe, len(arrays[0]) - 1, batch_size, end)
+
+
+def reading(pipe, num_items: int, batch_size: str, end: str) -> Measure:
+    read = Reading(gb.DataLoader(pipe) if end else pipe, -(-num_items // int(batch_size)))
+
+    def measure(_: int) -> tuple[float, float, float]:
+        done, seconds = read()
+        return done, 0, seconds
+
+    return measure
+
+
+def as_given(minibatch):
+    return minibatch
+
+
 def pairs_of(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
     """Return the pairs of links.py."""
     positions = np.random.default_rng(1).integers(0, len(indices), 1024)
@@ -233,12 +267,16 @@ def blocks_of(minibatch: gb.MiniBatch) -> list:
 
 
 def plain_pipe(
-    indptr: np.ndarray, indices: np.ndarray, batch_size: int = 1024, shuffle: bool = True
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    batch_size: int = 1024,
+    shuffle: bool = True,
+    fanouts: Sequence[int] = FANOUTS,
 ) -> gb.NeighborSampler:
     ids = torch.from_numpy(np.random.default_rng(1).permutation(len(indptr) - 1))
     items = gb.ItemSampler(gb.ItemSet(ids, names="seed_nodes"), batch_size=batch_size, shuffle=shuffle)
     graph = gb.fused_csc_sampling_graph(torch.from_numpy(indptr), torch.from_numpy(indices))
-    return gb.NeighborSampler(items, graph, FANOUTS)
+    return gb.NeighborSampler(items, graph, [*fanouts])
 
 
 def sampler_pipe(indptr: np.ndarray, indices: np.ndarray, name: str):

@@ -139,6 +139,10 @@ void a_permutation_visits_every_item_once() {
   CHECK((permutation(5, 1, 0, 5) == Ints{0, 2, 1, 3, 4}));
   CHECK((permutation(70'001, 1, 0, 2) == Ints{17989, 19059}));
   CHECK((permutation(70'001, 1, 70'000, 1) == Ints{40393}));
+  std::uint64_t folded = 0;  // numbers of 33 bits, more than one batch of them
+  for (const auto item : permutation((std::int64_t{1} << 33) + 5, 7, 1'000, 40))
+    folded = folded * 31 + static_cast<std::uint64_t>(item);
+  CHECK(folded == 8756058655768709496u);
   for (const std::int64_t n : {0, 1, 2, 3, 65'536, 65'537, 70'001}) {
     Ints order = permutation(n, 7, 0, n), identity(static_cast<std::size_t>(n));
     std::sort(order.begin(), order.end());

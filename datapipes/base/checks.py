@@ -6,7 +6,6 @@ What was found may be anything, also from a file: `shown` makes a short text of 
 from __future__ import annotations
 
 import inspect
-import sys
 import threading
 import warnings
 from collections.abc import Iterable, Sequence
@@ -327,21 +326,9 @@ def _use_instead(cls: type, name: str) -> str | None:
     return None
 
 
-def is_in_a_method_of(obj: object, method: str = "") -> bool:
-    """For `__setattr__` of a class: return whether a method of `obj` is running in this thread.
-
-    A method is a function under the name of an attribute of the class that was called with `obj` first. A metaclass
-    could tell of the constructor, but every error of one would show its frame.
-
-    Args:
-        method: its name; "" for any.
+def names_in_code(classes: Iterable[type]) -> set[str]:
+    """Return the names of attributes and globals that the methods of these classes use: an attribute that none of them
+    names is set by nobody but users of an instance.
     """
-    frame = sys._getframe(2)
-    while frame is not None:
-        code = frame.f_code
-        takes = code.co_varnames[: code.co_argcount]
-        is_first = bool(takes) and frame.f_locals.get(takes[0]) is obj and method in ("", code.co_name)
-        if is_first and any(code.co_name in vars(cls) for cls in type(obj).__mro__):
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+    functions = [each for cls in classes for each in vars(cls).values() if inspect.isfunction(each)]
+    return {name for each in functions for name in inspect.unwrap(each).__code__.co_names}

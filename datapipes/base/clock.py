@@ -6,17 +6,19 @@ import itertools
 import math
 import os
 import resource
+import struct
 import threading
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 KEPT_CALLS = 2**16  # calls that a StageClock keeps, 72 bytes each
 SHORT_S = 1e-3  # calls that take less are too short to wait for a disk
+_ROW = struct.Struct("9d")  # of StageClock._kept; NumPy takes ten times as long to write one
 _BLOCK, _PAGE = 512, resource.getpagesize()  # bytes
-GAP_S = 5e-5  # from the end of a call to the begin of the next one in which the thread has not waited
+GAP_S = 5e-5  # of a call, and from its end to the begin of the next one: in less the thread has not waited
 
 
 class _Here(threading.local):
@@ -26,8 +28,13 @@ class _Here(threading.local):
     processor_seconds = 0.0  # at that time
     disk_bytes: float | None = None
 
+    def __init__(self) -> None:
+        self.name = threading.current_thread().name
+
 
 _here = _Here()
+_process = [os.getpid()]  # this one; a child that is forked notes its own
+os.register_at_fork(after_in_child=lambda: _process.__setitem__(0, os.getpid()))
 
 
 class Used(NamedTuple):
@@ -64,13 +71,19 @@ class Used(NamedTuple):
     def in_call(cls, began: float, processor_seconds: float) -> tuple[float, float]:
         """Return what a call has used that ends now; given when it began and what `at_begin` has returned then.
 
-        One system call for a short one. What the thread read before, in calls that were short, counts in a long one.
+        No system call for the shortest, one for a short one. What the thread read before, in calls that were short,
+        counts in a long one.
         """
-        _here.processor_seconds, _here.ended = now = time.thread_time(), time.monotonic()
-        if now[1] - began < SHORT_S:
-            return now[0] - processor_seconds, 0.0
+        ended = time.monotonic()
+        seconds = used = ended - began
+        if seconds >= GAP_S:
+            used = time.thread_time() - processor_seconds
+            ended = time.monotonic()
+        _here.processor_seconds, _here.ended = processor_seconds + used, ended
+        if seconds < SHORT_S:
+            return used, 0.0
         before, _here.disk_bytes = _here.disk_bytes or 0.0, cls.by_this_thread().disk_bytes
-        return now[0] - processor_seconds, _here.disk_bytes - before
+        return used, _here.disk_bytes - before
 
 
 NOTHING = Used()
@@ -104,12 +117,19 @@ class _Folded(NamedTuple):
 
 
 class StageClock:
-    """Adds up the calls and seconds of each stage over a run, and keeps the last calls. Can be read during the run."""
+    """Adds up the calls and seconds of each stage over a run, and keeps the last calls. Can be read during the run.
+
+    Attributes:
+        counts: whether anybody reads the counts; if not, callers need not ask the system what a thread has used.
+    """
+
+    counts = True
 
     def __init__(self) -> None:
         # By stage and thread, so each entry has one writer. A lock might be held by a thread that a fork leaves out.
         self._spent: dict[tuple[str, int], list[float]] = {}
         self._kept = self._rows()
+        self._into: memoryview = self._kept.data
         self._number = itertools.count()
         self._names: dict[str, int] = {}
         self._next_name = itertools.count()
@@ -123,21 +143,34 @@ class StageClock:
     def add(self, stage: str, began: float, index: int, used: tuple[float, float] = NOTHING) -> None:
         """Count one call that ends now."""
         seconds = time.monotonic() - began
-        self.add_call(CallRecord(stage, began, seconds, os.getpid(), threading.current_thread().name, index, *used))
+        self.add_call(stage, began, seconds, _process[0], _here.name, index, *used)
 
-    def add_call(self, call: CallRecord) -> None:
-        """Count a call of this process or of another one."""
-        stage, began, seconds, process, thread, minibatch, processor_seconds, disk_bytes = call
+    def add_call(
+        self,
+        stage: str,
+        began: float,
+        seconds: float,
+        process: int,
+        thread: str,
+        minibatch: int,
+        processor_seconds: float = 0.0,
+        disk_bytes: float = 0.0,
+    ) -> None:
+        """Count a call of this process or of another one; see CallRecord."""
         number = next(self._number)
         if number > 0 and number % (KEPT_CALLS // 2) == 0:
             self._folded = self._folded_until(number)
-        numbers = self._number_of(stage), self._number_of(thread)
-        row = (number + 1, numbers[0], began, seconds, process, numbers[1], minibatch, processor_seconds, disk_bytes)
-        self._kept[number % KEPT_CALLS] = row
+        names = self._names
+        of_stage, of_thread = names.get(stage), names.get(thread)
+        if of_stage is None or of_thread is None:
+            of_stage, of_thread = self._number_of(stage), self._number_of(thread)
+        row = (number + 1, of_stage, began, seconds, process, of_thread, minibatch, processor_seconds, disk_bytes)
+        _ROW.pack_into(self._into, number % KEPT_CALLS * _ROW.size, *row)
         # After the row: `stats` may run now in another thread, and looks for the row of each stage that has a count.
-        entry = self._spent.get((stage, threading.get_ident()))
+        of = stage, threading.get_ident()
+        entry = self._spent.get(of)
         if entry is None:
-            entry = self._spent[stage, threading.get_ident()] = [0.0, 0.0, 0.0, 0.0]
+            entry = self._spent[of] = [0.0, 0.0, 0.0, 0.0]
         entry[0] += 1
         entry[1] += seconds
         entry[2] += processor_seconds
@@ -199,6 +232,8 @@ class StageClock:
 class NoClock(StageClock):
     """Counts nothing, for calls whose counts nobody reads."""
 
+    counts = False
+
     @staticmethod
     def _rows() -> NDArray[np.float64]:
         """Return no rows."""
@@ -207,5 +242,5 @@ class NoClock(StageClock):
     def add(self, stage: str, began: float, index: int, used: tuple[float, float] = NOTHING) -> None:
         """Do nothing."""
 
-    def add_call(self, call: CallRecord) -> None:
+    def add_call(self, *call: Any) -> None:
         """Do nothing."""

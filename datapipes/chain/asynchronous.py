@@ -10,18 +10,11 @@ from typing import Any, ParamSpec, TypeVar
 from datapipes.base.checks import check_int
 from datapipes.base.threads import share_here, threads_of_kernels
 from datapipes.chain.in_flight import error_of, threads_here
-from datapipes.chain.stage_base import StageBase, TransformerBase
+from datapipes.chain.stage_base import StageBase, is_async
 from datapipes.chain.stage_graph import StageGraph
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def is_async(stage: StageBase) -> bool:
-    """Return whether the calls of this stage are awaited: it defines `transform_async`, and its attribute
-    `asynchronous` is true, as it is by default.
-    """
-    return isinstance(stage, TransformerBase) and hasattr(stage, "transform_async") and bool(stage.asynchronous)
 
 
 def hides_own(stage: StageBase, base: type[StageBase], *names: str) -> bool:

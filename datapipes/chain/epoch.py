@@ -146,12 +146,9 @@ class Numbering:
         """Return the labels of all stages that have a place, in the order of their places."""
         return [numbers.label for numbers in self._numbers.values() if numbers.works]
 
-    def key(self, stage: object, epoch: int, index: int) -> RngKey | None:
-        """Return the stage's random key at a minibatch; None if it does not draw or there is no seed."""
-        ordinal = self._numbers[id(stage)].ordinal
-        if ordinal is None or self._rng_seed is None:
-            return None
-        return RngKey(self._rng_seed, epoch, index, ordinal)
+    def key(self, ordinal: int, epoch: int, index: int) -> RngKey | None:
+        """Return the random key of the stage with this ordinal at a minibatch; None if there is no seed."""
+        return None if self._rng_seed is None else RngKey(self._rng_seed, epoch, index, ordinal)
 
 
 # --- the calls of stages
@@ -168,61 +165,59 @@ class Calls:
     def __init__(self, numbering: Numbering, clock: StageClock) -> None:
         self.numbering = numbering
         self.clock = clock
-        self._under_way: dict[int, Call] = {}
-
-    def of(self, stage: object, epoch: int, index: int, *, awaited: bool = False) -> Call:
-        """Return a context manager for one call of `stage`; entering it gives the random key.
-
-        Args:
-            awaited: other calls run in the same thread meanwhile, so what the thread uses is not counted.
-        """
-        return Call(self, stage, epoch, index, awaited)
+        self.under_way: set[Call] = set()  # each of its operations is one step for other threads
 
     def whereabouts(self) -> str:
         """Return a sentence on the oldest call under way; "" if there is none."""
-        oldest = min(list(self._under_way.values()), key=lambda call: call.began, default=None)
+        oldest = min(self.under_way.copy(), key=lambda call: call.began, default=None)
         return "" if oldest is None else oldest.whereabouts()
 
 
 class Call:
-    """One call of a stage; see Calls.of."""
+    """A context manager for one call of a stage; entering it gives the random key.
 
-    def __init__(self, calls: Calls, stage: object, epoch: int, index: int, awaited: bool) -> None:
-        self._calls, self._stage, self._epoch, self._index = calls, stage, epoch, index
-        self.began = 0.0  # seconds of time.monotonic()
-        self._awaited, self._processor_seconds = awaited, 0.0
+    Args:
+        awaited: other calls run in the same thread meanwhile, so what the thread uses is not counted.
+    """
+
+    __slots__ = ("_calls", "_epoch", "_index", "_numbers", "_used", "began")
+
+    def __init__(self, calls: Calls, numbers: Numbers, epoch: int, index: int, awaited: bool = False) -> None:
+        self._calls, self._numbers, self._epoch, self._index = calls, numbers, epoch, index
+        self._used = None if awaited else 0.0  # processor time of this thread when the call began
+        self.began = time.monotonic()  # seconds
 
     def whereabouts(self) -> str:
         """Return a sentence on the stage, the minibatch and how long it has taken until now."""
-        stage = self._calls.numbering.where(self._stage)
+        stage = self._numbers.where
         minibatch = f"minibatch {self._index} of epoch {self._epoch}"
         return f" {stage[0].upper()}{stage[1:]} has been at {minibatch} for {time.monotonic() - self.began:.1f} s."
 
     def __enter__(self) -> RngKey | None:
-        self.began = time.monotonic()
-        self._calls._under_way[id(self)] = self
-        if not self._awaited:
-            self._processor_seconds = Used.at_begin(self.began)
-        return self._calls.numbering.key(self._stage, self._epoch, self._index)
+        calls, numbers = self._calls, self._numbers
+        calls.under_way.add(self)
+        if calls.clock.counts and self._used is not None:
+            self._used = Used.at_begin(self.began)
+        return None if numbers.ordinal is None else calls.numbering.key(numbers.ordinal, self._epoch, self._index)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        calls = self._calls
-        calls._under_way.pop(id(self), None)
+        calls, numbers = self._calls, self._numbers
+        calls.under_way.discard(self)
         if error is None:
-            used = NOTHING if self._awaited else Used.in_call(self.began, self._processor_seconds)
-            calls.clock.add(calls.numbering.label(self._stage), self.began, self._index, used)
+            if calls.clock.counts:
+                used = NOTHING if self._used is None else Used.in_call(self.began, self._used)
+                calls.clock.add(numbers.label, self.began, self._index, used)
             return
         place = f"epoch {self._epoch}, minibatch {self._index}"
         if isinstance(error, (StopIteration, StopAsyncIteration)):  # would end the epoch as if it were complete
-            name = calls.numbering.of(self._stage).name
             raise RuntimeError(
-                f"{name}: its function raised {type(error).__name__} at {place}. Return None to drop a minibatch, or "
-                "give next() a default."
+                f"{numbers.name}: its function raised {type(error).__name__} at {place}. Return None to drop a "
+                "minibatch, or give next() a default."
             ) from error
         if isinstance(error, LoaderTimeoutError):  # of a loader that the stage reads, not of this chain's
             seen = as_error(error)
-            add_note(seen, f"in {calls.numbering.where(self._stage)}, {place}")
+            add_note(seen, f"in {numbers.where}, {place}")
             raise seen from error
-        add_note(error, f"in {calls.numbering.where(self._stage)}, {place}")
+        add_note(error, f"in {numbers.where}, {place}")

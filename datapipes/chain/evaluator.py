@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-from datapipes.chain.asynchronous import concurrency_of, is_async, off_loop
-from datapipes.chain.epoch import Calls
+from datapipes.base.rng import RngKey
+from datapipes.chain.asynchronous import concurrency_of, off_loop
+from datapipes.chain.epoch import Call, Calls
 from datapipes.chain.in_flight import InFlight
-from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase
+from datapipes.chain.stage_base import StageBase, is_async
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.minibatch import MiniBatch
 from datapipes.minibatch.aligned import NOTHING, check_aligned
@@ -36,14 +37,13 @@ class Evaluator:
 
     def minibatch(self, graph: StageGraph[Any], epoch: int, index: int) -> MiniBatch | None:
         """Return the minibatch of (epoch, global index) as it leaves `graph.root`; None if a stage drops it."""
-        if any(map(is_async, graph)):
+        if graph._is_async:
             minibatch = next(InFlight([self.minibatch_async(graph, epoch, index)], 1))
             for stage in graph if minibatch is not None else ():
                 stage.leave_loop(minibatch)
             return minibatch
         made: dict[int, MiniBatch] = {}
-        stages = _replayed(graph, made, epoch, index)
-        self._count(self._pass_on(stages, made, epoch, index))
+        self._count(self._pass_on(_replayed(graph, made, epoch, index), made, epoch, index))
         return made.get(id(graph.root))
 
     async def minibatch_async(self, graph: StageGraph[Any], epoch: int, index: int) -> MiniBatch | None:
@@ -53,8 +53,8 @@ class Evaluator:
         """
         made: dict[int, MiniBatch] = {}
         dropped_by: StageBase | None = None
-        every: list[StageBase] = [*graph]
-        if any(map(_replays, every)):
+        every: Iterable[StageBase] = graph
+        if graph._replays:
             every = await off_loop(_replayed, graph, made, epoch, index)
         for awaited, stages in groupby(every, is_async):
             if dropped_by is None and awaited:
@@ -85,7 +85,7 @@ class Evaluator:
             made: the minibatches so far, by the id of their stages; these stages add theirs.
         """
         for stage in stages:
-            minibatch = self._call(stage, [made[id(source)] for source in stage.sources], epoch, index)
+            minibatch = self._call(stage, [made[id(source)] for source in stage._sources], epoch, index)
             if minibatch is None:
                 return stage
             made[id(stage)] = minibatch
@@ -107,28 +107,26 @@ class Evaluator:
         if dropped_by is not None:
             self._drops[self.calls.numbering.label(dropped_by)] += 1
 
-    def _call(self, stage: StageBase, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
+    def _call(self, stage: Any, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
         """Return what one stage makes of the minibatches of its sources."""
-        if isinstance(stage, CarrierBase):
+        numbers = self.calls.numbering.of(stage)
+        if not numbers.works:
             return inputs[0]  # a carrier passes minibatches on unchanged
-        with self.calls.of(stage, epoch, index) as rng:
-            if isinstance(stage, SeedBase):
-                assert rng is not None
-                minibatch = stage.make_minibatch(rng)
-                check_aligned(stage, minibatch, NOTHING)
-                return minibatch
-            assert isinstance(stage, TransformerBase)
-            made = stage.transform_in_plan(*(given.replace(rng=rng) for given in inputs))
-            return _checked(stage, made, inputs[0])
+        with Call(self.calls, numbers, epoch, index) as rng:
+            if inputs:
+                return _checked(stage, stage._made_of(*[each._with_key(rng) for each in inputs]), inputs[0], rng)
+            minibatch: MiniBatch = stage.make_minibatch(rng)
+            check_aligned(stage, minibatch, NOTHING)
+            return minibatch
 
     async def _await(self, stage: StageBase, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
         """Return what an asynchronous stage makes of them; wait for a free slot of its `concurrency`."""
         slots = self._slots.setdefault(id(stage), asyncio.Semaphore(concurrency_of(stage)))
         async with slots:
-            with self.calls.of(stage, epoch, index, awaited=True) as rng:
+            with Call(self.calls, self.calls.numbering.of(stage), epoch, index, awaited=True) as rng:
                 try:
                     transform_async = stage.transform_async  # type: ignore[attr-defined]  # is_async says it has one
-                    result = await transform_async(*(given.replace(rng=rng) for given in inputs))
+                    result = await transform_async(*[each._with_key(rng) for each in inputs])
                 except asyncio.CancelledError as error:
                     if _is_asked_to_end():
                         raise
@@ -136,27 +134,23 @@ class Evaluator:
                         f"{stage.name}: its transform_async raised CancelledError: {error}. Raise an error, or return "
                         "None to drop the minibatch."
                     ) from error
-                return _checked(stage, result, inputs[0])
+                return _checked(stage, result, inputs[0], rng)
 
 
-def _replays(stage: Any) -> bool:
-    return isinstance(stage, CarrierBase) and stage.replays
-
-
-def _replayed(graph: StageGraph[Any], made: dict[int, MiniBatch], epoch: int, index: int) -> list[StageBase]:
+def _replayed(graph: StageGraph[Any], made: dict[int, MiniBatch], epoch: int, index: int) -> tuple[StageBase, ...]:
     """Put what a stage replays into `made`; return the stages that are to be called, none if it was dropped there."""
-    stages: list[Any] = [*graph]
-    for place, stage in enumerate(stages):
-        if _replays(stage):
-            minibatch: MiniBatch | None = stage.replay(epoch, index)
-            if minibatch is None:
-                return []
-            made[id(stage)] = minibatch
-            return stages[place + 1 :]
+    stages = graph.walk()
+    if graph._replays:
+        place, stage = next((place, each) for place, each in enumerate(stages) if each in graph._replays)
+        minibatch: MiniBatch | None = stage.replay(epoch, index)
+        if minibatch is None:
+            return ()
+        made[id(stage)] = minibatch
+        return stages[place + 1 :]
     return stages
 
 
-def _checked(stage: StageBase, result: object, given: MiniBatch) -> MiniBatch | None:
+def _checked(stage: StageBase, result: object, given: MiniBatch, rng: RngKey | None) -> MiniBatch | None:
     if result is None:
         return None
     if not isinstance(result, MiniBatch):
@@ -166,6 +160,9 @@ def _checked(stage: StageBase, result: object, given: MiniBatch) -> MiniBatch | 
             "`for batch in map(fn, loader)`."
         )
     check_aligned(stage, result, given)
+    if result.rng is rng is not None and result.epoch == given.epoch and result.index == given.index:
+        result.rng = None  # of the copy that the stage was given, or of one that was made of it
+        return result
     return result.replace(epoch=given.epoch, index=given.index, rng=None)
 
 

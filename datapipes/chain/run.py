@@ -21,11 +21,11 @@ from datapipes.base.clock import NoClock
 from datapipes.base.errors import LoaderTimeoutError
 from datapipes.base.outcome import as_seen_by_consumer
 from datapipes.base.threads import EndingThread, preempt_nobody, threads_of_kernels
-from datapipes.chain.asynchronous import async_window, concurrency_of, is_async
+from datapipes.chain.asynchronous import async_window, concurrency_of
 from datapipes.chain.epoch import Calls, EpochContext, Position
 from datapipes.chain.evaluator import Evaluator
 from datapipes.chain.in_flight import InFlight
-from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase
+from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, is_async
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.minibatch import MiniBatch
 
@@ -168,6 +168,9 @@ class Run(Iterator[MiniBatch]):
 
     def _count(self, step: int) -> None:
         """Record that `step` was delivered; so every step <= step - window was delivered or dropped before."""
+        if step == self.next_step and not self.ahead:  # in order
+            self.next_step += 1
+            return
         self.ahead.add(step)
         self.next_step = max(self.next_step, step - self._window + 1)
         while self.next_step in self.ahead:

@@ -297,10 +297,11 @@ class MiniBatchTransformer(TransformerBase, Stage):
                 f"{self.name}: found neither fn nor a transform method; one is needed. Pass fn, or define transform."
             )
         self.fn = fn
+        if fn is not None and type(self).transform is MiniBatchTransformer.transform:
+            self._made_of = fn  # type: ignore[method-assign]  # at once, for evaluators
         if len(sources) > 1:
             refuse_join(self.name, fn or getattr(self, "transform_async", self.transform), len(sources))
-        if check_bool(self.name, "may_drop_all", may_drop_all):
-            self.may_drop_all = True
+        self.may_drop_all = check_bool(self.name, "may_drop_all", may_drop_all) or self.may_drop_all
         if len(sources) > 1:
             StageGraph(self)  # refuses unequal lengths
 

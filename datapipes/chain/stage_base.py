@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from datapipes.base.array_digest import Hashed
-from datapipes.base.checks import is_in_a_method_of, refuse_more_by_position, refuse_other_keywords
+from datapipes.base.checks import names_in_code, refuse_more_by_position, refuse_other_keywords
 from datapipes.base.rng import RngKey
 from datapipes.base.shown_names import ShownABC
 from datapipes.chain.epoch import EpochContext
@@ -40,8 +40,6 @@ class StageBase(metaclass=ShownABC):
             False, so that adding or moving one changes no bit of any other stage.
         fills: the fields of a minibatch that it fills with rows for the nodes and edges found so far. A sampler behind
             it would find others, so it is refused there.
-        negative_end: of a stage that appends negatives to the rows of the seeds, the end that they stand for, "src" or
-            "dst": the type of the nodes in the columns from 2 on. None of a stage that appends none.
         may_drop_all: whether it is meant if the stages drop every minibatch of an epoch; such an epoch is an error
             otherwise.
         does: "seeds", "sampling", "gather" or "copy", for reports; "" of any other stage.
@@ -50,21 +48,18 @@ class StageBase(metaclass=ShownABC):
     does: str = ""
     draws: bool = True
     fills: tuple[str, ...] = ()
-    negative_end: str | None = None
     may_drop_all: bool = False
     _hidden = frozenset(
-        {"does", "end_kept", "enter_loop", "fills", "hashed_inputs", "leave_loop", "negative_end", "reads_from"}
-        | {"state_name"}
+        {"does", "end_kept", "enter_loop", "fills", "hashed_inputs", "leave_loop", "reads_from"} | {"state_name"}
     )
     _arguments: Arguments
     _fixed = frozenset({"rng_seed"})  # names of arguments; an ItemSampler has its `seed` as rng_seed
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        names = {name for base in cls.__bases__ for name in getattr(base, "_fixed", ())}
+        cls._fixed = frozenset(name for base in cls.__bases__ for name in getattr(base, "_fixed", ()))
         if cls.__module__.startswith("datapipes.") and "__init__" in vars(cls):
-            names.update(inspect.signature(cls.__init__).parameters)
-        cls._fixed = frozenset(names)
+            cls._fixed |= inspect.signature(cls.__init__).parameters.keys()
 
     def __new__(cls: type[_B], *args: Any, **kwargs: Any) -> _B:
         refuse_other_keywords(functional_name(cls), cls, kwargs)
@@ -84,22 +79,20 @@ class StageBase(metaclass=ShownABC):
         self._sources = sources
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, but none that is an argument of this stage of the package, or of one before it, once it is
-        built.
+        """Set an attribute, but no argument that a constructor of the package has set; nor, from outside of the class,
+        one that only a stage before this one has.
 
         Copies of the chain, in workers and loaders, are made from the constructor's arguments, and a running epoch and
-        its state would name others than the copies have. What the constructor of a user's own class takes is free; so
-        is every attribute that a stage has, or sets in a method of its own.
+        its state would name others than the copies have. What the constructor of a user's own class takes is free.
 
         Raises:
             AttributeError: A constructor of the package takes `name`.
         """
-        if name in self._fixed:
-            if not is_in_a_method_of(self, "__init__"):
-                raise _fixed_argument(self, name, self)
-        elif not (name.startswith("_") or name in vars(self) or hasattr(type(self), name)):
+        if name in self._fixed and self.__dict__.get(name, value) is not value:
+            raise _fixed_argument(self, name, self)
+        if not (name.startswith("_") or name in self.__dict__ or hasattr(type(self), name)):
             taken_by = next((stage for stage in _before(self) if name in stage._fixed), None)
-            if taken_by is not None and not is_in_a_method_of(self):
+            if taken_by is not None and name not in names_in_code(type(self).__mro__):
                 raise _fixed_argument(self, name, taken_by)
         super().__setattr__(name, value)
 
@@ -215,7 +208,6 @@ class TransformerBase(StageBase):
     its attribute `asynchronous` is true; each instance may have its own, set when it is built.
     """
 
-    _hidden = frozenset({"transform_in_plan"})
     concurrency: int = 1
     asynchronous: bool = True  # has a meaning only for a stage that defines transform_async
 
@@ -223,11 +215,8 @@ class TransformerBase(StageBase):
     def transform(self, *minibatches: Any) -> Any:
         """Return a new minibatch, or None to drop it."""
 
-    def transform_in_plan(self, *minibatches: Any) -> Any:
-        """Return what `transform` does, called as the plan of a loader wants it; a subclass may set limits around it.
-
-        Evaluators call this.
-        """
+    def _made_of(self, *minibatches: Any) -> Any:
+        """Return what `transform` does; evaluators call this."""
         return self.transform(*minibatches)
 
 
@@ -268,6 +257,13 @@ class CarrierBase(StageBase):
     def node_state(self) -> Any:
         """Return the position of a stage that has no sources and keeps its own order; None for the others."""
         return None
+
+
+def is_async(stage: StageBase) -> bool:
+    """Return whether the calls of this stage are awaited: it defines `transform_async`, and its attribute
+    `asynchronous` is true, as it is by default.
+    """
+    return isinstance(stage, TransformerBase) and hasattr(stage, "transform_async") and bool(stage.asynchronous)
 
 
 def _fixed_argument(stage: StageBase, name: str, taken_by: StageBase) -> AttributeError:

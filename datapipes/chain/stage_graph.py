@@ -14,7 +14,7 @@ from datapipes.base.cached import cached_property
 from datapipes.base.checks import shown
 from datapipes.chain.epoch import Numbering, Numbers
 from datapipes.chain.functional import names_of
-from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase
+from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase, is_async
 
 __all__ = ["StageGraph"]
 
@@ -171,6 +171,16 @@ class StageGraph(Generic[_S]):
             return cast("_S", new)
 
         return self._rebuild(swap)
+
+    @cached_property
+    def _is_async(self) -> bool:
+        """Whether the calls of some stage are awaited."""
+        return any(map(is_async, self._walk))
+
+    @cached_property
+    def _replays(self) -> list[CarrierBase]:
+        """The stages that have a minibatch by epoch and index, so that those before them are not called for it."""
+        return [stage for stage in self.find(CarrierBase) if stage.replays]
 
     @cached_property
     def own_orders(self) -> list[CarrierBase]:

@@ -9,11 +9,12 @@ graph.
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -106,13 +107,19 @@ class FeatureFetcher(MiniBatchTransformer):
         requests = self.requests_of(minibatch)
         if not requests:
             return minibatch.replace()
-        with _named():
+        with _named(), self._limits():
             found = self._read_many(requests)
         return self._filled(minibatch, requests, found)
 
-    def transform_in_plan(self, *minibatches: Any) -> Any:
-        with nullcontext() if self._gpu is None else limited_to(self._gpu[1]):
-            return self.transform(*minibatches)
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        own = vars(cls).get("transform")
+        if own is not None:  # reads features too
+            cls.transform = _within_limits(own)  # type: ignore[method-assign]
+        super().__init_subclass__(**kwargs)
+
+    def _limits(self) -> AbstractContextManager[None]:
+        """Return what keeps reads of this thread within what the plan of a loader allows."""
+        return nullcontext() if self._gpu is None else limited_to(self._gpu[1])
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
         requests = self.requests_of(minibatch)
@@ -334,6 +341,15 @@ def _stored_as(feature: Feature) -> str | None:
     """Return the dtype of fewer bits that a feature is stored with, if it is."""
     stored_as = feature.stored_as if isinstance(feature, TensorFeature) else None
     return None if stored_as is None else dtype_name(stored_as)
+
+
+def _within_limits(own: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(own)
+    def transform(self: FeatureFetcher, *args: Any, **kwargs: Any) -> Any:
+        with self._limits():
+            return own(self, *args, **kwargs)
+
+    return transform
 
 
 @contextmanager

@@ -124,6 +124,7 @@ class DataLoader(StreamStage):
             cut=cut,
             overlap=overlap,
         )
+        self.__dict__.update(vars(self.options))  # to be read, and not to be set
         self._plan = rewrite(StageGraph(self.source), self.options)
         self._clock = StageClock()
         self._watch = Watch(partial(_processes_of, self._plan.find(Workers)))

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from datapipes.base.checks import one_line, shown
-from datapipes.chain.asynchronous import is_async
 from datapipes.chain.epoch import Numbering
 from datapipes.chain.explain import lanes
 from datapipes.chain.stage import MiniBatchTransformer, Stage
-from datapipes.chain.stage_base import StageBase
+from datapipes.chain.stage_base import StageBase, is_async
 from datapipes.loader.workers.workers import Workers
 
 

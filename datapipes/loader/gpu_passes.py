@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datapipes.chain.asynchronous import is_async
 from datapipes.chain.stage import Stage, StreamStage
+from datapipes.chain.stage_base import is_async
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.device import CopyTo
 from datapipes.device.gather import has_triton

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from datapipes.base.checks import shown
-from datapipes.chain.asynchronous import is_async
 from datapipes.chain.stage import Stage, StreamStage
+from datapipes.chain.stage_base import is_async
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.device import CopyTo
 from datapipes.features import FeatureFetcher

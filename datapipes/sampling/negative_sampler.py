@@ -85,6 +85,8 @@ class NegativeSampler(MiniBatchTransformer):
             (bool) and `indexes`, the row of the positive; indexes, timestamps and `extra` of the item set are repeated
             for the negatives. "rows" makes the seeds [P, 2 + ratio]: source, destination, and the nodes that stand for
             the corrupted end in each negative.
+    Attributes:
+        negative_end: with the form "rows" the end that the columns from 2 on stand for, "src" or "dst"; else None.
     Raises:
         TypeError, ValueError: An argument is not allowed; while running, the seeds are no pairs, or have labels in the
             form "pairs", or `sample` returned no pairs, or others than it may.
@@ -113,8 +115,7 @@ class NegativeSampler(MiniBatchTransformer):
                 f"{self.name}: corrupt is 'both' and form is 'rows', but a row keeps one end of its positive; allowed "
                 "are 'dst' and 'src' there. Use form='pairs'."
             )
-        if form == "rows":
-            self.negative_end = corrupt
+        self.negative_end = corrupt if form == "rows" else None
         other = nearest_before(source, NegativeSampler)
         if other is not None:
             raise ValueError(

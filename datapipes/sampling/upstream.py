@@ -68,13 +68,14 @@ def all_known(source: StageBase) -> bool:
 
 
 def negative_end_before(where: str, source: Stage) -> str:
-    """Return the end to which the columns of seeds [n, k] from column 2 on belong, "src" or "dst"; see StageBase.
+    """Return the end to which the columns of seeds [n, k] from column 2 on belong, "src" or "dst": that of the
+    NegativeSampler that has made them.
 
     Raises:
         ValueError: Stages that are joined differ.
     """
     stages: StageGraph[Stage] = StageGraph(source)
-    ends = sorted({stage.negative_end for stage in stages if stage.negative_end is not None})
+    ends = sorted({end for stage in stages if (end := getattr(stage, "negative_end", None)) is not None})
     if len(ends) > 1:
         raise ValueError(
             f"{where}: found negatives for the source and negatives for the destination in the chains that are joined "

@@ -92,9 +92,9 @@ class DistributedItemSampler(ItemSampler):
             self._arguments[1].update(rank=rank, world_size=world_size)  # a rebuilt or pickled copy stays on this rank
         self.world_size = check_int(self.name, "world_size", world_size, 1)
         self.rank = check_int(self.name, "rank", rank, 0, self.world_size - 1)
-        self.drop_uneven = check_bool(self.name, "drop_uneven", drop_uneven)
+        check_bool(self.name, "drop_uneven", drop_uneven)
         self.local_items = check_bool(self.name, "local_items", local_items)
-        if num_steps is not None and (self.drop_uneven or not self.local_items):
+        if num_steps is not None and (drop_uneven or not self.local_items):
             found, why = (
                 ("with drop_uneven=True", "which asks the ranks to agree on a number")
                 if self.local_items
@@ -108,11 +108,12 @@ class DistributedItemSampler(ItemSampler):
                 raise ValueError(self._cannot_agree(group))
             with Ranks(self.name, group_timeout_s(), failed="could not build its sampler") as ranks:
                 super().__init__(item_set, batch_size, **cut)  # inside: what is wrong here ends the others too
-                self._num_steps = ranks.agreed(self._num_cut, min if self.drop_uneven else max)
-            self.drop_uneven = False  # in the state, and in copies, the number says it all
+                self._num_steps = ranks.agreed(self._num_cut, min if drop_uneven else max)
+            drop_uneven = False  # in the state, and in copies, the number says it all
             self._arguments[1].update(num_steps=self._num_steps, drop_uneven=False)
         else:
             super().__init__(item_set, batch_size, **cut)
+        self.drop_uneven = drop_uneven
         self._topic: str | None = None  # under which ranks that differ are told
         self._unchecked = ""
         if not self.local_items and self.world_size > 1:

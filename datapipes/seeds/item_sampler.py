@@ -60,7 +60,7 @@ class ItemSampler(SeedStage):
         self.batch_size = check_int(self.name, "batch_size", batch_size, 1)
         self.shuffle = check_bool(self.name, "shuffle", shuffle)
         self.drop_last = check_bool(self.name, "drop_last", drop_last)
-        self.rng_seed = check_seed(self.name, seed)
+        self.rng_seed = self.seed = check_seed(self.name, seed)
         if self._num_cut == 0:
             raise ValueError(
                 f"{self.name}: drop_last=True leaves nothing of {len(item_set)} items at batch_size {batch_size}; at "
@@ -95,8 +95,8 @@ class ItemSampler(SeedStage):
     def make_minibatch(self, rng: RngKey) -> MiniBatch:
         first = self._place_of(rng.index) * self.batch_size
         count = min(self.batch_size, len(self.item_set) - first)
-        items = self.item_set.take_fields(self._positions(rng, first, count))
-        return MiniBatch(epoch=rng.epoch, index=rng.index).replace(**items)
+        fields = self.item_set.take_fields(self._positions(rng, first, count))
+        return MiniBatch(epoch=rng.epoch, index=rng.index, **fields)
 
     def _positions(self, rng: RngKey, first: int, count: int) -> Tensor:
         num_items = len(self.item_set)
@@ -108,7 +108,7 @@ class ItemSampler(SeedStage):
         order = self._order
         if order is None or order[0] != key:
             order = self._order = (key, torch.from_numpy(_core.permutation_at(num_items, key, 0, num_items)))
-        return order[1][first : first + count].clone()
+        return order[1].narrow(0, first, count).clone()
 
     def fingerprint(self) -> Fingerprint:
         return {

@@ -28,6 +28,7 @@ from datapipes.minibatch import MiniBatch
 __all__ = ["ItemSet"]
 
 ROWS = 1024  # that an iteration takes at a time
+FEW = 2**10  # positions of which torch takes the rows; more are gathered by our kernel, into recycled memory
 ITEM_NAMES = ("seeds", "labels", "indexes", "timestamps")
 _TAKEN_NAMES = ({*MiniBatch.__dataclass_fields__} | {"extra", "sampled_subgraphs"}) - {*ITEM_NAMES}
 
@@ -163,19 +164,24 @@ class ItemSet(Hashed):
             IndexError: A position is outside the items.
         """
         positions = positions.contiguous()
-        if self._tables is None:
-            self._tables = {name: RowTable(rows) for name, rows in self._tensors.items() if _can_gather(rows)}
-        tables = self._tables
         try:
-            taken = {
-                name: take_rows(rows, tables[name].bytes_now(), positions) if name in tables else rows[positions]
-                for name, rows in self._tensors.items()
-            }
+            taken = self._taken(positions)
         except IndexError as error:
             raise IndexError(f"ItemSet: positions must be in [0, {len(self)}): {error}") from error
         if self._count is not None:
             taken["seeds"] = positions
         return taken
+
+    def _taken(self, positions: Tensor) -> dict[str, Tensor]:
+        if positions.shape[0] <= FEW:
+            return {name: rows.index_select(0, positions) for name, rows in self._tensors.items()}
+        if self._tables is None:
+            self._tables = {name: RowTable(rows) for name, rows in self._tensors.items() if _can_gather(rows)}
+        tables = self._tables
+        return {
+            name: take_rows(rows, tables[name].bytes_now(), positions) if name in tables else rows[positions]
+            for name, rows in self._tensors.items()
+        }
 
     def take_fields(self, positions: Tensor) -> dict[str, Any]:
         """Return what `take` returns as fields of a MiniBatch: names of the user's own are in "extra"."""

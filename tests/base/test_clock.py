@@ -19,7 +19,7 @@ def counted(spans: list[tuple[int, int]], stage: str = "1 sample") -> dict[str, 
     """The counts after calls from one moment to another, which are counted as they end."""
     made = StageClock()
     for began, ended in sorted(spans, key=lambda span: span[1]):
-        made.add_call(CallRecord(stage, float(began), float(ended - began), 1, "thread", 0))
+        made.add_call(*CallRecord(stage, float(began), float(ended - began), 1, "thread", 0))
     return made.stats()
 
 
@@ -44,7 +44,7 @@ def test_calls_that_are_no_longer_kept_count(monkeypatch, num_calls):
 def test_stages_are_apart():
     made = StageClock()
     for stage in ("a", "b", "a"):
-        made.add_call(CallRecord(stage, 0.0, 2.0, 1, "thread", 0, 1.5, 4096.0))
+        made.add_call(*CallRecord(stage, 0.0, 2.0, 1, "thread", 0, 1.5, 4096.0))
     assert made.stats() == {
         "a": {"calls": 2, "seconds": 2, "concurrent_seconds": 4, "processor_seconds": 3, "disk_bytes": 8192},
         "b": {"calls": 1, "seconds": 2, "concurrent_seconds": 2, "processor_seconds": 1.5, "disk_bytes": 4096},

@@ -223,11 +223,10 @@ class Counting(dp.MiniBatchTransformer):
 class OwnSampler(dp.NeighborSampler):
     def __init__(self, source: dp.Stage) -> None:
         self.configure()
-        super().__init__(source, self.graph, [2])
+        super().__init__(source, self.graph, [2])  # which sets the same one
 
     def configure(self) -> None:
-        self.graph = None
-        self.graph = small_graph()  # until the constructor returns anything may be set
+        self.graph = small_graph()
 
 
 def test_what_the_users_own_constructor_takes_is_free_and_what_ours_takes_is_fixed_in_a_subclass_too():
@@ -235,8 +234,9 @@ def test_what_the_users_own_constructor_takes_is_free_and_what_ours_takes_is_fix
     pipe.step = 3.0
     assert (len(list(pipe)), pipe.seen, pipe.shuffle, pipe.step) == (6, 6, 6, 3.0)
     pipe.shuffle = False  # now that it has one
+    sampler = OwnSampler(items())
     with pytest.raises(AttributeError, match="graph is fixed"):
-        OwnSampler(items()).graph = small_graph()
+        sampler.graph = small_graph()
 
 
 def of_types(graph: dp.CSCGraph) -> dp.HeteroCSCGraph:

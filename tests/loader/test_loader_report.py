@@ -232,15 +232,18 @@ def test_the_processor_time_of_a_call_is_counted():
 
 
 @pytest.mark.parametrize(("gap", "looks"), [(GAP_S / 2, False), (GAP_S * 2, True)], ids=["at once", "after a wait"])
-def test_a_call_that_follows_another_at_once_needs_no_look_at_its_thread(monkeypatch, gap, looks):
+@pytest.mark.parametrize(("took", "used"), [(GAP_S * 2, 1.0), (GAP_S / 2, GAP_S / 2)], ids=["short", "shortest"])
+def test_a_shortest_call_and_one_that_follows_another_at_once_need_no_look_at_their_thread(
+    monkeypatch, gap, looks, took, used
+):
     now, spent = 1000.0, itertools.count()
-    fake = types.SimpleNamespace(monotonic=lambda: now, thread_time=lambda: float(next(spent)))
+    fake = types.SimpleNamespace(monotonic=lambda: now + took, thread_time=lambda: float(next(spent)))
     monkeypatch.setattr("datapipes.base.clock.time", fake)
     with ThreadPoolExecutor(1) as thread:  # what it remembers of the time made up here ends with it
         first = thread.submit(Used.at_begin, now).result()
-        assert thread.submit(Used.in_call, now, first).result() == (1.0, 0.0)
-        second = thread.submit(Used.at_begin, now + gap).result()
-    assert second == pytest.approx(first + (2.0 if looks else 1.0 + gap), rel=1e-9)
+        assert thread.submit(Used.in_call, now, first).result() == (pytest.approx(used, rel=1e-6), 0.0)
+        second = thread.submit(Used.at_begin, now + took + gap).result()
+    assert second == pytest.approx(next(spent) - 1 if looks else first + used + gap, rel=1e-6)
 
 
 def test_what_a_notebook_shows_of_a_chain_needs_no_epoch():

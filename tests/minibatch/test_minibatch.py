@@ -1,5 +1,7 @@
 """MiniBatch, Block and SampledSubgraph: views, messages and digests."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 import twin
@@ -136,6 +138,18 @@ def test_replace_leaves_the_old_minibatch():
     assert old.digest() == before
     assert new.labels is None
     assert new.blocks is old.blocks
+
+
+def test_a_copy_has_every_field_of_a_class_of_the_users_too():
+    @dataclass(eq=False)
+    class Own(dp.MiniBatch):
+        weights: torch.Tensor | None = None
+
+    for cls in (dp.MiniBatch, Own):
+        values = {name: object() for name in cls.__dataclass_fields__}
+        copied = cls(**values).replace()
+        assert type(copied) is cls
+        assert {name: getattr(copied, name) for name in values} == values
 
 
 def test_replace_refuses_a_field_that_does_not_exist():

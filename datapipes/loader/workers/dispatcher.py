@@ -160,7 +160,7 @@ class Dispatcher(Iterator[MiniBatch]):
     def _take(self, outcome: Outcome) -> None:
         index = outcome.task.index
         for call in outcome.calls:
-            self._clock.add_call(call)
+            self._clock.add_call(*call)
             self._reached[call.minibatch] = call.stage
         self._early_deaths = [0] * self._pool.num_workers  # an outcome came, so workers can start
         if not outcome.from_former_life and index in self._with[outcome.worker]:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from datapipes.base.clock import CallRecord, StageClock
 from datapipes.base.outcome import as_error
@@ -178,8 +178,8 @@ class _NewCalls(StageClock):
         super().__init__()
         self._calls: deque[CallRecord] = deque()  # several threads may append while another takes
 
-    def add_call(self, call: CallRecord) -> None:
-        self._calls.append(call)
+    def add_call(self, *call: Any) -> None:
+        self._calls.append(CallRecord(*call))
 
     def take(self) -> list[CallRecord]:
         """Return the calls since the last time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from datapipes.base.checks import is_in_a_method_of
+from datapipes.base.checks import names_in_code
 
 # Arguments that only the constructors of loaders read, theirs and torch's; torch refuses others itself.
 _READ_ONCE = {
@@ -42,12 +42,13 @@ class Attributes:
     link_sampler = _OfView("sampler")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. Methods of the loader, and of a class of the user's that derives from it, may set any.
+        """Set an attribute. A class of the user's that derives from the loader may set any in its methods.
 
         Raises:
             ValueError: Only the constructor has read it, so nothing would change.
         """
-        if name in _READ_ONCE and getattr(self, "_DataLoader__initialized", False) and not is_in_a_method_of(self):
+        own = (cls for cls in type(self).__mro__ if not cls.__module__.startswith(("datapipes.", "torch")))
+        if name in _READ_ONCE and getattr(self, "_DataLoader__initialized", False) and name not in names_in_code(own):
             kind = type(self).__name__
             raise ValueError(f"{kind}: {name} is fixed since the loader was built. Build a new one: {kind}(...).")
         super().__setattr__(name, value)

@@ -67,7 +67,7 @@ class LinkLoader(Iterating, upstream.LinkLoader):  # type: ignore[misc]  # PyG c
             custom_cls=custom_cls,
             **kwargs,
         )
-        self.edge_label_index = edge_label_index
+        self.__dict__["edge_label_index"] = edge_label_index
 
 
 class LinkNeighborLoader(LinkLoader, upstream.LinkNeighborLoader):  # type: ignore[misc]  # PyG comes without types

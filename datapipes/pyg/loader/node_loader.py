@@ -78,7 +78,7 @@ class NodeLoader(Iterating, upstream.NodeLoader):  # type: ignore[misc]  # PyG c
             custom_cls=custom_cls,
             **kwargs,
         )
-        self.input_nodes = input_nodes
+        self.__dict__["input_nodes"] = input_nodes
 
 
 class NeighborLoader(NodeLoader, upstream.NeighborLoader):  # type: ignore[misc]  # PyG comes without types

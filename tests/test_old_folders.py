@@ -1,15 +1,13 @@
 """Folders of an older version open as they did: a graph, a graph with types, and a partition of each in both layouts.
 
 They lie in tests/corpus/folders/. `python tests/test_old_folders.py` made them, by the version before folders had one
-writer; nobody runs it again. What is compared: ids, digests, every array, and the bytes that are written today. A graph
-without types had a file for each array (plain); it has one for all since (plain-2).
+writer; nobody runs it again. What is compared: ids, digests, every array, and the bytes that are written today.
 """
 
 from pathlib import Path
 
 import pytest
 import torch
-from old_folders import save_in_files
 from partitions import expect_same, expect_same_values, reassembled
 from pyg_layout import quiet, source_of, written
 
@@ -87,7 +85,6 @@ def typed() -> dp.HeteroCSCGraph:
 
 
 GRAPHS = {"plain": plain, "typed": typed}
-FOLDER_OF = {"plain": "plain", "plain-2": "plain", "typed": "typed"}  # {folder: the graph that it holds}
 
 
 def write_parts(root: Path, graph: dp.CSCGraph | dp.HeteroCSCGraph, layouts: tuple[str, ...]) -> None:
@@ -123,11 +120,10 @@ def test_ids_and_digests_are_those_of_that_time(name):
 
 
 @pytest.mark.parametrize("mmap", [True, False])
-@pytest.mark.parametrize("folder", FOLDER_OF)
-def test_a_graph_has_the_arrays_that_were_written(folder, mmap):
-    name = FOLDER_OF[folder]
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_graph_has_the_arrays_that_were_written(name, mmap):
     expected = GRAPHS[name]()
-    found = type(expected).open(FOLDERS / folder, mmap, verify=True)
+    found = type(expected).open(FOLDERS / name, mmap, verify=True)
     assert (found.digest(), joint_digest(found)) == (expected.digest(), joint_digest(expected)) == IDS[name][:2]
     for kind in expected.node_types:
         expect_same_values(found.node_attributes_of(kind), expected.node_attributes_of(kind))
@@ -143,16 +139,11 @@ def test_a_graph_has_the_arrays_that_were_written(folder, mmap):
 @pytest.mark.parametrize("name", GRAPHS)
 def test_what_is_written_today_has_the_same_bytes(name, tmp_path):
     GRAPHS[name]().save(tmp_path / name)
-    assert files_in(tmp_path / name) == files_in(FOLDERS / {"plain": "plain-2"}.get(name, name))
+    assert files_in(tmp_path / name) == files_in(FOLDERS / name)
     write_parts(tmp_path / f"{name}-parts", GRAPHS[name](), ("native",))
     native = files_in(tmp_path / f"{name}-parts")
     assert {"partition.json", "part_0/part.json", "part_1/arrays.npy", "book/book.json"} <= native.keys()
     assert native == {path: content for path, content in files_in(FOLDERS / f"{name}-parts").items() if path in native}
-
-
-def test_the_tests_write_version_1_as_it_was_written(tmp_path):
-    save_in_files(plain(), tmp_path / "plain")
-    assert files_in(tmp_path / "plain") == files_in(FOLDERS / "plain")
 
 
 @pytest.mark.parametrize("name", GRAPHS)

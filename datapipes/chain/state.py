@@ -15,7 +15,7 @@ from datapipes.chain.stage_graph import StageGraph
 
 State = dict[str, Any]
 
-DIGEST_VERSION = 2  # of the digests in a fingerprint; version 1, which had no number, read samples of large arrays
+DIGEST_VERSION = 2  # of the digests in a fingerprint
 
 
 def fingerprint(graph: StageGraph[Any]) -> dict[str, Any]:
@@ -91,11 +91,6 @@ def parse_state(root: StageBase, state: Any) -> Position:
         raise ValueError(
             f"{where} found a state with keys {sorted(map(shown, state))}; it lacks {missing or ['a fingerprint']}. "
             "Load what state_dict() returned."
-        )
-    if "stream_version" in state["fingerprint"] and "digest_version" not in state["fingerprint"]:
-        raise ValueError(
-            f"{where}: this state has digests of version 1, which read samples of large arrays and cannot tell whether "
-            f"the data is still the same; version {DIGEST_VERSION} reads every byte. Start a new epoch without it."
         )
     graph = StageGraph(root)
     seeds = graph.find(SeedBase)

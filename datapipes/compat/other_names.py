@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 from datapipes import channel, datasets, distributed
 from datapipes.base import checks
 from datapipes.chain.functional import FunctionalForms
-from datapipes.compat.moved_modules import MovedModules
 from datapipes.compat.name_tables import ATTRIBUTES, KEYWORDS
 from datapipes.datasets.dataset import Dataset
 from datapipes.datasets.ondisk import OnDiskDataset
@@ -87,4 +86,3 @@ for package in (channel, datasets, distributed):
     vars(package)["__getattr__"] = _missing_in(package.__name__)
 _add_other_names(FunctionalForms, "Stage")  # there, a stage that is registered under such a name takes its place
 checks.OTHER_KEYWORDS.update(KEYWORDS)
-sys.meta_path.insert(0, MovedModules())

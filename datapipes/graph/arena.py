@@ -181,12 +181,11 @@ def valid_header(where: str, path: Path, remedy: str) -> Iterator[None]:
         raise ValueError(f"{where}: {path} is not a valid header: {shown(error)}. {remedy}") from error
 
 
-def refuse_other_format(header: Mapping[str, Any], wanted: str, versions: Sequence[int]) -> None:
+def refuse_other_format(header: Mapping[str, Any], wanted: str, version: int) -> None:
     """Raise ValueError if a header is of another format or version. Inside `valid_header`."""
-    found, version = header["format"], header["version"]
-    if found != wanted or type(version) is not int or version not in versions:
-        allowed = " or ".join(map(str, versions))
-        raise ValueError(f"format {shown(found)} version {shown(version)}, allowed {wanted!r} version {allowed}")
+    found = header["format"], header["version"]
+    if found != (wanted, version) or type(found[1]) is not int:
+        raise ValueError(f"format {shown(found[0])} version {shown(found[1])}, allowed {wanted!r} version {version}")
 
 
 # --- the file

@@ -103,9 +103,9 @@ class LocalGraph(Pinnable, Hashed, Graph):
         """Return the graph that `save` wrote to the folder `path`.
 
         With `mmap` the arrays stay on disk and processes share their pages; all arrays take one descriptor and one
-        mapping (one each in a folder of version 1, which has a file for each array). Mapped files must keep their size
-        while they are in use: a read past the end of a truncated file kills the process (SIGBUS), and no library can
-        turn that into an error. Write a new folder instead of changing one, or use mmap=False.
+        mapping. Mapped files must keep their size while they are in use: a read past the end of a truncated file kills
+        the process (SIGBUS), and no library can turn that into an error. Write a new folder instead of changing one, or
+        use mmap=False.
 
         Args:
             mmap: leave the arrays on disk.

@@ -1,29 +1,21 @@
 """Write and read a graph as a folder: arrays.npy (arena.py), and graph.json, written last, that says where in it each
 array lies. A graph without types has the one node type null and the one edge type null.
 
-Version 1 of a graph without types has a .npy file for each array instead; it is read, and no longer written.
-
 The reader trusts no file: it unpickles nothing, and checks the size of every array against graph.json before it maps or
 reads it. It refuses a truncated or corrupt file by name, and whatever is no regular file.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from datapipes.base.checks import shown
-from datapipes.base.files import open_regular, read_regular, write_text
+from datapipes.base.files import read_regular, write_text
 from datapipes.base.log import logger
-from datapipes.base.records import Count, Form, OptionalNodeType, edge_type_of, from_json, plain, to_json
-from datapipes.base.sizes import check_memory
+from datapipes.base.records import Count, Form, OptionalNodeType, edge_type_of, from_json, to_json
 from datapipes.base.strict_json import parse_strict
 from datapipes.base.types import EdgeType
 from datapipes.graph.arena import (
@@ -45,22 +37,16 @@ from datapipes.graph.arena import (
 )
 from datapipes.graph.arrays import GraphArrays
 from datapipes.graph.graph_digest import array_name, written_digest
-from datapipes.graph.npy import read_array, readable
 
 FORMAT = "datapipes-csc-graph"
 HETERO_FORMAT = "datapipes-hetero-csc-graph"
 CLASSES = {FORMAT: "CSCGraph", HETERO_FORMAT: "HeteroCSCGraph"}  # what opens each
-_VERSIONS = {FORMAT: (1, 2), HETERO_FORMAT: (1,)}  # that are read; the last one is written
+_VERSIONS = {FORMAT: 2, HETERO_FORMAT: 1}
 HEADER = "graph.json"
 _REMEDY = "Save the graph again."
 _OF_EDGES = ("indptr", "indices", "edge_ids", "edge_attributes")  # kinds of arrays
 
 
-def _is_file_name(value: Any) -> bool:
-    return isinstance(value, str) and Path(value).name == value and value.endswith(".npy")
-
-
-_FILE = plain("names of .npy files in the folder", _is_file_name)
 _EDGE_TYPE = Form(
     lambda _, value: edge_type_of(None if value == [None] * 3 else value),
     lambda value: [None] * 3 if value is None else value,
@@ -74,25 +60,6 @@ class Types:
 
     node_types: Mapping[OptionalNodeType, Count]
     edge_types: Mapping[Annotated[EdgeType | None, _EDGE_TYPE], Count]
-
-
-@dataclass(frozen=True)
-class _FileEntry(Entry):
-    """An array in a file of its own, in version 1 of a graph without types."""
-
-    file: Annotated[str, _FILE] = ""
-
-
-@dataclass(frozen=True)
-class _Files:
-    """All arrays in files of their own. Each mapping takes a descriptor, so a file that is named often is refused."""
-
-    arrays: tuple[_FileEntry, ...]
-
-    def __post_init__(self) -> None:
-        for file, count in Counter(entry.file for entry in self.arrays).most_common(1):
-            if count > 1:
-                raise ValueError(f"the file {shown(file)} is named more than once")
 
 
 def save(arrays: GraphArrays, folder: Path) -> None:
@@ -125,7 +92,7 @@ def header_of(
     Args:
         edges: names those that `build` was given, for `built_of`.
     """
-    fields = {"format": written, "version": _VERSIONS[written][-1], **to_json(Types(num_nodes, num_edges))}
+    fields = {"format": written, "version": _VERSIONS[written], **to_json(Types(num_nodes, num_edges))}
     if edges is not None:
         fields["built_of"] = edges
     return header_text(f"{CLASSES[written]}.save", HEADER, fields, arena)
@@ -146,27 +113,20 @@ def load(folder: Path, wanted: str, mmap: bool) -> tuple[GraphArrays, Types]:
     header = _read_header(where, folder, wanted)
     with valid_header(where, path, _REMEDY):
         refuse_other_format(header, wanted, _VERSIONS[wanted])
-        in_files = wanted == FORMAT and header["version"] == 1
-        if in_files:
-            header = _as_version_2(header)
         types = from_json(Types, HEADER, header, others=True)
-        record: type[Arena | _Files] = _Files if in_files else Arena
-        given = from_json(record, HEADER, header, others=True)
+        arena = from_json(Arena, HEADER, header, others=True)
         nodes, edges = [*types.node_types], [*types.edge_types]
         if ((nodes, edges) == ([None], [None])) != (wanted == FORMAT):
             raise ValueError(f"the types are {shown(nodes)} and {shown(edges)}, for a {CLASSES[wanted]}")
         counts = dict.fromkeys(_OF_EDGES, len(edges)) | {"node_attributes": len(nodes)}
-        entries: dict[Place, Entry] = by_place(given.arrays, counts)
+        entries: dict[Place, Entry] = by_place(arena.arrays, counts)
         for number, of in enumerate(edges):
             for kind in ("indptr", "indices"):
                 if (kind, number, "") not in entries:
                     raise ValueError(f"it names no {array_name(kind, of)}")
-    if isinstance(given, _Files):
-        tensors = _read_files(where, folder, given, mmap)
-    else:
-        file = folder / ARRAYS
-        whole = read_arena(where, file, given.num_bytes, mmap)
-        tensors = {place: part_of(where, file, whole, entry) for place, entry in entries.items()}
+    file = folder / ARRAYS
+    whole = read_arena(where, file, arena.num_bytes, mmap)
+    tensors = {place: part_of(where, file, whole, entry) for place, entry in entries.items()}
     digests = {
         array_name(kind, (nodes if kind == "node_attributes" else edges)[number], name): entry.digest
         for (kind, number, name), entry in entries.items()
@@ -210,41 +170,3 @@ def _digests_of(where: str, folder: Path, given: Mapping[str, str | None]) -> di
             folder,
         )
     return {name: digest for name, digest in given.items() if digest is not None}
-
-
-# --- version 1 of a graph without types: a file for each array
-
-
-def _as_version_2(header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a header of version 1 says in the words of version 2; its arrays keep their files."""
-    return {
-        "node_types": [[None, header["num_nodes"]]],
-        "edge_types": [[None, None, None, header["num_edges"]]],
-        "arrays": [{**entry, "type": 0, "offset": 0} for entry in header["arrays"]],
-    }
-
-
-def _read_files(where: str, folder: Path, files: _Files, mmap: bool) -> dict[Place, Tensor]:
-    if not mmap:
-        num_bytes = sum(_size_of(folder / entry.file) for entry in files.arrays)
-        check_memory(where, f"the arrays in {folder} with mmap=False", num_bytes, "Open it with mmap=True.")
-    return {entry.place: _read(where, folder / entry.file, entry, mmap) for entry in files.arrays}
-
-
-def _size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except (OSError, ValueError):
-        return 0  # what is wrong is said when it is opened
-
-
-def _read(where: str, path: Path, entry: Entry, mmap: bool) -> Tensor:
-    with readable(where, path, entry.dtype, entry.shape):
-        with open_regular(path) as file:
-            array = read_array(file, entry.shape, mmap)
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
-        if tensor.dtype != entry.dtype:
-            tensor = tensor.view(entry.dtype)  # dtypes unknown to NumPy, such as bfloat16, are stored as integers
-        if tuple(tensor.shape) != entry.shape:
-            raise ValueError(f"shape {list(tensor.shape)}")
-    return tensor

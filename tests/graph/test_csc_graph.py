@@ -1,7 +1,6 @@
 """CSCGraph: construction, converters, and saved folders, which are checked when they are opened."""
 
 import itertools
-import json
 import pickle
 import warnings
 from pathlib import Path
@@ -13,7 +12,6 @@ import twin
 from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from old_folders import save_in_files
 from pipelines import graph_of, refused, small_graph
 from strategies import csc_graphs
 
@@ -310,9 +308,6 @@ def expect_equal(found: dp.CSCGraph, expected: dp.CSCGraph) -> None:
         assert ours is None or (ours.dtype == theirs.dtype and torch.equal(ours, theirs))
 
 
-SAVES = pytest.mark.parametrize("save", [dp.CSCGraph.save, save_in_files])
-
-
 @pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize(
     "build",
@@ -325,10 +320,9 @@ SAVES = pytest.mark.parametrize("save", [dp.CSCGraph.save, save_in_files])
     ],
     ids=["full", "int32", "bare", "no_nodes", "no_edges"],
 )
-@SAVES
-def test_a_graph_comes_back_from_disk_as_it_was(tmp_path, build, save, mmap):
+def test_a_graph_comes_back_from_disk_as_it_was(tmp_path, build, mmap):
     graph = build()
-    save(graph, tmp_path / "deeper" / "folder")
+    graph.save(tmp_path / "deeper" / "folder")
     expect_equal(dp.CSCGraph.open(str(tmp_path / "deeper" / "folder"), mmap=mmap).validate(), graph)
 
 
@@ -366,9 +360,8 @@ def files_of(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("mmap", [True, False])
-@SAVES
-def test_a_truncated_or_missing_file_is_refused_by_name(tmp_path, save, mmap):
-    save(full_graph(), tmp_path)
+def test_a_truncated_or_missing_file_is_refused_by_name(tmp_path, mmap):
+    full_graph().save(tmp_path)
     for path in files_of(tmp_path):
         whole = path.read_bytes()
         for length in {0, 5, 20, len(whole) // 2, len(whole) - 1} - {len(whole)}:
@@ -415,95 +408,10 @@ def test_a_foreign_or_garbage_header_is_refused(tmp_path, text):
         dp.CSCGraph.open(tmp_path)
 
 
-def with_header(folder: Path, array: str, **changes) -> None:
-    """Change the header's entry of an array."""
-    path = folder / "graph.json"
-    header = json.loads(path.read_text(encoding="utf-8"))
-    next(entry for entry in header["arrays"] if entry["kind"] == array).update(changes)
-    path.write_text(json.dumps(header), encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"shape": [4]},
-        {"shape": [5, 1]},
-        {"shape": []},
-        {"shape": [-5]},
-        {"shape": ["5"]},
-        {"shape": [2**62]},
-        {"shape": None},
-        {"dtype": "int32"},
-        {"dtype": "float64"},
-        {"dtype": "bool"},
-        {"dtype": "quint8"},
-        {"dtype": "complex128"},
-        {"dtype": "Tensor"},
-        {"dtype": 3},
-        {"dtype": "__class__"},
-        {"file": "../indices.npy"},
-        {"file": "/indices.npy"},
-        {"file": "sub/indices.npy"},
-        {"file": "."},
-        {"file": ".."},
-        {"file": "graph.json"},
-        {"file": "missing.npy"},
-        {"file": "folder.npy"},
-        {"file": "with\0nul.npy"},
-        {"file": "indptr.npy"},
-        {"file": None},
-        {"name": None},
-        {"kind": "nonsense"},
-        {"kind": ["indices"]},
-    ],
-    ids=str,
-)
-def test_a_header_that_does_not_fit_its_files_is_refused(tmp_path, changes):
-    folder = tmp_path / "graph"
-    save_in_files(full_graph(), folder)
-    (folder / "folder.npy").mkdir()
-    (folder / "sub").mkdir()
-    for place in (tmp_path, folder / "sub"):
-        (place / "indices.npy").write_bytes((folder / "indices.npy").read_bytes())
-    with_header(folder, "indices", **changes)
-    with pytest.raises(ValueError, match=r"CSCGraph"):
-        dp.CSCGraph.open(folder)
-
-
-@pytest.mark.parametrize("mmap", [True, False])
-@pytest.mark.parametrize(
-    "kind", ["npz", "zip_magic", "pickle", "text", "objects", "strings", "float", "big_endian", "bracket"]
-)
-def test_a_file_that_holds_something_else_is_refused(tmp_path, kind, mmap):
-    save_in_files(full_graph(), tmp_path)
-    path = tmp_path / "indices.npy"
-    whole = path.read_bytes()
-    with path.open("wb") as file:
-        if kind == "npz":
-            np.savez(file, np.arange(5))
-        elif kind == "zip_magic":
-            file.write(b"PK\x03\x04" + whole[4:])
-        elif kind == "pickle":
-            pickle.dump([1, 2], file)
-        elif kind == "text":
-            file.write(b"not an array at all")
-        elif kind == "objects":
-            np.save(file, np.array([None] * 5), allow_pickle=True)
-        elif kind == "bracket":
-            file.write(whole.replace(b"(5,)", b"(5,("))
-        else:
-            arrays = {"strings": np.array(list("abcde")), "float": np.ones(5), "big_endian": np.arange(5, dtype=">i8")}
-            np.save(file, arrays[kind])
-    if kind == "float":
-        with_header(tmp_path, "indices", dtype="float64")
-    with pytest.raises(ValueError, match=r"CSCGraph.*indices"):
-        dp.CSCGraph.open(tmp_path, mmap=mmap)
-
-
-@pytest.fixture(scope="module", params=[dp.CSCGraph.save, save_in_files])
-def saved(request, tmp_path_factory) -> Path:
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("graph")
-    request.param(full_graph(), folder)
+    full_graph().save(folder)
     return folder
 
 

@@ -139,22 +139,6 @@ def test_a_graph_of_the_other_class_is_named(tmp_path, folder, mmap):
         dp.HeteroCSCGraph.open(tmp_path / "plain", mmap=mmap)
 
 
-def test_a_folder_written_by_the_first_release_still_opens(tmp_path):
-    indptr, indices = np.array([0, 2, 3]), np.array([1, 0, 1], dtype=np.int32)
-    np.save(tmp_path / "indptr.npy", indptr)
-    np.save(tmp_path / "indices.npy", indices)
-    np.save(tmp_path / "node_attributes-2.npy", np.array([1.5, 2.5]))
-    (tmp_path / "graph.json").write_text(
-        '{"format": "datapipes-csc-graph", "version": 1, "num_nodes": 2, "num_edges": 3, "arrays": ['
-        '{"kind": "indptr", "name": "", "file": "indptr.npy", "dtype": "int64", "shape": [3]}, '
-        '{"kind": "indices", "name": "", "file": "indices.npy", "dtype": "int32", "shape": [3]}, '
-        '{"kind": "node_attributes", "name": "x", "file": "node_attributes-2.npy", "dtype": "float64", "shape": [2]}]}'
-    )
-    graph = dp.CSCGraph.open(tmp_path)
-    assert (graph.indptr.tolist(), graph.indices.tolist(), graph.indices.dtype) == ([0, 2, 3], [1, 0, 1], torch.int32)
-    assert graph.node_attributes["x"].tolist() == [1.5, 2.5]
-
-
 # --- hostile folders
 
 

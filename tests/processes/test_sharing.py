@@ -20,7 +20,6 @@ from amounts import ranked
 from channels import BOUND_S, Child, num_descriptors
 from hypothesis import given
 from hypothesis import strategies as st
-from old_folders import save_in_files
 from pipelines import refused
 from strategies import random_graph
 
@@ -451,54 +450,42 @@ CHANGES = pytest.mark.parametrize("change", [rewrite, replace, remove])
 
 
 @pytest.fixture
-def indices(tmp_path) -> Path:
-    """The file of a graph's indices, in a folder with a file for each array."""
-    save_in_files(large_graph(), tmp_path / "graph")
-    return tmp_path / "graph" / "indices.npy"
-
-
-@CHANGES
-def test_a_file_changed_since_it_was_mapped_is_copied_as_this_process_sees_it(change, indices):
-    graph = dp.CSCGraph.open(indices.parent, mmap=True)
-    change(indices)
-    packed = pack(graph)
-    assert [len(memory) for memory in packed.memories] == [graph.indices.nbytes]  # the other files are mapped
-    copied = packed.unpack()
-    assert same(copied.indptr, graph.indptr)
-    assert same(copied.indices, graph.indices)
-    assert len(pack(graph.indices[:10]).data) < 10_000
-
-
-@CHANGES
-def test_all_arrays_of_a_file_changed_since_it_was_mapped_are_copied_as_this_process_sees_them(change, tmp_path):
+def file(tmp_path) -> Path:
+    """The file of the arrays of a graph."""
     large_graph().save(tmp_path / "graph")
-    graph = dp.CSCGraph.open(tmp_path / "graph", mmap=True)
-    change(tmp_path / "graph" / "arrays.npy")
+    return tmp_path / "graph" / "arrays.npy"
+
+
+@CHANGES
+def test_all_arrays_of_a_file_changed_since_it_was_mapped_are_copied_as_this_process_sees_them(change, file):
+    graph = dp.CSCGraph.open(file.parent, mmap=True)
+    change(file)
     packed = pack(graph)
     assert sorted(map(len, packed.memories)) == sorted(each.nbytes for each in tensors_of(graph).values())
     copied = packed.unpack()
     assert all(same(each, tensors_of(graph)[name]) for name, each in tensors_of(copied).items())
+    assert len(pack(graph.indices[:10]).data) < 10_000
 
 
 @CHANGES
-def test_an_array_whose_file_was_changed_before_it_was_ever_packed_arrives_as_this_process_sees_it(change, indices):
-    array = np.load(indices, mmap_mode="r")
-    change(indices)
+def test_an_array_whose_file_was_changed_before_it_was_ever_packed_arrives_as_this_process_sees_it(change, file):
+    array = np.load(file, mmap_mode="r")
+    change(file)
     packed = pack(array)
     assert same(packed.unpack(), array)
     assert len(packed.memories) == (change is not rewrite)  # all processes see what is written in place
 
 
 @CHANGES
-def test_a_file_changed_after_packing_is_refused(change, indices):
-    packed = pack(dp.CSCGraph.open(indices.parent, mmap=True))
+def test_a_file_changed_after_packing_is_refused(change, file):
+    packed = pack(dp.CSCGraph.open(file.parent, mmap=True))
     before = num_open()
-    change(indices)
+    change(file)
     if change is remove:
-        with pytest.raises(FileNotFoundError, match=str(indices)):
+        with pytest.raises(FileNotFoundError, match=str(file)):
             packed.unpack()
     else:
-        with refused(ValueError, stage="datapipes", found=f"{indices} has changed", allowed="new files"):
+        with refused(ValueError, stage="datapipes", found=f"{file} has changed", allowed="new files"):
             packed.unpack()
     assert num_open() == before
 
@@ -614,10 +601,10 @@ def test_a_copy_for_which_there_is_no_room_is_refused(make):
     assert num_open() == before
 
 
-def test_what_needs_no_copy_needs_no_room(indices, monkeypatch):
+def test_what_needs_no_copy_needs_no_room(file, monkeypatch):
     shared = share_memory(random_tensor())
     monkeypatch.delattr(_core, "SharedMemory")  # makes copying impossible
-    graph = dp.CSCGraph.open(indices.parent, mmap=True)
+    graph = dp.CSCGraph.open(file.parent, mmap=True)
     assert pack(graph).unpack().digest() == large_graph().digest()
     assert same(pack(shared).unpack(), shared)
     assert pack(torch.arange(3)).unpack().tolist() == [0, 1, 2]

@@ -16,7 +16,6 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 import torch
 
 from datapipes.base.checks import shown
-from datapipes.base.log import logger
 from datapipes.base.records import OMITTED, Count, OptionalNodeType, from_json, to_json
 from datapipes.base.strict_json import parse_strict
 from datapipes.graph.arena import MOST_HEADER_BYTES, refuse_other_format
@@ -26,10 +25,8 @@ from datapipes.partition.native.native_header import (
     AGAIN,
     REMEDY,
     VERSION,
-    VERSIONS,
     Identity,
     IndexDtype,
-    named_by_files,
     opened_file,
     read_identity,
     refuse_other_hash,
@@ -168,19 +165,12 @@ def _read(where: str, root: Path, folder: int) -> Manifest:
         content = file.read(size)
     with valid_header(where, path):
         header = parse_strict(content.decode("utf-8"), floats=True)
-        refuse_other_format(header, FORMAT, VERSIONS)
+        refuse_other_format(header, FORMAT, VERSION)
         refuse_other_hash(content)
         own = from_json(_Own, MANIFEST, header, others=True)
-        identity = named_by_files(header, read_identity(header), own.files)
+        identity = read_identity(header)
     known = {"format", "version", *identity.described(), *to_json(own), "hash"}
     about = {name: value for name, value in header.items() if name not in known}
-    if header["version"] == 1:
-        logger.info(
-            "%s: %s was written with digests that read samples of large arrays. It is named by the hashes of its files "
-            "instead, so no state moves between it and the whole graph. Partition the graph again to have that.",
-            where,
-            root,
-        )
     return Manifest(root, identity, own.index_dtype, own.node_time_attr, about, own.files, own.earliest_nodes, folder)
 
 
@@ -199,8 +189,8 @@ def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verif
         raise _other_hash(where, path)
     with valid_header(where, path):
         header: dict[str, Any] = parse_strict(content.decode("utf-8"))
-        refuse_other_format(header, wanted, VERSIONS)
-        identity = named_by_files(header, read_identity(header), manifest.files)
+        refuse_other_format(header, wanted, VERSION)
+        identity = read_identity(header)
     if identity.partition_id != manifest.identity.partition_id:
         raise ValueError(
             f"{where}: {path} belongs to the partition {identity.partition_id}, {MANIFEST} beside it to "

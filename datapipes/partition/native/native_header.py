@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -23,7 +22,6 @@ from datapipes.partition.id_maps import MOST_PARTS
 from datapipes.partition.native.piece_hash import hash_of_bytes
 
 VERSION = 2
-VERSIONS = (1, VERSION)  # that are read; of version 1, whose names came from samples of arrays, see `named_by_files`
 AGAIN = "copy the partition again, or make it again"
 REMEDY = "Copy the partition again, or make it again."
 IndexDtype = Annotated[torch.dtype, dtype_among("int32", "int64")]
@@ -71,25 +69,6 @@ def read_identity(header: Mapping[str, Any]) -> Identity:
     """Return what a header says of the partition. Inside `valid_header`."""
     values = {**header, **{name: header[stored] for name, stored in _STORED.items()}}
     return from_json(Identity, "a header", values, others=True)
-
-
-def named_by_files(header: Mapping[str, Any], identity: Identity, files: Mapping[str, Sequence[Any]]) -> Identity:
-    """Return the identity of a partition; one of version 1 is named by the hashes of all its files as well.
-
-    So its names cover every byte. They are not those of the whole graph, so no state moves between the two.
-
-    Args:
-        header: the header that `identity` came from.
-        files: {path of each file of the partition: (size, hash)}.
-    """
-    if header["version"] != 1:
-        return identity
-    listed = json.dumps([[name, *files[name]] for name in sorted(files)])
-    names: dict[str, Any] = {
-        name: hashlib.blake2b(f"{getattr(identity, name)} {listed}".encode(), digest_size=size).hexdigest()
-        for name, size in (("fingerprint", 16), ("partition_id", 8), ("content_id", 8))
-    }
-    return replace(identity, **names)
 
 
 def valid_header(where: str, path: Path) -> AbstractContextManager[None]:

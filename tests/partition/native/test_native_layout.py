@@ -116,38 +116,6 @@ def test_a_partition_is_named_by_the_rows_that_it_holds_whatever_was_known_of_th
     assert part.fingerprint == other.digest() != before == graph.digest()
 
 
-def as_version_1(root: Path) -> None:
-    """Make a partition one of the first version, whose names came from samples of large arrays."""
-    manifest = json.loads((root / "partition.json").read_text())
-    del manifest["hash"]
-    old = {"version": 1, "fingerprint": "0" * 16, "partition_id": "1" * 16, "content_id": "2" * 16}
-    for name in [*manifest["files"]]:
-        if name.endswith(".json"):
-            content = json.dumps({**json.loads((root / name).read_text()), **old}).encode()
-            (root / name).write_bytes(content)
-            manifest["files"][name] = [len(content), hash_of_bytes(content)]
-    (root / "partition.json").write_bytes(with_own_hash({**manifest, **old}))
-
-
-def test_a_partition_of_version_1_opens_with_a_note_and_is_named_by_its_files(tmp_path, caplog):
-    names = []
-    for number, weights in enumerate((torch.ones(4), torch.ones(4), torch.tensor([1.0, 1, 1, 2]))):
-        graph = graph_of([[1], [2, 3], [], [0]], edge_attributes={"w": weights})
-        root = write(tmp_path / str(number), graph, PartitionBook(2, torch.arange(4) % 2))
-        as_version_1(root)
-        with caplog.at_level("INFO", logger="datapipes"):
-            parts = [Part.open(root, part, book=open_book(root)) for part in range(2)]
-        assert "was written with digests that read samples" in caplog.text
-        expect_same(reassembled(root), graph)
-        for name in ("fingerprint", "partition_id", "content_id"):
-            assert getattr(parts[0], name) == getattr(parts[1], name)
-        names.append([parts[0].fingerprint, parts[0].partition_id, parts[0].content_id])
-        with pytest.raises(ValueError, match="is a partition of the graph"):
-            Part.open(root, 0, fingerprint=graph)
-    assert names[0] == names[1]
-    assert not {*names[0]} & {*names[2]}
-
-
 def test_partition_json_says_what_it_was_told_and_what_it_is(root):
     header = json.loads((root / "partition.json").read_text())
     graph = full_library()
@@ -497,6 +465,7 @@ def test_the_content_id_is_that_of_the_values_in_whatever_order_they_are_named(t
     ("changes", "found"),
     [
         ({"format": "another"}, "format 'another'"),
+        ({"version": 1}, "version 1, allowed 'datapipes-partition' version 2"),
         ({"version": 3}, "version 3, allowed"),
         ({"version": True}, "version True, allowed"),
         ({"num_parts": 0}, r"num_parts is 0, allowed are whole numbers in \[1, 32768\]"),
@@ -542,10 +511,10 @@ def test_a_partition_json_that_lies_is_refused(root, changes, found):
         ("", "JSONDecodeError"),
         ("[]", "TypeError"),
         ("[" * 100_000, "RecursionError"),
-        ('{"format": "datapipes-partition", "version": 1, "x": 1e999}', "finite"),
-        ('{"format": "datapipes-partition", "version": 1, "x": NaN}', "'NaN'"),
-        ('{"format": "datapipes-partition", "version": 1, "x": ' + "1" * 5000 + "}", "found the number '1111"),
-        ('{"format": "datapipes-partition", "version": 1}', "last field"),
+        ('{"format": "datapipes-partition", "version": 2, "x": 1e999}', "finite"),
+        ('{"format": "datapipes-partition", "version": 2, "x": NaN}', "'NaN'"),
+        ('{"format": "datapipes-partition", "version": 2, "x": ' + "1" * 5000 + "}", "found the number '1111"),
+        ('{"format": "datapipes-partition", "version": 2}', "last field"),
         ("\ud800", "UnicodeDecodeError"),
     ],
     ids=["empty", "list", "deep", "infinite", "nan", "long", "no_hash", "no_utf8"],
@@ -618,11 +587,11 @@ def test_a_part_json_that_lies_is_refused(root, where, changes, found):
         ("part_0/part.json", {"num_bytes": 2**60}, r"arrays\.npy cannot be read as uint8"),
         ("part_0/part.json", {"arrays": []}, "no node_ids of type 0"),
         ("part_0/part.json", {"arrays": 3}, "not a valid header"),
-        ("part_0/part.json", {"format": "datapipes-partition-book"}, "allowed 'datapipes-part' version 1"),
+        ("part_0/part.json", {"format": "datapipes-partition-book"}, "allowed 'datapipes-part' version 2"),
         ("book/book.json", {"has_edges": 1}, "has_edges is 1, allowed are booleans"),
         ("book/book.json", {"has_edges": True}, "no map of the edges of type 0"),
         ("book/book.json", {"arrays": []}, "no map of the nodes of type 0"),
-        ("book/book.json", {"format": "datapipes-part"}, "allowed 'datapipes-partition-book' version 1"),
+        ("book/book.json", {"format": "datapipes-part"}, "allowed 'datapipes-partition-book' version 2"),
     ],
     ids=str,
 )

@@ -231,7 +231,7 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 import datapipes.distributed
 try:
-    import datapipes.distributed.pyg
+    import datapipes.pyg.distributed
 except ModuleNotFoundError as error:
     print(error.name, error)
 """

@@ -3,9 +3,9 @@
 The public names. Start with README.md; docs/semantics.md says what a minibatch is.
 """
 
+import importlib
 from typing import TYPE_CHECKING
 
-from datapipes import datasets, distributed
 from datapipes.base.errors import (
     ChannelClosed,
     ChannelDamaged,
@@ -17,7 +17,7 @@ from datapipes.base.errors import (
     ServerUnavailable,
 )
 from datapipes.base.rng import STREAM_VERSION, RngKey
-from datapipes.chain.functional import register_stage
+from datapipes.chain.functional import expect_stages, register_stage
 from datapipes.chain.stage import MiniBatchTransformer, SeedStage, Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel.base import ChannelBase
@@ -54,6 +54,9 @@ from datapipes.seeds.distributed_item_sampler import DistributedItemSampler
 from datapipes.seeds.hetero_item_set import HeteroItemSet
 from datapipes.seeds.item_sampler import ItemSampler
 from datapipes.seeds.item_set import ItemSet
+
+if TYPE_CHECKING:
+    from datapipes import datasets, distributed
 
 __version__ = "0.1.0"
 
@@ -119,6 +122,14 @@ __all__ = [
     "register_stage",
 ]
 
+expect_stages(
+    "datapipes.distributed",
+    "dist_sample_in_subgraph",
+    "dist_sample_layer_neighbor",
+    "dist_sample_neighbor",
+    "dist_temporal_sample_neighbor",
+)
+
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
@@ -126,5 +137,7 @@ def __dir__() -> list[str]:
 
 if not TYPE_CHECKING:
 
-    def __getattr__(name: str) -> None:
+    def __getattr__(name: str) -> object:
+        if name in ("datasets", "distributed"):
+            return importlib.import_module(f"datapipes.{name}")
         raise missing_public_name(name)

@@ -27,11 +27,11 @@ LAYERS = [
     "features",
     "channel",
     "loader",
+    "compat",
     "partition",
     "distributed",
     "datasets",
     "pyg",
-    "compat",
     "cli",
 ]
 
@@ -162,7 +162,40 @@ after = world()
 print(json.dumps({
     "changed": [name for name in before if before[name] != after[name]],
     "loaded": sorted({name.split(".")[0] for name in set(sys.modules) - modules}),
+    "folders": sorted({name.split(".")[1] for name in sys.modules if name.startswith("datapipes.")}),
 }))
+"""
+
+# What is said of an annex before it is loaded, and what loads it.
+LAZY = """
+import sys
+import datapipes as dp
+
+def is_loaded(name):
+    return f"datapipes.{name}" in sys.modules
+
+assert {"datasets", "distributed"} <= {*dir(dp)} and "dist_sample_neighbor" in dir(dp.Stage)
+assert not is_loaded("datasets") and not is_loaded("distributed")
+from datapipes import datasets
+assert is_loaded("datasets") and not hasattr(datasets, "nothing")
+try:
+    datasets.Dataset.yaml_data
+except AttributeError as error:
+    assert "Here: " in str(error)
+try:
+    @dp.register_stage("dist_sample_neighbor")
+    class Own(dp.MiniBatchTransformer):
+        pass
+except ValueError as error:
+    assert "already names DistNeighborSampler" in str(error)
+else:
+    raise AssertionError("a name of the package was taken")
+pipe = dp.ItemSampler(dp.ItemSet(3), 1)
+try:
+    pipe.dist_sample_neighbor(None, [1])
+except TypeError as error:
+    assert str(error).startswith("dist_sample_neighbor: "), error
+assert is_loaded("distributed") and dp.distributed.DistNeighborSampler
 """
 
 
@@ -172,6 +205,12 @@ def test_importing_changes_nothing_outside_starts_no_thread_and_loads_no_optiona
     after_import = json.loads(child.stdout)
     assert after_import["changed"] == []
     assert {*HEAVY} & {*after_import["loaded"]} == set()
+    assert {*after_import["folders"]} == {*LAYERS[: LAYERS.index("compat") + 1], "_core"}
+
+
+def test_what_stands_below_the_core_is_loaded_when_it_is_first_used():
+    child = subprocess.run([sys.executable, "-c", LAZY], capture_output=True, text=True, timeout=120)
+    assert child.returncode == 0, child.stderr
 
 
 def test_no_optional_dependency_is_imported_at_the_top_of_a_module():

@@ -1,7 +1,8 @@
 """Write the `__init__` files of the package: they export the names that its modules list in `__all__`.
 
 A folder exports the names of its modules. The package exports those of all folders, except that a folder in NAMESPACES
-is exported as a whole (`dp.datasets.open`), with the names of the folders that NAMESPACES gives it. A folder in APART
+is exported as a whole (`dp.datasets.open`), with the names of the folders that NAMESPACES gives it, and is loaded when
+it, or a stage that it registers, is first used. A folder in APART
 needs an extra, so nothing imports it. A folder in MIRRORS stands for a module of PyG: it hands on the names of that
 module that are not its own. The docstring and the version of an `__init__` are kept as they are.
 
@@ -11,6 +12,7 @@ Run: make stubs   (a test fails where a file is out of date)
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "datapipes"
@@ -28,6 +30,14 @@ GETATTR = """\
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> None:
+        raise missing_public_name(name, "{}")
+"""
+LAZY_GETATTR = """\
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name in ({}):
+            return importlib.import_module(f"datapipes.{{name}}")
         raise missing_public_name(name)
 """
 # Also for type checkers: PyG comes without types, so to them any name of its modules is Any.
@@ -35,7 +45,7 @@ HANDED_ON = """\
 def __getattr__(name: str) -> Any:
     return handed_on("{}", name)
 """
-NEEDED = {"datapipes.compat.other_names": ["missing_public_name"]}  # by GETATTR
+NEEDED = {"datapipes.compat.other_names": ["missing_public_name"]}  # by GETATTR and LAZY_GETATTR
 
 
 def public_names(module: Path) -> list[str]:
@@ -71,15 +81,20 @@ def init_text(folder: Path) -> str:
     for name in NAMESPACES.get(folder.relative_to(PACKAGE).as_posix(), ()):
         found |= exports(PACKAGE / name)
     mirrored = MIRRORS.get(folder.relative_to(PACKAGE).as_posix())
-    imported = {**found, **NEEDED} if is_root else found
+    is_space = folder.relative_to(PACKAGE).as_posix() in NAMESPACES
+    imported = {**found, **NEEDED} if is_root or is_space else found
+    stages = {f"datapipes.{name}": registered_in(folder / name) for name in spaces}
+    if any(stages.values()):
+        imported["datapipes.chain.functional"] = [*found["datapipes.chain.functional"], "expect_stages"]
     if mirrored is not None:
         imported = {**found, "datapipes.pyg.upstream": ["handed_on", "other_names"]}
-    typing = ["TYPE_CHECKING"] * is_root + ["Any"] * (mirrored is not None)
-    imports = [f"from typing import {name}\n\n" for name in typing]
-    imports += [_statement("from datapipes import ", spaces)] * bool(spaces)
+    typing = ["TYPE_CHECKING"] * (is_root or is_space) + ["Any"] * (mirrored is not None)
+    imports = ["import importlib\n"] * bool(spaces) + [f"from typing import {name}\n\n" for name in typing]
     imports += [_statement(f"from {m} import ", sorted(imported[m], key=_isort)) for m in sorted(imported)]
     if imports:
         parts.append("".join(imports))
+    if spaces:
+        parts.append(f"if TYPE_CHECKING:\n    from datapipes import {', '.join(spaces)}\n")
     parts += [f'__version__ = "{version}"\n' for version in _versions(tree)]
     names = sorted([*spaces, *(name for listed in found.values() for name in listed)], key=_isort)
     if names:
@@ -87,9 +102,15 @@ def init_text(folder: Path) -> str:
     if mirrored is not None:
         parts[-1] += f'__all__ += other_names("{mirrored}", __all__)\n'
     shown = ["*__all__"] * bool(names) + ['"__version__"'] * bool(_versions(tree))
+    for module, expected in stages.items():
+        if expected:
+            lines = "".join(f'    "{each}",\n' for each in [module, *expected])
+            parts.append(f"expect_stages(\n{lines})\n")
     functions = [DIR.format(", ".join(shown))]
     if is_root:
-        functions.append(GETATTR)
+        functions.append(LAZY_GETATTR.format(", ".join(f'"{name}"' for name in spaces)))
+    elif is_space:
+        functions.append(GETATTR.format(".".join(folder.relative_to(PACKAGE.parent).parts)))
     if mirrored is not None:
         functions.append(HANDED_ON.format(mirrored))
     return "\n".join(parts) + "".join(f"\n\n{function}" for function in functions)
@@ -104,6 +125,12 @@ def _versions(tree: ast.Module) -> list[str]:
     """Return the version that an `__init__` states, if it does."""
     assignments = [node for node in tree.body if isinstance(node, ast.Assign)]
     return [ast.literal_eval(node.value) for node in assignments if ast.unparse(node.targets[0]) == "__version__"]
+
+
+def registered_in(folder: Path) -> list[str]:
+    """Return the functional names of the stages that the modules of a folder register."""
+    text = "".join(module.read_text(encoding="utf-8") for module in sorted(folder.rglob("*.py")))
+    return sorted(re.findall(r'^@register_stage\("(\w+)"\)', text, re.MULTILINE))
 
 
 def _statement(begin: str, names: list[str]) -> str:

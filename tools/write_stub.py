@@ -30,6 +30,7 @@ def stub_text(module_prefix: str = "datapipes.") -> str:
         f"{imports}\nfrom collections.abc import Callable\nfrom typing import Any, TypeVar\n\n"
         '_Class = TypeVar("_Class", bound=type)\n\n'
         "def register_stage(name: str) -> Callable[[_Class], _Class]: ...\n"
+        "def expect_stages(module: str, *names: str) -> None: ...\n"
         "def registered_stages() -> dict[str, type]: ...\n"
         "def functional_name(cls: type) -> str: ...\n"
         "def names_of(cls: type) -> set[str]: ...\n\n"

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import keyword
 from collections.abc import Callable
@@ -16,6 +17,7 @@ __all__ = ["register_stage"]
 
 _Class = TypeVar("_Class", bound=type)
 _registry: dict[str, type] = {}
+_expected: dict[str, str] = {}  # {functional name: the module that registers it when it is imported}
 _names: dict[type, str] = {}  # the other way round: every call of a stage asks for its name
 
 
@@ -35,31 +37,49 @@ def register_stage(name: str) -> Callable[[_Class], _Class]:
     def register(cls: _Class) -> _Class:
         if not (isinstance(cls, type) and issubclass(cls, FunctionalForms)):
             raise TypeError(f"register_stage: {cls!r} is not a subclass of Stage. Derive it from MiniBatchTransformer.")
+        if name in _expected and not cls.__module__.startswith(_expected[name]):
+            importlib.import_module(_expected[name])
         known = _registry.get(name)
         same = known is not None and (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__)
         if known is not None and not same:
             raise ValueError(f"register_stage: {name!r} already names {known.__qualname__}. Choose another name.")
-        if known is None and any(FunctionalForms in base.__bases__ and hasattr(base, name) for base in cls.__mro__):
+        is_new = known is None and name not in _expected
+        if is_new and any(FunctionalForms in base.__bases__ and hasattr(base, name) for base in cls.__mro__):
             raise ValueError(
                 f"register_stage: {name!r} is an attribute of {cls.__qualname__} already. Choose another name."
             )
 
-        def functional_form(source: Any, *args: Any, **kwargs: Any) -> Any:
-            return _registry[name](source, *args, **kwargs)
-
-        functional_form.__name__ = name
-        functional_form.__qualname__ = f"Stage.{name}"
-        functional_form.__doc__ = f"Functional form of {cls.__qualname__}.\n\n{inspect.getdoc(cls)}"
         _registry[name] = cls
         _names[cls] = name
-        setattr(FunctionalForms, name, functional_form)
+        _add_form(name, f"Functional form of {cls.__qualname__}.\n\n{inspect.getdoc(cls)}")
         return cls
 
     return register
 
 
+def expect_stages(module: str, *names: str) -> None:
+    """Give every stage the functional forms of stages that a module registers; it is imported when one is used."""
+    for name in names:
+        _expected[name] = module
+        _add_form(name, f"Functional form of a stage of {module}.")
+
+
+def _add_form(name: str, doc: str) -> None:
+    def functional_form(source: Any, *args: Any, **kwargs: Any) -> Any:
+        if name not in _registry:
+            importlib.import_module(_expected[name])
+        return _registry[name](source, *args, **kwargs)
+
+    functional_form.__name__ = name
+    functional_form.__qualname__ = f"Stage.{name}"
+    functional_form.__doc__ = doc
+    setattr(FunctionalForms, name, functional_form)
+
+
 def registered_stages() -> dict[str, type]:
-    """Return {functional name: stage class}, in the order of the names."""
+    """Return {functional name: stage class}, in the order of the names; modules that are expected are imported."""
+    for module in {*_expected.values()}:
+        importlib.import_module(module)
     return dict(sorted(_registry.items()))
 
 

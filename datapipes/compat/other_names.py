@@ -1,8 +1,8 @@
 """Errors about names from PyG, GraphBolt, DGL and torch: each says what the name is here.
 
-`import datapipes` imports this module last of all that it needs, and it hooks itself in: the public classes get an
-attribute for each name that they do not have, and `base/checks.py` gets the keywords. So nothing else imports it.
-name_tables.py is the one place for the names. docs/migrate/ has the whole story.
+`import datapipes` imports this module last of all that it needs, and it hooks itself in: the public classes of the core
+get an attribute for each name that they do not have, and `base/checks.py` gets the keywords. Classes of what is loaded
+later say `with_other_names`. name_tables.py is the one place for the names. docs/migrate/ has the whole story.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from datapipes import channel, datasets, distributed
+from datapipes import channel
 from datapipes.base import checks
 from datapipes.chain.functional import FunctionalForms
 from datapipes.compat.name_tables import ATTRIBUTES, KEYWORDS
-from datapipes.datasets.dataset import Dataset
-from datapipes.datasets.ondisk import OnDiskDataset
 from datapipes.features.feature import Feature
 from datapipes.features.feature_store import FeatureStore
 from datapipes.graph.csc_graph import CSCGraph
@@ -25,6 +23,8 @@ from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
 from datapipes.minibatch.block import Block, SampledSubgraph
 from datapipes.minibatch.minibatch import MiniBatch
 from datapipes.seeds.item_set import ItemSet
+
+_Class = TypeVar("_Class", bound=type)
 
 
 class OtherName:
@@ -79,10 +79,14 @@ def _add_other_names(cls: Any, owner: str) -> None:
             setattr(cls, name, OtherName(owner, name, ours))
 
 
-_CLASSES = (Block, CSCGraph, Dataset, Feature, FeatureStore, HeteroCSCGraph, ItemSet, MiniBatch, SampledSubgraph)
-for each in (*_CLASSES, OnDiskDataset):
-    _add_other_names(each, each.__name__)
-for package in (channel, datasets, distributed):
-    vars(package)["__getattr__"] = _missing_in(package.__name__)
+def with_other_names(cls: _Class) -> _Class:
+    """Give a class the names that other libraries have for it."""
+    _add_other_names(cls, cls.__name__)
+    return cls
+
+
+for each in (Block, CSCGraph, Feature, FeatureStore, HeteroCSCGraph, ItemSet, MiniBatch, SampledSubgraph):
+    with_other_names(each)
+vars(channel)["__getattr__"] = _missing_in(channel.__name__)
 _add_other_names(FunctionalForms, "Stage")  # there, a stage that is registered under such a name takes its place
 checks.OTHER_KEYWORDS.update(KEYWORDS)

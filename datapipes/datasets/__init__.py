@@ -1,5 +1,8 @@
 """Data sets: the embedded one, and readers of published file formats."""
 
+from typing import TYPE_CHECKING
+
+from datapipes.compat.other_names import missing_public_name
 from datapipes.datasets.dataset import Dataset, Task
 from datapipes.datasets.ondisk import BuiltinDataset, OnDiskDataset
 from datapipes.datasets.opening import debian_packages, open
@@ -38,3 +41,9 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return [*__all__]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> None:
+        raise missing_public_name(name, "datapipes.datasets")

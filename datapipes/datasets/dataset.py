@@ -17,6 +17,7 @@ from datapipes.base.html import table_html
 from datapipes.base.rng import check_seed
 from datapipes.base.shown_names import ShownNames
 from datapipes.base.types import NodeType, type_text
+from datapipes.compat.other_names import with_other_names
 from datapipes.datasets.raw import MAX_CLASSES
 from datapipes.features import FeatureStore, TensorFeature
 from datapipes.graph import CSCGraph, HeteroCSCGraph
@@ -45,6 +46,7 @@ class Task(metaclass=ShownNames):
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
+@with_other_names
 @dataclass(frozen=True, eq=False)
 class Dataset(metaclass=ShownNames):
     """A graph, its features, and one task on its nodes or edges.

@@ -21,6 +21,7 @@ from datapipes.base.checks import check_bool, check_choice, shown
 from datapipes.base.folder import check_place
 from datapipes.base.shown_names import ShownNames
 from datapipes.base.types import ends_of, of_type
+from datapipes.compat.other_names import with_other_names
 from datapipes.datasets.by_name import described_by_name, is_by_name
 from datapipes.datasets.dataset import Dataset, Task, without_empty
 from datapipes.datasets.ondisk_graph import AnyGraph, build, graph_of
@@ -43,6 +44,7 @@ _BUILTIN = (  # the names that GraphBolt knows
 )
 
 
+@with_other_names
 class OnDiskDataset(metaclass=ShownNames):
     """A folder with GraphBolt's metadata.yaml. The graph is built out of core, in `preprocessed_datapipes/` there.
 

@@ -3,6 +3,9 @@
 `datapipes.pyg.distributed` has PyG's classes over them.
 """
 
+from typing import TYPE_CHECKING
+
+from datapipes.compat.other_names import missing_public_name
 from datapipes.distributed.chain_building import build_chain
 from datapipes.distributed.chain_description import describe_chain
 from datapipes.distributed.dist_feature_store import DistFeatureStore
@@ -67,3 +70,9 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return [*__all__]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> None:
+        raise missing_public_name(name, "datapipes.distributed")

@@ -160,8 +160,8 @@ def _checked(stage: StageBase, result: object, given: MiniBatch, rng: RngKey | N
             "`for batch in map(fn, loader)`."
         )
     check_aligned(stage, result, given)
-    if result.rng is rng is not None and result.epoch == given.epoch and result.index == given.index:
-        result.rng = None  # of the copy that the stage was given, or of one that was made of it
+    if rng is not None and result.rng is rng and (result.epoch, result.index) == (given.epoch, given.index):
+        result.rng = None  # it is the copy that the stage was given, or was made of it: nobody else has that key
         return result
     return result.replace(epoch=given.epoch, index=given.index, rng=None)
 

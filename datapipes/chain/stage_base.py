@@ -50,7 +50,7 @@ class StageBase(metaclass=ShownABC):
     fills: tuple[str, ...] = ()
     may_drop_all: bool = False
     _hidden = frozenset(
-        {"does", "end_kept", "enter_loop", "fills", "hashed_inputs", "leave_loop", "reads_from"} | {"state_name"}
+        {"does", "end_kept", "enter_loop", "fills", "hashed_inputs", "leave_loop", "reads_from", "state_name"}
     )
     _arguments: Arguments
     _fixed = frozenset({"rng_seed"})  # names of arguments; an ItemSampler has its `seed` as rng_seed

@@ -239,7 +239,12 @@ def run(name: str, minutes: float, rng_seed: int) -> Counter[str]:
             assert " has died" not in server.log, server.log
             if name == "short":
                 host, _, port = server.address.rpartition(":")
-                with socket.create_connection((host, int(port)), timeout=BOUND_S) as silent:
+                try:
+                    silent = socket.create_connection((host, int(port)), timeout=BOUND_S)
+                except OSError as error:
+                    ended = server.process.poll()
+                    raise AssertionError(f"{error}; the server has ended: {ended}; its log:\n{server.log}") from error
+                with silent:
                     assert silent.recv(1) == b"", "no guard ends a silent connection any more"
             context = multiprocessing.get_context("fork")
             good = context.Process(target=expect_bits, args=(server.address, made, root, ids), daemon=True)

@@ -34,7 +34,9 @@ settings.load_profile("default")
 # A shell starts what runs in its background with SIGINT ignored, and so would the processes be that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-multiprocessing.set_forkserver_preload(["__main__", "torch", "datapipes", "datapipes.processes.preload"])
+multiprocessing.set_forkserver_preload(
+    ["__main__", "torch", "datapipes", "datapipes.distributed", "datapipes.processes.preload"]
+)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest takes a folder for tmp_path

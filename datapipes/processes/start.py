@@ -7,6 +7,7 @@ import multiprocessing
 import multiprocessing.context
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
@@ -46,7 +47,8 @@ def prepare_server(context: Context) -> None:
         resource_tracker.ensure_running()  # now: to start it later would unblock SIGINT
     if context.get_start_method() == "forkserver":
         wanted = list(getattr(forkserver._forkserver, "_preload_modules", ["__main__"]))
-        own = ("torch", "datapipes", "datapipes.processes.preload")
+        annexes = [name for name in ("datapipes.datasets", "datapipes.distributed") if name in sys.modules]
+        own = ("torch", "datapipes", *annexes, "datapipes.processes.preload")
         context.set_forkserver_preload([module for module in wanted if module not in own] + list(own))
         with no_interrupt(), normal_policy():
             forkserver.ensure_running()

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/avx2.h"
 #include "random/lanes.h"
 #include "random/philox.h"
+#include "random/philox_avx2.h"
 
 namespace datapipes {
 namespace {
@@ -117,15 +117,7 @@ class FeistelAvx2 : Feistel {
     }
     k0 += 2 * kPhiloxSteps[0], k1 += 2 * kPhiloxSteps[1];
     for (int i = 2; i + 1 < kPhiloxRounds; ++i, k0 += kPhiloxSteps[0], k1 += kPhiloxSteps[1]) {
-      const __m256i key0 = lanes(k0), key1 = lanes(k1);
-#pragma GCC unroll 4
-      for (std::size_t v = 0; v < kVectors; ++v) {
-        const __m256i p0 = _mm256_mul_epu32(x0[v], m0), p1 = _mm256_mul_epu32(x2[v], m1);
-        x0[v] = _mm256_xor_si256(_mm256_srli_epi64(p1, 32), _mm256_xor_si256(x1[v], key0));
-        x2[v] = _mm256_xor_si256(_mm256_srli_epi64(p0, 32), _mm256_xor_si256(x3[v], key1));
-        x1[v] = p1;
-        x3[v] = p0;
-      }
+      philox_round(x0, x1, x2, x3, k0, k1);
     }
     const __m256i key0 = lanes(k0);
 #pragma GCC unroll 4

@@ -2,8 +2,8 @@
 
 #include <cstddef>
 
-#include "common/avx2.h"
 #include "random/philox.h"
+#include "random/philox_avx2.h"
 
 namespace datapipes {
 namespace {
@@ -19,7 +19,7 @@ constexpr std::size_t kStreams = 4 * kVectors;
 
 // In the first round all words of the counter but the stream are 0, so it has no product; the last round needs word 0 only.
 DATAPIPES_AVX2 void words_by_avx2(std::uint64_t key, std::uint32_t first, std::span<std::uint32_t> out) {
-  const __m256i m0 = _mm256_set1_epi64x(kPhiloxMultipliers[0]), m1 = _mm256_set1_epi64x(kPhiloxMultipliers[1]);
+  const __m256i m1 = _mm256_set1_epi64x(kPhiloxMultipliers[1]);
   const auto low = static_cast<std::uint32_t>(key), high = static_cast<std::uint32_t>(key >> 32);
   std::size_t i = 0;
   for (; i + kStreams <= out.size(); i += kStreams, first += kStreams) {
@@ -33,15 +33,7 @@ DATAPIPES_AVX2 void words_by_avx2(std::uint64_t key, std::uint32_t first, std::s
     }
     std::uint32_t k0 = low + kPhiloxSteps[0], k1 = high + kPhiloxSteps[1];
     for (int round = 1; round + 1 < kPhiloxRounds; ++round, k0 += kPhiloxSteps[0], k1 += kPhiloxSteps[1]) {
-      const __m256i key0 = _mm256_set1_epi64x(k0), key1 = _mm256_set1_epi64x(k1);
-#pragma GCC unroll 4
-      for (std::size_t v = 0; v < kVectors; ++v) {
-        const __m256i p0 = _mm256_mul_epu32(x0[v], m0), p1 = _mm256_mul_epu32(x2[v], m1);
-        x0[v] = _mm256_xor_si256(_mm256_srli_epi64(p1, 32), _mm256_xor_si256(x1[v], key0));
-        x2[v] = _mm256_xor_si256(_mm256_srli_epi64(p0, 32), _mm256_xor_si256(x3[v], key1));
-        x1[v] = p1;
-        x3[v] = p0;
-      }
+      philox_round(x0, x1, x2, x3, k0, k1);
     }
     const __m256i key0 = _mm256_set1_epi64x(k0), take = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
 #pragma GCC unroll 4

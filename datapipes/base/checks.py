@@ -189,6 +189,19 @@ def _from_numpy(where: str, name: str, array: np.ndarray[Any, Any]) -> torch.Ten
         raise TypeError(f"{where}: {name} has dtype {array.dtype}, which no tensor can hold. Convert it.") from error
 
 
+def check_within(where: str, name: str, ids: torch.Tensor, count: int, remedy: str) -> None:
+    """Refuse ids, of any shape, that are not in [0, count). `remedy` is the last sentence of the error.
+
+    Raises:
+        IndexError: One of them is outside; the message names it and the limit.
+    """
+    if ids.numel() == 0:
+        return
+    low, high = (int(bound) for bound in ids.aminmax())
+    if low < 0 or high >= count:
+        raise IndexError(f"{where}: {name} must be in [0, {count}), got {low if low < 0 else high}. {remedy}")
+
+
 def check_index_tensor(where: str, name: str, value: Any, *, in_host: bool = True) -> torch.Tensor:
     """Return `value` as a 1-D contiguous int32 or int64 tensor; in host memory, unless it may lie anywhere."""
     tensor = as_tensor(where, name, value)

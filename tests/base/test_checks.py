@@ -18,6 +18,7 @@ from datapipes.base.checks import (
     check_choice,
     check_int,
     check_positive_timeout,
+    check_within,
     dtype_from_name,
     shown,
 )
@@ -152,3 +153,11 @@ def test_numbers_beyond_all_bounds_are_refused_under_the_name_of_the_argument(ar
 def test_more_workers_or_minibatches_ahead_than_make_sense_are_refused_when_the_loader_is_built(options, found):
     with refused(ValueError, stage="data_loader", found=found, allowed=r"4096\]|at most 131072 are allowed"):
         loader(**options)
+
+
+def test_ids_within_a_count_pass_and_others_are_named():
+    check_within("f", "ids", torch.tensor([[0, 4], [3, 1]]), 5, "Take others.")
+    check_within("f", "ids", torch.empty(0, dtype=torch.int64), 0, "Take others.")
+    for ids, wrong in ([0, 5, 7], 7), ([3, -1, 9], -1):
+        with pytest.raises(IndexError, match=rf"^f: ids must be in \[0, 5\), got {wrong}\. Take others\.$"):
+            check_within("f", "ids", torch.tensor(ids, dtype=torch.int32), 5, "Take others.")

@@ -28,12 +28,16 @@ LAYERS = [
     "channel",
     "loader",
     "compat",
+    "ingest",
     "partition",
     "distributed",
     "datasets",
     "pyg",
     "cli",
 ]
+
+# Functions of the core that load an annex: graphs that are built on the disk.
+DOORS = {(f"datapipes.graph.{module}", "datapipes.ingest.build") for module in ("csc_graph", "hetero_csc_graph")}
 
 TESTS = Path(__file__).parent
 CSRC = TESTS.parent / "csrc"
@@ -62,11 +66,12 @@ def circles(edges: set[tuple[str, str]]) -> list[list[str]]:
 
 
 def upward(imports: list[Import]) -> list[str]:
-    """Return the imports of a folder that does not stand above the importer's folder in LAYERS."""
+    """Return the imports of a folder that does not stand above the importer's folder in LAYERS, but for DOORS."""
     wrong = []
     for importer, imported, place in imports:
         below, above = layer_of(importer), layer_of(imported)
-        if below != above and not (above in LAYERS and LAYERS.index(above) < LAYERS.index(below)):
+        is_above = above in LAYERS and LAYERS.index(above) < LAYERS.index(below)
+        if below != above and not is_above and (importer, imported) not in DOORS:
             wrong.append(f"{place}: {below} imports {above or 'the whole package'}")
     return wrong
 
@@ -174,6 +179,8 @@ import datapipes as dp
 def is_loaded(name):
     return f"datapipes.{name}" in sys.modules
 
+dp.CSCGraph.from_edge_index([[0], [1]], num_nodes=2)
+assert not is_loaded("ingest")
 assert {"datasets", "distributed"} <= {*dir(dp)} and "dist_sample_neighbor" in dir(dp.Stage)
 assert not is_loaded("datasets") and not is_loaded("distributed")
 from datapipes import datasets

@@ -29,8 +29,8 @@ from datapipes.datasets.dataset import MASKS, Task, without_empty
 from datapipes.datasets.ondisk_rows import WHERE, format_errors
 from datapipes.datasets.ondisk_yaml import SETS, TABLES, Description, described, without_nulls
 from datapipes.graph.npy import NpyRows
-from datapipes.graph.table_files import TABLES as TABLE_SUFFIXES
-from datapipes.graph.table_files import TableFiles, suffix_of
+from datapipes.ingest.table_files import TABLES as TABLE_SUFFIXES
+from datapipes.ingest.table_files import TableFiles, suffix_of
 from datapipes.seeds import HeteroItemSet, ItemSet
 
 _FORMATS = {".npy": "numpy", **TABLE_SUFFIXES}

@@ -22,8 +22,8 @@ from datapipes.datasets.planetoid import is_planetoid, read_planetoid
 from datapipes.datasets.raw import DatasetFormatError, RawDataset
 from datapipes.datasets.raw_hetero import RawHeteroDataset
 from datapipes.datasets.rdf import is_rdf, read_rdf
-from datapipes.graph.edge_chunks import PAIRS
-from datapipes.graph.table_files import TABLES
+from datapipes.ingest.edge_chunks import PAIRS
+from datapipes.ingest.table_files import TABLES
 
 SPLIT, INVERSE, NORMALIZE, COLUMNS = "split", "inverse_relations", "normalize_features", "columns"
 LARGEST = "largest_component"  # of a RawDataset: `datasets.open` cuts it out itself

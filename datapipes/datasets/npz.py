@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 
-from datapipes.base.archives import open_archive, read_member
 from datapipes.base.sizes import check_memory
 from datapipes.datasets.raw import (
     DatasetFormatError,
@@ -35,6 +34,7 @@ from datapipes.datasets.raw import (
     normalised,
 )
 from datapipes.graph.npy import read_header
+from datapipes.ingest.archives import open_archive, read_member
 
 MAX_FILE_BYTES = 4 * 2**30
 

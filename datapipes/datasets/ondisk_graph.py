@@ -29,10 +29,10 @@ from datapipes.datasets.ondisk_yaml import Description, EdgeFile, RowsFile
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.graph import CSCGraph, HeteroCSCGraph
 from datapipes.graph.arena import ARRAYS
-from datapipes.graph.edge_chunks import edge_source
 from datapipes.graph.saved import open_graph
 from datapipes.graph.storage import HEADER
-from datapipes.graph.table_files import TABLES, TableFiles, parts_of, suffix_of
+from datapipes.ingest.edge_chunks import edge_source
+from datapipes.ingest.table_files import TABLES, TableFiles, parts_of, suffix_of
 
 AnyGraph = CSCGraph | HeteroCSCGraph
 FOLDER = ("preprocessed_datapipes", "graph")  # GraphBolt removes "preprocessed" whenever a file has changed

@@ -1,6 +1,6 @@
 """Read one array of a folder: a .npy file, a tensor that torch.save wrote, a column of a table.
 
-Invariant: nothing is unpickled but tensors, by base/torch_archive.py. A file that is cut short, or holds something
+Invariant: nothing is unpickled but tensors, by ingest/torch_archive.py. A file that is cut short, or holds something
 else, is a DatasetFormatError before its values are used; nothing beyond the end of a file is mapped.
 """
 
@@ -16,13 +16,13 @@ from torch import Tensor
 
 from datapipes.base.checks import as_tensor
 from datapipes.base.files import open_regular
-from datapipes.base.plain_pickle import FileRefused
 from datapipes.base.sizes import check_memory
-from datapipes.base.torch_archive import TENSORS, TorchArchive
 from datapipes.datasets.ondisk_yaml import Description, RowsFile
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.graph.npy import NpyRows, read_array
-from datapipes.graph.table_files import TableFiles
+from datapipes.ingest.plain_pickle import FileRefused
+from datapipes.ingest.table_files import TableFiles
+from datapipes.ingest.torch_archive import TENSORS, TorchArchive
 from datapipes.processes.mappings import File, identity_of, map_file
 
 WHERE = "OnDiskDataset"

@@ -1,6 +1,6 @@
 """Read arrays out of pickles and of files that torch saved: numpy arrays, CSR matrices, dense tensors, lists of texts.
 
-base/plain_pickle.py reads a pickle without running it. Here are the stand-ins for what numpy and scipy write, and the
+ingest/plain_pickle.py reads a pickle without running it. Here are the stand-ins for what numpy and scipy write, and the
 checks that make arrays of them. The zip archive that torch >= 1.6 writes may hold numpy arrays and dense tensors, what
 older ones wrote only numpy arrays.
 
@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import shown
-from datapipes.base.plain_pickle import (
+from datapipes.datasets.raw import DatasetFormatError, content_of
+from datapipes.ingest.plain_pickle import (
     DEFAULTDICT,
     ENCODE,
     LIST,
@@ -33,8 +34,7 @@ from datapipes.base.plain_pickle import (
     kind_of,
     parse_pickles,
 )
-from datapipes.base.torch_archive import TENSORS, TorchArchive
-from datapipes.datasets.raw import DatasetFormatError, content_of
+from datapipes.ingest.torch_archive import TENSORS, TorchArchive
 
 MAX_FILE_BYTES = 2**30
 MAX_FIELDS = 64  # of a dict with text for its keys

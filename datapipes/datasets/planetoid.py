@@ -1,6 +1,6 @@
 """Read a Planetoid data set (Cora, CiteSeer, PubMed) from its eight files `ind.NAME.*`.
 
-Seven of the files are Python 2 pickles; base/plain_pickle.py reads them without running any code of theirs.
+Seven of the files are Python 2 pickles; ingest/plain_pickle.py reads them without running any code of theirs.
 
 Invariant: memory stays in proportion to the size of the files (features are made dense, at most
 `raw.MAX_FEATURE_BYTES`). Refused with `DatasetFormatError`: truncated, corrupt or hostile files, and files that do not
@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from datapipes.base.plain_pickle import MAX_LENGTH, Items, kind_of
 from datapipes.datasets.pickled_arrays import MAX_FILE_BYTES, Csr, array_of, fields_of, read_pickle, shown_plain
 from datapipes.datasets.raw import (
     MAX_CLASSES,
@@ -26,6 +25,7 @@ from datapipes.datasets.raw import (
     dense_rows,
     normalised,
 )
+from datapipes.ingest.plain_pickle import MAX_LENGTH, Items, kind_of
 
 NUM_VALIDATION = 500
 

@@ -21,7 +21,6 @@ from datapipes.base.checks import check_int, dtype_name, shown
 from datapipes.base.types import EdgeType
 from datapipes.graph import convert
 from datapipes.graph.arrays import GraphArrays, max_edge_id
-from datapipes.graph.build import Wanted, build_graph
 from datapipes.graph.checks import MAX_NODES, check_attributes, check_csc, check_edge_ids
 from datapipes.graph.local_graph import LocalGraph
 from datapipes.graph.storage import FORMAT
@@ -125,7 +124,7 @@ class CSCGraph(LocalGraph):
         """Largest edge id, -1 without edges. Computed once; O(num_edges) if the graph has edge_ids, else O(1)."""
         return max_edge_id(self.edge_ids, self.num_edges)
 
-    # --- building, implemented in build.py and convert.py
+    # --- building, implemented in ingest/build.py and convert.py
 
     @classmethod
     def build(
@@ -169,6 +168,8 @@ class CSCGraph(LocalGraph):
             OSError: The disk is full, or a file cannot be read. Nothing is left then.
             ModuleNotFoundError: A package that reads tables, or a URI, is not installed.
         """
+        from datapipes.ingest.build import Wanted, build_graph  # an annex
+
         count = check_int("CSCGraph.build", "num_nodes", num_nodes, 0, MAX_NODES)
         attributes = {None: edge_attributes or {}}, {None: node_attributes or {}}
         build_graph(

@@ -18,7 +18,6 @@ from datapipes.base.checks import dtype_name
 from datapipes.base.types import EdgeType, by_edge_type, known_edge_type, known_node_type
 from datapipes.graph import convert
 from datapipes.graph.arrays import GraphArrays, TypedRelation, max_edge_id
-from datapipes.graph.build import Wanted, build_graph
 from datapipes.graph.checks import (
     check_attributes,
     check_index_dtype,
@@ -177,7 +176,7 @@ class HeteroCSCGraph(LocalGraph):
         """Return the attributes of the nodes of a type; errors as those of `num_nodes_of`."""
         return self.node_attributes[known_node_type(_NAME, node_type, self._num_nodes)]
 
-    # --- building, implemented in build.py and convert.py
+    # --- building, implemented in ingest/build.py and convert.py
 
     @classmethod
     def build(
@@ -200,6 +199,8 @@ class HeteroCSCGraph(LocalGraph):
         Raises:
             ValueError: `num_nodes` lacks a type; see also CSCGraph.build.
         """
+        from datapipes.ingest.build import Wanted, build_graph  # an annex
+
         where, form = f"{_NAME}.build", "{edge type: edges}"
         given = by_edge_type(where, check_mapping(where, "edges", edges, form, optional=False))
         counts = check_num_nodes(num_nodes)

@@ -12,7 +12,7 @@ import datapipes as dp
 from datapipes.cli.main import main
 from datapipes.datasets import DatasetFormatError
 from datapipes.datasets.ondisk_graph import FOLDER
-from datapipes.graph.table_files import TableFiles
+from datapipes.ingest.table_files import TableFiles
 from datapipes.partition.source_of import source_of
 
 PAIRS = np.random.default_rng(0).integers(0, NODES, (EDGES, 2))

@@ -10,11 +10,11 @@ from pipelines import refused
 from test_planetoid import PICKLED, py2, py2_array, py2_csr, py2_int, read_with, tiny_arrays, tiny_files, write
 
 import datapipes as dp
-from datapipes.base import plain_pickle
-from datapipes.base.plain_pickle import Items
 from datapipes.datasets.pickled_arrays import read_pickle
 from datapipes.datasets.planetoid import read_planetoid
 from datapipes.datasets.raw import DatasetFormatError
+from datapipes.ingest import plain_pickle
+from datapipes.ingest.plain_pickle import Items
 
 LONG = b"L" + b"9" * 4300 + b"L\n"  # as many digits as Python reads
 CSR = b"cscipy.sparse.csr\ncsr_matrix\n)\x81"

@@ -21,8 +21,8 @@ from pipelines import refused
 from scripts import SUPPORT
 
 from datapipes.base.checks import as_tensor
+from datapipes.datasets.tfrecord.torch_memory import shared_empty
 from datapipes.device import host_memory, runtime
-from datapipes.processes.torch_memory import shared_empty
 
 PAGE = mmap.PAGESIZE
 WHERE = "CSCGraph.pin_memory_"

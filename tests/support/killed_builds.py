@@ -5,7 +5,7 @@ import re
 import signal
 from multiprocessing import get_context
 
-from datapipes.graph import build
+from datapipes.ingest import build
 
 
 def files_of(folder):

@@ -36,11 +36,11 @@ from typing import Any
 import torch
 
 from datapipes.base.log import logger
-from datapipes.base.remote import size_of
 from datapipes.datasets.tfrecord.data_loader import files_of
 from datapipes.datasets.tfrecord.entity_task import WHERE, EntityTask, Loaded, TFRecordLoadError, load_entity
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
 from datapipes.datasets.tfrecord.tensor_passing import Form, receive_tensors, send_descriptors, shared_forms
+from datapipes.ingest.remote import size_of
 from datapipes.processes.child import ChildProcess, begin, begin_as_child, end_all
 from datapipes.processes.endings import how_it_exited
 from datapipes.processes.main_module import refuse_missing_main, refuse_repetition

@@ -21,12 +21,12 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import check_bool, check_int, dtype_name, shown
 from datapipes.base.log import logger
-from datapipes.base.remote import AnyFile, files_in, is_uri
 from datapipes.base.threads import num_threads
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo, check_entity_key, check_features
 from datapipes.datasets.tfrecord.reading import Reader, Table
 from datapipes.datasets.tfrecord.spec import INT64, KeySpec, key_spec, specs_in
-from datapipes.processes.torch_memory import shared_with_memory
+from datapipes.datasets.tfrecord.torch_memory import shared_with_memory
+from datapipes.ingest.remote import AnyFile, files_in, is_uri
 
 __all__ = ["LoadedEntityTensors", "TFDatasetOptions", "TFRecordDataLoader"]
 

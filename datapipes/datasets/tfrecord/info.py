@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from datapipes.base.checks import check_int, check_names, shown
-from datapipes.base.remote import is_uri, local_path
 from datapipes.base.types import EdgeType, NodeType, by_edge_type, check_node_type, type_text
 from datapipes.datasets.tfrecord.spec import INT64, MOST_VALUES, key_spec
+from datapipes.ingest.remote import is_uri, local_path
 
 __all__ = ["SerializedGraphMetadata", "SerializedTFRecordInfo"]
 

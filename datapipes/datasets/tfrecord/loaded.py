@@ -26,10 +26,10 @@ from datapipes.datasets.tfrecord.graph_tensors import (
 )
 from datapipes.datasets.tfrecord.tasks import task_of
 from datapipes.datasets.tfrecord.to_partition import to_partition
+from datapipes.datasets.tfrecord.torch_memory import shared_empty
 from datapipes.features import FeatureStore, TensorFeature
 from datapipes.graph import CSCGraph, HeteroCSCGraph
 from datapipes.partition.report import PartitionReport
-from datapipes.processes.torch_memory import shared_empty
 
 __all__ = ["LoadedGraphTensors"]
 

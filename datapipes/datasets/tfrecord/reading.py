@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from datapipes import _core
 from datapipes.base.errors import text_of
 from datapipes.base.log import logger
-from datapipes.base.remote import AnyFile, opened
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.tfrecord.spec import WrongRecord
+from datapipes.ingest.remote import AnyFile, opened
 
 _T = TypeVar("_T")
 _Use = Callable[[memoryview, int], tuple[int, int, str]]  # content, records before it -> records, bytes, problem

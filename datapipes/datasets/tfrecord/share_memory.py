@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 from torch import Tensor
 
 from datapipes.base.checks import as_tensor, shown
-from datapipes.processes.torch_memory import shared_tensor
+from datapipes.datasets.tfrecord.torch_memory import shared_tensor
 
 __all__ = ["share_memory"]
 

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from datapipes.datasets.tfrecord.torch_memory import received_tensor, shared_tensor
 from datapipes.processes.mappings import mapping_of
-from datapipes.processes.torch_memory import received_tensor, shared_tensor
 
 MOST_AT_ONCE = 250  # descriptors in one message; the system takes 253
 WAIT_S = 10.0  # seconds within which announced descriptors must come; the sender has them ready

@@ -23,7 +23,7 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import as_tensor, check_bool, check_int, dtype_name, shown
 from datapipes.base.folder import new_folder
-from datapipes.base.remote import local_path
+from datapipes.ingest.remote import local_path
 
 __all__ = ["write_tf_records"]
 

@@ -1,7 +1,7 @@
 """Read a file that torch.save wrote, without running code of it: dicts, tuples, texts, numbers and mapped tensors.
 
-base/torch_archive.py reads it, and torch's own loader is not asked. Here its values become those that a part may hold:
-dicts whose keys are names, numbers or types, since others could take for ever to hash, and values that end.
+ingest/torch_archive.py reads it, and torch's own loader is not asked. Here its values become those that a part may
+hold: dicts whose keys are names, numbers or types, since others could take for ever to hash, and values that end.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import UntypedStorage
 
 from datapipes.base.checks import shown
 from datapipes.base.files import open_regular
-from datapipes.base.plain_pickle import PLAIN, FileRefused, Global, Items
-from datapipes.base.torch_archive import TENSORS, TorchArchive
+from datapipes.ingest.plain_pickle import PLAIN, FileRefused, Global, Items
+from datapipes.ingest.torch_archive import TENSORS, TorchArchive
 
 MOST_BYTES = 2**21  # of the pickle, thousands of types; the tensors stand beside it
 MOST_BITS = 64  # of a number: among longer ones are as many as one likes that have one hash

@@ -71,7 +71,7 @@ def test_the_tensors_are_those_of_local_files(tmp_path, place, packed, num_threa
 
 
 def test_a_file_is_fetched_in_blocks(tmp_path, place, monkeypatch):
-    monkeypatch.setattr("datapipes.base.remote._BLOCK_BYTES", 1000)
+    monkeypatch.setattr("datapipes.ingest.remote._BLOCK_BYTES", 1000)
     folder = written(tmp_path, count=500)
     assert torch.equal(load(node_info(place.copy(folder))).features, load(node_info(folder)).features)
     if place.server:
@@ -206,7 +206,7 @@ def test_a_file_that_changes_between_counting_and_reading(tmp_path, place, monke
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_file_that_changes_while_it_is_read(tmp_path, http, monkeypatch, name):
-    monkeypatch.setattr("datapipes.base.remote._BLOCK_BYTES", 100)
+    monkeypatch.setattr("datapipes.ingest.remote._BLOCK_BYTES", 100)
     monkeypatch.setattr("datapipes.datasets.tfrecord.reading._FIRST_BYTES", 100)
     folder = written(tmp_path)
     uri, (how, kind, found), left = http.copy(folder), CHANGES[name], iter([True, False])

@@ -9,8 +9,7 @@ from pipelines import refused
 from remote_files import place_of
 
 import datapipes as dp
-from datapipes.base import remote
-from datapipes.graph import buckets, build
+from datapipes.ingest import buckets, build, remote
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 SMALL = 3000  # bytes of memory, in which the edges of tests do not fit

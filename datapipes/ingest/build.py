@@ -35,10 +35,10 @@ from datapipes.base.progress import Progress, bars
 from datapipes.base.sizes import parse_size
 from datapipes.base.types import EdgeType, NodeType, ends_of
 from datapipes.graph.arena import ARRAYS, ArenaWriter, Array, Place, planned
-from datapipes.graph.buckets import Buckets
-from datapipes.graph.edge_chunks import Chunk, Column, Values, attributes_of, edge_source
 from datapipes.graph.graph_digest import TOPOLOGY, array_name
 from datapipes.graph.storage import CLASSES, HEADER, built_of, header_of, load
+from datapipes.ingest.buckets import Buckets
+from datapipes.ingest.edge_chunks import Chunk, Column, Values, attributes_of, edge_source
 
 LEAST_MEMORY = 2**24  # bytes
 _WORK, _STATE, _VERSION = "edges", "state.json", 1

@@ -16,10 +16,10 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 import datapipes as dp
 from datapipes import _core
+from datapipes.datasets.tfrecord.torch_memory import shared_empty, shared_tensor
 from datapipes.processes import torch_storage
 from datapipes.processes.mappings import mapping_of
 from datapipes.processes.sharing import Packed, pack
-from datapipes.processes.torch_memory import shared_empty, shared_tensor
 
 START_S = 100.0  # longest wait for a child that imports torch first
 SHAPE = (300, 70)  # larger than what travels by value

@@ -30,8 +30,8 @@ from torch import Tensor
 from datapipes.base.cached import cached_property
 from datapipes.base.checks import one_line, shown
 from datapipes.base.errors import needed, text_of
-from datapipes.base.remote import AnyFile, RemoteFile, opened
 from datapipes.base.sizes import check_memory
+from datapipes.ingest.remote import AnyFile, RemoteFile, opened
 
 TABLES = {".parquet": "parquet", ".csv": "csv", ".csv.gz": "csv", ".tsv": "csv"}  # suffixes
 _MOST_HEADER, _BLOCK_BYTES = 2**16, 2**24  # bytes of a CSV file: of its first line, and that tell the types

@@ -19,7 +19,8 @@ from pipelines import refused
 
 import datapipes as dp
 from datapipes.base import folder as folders
-from datapipes.graph import buckets, build, storage
+from datapipes.graph import storage
+from datapipes.ingest import buckets, build
 
 SMALL = 600  # bytes of memory, in which the edges of tests do not fit
 

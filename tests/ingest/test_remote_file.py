@@ -7,7 +7,7 @@ import pytest
 from pipelines import refused
 from remote_files import place_of
 
-from datapipes.base.remote import RemoteFile, files_at, files_in, is_uri, local_path, opened
+from datapipes.ingest.remote import RemoteFile, files_at, files_in, is_uri, local_path, opened
 
 fsspec = pytest.importorskip("fsspec", reason="URIs need fsspec")
 

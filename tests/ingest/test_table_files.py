@@ -10,7 +10,7 @@ import pytest
 from amounts import amount
 from pipelines import refused
 
-from datapipes.graph.table_files import TableFiles
+from datapipes.ingest.table_files import TableFiles
 
 pyarrow = pytest.importorskip("pyarrow", reason="tables need pyarrow")
 COLUMNS = {"src": np.arange(200) * 7 % 30, "w": np.arange(200) / 8}

@@ -23,8 +23,8 @@ from datapipes import _core
 from datapipes.base.folder import check_space
 from datapipes.base.rows import byte_rows, take_rows
 from datapipes.graph.checks import MAX_NODES
-from datapipes.graph.edge_chunks import Column
 from datapipes.graph.npy import to_numpy
+from datapipes.ingest.edge_chunks import Column
 
 _MOST_BUCKETS = 256  # so many streams of writing fit the cache
 _MOST_PIECES = 1024  # of a write: what Linux takes

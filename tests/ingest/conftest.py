@@ -2,7 +2,7 @@
 
 import pytest
 
-from datapipes.graph import build
+from datapipes.ingest import build
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ import zipfile
 import numpy as np
 import pytest
 
-from datapipes.base import archives, sizes
+from datapipes.base import sizes
 from datapipes.datasets.npz import NpzArrays
 from datapipes.datasets.raw import DatasetFormatError
+from datapipes.ingest import archives
 
 
 def packed(num_members: int = 1, method: int = zipfile.ZIP_DEFLATED, size: int = 2) -> bytes:

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes.base.checks import as_tensor, shown
-from datapipes.base.remote import AnyFile, RemoteFile, files_at, is_uri, local_path
 from datapipes.graph.npy import NpyRows
-from datapipes.graph.table_files import TABLES, TableFiles, parts_of, suffix_of
+from datapipes.ingest.remote import AnyFile, RemoteFile, files_at, is_uri, local_path
+from datapipes.ingest.table_files import TABLES, TableFiles, parts_of, suffix_of
 
 PAIRS = {".int32": np.int32, ".int64": np.int64}  # suffixes of files of raw (source, destination) pairs
 _ENDS = ("src", "dst")  # columns of a table

@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor, UntypedStorage
 
-from datapipes.base.archives import open_archive, read_member
 from datapipes.base.checks import as_tensor
-from datapipes.base.plain_pickle import MAX_LENGTH, METHODS, FileRefused, Global, Items, Reader, parse_pickles
+from datapipes.ingest.archives import open_archive, read_member
+from datapipes.ingest.plain_pickle import MAX_LENGTH, METHODS, FileRefused, Global, Items, Reader, parse_pickles
 
 _MOST_DIMENSIONS = 64
 _SAVED = "a file that torch saved"

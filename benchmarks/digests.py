@@ -62,13 +62,13 @@ def of_chains(graph: dp.CSCGraph, rows: torch.Tensor) -> Figures:
     """Return what the digest takes of a new chain."""
     store = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(rows)})
     taken: dict[str, list[float]] = {}
-    digests = [*graph.array_digests().values()]
+    digests = [*graph._array_digests().values()]
 
     def run(is_known: bool, wants_state: bool, seed: int) -> float:
         """Return the seconds of the first minibatch, or of a state right after it."""
         fresh = dp.CSCGraph(graph.indptr, graph.indices)
         if is_known:
-            fresh.take_digests(digests)  # without reading an array
+            fresh._take_digests(digests)  # without reading an array
         pipe = dp.ItemSampler(dp.ItemSet(graph.num_nodes), 1024, shuffle=True, seed=seed)
         pipe = pipe.sample_neighbor(fresh, [15, 10, 5]).fetch_feature(store, node_feature_keys=["feat"])
         with dp.DataLoader(pipe) as loader:

@@ -76,7 +76,7 @@ class Row(NamedTuple):
 
 def of_dtype(graph: Graph, dtype: torch.dtype) -> Graph:
     """Return the graph with ids of a dtype; one in parts as it is."""
-    return graph if graph.in_parts else graph.with_index_dtype(dtype)
+    return graph if graph._in_parts else graph.with_index_dtype(dtype)
 
 
 def uniform(fanouts: list[int], dtype: torch.dtype = torch.int64, **options: object) -> Build:

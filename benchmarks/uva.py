@@ -99,7 +99,7 @@ def rows_of(values: Tensor, width: int) -> tuple[dp.TensorFeature, Tensor]:
     ids = torch.randint(feature.count, (count,), generator=torch.Generator().manual_seed(width))
     on_gpu = ids.cuda()
     assert torch.equal(feature.read(on_gpu[:5000]).cpu(), feature.tensor[ids[:5000].to(values.device)].cpu())
-    feature.finish_reads()
+    feature._finish_reads()
     return feature, on_gpu
 
 

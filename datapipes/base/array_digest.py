@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -21,7 +21,6 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import dtype_name
 from datapipes.base.codec import flat_bytes
-from datapipes.base.shown_names import ShownABC
 from datapipes.base.threads import num_threads
 
 PIECE_BYTES = 2**20
@@ -148,7 +147,7 @@ class _Kept:
         return "changed in place" if version_of(now) != self.version else None
 
 
-class Hashed(metaclass=ShownABC):
+class Hashed(ABC):
     """Base of what a fingerprint names by digests of its arrays: whole graphs and item sets.
 
     Each digest is taken once. An array is refused that was replaced, or changed in place, after it was noted or its
@@ -157,24 +156,23 @@ class Hashed(metaclass=ShownABC):
     anew: in its state `_kept` is None.
     """
 
-    _hidden = frozenset({"array_digests", "hashed_arrays", "note_arrays", "take_digests"})
     _kept: dict[str, _Kept] | None = None  # by name
 
     @abstractmethod
-    def hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
+    def _hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
         """Return {name: (array, whether int32 ids count as int64 ones)}, in an order that stays."""
 
-    def note_arrays(self) -> bool:
+    def _note_arrays(self) -> bool:
         """Note the arrays as they are now; return whether the digest of one is still to be taken."""
-        return None in [kept.digest for kept in self._noted(self.hashed_arrays()).values()]
+        return None in [kept.digest for kept in self._noted(self._hashed_arrays()).values()]
 
-    def array_digests(self, stop: Callable[[], bool] = lambda: False) -> dict[str, str]:
+    def _array_digests(self, stop: Callable[[], bool] = lambda: False) -> dict[str, str]:
         """Return the digest of each array; `stop` is that of array_digest.
 
         Raises:
             ValueError: An array is not as it was when it was noted, or its digest was taken.
         """
-        arrays, found = self.hashed_arrays(), {}
+        arrays, found = self._hashed_arrays(), {}
         for name, kept in self._noted(arrays).items():
             values, as_int64 = arrays[name]
             self._refuse_change(name, kept, values)
@@ -189,9 +187,9 @@ class Hashed(metaclass=ShownABC):
             found[name] = kept.digest
         return found
 
-    def take_digests(self, digests: Sequence[str]) -> None:
+    def _take_digests(self, digests: Sequence[str]) -> None:
         """Take digests as given, one for each of `hashed_arrays`. A change before its first use undoes one."""
-        arrays = self.hashed_arrays().items()
+        arrays = self._hashed_arrays().items()
         self._kept = {
             name: _Kept(values, version_of(values), digest)
             for (name, (values, _)), digest in zip(arrays, digests, strict=True)

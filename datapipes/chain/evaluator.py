@@ -16,7 +16,7 @@ from datapipes.base.rng import RngKey
 from datapipes.chain.asynchronous import concurrency_of, off_loop
 from datapipes.chain.epoch import Call, Calls
 from datapipes.chain.in_flight import InFlight
-from datapipes.chain.stage_base import StageBase, is_async
+from datapipes.chain.stage_base import QueuesOnStreams, StageBase, is_async
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.minibatch import MiniBatch
 from datapipes.minibatch.aligned import NOTHING, check_aligned
@@ -39,8 +39,9 @@ class Evaluator:
         """Return the minibatch of (epoch, global index) as it leaves `graph.root`; None if a stage drops it."""
         if graph._is_async:
             minibatch = next(InFlight([self.minibatch_async(graph, epoch, index)], 1))
-            for stage in graph if minibatch is not None else ():
-                stage.leave_loop(minibatch)
+            if minibatch is not None:
+                for stage in graph.find(QueuesOnStreams):
+                    stage._leave_loop(minibatch)
             return minibatch
         made: dict[int, MiniBatch] = {}
         self._count(self._pass_on(_replayed(graph, made, epoch, index), made, epoch, index))
@@ -142,7 +143,7 @@ def _replayed(graph: StageGraph[Any], made: dict[int, MiniBatch], epoch: int, in
     stages = graph.walk()
     if graph._replays:
         place, stage = next((place, each) for place, each in enumerate(stages) if each in graph._replays)
-        minibatch: MiniBatch | None = stage.replay(epoch, index)
+        minibatch: MiniBatch | None = stage._replay(epoch, index)
         if minibatch is None:
             return ()
         made[id(stage)] = minibatch

@@ -27,8 +27,8 @@ def lanes(stages: Iterable[StageBase]) -> list[Lane]:
     """Return the lanes of a chain in the direction of the minibatches; the last one is the caller's thread."""
     found = [Lane("caller's thread")]
     for stage in stages:
-        if isinstance(stage, CarrierBase) and stage.lane:
-            found[-1].title, found[-1].carrier = stage.lane, stage
+        if isinstance(stage, CarrierBase) and stage._lane:
+            found[-1].title, found[-1].carrier = stage._lane, stage
             found.append(Lane("caller's thread"))
         else:
             found[-1].stages.append(stage)
@@ -46,7 +46,7 @@ def as_text(title: str, stages: Iterable[StageBase]) -> str:
     for lane in lanes(stages):
         lines.append(f"  {lane.title}")
         lines.extend(f"    {line_of(stage)}" for stage in lane.stages)
-        if lane.carrier is not None and (pages := lane.carrier.pages()):
+        if lane.carrier is not None and (pages := lane.carrier._pages()):
             lines.append(f"    {pages}")
         if not lane.stages:
             lines.append("    takes the minibatches from there")

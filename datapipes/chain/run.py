@@ -25,7 +25,7 @@ from datapipes.chain.asynchronous import async_window, concurrency_of
 from datapipes.chain.epoch import Calls, EpochContext, Position
 from datapipes.chain.evaluator import Evaluator
 from datapipes.chain.in_flight import InFlight
-from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, is_async
+from datapipes.chain.stage_base import CarrierBase, QueuesOnStreams, SeedBase, StageBase, is_async
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.minibatch import MiniBatch
 
@@ -116,7 +116,7 @@ class Run(Iterator[MiniBatch]):
         self._seeds = graph.find(SeedBase)
         self._window = max([stage.window for stage in graph.find(CarrierBase)], default=1)
         self._context = EpochContext(Calls(graph.numbering, NoClock()), position)
-        self._hash_ahead = HashAhead([each for stage in graph for each in stage.hashed_inputs])
+        self._hash_ahead = HashAhead([each for stage in graph for each in stage._hashed_inputs])
         from_its_start = position == Position(position.epoch)
         self._must_give = from_its_start and not any(stage.may_drop_all for stage in graph)
         nothing_left = bool(self._seeds) and position.step >= self._seeds[0].num_steps
@@ -211,7 +211,7 @@ def _stream(stage: StageBase, context: EpochContext, evaluator: Evaluator) -> It
 
 def _indexed_stream(graph: StageGraph[Any], context: EpochContext, evaluator: Evaluator) -> Iterator[MiniBatch]:
     seed_stage, epoch = graph.seed_stage, context.epoch
-    indices = (seed_stage.index_of(step) for step in context.steps(seed_stage.num_steps))
+    indices = (seed_stage._index_of(step) for step in context.steps(seed_stage.num_steps))
     window = async_window(graph)
     if window > 0:
         made = InFlight((evaluator.minibatch_async(graph, epoch, index) for index in indices), window)
@@ -226,8 +226,8 @@ def _mapped_stream(stage: StageBase, context: EpochContext, evaluator: Evaluator
         graph = StageGraph(stage)
 
         def start(given: MiniBatch) -> Coroutine[Any, Any, MiniBatch | None]:
-            for passed in graph:
-                passed.enter_loop(given)
+            for passed in graph.find(QueuesOnStreams):
+                passed._enter_loop(given)
             return evaluator.apply_async(stage, given, epoch)
 
         # unlike a generator, map outlives a timeout of the source
@@ -267,8 +267,8 @@ class _FromLoop(Iterator[MiniBatch | None]):
     def __next__(self) -> MiniBatch | None:
         minibatch = next(self._made)
         if minibatch is not None:
-            for stage in self._graph:
-                stage.leave_loop(minibatch)
+            for stage in self._graph.find(QueuesOnStreams):
+                stage._leave_loop(minibatch)
         return minibatch
 
     def close(self) -> None:
@@ -310,7 +310,7 @@ class HashAhead:
     """
 
     def __init__(self, inputs: Sequence[Hashed]) -> None:
-        left = [each for each in inputs if each.note_arrays()]
+        left = [each for each in inputs if each._note_arrays()]
         self._stopped = threading.Event()
         self._begin: SimpleQueue[None] = SimpleQueue()
         self._has_begun = False
@@ -347,7 +347,7 @@ def _take_digests(left: Sequence[Hashed], begin: SimpleQueue[None], stopped: thr
     # An error is raised again where a state asks for the digest.
     with contextlib.suppress(Exception), threads_of_kernels(1):
         for each in left:
-            each.array_digests(stopped.is_set)
+            each._array_digests(stopped.is_set)
 
 
 def _end(process: int, begin: SimpleQueue[None], stopped: threading.Event, thread: threading.Thread) -> None:

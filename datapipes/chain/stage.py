@@ -164,7 +164,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         self._position()  # refuses what cannot begin
         graph: StageGraph[Stage] = StageGraph(self)
         for start in graph.find(SeedStage):
-            start.refuse_start()
+            start._refuse_start()
         if graph.own_orders:
             self._run.begin(self, self._position)  # only a node that has begun can tell its state
 
@@ -234,7 +234,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
             self._closed = True
             self._end_run()
             for stage in StageGraph(self):
-                stage.end_kept()
+                stage._end_kept()
 
     def __enter__(self: _S) -> _S:
         return self
@@ -374,7 +374,7 @@ class StreamStage(CarrierBase, Stage):
         plans_its_source: whether it rewrites the chain before it by itself, as a DataLoader does.
     """
 
-    plans_its_source: bool = False
+    _plans_its_source: bool = False
 
 
 class _EpochIterator(Iterator[MiniBatch]):

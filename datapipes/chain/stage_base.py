@@ -14,14 +14,13 @@ arguments, so a stage keeps no state of its own.
 from __future__ import annotations
 
 import inspect
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from datapipes.base.array_digest import Hashed
 from datapipes.base.checks import names_in_code, refuse_more_by_position, refuse_other_keywords
 from datapipes.base.rng import RngKey
-from datapipes.base.shown_names import ShownABC
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.functional import functional_name
 from datapipes.minibatch import MiniBatch
@@ -31,7 +30,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Fingerprint = dict[str, Any]
 
 
-class StageBase(metaclass=ShownABC):
+class StageBase(ABC):
     """The structure of a stage. What its constructor took is fixed once it is built.
 
     Attributes:
@@ -45,13 +44,10 @@ class StageBase(metaclass=ShownABC):
         does: "seeds", "sampling", "gather" or "copy", for reports; "" of any other stage.
     """
 
-    does: str = ""
+    _does: str = ""
     draws: bool = True
-    fills: tuple[str, ...] = ()
+    _fills: tuple[str, ...] = ()
     may_drop_all: bool = False
-    _hidden = frozenset(
-        {"does", "end_kept", "enter_loop", "fills", "hashed_inputs", "leave_loop", "reads_from", "state_name"}
-    )
     _arguments: Arguments
     _fixed = frozenset({"rng_seed"})  # names of arguments; an ItemSampler has its `seed` as rng_seed
 
@@ -102,7 +98,7 @@ class StageBase(metaclass=ShownABC):
         return functional_name(type(self))
 
     @property
-    def state_name(self) -> str:
+    def _state_name(self) -> str:
         """The name in a saved state. Stages that give the same minibatches share one, so that a state moves between
         them.
         """
@@ -134,7 +130,7 @@ class StageBase(metaclass=ShownABC):
         return {}
 
     @property
-    def hashed_inputs(self) -> tuple[Hashed, ...]:
+    def _hashed_inputs(self) -> tuple[Hashed, ...]:
         """What the fingerprint names by digests of large arrays. They are taken beside the minibatches of an epoch."""
         return ()
 
@@ -147,14 +143,8 @@ class StageBase(metaclass=ShownABC):
         """Return the arguments worth showing in `explain()`, short."""
         return {}
 
-    def end_kept(self) -> None:
+    def _end_kept(self) -> None:
         """End what the stage keeps between epochs, such as worker processes; the next epoch starts it again."""
-
-    def enter_loop(self, minibatch: MiniBatch) -> None:
-        """Called for a stage that `minibatch` has passed, before the threads of an event loop go on with it."""
-
-    def leave_loop(self, minibatch: MiniBatch) -> None:
-        """Called for a stage that `minibatch` has passed, in the thread that takes it from those of an event loop."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         args, kwargs = self._arguments
@@ -172,8 +162,7 @@ class StageBase(metaclass=ShownABC):
 class SeedBase(StageBase):
     """Starts minibatches: maps (epoch, index) to seeds. Its `rng_seed` decides every random choice of the chain."""
 
-    _hidden = frozenset({"index_of", "refuse_start"})
-    does = "seeds"
+    _does = "seeds"
     rng_seed: int
     rank: int = 0
     world_size: int = 1
@@ -192,11 +181,11 @@ class SeedBase(StageBase):
     def make_minibatch(self, rng: RngKey) -> MiniBatch:
         """Return the minibatch of `rng.epoch` and the global position `rng.index`."""
 
-    def index_of(self, step: int) -> int:
+    def _index_of(self, step: int) -> int:
         """Return the global position of this rank's minibatch number `step`."""
         return step * self.world_size + self.rank
 
-    def refuse_start(self) -> None:
+    def _refuse_start(self) -> None:
         """Raise an error if no epoch may begin; called in the process that reads it."""
 
 
@@ -228,17 +217,16 @@ class CarrierBase(StageBase):
         replays: whether it has a minibatch by epoch and index, so that the stages before it are not called for it.
     """
 
-    _hidden = frozenset({"lane", "node_state", "pages", "plans_its_source", "replay", "replays"})
     draws = False
     window: int = 1
-    replays: bool = False
+    _replays: bool = False
 
     @property
-    def lane(self) -> str:
+    def _lane(self) -> str:
         """What runs the stages before this one, in words, if not the reader of this stage; else ""."""
         return ""
 
-    def pages(self) -> str:
+    def _pages(self) -> str:
         """Return what to say in `explain` of the pages that hold what the stages before this one read; "" for none."""
         return ""
 
@@ -250,13 +238,25 @@ class CarrierBase(StageBase):
         is closed or collected.
         """
 
-    def replay(self, epoch: int, index: int) -> MiniBatch | None:
+    def _replay(self, epoch: int, index: int) -> MiniBatch | None:
         """Return the minibatch of an epoch and a global index, None if a stage before drops it, where it `replays`."""
         raise NotImplementedError
 
-    def node_state(self) -> Any:
+    def _node_state(self) -> Any:
         """Return the position of a stage that has no sources and keeps its own order; None for the others."""
         return None
+
+
+class QueuesOnStreams(StageBase):
+    """A stage whose minibatches wait for work on streams of a GPU, which threads of an event loop do not have."""
+
+    @abstractmethod
+    def _enter_loop(self, minibatch: MiniBatch) -> None:
+        """Called with a minibatch that has passed, before the threads of an event loop go on with it."""
+
+    @abstractmethod
+    def _leave_loop(self, minibatch: MiniBatch) -> None:
+        """Called with such a minibatch in the thread that takes it from those of an event loop."""
 
 
 def is_async(stage: StageBase) -> bool:

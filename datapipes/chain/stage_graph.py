@@ -180,7 +180,7 @@ class StageGraph(Generic[_S]):
     @cached_property
     def _replays(self) -> list[CarrierBase]:
         """The stages that have a minibatch by epoch and index, so that those before them are not called for it."""
-        return [stage for stage in self.find(CarrierBase) if stage.replays]
+        return [stage for stage in self.find(CarrierBase) if stage._replays]
 
     @cached_property
     def own_orders(self) -> list[CarrierBase]:

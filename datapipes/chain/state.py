@@ -26,7 +26,7 @@ def fingerprint(graph: StageGraph[Any]) -> dict[str, Any]:
         if ordinal is None:
             continue
         # All seed stages share one name, so that a rank of several may resume the state of a single process.
-        name = "item_sampler" if isinstance(stage, SeedBase) else stage.state_name
+        name = "item_sampler" if isinstance(stage, SeedBase) else stage._state_name
         prefix = f"{ordinal}.{name}"
         entries.update({f"{prefix}.{key}": copy.deepcopy(value) for key, value in stage.fingerprint().items()})
     return entries
@@ -61,11 +61,11 @@ def make_position(root: StageBase, run: Run | None, next_epoch: int, pending: St
         state["ended"] = True
     elif run and run.ahead:
         # Delivered out of order: these indices are valid for this rank alone.
-        ahead = sorted(seeds[0].index_of(step) for step in run.ahead)
+        ahead = sorted(seeds[0]._index_of(step) for step in run.ahead)
         state["ahead"] = {"rank": seeds[0].rank, "world_size": seeds[0].world_size, "indices": ahead}
     for stage in graph.find(CarrierBase):
         if not stage.sources:
-            state["node"] = stage.node_state() if run else None  # asking a node that has not begun would start it
+            state["node"] = stage._node_state() if run else None  # asking a node that has not begun would start it
     return state
 
 
@@ -157,10 +157,10 @@ def _parse_ahead(where: str, seeds: SeedBase, ahead: Any, step: int) -> tuple[in
             f"{where}: this state was saved with in_order=False by rank {rank} of {world_size}, this is "
             f"rank {seeds.rank} of {seeds.world_size}. Let each rank load its own, or save with in_order=True."
         )
-    reached = {at: seeds.index_of(at) for at in steps if step < at < seeds.num_steps}
+    reached = {at: seeds._index_of(at) for at in steps if step < at < seeds.num_steps}
     if [reached.get(at) for at in steps] != list(indices):
         raise ValueError(
-            f"{where}: 'ahead' must be indices that this rank reaches after {seeds.index_of(step)}, got "
+            f"{where}: 'ahead' must be indices that this rank reaches after {seeds._index_of(step)}, got "
             f"{shown(indices)}. Load what state_dict() returned."
         )
     return steps

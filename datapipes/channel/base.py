@@ -101,12 +101,12 @@ class ChannelBase(ABC):
         """Return whether no message is known to wait."""
         return len(self) == 0
 
-    def reset(self) -> None:  # noqa: B027  a default
+    def reset(self) -> None:
         """Leave the epoch that is being received, as after a `break`. The default does nothing: messages on their way
         are still received.
         """
 
-    def close(self) -> None:  # noqa: B027  a default
+    def close(self) -> None:
         """End the channel; may be called twice. The default does nothing."""
 
     def __enter__(self: Channel) -> Channel:

@@ -8,6 +8,7 @@ later say `with_other_names`. name_tables.py is the one place for the names. doc
 from __future__ import annotations
 
 import dis
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
@@ -31,13 +32,14 @@ class OtherName:
     """An attribute that a class does not have, under the name of another library: reading it raises AttributeError.
 
     Each name is one such attribute of the class and not a case in `__getattr__`, which would make every attribute of
-    the class slower to read.
+    the class slower to read. `dir` of an instance, and completion, leave them out.
     """
-
-    is_foreign = True  # so `dir` leaves it out: base/shown_names.py
 
     def __init__(self, owner: str, name: str, ours: str) -> None:
         self._owner, self._name, self._ours = owner, name, ours
+
+    def __repr__(self) -> str:
+        return f"<not here: {self._ours}>"
 
     def __get__(self, obj: object, cls: type | None = None) -> NoReturn:
         owner = self._owner if obj is None else type(obj).__name__
@@ -77,6 +79,12 @@ def _add_other_names(cls: Any, owner: str) -> None:
     for name, ours in ATTRIBUTES[owner].items():
         if not any(name in vars(base) for base in cls.__mro__):
             setattr(cls, name, OtherName(owner, name, ours))
+    cls.__dir__ = _names_of_its_own
+
+
+def _names_of_its_own(self: object) -> list[str]:
+    names = object.__dir__(self)
+    return [name for name in names if not isinstance(inspect.getattr_static(type(self), name, None), OtherName)]
 
 
 def with_other_names(cls: _Class) -> _Class:

@@ -15,7 +15,6 @@ from datapipes import _core
 from datapipes.base.checks import aligned, dtype_name, one_line, shown
 from datapipes.base.html import table_html
 from datapipes.base.rng import check_seed
-from datapipes.base.shown_names import ShownNames
 from datapipes.base.types import NodeType, type_text
 from datapipes.compat.other_names import with_other_names
 from datapipes.datasets.raw import MAX_CLASSES
@@ -33,7 +32,7 @@ _MOST_TYPES = 32  # that `describe` shows
 
 
 @dataclass(frozen=True, eq=False)
-class Task(metaclass=ShownNames):
+class Task:
     """A task of a data set; its sets are those of a Dataset.
 
     Attributes:
@@ -48,7 +47,7 @@ class Task(metaclass=ShownNames):
 
 @with_other_names
 @dataclass(frozen=True, eq=False)
-class Dataset(metaclass=ShownNames):
+class Dataset:
     """A graph, its features, and one task on its nodes or edges.
 
     Attributes:

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from datapipes.base.checks import check_bool, check_choice, shown
 from datapipes.base.folder import check_place
-from datapipes.base.shown_names import ShownNames
 from datapipes.base.types import ends_of, of_type
 from datapipes.compat.other_names import with_other_names
 from datapipes.datasets.by_name import described_by_name, is_by_name
@@ -45,7 +44,7 @@ _BUILTIN = (  # the names that GraphBolt knows
 
 
 @with_other_names
-class OnDiskDataset(metaclass=ShownNames):
+class OnDiskDataset:
     """A folder with GraphBolt's metadata.yaml. The graph is built out of core, in `preprocessed_datapipes/` there.
 
     A graph that was built is opened mapped, as long as its files have the sizes and times that they had, or else the
@@ -105,7 +104,9 @@ class OnDiskDataset(metaclass=ShownNames):
         )
         made = [_task(described, each) for each in wanted]
         features = _features(described, graph, by_position=not self.include_original_edge_id)
-        return _dataset(described, graph if self.include_original_edge_id else graph.without_edge_ids(), features, made)
+        return _dataset(
+            described, graph if self.include_original_edge_id else graph._without_edge_ids(), features, made
+        )
 
     def __repr__(self) -> str:
         return f"OnDiskDataset({str(self.path)!r})"
@@ -148,7 +149,7 @@ def read_ondisk(path: Path) -> Dataset:
     if (folder := _with_yaml(path)) is not None:
         return OnDiskDataset(folder, include_original_edge_id=True).load()
     described, tasks = described_by_name(path)
-    graph = graph_of(described, index_dtype="auto", force=None, verify=False).without_edge_ids()
+    graph = graph_of(described, index_dtype="auto", force=None, verify=False)._without_edge_ids()
     features = _features(described, graph, by_position=False)
     for domain, of, name in described.attributes:  # columns of the tables of edges, in the order of the graph
         features[domain, of, name] = TensorFeature(graph.relation(of).edge_attributes[name])
@@ -353,7 +354,7 @@ def _kind_of(sets: Mapping[str, Any]) -> tuple[str, int]:
     """Return what the task of some sets is, see Dataset.task, and how many classes its labels name."""
     parts = [each for part in sets.values() for each in getattr(part, "item_sets", {None: part}).values()]
     of_edges = any(each.seeds_shape != () for each in parts)
-    labels = [each.hashed_arrays()["labels"][0] for each in parts if "labels" in each.names and len(each) > 0]
+    labels = [each._hashed_arrays()["labels"][0] for each in parts if "labels" in each.names and len(each) > 0]
     if not labels:
         return ("link_prediction" if of_edges else "all_nodes"), 0
     if any(each.is_floating_point() for each in labels):

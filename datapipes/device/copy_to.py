@@ -14,6 +14,7 @@ from torch import Tensor
 from datapipes.base.checks import check_bool, shown
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
+from datapipes.chain.stage_base import QueuesOnStreams
 from datapipes.device.handover import give_to_loop, leave, queued_now, take, take_from_loop
 from datapipes.device.runtime import Event, cuda
 from datapipes.device.side_streams import SideStreams
@@ -23,7 +24,7 @@ __all__ = ["CopyTo"]
 
 
 @register_stage("copy_to")
-class CopyTo(MiniBatchTransformer):
+class CopyTo(QueuesOnStreams, MiniBatchTransformer):
     """Copy every tensor of the minibatch to `device`; tensors that are there already are shared.
 
     Copies to a GPU run on a stream of their own, beside what the current stream works on; the current stream waits for
@@ -40,9 +41,7 @@ class CopyTo(MiniBatchTransformer):
     """
 
     draws = False
-
-    _hidden = frozenset({"finish"})
-    does = "copy"
+    _does = "copy"
 
     def __init__(self, source: Stage, device: str | torch.device, *, non_blocking: bool = True) -> None:
         super().__init__(source)
@@ -74,20 +73,20 @@ class CopyTo(MiniBatchTransformer):
         take(copied, [queued])
         return copied
 
-    def enter_loop(self, minibatch: MiniBatch) -> None:
+    def _enter_loop(self, minibatch: MiniBatch) -> None:
         if self.device.type == "cuda":
             give_to_loop(minibatch)
 
-    def leave_loop(self, minibatch: MiniBatch) -> None:
+    def _leave_loop(self, minibatch: MiniBatch) -> None:
         if self.device.type == "cuda":
             take_from_loop(minibatch)
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Wait for the copies that are under way, and let the minibatches go that they read."""
         self._kept.finish()
 
-    def end_kept(self) -> None:
-        self.finish()
+    def _end_kept(self) -> None:
+        self._finish()
 
     def describe(self) -> dict[str, Any]:
         shown = {"device": str(self.device)}

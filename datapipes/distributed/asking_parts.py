@@ -36,13 +36,12 @@ class AsksParts(Graph):
         kept_digests: what `ChosenOverParts` has asked so far.
     """
 
-    _hidden = frozenset({"is_here", "kept_digests"})
-    in_parts = True
+    _in_parts = True
     facts: PartitionFacts
     book: PartitionBook
     peers: Peers
     local_part: Part | None
-    kept_digests: dict[DigestRequest, dict[Any, list[str] | None]]
+    _kept_digests: dict[DigestRequest, dict[Any, list[str] | None]]
 
     def _answers(self, asked: list[Ask]) -> list[Any]:
         """Return the answer of each part. Other parts are asked first, so that they work while the own one does."""
@@ -78,7 +77,7 @@ class AsksParts(Graph):
         """Return the answer of each part, in their order; all are asked at once."""
         waiting = {}
         for part in range(self.facts.num_parts):
-            if not self.is_here(part):
+            if not self._is_here(part):
                 with _noting_part(part):
                     waiting[part] = self.peers.digests(part, request)
         answers = []
@@ -91,14 +90,14 @@ class AsksParts(Graph):
                     answers.append(answer_digests(self.local_part, request))
         return answers
 
-    def is_here(self, part: int) -> bool:
+    def _is_here(self, part: int) -> bool:
         """Return whether a part is that of this process, which is read without a request."""
         return self.local_part is not None and self.local_part.part == part
 
     def _request(self, asked: list[Ask]) -> dict[int, Future[Any]]:
         waiting: dict[int, Future[Any]] = {}
         for part, request in asked:
-            if not self.is_here(part):
+            if not self._is_here(part):
                 with _noting_part(part):
                     if isinstance(request, DrawRequest):
                         waiting[part] = self.peers.draw(part, request)
@@ -147,7 +146,7 @@ class ChosenOverParts:
         """
         if self._reads is None:
             return {}
-        kept, request = self.graph.kept_digests, DigestRequest(self._edge_types, self._reads)
+        kept, request = self.graph._kept_digests, DigestRequest(self._edge_types, self._reads)
         if request not in kept:
             by_edge_type = zip(*self.graph._digests_of_parts(request), strict=True)
             kept[request] = {of: self._sum(of, each) for of, each in zip(self._edge_types, by_edge_type, strict=True)}

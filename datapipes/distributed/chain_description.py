@@ -120,7 +120,7 @@ class _Writing:
         for kind, why in _ELSEWHERE.items():
             if isinstance(stage, kind):
                 raise ValueError(f"{_DESCRIBE}: the stage {stage.name} {why}.")
-        name, arguments = stage.state_name, {}
+        name, arguments = stage._state_name, {}
         for argument, value in _arguments_of(stage).items():
             if argument not in _OF_ONE_PROCESS:
                 try:
@@ -172,7 +172,7 @@ class _Writing:
             return {"items": self._name_of("item set", items)}
         if isinstance(items, HeteroItemSet):
             return {"item_sets": self._value(items.item_sets)}
-        arrays = items.hashed_arrays()
+        arrays = items._hashed_arrays()
         given = tuple(arrays[name][0] if name in arrays else len(items) for name in items.names)
         return {"item_set": [self._value(given), [*items.names]]}
 

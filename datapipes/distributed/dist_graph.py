@@ -53,13 +53,13 @@ class DistGraph(AsksParts):
         local_part: the part in this process; None if all parts are behind servers.
     """
 
-    anew = " Then partition the graph again."
+    _anew = " Then partition the graph again."
 
     def __init__(
         self, facts: PartitionFacts, book: PartitionBook, peers: Peers, local_part: Part | None = None
     ) -> None:
         self.facts, self.book, self.peers, self.local_part = facts, book, peers, local_part
-        self.kept_digests = {}
+        self._kept_digests = {}
         self._core_graphs: dict[str, tuple[_core.GraphInParts, list[int]]] = {}  # by stage
 
     @classmethod
@@ -204,11 +204,11 @@ class DistGraph(AsksParts):
         asked, places = await off_loop(self._about_edges, pairs, edge_type)
         return FoundEdges(*_in_place(places, await self._awaited_answers(asked), 2))
 
-    def node_times(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
+    def _node_times(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
         asked, places = self._about_times(name, ids, node_type)
         return _in_place(places, self._answers(asked), 1)[0]
 
-    async def node_times_async(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
+    async def _node_times_async(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
         """Return what `node_times` does; the event loop goes on meanwhile."""
         asked, places = await off_loop(self._about_times, name, ids, node_type)
         return _in_place(places, await self._awaited_answers(asked), 1)[0]
@@ -237,7 +237,7 @@ class DistGraph(AsksParts):
         parts, begins = np.unique(owners[order], return_index=True)
         return [*zip(parts.tolist(), map(torch.from_numpy, np.split(order, begins[1:])), strict=False)]
 
-    def edge_items(self, edge_type: Any, edge_ids: Any) -> ItemSet | HeteroItemSet:
+    def _edge_items(self, edge_type: Any, edge_ids: Any) -> ItemSet | HeteroItemSet:
         part = self.local_part
         if part is None:
             raise ValueError(
@@ -294,11 +294,11 @@ class DistGraph(AsksParts):
         """Return {("node" or "edge", type or None, name): RowForm} of what was partitioned."""
         return self.facts.features
 
-    def refuse_source_times(self, where: str, name: str) -> None:
+    def _refuse_source_times(self, where: str, name: str) -> None:
         refuse_other_times(where, name, self.facts.node_time_attr)
 
-    def earliest_nodes(self, where: str, name: str) -> Mapping[NodeType | None, EarliestNode]:
-        self.refuse_source_times(where, name)
+    def _earliest_nodes(self, where: str, name: str) -> Mapping[NodeType | None, EarliestNode]:
+        self._refuse_source_times(where, name)
         if self.facts.earliest_nodes is None:
             raise ValueError(
                 f"{where}: the partition does not tell the earliest node of each type, which negatives with "

@@ -46,8 +46,8 @@ class RemoteSource(StreamStage):
         ServerUnavailable: While running, no server gave an answer within the deadline of the client.
     """
 
-    plans_its_source = True
-    replays = True
+    _plans_its_source = True
+    _replays = True
 
     def __init__(self, pipe: Stage, channel: RemoteReceivingChannel) -> None:
         if not isinstance(channel, RemoteReceivingChannel):
@@ -94,7 +94,7 @@ class RemoteSource(StreamStage):
             max_restarts=0,
         )
 
-    def replay(self, epoch: int, index: int) -> MiniBatch | None:
+    def _replay(self, epoch: int, index: int) -> MiniBatch | None:
         """Return the minibatch of an epoch and a global index, asked of one server after the other."""
         channel = self.channel
         answering = channel.answering()
@@ -113,7 +113,7 @@ class RemoteSource(StreamStage):
         return 1 if channel.in_order else len(channel.server_ranks) * channel.prefetch_size
 
     @property
-    def lane(self) -> str:
+    def _lane(self) -> str:
         channel = self.channel
         order = "in order" if channel.in_order else "as made"
         servers = ", ".join(channel.client.where(rank) for rank in channel.server_ranks)
@@ -134,7 +134,7 @@ class _OfRank(Sharded):
     def num_steps(self) -> int:
         return self._num_steps
 
-    def index_of(self, step: int) -> int:
+    def _index_of(self, step: int) -> int:
         return step * self.world_size + self.rank
 
     def describe(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class SamplerOverParts(ChoiceSampler):
         return self.graph
 
     @property
-    def state_name(self) -> str:
+    def _state_name(self) -> str:
         return self.name.removeprefix("dist_")
 
     async def node_sample(self, seeds: Tensor | dict[str, Tensor], rng: RngKey, *, timestamps: Any = None) -> Sampled:
@@ -52,14 +52,14 @@ class SamplerOverParts(ChoiceSampler):
         Raises:
             As the stage does while running.
         """
-        ids, restored = self.checked_seeds(seeds)
+        ids, restored = self._checked_seeds(seeds)
         for given in seeds.values() if isinstance(seeds, dict) else [seeds]:
             if given.ndim != 1:
                 raise ValueError(
                     f"{self.name}: seeds of node_sample must be nodes [n], got the shape {list(given.shape)}. Pass "
                     "pairs to edge_sample."
                 )
-        return restored(await self._sample(ids, rng, self.trees_of(seeds, timestamps)))
+        return restored(await self._sample(ids, rng, self._trees_of(seeds, timestamps)))
 
     async def edge_sample(
         self, edges: Tensor | dict[EdgeType, Tensor], rng: RngKey, *, timestamps: Any = None
@@ -70,14 +70,14 @@ class SamplerOverParts(ChoiceSampler):
             edges: int32 or int64 [n, 2], source and destination of each; on a graph with types {edge type: pairs}. They
                 need not be edges of the graph.
         """
-        ids, restored = self.checked_seeds(edges)
+        ids, restored = self._checked_seeds(edges)
         for given in edges.values() if isinstance(edges, dict) else [edges]:
             if given.ndim != 2 or given.shape[1] != 2:
                 raise ValueError(
                     f"{self.name}: edge_sample needs pairs of nodes [n, 2], got the shape {list(given.shape)}. Pass "
                     "nodes to node_sample."
                 )
-        return restored(await self._sample(ids, rng, self.trees_of(edges, timestamps)))
+        return restored(await self._sample(ids, rng, self._trees_of(edges, timestamps)))
 
     async def _sample(self, ids: Any, rng: RngKey, trees: SeedTrees | None) -> Sampled:
         if type(self).sample is ChoiceSampler.sample:
@@ -86,10 +86,10 @@ class SamplerOverParts(ChoiceSampler):
 
     def _in_parts(self, graph: Any) -> Any:
         """Return the graph; raise TypeError if it is a whole one."""
-        if isinstance(graph, Graph) and not graph.in_parts:
+        if isinstance(graph, Graph) and not graph._in_parts:
             raise TypeError(
                 f"{self.name}: graph must be a DistGraph, whose rows are in parts, got {type(graph).__name__}. Sample "
-                f"a whole graph by {self.state_name}."
+                f"a whole graph by {self._state_name}."
             )
         return graph
 

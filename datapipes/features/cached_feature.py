@@ -51,7 +51,7 @@ class CachingFeature(FeatureOver):
                 "out: sparse rows are small, and may be memory-mapped."
             )
         super().__init__(feature)
-        self._row_bytes = math.prod(feature.shape) * feature.stored_dtype.itemsize
+        self._row_bytes = math.prod(feature.shape) * feature._stored_dtype.itemsize
         self._owner = os.getpid()
         note_cache(self)
 
@@ -70,19 +70,19 @@ class CachingFeature(FeatureOver):
         self.feature.update(ids, values)
 
     @abstractmethod
-    def forget(self, ids: Tensor) -> Tensor:
+    def _forget(self, ids: Tensor) -> Tensor:
         """Drop rows that have changed, at least these; return the ids of those that `keep` is to read again."""
 
     @abstractmethod
-    def keep(self, ids: Tensor) -> None:
+    def _keep(self, ids: Tensor) -> None:
         """Read rows again that were forgotten."""
 
-    def decode(self, rows: Tensor) -> Tensor:
-        return self.feature.decode(rows)
+    def _decode(self, rows: Tensor) -> Tensor:
+        return self.feature._decode(rows)
 
     @property
-    def stored_dtype(self) -> torch.dtype:
-        return self.feature.stored_dtype
+    def _stored_dtype(self) -> torch.dtype:
+        return self.feature._stored_dtype
 
     def __getstate__(self) -> dict[str, Any]:
         self._refuse()
@@ -117,8 +117,6 @@ class CPUCachedFeature(CachingFeature):
         ValueError: max_bytes are below a row, or an argument does not fit the others.
         MemoryError: There is less memory than max_bytes.
     """
-
-    _hidden = frozenset({"forget", "keep"})
 
     def __init__(
         self,
@@ -178,23 +176,23 @@ class CPUCachedFeature(CachingFeature):
         step = max(_FILLED_BYTES // max(self._row_bytes, 1), 1)
         for begin in range(0, ids.shape[0], step):
             some = ids[begin : begin + step]
-            self._put(some, self.feature.read_stored(some), self._changes)
+            self._put(some, self.feature._read_stored(some), self._changes)
 
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids`, see Feature.read: those of the feature."""
-        if self.stored_dtype == self.dtype:
-            return self.decode(self.read_stored(ids, out))
+        if self._stored_dtype == self.dtype:
+            return self._decode(self._read_stored(ids, out))
         if out is not None:
             check_out(_WHERE, out, ids.shape[0], self.shape, self.dtype)
-        values = self.decode(self.read_stored(ids))
+        values = self._decode(self._read_stored(ids))
         return values if out is None else out.copy_(values)
 
-    def read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+    def _read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids` as the feature stores them."""
         self._refuse_other_process()
         wanted = check_index_tensor(_WHERE, "ids", ids)
         if out is not None:
-            check_out(_WHERE, out, wanted.shape[0], self.shape, self.stored_dtype)
+            check_out(_WHERE, out, wanted.shape[0], self.shape, self._stored_dtype)
         rows = self._new_rows(wanted) if out is None else out
         if wanted.shape[0] == 0:
             return rows
@@ -205,7 +203,7 @@ class CPUCachedFeature(CachingFeature):
         if len(missing) > 0:
             places = torch.from_numpy(missing)
             lacking, changes = wanted[places], self._changes
-            read = self.feature.read_stored(lacking)
+            read = self.feature._read_stored(lacking)
             put_rows(rows, places, read)
             if self.policy != "static":
                 self._put(lacking, read, changes)
@@ -217,7 +215,7 @@ class CPUCachedFeature(CachingFeature):
             if changes == self._changes:
                 self._memory.cache.put(ids.numpy(), byte_rows(rows.contiguous()), count=self.count, first=self._first)
 
-    def forget(self, ids: Tensor) -> Tensor:
+    def _forget(self, ids: Tensor) -> Tensor:
         """Drop rows that have changed; those that a static cache had are to be read again."""
         cache, table = self._memory.cache, {"count": self.count, "first": self._first}
         with self._changing:
@@ -230,13 +228,13 @@ class CPUCachedFeature(CachingFeature):
             cache.forget(ids.numpy(), **table)
         return kept
 
-    def keep(self, ids: Tensor) -> None:
+    def _keep(self, ids: Tensor) -> None:
         if ids.shape[0] > 0:
             changes = self._changes
-            self._put(ids, self.feature.read_stored(ids), changes)
+            self._put(ids, self.feature._read_stored(ids), changes)
 
     def _new_rows(self, ids: Tensor) -> Tensor:
-        return new_rows(ids.shape[0], self.shape, self.stored_dtype)
+        return new_rows(ids.shape[0], self.shape, self._stored_dtype)
 
     def stats(self) -> dict[str, int]:
         """Return "hits" and "misses", rows that were there or not; "cached" rows, "cache_bytes"; and the feature's."""

@@ -61,7 +61,6 @@ class DiskFeature(Feature):
     """
 
     reads_async = True
-    _hidden = frozenset({"write_rows"})
 
     def __init__(self, path: str | Path, *, num_threads: int | None = None, direct: bool | None = None) -> None:
         self.path = Path(path)
@@ -174,15 +173,15 @@ class DiskFeature(Feature):
             OSError: The disk does not give what it has.
         """
         if self.stored_as is None:
-            return self.read_stored(ids, out)
+            return self._read_stored(ids, out)
         if out is not None:
             check_out("DiskFeature", out, ids.shape[0], self.shape, self.dtype)
-        values = self.decode(self.read_stored(ids))
+        values = self._decode(self._read_stored(ids))
         return values if out is None else out.copy_(values)
 
-    def read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+    def _read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids` as they lie in the file; errors as those of `read`."""
-        wanted, dtype = check_index_tensor("DiskFeature", "ids", ids), self.stored_dtype
+        wanted, dtype = check_index_tensor("DiskFeature", "ids", ids), self._stored_dtype
         if out is not None:
             check_out("DiskFeature", out, wanted.shape[0], self.shape, dtype)
         self._refuse_change()
@@ -265,7 +264,7 @@ class DiskFeature(Feature):
 
     # --- what it is
 
-    def decode(self, rows: Tensor) -> Tensor:
+    def _decode(self, rows: Tensor) -> Tensor:
         return rows if self.stored_as is None else decode(rows, scale_on(self.scale, rows.device, self._scales))
 
     def stats(self) -> dict[str, int]:
@@ -285,7 +284,7 @@ class DiskFeature(Feature):
         return self._dtype
 
     @property
-    def stored_dtype(self) -> torch.dtype:
+    def _stored_dtype(self) -> torch.dtype:
         return self.stored_as or self._dtype
 
     def __repr__(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,14 +13,13 @@ from torch import Tensor
 
 from datapipes.base.checks import as_tensor, check_index_tensor, dtype_name
 from datapipes.base.rows import bits_of
-from datapipes.base.shown_names import ShownABC
 from datapipes.chain.run import refuse_while_read
 from datapipes.device.runtime import cuda
 
 __all__ = ["Feature"]
 
 
-class Feature(metaclass=ShownABC):
+class Feature(ABC):
     """A table of rows of one shape. A subclass that defines `read`, `count` and `shape` can stand in a FeatureStore;
     one that defines `write_rows` too can be updated.
 
@@ -30,8 +29,6 @@ class Feature(metaclass=ShownABC):
     """
 
     reads_async: bool = False
-
-    _hidden = frozenset({"bytes_for", "decode", "finish_reads", "read_stored", "stored_dtype"})
 
     @abstractmethod
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
@@ -61,7 +58,7 @@ class Feature(metaclass=ShownABC):
         return self.read(torch.empty(0, dtype=torch.int64)).dtype
 
     @property
-    def stored_dtype(self) -> torch.dtype:
+    def _stored_dtype(self) -> torch.dtype:
         """Dtype of the rows as they are stored, by default that of the values."""
         return self.dtype
 
@@ -69,11 +66,11 @@ class Feature(metaclass=ShownABC):
         """Return the bytes of the rows at `ids`."""
         return int(ids.shape[0]) * math.prod(self.shape) * self.dtype.itemsize
 
-    def read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+    def _read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids` as they are stored, by default as `read` gives them; `decode` gives their values."""
         return self.read(ids) if out is None else self.read(ids, out)
 
-    def decode(self, rows: Tensor) -> Tensor:
+    def _decode(self, rows: Tensor) -> Tensor:
         """Return the values of stored rows [n, *shape]: those of `read`, to the bit."""
         return rows
 
@@ -114,9 +111,9 @@ class Feature(metaclass=ShownABC):
         try:
             self.write_rows(distinct, rows)
         finally:
-            dropped = [(cache, cache.forget(distinct)) for cache in views[1:]]
+            dropped = [(cache, cache._forget(distinct)) for cache in views[1:]]
             for cache, kept in dropped:
-                cache.keep(kept)
+                cache._keep(kept)
 
     def write_rows(self, ids: Tensor, values: Tensor) -> None:
         """Set rows as `update` wants it, which alone calls this; a subclass that can be updated defines it.
@@ -169,7 +166,7 @@ class Feature(metaclass=ShownABC):
         """Return counts of what was read, for `DataLoader.stats()`; {} of a feature that counts nothing."""
         return {}
 
-    def finish_reads(self) -> None:  # most features have nothing to wait for
+    def _finish_reads(self) -> None:  # most features have nothing to wait for
         """Wait until it is known whether all ids that were read on devices had rows; by default nothing is waited for.
 
         Raises:

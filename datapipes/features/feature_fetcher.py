@@ -68,10 +68,8 @@ class FeatureFetcher(MiniBatchTransformer):
             draw from it, or names are given with types and the graph has none, or without and it has some.
     """
 
-    does = "gather"
+    _does = "gather"
     draws = False
-
-    _hidden = frozenset({"behind_copy_to", "finish_reads", "reads_by_uva"})
 
     def __init__(
         self,
@@ -92,7 +90,7 @@ class FeatureFetcher(MiniBatchTransformer):
         self._of_nodes, self._of_edges = wanted_of(self.node_feature_keys), wanted_of(self.edge_feature_keys)
         self._gpu: tuple[torch.device, int] | None = None
         fills = {"node_features": self._of_nodes, "edge_features": self._of_edges}
-        self.fills = tuple(field for field, wanted in fills.items() if wanted)
+        self._fills = tuple(field for field, wanted in fills.items() if wanted)
         samplers = StageGraph(self).find(Sampler)
         if samplers:
             self._check_types("node", self.node_feature_keys, samplers[-1])
@@ -147,12 +145,12 @@ class FeatureFetcher(MiniBatchTransformer):
         """Return how each feature is read with ids on a CUDA device, see Feature.reads_on."""
         return {key: self.feature_store[key].reads_on(device) for key in self.feature_keys}
 
-    def reads_by_uva(self, device: torch.device) -> bool:
+    def _reads_by_uva(self, device: torch.device) -> bool:
         """Return whether with ids on a CUDA device anything is read from host memory; features may have no values."""
         read = [self.feature_store[key] for key, how in self.reads_on(device).items() if how == "uva"]
         return any(math.prod((feature.count, *feature.shape)) > 0 for feature in read)
 
-    def behind_copy_to(self, device: torch.device, max_uva_threads: int) -> FeatureFetcher:
+    def _behind_copy_to(self, device: torch.device, max_uva_threads: int) -> FeatureFetcher:
         """Return this stage as part of a DataLoader's plan, behind a copy to `device`: another one, built from the same
         arguments, so that each chain has its own. The last of the passes calls it; a stage that is rebuilt later
         forgets this.
@@ -161,13 +159,13 @@ class FeatureFetcher(MiniBatchTransformer):
         stage._gpu = device, max_uva_threads
         return stage
 
-    def finish_reads(self) -> None:
-        """Wait until it is known whether all ids that were read on devices had rows; see Feature.finish_reads."""
+    def _finish_reads(self) -> None:
+        """Wait until it is known whether all ids that were read on devices had rows; see Feature._finish_reads."""
         errors: list[Exception] = []
         for domain, type_, name in self.feature_keys:  # all of them, or the next epoch would raise the others' errors
             try:
                 with _named(), naming(domain, type_, name):
-                    self.feature_store[domain, type_, name].finish_reads()
+                    self.feature_store[domain, type_, name]._finish_reads()
             except IndexError as error:
                 errors.append(error)
         raise_first(errors)
@@ -327,7 +325,7 @@ class FeatureFetcher(MiniBatchTransformer):
         if self._gpu is not None:
             device, max_uva_threads = self._gpu
             shown["reads"] = by_name(self.reads_on(device))
-            if self.reads_by_uva(device):
+            if self._reads_by_uva(device):
                 shown["max_uva_threads"] = max_uva_threads
         return {**shown, "concurrency": self.concurrency} if self.asynchronous else shown
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from datapipes.base.checks import shown
 from datapipes.base.errors import add_note
-from datapipes.base.shown_names import ShownABC
 from datapipes.base.types import check_edge_type, check_node_type
 from datapipes.chain.asynchronous import off_loop
 from datapipes.features.feature import Feature
@@ -23,7 +22,7 @@ FeatureRequest = tuple[str, Any, str, Tensor]  # a key's parts, and ids
 _Self = TypeVar("_Self", bound="FeatureStore")
 
 
-class FeatureStore(Mapping[FeatureKey, Feature], metaclass=ShownABC):
+class FeatureStore(Mapping[FeatureKey, Feature]):
     """Features under keys ("node" or "edge", type or None, name).
 
     The type is None in a homogeneous graph, else a node type, or an edge type (src, rel, dst). The text "src:rel:dst"

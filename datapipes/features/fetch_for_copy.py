@@ -56,7 +56,7 @@ class FetchForCopy(FeatureFetcher):
                 rows: Any = feature.read(ids)
                 return rows.map_tensors(_page_locked) if isinstance(rows, SparseRows) else rows
             out = cuda().empty_pinned((int(ids.shape[0]), *feature.shape), feature.tensor.dtype)
-            return feature.read_stored(ids, out=out)
+            return feature._read_stored(ids, out=out)
 
     def describe(self) -> dict[str, Any]:
         details, where = super().describe(), "page-locked memory"
@@ -70,7 +70,7 @@ class FetchForCopy(FeatureFetcher):
 Stored = tuple[FeatureKey, TensorFeature]
 
 # `read` of a TensorFeature, and what stands in its place here; a subclass with one of its own is read by its `read`.
-_READS = ("read", "read_stored", "decode", "scale_on")
+_READS = ("read", "_read_stored", "_decode", "_scale_on")
 
 
 class Decode(MiniBatchTransformer):
@@ -125,4 +125,4 @@ def _page_locked(tensor: Tensor) -> Tensor:
 
 
 def _decoded(stored: dict[Any, TensorFeature], features: dict[Any, Tensor]) -> dict[Any, Tensor]:
-    return {key: stored[key].decode(rows) if key in stored else rows for key, rows in features.items()}
+    return {key: stored[key]._decode(rows) if key in stored else rows for key, rows in features.items()}

@@ -62,7 +62,7 @@ class GPUCachedFeature(CachingFeature):
         self._missing = MissingIds(_WHERE, feature.count, self._device)
         self._cache: RowCache | None = None
         if feature.count * self._row_bytes > 0:
-            form = feature.count, feature.shape, feature.stored_dtype
+            form = feature.count, feature.shape, feature._stored_dtype
             self._cache = RowCache(_WHERE, *form, self.max_bytes, self._device)
 
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
@@ -72,9 +72,9 @@ class GPUCachedFeature(CachingFeature):
             ids: on the GPU. The read is queued on its current stream, behind all reads before.
             out: not taken.
         """
-        return self.decode(self.read_stored(ids, out))
+        return self._decode(self._read_stored(ids, out))
 
-    def read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+    def _read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids` on the GPU as the feature stores them; see `read`."""
         wanted = check_index_tensor(_WHERE, "ids", ids, in_host=False)
         if wanted.device != self._device or not cuda().holds(wanted):
@@ -88,10 +88,10 @@ class GPUCachedFeature(CachingFeature):
             )
         if self._cache is None:
             return gather(
-                torch.empty((self.count, *self.shape), dtype=self.stored_dtype), wanted, missing=self._missing
+                torch.empty((self.count, *self.shape), dtype=self._stored_dtype), wanted, missing=self._missing
             )
         if wanted.shape[0] == 0:
-            return cuda().empty((0, *self.shape), self.stored_dtype, self._device)
+            return cuda().empty((0, *self.shape), self._stored_dtype, self._device)
         with self._cache.turn():
             kept, orders = self._cache.look_up(wanted)
             rows = self._read_beside(wanted, kept, orders)
@@ -102,11 +102,11 @@ class GPUCachedFeature(CachingFeature):
         """Return the rows at `ids`, those that are not kept from the feature."""
         feature = self.feature
         if reads_into(feature) and feature.reads_on(self._device) == "uva":
-            return feature.read_beside(ids, kept)
+            return feature._read_beside(ids, kept)
         self._missing.raise_known()
         is_lacking = orders < NO_ORDER
         lacking, numbers = torch.unique(ids[is_lacking], return_inverse=True)  # waits for the GPU
-        read = feature.read_stored(cuda().copy(lacking, _HOST, non_blocking=False))
+        read = feature._read_stored(cuda().copy(lacking, _HOST, non_blocking=False))
         rows = cuda().copy(read.contiguous(), self._device, non_blocking=False)
         # There are as many rows as the feature has or fewer, so an id without a row stays one.
         return gather(rows, ids.long().masked_scatter(is_lacking, numbers), missing=self._missing, kept=kept)
@@ -117,19 +117,19 @@ class GPUCachedFeature(CachingFeature):
             return None
         return (self.feature.reads_on(device) if reads_into(self.feature) else None) or "device memory"
 
-    def forget(self, ids: Tensor) -> Tensor:
+    def _forget(self, ids: Tensor) -> Tensor:
         """Drop all rows, since some have changed; none is read before it is asked for."""
         if self._cache is not None:
             with self._cache.turn():
                 self._cache.clear()
         return ids[:0]
 
-    def keep(self, ids: Tensor) -> None:
+    def _keep(self, ids: Tensor) -> None:
         pass
 
-    def finish_reads(self) -> None:
+    def _finish_reads(self) -> None:
         errors: list[Exception] = []
-        for finish in (self.feature.finish_reads, self._missing.finish):
+        for finish in (self.feature._finish_reads, self._missing.finish):
             try:
                 finish()
             except IndexError as error:

@@ -52,8 +52,6 @@ class TensorFeature(Pinnable, Feature):
     Cost: nothing else is copied without stored_as; with it the tensor is read once, for int8 twice, in pieces.
     """
 
-    _hidden = frozenset({"read_beside", "scale_on", "write_rows"})
-
     def __init__(self, tensor: Tensor | NDArray[Any], *, stored_as: torch.dtype | str | None = None) -> None:
         rows = as_tensor("TensorFeature", "tensor", tensor)
         if isinstance(tensor, np.memmap) and isinstance(tensor._mmap, mmap.mmap):  # type: ignore[attr-defined]
@@ -96,7 +94,7 @@ class TensorFeature(Pinnable, Feature):
                 recycled from earlier minibatches. Not for ids on a GPU.
         """
         if self.stored_as is None:
-            return self.read_stored(ids, out)
+            return self._read_stored(ids, out)
         if _is_on_device(ids):
             return self._read_on_device(ids, out, self.dtype)
         wanted = check_index_tensor("TensorFeature", "ids", ids)
@@ -104,7 +102,7 @@ class TensorFeature(Pinnable, Feature):
             check_out("TensorFeature", out, wanted.shape[0], self.shape, self.dtype)
         return take_decoded(self._host_table(), self.stored_as, self.scale, self.shape, wanted, out, num_threads())
 
-    def read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+    def _read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids` as they are stored, equal to `tensor[ids]`: of the dtype `stored_as`, if given.
 
         Args:
@@ -121,11 +119,11 @@ class TensorFeature(Pinnable, Feature):
             return out
         return take_rows(self.tensor, table, wanted, num_threads())
 
-    def read_beside(self, ids: Tensor, kept: Kept) -> Tensor:
+    def _read_beside(self, ids: Tensor, kept: Kept) -> Tensor:
         """Return what `read_stored` does with ids on a GPU, of which some have their rows there already."""
         return self._read_on_device(ids, None, self.tensor.dtype, kept)
 
-    def decode(self, rows: Tensor) -> Tensor:
+    def _decode(self, rows: Tensor) -> Tensor:
         """Return the values of stored rows [n, *shape], float32, on the device of `rows`.
 
         `decode(read_stored(ids))` has the bits of `read(ids)` on every device; of a NaN only that it is one. Without
@@ -144,7 +142,7 @@ class TensorFeature(Pinnable, Feature):
                 f"TensorFeature: decode takes rows [n, *{list(self.shape)}], got shape {list(rows.shape)}. Pass what "
                 "read_stored returns."
             )
-        return decode(rows, self.scale_on(rows.device))
+        return decode(rows, self._scale_on(rows.device))
 
     def write_rows(self, ids: Tensor, values: Tensor) -> None:
         where, device, on_device = "TensorFeature.update", self.tensor.device, cuda().holds(self.tensor)
@@ -153,14 +151,14 @@ class TensorFeature(Pinnable, Feature):
         else:
             refuse_read_only(where, self.tensor, self.tensor.data_ptr() == self._frozen_at)
             rows = values.cpu()
-        rows = rows if self.stored_as is None else encode(where, rows, self.stored_as, self.scale_on(device))[0]
+        rows = rows if self.stored_as is None else encode(where, rows, self.stored_as, self._scale_on(device))[0]
         if on_device or self._is_locked():
             cuda().synchronize()  # reads may be queued
         with torch.inference_mode(self.tensor.is_inference()):
             bits_of(self.tensor).index_copy_(0, ids, bits_of(rows))
         self._device_rows.note_written()
 
-    def scale_on(self, device: torch.device) -> Tensor | None:
+    def _scale_on(self, device: torch.device) -> Tensor | None:
         """Return `scale` on a device, for work queued there on the current stream; copied once and kept."""
         return scale_on(self.scale, device, self._scales)
 
@@ -214,7 +212,7 @@ class TensorFeature(Pinnable, Feature):
     def reads_on(self, device: torch.device) -> str | None:
         return self._device_rows.reads_on(device, self._is_locked())
 
-    def finish_reads(self) -> None:
+    def _finish_reads(self) -> None:
         self._device_rows.finish()
 
     @property
@@ -230,7 +228,7 @@ class TensorFeature(Pinnable, Feature):
         return self._dtype
 
     @property
-    def stored_dtype(self) -> torch.dtype:
+    def _stored_dtype(self) -> torch.dtype:
         return self.tensor.dtype
 
     def __repr__(self) -> str:
@@ -261,7 +259,7 @@ class TensorFeature(Pinnable, Feature):
                 f"TensorFeature: out is given with ids on {ids.device}; rows are read into memory of that device that "
                 "is new. Leave out= out, or pass ids.cpu()."
             )
-        scale = self.scale_on(ids.device)
+        scale = self._scale_on(ids.device)
         return self._device_rows.read(
             *(wanted, dtype), is_locked=self._is_locked(), scale=scale, sort_ids=self._sort_ids, kept=kept
         )

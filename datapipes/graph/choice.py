@@ -43,12 +43,12 @@ class Attributed(Protocol):
     def is_heterogeneous(self) -> bool:
         """Whether nodes and edges have types."""
 
-    anew: str  # a sentence that errors append to the advice to change an attribute
+    _anew: str  # a sentence that errors append to the advice to change an attribute
 
     def forms(self) -> Mapping[tuple[str, Any, str], Any]:
         """Return {("node" or "edge", type or None, name): RowForm} of all attributes."""
 
-    def refuse_source_times(self, where: str, name: str) -> None:
+    def _refuse_source_times(self, where: str, name: str) -> None:
         """Raise ValueError if the node attribute `name` cannot be read as times of the sources of in-edges."""
 
 

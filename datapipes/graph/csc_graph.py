@@ -49,7 +49,7 @@ class CSCGraph(LocalGraph):
         TypeError, ValueError: Shapes, dtypes or the ends of indptr do not fit; the message says what is allowed.
     """
 
-    saved_as = FORMAT
+    _saved_as = FORMAT
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ A graph without types has the one node type None and the one edge type None. So 
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -17,7 +17,6 @@ from datapipes import _core
 from datapipes.base.checks import check_pairs
 from datapipes.base.html import table_html
 from datapipes.base.records import Count
-from datapipes.base.shown_names import ShownABC
 from datapipes.base.types import EdgeType, NodeType, type_text
 from datapipes.graph.choice import Choice, Edges, Keyed
 from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees
@@ -62,19 +61,16 @@ class EarliestNode(NamedTuple):
         return cls(int((times == times.min()).nonzero()[0]), rows_digest(times.contiguous()))
 
 
-class Graph(metaclass=ShownABC):
+class Graph(ABC):
     """Base of CSCGraph, HeteroCSCGraph and DistGraph.
 
     Attributes:
         in_parts: whether the rows are in parts of a partition, which only samplers over parts read.
     """
 
-    _hidden = frozenset(
-        {"anew", "earliest_nodes", "edge_items", "in_parts", "node_times", "refuse_source_times", "warned_of"}
-    )
-    in_parts: bool = False
-    warned_of: frozenset[Any] = frozenset()  # what users were warned of; it goes along to workers
-    anew: str = ""  # a sentence that errors append to the advice to change an attribute
+    _in_parts: bool = False
+    _warned_of: frozenset[Any] = frozenset()  # what users were warned of; it goes along to workers
+    _anew: str = ""  # a sentence that errors append to the advice to change an attribute
 
     # What `topology` made: the view, the tensors behind it, and where their memory was.
     _topology: tuple[_core.Topology, list[Tensor], list[int]] | None = None
@@ -168,7 +164,7 @@ class Graph(metaclass=ShownABC):
         """
 
     @abstractmethod
-    def node_times(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
+    def _node_times(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
         """Return the times of nodes, int64 [n]: rows of the node attribute `name`. A DistGraph asks their owners.
 
         Raises:
@@ -176,11 +172,11 @@ class Graph(metaclass=ShownABC):
         """
 
     @abstractmethod
-    def edge_items(self, edge_type: Any, edge_ids: Any) -> ItemSet | HeteroItemSet:
+    def _edge_items(self, edge_type: Any, edge_ids: Any) -> ItemSet | HeteroItemSet:
         """Return what ItemSet.of_edges does. A DistGraph has the edges of the part in this process."""
 
     @abstractmethod
-    def earliest_nodes(self, where: str, name: str) -> Mapping[NodeType | None, EarliestNode]:
+    def _earliest_nodes(self, where: str, name: str) -> Mapping[NodeType | None, EarliestNode]:
         """Return {node type: EarliestNode} of the types that have the node attribute `name`, which holds times.
 
         Raises:
@@ -200,7 +196,7 @@ class Graph(metaclass=ShownABC):
     def forms(self) -> Mapping[tuple[str, Any, str], Any]:
         """Return {("node" or "edge", type or None, name): RowForm} of all attributes."""
 
-    def refuse_source_times(self, where: str, name: str) -> None:  # most graphs have them
+    def _refuse_source_times(self, where: str, name: str) -> None:  # most graphs have them
         """Raise ValueError if the node attribute `name` cannot be read as times of the sources of in-edges."""
 
     def topology(self) -> _core.Topology:

@@ -73,7 +73,7 @@ class HeteroCSCGraph(LocalGraph):
         edge_attributes: {edge type: {name: tensor}}; each edge type is there.
     """
 
-    saved_as = HETERO_FORMAT
+    _saved_as = HETERO_FORMAT
 
     def __init__(
         self,

@@ -132,7 +132,7 @@ def random_link_split(
             kept[partners[of]] = stays[followers]
     whole: list[Any] = [None if not items else items[None] if None in items else HeteroItemSet(items) for items in sets]
     train_set, validation_set, test_set = whole
-    return LinkSplit(train_set, validation_set, test_set, graph.with_edges_kept(kept))
+    return LinkSplit(train_set, validation_set, test_set, graph._with_edges_kept(kept))
 
 
 def _numbers(graph: LocalGraph, of: Any, *, turn: bool) -> Tensor:

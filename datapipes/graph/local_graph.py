@@ -65,8 +65,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         saved_as: the format of its folder.
     """
 
-    _hidden = frozenset({"came_with", "refuse_damage", "saved_as", "with_edges_kept", "without_edge_ids"})
-    saved_as: ClassVar[str]
+    _saved_as: ClassVar[str]
     _kept_rows: KeptRows | None = None  # what samplers have asked for
     _written: dict[str, tuple[Tensor, int, str]] | None = None  # array, version and digest of what came from a folder
 
@@ -117,9 +116,9 @@ class LocalGraph(Pinnable, Hashed, Graph):
             MemoryError: The arrays exceed the memory that is left (without `mmap`).
             OSError: No descriptor is left.
         """
-        where = f"{storage.CLASSES[cls.saved_as]}.open"
+        where = f"{storage.CLASSES[cls._saved_as]}.open"
         mmap, verify = check_bool(where, "mmap", mmap), check_bool(where, "verify", verify)
-        arrays, promised = storage.load(Path(path), cls.saved_as, mmap)
+        arrays, promised = storage.load(Path(path), cls._saved_as, mmap)
         try:
             graph = cls._of(arrays)
             num_nodes = {of: graph.num_nodes_of(of) for of in graph.node_types}
@@ -130,9 +129,9 @@ class LocalGraph(Pinnable, Hashed, Graph):
             raise ValueError(
                 f"{where}: the arrays in {path} do not fit {storage.HEADER}: {error}. Save it again."
             ) from error
-        graph.came_with(arrays.digests)
+        graph._came_with(arrays.digests)
         if verify:
-            graph.refuse_damage(where)
+            graph._refuse_damage(where)
         return graph
 
     def validate(self: _Self) -> _Self:
@@ -153,7 +152,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
                 raise ValueError(f"graph, edge type {of}: {str(error).removeprefix('graph: ')}") from error
             if relation.edge_ids is not None:
                 refuse_negative_ids(relation.edge_ids.numpy(), "" if of is None else f" of {of}")
-        self.refuse_damage("graph")
+        self._refuse_damage("graph")
         return self
 
     def with_index_dtype(self: _Self, dtype: torch.dtype) -> _Self:
@@ -167,11 +166,11 @@ class LocalGraph(Pinnable, Hashed, Graph):
         relations = {of: (each[0], as_index_dtype(each[1], dtype)) for of, each in arrays.relations.items()}
         return self._of(arrays._replace(relations=relations))
 
-    def without_edge_ids(self: _Self) -> _Self:
+    def _without_edge_ids(self: _Self) -> _Self:
         """Return the graph in which the id of an edge is its position; the arrays, and their digests, are shared."""
         found = self._of(self._arrays()._replace(edge_ids={}))
         names = {name for name, _, _ in found._named_arrays()}
-        found.came_with({name: digest for name, (_, _, digest) in (self._written or {}).items() if name in names})
+        found._came_with({name: digest for name, (_, _, digest) in (self._written or {}).items() if name in names})
         return found
 
     # --- other edges, implemented in edits.py
@@ -225,11 +224,11 @@ class LocalGraph(Pinnable, Hashed, Graph):
         """
         return self._of(edits.remove_self_loops(self._arrays(), edge_types))
 
-    def with_edges_kept(self: _Self, kept: Mapping[Any, Tensor]) -> _Self:
+    def _with_edges_kept(self: _Self, kept: Mapping[Any, Tensor]) -> _Self:
         """Return the graph with some of the edges of each type, {edge type: bool [num_edges]}; edges keep their ids."""
         return self._of(edits.with_edges_kept(self._arrays(), kept))
 
-    def edge_items(self, edge_type: Any, edge_ids: Any) -> ItemSet | HeteroItemSet:
+    def _edge_items(self, edge_type: Any, edge_ids: Any) -> ItemSet | HeteroItemSet:
         relations = {of: self.relation(of) for of in self.edge_types}
         return edge_items(relations, dict.fromkeys(self.node_types), edge_type, edge_ids)
 
@@ -265,24 +264,24 @@ class LocalGraph(Pinnable, Hashed, Graph):
         Raises:
             ValueError: An array was replaced or changed in place after a minibatch or a digest was made from it.
         """
-        found = self.array_digests()
+        found = self._array_digests()
         relations = {of: [found.get(array_name(kind, of)) for kind in TOPOLOGY] for of in self.edge_types}
         return graph_digest({of: self.num_nodes_of(of) for of in self.node_types}, relations)
 
-    def hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
+    def _hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
         """Return the arrays of the topology; see Hashed."""
         return {name: (values, True) for name, values, in_topology in self._named_arrays() if in_topology}
 
-    def came_with(self, digests: Mapping[str, str]) -> None:
+    def _came_with(self, digests: Mapping[str, str]) -> None:
         """Take the digests that a folder has for the arrays, by `array_name`; `refuse_damage` compares them."""
         arrays = [*self._named_arrays()]
         named = {name: values for name, values, _ in arrays}
         self._written = {name: (named[name], version_of(named[name]), digest) for name, digest in digests.items()}
         in_topology = [name for name, _, in_topology in arrays if in_topology]
         if {*digests} >= {*in_topology}:
-            self.take_digests([digests[name] for name in in_topology])
+            self._take_digests([digests[name] for name in in_topology])
 
-    def refuse_damage(self, where: str) -> None:
+    def _refuse_damage(self, where: str) -> None:
         """Raise ValueError if an array that came from a folder is not that whose digest the folder has. Reads all."""
         for name, values, in_topology in self._named_arrays():
             given, version, digest = (self._written or {}).get(name, (None, 0, ""))
@@ -324,10 +323,10 @@ class LocalGraph(Pinnable, Hashed, Graph):
         sources, destinations = ends_of_pairs(pairs)
         return edges_in_rows(self.relation(known), destinations, sources, self.num_nodes_of(ends_of(known)[0]))
 
-    def node_times(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
+    def _node_times(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
         return self.node_attributes_of(node_type)[name][ids]
 
-    def earliest_nodes(self, where: str, name: str) -> dict[NodeType | None, EarliestNode]:
+    def _earliest_nodes(self, where: str, name: str) -> dict[NodeType | None, EarliestNode]:
         found: dict[NodeType | None, EarliestNode] = {}
         for of in self.node_types:
             times = self.node_attributes_of(of).get(name)

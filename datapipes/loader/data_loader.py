@@ -85,8 +85,8 @@ class DataLoader(StreamStage):
         TypeError, ValueError, RuntimeError: An argument is not allowed, or the plan cannot work; the message says why.
     """
 
-    plans_its_source = True
-    does = "loader"
+    _plans_its_source = True
+    _does = "loader"
 
     def __init__(
         self,
@@ -244,9 +244,9 @@ class DataLoader(StreamStage):
         lanes = lanes_of(stats)
         return filled("loader.html", title=stats.facts.title, lanes=lanes, bottleneck=stats.bottleneck)
 
-    def end_kept(self) -> None:
+    def _end_kept(self) -> None:
         for stage in self._plan:
-            stage.end_kept()
+            stage._end_kept()
 
     def describe(self) -> dict[str, Any]:
         options = self.options

@@ -75,10 +75,10 @@ def _stage_facts(stage: StageBase, numbering: Numbering) -> StageFacts:
     is_theirs = not type(stage).__module__.startswith("datapipes.")
     if isinstance(stage, MiniBatchTransformer) and stage.fn is not None:
         is_theirs = True
-    does = stage.does or ("transform" if is_theirs else "")
+    does = stage._does or ("transform" if is_theirs else "")
     return StageFacts(numbering.label(stage), one_line(shown(stage)), does, is_async(stage))
 
 
 def _batch_size(stage: StageBase) -> int:
-    size = stage.describe().get("batch_size") if stage.does == "seeds" else 0
+    size = stage.describe().get("batch_size") if stage._does == "seeds" else 0
     return size if isinstance(size, int) else 0

@@ -53,7 +53,7 @@ class FromNode(StreamStage):
             self.node.reset(None)
         return self._minibatches()
 
-    def node_state(self) -> Any:
+    def _node_state(self) -> Any:
         """Return the node's own state."""
         return self.node.state_dict()
 

@@ -133,13 +133,13 @@ def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
                     "those in the memory of that GPU are allowed there. Call pin_memory_() on the feature, or put "
                     "fetch_feature before copy_to."
                 )
-            by_uva.append(stage.reads_by_uva(device))
+            by_uva.append(stage._reads_by_uva(device))
     if options.max_uva_threads != LoaderOptions.max_uva_threads and not any(by_uva):
         options.has_no_effect(*unused_max_uva_threads(graph, options.max_uva_threads))
 
     def planned(stage: FeatureFetcher) -> Stage:
         device = gpu_before(stage)
-        return stage if device is None else stage.behind_copy_to(device, options.max_uva_threads)
+        return stage if device is None else stage._behind_copy_to(device, options.max_uva_threads)
 
     return graph.replace_each(FeatureFetcher, planned) if by_uva else graph
 

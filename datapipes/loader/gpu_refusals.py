@@ -42,7 +42,7 @@ def refuse_ids_elsewhere(graph: Graph, options: LoaderOptions) -> Graph:
 
 def _refuse_seeds_on_gpu(sampler: Sampler) -> None:
     """Raise ValueError if the seeds of `sampler` lie on a GPU; one with a transform of its own may take them there."""
-    methods, place = ("transform", "seeds_of", "checked_seeds"), _place_of_ids(sampler)
+    methods, place = ("transform", "seeds_of", "_checked_seeds"), _place_of_ids(sampler)
     has_own = any(not _is_ours(getattr(type(sampler), name)) for name in methods)
     if place is not None and place.type == "cuda" and not has_own:
         raise ValueError(
@@ -110,7 +110,7 @@ def _what_would_use_it(graph: Graph) -> str:
     fetches = [stage for stage in graph.find(FeatureFetcher) if not stage.asynchronous]
     if fetches and not gpus:
         return ", or put copy_to('cuda') before fetch_feature and pin the features"
-    reads = [(stage.reads_on(gpu).values(), stage.reads_by_uva(gpu)) for stage in fetches for gpu in gpus]
+    reads = [(stage.reads_on(gpu).values(), stage._reads_by_uva(gpu)) for stage in fetches for gpu in gpus]
     if any(all(of_each) and by_uva for of_each, by_uva in reads):
         if not has_triton():
             how = pip_install("triton", "gpu")

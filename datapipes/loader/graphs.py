@@ -68,7 +68,7 @@ def single_line(graph: Graph) -> list[Stage]:
 
 def planned_elsewhere(graph: Graph) -> set[int]:
     """Return id(stage) of the stages that belong to the plan of another loader, one that is a stage of `graph`."""
-    loaders = [stage for stage in graph.find(StreamStage) if stage.plans_its_source]
+    loaders = [stage for stage in graph.find(StreamStage) if stage._plans_its_source]
     return {id(stage) for loader in loaders for stage in StageGraph(loader.source)}
 
 

@@ -140,7 +140,7 @@ def look(
 
 
 def _num_reverses(turned: Rows, graph: Graph | None, back: Any, left: int) -> int:
-    if graph is None or graph.in_parts:
+    if graph is None or graph._in_parts:
         return left
     return int((graph.has_edges(torch.from_numpy(turned[:, :2].copy()), back).counts > 0).sum())
 

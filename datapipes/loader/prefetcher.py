@@ -51,8 +51,7 @@ class Prefetcher(StreamStage):
         timeout: seconds to wait for one minibatch before LoaderTimeoutError; None waits as long as the thread lives.
     """
 
-    _hidden = frozenset({"gpus", "thread_name", "where"})
-    where = "prefetch"  # what its errors name
+    _where = "prefetch"  # what its errors name
 
     def __init__(self, source: Stage, depth: int = 2, *, timeout: float | None = None) -> None:
         super().__init__(source)
@@ -68,11 +67,11 @@ class Prefetcher(StreamStage):
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         waiting = context.calls.numbering.waiting(self.source)
-        on_gpu = self._streams.of(self.gpus)
-        return _Reader(streams[0], on_gpu, self.depth, self.timeout, context, waiting, self.where, self.thread_name)
+        on_gpu = self._streams.of(self._gpus)
+        return _Reader(streams[0], on_gpu, self.depth, self.timeout, context, waiting, self._where, self._thread_name)
 
     @property
-    def thread_name(self) -> str:
+    def _thread_name(self) -> str:
         """Return the name of the thread, unique within the chain."""
         return f"{THREADS}-{self._number}"
 
@@ -81,14 +80,14 @@ class Prefetcher(StreamStage):
         return len(StageGraph(self.source).find(Prefetcher)) + 1
 
     @property
-    def gpus(self) -> list[torch.device]:
+    def _gpus(self) -> list[torch.device]:
         """The CUDA devices that stages before it copy to; the thread has a stream of its own on each."""
         return gpus_of(StageGraph(self.source))
 
     @property
-    def lane(self) -> str:
-        on_gpu = ", on a GPU stream of its own" if self.gpus else ""
-        return f"thread {self._number} ({self.thread_name}), up to {self.depth} minibatches ahead{on_gpu}"
+    def _lane(self) -> str:
+        on_gpu = ", on a GPU stream of its own" if self._gpus else ""
+        return f"thread {self._number} ({self._thread_name}), up to {self.depth} minibatches ahead{on_gpu}"
 
     def describe(self) -> dict[str, int]:
         return {"depth": self.depth}
@@ -97,7 +96,7 @@ class Prefetcher(StreamStage):
 class Overlap(Prefetcher):
     """A Prefetcher that a pass of the DataLoader has put into its plan."""
 
-    where = "data_loader"
+    _where = "data_loader"
 
     @property
     def name(self) -> str:

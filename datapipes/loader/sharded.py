@@ -39,8 +39,8 @@ class Sharded(SeedStage):
     def num_batches(self) -> int:
         return self.sampler.num_batches
 
-    def index_of(self, step: int) -> int:
-        return self.sampler.index_of(step)
+    def _index_of(self, step: int) -> int:
+        return self.sampler._index_of(step)
 
     def make_minibatch(self, rng: RngKey) -> MiniBatch:
         return self.sampler.make_minibatch(rng)
@@ -49,8 +49,8 @@ class Sharded(SeedStage):
         return self.sampler.fingerprint()
 
     @property
-    def hashed_inputs(self) -> tuple[Hashed, ...]:
-        return self.sampler.hashed_inputs
+    def _hashed_inputs(self) -> tuple[Hashed, ...]:
+        return self.sampler._hashed_inputs
 
     def __repr__(self) -> str:
         """Return what users know: the stage that they wrote."""

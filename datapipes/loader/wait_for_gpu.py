@@ -32,8 +32,8 @@ class WaitForGpu(StreamStage):
 
 def waits_of(graph: Graph) -> list[Callable[[], None]]:
     """Return the calls that wait for the copies and reads of a graph, for `wait_for_all`."""
-    waits = [stage.finish for stage in graph.find(CopyTo)]
-    return waits + [stage.finish_reads for stage in graph.find(FeatureFetcher)]
+    waits = [stage._finish for stage in graph.find(CopyTo)]
+    return waits + [stage._finish_reads for stage in graph.find(FeatureFetcher)]
 
 
 def wait_for_all(waits: list[Callable[[], None]]) -> None:

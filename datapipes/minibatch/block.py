@@ -19,7 +19,6 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.cached import cached_property
 from datapipes.base.checks import check_index_tensor, check_pairs
-from datapipes.base.shown_names import ShownNames
 
 __all__ = ["CSC", "Block", "SampledSubgraph"]
 
@@ -34,7 +33,7 @@ class CSC(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Block(metaclass=ShownNames):
+class Block:
     """The bipartite graph of one hop over local ids; the destinations are the first `num_dst` of its sources.
 
     In a heterogeneous graph it is that of one hop and one edge type (src, rel, dst): its sources are the first
@@ -137,7 +136,7 @@ def _edges_on_a_device(hops: Sequence[Block], has_ids: bool) -> tuple[Tensor, Te
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SampledSubgraph(metaclass=ShownNames):
+class SampledSubgraph:
     """One hop, or one edge type of a hop, with the original ids next to the compacted edges; views of a Block and the
     minibatch's `input_nodes`.
 
@@ -147,7 +146,6 @@ class SampledSubgraph(metaclass=ShownNames):
         dst_node_ids: `input_nodes` of the destination type; None if they are `node_ids`.
     """
 
-    _hidden = frozenset({"without"})
     block: Block
     node_ids: Tensor
     dst_node_ids: Tensor | None = None
@@ -181,9 +179,9 @@ class SampledSubgraph(metaclass=ShownNames):
         Raises:
             TypeError, ValueError: They are no pairs of ids, or the subgraph is not in host memory.
         """
-        return self.without(excluded_pairs(check_pairs("exclude_edges", "edges", edges)))
+        return self._without(excluded_pairs(check_pairs("exclude_edges", "edges", edges)))
 
-    def without(self, excluded: _core.ExcludedEdges) -> SampledSubgraph:
+    def _without(self, excluded: _core.ExcludedEdges) -> SampledSubgraph:
         """Return the subgraph without the edges that are excluded; itself if it has none of them."""
         block = self.block
         if block.indices.device.type != "cpu":

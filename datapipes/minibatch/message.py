@@ -191,7 +191,7 @@ def _put(message: Message, field: tuple[str, ...], key: Any, value: Any) -> None
     """Add a feature, by name or (type, name); each part of sparse rows has a key of its own."""
     *of, name = (key,) if isinstance(key, str) else key
     if isinstance(value, SparseRows):
-        for part, tensor in value.parts().items():
+        for part, tensor in value._parts().items():
             message[join_key(*field, *of, (name, part))] = tensor
     else:
         message[join_key(*field, *of, name)] = value

@@ -18,7 +18,6 @@ from datapipes.base.checks import dtype_name, refuse_other_keywords
 from datapipes.base.codec import Message, digest_message
 from datapipes.base.html import table_html
 from datapipes.base.rng import RngKey
-from datapipes.base.shown_names import ShownNames
 from datapipes.minibatch.block import Block, SampledSubgraph, TensorMap, moving
 from datapipes.minibatch.message import PLAIN_FIELDS, fields_of, to_message
 from datapipes.minibatch.pyg_data import pyg_data
@@ -42,7 +41,7 @@ class _WithWeakReferences:
 
 
 @dataclass(slots=True, eq=False)
-class MiniBatch(_WithWeakReferences, metaclass=ShownNames):
+class MiniBatch(_WithWeakReferences):
     """One minibatch on its way through the stages; a field is None until a stage fills it.
 
     Node types are str, edge types tuples (src, rel, dst) of str. In a heterogeneous graph the fields are dicts in the

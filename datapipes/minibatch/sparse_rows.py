@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name
-from datapipes.base.shown_names import ShownNames
 from datapipes.minibatch.block import TensorMap, csr_tensor, moving
 
 __all__ = ["SparseRows"]
 
 
 @dataclass(frozen=True, eq=False)
-class SparseRows(metaclass=ShownNames):
+class SparseRows:
     """Rows [n, num_columns] by their entries: row `i` has `values[indptr[i]:indptr[i + 1]]`, in the columns
     `indices[indptr[i]:indptr[i + 1]]`, and zeros elsewhere.
 
@@ -26,7 +25,6 @@ class SparseRows(metaclass=ShownNames):
         values: [num_entries] of any dtype, or None: all of them are 1.
     """
 
-    _hidden = frozenset({"parts"})
     indptr: Tensor
     indices: Tensor
     num_columns: int
@@ -86,7 +84,7 @@ class SparseRows(metaclass=ShownNames):
         values = None if self.values is None else self.values[places]
         return SparseRows(indptr, self.indices[places], self.num_columns, values)
 
-    def parts(self) -> dict[str, Tensor]:
+    def _parts(self) -> dict[str, Tensor]:
         """Return the tensors of a message, by the names that its keys have."""
         parts = {"indptr": self.indptr, "indices": self.indices, "num_columns": torch.tensor(self.num_columns)}
         return parts if self.values is None else {**parts, "values": self.values}

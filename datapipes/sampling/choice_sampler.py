@@ -46,10 +46,9 @@ class ChoiceSampler(Sampler):
         fingerprinted: options that the fingerprint always names; trees are named where there are some.
     """
 
-    _hidden = frozenset({"describe_choice", "filled", "fingerprinted", "trees_of"})
-    samples_parts = True
+    _samples_parts = True
     concurrency = CONCURRENCY
-    fingerprinted: tuple[str, ...] = ("replace", "frontier")
+    _fingerprinted: tuple[str, ...] = ("replace", "frontier")
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class ChoiceSampler(Sampler):
         self.frontier = check_choice(self.name, "frontier", frontier, ("all", "new"))
         self.disjoint = check_bool(self.name, "disjoint", disjoint)
         own_async = type(self).transform_async is not ChoiceSampler.transform_async
-        self.asynchronous = own_async or (graph.in_parts and not hides_own(self, ChoiceSampler, "sample", "transform"))
+        self.asynchronous = own_async or (graph._in_parts and not hides_own(self, ChoiceSampler, "sample", "transform"))
         if concurrency is not None or not own_async:  # else the attribute of the subclass counts
             self.concurrency = self._checked_concurrency(concurrency)
         self.plan = HopPlan.of(
@@ -122,7 +121,7 @@ class ChoiceSampler(Sampler):
     async def sample_async(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
         """Return what `sample` does; over a graph in parts the event loop goes on meanwhile."""
         graph: Any = self.graph
-        if not graph.in_parts:
+        if not graph._in_parts:
             return self.sample(seeds, rng, *(() if trees is None else (trees,)))
         found: Sampled = await graph.hops_async(self.plan, seeds, self.plan.keyed(rng), trees)
         if self._form is None:
@@ -133,17 +132,17 @@ class ChoiceSampler(Sampler):
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         ids, restored = self.seeds_of(minibatch)
-        trees = self.trees_of(minibatch.seeds, minibatch.timestamps)
+        trees = self._trees_of(minibatch.seeds, minibatch.timestamps)
         given = () if trees is None else (trees,)
-        return self._filled(minibatch, restored(self.sample(ids, self.rng_of(minibatch), *given)), trees)
+        return self.filled(minibatch, restored(self.sample(ids, self.rng_of(minibatch), *given)), trees)
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
         """Return what `transform` does, over a graph in parts."""
         ids, restored = self.seeds_of(minibatch)
-        trees = self.trees_of(minibatch.seeds, minibatch.timestamps)
-        return self._filled(minibatch, restored(await self.sample_async(ids, self.rng_of(minibatch), trees)), trees)
+        trees = self._trees_of(minibatch.seeds, minibatch.timestamps)
+        return self.filled(minibatch, restored(await self.sample_async(ids, self.rng_of(minibatch), trees)), trees)
 
-    def trees_of(self, seeds: Any, timestamps: Any) -> SeedTrees | None:
+    def _trees_of(self, seeds: Any, timestamps: Any) -> SeedTrees | None:
         """Return the groups of the seeds of a minibatch, which `seeds_of` has checked; None if all are in one."""
         has_times = self.choice.of_times
         if not (self.disjoint or has_times):
@@ -153,7 +152,7 @@ class ChoiceSampler(Sampler):
         )
 
     def fingerprint(self) -> Fingerprint:
-        drawn = {name: getattr(self, name) for name in self.fingerprinted}
+        drawn = {name: getattr(self, name) for name in self._fingerprinted}
         if self.disjoint:
             drawn["disjoint"] = True
         if self._form is not None:
@@ -166,7 +165,7 @@ class ChoiceSampler(Sampler):
         given = {
             **super().describe(),
             "replace": self.replace or None,
-            **self.describe_choice(),
+            **self._describe_choice(),
             "frontier": self.frontier,
             "disjoint": self.disjoint or None,
             "subgraph_type": None if self._form is None else self.subgraph_type,
@@ -175,7 +174,7 @@ class ChoiceSampler(Sampler):
         }
         return {name: value for name, value in given.items() if value is not None}
 
-    def describe_choice(self) -> dict[str, Any]:
+    def _describe_choice(self) -> dict[str, Any]:
         """Return what `describe` says of the choice; None is left out."""
         return {}
 
@@ -187,20 +186,20 @@ class ChoiceSampler(Sampler):
         number = check_int(self.name, "concurrency", type(self).concurrency if given is None else given, 1)
         if self.asynchronous:
             return number
-        if given is not None and not self.graph.in_parts:
+        if given is not None and not self.graph._in_parts:
             raise ValueError(
                 f"{self.name}: concurrency is {number}, but the graph is whole; only over a graph in parts minibatches "
                 "wait for answers. Leave it out; num_workers of a DataLoader makes several minibatches at once."
             )
-        if self.graph.in_parts and number not in (1, CONCURRENCY):  # the default of the `dist_` names
+        if self.graph._in_parts and number not in (1, CONCURRENCY):  # the default of the `dist_` names
             raise ValueError(
                 f"{self.name}: concurrency is {number}, but {type(self).__name__} has a sample or transform method of "
                 "its own, which is called for one minibatch at a time. Leave it out, or define transform_async too."
             )
         return 1
 
-    def _filled(self, minibatch: MiniBatch, found: Sampled, trees: SeedTrees | None) -> MiniBatch:
-        filled = self.filled(minibatch, found)
+    def filled(self, minibatch: MiniBatch, found: Sampled, trees: SeedTrees | None = None) -> MiniBatch:
+        filled = super().filled(minibatch, found)
         return filled.replace(batch=_batch(found, trees)) if self.disjoint and trees is not None else filled
 
 

@@ -37,7 +37,7 @@ class InSubgraphSampler(ChoiceSampler):
         MemoryError: While running, the in-edges need more memory than is left.
     """
 
-    fingerprinted = ()  # nothing is drawn, and there is one hop
+    _fingerprinted = ()  # nothing is drawn, and there is one hop
 
     def __init__(
         self,

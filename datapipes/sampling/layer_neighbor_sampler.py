@@ -138,7 +138,7 @@ class LayerNeighborSampler(ChoiceSampler):
     Source: LABOR-0 with a fixed number of picks (Balin and Catalyurek, Layer-Neighbor Sampling, NeurIPS 2023).
     """
 
-    fingerprinted = ("frontier",)
+    _fingerprinted = ("frontier",)
 
     def __init__(
         self,
@@ -168,6 +168,6 @@ class LayerNeighborSampler(ChoiceSampler):
             concurrency=concurrency,
         )
 
-    def describe_choice(self) -> dict[str, Any]:
+    def _describe_choice(self) -> dict[str, Any]:
         batches = self.batch_dependency if self.batch_dependency > 1 else None
         return {"layer_dependency": self.layer_dependency or None, "batch_dependency": batches}

@@ -58,13 +58,13 @@ class ByWeight(Choice):
         forms = graph.forms()
         for of in edge_types:
             known = [name for domain, kind, name in forms if (domain, kind) == ("edge", of)]
-            self._refuse_missing(where, known, of, graph.anew)
+            self._refuse_missing(where, known, of, graph._anew)
             dtype, shape = forms["edge", of, self.prob_name]
             what = self._what(where, of)
             refuse_no_tensor(what, dtype)
             if dtype not in DTYPES:
                 names = ", ".join(dtype_name(dtype) for dtype in DTYPES)
-                raise TypeError(f"{what} must be one of {names}, got {dtype_name(dtype)}. Convert them.{graph.anew}")
+                raise TypeError(f"{what} must be one of {names}, got {dtype_name(dtype)}. Convert them.{graph._anew}")
             if shape != ():
                 raise self._other_shape(where, of, "num_edges", ["num_edges", *map(str, shape)])
 
@@ -204,5 +204,5 @@ class NeighborSampler(ChoiceSampler):
             concurrency=concurrency,
         )
 
-    def describe_choice(self) -> dict[str, Any]:
+    def _describe_choice(self) -> dict[str, Any]:
         return {"prob_name": self.prob_name}

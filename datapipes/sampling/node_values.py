@@ -184,16 +184,16 @@ class NodeTimes:
             remedy = "Name one of these." if known else "Build the graph with node_attributes={name: times}."
             raise ValueError(
                 f"{where}: node_time_attr is {shown(name)}, which no node has; the node attributes of the graph are "
-                f"{shown(known)}. {remedy}{graph.anew}"
+                f"{shown(known)}. {remedy}{graph._anew}"
             )
         for of, form in forms.items():
             if form.dtype != torch.int64 or form.shape != ():
                 found = dtype_name(form.dtype) if isinstance(form.dtype, torch.dtype) else form.dtype.__name__
                 raise TypeError(
                     f"{where}: the node attribute {name!r}{'' if of is None else f' of {of!r}'} must hold times of "
-                    f"int64, one for each node, got {found} {['num_nodes', *form.shape]}. Convert it.{graph.anew}"
+                    f"int64, one for each node, got {found} {['num_nodes', *form.shape]}. Convert it.{graph._anew}"
                 )
-        self._found = graph.earliest_nodes(where, name)
+        self._found = graph._earliest_nodes(where, name)
         self._versions = self._now()
 
     def has(self, node_type: Any) -> bool:
@@ -219,7 +219,7 @@ class NodeTimes:
             )
 
     def _now(self) -> dict[Any, Any]:
-        if self._graph.in_parts:
+        if self._graph._in_parts:
             return {}
         of_type = {of: self._graph.node_attributes_of(of).get(self._name) for of in self._graph.node_types}
         return {of: (id(values), version(values)) for of, values in of_type.items()}

@@ -68,9 +68,8 @@ class Sampler(MiniBatchTransformer):
         samples_parts: whether the sampler can sample a graph in parts (DistGraph) too.
     """
 
-    _hidden = frozenset({"checked_seeds", "samples_parts"})
-    does = "sampling"
-    samples_parts: bool = False
+    _does = "sampling"
+    _samples_parts: bool = False
 
     def __init__(
         self, source: Stage, graph: Graph, fanouts: Sequence[Fanout], *, return_edge_ids: bool = False
@@ -85,7 +84,7 @@ class Sampler(MiniBatchTransformer):
                 f"{self.name}: graph must be a CSCGraph, a HeteroCSCGraph or a DistGraph, got {type(graph).__name__}. "
                 f"{_remedy(graph)}"
             )
-        if graph.in_parts and not self.samples_parts:
+        if graph._in_parts and not self._samples_parts:
             raise TypeError(
                 f"{self.name}: graph must be a CSCGraph or HeteroCSCGraph, which has all rows, got "
                 f"{type(graph).__name__}, whose rows are in parts; its draw and sample methods read rows. Sample it by "
@@ -161,9 +160,9 @@ class Sampler(MiniBatchTransformer):
         for field in ("node_features", "edge_features"):
             if getattr(minibatch, field):
                 raise ValueError(rows_left_behind(self.name, f"{field} {sorted(names_of(getattr(minibatch, field)))}"))
-        return self.checked_seeds(minibatch.seeds)
+        return self._checked_seeds(minibatch.seeds)
 
-    def checked_seeds(self, given: Any) -> tuple[Any, Callable[[Sampled], Sampled]]:
+    def _checked_seeds(self, given: Any) -> tuple[Any, Callable[[Sampled], Sampled]]:
         """Return what `seeds_of` does, of seeds: ids [n] or [n, k]; with types {node or edge type: ids}."""
         if self._has_types:
             by_type = seed_ids(self.name, given, self.graph, self._negative_end)
@@ -189,7 +188,7 @@ class Sampler(MiniBatchTransformer):
         return {**counts, "return_edge_ids": self.return_edge_ids, "graph_digest": graph.digest()}
 
     @property
-    def hashed_inputs(self) -> tuple[Hashed, ...]:
+    def _hashed_inputs(self) -> tuple[Hashed, ...]:
         return (self.graph,) if isinstance(self.graph, Hashed) else ()  # a graph in parts has the digest of its parts
 
     def describe(self) -> dict[str, Any]:
@@ -284,4 +283,4 @@ def _refuse_fetch_before(where: str, source: Stage) -> None:
     fetched = fetched_before(source)
     if fetched:
         stage = next(iter(fetched.values()))
-        raise ValueError(rows_left_behind(where, f"{' and '.join(stage.fills)} of {stage!r} before it"))
+        raise ValueError(rows_left_behind(where, f"{' and '.join(stage._fills)} of {stage!r} before it"))

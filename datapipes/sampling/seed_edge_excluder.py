@@ -236,7 +236,7 @@ class _Exclusion:
             return subgraph.block
         if self.by == "edge_id" and subgraph.block.edge_ids is None:
             raise _no_edge_ids(self.where, "blocks without edge ids")
-        return subgraph.without(excluded).block
+        return subgraph._without(excluded).block
 
     def _excluded(self, minibatch: MiniBatch) -> dict[Any, _core.ExcludedEdges]:
         """Return which edges of each edge type are taken out."""

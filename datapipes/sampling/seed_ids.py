@@ -111,8 +111,8 @@ def warn_of_empty_blocks(where: str, graph: Graph, types: Collection[Any], sampl
     """Warn if no edge of a sampled edge type leads to the seeds of a type; once for each graph, in all processes."""
     ends = {of[2] for of in sampled if of is not None and graph.num_edges_of(of) > 0}
     for of in types if graph.is_heterogeneous else ():
-        if ends.isdisjoint(node_type for _, node_type in seed_columns(of)) and (of, *sampled) not in graph.warned_of:
-            graph.warned_of = graph.warned_of | {(of, *sampled)}
+        if ends.isdisjoint(node_type for _, node_type in seed_columns(of)) and (of, *sampled) not in graph._warned_of:
+            graph._warned_of = graph._warned_of | {(of, *sampled)}
             warnings.warn(
                 f"{where}: no sampled edge leads to the seeds of {type_text(of)}, so their blocks are empty, and a "
                 f"model sees nothing but the seeds; sampled are {shown([*map(type_text, sampled)])}. Sample an edge "

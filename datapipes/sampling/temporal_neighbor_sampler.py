@@ -74,7 +74,7 @@ class ByTime(Choice):
         if self.node_time_attr is not None:
             sources = sorted({ends_of(of)[0] for of in edge_types}, key=lambda of: of or "")
             _check(where, graph, "node", self.node_time_attr, sources)
-            graph.refuse_source_times(where, self.node_time_attr)
+            graph._refuse_source_times(where, self.node_time_attr)
 
     def attributes(self, rows: Rows) -> dict[str, Tensor | None]:
         of_edges = None if self.edge_time_attr is None else rows.edge_attributes.get(self.edge_time_attr)
@@ -190,12 +190,12 @@ def _check(where: str, graph: Attributed, domain: str, name: str, types: Sequenc
         if dtype != torch.int64:
             raise TypeError(
                 f"{what} must hold times of int64, got {dtype_name(dtype)}. Convert it, in a unit that fits: (seconds "
-                f"* 1000).long().{graph.anew}"
+                f"* 1000).long().{graph._anew}"
             )
         if shape != ():
             raise ValueError(
                 f"{what} must have shape [num_{domain}s], a time for each, got "
-                f"[{', '.join([f'num_{domain}s', *map(str, shape)])}]. Give one for each.{graph.anew}"
+                f"[{', '.join([f'num_{domain}s', *map(str, shape)])}]. Give one for each.{graph._anew}"
             )
 
 
@@ -232,7 +232,7 @@ def _no_attribute(where: str, graph: Attributed, domain: str, name: str) -> Valu
     names = shown(sorted({each for of_domain, _, each in forms if of_domain == domain}))
     return ValueError(
         f"{where}: {domain}_time_attr is {shown(name)}, but {sampled}{sources}; the {domain} attributes of the graph "
-        f"are {names}. {remedy}{graph.anew}"
+        f"are {names}. {remedy}{graph._anew}"
     )
 
 
@@ -275,7 +275,7 @@ class TemporalNeighborSampler(ChoiceSampler):
     is faster, and where they are not, 2 bytes an in-edge are added.
     """
 
-    fingerprinted = ("replace", "frontier", "disjoint")
+    _fingerprinted = ("replace", "frontier", "disjoint")
 
     def __init__(
         self,
@@ -325,7 +325,7 @@ class TemporalNeighborSampler(ChoiceSampler):
             concurrency=concurrency,
         )
 
-    def describe_choice(self) -> dict[str, Any]:
+    def _describe_choice(self) -> dict[str, Any]:
         return {
             "node_time_attr": self.node_time_attr,
             "edge_time_attr": self.edge_time_attr,

@@ -76,7 +76,6 @@ class UniformNegativeSampler(NegativeSampler):
         Over a DistGraph also what the requests raise, see DistGraph.connect.
     """
 
-    _hidden = frozenset({"sample_async", "transform_async"})
     concurrency = CONCURRENCY
 
     def __init__(
@@ -113,7 +112,7 @@ class UniformNegativeSampler(NegativeSampler):
             for of, each in getattr(items, "item_sets", {None: items}).items():
                 if self._has_times(self._checked_type(of)) and "timestamps" not in each.names:
                     raise self._no_times()
-        asks = graph.in_parts and (self.strict or self.times is not None)
+        asks = graph._in_parts and (self.strict or self.times is not None)
         self.asynchronous = asks and not hides_own(self, UniformNegativeSampler, "sample", "transform")
         if not self.asynchronous:
             self.concurrency = 1
@@ -218,7 +217,7 @@ class UniformNegativeSampler(NegativeSampler):
             allowed = torch.ones(len(tries), dtype=torch.bool)
             for column, node_type, _ in drawing.drawn:
                 if self.times.has(node_type):
-                    since = yield "node_times", (self.node_time_attr, tries[:, column].contiguous(), node_type)
+                    since = yield "_node_times", (self.node_time_attr, tries[:, column].contiguous(), node_type)
                     allowed &= since <= times
         if self.strict:
             edges = yield "has_edges", (tries, drawing.edge_type)
@@ -328,8 +327,8 @@ class UniformNegativeSampler(NegativeSampler):
         return {**super().fingerprint(), **drawn}
 
     @property
-    def hashed_inputs(self) -> Any:
-        from_graph = self.strict and not self.graph.in_parts
+    def _hashed_inputs(self) -> Any:
+        from_graph = self.strict and not self.graph._in_parts
         return (self.graph,) if from_graph else ()
 
     def describe(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def fetched_before(source: Stage) -> dict[str, Stage]:
     found: dict[str, Stage] = {}
     while sources:
         stage = sources.pop()
-        found |= dict.fromkeys(stage.fills, stage)
+        found |= dict.fromkeys(stage._fills, stage)
         if not stage.draws and len(stage.sources) == 1:  # any other stage may take the features out again
             sources.append(stage.source)
     return found

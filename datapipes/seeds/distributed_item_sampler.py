@@ -152,7 +152,7 @@ class DistributedItemSampler(ItemSampler):
         """Return what all ranks must have alike, and the rank."""
         return {"rank": self.rank, **self.fingerprint(), "seed": self.rng_seed if self.shuffle else None}
 
-    def refuse_start(self) -> None:
+    def _refuse_start(self) -> None:
         """Raise ValueError if a rank that came later is to cut something else."""
         other = None if self._topic is None else first_told(self._topic, "")
         if other:

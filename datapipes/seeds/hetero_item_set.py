@@ -41,8 +41,6 @@ class HeteroItemSet(Hashed):
         TypeError, ValueError: The types are mixed, a name is empty, or the seeds of a type have another shape.
     """
 
-    _hidden = frozenset({"refuse_empty", "take_fields"})
-
     def __init__(self, item_sets: Mapping[str, ItemSet] | Mapping[EdgeType, ItemSet]) -> None:
         if not isinstance(item_sets, Mapping) or not item_sets:
             raise TypeError(
@@ -99,7 +97,7 @@ class HeteroItemSet(Hashed):
                 taken.setdefault(name, {})[kind] = rows
         return taken
 
-    def take_fields(self, positions: Tensor) -> dict[str, Any]:
+    def _take_fields(self, positions: Tensor) -> dict[str, Any]:
         """Return what `take` returns as fields of a MiniBatch: names of the user's own are in "extra"."""
         return as_fields(self.take(positions))
 
@@ -118,7 +116,7 @@ class HeteroItemSet(Hashed):
         begins = [0, *self._ends[:-1]]
         return [torch.from_numpy(places - begin) for places, begin in zip(grouped, begins, strict=True)]
 
-    def refuse_empty(self, where: str) -> None:
+    def _refuse_empty(self, where: str) -> None:
         """Raise ValueError if a type has no items; `where` is the stage that needs some."""
         for kind, items in self.item_sets.items():
             if len(items) == 0:
@@ -130,14 +128,14 @@ class HeteroItemSet(Hashed):
     def digest(self) -> str:
         """Return a digest of the types and their items, 32 hexadecimal digits; see ItemSet.digest."""
         facts = [[kind, len(items), items.names] for kind, items in self.item_sets.items()]
-        return hashlib.blake2b(json.dumps([facts, self.array_digests()]).encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b(json.dumps([facts, self._array_digests()]).encode(), digest_size=16).hexdigest()
 
-    def hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
+    def _hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
         """Return the tensors by name and type; see Hashed."""
         return {
             f"{name} of {kind!r}": array
             for kind, items in self.item_sets.items()
-            for name, array in items.hashed_arrays().items()
+            for name, array in items._hashed_arrays().items()
         }
 
     def __getstate__(self) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class ItemSampler(SeedStage):
                 f"{self.name}: item_set must be an ItemSet or a HeteroItemSet, got {type(item_set).__name__}. Wrap it: "
                 f"{how}."
             )
-        item_set.refuse_empty(self.name)
+        item_set._refuse_empty(self.name)
         self.item_set = item_set
         self.batch_size = check_int(self.name, "batch_size", batch_size, 1)
         self.shuffle = check_bool(self.name, "shuffle", shuffle)
@@ -95,7 +95,7 @@ class ItemSampler(SeedStage):
     def make_minibatch(self, rng: RngKey) -> MiniBatch:
         first = self._place_of(rng.index) * self.batch_size
         count = min(self.batch_size, len(self.item_set) - first)
-        fields = self.item_set.take_fields(self._positions(rng, first, count))
+        fields = self.item_set._take_fields(self._positions(rng, first, count))
         return MiniBatch(epoch=rng.epoch, index=rng.index, **fields)
 
     def _positions(self, rng: RngKey, first: int, count: int) -> Tensor:
@@ -121,7 +121,7 @@ class ItemSampler(SeedStage):
         }
 
     @property
-    def hashed_inputs(self) -> tuple[Hashed, ...]:
+    def _hashed_inputs(self) -> tuple[Hashed, ...]:
         return (self.item_set,)
 
     def describe(self) -> dict[str, Any]:

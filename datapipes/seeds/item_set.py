@@ -48,8 +48,6 @@ class ItemSet(Hashed):
         TypeError, ValueError: The seeds are not ids, lengths differ, or a name is not allowed.
     """
 
-    _hidden = frozenset({"refuse_empty", "take_fields"})
-
     def __init__(
         self, items: int | Tensor | np.ndarray[Any, Any] | tuple[Any, ...], names: str | Sequence[str] | None = None
     ) -> None:
@@ -108,7 +106,7 @@ class ItemSet(Hashed):
             TypeError, ValueError: There is no such type, no edge, or all parts are behind servers.
             IndexError: No edge has one of the ids; the message names the first.
         """
-        make = getattr(graph, "edge_items", None)
+        make = getattr(graph, "_edge_items", None)
         if make is None:
             raise TypeError(
                 f"ItemSet.of_edges: graph must be a CSCGraph, a HeteroCSCGraph or a DistGraph, got "
@@ -183,12 +181,12 @@ class ItemSet(Hashed):
             for name, rows in self._tensors.items()
         }
 
-    def take_fields(self, positions: Tensor) -> dict[str, Any]:
+    def _take_fields(self, positions: Tensor) -> dict[str, Any]:
         """Return what `take` returns as fields of a MiniBatch: names of the user's own are in "extra"."""
         taken = self.take(positions)
         return as_fields(taken) if self._has_own else taken
 
-    def refuse_empty(self, where: str) -> None:
+    def _refuse_empty(self, where: str) -> None:
         """Raise ValueError if there are no items; `where` is the stage that needs some."""
         if len(self) == 0:
             raise ValueError(f"{where}: found an item set of 0 items; at least 1 is needed. Check how it was split.")
@@ -199,10 +197,10 @@ class ItemSet(Hashed):
         Raises:
             ValueError: A tensor was changed in place after a minibatch or a digest was made from it.
         """
-        facts = [len(self), self.names, self.array_digests()]
+        facts = [len(self), self.names, self._array_digests()]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
-    def hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
+    def _hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
         """Return the tensors by name; see Hashed."""
         return {name: (self._tensors[name], False) for name in self.names if name in self._tensors}
 

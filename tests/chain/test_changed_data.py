@@ -161,7 +161,7 @@ def small_pipe() -> tuple[dp.CSCGraph, dp.ItemSet, dp.Stage]:
 @pytest.mark.parametrize("what", ["indptr", "indices", "edge_ids", "seeds", "labels"])
 def test_data_changed_in_place_after_the_first_minibatch_are_refused(what):
     graph, given_items, pipe = small_pipe()
-    values = getattr(graph, what) if hasattr(graph, what) else given_items.hashed_arrays()[what][0]
+    values = getattr(graph, what) if hasattr(graph, what) else given_items._hashed_arrays()[what][0]
     values[-1] += 0  # before the first minibatch it is no matter
     next(iter(pipe))
     values[-1] += 0
@@ -354,13 +354,13 @@ def test_a_digest_that_was_stopped_goes_on_where_it_stopped(monkeypatch):
     monkeypatch.setattr(digests_of_arrays, "_BYTES_AT_ONCE", 1)
     given_items, looks = dp.ItemSet(values), itertools.count()
     with pytest.raises(digests_of_arrays.HashingStopped):
-        given_items.array_digests(lambda: next(looks) == 0)
+        given_items._array_digests(lambda: next(looks) == 0)
     hashed = []
     hashes_of = digests_of_arrays.hashes_of
     monkeypatch.setattr(
         digests_of_arrays, "hashes_of", lambda *args, **how: hashed.append(1) or hashes_of(*args, **how)
     )
-    assert given_items.array_digests(lambda: next(looks) == 99) == {"seeds": expected}
+    assert given_items._array_digests(lambda: next(looks) == 99) == {"seeds": expected}
     assert len(hashed) == 1
 
 

@@ -129,13 +129,13 @@ def test_a_source_is_kept_until_its_copy_has_run():
         del source
         assert len(stage._kept) == 1
         assert len(gpu.registered) > 0
-        stage.finish()
+        stage._finish()
         assert len(stage._kept) == 0
         assert gpu.registered == {}
         del copied
 
 
-@pytest.mark.parametrize("end", [lambda stage: stage.close(), lambda stage: stage.end_kept(), lambda stage: None])
+@pytest.mark.parametrize("end", [lambda stage: stage.close(), lambda stage: stage._end_kept(), lambda stage: None])
 def test_a_stage_that_ends_waits_for_its_copies(end):
     with fake_cuda(haste=0.0) as gpu:
         stage = dp.CopyTo(fetched(), "cuda")
@@ -204,9 +204,9 @@ def test_a_forked_copy_of_the_stage_waits_for_nothing_of_its_parent(monkeypatch)
         stage.transform(in_slots(gpu, next(iter(fetched()))))
         with monkeypatch.context() as patch:
             patch.setattr(copy_to.os, "getpid", lambda: -1)
-            stage.finish()
+            stage._finish()
             assert len(stage._kept) == 1  # these are the parent's
-        stage.finish()
+        stage._finish()
         assert len(stage._kept) == 0
 
 

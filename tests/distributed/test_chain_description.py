@@ -291,7 +291,7 @@ def held_bytes(stage: dp.Stage) -> int:
     for each in dp.StageGraph(stage):
         items = getattr(each, "item_set", None)
         sets = getattr(items, "item_sets", {None: items}).values() if items is not None else ()
-        total += sum(tensor.nbytes for one in sets for tensor, _ in one.hashed_arrays().values())
+        total += sum(tensor.nbytes for one in sets for tensor, _ in one._hashed_arrays().values())
         for weights in [value for value in vars(each).values() if isinstance(value, NodeWeights)]:
             tensors = [*weights._values.values(), *(part for made in weights._made.values() for part in made)]
             total += sum(tensor.nbytes for tensor in tensors)
@@ -345,5 +345,5 @@ def test_a_mask_counts_as_the_ids_of_its_places(values, names):
     offers = {"graph": small_graph(), "items": None, "features": None, "stages": ()}
     with pytest.raises(MemoryError) as raised:
         built_chain(masked(values, names), admit=refuse, **offers)
-    arrays = dp.ItemSet(values, names).hashed_arrays()
+    arrays = dp.ItemSet(values, names)._hashed_arrays()
     assert raised.value.args == (sum(tensor.nbytes for tensor, _ in arrays.values()),)

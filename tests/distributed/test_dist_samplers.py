@@ -112,7 +112,7 @@ def test_minibatches_and_fingerprints_are_those_of_the_whole_graph(row, dist, nu
         ours = row.over(row.parts(num_parts, local_part), dist=dist, return_edge_ids=edge_ids)
         assert digests(ours) == digests(whole)
         assert ours.fingerprint() == whole.fingerprint()
-        assert ours.state_name == whole.state_name
+        assert ours._state_name == whole._state_name
         assert (ours.asynchronous, whole.asynchronous) == (True, False)
 
 

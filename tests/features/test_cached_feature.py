@@ -142,7 +142,7 @@ def test_any_policy_size_and_form_gives_the_bits_of_the_feature(policy, slots, s
     rows = torch.rand((500, 4, 5), generator=generator)
     counts = torch.randint(9, (500,), generator=generator) if policy == "static" else None
     feature = dp.TensorFeature(rows, stored_as=stored_as)
-    row_bytes = 20 * feature.stored_dtype.itemsize
+    row_bytes = 20 * feature._stored_dtype.itemsize
     cached = dp.CPUCachedFeature(feature, bytes_for(slots, row_bytes, policy, 500), policy, counts=counts)
     for _ in range(20):
         ids = torch.randint(500, (100,), generator=generator)  # with repeats

@@ -32,7 +32,7 @@ def test_rows_are_read_where_they_lie(place: Place, where, how, dtype):
     assert feature.reads_on(place.device) == how
     assert same_bits(feature.read(place.ids(IDS.to(dtype))), ROWS[IDS])
     assert feature.read(place.ids(IDS[:0])).shape == (0, 6)
-    feature.finish_reads()
+    feature._finish_reads()
     assert (feature.count, feature.shape, feature.dtype) == (20, (6,), torch.float32)
 
 
@@ -44,7 +44,7 @@ def test_stored_rows_are_decoded_as_on_the_cpu(place: Place, stored_as):
     feature._view_rows()
     for _ in range(2):
         assert same_bits(feature.read(place.ids(IDS)), wanted.read(IDS))
-    assert same_bits(feature.read_stored(place.ids(IDS)), wanted.read_stored(IDS))
+    assert same_bits(feature._read_stored(place.ids(IDS)), wanted._read_stored(IDS))
 
 
 @pytest.mark.gpu
@@ -61,7 +61,7 @@ def test_rows_without_values_are_read_too(place: Place):
         feature = dp.TensorFeature(torch.empty(shape))
         assert feature.reads_on(place.device) == "uva"
         assert feature.read(place.ids(torch.tensor([3, 0]))).shape == (2, *shape[1:])
-        feature.finish_reads()
+        feature._finish_reads()
 
 
 @pytest.mark.parametrize("where", ["host", "device"])
@@ -74,15 +74,15 @@ def test_an_id_without_a_row_gives_zeros_and_is_raised_by_the_next_read(place: P
     with refused(IndexError, stage="TensorFeature", found="3 of the ids .* the smallest is -5", allowed=r"\[0, 20\)"):
         feature.read(place.ids(IDS))
     assert same_bits(feature.read(place.ids(IDS)), ROWS[IDS])
-    feature.finish_reads()
+    feature._finish_reads()
 
 
 def test_finish_reads_raises_for_the_last_read(place: Place):
     feature = feature_of(place, "host")
     feature.read(place.ids(torch.tensor([20])))
     with pytest.raises(IndexError, match=r"1 of the ids .* the smallest is 20"):
-        feature.finish_reads()
-    feature.finish_reads()
+        feature._finish_reads()
+    feature._finish_reads()
 
 
 def test_the_cap_of_threads_holds_for_host_memory_only(place: Place):
@@ -100,7 +100,7 @@ def test_a_pickled_feature_reads_and_leaves_counts_behind(place: Place):
     feature = feature_of(place, "host")
     feature.read(place.ids(torch.tensor([20])))
     again = pickle.loads(pickle.dumps(feature))
-    again.finish_reads()
+    again._finish_reads()
     assert torch.equal(again.read(IDS), ROWS[IDS])
 
 
@@ -146,7 +146,7 @@ def test_a_feature_of_a_users_own_reads_in_host_memory_only():
             return torch.zeros(ids.shape[0])
 
     assert Plain().reads_on(torch.device("cuda", 0)) is None
-    Plain().finish_reads()
+    Plain()._finish_reads()
 
 
 # --- on a device that keeps its order
@@ -172,7 +172,7 @@ def test_rows_on_the_device_are_stored_there_with_fewer_bits(stored_as):
         assert feature.reads_on(CUDA) == "device memory"
         assert same_bits(feature.tensor, wanted.tensor)
         ids = gpu.copy(IDS, CUDA, non_blocking=True)
-        assert same_bits(feature.read_stored(ids), wanted.read_stored(IDS))
+        assert same_bits(feature._read_stored(ids), wanted._read_stored(IDS))
         assert same_bits(feature.read(ids), wanted.read(IDS))
         too_large = torch.tensor([[0.0, 1.0, torch.inf if stored_as == "int8" else torch.finfo(torch.float32).max]])
         with refused(ValueError, stage="TensorFeature", found=r"column 2 has (inf|3\.4\S+)\D", allowed="stored_as"):
@@ -196,7 +196,7 @@ def test_reads_on_any_stream_wait_for_what_made_the_rows(where, rng_seed):
                 rows = feature.read(gpu.copy(ids, CUDA, non_blocking=True))
                 gpu.call(lambda read, ids=ids: seen.append(torch.equal(read, ROWS[ids])), rows)
             del rows
-        feature.finish_reads()
+        feature._finish_reads()
     assert seen == [True] * 12
 
 
@@ -212,7 +212,7 @@ def test_a_read_waits_for_nothing_and_a_wrong_id_is_raised_when_it_is_known():
         with pytest.raises(IndexError, match=r"2 of the ids that were read on cuda:0 .* the smallest is 20;"):
             feature.read(right)
         feature.read(right)
-        feature.finish_reads()
+        feature._finish_reads()
 
 
 @needs_interpreter
@@ -227,12 +227,12 @@ def test_finish_reads_waits_for_every_device_before_it_raises():
         for ids in wrong:
             feature.read(ids)
         with pytest.raises(IndexError, match=r"read on cuda:0 .* the smallest is 20") as caught:
-            feature.finish_reads()
+            feature._finish_reads()
         if hasattr(caught.value, "__notes__"):  # Python 3.10 has none
             assert "read on cuda:1" in caught.value.__notes__[0]
         for ids in right:
             feature.read(ids)
-        feature.finish_reads()
+        feature._finish_reads()
 
 
 @pytest.mark.parametrize("where", ["host", "device"])

@@ -76,8 +76,8 @@ def test_rows_of_a_stored_form_are_those_of_a_tensor(disk, tmp_path, stored_as, 
     feature, expected = disk(tmp_path / "x.rows"), dp.TensorFeature(rows, stored_as=stored_as)
     ids = torch.randint(300, (500,), generator=torch.Generator().manual_seed(1))
     assert torch.equal(feature.read(ids), expected.read(ids))
-    assert torch.equal(feature.read_stored(ids), expected.read_stored(ids))
-    assert feature.stored_dtype == expected.stored_dtype
+    assert torch.equal(feature._read_stored(ids), expected._read_stored(ids))
+    assert feature._stored_dtype == expected._stored_dtype
     out = torch.empty(500, 5, 7)
     assert torch.equal(feature.read(ids, out), expected.read(ids))
     assert [each.name for each in tmp_path.iterdir()] == ["x.rows"]

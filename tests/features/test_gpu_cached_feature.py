@@ -91,7 +91,7 @@ def test_what_is_kept_is_what_the_twin_keeps(name, monkeypatch, data, count, slo
             assert by_uva or feature.asked == sorted(set(lacking))
             misses, hits = misses + len(lacking), hits + len(ids) - len(lacking)
             assert (cached.stats()["gpu_hits"], cached.stats()["gpu_misses"]) == (hits, misses)
-        cached.finish_reads()
+        cached._finish_reads()
 
 
 @pytest.mark.parametrize("slots", ranked([WAYS, 3, 40], 1))
@@ -122,15 +122,15 @@ def test_any_feature_size_and_form_gives_the_bits_of_the_feature(place: Place, t
         feature = wanted
     if not place.is_gpu:
         place.cuda.is_page_locked = kind == "locked"
-    cached = dp.GPUCachedFeature(feature, bytes_for(slots, 20 * wanted.stored_dtype.itemsize))
+    cached = dp.GPUCachedFeature(feature, bytes_for(slots, 20 * wanted._stored_dtype.itemsize))
     assert (cached.count, cached.shape, cached.dtype) == (200, (4, 5), torch.float32)
     assert cached.reads_on(place.device) == ("uva" if kind == "locked" else "device memory")
     assert not cached.reads_async
     for _ in range(2):
         ids = torch.randint(40, (16,), generator=generator)  # with repeats
         assert same_bits(cached.read(place.ids(ids)), wanted.read(ids))
-        assert same_bits(cached.read_stored(place.ids(ids[:7].int())), wanted.read_stored(ids[:7]))
-    cached.finish_reads()
+        assert same_bits(cached._read_stored(place.ids(ids[:7].int())), wanted._read_stored(ids[:7]))
+    cached._finish_reads()
     stats = cached.stats()
     assert stats["gpu_hits"] + stats["gpu_misses"] == 2 * 23
     assert slots == 1 or stats["gpu_hits"] > 0
@@ -150,7 +150,7 @@ def test_rows_of_every_width_are_kept(place: Place, dtype):
             assert (got.dtype, got.shape) == (dtype, (4, *shape))
             assert got.numel() == 0 or got.cpu().contiguous().reshape(4, -1).view(torch.uint8).equal(plain[ids])
         assert cached.read(place.ids(ids[:0])).shape == (0, *shape)
-        cached.finish_reads()
+        cached._finish_reads()
 
 
 def test_a_cache_as_large_as_the_feature_reads_each_row_once(place: Place):
@@ -201,10 +201,10 @@ def test_an_id_without_a_row_gives_zeros_and_is_raised_later(place: Place, by_uv
         assert torch.equal(got[[0, 2, 5]], rows[[3, 0, 3]])
         assert not got[[1, 3, 4]].any()
         with refused(IndexError, stage="Feature", found="3 of the ids .* the smallest is -5", allowed=r"\[0, 20\)"):
-            cached.finish_reads() if there == 0 else cached.read(place.ids(torch.tensor([1])))
+            cached._finish_reads() if there == 0 else cached.read(place.ids(torch.tensor([1])))
         assert cached.stats()["gpu_hits"] == there
     assert same_bits(cached.read(place.ids(torch.tensor([1, 3]))), rows[[1, 3]])
-    cached.finish_reads()
+    cached._finish_reads()
 
 
 def test_all_ids_may_be_without_rows(place: Place):
@@ -212,7 +212,7 @@ def test_all_ids_may_be_without_rows(place: Place):
         cached = dp.GPUCachedFeature(Counted(torch.rand(count, 6)), "1MB")
         assert not cached.read(place.ids(torch.tensor([5, -1, 7]))).any()
         with pytest.raises(IndexError, match=r"3 of the ids .* the smallest is -1"):
-            cached.finish_reads()
+            cached._finish_reads()
 
 
 # --- what is refused
@@ -223,10 +223,10 @@ def test_a_read_that_fails_keeps_nothing_of_it(place: Place):
     feature = Counted(rows)
     cached = dp.GPUCachedFeature(feature, "1MB")
     cached.read(place.ids(torch.tensor([1])))
-    feature.read_stored = lambda ids: (_ for _ in ()).throw(OSError("no disk"))
+    feature._read_stored = lambda ids: (_ for _ in ()).throw(OSError("no disk"))
     with pytest.raises(OSError, match="no disk"):
         cached.read(place.ids(torch.tensor([1, 2])))
-    del feature.read_stored
+    del feature._read_stored
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("datapipes.device.row_cache.put", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
@@ -373,6 +373,6 @@ def test_threads_on_streams_of_a_gpu_read_the_rows(locked):
         thread.start()
     for thread in threads:
         thread.join(120)
-    cached.finish_reads()
+    cached._finish_reads()
     assert wrong == []
     assert cached.stats()["gpu_hits"] > 0

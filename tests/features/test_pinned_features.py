@@ -336,7 +336,7 @@ def test_a_gpu_reads_locked_rows_and_torch_sees_them_locked(pad_rows):
     assert runtime.Cuda().is_pinned(found.tensor.data_ptr())
     assert found.tensor.is_pinned() or pad_rows  # torch looks at the storage, which begins before padded rows
     assert torch.equal(found.read(ids.cuda()).cpu(), found.read(ids))
-    found.finish_reads()
+    found._finish_reads()
     rows = found.unpin_memory_().tensor
     assert not runtime.Cuda().is_pinned(rows.data_ptr())
 
@@ -393,7 +393,7 @@ def test_rows_in_one_page_are_locked_one_by_one_and_what_lies_between_is_copied_
     for found, rows in zip(features, (first, last), strict=True):
         ids = torch.arange(found.count)
         assert torch.equal(found.read(ids.cuda()).cpu(), rows)
-        found.finish_reads()
+        found._finish_reads()
     features[0].unpin_memory_()
     assert features[1].is_pinned()
     assert torch.equal(first.cuda().cpu(), first)

@@ -74,7 +74,7 @@ def test_rows_are_those_of_the_dense_tensor(made, data):
     assert feature.bytes_for(wanted) == sum(
         each.nbytes for each in (rows.indptr, rows.indices, rows.values) if each is not None
     )
-    for found, plain in zip(rows.parts().values(), feature.rows[wanted.long()].parts().values(), strict=True):
+    for found, plain in zip(rows._parts().values(), feature.rows[wanted.long()]._parts().values(), strict=True):
         assert torch.equal(found, plain)  # entries keep their order
 
 

@@ -93,7 +93,7 @@ def test_every_shape_is_stored_in_as_many_rows(shape, kind):
         read, out = feature.read(found), torch.full((len(found), *shape[1:]), 5.0)
         assert torch.equal(feature.read(found, out=out), read)
         assert read.shape == out.shape
-        assert torch.equal(feature.decode(feature.read_stored(found)), read)
+        assert torch.equal(feature._decode(feature._read_stored(found)), read)
     if kind == torch.int8:
         assert (feature.scale.shape, feature.scale.dtype) == (values.shape[1:], torch.float32)
         assert bool(((feature.read(ids) - values[ids]).abs() <= feature.scale * 0.5001).all())
@@ -128,8 +128,8 @@ def test_names_and_dtypes_say_the_same():
     plain = dp.TensorFeature(values)
     assert (plain.stored_as, plain.scale, plain.tensor.data_ptr()) == (None, None, values.data_ptr())
     ids = torch.tensor([1])
-    assert torch.equal(plain.read_stored(ids), values[ids])
-    assert plain.decode(values) is values
+    assert torch.equal(plain._read_stored(ids), values[ids])
+    assert plain._decode(values) is values
 
 
 def test_a_feature_given_as_float16_keeps_its_dtype():
@@ -211,20 +211,20 @@ def test_what_read_refuses_is_refused_for_stored_rows():
     with pytest.raises(IndexError, match=r"row id must be in \[0, 3\), got 3"):
         feature.read(torch.tensor([3]))
     with pytest.raises(IndexError, match=r"row id must be in \[0, 3\), got -1"):
-        feature.read_stored(torch.tensor([-1]))
+        feature._read_stored(torch.tensor([-1]))
     with refused(ValueError, "out has shape [2, 2] and dtype float16", "float32"):
         feature.read(ids, out=torch.empty(2, 2, dtype=torch.float16))
     with refused(ValueError, "out has shape [2, 2] and dtype float32", "float16"):
-        feature.read_stored(ids, out=torch.empty(2, 2))
+        feature._read_stored(ids, out=torch.empty(2, 2))
     with refused(TypeError, "decode takes rows of float16", "got float32", "read_stored"):
-        feature.decode(torch.ones(2, 2))
+        feature._decode(torch.ones(2, 2))
     with refused(TypeError, "decode: rows must be a tensor", "got list", "Convert it"):
-        feature.decode([[1.0, 2.0]])
+        feature._decode([[1.0, 2.0]])
     with refused(ValueError, "decode takes rows [n, *[2]]", "got shape [2, 3]", "read_stored"):
-        feature.decode(torch.ones(2, 3, dtype=torch.float16))
-    assert feature.decode(np.ones((1, 2), np.float16)).tolist() == [[1.0, 1.0]]
+        feature._decode(torch.ones(2, 3, dtype=torch.float16))
+    assert feature._decode(np.ones((1, 2), np.float16)).tolist() == [[1.0, 1.0]]
     out = torch.empty(2, 2, dtype=torch.float16)
-    assert feature.read_stored(ids, out=out) is out
+    assert feature._read_stored(ids, out=out) is out
     assert bool((out == 1).all())
 
 
@@ -284,6 +284,6 @@ def test_the_scale_goes_to_a_device_once(monkeypatch):
     monkeypatch.setattr(runtime, "_current", Counts())
     rows = torch.empty(2, 3, dtype=torch.int8, device="meta")
     for _ in range(3):
-        assert feature.decode(rows).device.type == "meta"
+        assert feature._decode(rows).device.type == "meta"
     assert [(device.type, non_blocking) for _, device, non_blocking in copies] == [("meta", False)]
     assert pickle.loads(pickle.dumps(feature))._scales == {}

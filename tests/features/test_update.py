@@ -60,9 +60,9 @@ def test_what_was_read_may_be_written_again(tmp_path, kind, stored_as):
     rows = first_rows((7,)) * torch.tensor([1e-44, 1e-39, 1e-30, 1, 1e3, 1e30, 0])[:, None].T
     rows = rows.clamp(-60000, 60000) if stored_as == "float16" else rows
     feature = made(kind, tmp_path, rows, stored_as)
-    before = feature.read_stored(EVERYTHING)
+    before = feature._read_stored(EVERYTHING)
     feature.update(EVERYTHING.flip(0), feature.read(EVERYTHING.flip(0)))
-    assert same_bits(feature.read_stored(EVERYTHING).view(torch.uint8), before.view(torch.uint8))
+    assert same_bits(feature._read_stored(EVERYTHING).view(torch.uint8), before.view(torch.uint8))
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_rows_that_were_read_before_an_update_are_not_kept_after_it(policy):
 
         is_first = True
 
-        def read_stored(self, ids, out=None):
-            rows = super().read_stored(ids, out)
+        def _read_stored(self, ids, out=None):
+            rows = super()._read_stored(ids, out)
             if self.is_first:
                 self.is_first = False
                 self.update(torch.tensor([1]), torch.ones(1))

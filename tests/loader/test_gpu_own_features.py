@@ -26,18 +26,18 @@ def fetched(features: dict[str, dp.Feature]) -> dp.Stage:
 
 
 class OwnDecode(dp.TensorFeature):
-    def decode(self, rows: torch.Tensor) -> torch.Tensor:
-        return super().decode(rows) + 1
+    def _decode(self, rows: torch.Tensor) -> torch.Tensor:
+        return super()._decode(rows) + 1
 
 
 class OwnScale(dp.TensorFeature):
-    def scale_on(self, device: torch.device) -> torch.Tensor | None:
+    def _scale_on(self, device: torch.device) -> torch.Tensor | None:
         return torch.ones(3)
 
 
 class OwnStored(dp.TensorFeature):
-    def read_stored(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        return super().read_stored(ids, out) + 1
+    def _read_stored(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        return super()._read_stored(ids, out) + 1
 
 
 @pytest.mark.parametrize(("kind", "stored_as"), [(OwnDecode, "int8"), (OwnScale, "int8"), (OwnStored, None)])

@@ -17,9 +17,9 @@ PARTS = ["indices", "indptr", "num_columns", "values"]
 def expect_equal(found: dp.SparseRows, wanted: dp.SparseRows) -> None:
     assert found.num_columns == wanted.num_columns
     assert (found.values is None) is (wanted.values is None)
-    for part, tensor in wanted.parts().items():
-        assert found.parts()[part].dtype == tensor.dtype
-        assert torch.equal(found.parts()[part], tensor)
+    for part, tensor in wanted._parts().items():
+        assert found._parts()[part].dtype == tensor.dtype
+        assert torch.equal(found._parts()[part], tensor)
 
 
 def minibatch_of(rows: dp.SparseRows, **more) -> dp.MiniBatch:

@@ -14,18 +14,18 @@ class Counted(dp.Feature):
         self._note(ids)
         return self._rows.read(ids, out)
 
-    def read_stored(self, ids, out=None):
+    def _read_stored(self, ids, out=None):
         self._note(ids)
-        return self._rows.read_stored(ids, out)
+        return self._rows._read_stored(ids, out)
 
     def _note(self, ids):
         assert ids.device.type == "cpu"
         self.asked += ids.tolist()
 
-    def decode(self, rows):
-        return self._rows.decode(rows)
+    def _decode(self, rows):
+        return self._rows._decode(rows)
 
     count = property(lambda self: self._rows.count)
     shape = property(lambda self: self._rows.shape)
     dtype = property(lambda self: self._rows.dtype)
-    stored_dtype = property(lambda self: self._rows.stored_dtype)
+    _stored_dtype = property(lambda self: self._rows._stored_dtype)

@@ -59,7 +59,7 @@ def made(kind, folder, rows, stored_as=None):
 
 
 def cached(feature, policy, slots=8, **options):
-    row_bytes = torch.Size(feature.shape).numel() * feature.stored_dtype.itemsize
+    row_bytes = torch.Size(feature.shape).numel() * feature._stored_dtype.itemsize
     counts = torch.arange(feature.count) % 3 if policy == "static" else None
     of_slots, of_ids = _core.RowCache.bytes_of_slot(row_bytes), _core.RowCache.bytes_of_id(policy)
     return dp.CPUCachedFeature(feature, slots * of_slots + feature.count * of_ids, policy, counts=counts, **options)

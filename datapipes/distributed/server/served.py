@@ -205,6 +205,6 @@ def _digest_of(stores: Any) -> str:
             step = max(_READ_BYTES * len(first) // max(feature.bytes_for(first), 1), 1)
             for begin in range(0, feature.count, step):
                 rows: Any = feature.read(torch.arange(begin, min(begin + step, feature.count)))
-                for each in rows.parts().values() if isinstance(rows, SparseRows) else [rows]:
+                for each in rows._parts().values() if isinstance(rows, SparseRows) else [rows]:
                     digest.update(flat_bytes(each).data)
     return digest.hexdigest()

@@ -102,7 +102,7 @@ class Dispatcher(Iterator[MiniBatch]):
             worker = min(range(self._pool.num_workers), key=lambda number: len(self._with[number]))
             if len(self._with[worker]) >= self._pool.tasks_each:
                 return
-            self._give(worker, self._seeds.index_of(self._next_step))
+            self._give(worker, self._seeds._index_of(self._next_step))
             self._next_step = next(self._steps, None)
 
     def _give(self, worker: int, index: int) -> None:
@@ -236,7 +236,7 @@ class Dispatcher(Iterator[MiniBatch]):
 
     def _describe(self) -> str:
         """Return a sentence on the minibatch that is waited for and on the worker that has it."""
-        index = self._seeds.index_of(self._low)
+        index = self._seeds._index_of(self._low)
         for worker, indices in enumerate(self._with):
             if index in indices:
                 return f" Waiting for minibatch {index} of epoch {self._epoch}: {self._pool.whereabouts(worker)}."

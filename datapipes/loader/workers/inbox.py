@@ -30,7 +30,7 @@ class Inbox(ABC):
     def get(self, timeout: float) -> Message | None:
         """Return the next message; None after `timeout` seconds, or earlier when a worker has died."""
 
-    def close(self) -> None:  # noqa: B027  a default
+    def close(self) -> None:
         """Stop listening."""
 
 

@@ -143,7 +143,7 @@ class Workers(StreamStage):
         if pool is self._running.pool:
             self.end_workers()
 
-    def end_kept(self) -> None:
+    def _end_kept(self) -> None:
         self.end_workers()
         self._chain = None
 
@@ -152,7 +152,7 @@ class Workers(StreamStage):
         return Workers(self.source, self.options, pin=self.pin, timeout=timeout)
 
     @property
-    def lane(self) -> str:
+    def _lane(self) -> str:
         options = self.options
         order = "in order" if options.in_order else "as made"
         ahead = f"each up to {options.prefetch_factor} minibatches ahead, {order}"
@@ -163,7 +163,7 @@ class Workers(StreamStage):
         start = self.context.get_start_method()
         return f"{options.num_workers} worker processes ({start}), {ahead}, through channel {through}"
 
-    def pages(self) -> str:
+    def _pages(self) -> str:
         if isinstance(self._chain, Packed):
             return pages.of_shared(self._chain.memories, self._chain.files, [os.getpid(), *self.processes()])
         return pages.of_private() if self._reads_our_memory else pages.of_coming()

@@ -65,7 +65,7 @@ class Part(FindsRows):
         earliest_nodes: {node type: EarliestNode} of the types that have it; None where the partition does not tell.
     """
 
-    anew = " Then partition the graph again."  # what an error adds to the advice to change an attribute
+    _anew = " Then partition the graph again."  # what an error adds to the advice to change an attribute
 
     def __init__(self, manifest: Manifest, part: int, book: PartitionBook, arrays: dict[Place, Tensor]) -> None:
         super().__init__()
@@ -313,7 +313,7 @@ class Part(FindsRows):
         """Return {("node" or "edge", type or None, name): RowForm} of all attributes."""
         return forms_of(self._node_attributes, {of: each.edge_attributes for of, each in self._relations.items()})
 
-    def refuse_source_times(self, where: str, name: str) -> None:
+    def _refuse_source_times(self, where: str, name: str) -> None:
         """Raise ValueError unless the part has stored the times of sources that are wanted with its edges."""
         refuse_other_times(where, name, self.node_time_attr)
 

@@ -119,7 +119,7 @@ def by_time(part: Any, time_attr: str | None, tell: Tell) -> Read | None:
     if time_attr is not None:
         on_edges = [of for of in part.edge_types if time_attr in part.relation(of).edge_attributes]
         if not on_edges:
-            part.refuse_source_times(WHERE, time_attr)
+            part._refuse_source_times(WHERE, time_attr)
         for number, of in enumerate(part.edge_types):
             relation = part.relation(of)
             times = relation.edge_attributes.get(time_attr) if on_edges else relation.source_times

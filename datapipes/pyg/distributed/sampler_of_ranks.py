@@ -110,7 +110,7 @@ class SamplerOfRanks(NeighborSampler):
             known: Tensor = self.feature_store.get_tensor(of, name)
             if len(known) == count:  # as PyG's layout has it in each part
                 return known
-        found: Tensor = graph.node_times(name, torch.arange(count), of)
+        found: Tensor = graph._node_times(name, torch.arange(count), of)
         return found
 
     @property

@@ -126,7 +126,7 @@ class DrawnOrder(SeedStage):
 class PygSample(MiniBatchTransformer):
     """Give the places of the seeds to the sampler of a loader; makes its output."""
 
-    does = "sampling"
+    _does = "sampling"
 
     def __init__(self, source: Stage, view: View) -> None:
         super().__init__(source)
@@ -148,7 +148,7 @@ class PygSample(MiniBatchTransformer):
 class PygSlice(MiniBatchTransformer):
     """Make the Data or HeteroData of a sampler's output, the user's transform applied, in workers."""
 
-    does = "gather"
+    _does = "gather"
     draws = False
 
     def __init__(self, source: Stage, view: View) -> None:

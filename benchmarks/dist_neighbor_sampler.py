@@ -53,7 +53,7 @@ def main() -> None:
     start = dp.ItemSampler(dp.ItemSet(ids), BATCH)
     whole = start.sample_neighbor(graph, FANOUTS, frontier="new")
     minibatches = list(whole)
-    seeds, rng = minibatches[0].seeds, dp.RngKey(0, 0, 0, 1)
+    seeds, rng = minibatches[0].seeds, dp.stages.RngKey(0, 0, 0, 1)
     edges = sum(block.num_edges for block in minibatches[0].blocks)
     sides = {"sample_neighbors, draws included (ns/edge)": lambda _: per(edges, lambda: whole.sample(seeds, rng))}
     chains = {"sample_neighbor (minibatches/s)": whole}
@@ -81,7 +81,7 @@ def main() -> None:
 class Replay:
     """The hops of one minibatch over answers that are ready."""
 
-    def __init__(self, graph: DistGraph, parts: list[Part], seeds: torch.Tensor, chain, rng: dp.RngKey) -> None:
+    def __init__(self, graph: DistGraph, parts: list[Part], seeds: torch.Tensor, chain, rng: dp.stages.RngKey) -> None:
         self.graph, self.seeds, self.plan, self.keyed = graph, seeds, chain.plan, chain.plan.keyed(rng)
         self.core = core_graph(chain.name, graph, [graph.book.nodes(None).stored()])
         self.answers = []

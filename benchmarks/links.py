@@ -49,7 +49,7 @@ def main() -> None:
     graph, _ = load_graph(args.graph)
     pairs = torch.from_numpy(pairs_of(graph.indptr.numpy(), graph.indices.numpy()))
     start = dp.ItemSampler(dp.ItemSet(pairs), NUM_PAIRS, seed=1)
-    seeds = next(iter(start)).replace(rng=dp.RngKey(1, 0, 0, 1))  # as the runtime gives it to a stage
+    seeds = next(iter(start)).replace(rng=dp.stages.RngKey(1, 0, 0, 1))  # as the runtime gives it to a stage
     report(
         {
             **negatives(graph, start, seeds, args),

@@ -16,11 +16,9 @@ from datapipes.base.errors import (
     RemoteError,
     ServerUnavailable,
 )
-from datapipes.base.rng import STREAM_VERSION, RngKey
+from datapipes.base.rng import STREAM_VERSION
 from datapipes.chain.functional import expect_stages, register_stage
-from datapipes.chain.stage import MiniBatchTransformer, SeedStage, Stage, StreamStage
-from datapipes.chain.stage_graph import StageGraph
-from datapipes.channel.base import ChannelBase
+from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.channel.mp_channel import MpChannel
 from datapipes.channel.shm_channel import ShmChannel
 from datapipes.compat.other_names import missing_public_name
@@ -39,14 +37,13 @@ from datapipes.graph.link_split import LinkSplit, random_link_split
 from datapipes.loader.data_loader import DataLoader
 from datapipes.loader.from_node import FromNode
 from datapipes.loader.prefetcher import Prefetcher
-from datapipes.minibatch.block import CSC, Block, SampledSubgraph
+from datapipes.minibatch.block import Block, SampledSubgraph
 from datapipes.minibatch.minibatch import MiniBatch
 from datapipes.minibatch.sparse_rows import SparseRows
 from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
 from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
 from datapipes.sampling.negative_sampler import NegativeSampler
 from datapipes.sampling.neighbor_sampler import NeighborSampler
-from datapipes.sampling.sampler import Picks, Sampled, Sampler
 from datapipes.sampling.seed_edge_excluder import SeedEdgeExcluder, add_reverse_edges, exclude_seed_edges
 from datapipes.sampling.temporal_neighbor_sampler import TemporalNeighborSampler
 from datapipes.sampling.uniform_negative_sampler import UniformNegativeSampler
@@ -56,17 +53,15 @@ from datapipes.seeds.item_sampler import ItemSampler
 from datapipes.seeds.item_set import ItemSet
 
 if TYPE_CHECKING:
-    from datapipes import datasets, distributed
+    from datapipes import datasets, distributed, stages
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "CSC",
     "STREAM_VERSION",
     "Block",
     "CPUCachedFeature",
     "CSCGraph",
-    "ChannelBase",
     "ChannelClosed",
     "ChannelDamaged",
     "CopyTo",
@@ -93,23 +88,16 @@ __all__ = [
     "NegativeSampler",
     "NeighborSampler",
     "PeerDied",
-    "Picks",
     "Prefetcher",
     "QueueTimeoutError",
     "RemoteError",
-    "RngKey",
-    "Sampled",
     "SampledSubgraph",
-    "Sampler",
     "SeedEdgeExcluder",
-    "SeedStage",
     "ServerUnavailable",
     "ShmChannel",
     "SparseFeature",
     "SparseRows",
     "Stage",
-    "StageGraph",
-    "StreamStage",
     "TemporalNeighborSampler",
     "TensorFeature",
     "UniformNegativeSampler",
@@ -120,6 +108,7 @@ __all__ = [
     "exclude_seed_edges",
     "random_link_split",
     "register_stage",
+    "stages",
 ]
 
 expect_stages(
@@ -138,6 +127,6 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        if name in ("datasets", "distributed"):
+        if name in ("datasets", "distributed", "stages"):
             return importlib.import_module(f"datapipes.{name}")
         raise missing_public_name(name)

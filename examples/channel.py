@@ -42,7 +42,7 @@ def main() -> None:
             producer.kill()  # does nothing if it has ended
 
 
-def produce(channel: dp.ChannelBase, received: Event) -> None:
+def produce(channel: dp.stages.ChannelBase, received: Event) -> None:
     """Send two epochs, then an error instead of the third. Runs in the other process."""
     try:
         for epoch in range(EPOCHS + 1):
@@ -61,7 +61,7 @@ def make_batch(epoch: int, index: int) -> dict[str, torch.Tensor]:
     return {"features": torch.full((256, 64), float(index)), "position": torch.tensor([epoch, index])}
 
 
-def consume(channel: dp.ChannelBase) -> None:
+def consume(channel: dp.stages.ChannelBase) -> None:
     """Receive and print everything that the producer sends."""
     for message in channel.messages(timeout=TIMEOUT_S):  # `for message in channel` waits without a timeout
         show(message)

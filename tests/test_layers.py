@@ -28,6 +28,7 @@ LAYERS = [
     "channel",
     "loader",
     "compat",
+    "stages",
     "ingest",
     "partition",
     "distributed",

@@ -1,8 +1,8 @@
 """Write the pages of the API reference: an entry for each public name, which Sphinx fills from the docstring.
 
-A public name stands in the `__all__` of the package, or of a folder in SPACES, which users import from. The names of
-the package stand on a page for each folder that defines them, those of the others on a page for each of SPACES. A name
-that several of them export has one entry.
+A public name stands in the `__all__` of the package, or of a folder in SPACES, which users import from. The names in
+CORE stand on a page for each folder that defines them, those of the others on a page for each of SPACES. A name that
+several of them export has one entry.
 
 Run: make stubs   (a test fails where a page is out of date)
 """
@@ -22,6 +22,7 @@ from typing import Any
 from datapipes.chain.functional import FunctionalForms, registered_stages
 
 API = Path(__file__).parents[1] / "docs" / "api"
+CORE = ("datapipes", "datapipes.stages")
 SPACES = (
     "datapipes.datasets",
     "datapipes.distributed",
@@ -50,7 +51,8 @@ INTRODUCTION = """\
 # API reference
 
 Every public name, by the folder that defines it. `dp` is `datapipes`; the names of `dp.datasets`, `dp.distributed` and
-`datapipes.pyg` are imported from there. [The tour](../tour.md#stages) lists the stages by their functional forms, and
+`datapipes.pyg` are imported from there, and from `dp.stages` what those need who write stages, samplers
+or channels. [The tour](../tour.md#stages) lists the stages by their functional forms, and
 [names.md](../migrate/names.md) says what the names of other libraries are here.
 """
 
@@ -59,14 +61,14 @@ def entries() -> dict[str, dict[str, Any]]:
     """Return {page: {dotted name: object}}; `page` is the module that the page is about."""
     found: dict[str, dict[str, Any]] = {page: {} for page in TITLES}
     seen: set[int] = set()
-    for space in ("datapipes", *SPACES):
+    for space in (*CORE, *SPACES):
         module = importlib.import_module(space)
         for name in module.__all__:
             value = getattr(module, name)
             if isinstance(value, ModuleType) or (callable(value) and id(value) in seen) or not is_ours(value):
                 continue
             seen.add(id(value))
-            page = space if space != "datapipes" else ".".join(_module_of(name, value).split(".")[:2])
+            page = space if space not in CORE else ".".join(_module_of(name, value).split(".")[:2])
             if page not in found:
                 raise ValueError(f"{space}.{name} is defined in {page}, which has no page. Add it to TITLES.")
             found[page][f"{space}.{name}"] = value

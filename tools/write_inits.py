@@ -2,9 +2,9 @@
 
 A folder exports the names of its modules. The package exports those of all folders, except that a folder in NAMESPACES
 is exported as a whole (`dp.datasets.open`), with the names of the folders that NAMESPACES gives it, and is loaded when
-it, or a stage that it registers, is first used. A folder in APART
-needs an extra, so nothing imports it. A folder in MIRRORS stands for a module of PyG: it hands on the names of that
-module that are not its own. The docstring and the version of an `__init__` are kept as they are.
+it, or a stage that it registers, is first used. `datapipes.stages` exports the names in BUILDERS in its place. A folder
+in APART needs an extra, so nothing imports it. A folder in MIRRORS stands for a module of PyG: it hands on the names of
+that module that are not its own. The docstring and the version of an `__init__` are kept as they are.
 
 Run: make stubs   (a test fails where a file is out of date)
 """
@@ -16,7 +16,9 @@ import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "datapipes"
-NAMESPACES: dict[str, tuple[str, ...]] = {"datasets": (), "distributed": ("partition",)}
+NAMESPACES: dict[str, tuple[str, ...]] = {"datasets": (), "distributed": ("partition",), "stages": ()}
+# What those need who write stages, samplers or channels of their own.
+BUILDERS = {"CSC", "ChannelBase", "Picks", "RngKey", "Sampled", "Sampler", "SeedStage", "StageGraph", "StreamStage"}
 APART = ("pyg", "pyg/distributed", "cli")
 MIRRORS = {"pyg/loader": "torch_geometric.loader", "pyg/distributed": "torch_geometric.distributed"}
 
@@ -78,6 +80,10 @@ def init_text(folder: Path) -> str:
     spaces = [name for name in NAMESPACES if is_root and (folder / name).is_dir()]
     hidden = {*spaces, *(name for space in spaces for name in NAMESPACES[space])}
     found = {module: names for module, names in exports(folder).items() if module.split(".")[1] not in hidden}
+    if is_root or folder == PACKAGE / "stages":
+        core = exports(PACKAGE) if not is_root else found
+        core = {module: [name for name in names if (name in BUILDERS) != is_root] for module, names in core.items()}
+        found = {module: names for module, names in core.items() if names}
     for name in NAMESPACES.get(folder.relative_to(PACKAGE).as_posix(), ()):
         found |= exports(PACKAGE / name)
     mirrored = MIRRORS.get(folder.relative_to(PACKAGE).as_posix())

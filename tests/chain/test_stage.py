@@ -134,7 +134,7 @@ def test_the_runtime_sets_epoch_and_index_and_gives_no_random_key_away():
 
     made = list(start_at(items().transform(forget), 3))
     assert [(minibatch.epoch, minibatch.index, minibatch.rng) for minibatch in made] == [(3, i, None) for i in range(6)]
-    assert keys == [dp.RngKey(seed=5, epoch=3, index=i, stage=1) for i in range(6)]
+    assert keys == [dp.stages.RngKey(seed=5, epoch=3, index=i, stage=1) for i in range(6)]
 
 
 def test_none_drops_a_minibatch_and_its_index_stays_used():
@@ -225,14 +225,14 @@ def test_what_was_passed_may_change_afterwards_without_changing_a_rebuilt_stage(
 
 def test_replaced_gives_a_new_chain_and_leaves_the_old():
     old = fetched()
-    stages, before = dp.StageGraph(old).walk(), digests(old)
+    stages, before = dp.stages.StageGraph(old).walk(), digests(old)
     new = old.replaced(
         dp.NeighborSampler, lambda stage: stage.source.sample_neighbor(stage.graph, [1], return_edge_ids=True)
     )
     assert new.source.fanouts == [1]
     assert new.source.source is old.source.source  # the stages before it are shared
     assert digests(new) == digests(fetched(sampled(fanouts=[1])))
-    assert dp.StageGraph(old).walk() == stages
+    assert dp.stages.StageGraph(old).walk() == stages
     assert digests(start_at(old, 0)) == before
 
 
@@ -246,7 +246,10 @@ def test_replaced_reaches_every_stage_of_the_class_subclasses_too():
 
     new = chain.replaced(dp.MiniBatchTransformer, note)
     assert seen == [dp.MiniBatchTransformer, Scaler, dp.MiniBatchTransformer]
-    assert all(a is not b for a, b in zip(dp.StageGraph(new).walk()[1:], dp.StageGraph(chain).walk()[1:], strict=True))
+    assert all(
+        a is not b
+        for a, b in zip(dp.stages.StageGraph(new).walk()[1:], dp.stages.StageGraph(chain).walk()[1:], strict=True)
+    )
     assert digests(new) == digests(chain)
 
 
@@ -268,7 +271,12 @@ def test_replaced_reaches_into_a_loader():
         (lambda chain: chain[:2], TypeError, "got slice", "a stage class or a functional name"),
         (lambda chain: chain["transform"], ValueError, "2 stages .* 'transform'", "exactly 1"),
         (lambda chain: chain[dp.MiniBatchTransformer], ValueError, "3 stages .* MiniBatchTransf", "exactly 1"),
-        (lambda chain: dp.StageGraph(chain).find(None), TypeError, "got None", "a stage class or a functional name"),
+        (
+            lambda chain: dp.stages.StageGraph(chain).find(None),
+            TypeError,
+            "got None",
+            "a stage class or a functional name",
+        ),
     ],
 )
 def test_asking_for_what_is_not_there_once_is_refused(ask, error, found, allowed):
@@ -278,10 +286,10 @@ def test_asking_for_what_is_not_there_once_is_refused(ask, error, found, allowed
 
 def test_a_name_finds_subclasses_that_have_none():
     chain = Scaler(sampled().transform(as_it_is))
-    stages = dp.StageGraph(chain).walk()
+    stages = dp.stages.StageGraph(chain).walk()
     assert [chain["item_sampler"], chain["sample_neighbor"], chain["scaler"]] == [stages[0], stages[1], stages[3]]
     assert chain[dp.NeighborSampler] is stages[1]
-    assert dp.StageGraph(chain).find("transform") == [stages[2], stages[3]]  # not the sampler, which has a name
+    assert dp.stages.StageGraph(chain).find("transform") == [stages[2], stages[3]]  # not the sampler, which has a name
     planned = dp.DataLoader(chain, num_workers=1, worker_method="thread", cut="scaler").rewritten()
     assert planned.names() == ["item_sampler", "sample_neighbor", "transform", "workers", "scaler", "prefetch"]
 
@@ -298,7 +306,7 @@ def test_the_walk_gives_sources_first_and_each_stage_once():
     start = items()
     left, right = start.transform(as_it_is), start.transform(keep_most)
     root = dp.MiniBatchTransformer([left, right], take_labels)
-    graph = dp.StageGraph(root)
+    graph = dp.stages.StageGraph(root)
     assert graph.walk() == tuple(graph) == (start, left, right, root)
     assert [graph.ordinal(stage) for stage in graph] == [0, 1, 2, 3]
     assert graph.find(dp.MiniBatchTransformer) == [left, right, root]
@@ -307,14 +315,14 @@ def test_the_walk_gives_sources_first_and_each_stage_once():
 
 def test_stages_that_only_carry_or_move_data_have_no_ordinal():
     chain = dp.DataLoader(items().prefetch().copy_to("cpu").transform(as_it_is).prefetch()).copy_to("cpu")
-    graph = dp.StageGraph(chain)
+    graph = dp.stages.StageGraph(chain)
     names = ["item_sampler", "prefetch", "copy_to", "transform", "prefetch", "data_loader", "copy_to"]
     assert [stage.name for stage in graph] == names
     assert [graph.ordinal(stage) for stage in graph] == [0, None, None, 1, None, None, None]
 
 
 def test_labels_count_the_stages_that_work_whether_they_draw_or_not():
-    graph = dp.StageGraph(fetched().prefetch().transform(as_it_is))
+    graph = dp.stages.StageGraph(fetched().prefetch().transform(as_it_is))
     labels = ["0 item_sampler", "1 sample_neighbor", "2 fetch_feature", "prefetch", "3 transform"]
     assert [graph.numbering.label(stage) for stage in graph] == labels
     assert graph.numbering.labels() == [label for label in labels if label != "prefetch"]
@@ -349,7 +357,7 @@ def test_a_generator_of_torch_belongs_to_the_minibatch_and_the_stage():
     chain, labels = DrawsByTorch(DrawsByTorch(items())), [minibatch.labels for minibatch in items()]
     made = list(dp.DataLoader(chain, num_workers=2, worker_method="thread"))
     for minibatch in made:
-        keys = [dp.RngKey(seed=5, epoch=0, index=minibatch.index, stage=stage).hop_key() for stage in (1, 2)]
+        keys = [dp.stages.RngKey(seed=5, epoch=0, index=minibatch.index, stage=stage).hop_key() for stage in (1, 2)]
         numbers = [torch.rand(len(minibatch.seeds), generator=torch.Generator().manual_seed(key)) for key in keys]
         assert torch.equal(minibatch.labels, labels[minibatch.index] + numbers[0] + numbers[1])
     by_hand = [chain.transform(chain.source.transform(minibatch)) for minibatch in items()]
@@ -366,7 +374,7 @@ def test_a_stage_that_says_it_does_not_draw_gets_no_random_key():
 
 def test_replace_rebuilds_what_reads_the_stage_and_shares_the_rest():
     chain = fetched()
-    graph = dp.StageGraph(chain)
+    graph = dp.stages.StageGraph(chain)
     new = graph.replace(chain.source, sampled(chain.source.source, fanouts=[1]))
     assert new.root is not chain
     assert new.root.source.source is chain.source.source
@@ -375,7 +383,7 @@ def test_replace_rebuilds_what_reads_the_stage_and_shares_the_rest():
 
 
 def test_replace_each_returns_a_graph_and_leaves_this_one():
-    graph = dp.StageGraph(fetched())
+    graph = dp.stages.StageGraph(fetched())
     new = graph.replace_each(dp.NeighborSampler, lambda old: dp.Prefetcher(old))
     assert [stage.name for stage in new] == ["item_sampler", "sample_neighbor", "prefetch", "fetch_feature"]
     assert [stage.name for stage in graph] == ["item_sampler", "sample_neighbor", "fetch_feature"]
@@ -383,7 +391,7 @@ def test_replace_each_returns_a_graph_and_leaves_this_one():
 
 def test_a_graph_needs_a_stage_as_its_root():
     with refused(TypeError, stage="StageGraph", found="got list", allowed="must be a Stage"):
-        dp.StageGraph([items()])
+        dp.stages.StageGraph([items()])
 
 
 # --- several sources

@@ -69,7 +69,7 @@ def test_its_name_finds_exchanges_and_cuts_before_it_alone(build, request):
     replaced = []
     new = chain.replaced(name, lambda old: replaced.append(old) or old)
     assert new is chain[name] is chain
-    assert dp.StageGraph(chain).find(name) == replaced == [chain]
+    assert dp.stages.StageGraph(chain).find(name) == replaced == [chain]
     if chain.sources:
         dp.DataLoader(chain, cut=name).close()
 
@@ -208,10 +208,10 @@ def test_building_and_describing_it_starts_nothing(build):
 
 def test_iterating_leaves_its_sources_as_they_are(build):
     stage = build()
-    walk = dp.StageGraph(stage).walk()
+    walk = dp.stages.StageGraph(stage).walk()
     states = [other.state_dict() for other in walk[:-1]]
     list(stage)
-    assert dp.StageGraph(stage).walk() == walk
+    assert dp.stages.StageGraph(stage).walk() == walk
     assert [other.state_dict() for other in walk[:-1]] == states
 
 

@@ -28,7 +28,7 @@ START_S = 100.0  # longest wait for a child that has to import torch first
 SPAWN = multiprocessing.get_context(amounts.SPAWN)
 
 
-class InProcess(dp.ChannelBase):
+class InProcess(dp.stages.ChannelBase):
     """A channel of two methods over a queue in this process; several channels may share a queue."""
 
     def __init__(self, shared: queue.Queue | None = None) -> None:
@@ -43,7 +43,7 @@ class InProcess(dp.ChannelBase):
         return self.queue.get(timeout=BOUND_S)
 
 
-class BetweenProcesses(dp.ChannelBase):
+class BetweenProcesses(dp.stages.ChannelBase):
     """A channel of two methods over a pipe; tensors are copied into it."""
 
     def __init__(self) -> None:
@@ -292,25 +292,27 @@ def test_leaving_the_context_closes_the_channel(error):
     assert channel.closed == 1
 
 
-class OnlySend(dp.ChannelBase):
+class OnlySend(dp.stages.ChannelBase):
     def send(self, msg, **kwargs):
         pass
 
 
-class OnlyRecv(dp.ChannelBase):
+class OnlyRecv(dp.stages.ChannelBase):
     def recv(self, **kwargs):
         return {}
 
 
 @pytest.mark.parametrize(
-    ("kind", "missing"), [(dp.ChannelBase, "recv.*send"), (OnlySend, "recv"), (OnlyRecv, "send")], ids=lambda v: str(v)
+    ("kind", "missing"),
+    [(dp.stages.ChannelBase, "recv.*send"), (OnlySend, "recv"), (OnlyRecv, "send")],
+    ids=lambda v: str(v),
 )
 def test_a_channel_without_both_methods_cannot_be_made(kind, missing):
     with pytest.raises(TypeError, match=f"abstract.*{missing}"):
         kind()
 
 
-def send_two_epochs(channel: dp.ChannelBase) -> None:
+def send_two_epochs(channel: dp.stages.ChannelBase) -> None:
     """Runs in another process."""
     for epoch in range(2):
         for number in range(3):

@@ -130,7 +130,7 @@ def test_joined_sources_are_described():
     pipe = FirstOf([sampled(one, graph), one.sample_neighbor(graph, [1])])
     built = build_chain(describe_chain(pipe), graph=graph, stages=[FirstOf])
     assert digests(built) == digests(pipe)
-    assert len(dp.StageGraph(built).walk()) == 4
+    assert len(dp.stages.StageGraph(built).walk()) == 4
 
 
 class FirstOf(dp.MiniBatchTransformer):
@@ -288,7 +288,7 @@ def change_somewhere(values, others, numbers):
 def held_bytes(stage: dp.Stage) -> int:
     """The bytes of all tensors of item sets and of weights that a chain has."""
     total = 0
-    for each in dp.StageGraph(stage):
+    for each in dp.stages.StageGraph(stage):
         items = getattr(each, "item_set", None)
         sets = getattr(items, "item_sets", {None: items}).values() if items is not None else ()
         total += sum(tensor.nbytes for one in sets for tensor, _ in one._hashed_arrays().values())

@@ -180,11 +180,11 @@ def test_a_whole_graph_has_no_concurrency_and_is_no_dist_graph(row):
 
 
 def test_a_sampler_with_a_draw_or_sample_method_of_its_own_needs_a_whole_graph():
-    class Draws(dp.Sampler):
+    class Draws(dp.stages.Sampler):
         def draw(self, nodes, hop, rng):
             raise AssertionError("is not called")
 
-    class Samples(dp.Sampler):
+    class Samples(dp.stages.Sampler):
         def sample(self, seeds, rng):
             raise AssertionError("is not called")
 
@@ -241,7 +241,7 @@ def test_hops_refuse_what_does_not_belong_together(is_whole):
     attributes = {name: torch.ones(plain.num_edges, dtype=torch.int64) for name in ("weight", "time")}
     attributes["weight"] = attributes["weight"].float()
     whole = dp.CSCGraph(plain.indptr, plain.indices, edge_attributes=attributes)
-    graph, rng = whole if is_whole else small_parts(graph=whole), dp.RngKey(1, 0, 0, 1)
+    graph, rng = whole if is_whole else small_parts(graph=whole), dp.stages.RngKey(1, 0, 0, 1)
     stage, other = dp.NeighborSampler(items(), graph, [2]), dp.NeighborSampler(items(), small_parts(), [2])
     weighted = dp.NeighborSampler(items(), graph, [2], prob_name="weight")
     timed = dp.TemporalNeighborSampler(items(), graph, [2], edge_time_attr="time")
@@ -285,7 +285,7 @@ def test_a_sample_method_that_a_subclass_overrides_is_called_by_a_loop_of_ones_o
 
     noted: list[list[int]] = []
     pipe, plain = Noting(items(), small_parts(), [3, 2]), items().dist_sample_neighbor(small_parts(), [3, 2])
-    rng, seeds = dp.RngKey(5, 0, 3, 1), torch.tensor([4, 9])
+    rng, seeds = dp.stages.RngKey(5, 0, 3, 1), torch.tensor([4, 9])
     assert torch.equal(
         asyncio.run(pipe.node_sample(seeds, rng)).nodes, asyncio.run(plain.node_sample(seeds, rng)).nodes
     )
@@ -383,7 +383,7 @@ def test_trees_by_weights_in_any_parts_are_those_of_the_whole_graph(data, case):
 
 def test_transform_by_hand_gives_trees_and_their_rows():
     pairs = torch.tensor([[3, 3], [7, 3]])
-    minibatch = dp.MiniBatch(seeds=pairs, rng=dp.RngKey(5, 0, 3, 1))
+    minibatch = dp.MiniBatch(seeds=pairs, rng=dp.stages.RngKey(5, 0, 3, 1))
     found = items().dist_sample_neighbor(small_parts(), [3, 2], **TREES).transform(minibatch)
     expected = items().sample_neighbor(small_graph(), [3, 2], **TREES).transform(minibatch)
     assert found.digest() == expected.digest()
@@ -469,7 +469,7 @@ def test_weights_of_the_part_in_this_process_that_were_changed_in_place_are_refu
         next(iter(pipe))
     seeds = next(iter(items())).seeds
     with refused(ValueError, stage="Part", found="changed in place", allowed="Partition the changed graph"):
-        pipe.sample(seeds, dp.RngKey(5, 0, 0, 1))
+        pipe.sample(seeds, dp.stages.RngKey(5, 0, 0, 1))
 
 
 def test_a_state_of_other_weights_is_refused():
@@ -580,7 +580,7 @@ def test_temporal_samples_are_those_of_the_whole_graph(arguments, num_parts):
 
 
 def test_transform_and_node_sample_draw_at_the_times_of_the_seeds():
-    rng, seeds, times = dp.RngKey(5, 0, 3, 1), torch.tensor([4, 9, 4]), torch.tensor([20, 40, 50])
+    rng, seeds, times = dp.stages.RngKey(5, 0, 3, 1), torch.tensor([4, 9, 4]), torch.tensor([20, 40, 50])
     minibatch = dp.MiniBatch(seeds=seeds, timestamps=times, rng=rng)
     expected = temporal().transform(minibatch)
     pipe = over_parts()

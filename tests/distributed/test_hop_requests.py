@@ -303,7 +303,7 @@ def test_the_error_of_a_part_reaches_the_caller_with_stage_minibatch_and_part():
 
 
 def test_nodes_and_edges_are_sampled_as_the_stage_does():
-    rng = dp.RngKey(5, 0, 3, 1)
+    rng = dp.stages.RngKey(5, 0, 3, 1)
     nodes, pairs = torch.tensor([4, 9, 4]), torch.tensor([[4, 9], [9, 4], [1, 4]])
     whole = items().sample_neighbor(small_graph(), [2, 3], **OPTIONS)
     parts = items().dist_sample_neighbor(small_parts(), [2, 3], **OPTIONS)
@@ -325,7 +325,7 @@ def test_nodes_and_edges_are_sampled_as_the_stage_does():
 
 
 def test_nodes_and_edges_of_types_are_sampled_as_the_stage_does():
-    rng = dp.RngKey(5, 0, 3, 1)
+    rng = dp.stages.RngKey(5, 0, 3, 1)
     nodes, pairs = {"paper": torch.tensor([4, 9, 4])}, {WRITES: torch.tensor([[4, 9], [9, 4]])}
     whole = typed_items().sample_neighbor(typed_graph(), FANOUTS)
     parts = typed_items().dist_sample_neighbor(typed_parts(), FANOUTS)

@@ -47,7 +47,7 @@ def test_the_chain_is_untouched_and_runs_on_its_own():
     loader = dp.DataLoader(chain)
     assert digests(loader)[0] == first.digest()
     assert [minibatch.index for minibatch in iterator] == [1, 2, 3, 4, 5]
-    assert dp.StageGraph(chain).find(dp.Prefetcher) == []
+    assert dp.stages.StageGraph(chain).find(dp.Prefetcher) == []
 
 
 def plan_of(chain, **options):
@@ -62,7 +62,7 @@ def test_the_plan_samples_beside_the_fetch_and_fetches_beside_the_consumer():
         *("fetch_feature", "copy_to", "prefetch"),
     ]
     assert [stage.depth for stage in plan.find(dp.Prefetcher)] == [3, 3]
-    assert dp.StageGraph(chain).find(dp.Prefetcher) == []
+    assert dp.stages.StageGraph(chain).find(dp.Prefetcher) == []
     assert "prefetch" not in plan_of(chain, overlap=False)
 
 
@@ -133,7 +133,7 @@ def test_the_thread_ends_behind_the_first_copy_to_a_gpu():
         *("fetch_feature", "copy_to", "copy_to", "prefetch"),
         *("transform", "wait_for_gpu"),
     ]
-    assert dp.StageGraph(chain).find(dp.Prefetcher) == []
+    assert dp.stages.StageGraph(chain).find(dp.Prefetcher) == []
 
 
 @pytest.mark.usefixtures("one_gpu")

@@ -87,23 +87,23 @@ def to_host(minibatch: dp.MiniBatch) -> dp.MiniBatch:
 LOADERS = [{}, {"overlap": False}, {"num_workers": 1, "worker_method": "thread"}, {"num_workers": 1}]
 
 
-def own_sampler(source: dp.Stage, transform: Any = dp.Sampler.transform) -> dp.Sampler:
+def own_sampler(source: dp.Stage, transform: Any = dp.stages.Sampler.transform) -> dp.stages.Sampler:
     """Return a sampler of the user's that draws nothing."""
 
-    class Own(dp.Sampler):
-        def draw(self, nodes: torch.Tensor, hop: int, rng: Any) -> dp.Picks:
-            return dp.Picks(torch.zeros(len(nodes) + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
+    class Own(dp.stages.Sampler):
+        def draw(self, nodes: torch.Tensor, hop: int, rng: Any) -> dp.stages.Picks:
+            return dp.stages.Picks(torch.zeros(len(nodes) + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
 
     Own.transform = transform
     return Own(source, small_graph(), [1])
 
 
-def trees(source: dp.Stage) -> dp.Sampler:
+def trees(source: dp.Stage) -> dp.stages.Sampler:
     return source.sample_neighbor(small_graph(), [2], disjoint=True)
 
 
-def on_host(sampler: dp.Sampler, minibatch: dp.MiniBatch) -> dp.MiniBatch:
-    return dp.Sampler.transform(sampler, to_host(minibatch))
+def on_host(sampler: dp.stages.Sampler, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    return dp.stages.Sampler.transform(sampler, to_host(minibatch))
 
 
 @pytest.mark.parametrize("options", LOADERS, ids=str)

@@ -16,11 +16,11 @@ def workers(num_workers: int = 2, **options) -> LoaderOptions:
     return LoaderOptions(num_workers=num_workers, worker_method="thread", **options)
 
 
-def names(graph: dp.StageGraph) -> list[str]:
+def names(graph: dp.stages.StageGraph) -> list[str]:
     return [stage.name for stage in graph]
 
 
-def shape(graph: dp.StageGraph) -> list[type]:
+def shape(graph: dp.stages.StageGraph) -> list[type]:
     return [type(stage) for stage in graph]
 
 
@@ -38,24 +38,24 @@ def remote_store() -> dp.FeatureStore:
 )
 def test_every_start_of_a_chain_gives_its_minibatches_out_by_index(start):
     chain = start()
-    graph = shard(dp.StageGraph(chain), workers())
-    before = [type(stage) for stage in dp.StageGraph(chain)]
+    graph = shard(dp.stages.StageGraph(chain), workers())
+    before = [type(stage) for stage in dp.stages.StageGraph(chain)]
     assert shape(graph) == [Sharded, *before[1:]]
-    assert dp.StageGraph(chain).find(Sharded) == []
+    assert dp.stages.StageGraph(chain).find(Sharded) == []
     assert graph.seed_stage.num_steps == len(chain)
     assert shard(graph, workers()).seed_stage is graph.seed_stage  # a second pass changes nothing
 
 
 def test_all_item_samplers_of_a_chain_are_sharded():
-    graph = shard(dp.StageGraph(ws.joined()), workers())
+    graph = shard(dp.stages.StageGraph(ws.joined()), workers())
     assert len(graph.find(Sharded)) == 2
     assert graph.find(dp.ItemSampler) == []
 
 
 def test_sharding_leaves_the_random_keys_and_the_state_as_they_are():
     chain = ws.worker_chain()
-    graph = shard(dp.StageGraph(chain), workers())
-    old = dp.StageGraph(chain)
+    graph = shard(dp.stages.StageGraph(chain), workers())
+    old = dp.stages.StageGraph(chain)
     assert [graph.ordinal(stage) for stage in graph] == [old.ordinal(stage) for stage in old]
     assert graph.root.state_dict() == chain.state_dict()
 
@@ -93,16 +93,16 @@ def test_sharding_leaves_the_random_keys_and_the_state_as_they_are():
 )
 def test_the_chain_is_cut_where_the_place_says(chain, place, expected):
     given = chain()
-    graph = cut(dp.StageGraph(given), workers(cut=place))
+    graph = cut(dp.stages.StageGraph(given), workers(cut=place))
     assert names(graph) == expected
-    assert dp.StageGraph(given).find(Cut) == []
+    assert dp.stages.StageGraph(given).find(Cut) == []
 
 
 # --- workers and overlap
 
 
 def test_the_cut_becomes_workers_and_what_follows_a_thread():
-    marked = cut(shard(dp.StageGraph(fetched().copy_to("cpu")), workers()), workers())
+    marked = cut(shard(dp.stages.StageGraph(fetched().copy_to("cpu")), workers()), workers())
     graph = put_in_workers(marked, workers())
     assert names(graph) == ["item_sampler", "sample_neighbor", "workers", "fetch_feature", "copy_to"]
     assert names(overlap_with_consumer(graph, workers()))[-1] == "prefetch"
@@ -111,7 +111,7 @@ def test_the_cut_becomes_workers_and_what_follows_a_thread():
 
 def test_workers_at_the_end_need_no_thread_that_runs_ahead():
     options = workers(cut="end")
-    graph = put_in_workers(cut(shard(dp.StageGraph(sampled()), options), options), options)
+    graph = put_in_workers(cut(shard(dp.stages.StageGraph(sampled()), options), options), options)
     assert overlap_with_consumer(graph, workers()) is graph
     assert dp.DataLoader(sampled(), 1, timeout=3.0).rewritten().root.timeout == 3.0
 
@@ -156,7 +156,7 @@ def test_planning_starts_nothing_and_leaves_the_chain_alone():
     loader = dp.DataLoader(chain, 2)
     loader.explain()
     assert loader.rewritten().find(Workers)[0]._running.pool is None
-    assert names(dp.StageGraph(chain)) == ["item_sampler", "sample_neighbor", "fetch_feature"]
+    assert names(dp.stages.StageGraph(chain)) == ["item_sampler", "sample_neighbor", "fetch_feature"]
 
 
 # --- the list of passes
@@ -164,17 +164,17 @@ def test_planning_starts_nothing_and_leaves_the_chain_alone():
 
 @pytest.mark.parametrize("options", [LoaderOptions(), LoaderOptions(overlap=False), workers(), workers(overlap=False)])
 def test_every_pass_returns_a_graph_and_leaves_the_one_it_was_given(options):
-    graph = dp.StageGraph(fetched())
+    graph = dp.stages.StageGraph(fetched())
     for each in PASSES:
         before = graph.walk()
         planned = each(graph, options)
         assert graph.walk() == before
         graph = planned
-    assert names(graph) == names(rewrite(dp.StageGraph(fetched()), options))
+    assert names(graph) == names(rewrite(dp.stages.StageGraph(fetched()), options))
 
 
 def test_without_workers_the_passes_that_make_them_change_nothing():
-    graph = dp.StageGraph(fetched())
+    graph = dp.stages.StageGraph(fetched())
     assert all(each(graph, LoaderOptions()) is graph for each in (shard, cut, put_in_workers))
 
 

@@ -69,7 +69,7 @@ def test_pairs_with_one_label_each_and_other_fields_belong_together():
     assert [minibatch.labels.tolist() for minibatch in chain] == [[1, 1], [1, 1]]
 
 
-class ThreeLabels(dp.SeedStage):
+class ThreeLabels(dp.stages.SeedStage):
     """Starts minibatches of two seeds and three labels."""
 
     rng_seed = 0

@@ -399,4 +399,4 @@ def test_the_digest_sees_conjugated_and_negated_views_as_their_values():
 
 def test_the_random_key_is_no_part_of_the_message():
     minibatch = full_minibatch()
-    assert minibatch.replace(rng=dp.RngKey(1, 2, 3, 4)).digest() == minibatch.digest()
+    assert minibatch.replace(rng=dp.stages.RngKey(1, 2, 3, 4)).digest() == minibatch.digest()

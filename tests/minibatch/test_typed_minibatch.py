@@ -413,7 +413,7 @@ def test_blocks_that_fit_are_told_from_those_that_have_to_be_looked_at():
     assert not aligned._blocks_fit(blocks, without(nodes, "field"))
 
 
-class FullMinibatch(dp.SeedStage):
+class FullMinibatch(dp.stages.SeedStage):
     """Starts one minibatch that is sampled already."""
 
     rng_seed = 0

@@ -25,7 +25,7 @@ def contract_forms() -> tuple[dp.Stage, dp.Stage]:
 
 
 def twin_of(
-    graph: dp.CSCGraph, seeds: torch.Tensor, rng: dp.RngKey, fanouts, *, replace, frontier
+    graph: dp.CSCGraph, seeds: torch.Tensor, rng: dp.stages.RngKey, fanouts, *, replace, frontier
 ) -> twin.Neighborhood:
     return twin.sample_neighbors(
         graph.indptr.tolist(),
@@ -58,7 +58,7 @@ def test_the_stage_draws_what_the_twin_draws(data, arrays, rng_seed, epoch):
     start = dp.ItemSampler(dp.ItemSet(torch.tensor(ids)), 4, shuffle=True, seed=rng_seed)
     pipe = start.transform(lambda minibatch: minibatch)  # the sampler then has ordinal 2
     for minibatch in start_at(pipe.sample_neighbor(graph, fanouts, return_edge_ids=True, **options), epoch):
-        rng = dp.RngKey(rng_seed, epoch, minibatch.index, 2)
+        rng = dp.stages.RngKey(rng_seed, epoch, minibatch.index, 2)
         expect_the_twin(minibatch, twin_of(graph, minibatch.seeds, rng, fanouts, **options))
         assert len(minibatch.digest()) == 32
 

@@ -9,25 +9,25 @@ from pipelines import digests, items, refused, sampled, small_graph, small_store
 import datapipes as dp
 
 
-class TwinSampler(dp.Sampler):
+class TwinSampler(dp.stages.Sampler):
     """What NeighborSampler does, by the plain twin's picks."""
 
-    def draw(self, nodes: torch.Tensor, hop: int, rng: dp.RngKey) -> dp.Picks:
+    def draw(self, nodes: torch.Tensor, hop: int, rng: dp.stages.RngKey) -> dp.stages.Picks:
         indptr, key, fanout = self.graph.indptr.tolist(), rng.hop_key(hop), self.fanouts[-1 - hop]
         picks = [twin.picks_of(indptr, v, fanout, False, key) for v in nodes.tolist()]
         ends = torch.tensor([0, *map(len, picks)]).cumsum(0)
-        return dp.Picks(ends, torch.tensor([place for row in picks for place in row], dtype=torch.int64))
+        return dp.stages.Picks(ends, torch.tensor([place for row in picks for place in row], dtype=torch.int64))
 
 
-class LastInEdges(dp.Sampler):
+class LastInEdges(dp.stages.Sampler):
     """Keeps the last `fanout` in-edges of each node."""
 
-    def draw(self, nodes: torch.Tensor, hop: int, rng: dp.RngKey) -> dp.Picks:
+    def draw(self, nodes: torch.Tensor, hop: int, rng: dp.stages.RngKey) -> dp.stages.Picks:
         first, last = self.graph.indptr[nodes.long()], self.graph.indptr[nodes.long() + 1]
         counts = (last - first).clamp(max=self.fanouts[-1 - hop])
         ends = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
         within = torch.arange(int(ends[-1])) - torch.repeat_interleave(ends[:-1], counts)
-        return dp.Picks(ends, torch.repeat_interleave(last - counts, counts) + within)
+        return dp.stages.Picks(ends, torch.repeat_interleave(last - counts, counts) + within)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -108,7 +108,7 @@ def test_arguments_are_refused_under_the_stages_own_name():
 
 
 def test_a_sampler_without_draw_or_sample_is_refused():
-    class Nothing(dp.Sampler):
+    class Nothing(dp.stages.Sampler):
         pass
 
     with refused(TypeError, stage="nothing", found="neither a draw nor a sample", allowed="one is needed"):
@@ -150,7 +150,7 @@ WRONG_PICKS = {
 def test_picks_that_are_no_in_edges_of_the_nodes_are_refused(kind):
     picks, error, found, allowed = WRONG_PICKS[kind]
 
-    class Wrong(dp.Sampler):
+    class Wrong(dp.stages.Sampler):
         def draw(self, nodes, hop, rng):
             return picks(nodes)
 

@@ -116,13 +116,13 @@ SAMPLERS = {
 }
 
 
-class AllInEdges(dp.Sampler):
+class AllInEdges(dp.stages.Sampler):
     """A sampler of a user."""
 
     def draw(self, nodes, hop, rng):
         begins, ends = self.graph.indptr[nodes], self.graph.indptr[nodes + 1]
         positions = [torch.arange(int(b), int(e)) for b, e in zip(begins, ends, strict=True)]
-        return dp.Picks(torch.cat((torch.zeros(1).long(), (ends - begins).cumsum(0))), torch.cat(positions))
+        return dp.stages.Picks(torch.cat((torch.zeros(1).long(), (ends - begins).cumsum(0))), torch.cat(positions))
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

@@ -200,7 +200,7 @@ def test_seeds_without_times_or_with_others_are_refused(times, error, found, all
 
 def test_sampling_by_hand_needs_times_too():
     with refused(ValueError, stage="temporal_sample_neighbor", found="without times", allowed="each needs one"):
-        temporal().sample(torch.tensor([1]), dp.RngKey(seed=1, epoch=0, index=0, stage=1))
+        temporal().sample(torch.tensor([1]), dp.stages.RngKey(seed=1, epoch=0, index=0, stage=1))
 
 
 def test_with_types_times_of_another_form_are_refused():

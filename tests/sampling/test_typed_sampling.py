@@ -69,7 +69,7 @@ def test_the_stage_draws_what_the_twin_draws(data, arrays, rng_seed, epoch):
     start = dp.ItemSampler(set_of(seeds), 5, shuffle=True, seed=rng_seed)
     pipe = start.transform(lambda minibatch: minibatch)  # the sampler then has ordinal 2
     for minibatch in start_at(pipe.sample_neighbor(graph, fanouts, return_edge_ids=True, **options), epoch):
-        rng = dp.RngKey(rng_seed, epoch, minibatch.index, 2)
+        rng = dp.stages.RngKey(rng_seed, epoch, minibatch.index, 2)
         expected = twin.sample_typed_neighbors(
             sorted(arrays.num_nodes),
             arrays.relations,
@@ -256,16 +256,16 @@ def test_seeds_and_graph_must_both_have_types_or_neither():
 # --- a sampler of a user's own
 
 
-class TwinSampler(dp.Sampler):
+class TwinSampler(dp.stages.Sampler):
     """What NeighborSampler does, by the plain twin's picks."""
 
-    def draw(self, nodes: torch.Tensor, hop: int, rng: dp.RngKey, edge_type=None) -> dp.Picks:
+    def draw(self, nodes: torch.Tensor, hop: int, rng: dp.stages.RngKey, edge_type=None) -> dp.stages.Picks:
         relation, ordinal = self.graph.relation(edge_type), self.graph.edge_types.index(edge_type)
         key, fanout = rng.hop_key(hop, ordinal), self.fanouts[-1 - hop]
         fanout = fanout if edge_type is None else fanout[edge_type]
         picks = [twin.picks_of(relation.indptr.tolist(), v, fanout, False, key) for v in nodes.tolist()]
         ends = torch.tensor([0, *map(len, picks)]).cumsum(0)
-        return dp.Picks(ends, torch.tensor([place for row in picks for place in row], dtype=torch.int64))
+        return dp.stages.Picks(ends, torch.tensor([place for row in picks for place in row], dtype=torch.int64))
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
@@ -279,7 +279,7 @@ def test_a_users_sampler_numbers_nodes_as_the_core_does(dtype, with_edge_ids, li
 
 
 def test_a_users_sampler_whose_draw_knows_no_types_is_refused_over_a_graph_with_types():
-    class Plain(dp.Sampler):
+    class Plain(dp.stages.Sampler):
         def draw(self, nodes, hop, rng):
             raise NotImplementedError
 
@@ -292,7 +292,7 @@ def test_a_users_draw_is_held_against_the_relation():
     class First(TwinSampler):
         def draw(self, nodes, hop, rng, edge_type=None):
             indptr, positions = super().draw(nodes, hop, rng, edge_type)
-            return dp.Picks(indptr, positions + 100 * (edge_type == WRITTEN))
+            return dp.stages.Picks(indptr, positions + 100 * (edge_type == WRITTEN))
 
     with refused(ValueError, stage="first", found="returned position 1", allowed="in-edges are at"):
         list(First(typed_items(), typed_graph(), [{WRITTEN: 1}]))

@@ -139,11 +139,11 @@ def test_ids_beyond_2_to_the_31_are_drawn():
     sampler = dp.UniformNegativeSampler(pairs_chain(), small_graph(), 3)
     object.__setattr__(sampler, "graph", HugeGraph(num_nodes))
     pairs = torch.tensor([[2**32 + 5, 7], [1, 2**31]])
-    found = sampler.sample(pairs[[0, 0, 0, 1, 1, 1]], dp.RngKey(SEED, 0, 0, 1), None, None)
+    found = sampler.sample(pairs[[0, 0, 0, 1, 1, 1]], dp.stages.RngKey(SEED, 0, 0, 1), None, None)
     key = twin.hop_key(SEED, 0, 0, 1, 0, 0)
     assert found.tolist() == twin_links.negatives(pairs.tolist(), 3, key, (num_nodes, num_nodes))
     assert int(found[:, 1].max()) > 2**32
-    narrow = sampler.sample(PAIRS[:6].int(), dp.RngKey(SEED, 0, 0, 1), None, None)
+    narrow = sampler.sample(PAIRS[:6].int(), dp.stages.RngKey(SEED, 0, 0, 1), None, None)
     assert narrow.dtype == torch.int64
 
 
@@ -155,7 +155,7 @@ def test_the_first_tries_together_are_those_one_by_one(num_nodes, corrupt):
         sampler = dp.UniformNegativeSampler(pairs_chain(), small_graph(), ratio, corrupt=corrupt)
         object.__setattr__(sampler, "graph", HugeGraph(num_nodes))
         pairs = torch.arange(1_400).reshape(-1, 2)
-        rng = dp.RngKey(SEED, 0, 0, 1)
+        rng = dp.stages.RngKey(SEED, 0, 0, 1)
         found = sampler.transform(dp.MiniBatch(seeds=pairs, rng=rng)).seeds
         of = torch.tensor(twin_links.positive_of(len(pairs), ratio))
         assert torch.equal(found[len(pairs) :], sampler.sample(pairs[of], rng, None, None))
@@ -276,7 +276,7 @@ def test_nodes_are_drawn_in_proportion(weighted):
     given = {"dst_weight": weights} if weighted else {}
     graph = dp.CSCGraph(torch.zeros(num_nodes + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
     sampler = dp.UniformNegativeSampler(pairs_chain(), graph, 1, **given)
-    found = sampler.sample(torch.zeros(count, 2, dtype=torch.int64), dp.RngKey(11, 0, 0, 1), None, None)
+    found = sampler.sample(torch.zeros(count, 2, dtype=torch.int64), dp.stages.RngKey(11, 0, 0, 1), None, None)
     counts = torch.bincount(found[:, 1], minlength=num_nodes).double()
     expected = weights / weights.sum() * count
     assert counts[expected == 0].sum() == 0
@@ -296,7 +296,7 @@ def test_strict_negatives_are_no_edges_and_not_the_positive(density, corrupt):
     generator = torch.Generator().manual_seed(4)
     pairs = torch.randint(num_nodes, (count, 2), generator=generator)
     sampler = dp.UniformNegativeSampler(pairs_chain(), graph, 1, strict=True, corrupt=corrupt)
-    found = sampler.sample(pairs, dp.RngKey(11, 0, 0, 1), None, None)
+    found = sampler.sample(pairs, dp.stages.RngKey(11, 0, 0, 1), None, None)
     assert not is_edge[found[:, 1], found[:, 0]].any()
     assert not bool((found == pairs).all(1).any())
     kept = {"src": 1, "dst": 0}.get(corrupt)
@@ -322,17 +322,17 @@ def test_many_pairs_of_hubs_find_the_one_node_that_is_left():
     weights[:8] = 1
     pairs = torch.tensor([[3, 0]] * 50)
     sampler = dp.UniformNegativeSampler(pairs_chain(), graph, 1, strict=True, corrupt="src", src_weight=weights)
-    assert sampler.sample(pairs, dp.RngKey(1, 0, 0, 1), None, None).tolist() == [[7, 0]] * 50
+    assert sampler.sample(pairs, dp.stages.RngKey(1, 0, 0, 1), None, None).tolist() == [[7, 0]] * 50
 
 
 def test_more_open_negatives_than_one_round_takes_give_the_same(monkeypatch):
     graph = graph_of([[u for u in range(30) if u != v] for v in range(30)])  # only no self-loops
     pairs = torch.stack((torch.arange(30).repeat(20), (torch.arange(30).repeat(20) + 7) % 30), 1)
     sampler = dp.UniformNegativeSampler(pairs_chain(), graph, 1, strict=True, corrupt="dst")
-    expected = sampler.sample(pairs, dp.RngKey(1, 0, 0, 1), None, None)
+    expected = sampler.sample(pairs, dp.stages.RngKey(1, 0, 0, 1), None, None)
     assert torch.equal(expected[:, 0], expected[:, 1])
     monkeypatch.setattr("datapipes.sampling.uniform_negative_sampler.MOST_OPEN", 7)
-    assert torch.equal(sampler.sample(pairs, dp.RngKey(1, 0, 0, 1), None, None), expected)
+    assert torch.equal(sampler.sample(pairs, dp.stages.RngKey(1, 0, 0, 1), None, None), expected)
 
 
 # --- times

@@ -44,7 +44,7 @@ def hetero_store() -> dp.FeatureStore:
     return dp.FeatureStore(features)
 
 
-class SlowSampler(dp.Sampler):
+class SlowSampler(dp.stages.Sampler):
     """Sample `graph`, of any kind; `fanouts` has {edge type: int} for each hop, the last one next to the seeds."""
 
     def __init__(

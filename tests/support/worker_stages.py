@@ -361,7 +361,7 @@ def asynchronous_chain(num_items: int = 22) -> dp.Stage:
     return chain.fetch_feature(RemoteAsyncStore(dict(small_store())), ["feat"], ["weight"])
 
 
-class QueueChannel(dp.ChannelBase):
+class QueueChannel(dp.stages.ChannelBase):
     """A minimal channel: two methods that send NumPy arrays through a queue of multiprocessing."""
 
     def __init__(self, method: str = "forkserver") -> None:

@@ -51,7 +51,7 @@ def died(*indices: int, was_ready: bool = True) -> Death:
 
 
 def dispatcher(pool: Pool, max_restarts: int = 0, in_order: bool = True) -> Dispatcher:
-    graph = dp.StageGraph(items())
+    graph = dp.stages.StageGraph(items())
     context = EpochContext(Calls(graph.numbering, StageClock()), Position(0))
     options = {"in_order": in_order, "timeout": None, "max_restarts": max_restarts}
     return Dispatcher(pool, context, graph.seed_stage, "waiting", **options)

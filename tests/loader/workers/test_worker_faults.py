@@ -819,7 +819,9 @@ def test_a_copy_to_a_gpu_before_the_cut_is_refused(monkeypatch):
             dp.DataLoader(cut_behind, 2, cut=cut)
     dp.DataLoader(chain, 2, cut="end", worker_method="thread")
     in_workers = dp.DataLoader(chain, 2).rewritten().find(Workers)[0]
-    assert not any(isinstance(stage, dp.CopyTo) for stage in dp.StageGraph(in_workers))  # the default cut is before it
+    assert not any(
+        isinstance(stage, dp.CopyTo) for stage in dp.stages.StageGraph(in_workers)
+    )  # the default cut is before it
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}, {}])

@@ -159,7 +159,7 @@ def test_calls_of_several_types_at_once_do_not_mix(typed):
 def test_results_on_a_channel(plain):
     _, root = plain
 
-    class Kept(dp.ChannelBase):
+    class Kept(dp.stages.ChannelBase):
         def __init__(self):
             self.messages_ = queue.Queue()
 

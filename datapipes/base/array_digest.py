@@ -81,8 +81,8 @@ def digest_of_pieces(
 ) -> str:
     """Return the digest of an array, given the hashes of all its pieces in order."""
     digest = hashlib.blake2b(f"{'' if as_int64 else dtype_name(dtype)} {[*shape]};".encode(), digest_size=16)
-    for each in hashes:
-        digest.update(each.astype("<u8").tobytes())
+    for piece_hashes in hashes:
+        digest.update(piece_hashes.astype("<u8").tobytes())
     return digest.hexdigest()
 
 
@@ -172,7 +172,7 @@ class Hashed(ABC):
         Raises:
             ValueError: An array is not as it was when it was noted, or its digest was taken.
         """
-        arrays, found = self._hashed_arrays(), {}
+        arrays, digests = self._hashed_arrays(), {}
         for name, kept in self._noted(arrays).items():
             values, as_int64 = arrays[name]
             self._refuse_change(name, kept, values)
@@ -184,11 +184,11 @@ class Hashed(ABC):
                     kept.hashes = hashes
                 self._refuse_change(name, kept, values)
                 kept.digest, kept.hashes = digest, []
-            found[name] = kept.digest
-        return found
+            digests[name] = kept.digest
+        return digests
 
     def _take_digests(self, digests: Sequence[str]) -> None:
-        """Take digests as given, one for each of `hashed_arrays`. A change before its first use undoes one."""
+        """Take digests as given, one for each of `_hashed_arrays`. A change before its first use undoes one."""
         arrays = self._hashed_arrays().items()
         self._kept = {
             name: _Kept(values, version_of(values), digest)
@@ -209,9 +209,9 @@ class Hashed(ABC):
     def _refuse_change(self, name: str, kept: _Kept, now: Tensor) -> None:
         change = kept.change(now)
         if change is not None:
-            what = type(self).__name__
+            kind = type(self).__name__
             raise ValueError(
-                f"{what}: {name} was {change} after an epoch had begun with it, or its digest had been taken. So no "
-                f"state can name what all minibatches are made from. Make a new {what} after the change. A change of a "
+                f"{kind}: {name} was {change} after an epoch had begun with it, or its digest had been taken. So no "
+                f"state can name what all minibatches are made from. Make a new {kind} after the change. A change of a "
                 "tensor that it is a view of counts too."
             )

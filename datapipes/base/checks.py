@@ -46,7 +46,7 @@ def one_line(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def aligned(rows: Sequence[Sequence[object]], most: int = 32) -> list[str]:
@@ -55,7 +55,7 @@ def aligned(rows: Sequence[Sequence[object]], most: int = 32) -> list[str]:
     Args:
         most: rows after the header that are shown; a last line says how many are not.
     """
-    cells_of = [[_cell(each) for each in row] for row in rows[: most + 1]]
+    cells_of = [[_cell(cell) for cell in row] for row in rows[: most + 1]]
     widths = [max(map(len, column)) for column in zip(*cells_of, strict=True)]
     lines = []
     for first, *others in cells_of:
@@ -105,7 +105,7 @@ def check_names(where: str, name: str, value: Any) -> list[str]:
     """
     is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
     names = [*value] if is_list else []
-    if not is_list or not all(isinstance(each, str) for each in names):
+    if not is_list or not all(isinstance(entry, str) for entry in names):
         example = [value] if isinstance(value, str) else ["weight"]
         raise TypeError(f"{where}: {name} must be a list of names, got {shown(value)}. Write {shown(example)}.")
     return names
@@ -307,7 +307,8 @@ def refuse_other_keywords(where: str, cls: type, keywords: Iterable[str]) -> Non
         if ours is None:
             continue
         parameters = inspect.signature(cls.__init__).parameters  # type: ignore[misc]  # of this very class
-        if name not in parameters and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        if name not in parameters and not takes_any:
             raise TypeError(f"{where}: {cls.__name__} takes no {name!r}. Here: {ours}.")
 
 
@@ -343,5 +344,5 @@ def names_in_code(classes: Iterable[type]) -> set[str]:
     """Return the names of attributes and globals that the methods of these classes use: an attribute that none of them
     names is set by nobody but users of an instance.
     """
-    functions = [each for cls in classes for each in vars(cls).values() if inspect.isfunction(each)]
-    return {name for each in functions for name in inspect.unwrap(each).__code__.co_names}
+    functions = [function for cls in classes for function in vars(cls).values() if inspect.isfunction(function)]
+    return {name for function in functions for name in inspect.unwrap(function).__code__.co_names}

@@ -46,9 +46,9 @@ class Used(NamedTuple):
     @classmethod
     def by_this_thread(cls) -> Used:
         """Return what this thread has used since it began."""
-        found = resource.getrusage(resource.RUSAGE_THREAD)  # its processor time may lag by the tick of the system
+        usage = resource.getrusage(resource.RUSAGE_THREAD)  # its processor time may lag by the tick of the system
         # A network file system counts no blocks; its pages are counted as faults.
-        return cls(time.thread_time(), max(found.ru_inblock * _BLOCK, found.ru_majflt * _PAGE))
+        return cls(time.thread_time(), max(usage.ru_inblock * _BLOCK, usage.ru_majflt * _PAGE))
 
     def since(self, earlier: Used) -> Used:
         """Return what was used since `earlier`."""
@@ -167,10 +167,10 @@ class StageClock:
         row = (number + 1, of_stage, began, seconds, process, of_thread, minibatch, processor_seconds, disk_bytes)
         _ROW.pack_into(self._into, number % KEPT_CALLS * _ROW.size, *row)
         # After the row: `stats` may run now in another thread, and looks for the row of each stage that has a count.
-        of = stage, threading.get_ident()
-        entry = self._spent.get(of)
+        spender = stage, threading.get_ident()
+        entry = self._spent.get(spender)
         if entry is None:
-            entry = self._spent[of] = [0.0, 0.0, 0.0, 0.0]
+            entry = self._spent[spender] = [0.0, 0.0, 0.0, 0.0]
         entry[0] += 1
         entry[1] += seconds
         entry[2] += processor_seconds

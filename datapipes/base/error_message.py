@@ -53,12 +53,12 @@ def error_from_message(
     # A spawned process calls the main module __mp_main__.
     module = "__main__" if module == "__mp_main__" else module
     place = sys.modules.get(module) if own_types else builtins
-    named = [each for each in kept if (each.__module__, each.__name__) == (module, kind)]
-    known = named[0] if named else getattr(place, kind, None)
-    if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, (StopIteration, Warning)):
+    named = [type_ for type_ in kept if (type_.__module__, type_.__name__) == (module, kind)]
+    type_ = named[0] if named else getattr(place, kind, None)
+    if isinstance(type_, type) and issubclass(type_, Exception) and not issubclass(type_, (StopIteration, Warning)):
         # The constructor may need other arguments than one text, or raise what is no Exception, such as SystemExit.
         with contextlib.suppress(BaseException):
-            made = known(text)
+            made = type_(text)
             error = made if isinstance(made, Exception) else error  # __new__ may make anything
     with contextlib.suppress(ValueError, TypeError):
         for note in json.loads(_to_text(message.get("notes")) or "[]"):

@@ -70,8 +70,8 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
 def _refuse_others(path: Path, status: os.stat_result) -> None:
     kind = stat.S_IFMT(status.st_mode)
     if kind != stat.S_IFREG:
-        found = _KINDS.get(kind, "no file")
-        raise ValueError(f"{path} is {found}; a regular file is needed. Check the path.")
+        kind_text = _KINDS.get(kind, "no file")
+        raise ValueError(f"{path} is {kind_text}; a regular file is needed. Check the path.")
 
 
 def lock_within(descriptor: int, seconds: float) -> bool:

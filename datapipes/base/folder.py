@@ -39,7 +39,7 @@ class Replaceable:
 
 
 def _first_entry(root: Path) -> str | None:
-    return min((each.name for each in root.iterdir()), default=None)
+    return min((entry.name for entry in root.iterdir()), default=None)
 
 
 NOTHING = Replaceable(_first_entry)
@@ -163,7 +163,7 @@ def check_place(where: str, root: str | Path) -> Path:
         raise FileExistsError(f"{where}: {path} is no folder; it is not overwritten. Choose another folder.")
     if os.path.ismount(path):
         raise ValueError(f"{where}: {path} is a mount point, which cannot be replaced. Name a folder within it.")
-    holder = next(each for each in path.parents if each.exists())
+    holder = next(parent for parent in path.parents if parent.exists())
     if not os.access(holder, os.W_OK | os.X_OK):
         raise PermissionError(
             errno.EACCES,
@@ -175,12 +175,12 @@ def check_place(where: str, root: str | Path) -> Path:
 def _refuse_others(where: str, path: Path, replaced: Replaceable) -> None:
     """Raise FileExistsError if the folder holds something that may not be replaced."""
     try:
-        found = replaced.foreign(path)
+        foreign = replaced.foreign(path)
     except FileNotFoundError:  # not there; or another writer is exchanging it, and the lock will tell
         return
-    if found is not None:
+    if foreign is not None:
         raise FileExistsError(
-            f"{where}: {path} holds {shown(found)}, which is not overwritten. Choose an empty or new folder."
+            f"{where}: {path} holds {shown(foreign)}, which is not overwritten. Choose an empty or new folder."
         )
 
 
@@ -228,10 +228,10 @@ def _lock(where: str, root: Path, descriptor: int) -> None:
 
 def _is_same(descriptor: int, path: Path) -> bool:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return False
-    return os.path.samestat(os.fstat(descriptor), found)
+    return os.path.samestat(os.fstat(descriptor), status)
 
 
 def check_space(folder: Path, num_bytes: int, path: Path | None = None) -> None:
@@ -258,8 +258,8 @@ def _put(where: str, new: Path, root: Path, replaced: Replaceable) -> None:
     if not root.exists() or not any(root.iterdir()):
         os.rename(new, root)  # also over an empty folder
     elif _exchanged(new, root):
-        found = replaced.foreign(new)
-        if found is not None:  # it came between the last look and the exchange
+        foreign = replaced.foreign(new)
+        if foreign is not None:  # it came between the last look and the exchange
             _exchanged(new, root)
             _refuse_others(where, root, replaced)
     else:

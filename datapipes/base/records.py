@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from types import UnionType
-from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from datapipes.base.checks import INT64_MAX, dtype_from_name, dtype_name, shown
 from datapipes.base.types import MOST_CHARACTERS, EdgeType, NodeType
@@ -59,18 +59,18 @@ def from_json(record: type[Record], name: str, value: Any, *, others: bool = Fal
         ValueError: It says none; the message names the field.
     """
     forms: dict[str, tuple[Form, bool]] = _forms_of(record)  # type: ignore[arg-type]  # mypy: no class is hashable
-    given = value if isinstance(value, dict) else {}
-    names = [field for field, (_, is_omitted) in forms.items() if not is_omitted or given.get(field) is not None]
+    values = value if isinstance(value, dict) else {}
+    names = [field for field, (_, is_omitted) in forms.items() if not is_omitted or values.get(field) is not None]
     wanted = {*names}
-    if value is not given or not (given.keys() == wanted or (others and given.keys() > wanted)):
+    if value is not values or not (values.keys() == wanted or (others and values.keys() > wanted)):
         needed = [field for field, (_, is_omitted) in forms.items() if not is_omitted]
         may_have = [field for field in forms if field not in needed]
         more = f", and may have {may_have}" if may_have else ""
-        if not others and (unknown := given.keys() - forms.keys()):
+        if not others and (unknown := values.keys() - forms.keys()):
             more += f"; {shown(sorted(unknown))} is unknown"
-        found = sorted(value) if value is given else value
-        raise ValueError(f"{name} is {shown(found)}, it must have {'at least' if others else 'exactly'} {needed}{more}")
-    return record(**{field: forms[field][0].read(field, given[field]) for field in names})
+        seen = sorted(value) if value is values else value
+        raise ValueError(f"{name} is {shown(seen)}, it must have {'at least' if others else 'exactly'} {needed}{more}")
+    return record(**{field: forms[field][0].read(field, values[field]) for field in names})
 
 
 def to_json(record: Any) -> dict[str, Any]:
@@ -89,11 +89,11 @@ def form_of(annotation: Any) -> Form:
     """Return the form that an annotation stands for."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return next((each for each in args if isinstance(each, Form)), None) or form_of(args[0])
+        return next((arg for arg in args if isinstance(arg, Form)), None) or form_of(args[0])
     if origin in (Union, UnionType):
-        return _optional(*(form_of(each) for each in args if each is not type(None)))
+        return _optional(*(form_of(arg) for arg in args if arg is not type(None)))
     if origin is tuple:
-        forms = [form_of(each) for each in args if each is not ...]
+        forms = [form_of(arg) for arg in args if arg is not ...]
         return _listed(forms[0]) if args[-1] is ... else _row([""] * len(forms), forms, tuple)
     if origin is Mapping:
         return _object(form_of(args[1])) if args[0] is str else _entries(form_of(args[0]), form_of(args[1]))
@@ -109,7 +109,8 @@ def form_of(annotation: Any) -> Form:
 def _forms_of(record: Any) -> dict[str, tuple[Form, bool]]:
     """Return {field: its form, whether JSON lacks it where it is None}."""
     hints = get_type_hints(record, include_extras=True)
-    return {each.name: (form_of(hints[each.name]), OMITTED in get_args(hints[each.name])) for each in fields(record)}
+    names = [field.name for field in fields(record)]
+    return {name: (form_of(hints[name]), OMITTED in get_args(hints[name])) for name in names}
 
 
 # --- values
@@ -165,8 +166,7 @@ def _optional(one: Form) -> Form:
 def node_type_of(value: Any) -> NodeType | None:
     """Return the node type that JSON has; ValueError if it has none."""
     if value is None or _is_name(value):
-        found: NodeType | None = value
-        return found
+        return cast("NodeType | None", value)
     raise ValueError(f"found the node type {shown(value)}, allowed are null and a text")
 
 
@@ -205,8 +205,8 @@ AnyType = Annotated[Any, Form(_any_type, type_to_json)]  # either
 def list_of(name: str, value: Any, most: int = MOST_ENTRIES) -> list[Any]:
     """Return a list of up to `most` values; ValueError if JSON has none."""
     if not isinstance(value, list) or len(value) > most:
-        found = f"a list of {len(value)}" if isinstance(value, list) else shown(value)
-        raise ValueError(f"{name} is {found}, it must be a list of at most {most}")
+        seen = f"a list of {len(value)}" if isinstance(value, list) else shown(value)
+        raise ValueError(f"{name} is {seen}, it must be a list of at most {most}")
     return value
 
 
@@ -221,21 +221,19 @@ def _listed(one: Form) -> Form:
 
     def read_all(name: str, value: Any) -> tuple[Any, ...]:
         entry = f"an entry of {name}"
-        return tuple([read(entry, each) for each in list_of(name, value)])
+        return tuple([read(entry, element) for element in list_of(name, value)])
 
-    return Form(read_all, lambda values: [write(each) for each in values])
+    return Form(read_all, lambda values: [write(element) for element in values])
 
 
 def _row(names: Sequence[str], forms: Sequence[Form], make: Callable[[Any], Any]) -> Form:
-    readers = [(own, form.read) for own, form in zip(names, forms, strict=True)]
-    writers = [form.write for form in forms]
 
     def read(name: str, value: Any) -> Any:
-        given = _fixed_list_of(name, value, len(readers))
-        return make([of(own or name, each) for (own, of), each in zip(readers, given, strict=True)])
+        entries = zip(names, forms, _fixed_list_of(name, value, len(forms)), strict=True)
+        return make([form.read(field_name or name, entry) for field_name, form, entry in entries])
 
     def write(values: Any) -> list[Any]:
-        return [of(each) for of, each in zip(writers, values, strict=True)]
+        return [form.write(entry) for form, entry in zip(forms, values, strict=True)]
 
     return Form(read, write, len(forms))
 
@@ -244,26 +242,26 @@ def _object(one: Form) -> Form:
     def read(name: str, value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise ValueError(f"{name} is {shown(value)}, it must be an object")
-        return {key: one.read(name, each) for key, each in value.items()}
+        return {key: one.read(name, entry) for key, entry in value.items()}
 
-    return Form(read, lambda values: {key: one.write(each) for key, each in values.items()})
+    return Form(read, lambda values: {key: one.write(entry) for key, entry in values.items()})
 
 
 def _entries(key: Form, value: Form) -> Form:
     cut, length = key.width or 1, (key.width or 1) + (value.width or 1)
 
-    def read(name: str, given: Any) -> dict[Any, Any]:
-        found: dict[Any, Any] = {}
-        for entry in list_of(name, given, MOST_KEYS):
+    def read(name: str, pairs: Any) -> dict[Any, Any]:
+        entries: dict[Any, Any] = {}
+        for entry in list_of(name, pairs, MOST_KEYS):
             values = _fixed_list_of(f"an entry of {name}", entry, length)
-            of = key.read(name, values[:cut] if key.width else values[0])
-            if of in found:
-                raise ValueError(f"{name} has {shown(of)} twice")
-            found[of] = value.read(name, values[cut:] if value.width else values[cut])
-        return found
+            read_key = key.read(name, values[:cut] if key.width else values[0])
+            if read_key in entries:
+                raise ValueError(f"{name} has {shown(read_key)} twice")
+            entries[read_key] = value.read(name, values[cut:] if value.width else values[cut])
+        return entries
 
     def write(values: Mapping[Any, Any]) -> list[list[Any]]:
-        return [_spread(key, of) + _spread(value, each) for of, each in values.items()]
+        return [_spread(key, entry_key) + _spread(value, entry) for entry_key, entry in values.items()]
 
     return Form(read, write)
 

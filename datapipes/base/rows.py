@@ -87,5 +87,5 @@ def put_rows(out: Tensor, places: Tensor, rows: Tensor, numbers: Tensor | None =
         IndexError: A place or number is outside.
     """
     if places.shape[0] > 0 and out[:1].numel() > 0:
-        given = None if numbers is None else numbers.numpy()
-        _core.place_rows(byte_rows(rows), given, places.numpy(), out=byte_rows(out), num_threads=num_threads)
+        row_numbers = None if numbers is None else numbers.numpy()
+        _core.place_rows(byte_rows(rows), row_numbers, places.numpy(), out=byte_rows(out), num_threads=num_threads)

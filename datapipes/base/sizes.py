@@ -37,10 +37,10 @@ def parse_size(where: str, name: str, size: int | str) -> int:
     return check_int(where, f"{name} ({shown(size)})", num_bytes, 1)
 
 
-def check_memory(where: str, what: str, num_bytes: int, remedy: str) -> None:
+def check_memory(where: str, content: str, num_bytes: int, remedy: str) -> None:
     """Raise MemoryError if `num_bytes` exceed the memory that is left; the system may grant more, and kill its user."""
     if num_bytes < UNCHECKED_BYTES:
         return
     left, limit = _core.memory_left()
     if num_bytes > left:
-        raise MemoryError(f"{where}: {what} needs {shown(num_bytes)} bytes; {left} are left by {limit}. {remedy}")
+        raise MemoryError(f"{where}: {content} needs {shown(num_bytes)} bytes; {left} are left by {limit}. {remedy}")

@@ -57,50 +57,50 @@ def check_edge_type(where: str, value: Any) -> EdgeType:
     return parts[0], parts[1], parts[2]
 
 
-def known_node_type(where: str, value: Any, known: Collection[Any]) -> NodeType:
-    """Return `value`, one of the `known` node types; the error names the nearest."""
+def known_node_type(where: str, value: Any, allowed: Collection[Any]) -> NodeType:
+    """Return `value`, one of the `allowed` node types; the error names the nearest."""
     node_type = check_node_type(where, value)
-    if node_type not in known:
-        raise unknown_type(where, "node type", value, known)
+    if node_type not in allowed:
+        raise unknown_type(where, "node type", value, allowed)
     return node_type
 
 
-def known_edge_type(where: str, value: Any, known: Collection[Any]) -> EdgeType:
-    """Return `value` as a tuple, one of the `known` edge types; the error names the nearest."""
+def known_edge_type(where: str, value: Any, allowed: Collection[Any]) -> EdgeType:
+    """Return `value` as a tuple, one of the `allowed` edge types; the error names the nearest."""
     edge_type = check_edge_type(where, value)
-    if edge_type not in known:
-        raise unknown_type(where, "edge type", value, known)
+    if edge_type not in allowed:
+        raise unknown_type(where, "edge type", value, allowed)
     return edge_type
 
 
-def type_in(where: str, domain: str, value: Any, known: Collection[Any]) -> Any:
-    """Return `value`, one of the `known` types of a domain, "node" or "edge"; None where the graph has no types."""
-    if None in known:
+def type_in(where: str, domain: str, value: Any, allowed: Collection[Any]) -> Any:
+    """Return `value`, one of the `allowed` types of a domain, "node" or "edge"; None where the graph has no types."""
+    if None in allowed:
         if value is not None:
             raise ValueError(
                 f"{where}: the graph has no types, so the {domain} type must be None, got {shown(value)}. Pass None."
             )
         return None
-    return (known_node_type if domain == "node" else known_edge_type)(where, value, known)
+    return (known_node_type if domain == "node" else known_edge_type)(where, value, allowed)
 
 
-def listed_edge_types(where: str, given: Any, known: Collection[Any]) -> list[EdgeType]:
-    """Return the edge types of an argument `edge_types`: at least one of the `known` ones, and none twice."""
-    if None in known:
-        raise TypeError(f"{where}: edge_types is {shown(given)}, but the graph has no edge types. Leave it out.")
-    is_one = isinstance(given, (str, bytes)) or (isinstance(given, tuple) and given in [*known])
-    if is_one or not isinstance(given, Iterable):
+def listed_edge_types(where: str, edge_types: Any, allowed: Collection[Any]) -> list[EdgeType]:
+    """Return the edge types of an argument `edge_types`: at least one of the `allowed` ones, and none twice."""
+    if None in allowed:
+        raise TypeError(f"{where}: edge_types is {shown(edge_types)}, but the graph has no edge types. Leave it out.")
+    is_one = isinstance(edge_types, (str, bytes)) or (isinstance(edge_types, tuple) and edge_types in [*allowed])
+    if is_one or not isinstance(edge_types, Iterable):
         raise TypeError(
-            f"{where}: edge_types must be a list of edge types, got {shown(given)}; known are {shown([*known])}. Pass "
-            "a list of some, or leave it out."
+            f"{where}: edge_types must be a list of edge types, got {shown(edge_types)}; known are "
+            f"{shown([*allowed])}. Pass a list of some, or leave it out."
         )
-    found = [known_edge_type(f"{where}, edge_types", of, known) for of in given]
-    if not found or len({*found}) < len(found):
+    listed = [known_edge_type(f"{where}, edge_types", edge_type, allowed) for edge_type in edge_types]
+    if not listed or len({*listed}) < len(listed):
         raise ValueError(
-            f"{where}: edge_types must name at least one edge type and none twice, got {shown(found)}; known are "
-            f"{shown([*known])}. Leave it out to take all."
+            f"{where}: edge_types must name at least one edge type and none twice, got {shown(listed)}; known are "
+            f"{shown([*allowed])}. Leave it out to take all."
         )
-    return found
+    return listed
 
 
 def ends_of(edge_type: EdgeType | None) -> tuple[NodeType | None, NodeType | None]:
@@ -108,9 +108,9 @@ def ends_of(edge_type: EdgeType | None) -> tuple[NodeType | None, NodeType | Non
     return (None, None) if edge_type is None else (edge_type[0], edge_type[2])
 
 
-def values_of(values: Any, of: Any) -> Any:
+def values_of(values: Any, wanted_type: Any) -> Any:
     """Return the values of a type; those that are given without types, of any."""
-    return values.get(of) if isinstance(values, dict) else values
+    return values.get(wanted_type) if isinstance(values, dict) else values
 
 
 def type_text(value: Any) -> str:
@@ -123,15 +123,15 @@ def of_type(value: Any) -> str:
     return "" if value is None else f" of {type_text(value)}"
 
 
-def by_edge_type(where: str, given: Mapping[Any, Any]) -> dict[EdgeType, Any]:
+def by_edge_type(where: str, values: Mapping[Any, Any]) -> dict[EdgeType, Any]:
     """Return `given` with its keys as edge types in sorted order; a type that is written in two ways is refused."""
-    found: dict[EdgeType, Any] = {}
-    for key, value in given.items():
+    by_type: dict[EdgeType, Any] = {}
+    for key, value in values.items():
         edge_type = check_edge_type(where, key)
-        if edge_type in found:
+        if edge_type in by_type:
             raise ValueError(f"{where}: the edge type {edge_type} is given twice, as tuple and as text. Give it once.")
-        found[edge_type] = value
-    return {edge_type: found[edge_type] for edge_type in sorted(found)}
+        by_type[edge_type] = value
+    return {edge_type: by_type[edge_type] for edge_type in sorted(by_type)}
 
 
 def _refuse_long(where: str, name: str) -> None:
@@ -142,13 +142,13 @@ def _refuse_long(where: str, name: str) -> None:
         )
 
 
-def unknown_type(where: str, kind: str, value: Any, known: Collection[Any]) -> ValueError:
+def unknown_type(where: str, kind: str, value: Any, allowed: Collection[Any]) -> ValueError:
     """Return the error for a type that is not known; it names the nearest."""
     # The search takes time in proportion to the square of the length, and names may come from a file.
-    texts = {type_text(each)[:100]: each for each in itertools.islice(known, MOST_COMPARED)}
+    texts = {type_text(known_type)[:100]: known_type for known_type in itertools.islice(allowed, MOST_COMPARED)}
     near = difflib.get_close_matches(type_text(value)[:100], texts, 1, 0.0)
     nearest = f" The nearest is {texts[near[0]]!r}." if near else ""
     return ValueError(
-        f"{where}: no {kind} {shown(value)}; known are {shown(sorted(known))}.{nearest} Use one of these, or add it to "
-        "the graph."
+        f"{where}: no {kind} {shown(value)}; known are {shown(sorted(allowed))}.{nearest} Use one of these, or add it "
+        "to the graph."
     )

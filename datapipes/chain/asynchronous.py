@@ -22,8 +22,8 @@ def hides_own(stage: StageBase, base: type[StageBase], *names: str) -> bool:
     `transform_async` of `base`, so that they would never be called.
     """
     kind = type(stage)
-    own_async, *own = (getattr(kind, name) is not getattr(base, name) for name in ("transform_async", *names))
-    return any(own) and not own_async
+    own_async, *own_methods = (getattr(kind, name) is not getattr(base, name) for name in ("transform_async", *names))
+    return any(own_methods) and not own_async
 
 
 def async_window(graph: StageGraph[Any]) -> int:

@@ -65,15 +65,15 @@ class Evaluator:
         self._count(dropped_by)
         return made.get(id(graph.root))
 
-    def apply(self, stage: StageBase, given: MiniBatch, epoch: int) -> MiniBatch | None:
+    def apply(self, stage: StageBase, minibatch: MiniBatch, epoch: int) -> MiniBatch | None:
         """Return what a stage behind a carrier makes of a minibatch of its source."""
-        made = self._call(stage, [given], epoch, given.index)
+        made = self._call(stage, [minibatch], epoch, minibatch.index)
         self._count(stage if made is None else None)
         return made
 
-    async def apply_async(self, stage: StageBase, given: MiniBatch, epoch: int) -> MiniBatch | None:
+    async def apply_async(self, stage: StageBase, minibatch: MiniBatch, epoch: int) -> MiniBatch | None:
         """Return what `apply` returns, of an asynchronous stage."""
-        made = await self._await(stage, [given], epoch, given.index)
+        made = await self._await(stage, [minibatch], epoch, minibatch.index)
         self._count(stage if made is None else None)
         return made
 
@@ -115,7 +115,9 @@ class Evaluator:
             return inputs[0]  # a carrier passes minibatches on unchanged
         with Call(self.calls, numbers, epoch, index) as rng:
             if inputs:
-                return _checked(stage, stage._made_of(*[each._with_key(rng) for each in inputs]), inputs[0], rng)
+                return _checked(
+                    stage, stage._made_of(*[minibatch._with_key(rng) for minibatch in inputs]), inputs[0], rng
+                )
             minibatch: MiniBatch = stage.make_minibatch(rng)
             check_aligned(stage, minibatch, NOTHING)
             return minibatch
@@ -127,7 +129,7 @@ class Evaluator:
             with Call(self.calls, self.calls.numbering.of(stage), epoch, index, awaited=True) as rng:
                 try:
                     transform_async = stage.transform_async  # type: ignore[attr-defined]  # is_async says it has one
-                    result = await transform_async(*[each._with_key(rng) for each in inputs])
+                    result = await transform_async(*[minibatch._with_key(rng) for minibatch in inputs])
                 except asyncio.CancelledError as error:
                     if _is_asked_to_end():
                         raise
@@ -142,7 +144,7 @@ def _replayed(graph: StageGraph[Any], made: dict[int, MiniBatch], epoch: int, in
     """Put what a stage replays into `made`; return the stages that are to be called, none if it was dropped there."""
     stages = graph.walk()
     if graph._replays:
-        place, stage = next((place, each) for place, each in enumerate(stages) if each in graph._replays)
+        place, stage = next((place, stage) for place, stage in enumerate(stages) if stage in graph._replays)
         minibatch: MiniBatch | None = stage._replay(epoch, index)
         if minibatch is None:
             return ()
@@ -151,7 +153,7 @@ def _replayed(graph: StageGraph[Any], made: dict[int, MiniBatch], epoch: int, in
     return stages
 
 
-def _checked(stage: StageBase, result: object, given: MiniBatch, rng: RngKey | None) -> MiniBatch | None:
+def _checked(stage: StageBase, result: object, source: MiniBatch, rng: RngKey | None) -> MiniBatch | None:
     if result is None:
         return None
     if not isinstance(result, MiniBatch):
@@ -160,11 +162,11 @@ def _checked(stage: StageBase, result: object, given: MiniBatch, rng: RngKey | N
             "with tensors of your own in its extra, a row for each seed; to read a dict or a tuple, write "
             "`for batch in map(fn, loader)`."
         )
-    check_aligned(stage, result, given)
-    if rng is not None and result.rng is rng and (result.epoch, result.index) == (given.epoch, given.index):
+    check_aligned(stage, result, source)
+    if rng is not None and result.rng is rng and (result.epoch, result.index) == (source.epoch, source.index):
         result.rng = None  # it is the copy that the stage was given, or was made of it: nobody else has that key
         return result
-    return result.replace(epoch=given.epoch, index=given.index, rng=None)
+    return result.replace(epoch=source.epoch, index=source.index, rng=None)
 
 
 def _is_asked_to_end() -> bool:

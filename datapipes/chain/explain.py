@@ -25,14 +25,14 @@ class Lane:
 
 def lanes(stages: Iterable[StageBase]) -> list[Lane]:
     """Return the lanes of a chain in the direction of the minibatches; the last one is the caller's thread."""
-    found = [Lane("caller's thread")]
+    rows = [Lane("caller's thread")]
     for stage in stages:
         if isinstance(stage, CarrierBase) and stage._lane:
-            found[-1].title, found[-1].carrier = stage._lane, stage
-            found.append(Lane("caller's thread"))
+            rows[-1].title, rows[-1].carrier = stage._lane, stage
+            rows.append(Lane("caller's thread"))
         else:
-            found[-1].stages.append(stage)
-    return found
+            rows[-1].stages.append(stage)
+    return rows
 
 
 def line_of(stage: StageBase) -> str:

@@ -39,11 +39,14 @@ def register_stage(name: str) -> Callable[[_Class], _Class]:
             raise TypeError(f"register_stage: {cls!r} is not a subclass of Stage. Derive it from MiniBatchTransformer.")
         if name in _expected and not cls.__module__.startswith(_expected[name]):
             importlib.import_module(_expected[name])
-        known = _registry.get(name)
-        same = known is not None and (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__)
-        if known is not None and not same:
-            raise ValueError(f"register_stage: {name!r} already names {known.__qualname__}. Choose another name.")
-        is_new = known is None and name not in _expected
+        registered = _registry.get(name)
+        same = registered is not None and (registered.__module__, registered.__qualname__) == (
+            cls.__module__,
+            cls.__qualname__,
+        )
+        if registered is not None and not same:
+            raise ValueError(f"register_stage: {name!r} already names {registered.__qualname__}. Choose another name.")
+        is_new = registered is None and name not in _expected
         if is_new and any(FunctionalForms in base.__bases__ and hasattr(base, name) for base in cls.__mro__):
             raise ValueError(
                 f"register_stage: {name!r} is an attribute of {cls.__qualname__} already. Choose another name."

@@ -181,9 +181,9 @@ class _Guarded(Coroutine[Any, Any, T]):
     def __await__(self) -> Generator[Any, Any, T]:
         return self._coroutine.__await__()
 
-    def _step(self, step: Callable[..., Any], *given: Any) -> Any:
+    def _step(self, step: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return step(*given)
+            return step(*arguments)
         except (SystemExit, KeyboardInterrupt) as raised:  # would end the loop, and no other result would ever come
             raise as_error(raised) from raised
         finally:
@@ -279,8 +279,8 @@ class OffLoopThreads:
 
 def threads_here() -> OffLoopThreads | None:
     """Return the threads of the event loop that runs in this thread; None if it has none, as a caller's own loop."""
-    found: OffLoopThreads | None = getattr(_here, "threads", None)
-    return found
+    threads: OffLoopThreads | None = getattr(_here, "threads", None)
+    return threads
 
 
 def run_loop(loop: asyncio.AbstractEventLoop, threads: OffLoopThreads, kernel_threads: int | None) -> None:

@@ -31,10 +31,10 @@ from datapipes.minibatch import MiniBatch
 
 
 class Reading(NamedTuple):
-    """A chain whose stages read now: its last stage, what runs it, and how to end that, as an error says it."""
+    """A chain whose stages read now: its last stage; for errors, what runs it and how to end that."""
 
     last: StageBase
-    what: str
+    run_by: str
     remedy: str
 
 
@@ -55,15 +55,15 @@ def note_reader(reader: Reader) -> None:
 
 def refuse_while_read(where: str, inputs: Sequence[object]) -> None:
     """Raise RuntimeError if a chain that runs in this process, or for it in workers, reads one of `inputs`."""
-    for reader in [each() for each in _readers.copy()]:
-        if reader is None or (found := reader.reading()) is None:
+    for reader in [reference() for reference in _readers.copy()]:
+        if reader is None or (reading := reader.reading()) is None:
             continue
-        for stage in StageGraph(found.last):
+        for stage in StageGraph(reading.last):
             for text, read in stage.reads_from.items():
-                if any(read is each for each in inputs):
+                if any(read is changed for changed in inputs):
                     raise RuntimeError(
-                        f"{where}: {found.what} {shown(found.last)}, whose stage {stage.name} reads the {text}; no "
-                        f"chain may read rows that change. {found.remedy}"
+                        f"{where}: {reading.run_by} {shown(reading.last)}, whose stage {stage.name} reads the {text}; "
+                        f"no chain may read rows that change. {reading.remedy}"
                     )
 
 
@@ -116,7 +116,7 @@ class Run(Iterator[MiniBatch]):
         self._seeds = graph.find(SeedBase)
         self._window = max([stage.window for stage in graph.find(CarrierBase)], default=1)
         self._context = EpochContext(Calls(graph.numbering, NoClock()), position)
-        self._hash_ahead = HashAhead([each for stage in graph for each in stage._hashed_inputs])
+        self._hash_ahead = HashAhead([hashed for stage in graph for hashed in stage._hashed_inputs])
         from_its_start = position == Position(position.epoch)
         self._must_give = from_its_start and not any(stage.may_drop_all for stage in graph)
         nothing_left = bool(self._seeds) and position.step >= self._seeds[0].num_steps
@@ -159,9 +159,9 @@ class Run(Iterator[MiniBatch]):
     def _refuse_lost_epoch(self) -> None:
         """Raise RuntimeError if stages dropped all minibatches of the epoch: most likely one forgets its `return`."""
         if self._context.drops:
-            found = ", ".join(f"{label} dropped {count}" for label, count in sorted(self._context.drops.items()))
+            drops = ", ".join(f"{label} dropped {count}" for label, count in sorted(self._context.drops.items()))
             raise RuntimeError(
-                f"epoch {self.epoch} gave no minibatch: {found}; a stage that returns None drops the minibatch. Return "
+                f"epoch {self.epoch} gave no minibatch: {drops}; a stage that returns None drops the minibatch. Return "
                 "the new minibatch. If an epoch may be empty, say may_drop_all=True where the stage is built, or "
                 "may_drop_all = True in its class."
             ) from None
@@ -225,14 +225,14 @@ def _mapped_stream(stage: StageBase, context: EpochContext, evaluator: Evaluator
     if is_async(stage):
         graph = StageGraph(stage)
 
-        def start(given: MiniBatch) -> Coroutine[Any, Any, MiniBatch | None]:
+        def start(minibatch: MiniBatch) -> Coroutine[Any, Any, MiniBatch | None]:
             for passed in graph.find(QueuesOnStreams):
-                passed._enter_loop(given)
-            return evaluator.apply_async(stage, given, epoch)
+                passed._enter_loop(minibatch)
+            return evaluator.apply_async(stage, minibatch, epoch)
 
         # unlike a generator, map outlives a timeout of the source
         return _Delivery(_FromLoop(InFlight(map(start, stream), concurrency_of(stage)), graph), stream)
-    return _Delivery(_Mapped(lambda given: evaluator.apply(stage, given, epoch), stream), stream)
+    return _Delivery(_Mapped(lambda minibatch: evaluator.apply(stage, minibatch, epoch), stream), stream)
 
 
 class _Mapped(Iterator[MiniBatch | None]):
@@ -249,9 +249,9 @@ class _Mapped(Iterator[MiniBatch | None]):
     def __next__(self) -> MiniBatch | None:
         if self._broken:
             raise StopIteration
-        given = next(self._source)
+        minibatch = next(self._source)
         try:
-            return self._fn(given)
+            return self._fn(minibatch)
         except BaseException:
             self._broken = True  # to continue would skip a minibatch
             raise
@@ -310,7 +310,7 @@ class HashAhead:
     """
 
     def __init__(self, inputs: Sequence[Hashed]) -> None:
-        left = [each for each in inputs if each._note_arrays()]
+        left = [hashed for hashed in inputs if hashed._note_arrays()]
         self._stopped = threading.Event()
         self._begin: SimpleQueue[None] = SimpleQueue()
         self._has_begun = False
@@ -346,8 +346,8 @@ def _take_digests(left: Sequence[Hashed], begin: SimpleQueue[None], stopped: thr
     begin.get()
     # An error is raised again where a state asks for the digest.
     with contextlib.suppress(Exception), threads_of_kernels(1):
-        for each in left:
-            each._array_digests(stopped.is_set)
+        for hashed in left:
+            hashed._array_digests(stopped.is_set)
 
 
 def _end(process: int, begin: SimpleQueue[None], stopped: threading.Event, thread: threading.Thread) -> None:

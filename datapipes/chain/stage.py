@@ -307,9 +307,9 @@ class MiniBatchTransformer(TransformerBase, Stage):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        own = cls.__dict__.get("transform")
-        if own is not None:
-            cls.transform = _chain_or_apply(own)  # type: ignore[method-assign]
+        method = cls.__dict__.get("transform")
+        if method is not None:
+            cls.transform = _chain_or_apply(method)  # type: ignore[method-assign]
 
     def transform(self, *args: Any, **kwargs: Any) -> Any:
         """Given a minibatch, return a new one, or None to drop it; subclasses define this.
@@ -351,14 +351,14 @@ class MiniBatchTransformer(TransformerBase, Stage):
         return {**fn, "may_drop_all": True} if self.may_drop_all else fn
 
 
-def _chain_or_apply(own: Callable[..., Any]) -> Callable[..., Any]:
+def _chain_or_apply(method: Callable[..., Any]) -> Callable[..., Any]:
     """Let one name be both: `transform(minibatch)`, which a stage defines, and `transform(fn)`, the functional form."""
 
-    @functools.wraps(own)
+    @functools.wraps(method)
     def transform(self: MiniBatchTransformer, *args: Any, **kwargs: Any) -> Any:
         first = args[0] if args else next(iter(kwargs.values()), None)
         if isinstance(first, MiniBatch):
-            return own(self, *args, **kwargs)
+            return method(self, *args, **kwargs)
         return MiniBatchTransformer(self, *args, **kwargs)
 
     return transform
@@ -368,13 +368,9 @@ MiniBatchTransformer.transform = _chain_or_apply(MiniBatchTransformer.transform)
 
 
 class StreamStage(CarrierBase, Stage):
-    """A stage that carries minibatches on without changing them; see CarrierBase for what a subclass defines.
+    """A stage that carries minibatches on without changing them; see CarrierBase for what a subclass defines."""
 
-    Attributes:
-        plans_its_source: whether it rewrites the chain before it by itself, as a DataLoader does.
-    """
-
-    _plans_its_source: bool = False
+    _plans_its_source: bool = False  # whether it rewrites the chain before it by itself, as a DataLoader does
 
 
 class _EpochIterator(Iterator[MiniBatch]):

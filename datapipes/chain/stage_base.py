@@ -37,17 +37,15 @@ class StageBase(ABC):
         draws: whether the stage may make random choices. Only such stages have an ordinal in the random key, and only
             their fingerprints are part of the state. Stages that merely move data (FeatureFetcher, CopyTo) set it to
             False, so that adding or moving one changes no bit of any other stage.
-        fills: the fields of a minibatch that it fills with rows for the nodes and edges found so far. A sampler behind
-            it would find others, so it is refused there.
         may_drop_all: whether it is meant if the stages drop every minibatch of an epoch; such an epoch is an error
             otherwise.
-        does: "seeds", "sampling", "gather" or "copy", for reports; "" of any other stage.
     """
 
-    _does: str = ""
     draws: bool = True
-    _fills: tuple[str, ...] = ()
     may_drop_all: bool = False
+    _does: str = ""  # for reports: "seeds", "sampling", "gather", "copy" or "loader"
+    # The fields that it fills with rows for the nodes and edges so far; a sampler behind it, which finds more, is refused.
+    _fills: tuple[str, ...] = ()
     _arguments: Arguments
     _fixed = frozenset({"rng_seed"})  # names of arguments; an ItemSampler has its `seed` as rng_seed
 
@@ -214,12 +212,11 @@ class CarrierBase(StageBase):
 
     Attributes:
         window: step i is delivered only after every step <= i - window; 1 means in order.
-        replays: whether it has a minibatch by epoch and index, so that the stages before it are not called for it.
     """
 
     draws = False
     window: int = 1
-    _replays: bool = False
+    _replays: bool = False  # whether `_replay` has a minibatch, so that the stages before it are not called for it
 
     @property
     def _lane(self) -> str:
@@ -239,7 +236,7 @@ class CarrierBase(StageBase):
         """
 
     def _replay(self, epoch: int, index: int) -> MiniBatch | None:
-        """Return the minibatch of an epoch and a global index, None if a stage before drops it, where it `replays`."""
+        """Return the minibatch of an epoch and a global index, None if a stage before drops it, where it `_replays`."""
         raise NotImplementedError
 
     def _node_state(self) -> Any:

@@ -115,13 +115,13 @@ class StageGraph(Generic[_S]):
         Raises:
             ValueError: The chain has none.
         """
-        found = self.find(SeedBase)
-        if not found:
+        seed_stages = self.find(SeedBase)
+        if not seed_stages:
             raise ValueError(
                 f"{self.root.name}: no ItemSampler in this chain, found {self.names()}; its "
                 "seed and length are needed. Start the chain with an ItemSampler."
             )
-        return found[0]
+        return seed_stages[0]
 
     @property
     def num_steps(self) -> int:
@@ -218,9 +218,9 @@ class StageGraph(Generic[_S]):
         starts = [stage for stage in self._walk if not stage.sources]
         lengths = {(s.num_steps, s.rank, s.world_size) for s in starts if isinstance(s, SeedBase)}
         if len(lengths) > 1:
-            found = ", ".join(f"{steps} minibatches (rank {rank} of {size})" for steps, rank, size in sorted(lengths))
+            counts = ", ".join(f"{steps} minibatches (rank {rank} of {size})" for steps, rank, size in sorted(lengths))
             raise ValueError(
-                f"{self.root.name}: its ItemSamplers give {found}; stages that are joined must have equally many. "
+                f"{self.root.name}: its ItemSamplers give {counts}; stages that are joined must have equally many. "
                 "Change batch_size or drop_last."
             )
         for stage in self._walk:

@@ -44,7 +44,7 @@ class StageBase(ABC):
     draws: bool = True
     may_drop_all: bool = False
     _does: str = ""  # for reports: "seeds", "sampling", "gather", "copy" or "loader"
-    # The fields that it fills with rows for the nodes and edges so far; a sampler behind it, which finds more, is refused.
+    # The fields that it fills with rows for the nodes and edges so far; a sampler behind it is refused.
     _fills: tuple[str, ...] = ()
     _arguments: Arguments
     _fixed = frozenset({"rng_seed"})  # names of arguments; an ItemSampler has its `seed` as rng_seed

@@ -40,13 +40,12 @@ from common import load_graph, parser, report
 
 import datapipes as dp
 from datapipes import _core
-from datapipes.partition.cost import private_bytes
 from datapipes.partition.methods.all_nodes import EVEN, AllNodes
 from datapipes.partition.methods.assign import assign
 from datapipes.partition.methods.metis_parts import as_metis_counts
 from datapipes.partition.native.native_book import open_book
-from datapipes.partition.source import Source
-from datapipes.partition.source_of import source_of
+from datapipes.partition.report import private_bytes
+from datapipes.partition.source import Source, source_of
 
 SIZES = [(5_000, 100_000), (50_000, 1_000_000), (500_000, 10_000_000)]
 ONE_RUN = 5_000_000  # edges from which a side is measured once

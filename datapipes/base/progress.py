@@ -10,6 +10,7 @@ import importlib
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -18,6 +19,7 @@ Progress = Callable[[str, int, int], None]  # what is being done, how much of it
 
 DELAY_S = 1.0
 _LOOK_S = 0.5
+_SAID_EVERY_S = 0.25
 # A bar shows shares and times: what is counted is edges, bytes or blocks. Only the text where the total is not known.
 _SHARE = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
 _TEXT = "{desc}"
@@ -27,6 +29,20 @@ _hidden: ContextVar[bool] = ContextVar("hidden", default=False)
 
 def nothing(text: str, done: int, total: int) -> None:
     """Show no progress."""
+
+
+def now_and_then(progress: Progress) -> Progress:
+    """Return what passes on the first call, the last of each total, and others a few times a second."""
+    next_s = 0.0
+
+    def pass_on(text: str, done: int, total: int) -> None:
+        nonlocal next_s
+        now = time.monotonic()
+        if now >= next_s or done >= total:
+            next_s = now + _SAID_EVERY_S
+            progress(text, done, total)
+
+    return pass_on
 
 
 @contextlib.contextmanager

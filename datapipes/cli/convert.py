@@ -13,7 +13,7 @@ from datapipes.cli.descriptions import facts_of_graph, graph_lines
 from datapipes.cli.inputs import AnyGraph, add_input, open_dataset, refuse_options
 from datapipes.datasets.ondisk import convert_ondisk, is_ondisk
 from datapipes.graph.saved import is_saved_graph
-from datapipes.partition.source_of import source_of
+from datapipes.partition.source import source_of
 
 
 def add_to(commands: Commands) -> None:

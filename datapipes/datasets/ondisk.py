@@ -30,7 +30,7 @@ from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError
 from datapipes.features import DiskFeature, Feature, FeatureStore, TensorFeature
 from datapipes.features.feature import FeatureOver
 from datapipes.graph.saved import open_graph
-from datapipes.partition.source_of import attributes_of_items
+from datapipes.partition.source import attributes_of_items
 from datapipes.seeds import HeteroItemSet, ItemSet
 
 __all__ = ["BuiltinDataset", "OnDiskDataset"]

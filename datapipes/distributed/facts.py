@@ -16,7 +16,7 @@ from datapipes.distributed.wire.envelope import Meant, answer_header, request_he
 from datapipes.distributed.wire.tensor_buffers import check_form
 from datapipes.graph.choice import RowForm
 from datapipes.graph.graph import EarliestNode
-from datapipes.partition.native.native_header import Identity, IndexDtype
+from datapipes.partition.native.manifest import Identity, IndexDtype
 from datapipes.partition.native.part import Part
 
 _SENT = (  # the order on the wire

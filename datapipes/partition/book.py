@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import repeat
 from typing import Any
 
 from torch import Tensor
 
-from datapipes.base.checks import check_index_tensor, check_int, shown
-from datapipes.base.types import EdgeType, NodeType, known_edge_type, known_node_type
+from datapipes.base.checks import check_index_tensor, check_int, check_within, shown
+from datapipes.base.types import EdgeType, NodeType, type_in
 from datapipes.partition.id_maps import MOST_PARTS, DenseMap, IdMap
 from datapipes.processes.sharing import Together
 
@@ -40,18 +41,18 @@ class PartitionBook:
         self._nodes: dict[NodeType | None, IdMap] = self._maps(nodes)
         self._edges: dict[EdgeType | None, IdMap] | None = None if edges is None else self._maps(edges)
 
-    def _maps(self, given: Any) -> dict[Any, IdMap]:
-        by_type = given if isinstance(given, Mapping) else {None: given}
-        maps = {
-            key: each if isinstance(each, IdMap) else DenseMap(each, self.num_parts) for key, each in by_type.items()
-        }
-        for key, each in maps.items():
-            if each.num_parts != self.num_parts:
+    def _maps(self, by_type: Any) -> dict[Any, IdMap]:
+        by_type = by_type if isinstance(by_type, Mapping) else {None: by_type}
+        maps = {}
+        for key in sorted(by_type, key=lambda key: (key is not None, key)):
+            owners = by_type[key]
+            maps[key] = owners if isinstance(owners, IdMap) else DenseMap(owners, self.num_parts)
+            if maps[key].num_parts != self.num_parts:
                 raise ValueError(
-                    f"{_NAME}: the map of {shown(key)} has {each.num_parts} parts, the book {self.num_parts}. Give all "
-                    "maps the same number."
+                    f"{_NAME}: the map of {shown(key)} has {maps[key].num_parts} parts, the book {self.num_parts}. "
+                    "Give all maps the same number."
                 )
-        return {key: maps[key] for key in sorted(maps, key=lambda key: (key is not None, key))}
+        return maps
 
     @property
     def node_types(self) -> tuple[NodeType | None, ...]:
@@ -70,13 +71,13 @@ class PartitionBook:
 
     def nodes(self, node_type: NodeType | None = None) -> IdMap:
         """Return the map of the nodes of a type; ValueError if there is no such type."""
-        return self._nodes[self._known(node_type, self._nodes, known_node_type)]
+        return self._nodes[type_in(_NAME, "node", node_type, self._nodes)]
 
     def edges(self, edge_type: EdgeType | str | None = None) -> IdMap:
         """Return the map of the edges of a type; ValueError if there is no such type, or no edge map."""
         if self._edges is None:
             raise ValueError(f"{_NAME}: the parts of edges are not known, since {self._why_no_edges()}.")
-        return self._edges[self._known(edge_type, self._edges, known_edge_type)]
+        return self._edges[type_in(_NAME, "edge", edge_type, self._edges)]
 
     def get_partition_ids_from_nids(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
         """Return the part of each node, int64 [n].
@@ -84,7 +85,7 @@ class PartitionBook:
         Args:
             ids: int32 or int64 [n], global ids of the type; any order, repeats allowed.
         Raises:
-            IndexError: An id is outside the graph; the message names the first one.
+            IndexError: An id is outside the graph; the message names one.
             ValueError: There is no such type.
         """
         return _looked_up("get_partition_ids_from_nids", "node", self.nodes(node_type), ids)
@@ -95,7 +96,7 @@ class PartitionBook:
         Args:
             ids: int32 or int64 [n], edge ids of the type; any order, repeats allowed.
         Raises:
-            IndexError: An id is outside the graph; the message names the first one.
+            IndexError: An id is outside the graph; the message names one.
             ValueError: There is no such type, or the book has no edge map; the message says how to make one.
         """
         return _looked_up("get_partition_ids_from_eids", "edge", self.edges(edge_type), ids)
@@ -108,40 +109,30 @@ class PartitionBook:
             "that include 'pyg'"
         )
 
-    def _known(self, value: Any, maps: Mapping[Any, IdMap], known: Any) -> Any:
-        if None in maps:
-            if value is not None:
-                raise ValueError(f"{_NAME}: the graph has no types, so the type must be None, got {shown(value)}.")
-            return None
-        return known(_NAME, value, maps)
-
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with the tensors of all maps together, so that they reach workers in one memory."""
-        edges = None if self._edges is None else {key: each.over(None) for key, each in self._edges.items()}
-        nodes = {key: each.over(None) for key, each in self._nodes.items()}
-        tensors = [each.stored() for each in [*self._nodes.values(), *(self._edges or {}).values()]]
-        return {**self.__dict__, "_nodes": nodes, "_edges": edges, "tensors": Together(tensors)}
+        tensors = [owners.stored() for owners in [*self._nodes.values(), *(self._edges or {}).values()]]
+        return {**self.__dict__, **self._over(repeat(None)), "tensors": Together(tensors)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        given = state["tensors"]
-        tensors = iter(given.tensors if isinstance(given, Together) else given)  # copy.copy pickles nothing
+        tensors = state["tensors"]
         self.__dict__.update({name: value for name, value in state.items() if name != "tensors"})
-        self._nodes = {key: each.over(next(tensors)) for key, each in self._nodes.items()}
-        if self._edges is not None:
-            self._edges = {key: each.over(next(tensors)) for key, each in self._edges.items()}
+        # copy.copy pickles nothing
+        self.__dict__.update(self._over(iter(tensors.tensors if isinstance(tensors, Together) else tensors)))
+
+    def _over(self, tensors: Iterator[Tensor | None]) -> dict[str, Any]:
+        """Return the maps over other memory, one tensor for each."""
+        nodes = {key: owners.over(next(tensors)) for key, owners in self._nodes.items()}
+        edges = {key: owners.over(next(tensors)) for key, owners in (self._edges or {}).items()}
+        return {"_nodes": nodes, "_edges": edges if self.has_edges else None}
 
     def __repr__(self) -> str:
-        counts = {key: each.num_ids for key, each in self._nodes.items()}
+        counts = {key: owners.num_ids for key, owners in self._nodes.items()}
         shape = f"{counts[None]} nodes" if None in counts else f"nodes {counts}"
         return f"{_NAME}({self.num_parts} parts, {shape}{', edge map' if self.has_edges else ''})"
 
 
-def _looked_up(where: str, kind: str, found: IdMap, ids: Any) -> Tensor:
-    given = check_index_tensor(where, "ids", ids)
-    outside = (given < 0) | (given >= found.num_ids)
-    if bool(outside.any()):
-        first = int(given[int(outside.nonzero()[0])])
-        raise IndexError(
-            f"{where}: {kind} id {first} is outside the graph; ids must be in [0, {found.num_ids}). Check the ids."
-        )
-    return found.part_of(given)
+def _looked_up(where: str, noun: str, owners: IdMap, ids: Any) -> Tensor:
+    ids = check_index_tensor(where, "ids", ids)
+    check_within(where, f"{noun} ids", ids, owners.num_ids, "Check the ids.")
+    return owners.part_of(ids)

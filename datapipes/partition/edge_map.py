@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datapipes.base.types import EdgeType, type_text
+from datapipes.base.types import EdgeType, of_type
 from datapipes.graph import CSCGraph, HeteroCSCGraph
 from datapipes.graph.graph import Relation
 from datapipes.partition.book import PartitionBook
@@ -49,15 +49,14 @@ def wrong_edge_ids(relation: Relation, edge_type: EdgeType | None) -> str | None
     ids, count = relation.edge_ids, int(relation.indices.shape[0])
     if ids is None:
         return None
-    of = "" if edge_type is None else f" of {type_text(edge_type)}"
-    seen, found = torch.zeros(count, dtype=torch.bool), "an id that is there twice"
+    seen, wrong = torch.zeros(count, dtype=torch.bool), "an id that is there twice"
     for begin in range(0, count, IDS):
         some = ids[begin : begin + IDS]
         outside = (some < 0) | (some >= count)
         if bool(outside.any()):
-            found = f"the id {int(some[int(outside.nonzero()[0])])}"
+            wrong = f"the id {int(some[int(outside.nonzero()[0])])}"
             break
         seen[some] = True
     if bool(seen.all()):
         return None
-    return f"found {found} among the edge ids{of}; an edge map needs each of 0 to {count - 1} once"
+    return f"found {wrong} among the edge ids{of_type(edge_type)}; an edge map needs each of 0 to {count - 1} once"

@@ -129,8 +129,8 @@ class RangeMap(IdMap):
 def limits_of(values: Tensor) -> tuple[int, int]:
     """Return the smallest and the largest of some numbers, integers of any dtype."""
     if values.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch finds neither
-        found = values.cpu().numpy()
-        return int(found.min()), int(found.max())
+        array = values.cpu().numpy()
+        return int(array.min()), int(array.max())
     return int(values.min()), int(values.max())
 
 

@@ -31,7 +31,7 @@ def _not_of_a_partition(root: Path) -> str | None:
     names = sorted(entry.name for entry in root.iterdir())
     if names and not set(names) & {*_HEADERS.values()}:
         return names[0]
-    return next((found for name in names for found in _foreign(root / name)), None)
+    return next((path for name in names for path in _foreign(root / name)), None)
 
 
 def _foreign(entry: Path) -> list[str]:
@@ -42,9 +42,9 @@ def _foreign(entry: Path) -> list[str]:
     if files is None:
         return [entry.name]
     return sorted(
-        f"{entry.name}/{each.name}"
-        for each in entry.iterdir()
-        if files.fullmatch(each.name) is None or each.is_symlink() or each.is_dir()
+        f"{entry.name}/{file.name}"
+        for file in entry.iterdir()
+        if files.fullmatch(file.name) is None or file.is_symlink() or file.is_dir()
     )
 
 

@@ -3,6 +3,8 @@
 A part comes from a whole graph in this process (`part_of_graph`), or from the shards of many ranks
 (across_ranks/placed_graph.py). Values of the latter come from all ranks while they are asked for, so all ranks must go
 through the same columns in the same order.
+
+What is stored with a part is here too: the nodes of other parts that its edges come from, and which values are times.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from datapipes.base.types import EdgeType, NodeType, ends_of
+from datapipes.base.checks import dtype_name, shown
+from datapipes.base.types import EdgeType, NodeType, ends_of, of_type
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.row_chunks import PartRows, refuse_other_book, rows_of_nodes
+
+_MOST = 2**31 - 1  # of an int32
 
 
 class PartColumn(NamedTuple):
@@ -88,8 +93,7 @@ def part_of_graph(
     nodes = {}
     for node_type in graph.node_types:
         ids = book.nodes(node_type).ids_of(part)
-        given = graph.node_attributes_of(node_type)
-        attributes = {name: _of_nodes(values, ids) for name, values in given.items()}
+        attributes = {name: _of_nodes(values, ids) for name, values in graph.node_attributes_of(node_type).items()}
         nodes[node_type] = PartNodes(graph.num_nodes_of(node_type), ids, attributes)
     edges = {}
     for edge_type in graph.edge_types:
@@ -117,3 +121,91 @@ def _edges(graph: Graph, edge_type: EdgeType | None, ids: Tensor, times: Tensor 
         None if times is None else PartColumn(times.dtype, (count,), lambda: rows.of_sources(times)),
         {name: attribute(values) for name, values in relation.edge_attributes.items()},
     )
+
+
+# --- the nodes of other parts at the other end of its edges
+
+
+def remote_sources(
+    part: PartSource, see: Callable[[EdgeType | None, Tensor], None] = lambda edge_type, sources: None
+) -> dict[NodeType | None, tuple[Tensor, Tensor]]:
+    """Return {source node type: (ids, counts)}: the nodes of other parts at the other end of the part's edges.
+
+    Every node type that is the source of an edge type is there. All its edge types count; each parallel edge does. It
+    takes 4 bytes for each node of the type (8 for more than 2^31 - 1 edges), and 24 for each that is found.
+
+    Args:
+        see: called with the sources of all edges of the part, a piece at a time.
+    Returns:
+        ids: int64 [n], distinct, by descending count, then ascending id.
+        counts: int64 [n], the number of edges of the part that come from the node.
+    Raises:
+        ValueError: The graph is corrupt, and the message names the first wrong entry.
+    """
+    remote = {}
+    source_types = {ends_of(edge_type)[0] for edge_type in part.edges}
+    for source_type in sorted(source_types, key=lambda node_type: node_type or ""):
+        relations = {kind: edges for kind, edges in part.edges.items() if ends_of(kind)[0] == source_type}
+        nodes, num_edges = part.nodes[source_type], sum(edges.total for edges in relations.values())
+        counts = torch.zeros(nodes.total, dtype=torch.int32 if num_edges <= _MOST else torch.int64)
+        for kind, edges in relations.items():
+            for sources in edges.indices.pieces():
+                counts.index_add_(0, sources, torch.ones_like(sources, dtype=counts.dtype))
+                see(kind, sources)
+        counts[nodes.ids] = 0
+        remote[source_type] = by_count(counts)
+    return remote
+
+
+def by_count(counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the ids with a count, and the counts, by descending count, then ascending id."""
+    ids = counts.nonzero().flatten()
+    if counts.dtype == torch.int32 and counts.shape[0] <= _MOST + 1:
+        # Both in one int64, sorted in its place: a stable sort by count would take three times the memory.
+        keys = (_MOST - counts[ids]).long().bitwise_left_shift_(32).bitwise_or_(ids)
+        del ids
+        keys.numpy().sort()
+        return keys & 0xFFFFFFFF, keys.bitwise_right_shift_(32).neg_().add_(_MOST)
+    descending, order = counts[ids].long().sort(descending=True, stable=True)
+    return ids[order], descending
+
+
+# --- times
+
+TIMES = "integers or floats"
+_TIME_DTYPES = {
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+}
+
+
+def are_times(values: Tensor) -> bool:
+    """Return whether values are `TIMES`, [n]; floats of less than 16 bits cannot be compared, so they are none."""
+    return values.ndim == 1 and values.dtype in _TIME_DTYPES
+
+
+def check_times(where: str, graph: Graph, node_time_attr: str | None) -> dict[NodeType | None, Tensor]:
+    """Return {node type: its values of `node_time_attr`}, of the types that have it.
+
+    Raises:
+        ValueError: No type has it, or its values are not one time for each node.
+    """
+    if node_time_attr is None:
+        return {}
+    attributes = {node_type: graph.node_attributes_of(node_type) for node_type in graph.node_types}
+    times = {key: values[node_time_attr] for key, values in attributes.items() if node_time_attr in values}
+    if not times:
+        names = sorted({name for values in attributes.values() for name in values})
+        raise ValueError(
+            f"{where}: node_time_attr {shown(node_time_attr)} is no node attribute of the graph; it has {shown(names)}."
+            " Name one of these."
+        )
+    for node_type, values in times.items():
+        if not are_times(values):
+            raise ValueError(
+                f"{where}: node_time_attr {shown(node_time_attr)}{of_type(node_type)} is {dtype_name(values.dtype)} "
+                f"{list(values.shape)}; times are {TIMES} [num_nodes], floats of 16 bits or more. Convert it, or name "
+                "another."
+            )
+    return times

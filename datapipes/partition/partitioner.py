@@ -12,15 +12,15 @@ from datapipes.base.checks import check_bool, check_choice
 from datapipes.base.folder import check_root, new_folder
 from datapipes.base.progress import Progress, bars
 from datapipes.graph.graph import Graph
-from datapipes.partition.cost import Cost
 from datapipes.partition.edge_map import with_edge_map, wrong_edge_ids
 from datapipes.partition.layouts import PARTITION
-from datapipes.partition.methods.assign import Assignment, check_arguments, make_assignment
-from datapipes.partition.native.native_write import check_times, write_native
+from datapipes.partition.methods.assign import check_arguments, make_assignment
+from datapipes.partition.native.native_write import write_native
+from datapipes.partition.part_source import check_times
 from datapipes.partition.pyg.pyg_names import PygMisfit
 from datapipes.partition.pyg.pyg_write import check_pyg, pyg_bytes, write_pyg
-from datapipes.partition.report import PartitionReport, measure
-from datapipes.partition.source_of import source_of
+from datapipes.partition.report import Cost, PartitionReport, measure
+from datapipes.partition.source import source_of
 
 __all__ = ["Partitioner"]
 
@@ -79,14 +79,16 @@ class Partitioner:
         progress: Progress | None = None,
     ) -> None:
         self.source = source_of(data)
-        check_arguments(self.source, num_parts, method=method, recursive=recursive, rng_seed=rng_seed, balance=balance)
+        self.method, self.rng_seed, self.balance = method, rng_seed, balance
+        self._options: dict[str, Any] = {"recursive": recursive, "rng_seed": rng_seed, "balance": balance}
+        check_arguments(self.source, num_parts, method=method, **self._options)
         self.root, self.num_parts = check_root(_NAME, root, replaced=PARTITION), num_parts
-        self.method, self.recursive, self.rng_seed, self.balance = method, recursive, rng_seed, balance
         check_times(_NAME, self.source.graph, node_time_attr)
         self.node_time_attr = node_time_attr
         self.layouts = _check_layouts(layouts)
-        given = None if edge_map is None else check_bool(_NAME, "edge_map", edge_map)
-        self.edge_map = True if "pyg" in self.layouts else given  # None: if there is a use for it, and it can be made
+        self.edge_map = None if edge_map is None else check_bool(_NAME, "edge_map", edge_map)
+        if "pyg" in self.layouts:
+            self.edge_map = True  # None: if there is a use for it, and it can be made
         self.progress = progress
         if "pyg" in self.layouts:
             check_pyg(self.source, node_time_attr)
@@ -106,46 +108,35 @@ class Partitioner:
             MetisError: METIS failed; the message says how it ended (a RuntimeError).
             MemoryError: The graph does not fit METIS's memory.
         """
-        with nullcontext(self.progress) if self.progress else bars() as progress:
-            return self._generate(progress)
-
-    def _generate(self, progress: Progress) -> PartitionReport:
-        with Cost() as cost, new_folder(_NAME, self.root, self._num_bytes(), replaced=PARTITION) as folder:
+        with (
+            nullcontext(self.progress) if self.progress else bars() as progress,
+            Cost() as cost,
+            new_folder(_NAME, self.root, self._num_bytes(), replaced=PARTITION) as folder,
+        ):
             with cost.step("validate"):
                 graph = self.source.graph.validate()
                 has_edge_map, why_not = self._has_edge_map(graph)  # not after the work of METIS
             with cost.step("assign"):
-                assigned = make_assignment(
-                    self.source,
-                    self.num_parts,
-                    method=self.method,
-                    recursive=self.recursive,
-                    rng_seed=self.rng_seed,
-                    balance=self.balance,
-                    progress=progress,
+                book, child_peak_bytes = make_assignment(
+                    self.source, self.num_parts, method=self.method, progress=progress, **self._options
                 )
-                book = with_edge_map(assigned.book, self.source.graph) if has_edge_map else assigned.book
+                book = with_edge_map(book, graph) if has_edge_map else book
             with cost.step("measure"):
                 report = measure(self.source, book, progress)
                 report = dataclasses.replace(report, left_out=(*report.left_out, *why_not))
             if "pyg" in self.layouts:
                 with cost.step("write pyg"):
                     write_pyg(folder, self.source, book, node_time_attr=self.node_time_attr, progress=progress)
-            report = dataclasses.replace(report, method=self.method, **_cost(cost, assigned))
+            report = dataclasses.replace(report, method=self.method, **_cost(cost, child_peak_bytes))
             if "native" in self.layouts:
                 about = {"method": self.method, "rng_seed": self.rng_seed, "report": report.to_json()}
                 if self.balance is not None:
                     about["balance"] = {name: float(share) for name, share in self.balance.items()}
                 with cost.step("write native"):
                     write_native(
-                        folder,
-                        self.source,
-                        book,
-                        node_time_attr=self.node_time_attr,
-                        about=about,
-                        progress=progress,
+                        folder, self.source, book, node_time_attr=self.node_time_attr, about=about, progress=progress
                     )
-        return dataclasses.replace(report, **_cost(cost, assigned))
+        return dataclasses.replace(report, **_cost(cost, child_peak_bytes))
 
     def _has_edge_map(self, graph: Graph) -> tuple[bool, list[str]]:
         """Return whether the part of each edge is written, and why not where it might be missed.
@@ -156,7 +147,7 @@ class Partitioner:
         relations = {edge_type: graph.relation(edge_type) for edge_type in graph.edge_types}
         if self.edge_map is False or (self.edge_map is None and not any(r.edge_attributes for r in relations.values())):
             return False, []
-        wrong = next(filter(None, (wrong_edge_ids(each, edge_type) for edge_type, each in relations.items())), None)
+        wrong = next(filter(None, (wrong_edge_ids(relation, kind) for kind, relation in relations.items())), None)
         if wrong is None:
             return True, []
         if "pyg" in self.layouts:
@@ -169,28 +160,28 @@ class Partitioner:
         """Return about how many bytes the layouts take on the disk."""
         graph = self.source.graph
         relations = [graph.relation(edge_type) for edge_type in graph.edge_types]
-        topology = sum(8 * each.indptr.numel() + 16 * each.indices.numel() for each in relations)
+        topology = sum(8 * relation.indptr.numel() + 16 * relation.indices.numel() for relation in relations)
         attributes = [graph.node_attributes_of(node_type) for node_type in graph.node_types]
-        attributes += [each.edge_attributes for each in relations]
-        values = sum(value.nbytes for each in attributes for value in each.values())
+        attributes += [relation.edge_attributes for relation in relations]
+        values = sum(value.nbytes for of_type in attributes for value in of_type.values())
         of_layouts = {
             "native": topology + values,
             "pyg": pyg_bytes(self.source, self.num_parts, values, self.node_time_attr),
         }
-        return sum(of_layouts[each] for each in self.layouts)
+        return sum(of_layouts[layout] for layout in self.layouts)
 
 
 def _check_layouts(layouts: Any) -> tuple[str, ...]:
-    given = (layouts,) if isinstance(layouts, str) else tuple(layouts)
-    for each in given:
-        check_choice(_NAME, "a layout", each, _LAYOUTS)
-    if not given:
+    names = (layouts,) if isinstance(layouts, str) else tuple(layouts)
+    for name in names:
+        check_choice(_NAME, "a layout", name, _LAYOUTS)
+    if not names:
         raise ValueError(f"{_NAME}: layouts is empty; at least one of {list(_LAYOUTS)} is needed. Name one.")
-    return tuple(each for each in _LAYOUTS if each in given)
+    return tuple(layout for layout in _LAYOUTS if layout in names)
 
 
-def _cost(cost: Cost, assigned: Assignment) -> dict[str, Any]:
+def _cost(cost: Cost, child_peak_bytes: int) -> dict[str, Any]:
     """Return the fields of the report about time and memory."""
     memory = dict(cost.memory_bytes)
-    memory["assign"] += assigned.child_peak_bytes  # of METIS's process, which runs in this step
+    memory["assign"] += child_peak_bytes  # of METIS's process, which runs in this step
     return {"seconds": dict(cost.seconds), "memory_bytes": max(memory.values())}

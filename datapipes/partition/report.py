@@ -1,17 +1,18 @@
-"""PartitionReport: how good a partition is, counted edge by edge, and what it took."""
+"""PartitionReport: how good a partition is, counted edge by edge, and what it took; Cost measures that."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor
 
 from datapipes.base.checks import aligned, one_line, shown
-from datapipes.base.progress import Progress
+from datapipes.base.progress import Progress, now_and_then
 from datapipes.base.records import Count, OptionalEdgeType, OptionalNodeType, from_json, to_json, whole
 from datapipes.base.types import EdgeType, ends_of, type_text
 from datapipes.partition.book import PartitionBook
@@ -21,11 +22,12 @@ from datapipes.partition.source import Source
 __all__ = ["PartitionReport"]
 
 MOST_MATRIX_PARTS = 256  # the matrix has the square of this many numbers
-_SAID_EVERY_S = 0.25
 _FIRST = (  # in JSON, before what follows from them
     *("num_parts", "num_nodes", "num_edges", "cut_edges", "cut_share", "balance"),
     *("nodes", "nodes_by_type", "training_nodes"),
 )
+LOOK_S = 0.02  # seconds between two looks at the memory
+_PRIVATE = ("RssAnon:", "RssShmem:")  # pages of mapped files are not counted: the system takes them back when it needs
 _AGAIN = "Copy the partition again, or make it again."
 
 
@@ -63,9 +65,9 @@ class PartitionReport:
 
     def __post_init__(self) -> None:
         counts = [*self.nodes_by_type.values(), self.edges, self.halo_nodes, self.training_nodes, self.edge_matrix]
-        for each in [*counts, *(self.edge_matrix or ())]:
-            if each is not None and len(each) != self.num_parts:
-                raise ValueError(f"{shown(each)} has {len(each)} entries, for {self.num_parts} parts")
+        for of_parts in [*counts, *(self.edge_matrix or ())]:
+            if of_parts is not None and len(of_parts) != self.num_parts:
+                raise ValueError(f"{shown(of_parts)} has {len(of_parts)} entries, for {self.num_parts} parts")
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -88,10 +90,10 @@ class PartitionReport:
 
         "training_nodes" is missing if there are none.
         """
-        found = {"nodes": _balance(self.nodes), "edges": _balance(self.edges)}
+        balance = {"nodes": _balance(self.nodes), "edges": _balance(self.edges)}
         if self.training_nodes is not None and any(self.training_nodes):
-            found["training_nodes"] = _balance(self.training_nodes)
-        return found
+            balance["training_nodes"] = _balance(self.training_nodes)
+        return balance
 
     @property
     def parts_without_training_nodes(self) -> tuple[int, ...]:
@@ -114,14 +116,14 @@ class PartitionReport:
         return {name: values[name] for name in (*_FIRST, *values)}
 
     @classmethod
-    def from_json(cls, given: Any) -> PartitionReport:
+    def from_json(cls, values: Any) -> PartitionReport:
         """Return the report that `to_json` wrote.
 
         Raises:
-            ValueError: `given` is something else. Whether its numbers fit each other is not looked at.
+            ValueError: `values` is something else. Whether its numbers fit each other is not looked at.
         """
         try:
-            return from_json(cls, "the report", given, others=True)
+            return from_json(cls, "the report", values, others=True)
         except ValueError as error:
             raise ValueError(
                 f"PartitionReport: the values are not those of a report: {shown(error)}. Make the partition again."
@@ -140,14 +142,16 @@ class PartitionReport:
         if without := self.parts_without_training_nodes:
             lines.append(f"parts without training nodes: {joined(without)}")
         if None not in self.nodes_by_type:
-            lines += aligned([("node type", "nodes", "most", "least"), *map(_row_of_nodes, self.nodes_by_type.items())])
-            lines += aligned([("edge type", "edges", "cut"), *map(_row_of_edges, self.edges_by_type.items())])
+            nodes = ((type_text(kind), sum(n), max(n), min(n)) for kind, n in self.nodes_by_type.items())
+            edges = ((type_text(kind), *counts) for kind, counts in self.edges_by_type.items())
+            lines += aligned([("node type", "nodes", "most", "least"), *nodes])
+            lines += aligned([("edge type", "edges", "cut"), *edges])
         if self.seconds:
             steps = ", ".join(f"{step} {seconds:.2f}" for step, seconds in self.seconds.items())
             lines.append(f"seconds: {steps}; {sum(self.seconds.values()):.2f} in all")
         if self.memory_bytes is not None:
             lines.append(f"memory: {self.memory_bytes / 2**20:.1f} MiB at most")
-        lines += [f"not in the parts: {each}" for each in self.left_out]
+        lines += [f"not in the parts: {entry}" for entry in self.left_out]
         return "\n".join(map(one_line, lines))
 
 
@@ -166,7 +170,7 @@ def measure(source: Source, book: PartitionBook, progress: Progress) -> Partitio
     seen = {kind: torch.zeros(graph.num_nodes_of(kind), dtype=torch.bool) for kind in graph.node_types}
     owners = {kind: book.nodes(kind).dense() for kind in graph.node_types}
     cut: dict[EdgeType | None, int] = dict.fromkeys(graph.edge_types, 0)
-    matrix, halos, done, said = [], [], 0, time.monotonic()
+    matrix, halos, done, progress = [], [], 0, now_and_then(progress)
     for part in range(parts):
         row = torch.zeros(parts, dtype=torch.int64)
         for edge_type in graph.edge_types:
@@ -179,15 +183,13 @@ def measure(source: Source, book: PartitionBook, progress: Progress) -> Partitio
                 seen[src][remote] = True
                 cut[edge_type] += int(remote.shape[0])
                 done += int(sources.shape[0])
-                if time.monotonic() > said + _SAID_EVERY_S:
-                    said = time.monotonic()
-                    progress("count edges", done, total)
+                progress("count edges", done, total)
         halos.append(sum(int(mask.count_nonzero()) for mask in seen.values()))
         for mask in seen.values():
             mask.zero_()
         matrix.append(row.tolist() if parts <= MOST_MATRIX_PARTS else [int(row.sum())])
-    progress("count edges", total, total)
-    training = [_counts_of(owners[kind][mask], parts) for kind, mask in source.training_nodes.items()]
+    of_training = (owners[kind][mask].int() for kind, mask in source.training_nodes.items())
+    training = [torch.bincount(of_nodes, minlength=parts).tolist() for of_nodes in of_training]
     return PartitionReport(
         num_parts=parts,
         nodes_by_type={kind: tuple(map(book.nodes(kind).count_of, range(parts))) for kind in graph.node_types},
@@ -200,20 +202,6 @@ def measure(source: Source, book: PartitionBook, progress: Progress) -> Partitio
     )
 
 
-def _row_of_nodes(item: tuple[Any, tuple[int, ...]]) -> tuple[object, ...]:
-    kind, counts = item
-    return type_text(kind), sum(counts), max(counts), min(counts)
-
-
-def _row_of_edges(item: tuple[Any, tuple[int, int]]) -> tuple[object, ...]:
-    kind, (edges, cut) = item
-    return type_text(kind), edges, cut
-
-
-def _counts_of(of_nodes: Tensor, num_parts: int) -> list[int]:
-    return [int(count) for count in torch.bincount(of_nodes.int(), minlength=num_parts)]
-
-
 def _balance(counts: Sequence[int]) -> float:
     mean = sum(counts) / len(counts)
     return max(counts) / mean if mean > 0 else 1.0
@@ -224,9 +212,9 @@ def _balance(counts: Sequence[int]) -> float:
 
 def refuse_contradictions(where: str, report: PartitionReport) -> None:
     """Raise ValueError if the numbers of a report contradict each other. O(num_parts^2) if it has a matrix."""
-    found = _contradiction(report)
-    if found is not None:
-        raise ValueError(f"{where}: the report contradicts itself: {found}. {_AGAIN}")
+    contradiction = _contradiction(report)
+    if contradiction is not None:
+        raise ValueError(f"{where}: the report contradicts itself: {contradiction}. {_AGAIN}")
 
 
 def _contradiction(report: PartitionReport) -> str | None:
@@ -263,12 +251,11 @@ def refuse_other_report(
         {kind: sum(counts) for kind, counts in report.nodes_by_type.items()},
         {kind: count for kind, (count, _) in report.edges_by_type.items()},
     )
-    for what, found, stated in zip(
-        ("parts", "nodes", "edges"), of_report, (num_parts, dict(num_nodes), dict(num_edges)), strict=True
-    ):
-        if found != stated:
+    of_header = (num_parts, dict(num_nodes), dict(num_edges))
+    for noun, reported, stated in zip(("parts", "nodes", "edges"), of_report, of_header, strict=True):
+        if reported != stated:
             raise ValueError(
-                f"{where}: the report says {shown(found)} {what}, and the header {shown(stated)}. {_AGAIN}"
+                f"{where}: the report says {shown(reported)} {noun}, and the header {shown(stated)}. {_AGAIN}"
             )
 
 
@@ -276,10 +263,10 @@ def refuse_other_part(
     where: str, report: PartitionReport, part: int, num_nodes: Mapping[Any, int], num_edges: int
 ) -> None:
     """Raise ValueError if a report gives a part other numbers of nodes of each type, or of edges, than it has."""
-    told = {kind: counts[part] for kind, counts in report.nodes_by_type.items()}
-    if told != dict(num_nodes) or report.edges[part] != num_edges:
+    reported = {kind: counts[part] for kind, counts in report.nodes_by_type.items()}
+    if reported != dict(num_nodes) or report.edges[part] != num_edges:
         raise ValueError(
-            f"{where}: the report gives part {part} {shown(told)} nodes and {report.edges[part]} edges, and it has "
+            f"{where}: the report gives part {part} {shown(reported)} nodes and {report.edges[part]} edges, and it has "
             f"{shown(dict(num_nodes))} and {num_edges}. {_AGAIN}"
         )
 
@@ -291,3 +278,55 @@ def joined(values: Sequence[object], most: int = 32) -> str:
     """Return the values with commas between them; of more than `most` the first ones, and how many more there are."""
     rest = len(values) - most
     return ", ".join(map(str, values[:most])) + (f" and {rest} more" if rest > 0 else "")
+
+
+# --- what a run costs
+
+
+class Cost:
+    """Counts while its block runs.
+
+    Attributes:
+        seconds: {step: seconds}, of the steps that ended.
+        memory_bytes: {step: the most private memory of this process beyond what it held at the beginning}, looked at
+            every 20 ms.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.memory_bytes: dict[str, int] = {}
+        self._step = ""
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Cost:
+        self._before = private_bytes()
+        self._thread = threading.Thread(target=self._look, name="datapipes-memory", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Count the time and the memory of the block as those of the step `name`."""
+        begin, self._step = time.monotonic(), name
+        yield
+        self._count()
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - begin
+        self._step = ""
+
+    def _look(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            self._count()
+
+    def _count(self) -> None:
+        step = self._step
+        self.memory_bytes[step] = max(self.memory_bytes.get(step, 0), private_bytes() - self._before)
+
+
+def private_bytes(pid: int | str = "self") -> int:
+    """Return the private memory of a process: anonymous and shared pages, without those of mapped files."""
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as lines:
+        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(_PRIVATE))

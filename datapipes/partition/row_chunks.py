@@ -16,7 +16,7 @@ from torch import Tensor
 from datapipes.base.cached import cached_property
 from datapipes.base.checks import shown
 from datapipes.base.rows import bits_of, byte_rows, has_adjacent_values, take_rows
-from datapipes.base.types import EdgeType, ends_of
+from datapipes.base.types import EdgeType, ends_of, of_type
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
 
@@ -40,7 +40,7 @@ class PartRows:
         self.ids = ids
         self._relation = graph.relation(edge_type)
         self._num_sources = graph.num_nodes_of(ends_of(edge_type)[0])
-        self._of = "" if edge_type is None else f" of {edge_type}"
+        self._of = of_type(edge_type)
         self._most = most_edges
 
     @cached_property
@@ -75,20 +75,14 @@ class PartRows:
     def positions(self) -> Iterator[Tensor]:
         """Yield the positions of the part's edges in the whole relation, int64, ascending."""
         for starts, counts in self._blocks():
-            ends = counts.cumsum(0)
-            # A row may have more edges than a piece: a piece may begin and end within one.
-            for begin in range(0, int(ends[-1]), self._most):
-                rows, held = _cut(ends, counts, begin, self._most)
-                positions = _repeated(starts[rows] - ends[rows] + counts[rows], held)
+            before = starts - counts.cumsum(0) + counts
+            for begin, positions in _repeated_by_piece(before, counts, self._most):
                 yield positions.add_(torch.arange(begin, begin + positions.shape[0]))
 
     def destinations(self) -> Iterator[Tensor]:
         """Yield the node that each edge points to, int64: the row of an edge by its global id."""
         for ids, (_, counts) in zip(pieces(self.ids, self._most), self._blocks(), strict=True):
-            ends = counts.cumsum(0)
-            for begin in range(0, int(ends[-1]), self._most):
-                rows, held = _cut(ends, counts, begin, self._most)
-                yield _repeated(ids[rows], held)
+            yield from (nodes for _, nodes in _repeated_by_piece(ids, counts, self._most))
 
     def indices(self) -> Iterator[Tensor]:
         """Yield the source of each edge, in the dtype of the graph.
@@ -146,24 +140,24 @@ def rows_at(values: Tensor, places: Iterable[Tensor]) -> Iterator[Tensor]:
     is_plain = values.device.type == "cpu" and not (values.is_conj() or values.is_neg())
     table = byte_rows(values) if is_plain and has_adjacent_values(values) else None
     for some in places:
-        for each in pieces(some, most):
+        for rows in pieces(some, most):
             if table is not None:
-                yield take_rows(values, table, each)
+                yield take_rows(values, table, rows)
             else:
-                yield bits_of(values)[each.to(values.device)].cpu().contiguous().view(values.dtype)
+                yield bits_of(values)[rows.to(values.device)].cpu().contiguous().view(values.dtype)
 
 
 def refuse_other_book(graph: Graph, book: PartitionBook) -> None:
     """Raise ValueError if the book has other types than the graph, or other numbers of nodes or edges."""
-    ours = {node_type: graph.num_nodes_of(node_type) for node_type in graph.node_types}
-    theirs = {node_type: book.nodes(node_type).num_ids for node_type in book.node_types}
+    nodes = {node_type: graph.num_nodes_of(node_type) for node_type in graph.node_types}
+    of_book = {node_type: book.nodes(node_type).num_ids for node_type in book.node_types}
     edges = {edge_type: graph.num_edges_of(edge_type) for edge_type in graph.edge_types if book.has_edges}
-    found = {edge_type: book.edges(edge_type).num_ids for edge_type in edges}
-    for of, one, other in (("nodes", theirs, ours), ("edges", found, edges)):
-        if one != other:
+    edges_of_book = {edge_type: book.edges(edge_type).num_ids for edge_type in edges}
+    for noun, stated, counts in (("nodes", of_book, nodes), ("edges", edges_of_book, edges)):
+        if stated != counts:
             raise ValueError(
-                f"partition: the book has the {of} {shown(one)}, the graph {shown(other)}; they must be equal. Use the "
-                "book of this graph."
+                f"partition: the book has the {noun} {shown(stated)}, the graph {shown(counts)}; they must be equal. "
+                "Use the book of this graph."
             )
 
 
@@ -172,19 +166,14 @@ def pieces(rows: Tensor, most: int) -> Iterator[Tensor]:
     return (rows[begin : begin + most] for begin in range(0, rows.shape[0], most))
 
 
-def _repeated(values: Tensor, counts: Tensor) -> Tensor:
-    """Return each value as often as its count says; torch's own function makes an index of all of them first."""
-    return torch.from_numpy(np.repeat(values.numpy(), counts.numpy()))
-
-
-def _cut(ends: Tensor, counts: Tensor, begin: int, most: int) -> tuple[slice, Tensor]:
-    """Return the rows that hold the edges [begin, begin + most), and how many of these each holds.
-
-    `ends` is where the edges of each row end, among the edges of all rows.
-    """
-    end = min(begin + most, int(ends[-1]))
-    first = int(torch.searchsorted(ends, begin, right=True))
-    last = int(torch.searchsorted(ends, end - 1, right=True))
-    rows = slice(first, last + 1)
-    held = ends[rows].clamp(max=end) - (ends[rows] - counts[rows]).clamp(min=begin)
-    return rows, held
+def _repeated_by_piece(values: Tensor, counts: Tensor, most: int) -> Iterator[tuple[int, Tensor]]:
+    """Yield each value as often as its count says, in pieces of up to `most`, and where each piece begins."""
+    ends = counts.cumsum(0)
+    # A row may have more edges than a piece: a piece may begin and end within one.
+    for begin in range(0, int(ends[-1]), most):
+        end = min(begin + most, int(ends[-1]))
+        first = int(torch.searchsorted(ends, begin, right=True))
+        rows = slice(first, int(torch.searchsorted(ends, end - 1, right=True)) + 1)
+        held = ends[rows].clamp(max=end) - (ends[rows] - counts[rows]).clamp(min=begin)
+        # torch's own function makes an index of all of them first.
+        yield begin, torch.from_numpy(np.repeat(values[rows].numpy(), held.numpy()))

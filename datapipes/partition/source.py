@@ -1,16 +1,36 @@
-"""Source: what is partitioned, as one graph with all attributes, whatever it was given as."""
+"""Source: what is partitioned, as one graph with all attributes, and what makes it of all that may be partitioned.
+
+That is a graph of either kind, a Dataset, PyG's Data and HeteroData.
+
+A Dataset is recognised by its attributes, since datasets/ stands below this folder. PyG's classes are recognised by
+their names, so that torch_geometric is not imported to look at something else.
+
+Of a Dataset the features, masks and labels become attributes. An item set of nodes is a mask, and the labels and times
+of all sets are one tensor each, with one row for each node. So neither the order of the items nor repeats are kept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from datapipes.base.types import EdgeType, NodeType
+from datapipes.base.checks import check_within, dtype_name, shown
+from datapipes.base.sizes import check_memory
+from datapipes.base.types import EdgeType, NodeType, of_type, type_text
+from datapipes.features import Feature, FeatureStore, SparseFeature, TensorFeature
 from datapipes.graph import CSCGraph, HeteroCSCGraph
+from datapipes.seeds import HeteroItemSet, ItemSet
 
 TRAIN_MASK = "train_mask"  # the node attribute that says which nodes are to be trained on
+_PIECE_BYTES = 2**24  # of rows that are read or compared at a time
+_MASKS = {"train_set": TRAIN_MASK, "validation_set": "val_mask", "test_set": "test_mask"}
+_VALUES = {"labels": "y", "timestamps": "seed_time"}
+_OF_DATASET = ("graph", "features", *_MASKS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,4 +48,328 @@ class Source:
     training_nodes: Mapping[NodeType | None, Tensor]
     node_types: tuple[NodeType | None, ...]
     edge_types: tuple[EdgeType | None, ...]
-    left_out: tuple[str, ...] = field(default=())
+    left_out: tuple[str, ...] = ()
+
+
+def source_of(data: Any, *, where: str = "Partitioner") -> Source:
+    """Return a graph with all that goes into its parts as node and edge attributes. Arrays are shared where possible.
+
+    Args:
+        data: one of
+            CSCGraph, HeteroCSCGraph: as it is.
+            Dataset (an object with graph, features, train_set, validation_set, test_set): its graph. Features become
+            node and edge attributes; those of edges, which are looked up by edge id, move to the order of the graph.
+            An item set of nodes becomes the node attribute "train_mask", "val_mask" or "test_mask", bool. Labels
+            become "y": int64 with -1, or floats with nan, where no item has one. Timestamps become "seed_time" in the
+            same way. Masks hold neither the order of the items nor repeats.
+            PyG Data or HeteroData: what `from_pyg` of our graphs makes of it.
+        where: the caller, named in errors.
+    Returns:
+        A Source. Its `training_nodes` are the node attributes "train_mask" that are bool [num_nodes]. Its `left_out`
+        names what does not go into parts: item sets of links, further fields of items, a training graph of its own,
+        further tasks.
+    Raises:
+        TypeError: `data` is something else.
+        ValueError: A feature has another number of rows than its type has nodes or edge ids; a feature, mask or label
+            has the name of an attribute with other values; items of one node have different labels.
+        IndexError: An item is no node of the graph.
+    Cost: O(nodes + items). A TensorFeature is viewed, so a mapped one stays mapped; edge features that move, and
+        features of other classes, are read into memory in pieces.
+    """
+    left_out: tuple[str, ...] = ()
+    pyg_class = _pyg_class(data)
+    if isinstance(data, (CSCGraph, HeteroCSCGraph)):
+        graph: CSCGraph | HeteroCSCGraph = data
+    elif pyg_class is not None:
+        graph = CSCGraph.from_pyg(data) if pyg_class == "Data" else HeteroCSCGraph.from_pyg(data)
+        left_out = _not_taken(data)
+    elif _is_dataset(data):
+        graph, left_out = graph_of_dataset(where, data)
+    else:
+        raise TypeError(
+            f"{where}: data must be a CSCGraph, a HeteroCSCGraph, a Dataset, or PyG's Data or HeteroData, got "
+            f"{type(data).__name__}. Pass one of these."
+        )
+    training, refused = _training_nodes(graph)
+    is_hetero = pyg_class == "HeteroData"
+    node_types = _in_order(data.node_types if is_hetero else (), graph.node_types)
+    edge_types = _in_order(data.edge_types if is_hetero else (), graph.edge_types)
+    return Source(graph, training, node_types, edge_types, (*left_out, *refused))
+
+
+def _pyg_class(data: Any) -> str | None:
+    """Return "Data" or "HeteroData" for such an object of PyG, or of a class that derives from it; else None."""
+    for base in type(data).__mro__:
+        if base.__module__.startswith("torch_geometric.data.") and base.__name__ in ("Data", "HeteroData"):
+            return base.__name__
+    return None
+
+
+def _is_dataset(data: Any) -> bool:
+    if isinstance(data, type) or not all(hasattr(data, name) for name in _OF_DATASET):
+        return False
+    return isinstance(data.graph, (CSCGraph, HeteroCSCGraph)) and isinstance(data.features, FeatureStore)
+
+
+def _in_order(first: Any, types: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the types in the order of the HeteroData; types that only its edges name come last."""
+    return tuple(dict.fromkeys((*(name for name in first if name in types), *types)))
+
+
+def _not_taken(data: Any) -> tuple[str, ...]:
+    """Return the entries of a Data or HeteroData that `from_pyg` does not take, as words."""
+    words = []
+    for store in data.stores:
+        named = [name for attrs in ("node_attrs", "edge_attrs") for name in getattr(store, attrs, list)()]
+        taken = {name for name in named if isinstance(store[name], Tensor)} | {"edge_index", "num_nodes"}
+        words += [
+            f"{name!r}{of_type(store._key)}, no tensor of its nodes or edges" for name in store if name not in taken
+        ]
+    return tuple(words)
+
+
+def _training_nodes(graph: CSCGraph | HeteroCSCGraph) -> tuple[dict[NodeType | None, Tensor], list[str]]:
+    """Return the masks of training nodes by type, and words on those that cannot be used as such."""
+    masks: dict[NodeType | None, Tensor] = {}
+    refused = []
+    for kind in graph.node_types:
+        mask = graph.node_attributes_of(kind).get(TRAIN_MASK)
+        if mask is None:
+            continue
+        if mask.dtype == torch.bool and mask.ndim == 1:
+            masks[kind] = mask
+        else:
+            refused.append(
+                f"the balance of training nodes{of_type(kind)}, since 'train_mask' is {dtype_name(mask.dtype)} "
+                f"{list(mask.shape)} and not bool [{graph.num_nodes_of(kind)}]"
+            )
+    return masks, refused
+
+
+def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, tuple[str, ...]]:
+    """Return the graph of a Dataset with all as attributes, and words on what is none; see `source_of`."""
+    graph = data.graph
+    nodes = {kind: dict(graph.node_attributes_of(kind)) for kind in graph.node_types}
+    edges = {kind: dict(graph.relation(kind).edge_attributes) for kind in graph.edge_types}
+    for (domain, kind, name), feature in data.features.items():
+        attributes: Any = nodes if domain == "node" else edges
+        if kind not in attributes:
+            types = [None if key is None else type_text(key) for key in attributes]
+            raise ValueError(
+                f"{where}: the {domain} feature {name!r} is of the type {kind!r}, which the graph does not have; it "
+                f"has {types}. Correct the key in the feature store."
+            )
+        text = f"the {domain} feature {name!r}{of_type(kind)}"
+        rows = _rows_of(where, text, graph, domain, kind, feature)
+        if not _equal(attributes[kind].setdefault(name, rows), rows):
+            raise ValueError(
+                f"{where}: {text} has the name of a {domain} attribute of the graph with other values. Rename one of "
+                "them."
+            )
+    left_out = attributes_of_items(where, data, nodes)
+    if getattr(data, "training_graph", None) not in (None, graph):
+        left_out.append("training_graph, which differs from graph")
+    if getattr(data, "node_names", None):
+        left_out.append("node_names")
+    left_out += [f"the task {shown(task.metadata.get('name'))}" for task in getattr(data, "tasks", ())[1:]]
+    return _with_attributes(graph, nodes, edges), tuple(left_out)
+
+
+def _with_attributes(graph: CSCGraph | HeteroCSCGraph, nodes: Any, edges: Any) -> CSCGraph | HeteroCSCGraph:
+    if isinstance(graph, CSCGraph):
+        return CSCGraph(
+            graph.indptr,
+            graph.indices,
+            node_attributes=nodes[None],
+            edge_attributes=edges[None],
+            edge_ids=graph.edge_ids,
+        )
+    relations = {kind: graph.relation(kind) for kind in graph.edge_types}
+    return HeteroCSCGraph(
+        {kind: (relation.indptr, relation.indices) for kind, relation in relations.items()},
+        graph.num_nodes,
+        node_attributes=nodes,
+        edge_attributes=edges,
+        edge_ids={kind: ids for kind, relation in relations.items() if (ids := relation.edge_ids) is not None},
+    )
+
+
+def _rows_of(where: str, text: str, graph: Any, domain: str, kind: Any, feature: Feature) -> Tensor:
+    """Return the rows of a feature as an attribute; those of edges, looked up by edge id, in the order of the graph."""
+    if isinstance(feature, SparseFeature):
+        raise TypeError(
+            f"{where}: {text} is a SparseFeature; parts hold dense rows. Leave it out of the feature store here, and "
+            "fetch it where minibatches are used."
+        )
+    ids = None if domain == "node" else graph.relation(kind).edge_ids
+    count = graph.num_nodes_of(kind) if domain == "node" else graph.max_edge_id_of(kind) + 1
+    if feature.count != count:
+        raise ValueError(
+            f"{where}: {text} has {feature.count} rows for {count} {'nodes' if domain == 'node' else 'edge ids'}; it "
+            "must have one row for each. Check that it belongs to this graph."
+        )
+    if isinstance(feature, TensorFeature) and feature.stored_as is None and (ids is None or _counts_up(ids)):
+        return feature.tensor
+    return _read(where, text, feature, torch.arange(count) if ids is None else ids)
+
+
+def _counts_up(ids: Tensor) -> bool:
+    """Return whether the id of each edge is its position."""
+    return all(
+        bool(torch.equal(piece, torch.arange(begin, begin + piece.shape[0]))) for begin, piece in _pieces(ids, 8)
+    )
+
+
+def _read(where: str, text: str, feature: Feature, ids: Tensor) -> Tensor:
+    """Return the rows at `ids` as a new tensor, read in pieces."""
+    row_bytes = math.prod(feature.shape) * torch.empty(0, dtype=feature.dtype).element_size()
+    check_memory(where, text, int(ids.shape[0]) * row_bytes, "Its rows must fit into memory.")
+    rows = torch.empty((ids.shape[0], *feature.shape), dtype=feature.dtype)
+    for begin, piece in _pieces(ids, row_bytes):
+        rows[begin : begin + piece.shape[0]] = feature.read(piece)
+    return rows
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors hold the same bits. A tensor is not read to compare it with itself."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    if one.data_ptr() == other.data_ptr() and one.stride() == other.stride():
+        return True
+    row_bytes = one[:1].nbytes
+    return all(
+        torch.equal(mine.contiguous().view(torch.uint8), theirs.contiguous().view(torch.uint8))
+        for (_, mine), (_, theirs) in zip(_pieces(one, row_bytes), _pieces(other, row_bytes), strict=True)
+    )
+
+
+def _pieces(rows: Tensor, row_bytes: int) -> Iterator[tuple[int, Tensor]]:
+    count = max(_PIECE_BYTES // max(row_bytes, 1), 1)
+    for begin in range(0, rows.shape[0], count):
+        yield begin, rows[begin : begin + count]
+
+
+def attributes_of_items(where: str, data: Any, attributes: dict[Any, dict[str, Tensor]]) -> list[str]:
+    """Add the item sets of a Dataset to the attributes of its nodes, and return words on what is none.
+
+    Args:
+        data: a Dataset, or an object with the same attributes.
+        attributes: {node type: {name: rows}}, changed in place. What stands there already must agree with the items.
+    """
+    left_out: list[str] = []
+    of_nodes: dict[str, dict[Any, ItemSet]] = {}
+    for name in _MASKS:
+        items = getattr(data, name)
+        sets: dict[Any, ItemSet] = items.item_sets if isinstance(items, HeteroItemSet) else {None: items}
+        if len(items) == 0 and {*sets} == {None} and None not in attributes:
+            sets = {}  # an empty set of a graph with types may name none
+        if any(isinstance(kind, tuple) or nodes.seeds_shape != () for kind, nodes in sets.items()):
+            left_out.append(f"{name}, {len(items)} links")
+        else:
+            of_nodes[name] = sets
+    for kind in sorted({kind for sets in of_nodes.values() for kind in sets}, key=lambda kind: kind or ""):
+        if kind not in attributes:
+            raise ValueError(
+                f"{where}: an item set has the node type {shown(kind)}; the graph has {list(attributes)}. Correct the "
+                "item sets."
+            )
+        _Items(where, kind, data.graph.num_nodes_of(kind), attributes[kind], left_out).add(of_nodes)
+    return left_out
+
+
+class _Items:
+    """The items of one node type, on their way into its attributes."""
+
+    def __init__(
+        self, where: str, kind: Any, num_nodes: int, attributes: dict[str, Tensor], left_out: list[str]
+    ) -> None:
+        self.where, self.kind, self.num_nodes = where, kind, num_nodes
+        self.attributes, self.left_out = attributes, left_out
+        self.of = of_type(kind)
+
+    def add(self, of_nodes: dict[str, dict[Any, ItemSet]]) -> None:
+        """Add the masks, then the labels and times of all sets."""
+        values: dict[str, list[tuple[str, Tensor, Tensor]]] = {name: [] for name in _VALUES}
+        for name, sets in of_nodes.items():
+            fields: dict[str, Tensor] = {"seeds": torch.empty(0, dtype=torch.int64)}
+            if self.kind in sets:
+                items = sets[self.kind]
+                fields = items.take(torch.arange(len(items)))
+            ids = fields.pop("seeds").long()
+            remedy = "Check that the items belong to this graph."
+            check_within(self.where, f"nodes{self.of} in {name}", ids, self.num_nodes, remedy)
+            mask = torch.zeros(self.num_nodes, dtype=torch.bool)
+            mask[ids] = True
+            if int(mask.sum()) < ids.shape[0]:
+                self.left_out.append(f"{name}{self.of}, items of a node that has one: {ids.shape[0] - int(mask.sum())}")
+            self._add(name, _MASKS[name], mask, torch.ones_like(mask))
+            for field, rows in fields.items():
+                if field in _VALUES:
+                    values[field].append((name, ids, rows))
+                else:
+                    self.left_out.append(f"{name}{self.of}, the field {field!r}")
+        for field, of_sets in values.items():
+            if of_sets:
+                self._add(field, _VALUES[field], *self._joined(field, of_sets))
+
+    def _joined(self, field: str, of_sets: list[tuple[str, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Return one row for each node, and which nodes have one."""
+        shapes = {name: tuple(rows.shape[1:]) for name, _, rows in of_sets}
+        if len(set(shapes.values())) > 1:
+            raise ValueError(
+                f"{self.where}: {field}{self.of} have rows of different shapes, {shapes}; one tensor must hold them "
+                "all. Give them one shape."
+            )
+        dtype = of_sets[0][2].dtype
+        for _, _, rows in of_sets:
+            dtype = torch.promote_types(dtype, rows.dtype)
+        has_nan = dtype.is_floating_point or dtype.is_complex
+        dtype, missing = (dtype, float("nan")) if has_nan else (torch.int64, -1)
+        joined = torch.full((self.num_nodes, *of_sets[0][2].shape[1:]), missing, dtype=dtype)
+        has_value = torch.zeros(self.num_nodes, dtype=torch.bool)
+        for _, ids, rows in of_sets:
+            joined[ids] = rows.to(dtype)
+            has_value[ids] = True
+        for name, ids, rows in of_sets:  # a row that another item has overwritten differs now
+            place = _first_difference(rows.to(dtype), joined[ids])
+            if place is not None:
+                node = int(ids[place])
+                other = next(other for other, ids, _ in reversed(of_sets) if bool((ids == node).any()))
+                raise ValueError(
+                    f"{self.where}: the items of node {node}{self.of} have different {field}, "
+                    f"{shown(rows[place].tolist())} in {name} and {shown(joined[node].tolist())} in {other}. Give each "
+                    "node one value."
+                )
+        return joined, has_value
+
+    def _add(self, field: str, name: str, rows: Tensor, has_value: Tensor) -> None:
+        """Add an attribute, or keep the one that stands there, if it has the same values where `has_value` is True."""
+        attribute = self.attributes.setdefault(name, rows)
+        if attribute is rows:
+            return
+        agrees = attribute.shape == rows.shape and _kind(attribute.dtype) == _kind(rows.dtype)
+        ids = has_value.nonzero().flatten()
+        if not agrees or _differ(attribute[ids], rows[ids]):
+            raise ValueError(
+                f"{self.where}: the {field}{self.of} of the data set become the node attribute {name!r}, but the graph "
+                "has an attribute or feature of this name with other values. Rename or drop it."
+            )
+
+
+def _kind(dtype: torch.dtype) -> str:
+    return "bool" if dtype == torch.bool else "complex" if dtype.is_complex else "real"
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    """Return whether any value of two tensors of one kind differs. No dtype need hold the values of both exactly."""
+    converted = one.to(other.dtype)
+    return (
+        _first_difference(converted, other) is not None or _first_difference(converted.to(one.dtype), one) is not None
+    )
+
+
+def _first_difference(one: Tensor, other: Tensor) -> int | None:
+    """Return the first row in which two tensors of one dtype differ; nan equals nan."""
+    differs = (one != other) & ~((one != one) & (other != other))
+    rows = differs[:, None].flatten(1).any(dim=1).nonzero()
+    return int(rows[0]) if rows.numel() > 0 else None

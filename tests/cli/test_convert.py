@@ -6,7 +6,7 @@ from command_files import link_file, npz_file, rdf_folder, run, saved_graph
 from hetero_graphs import expect_equal
 
 import datapipes as dp
-from datapipes.partition.source_of import source_of
+from datapipes.partition.source import source_of
 
 
 def test_a_data_set_becomes_a_graph_that_opens(capsys, tmp_path):

@@ -11,7 +11,7 @@ from command_files import run, saved_graph, saved_library
 
 import datapipes as dp
 from datapipes.distributed import Partitioner, PartitionReport
-from datapipes.partition.native.native_header import with_own_hash
+from datapipes.partition.native.manifest import with_own_hash
 
 COUNTS = ("num_parts", "nodes", "edges", "halo_nodes", "cut_edges", "edge_matrix", "edges_by_type")
 

@@ -14,7 +14,7 @@ from pipelines import NUM_NODES, digests, refused, sampled, small_graph
 import datapipes as dp
 from datapipes import _core
 from datapipes.distributed import PartitionServer, RemoteReceivingChannel, RemoteSource, connect
-from datapipes.partition.source_of import source_of
+from datapipes.partition.source import source_of
 from datapipes.processes.sharing import pack
 
 NUM_WORDS = 30

@@ -19,7 +19,7 @@ import datapipes as dp
 from datapipes.base import sizes
 from datapipes.device import runtime
 from datapipes.features import stored_values
-from datapipes.partition.source_of import graph_of_dataset
+from datapipes.partition.source import graph_of_dataset
 from datapipes.processes.sharing import pack
 
 KINDS = [torch.float16, torch.bfloat16, torch.int8]

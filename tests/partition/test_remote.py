@@ -8,8 +8,7 @@ from partitions import books, graphs, slow_remote
 from pipelines import graph_of, refused
 
 from datapipes.distributed import PartitionBook
-from datapipes.partition.part_source import part_of_graph
-from datapipes.partition.remote import by_count, remote_sources
+from datapipes.partition.part_source import by_count, part_of_graph, remote_sources
 
 
 @examples(50)

@@ -15,8 +15,7 @@ import datapipes as dp
 from datapipes.base.checks import one_line
 from datapipes.base.types import ends_of
 from datapipes.distributed import PartitionBook, PartitionReport
-from datapipes.partition.part_source import part_of_graph
-from datapipes.partition.remote import remote_sources
+from datapipes.partition.part_source import part_of_graph, remote_sources
 from datapipes.partition.report import MOST_MATRIX_PARTS, measure, refuse_contradictions
 from datapipes.partition.row_chunks import PartRows
 from datapipes.partition.source import Source
@@ -160,12 +159,12 @@ def test_edges_are_counted_in_pieces(monkeypatch):
 
 def test_progress_is_told_and_ends_with_all(monkeypatch):
     said = []
-    source, book = with_training(graph_of([[1], [0, 0], []])), PartitionBook(2, torch.tensor([0, 1, 1]))
+    source, book = with_training(graph_of([[1], [0, 0], [1]])), PartitionBook(3, torch.tensor([0, 1, 2]))
     measure(source, book, lambda *each: said.append(each))
-    assert said == [("count edges", 3, 3)]
-    monkeypatch.setattr("datapipes.partition.report._SAID_EVERY_S", -1)
+    assert said == [("count edges", 1, 4), ("count edges", 4, 4)]
+    monkeypatch.setattr("datapipes.base.progress._SAID_EVERY_S", -1)
     measure(source, book, lambda *each: said.append(each))
-    assert said[1:] == [("count edges", 1, 3), ("count edges", 3, 3), ("count edges", 3, 3)]
+    assert said[2:] == [("count edges", 1, 4), ("count edges", 3, 4), ("count edges", 4, 4)]
 
 
 def test_a_book_of_another_graph_and_a_corrupt_graph_are_refused():

@@ -72,7 +72,7 @@ class Exchange(Ranks):
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank; plain values that JSON holds. Errors as those of `vote`."""
         data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        return [json.loads(each.numpy().tobytes()) for each in self.to_each([data] * self.size)]
+        return [json.loads(message.numpy().tobytes()) for message in self.to_each([data] * self.size)]
 
     @contextmanager
     def _carrying(self) -> Iterator[None]:

@@ -1,9 +1,15 @@
-"""PlacedGraph: the shards of all ranks as one graph in parts: who owns what, and how each column gets to its owner."""
+"""PlacedGraph: the shards of all ranks as one graph in parts: who owns what, and how each column gets to its owner.
+
+The partition has the same names that one process gives that has all of the graph. They are digests of all bytes
+(base/array_digest.py). The rows of a rank are a range of the whole array, so each rank hashes the pieces that lie in
+its range. Of a piece that lies in several, the ranks send their rows to rank 0.
+"""
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -14,12 +20,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from datapipes.base.array_digest import digest_of_pieces, hashes_of, rows_of_piece
 from datapipes.base.checks import shown
-from datapipes.base.types import ends_of, type_text
+from datapipes.base.types import ends_of, of_type
+from datapipes.graph.graph_digest import graph_digest
 from datapipes.partition.across_ranks.exchange import Exchange
 from datapipes.partition.across_ranks.placement import (
     Column,
     Placement,
+    as_bytes,
     column_of,
     placed_by_destination,
     placed_by_id,
@@ -28,6 +37,8 @@ from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import RangeMap
 from datapipes.partition.methods.all_nodes import CHUNK, combined_weight
 from datapipes.partition.methods.range_parts import BY_ID, cut_by_weight, range_bounds, with_a_node_each
+from datapipes.partition.native.manifest import Identity
+from datapipes.partition.native.native_book import content_digest, partition_id_of
 from datapipes.partition.part_source import PartColumn, PartEdges, PartNodes, PartSource
 from datapipes.partition.row_chunks import MOST_EDGES, pieces
 from datapipes.partition.source import TRAIN_MASK
@@ -80,12 +91,13 @@ def place(ranks: Exchange, shard: Shard) -> PlacedGraph:
         ValueError: Ids of nodes have gaps or repeats, an edge has an end that is no node, or there are fewer nodes than
             ranks.
     """
-    of_ranks = ranks.gather([[int(ids.shape[0]) for ids in shard.ids.values()], _num_edges(shard)])
+    num_edges = [edge_index.shape[1] for edge_index in shard.edges.values()]
+    of_ranks = ranks.gather([[len(ids) for ids in shard.ids.values()], num_edges])
     counts = {kind: sum(nodes[number] for nodes, _ in of_ranks) for number, kind in enumerate(shard.ids)}
     owners = _owned_ranges(ranks, shard, counts)
     for edge_type, edge_index in shard.edges.items():
         for row, (end, kind) in enumerate(zip(("source", "destination"), ends_of(edge_type), strict=True)):
-            _refuse_unknown(ranks, edge_type, end, edge_index[row], counts, kind)
+            _refuse_unknown(ranks, edge_type, end, edge_index[row], counts[kind], kind)
     edges, first_ids, first_positions = {}, {}, {}
     for number, (edge_type, edge_index) in enumerate(shard.edges.items()):
         offsets = owners[ends_of(edge_type)[1]].stored().tolist()
@@ -108,26 +120,20 @@ def place(ranks: Exchange, shard: Shard) -> PlacedGraph:
     return PlacedGraph(ranks, owners, PartSource(ranks.rank, nodes, edges), first_ids, first_positions)
 
 
-def _num_edges(shard: Shard) -> list[int]:
-    return [int(edge_index.shape[1]) for edge_index in shard.edges.values()]
+def _columns(placement: Placement, attributes: Mapping[str, Tensor]) -> dict[str, PartColumn]:
+    return {name: placement.column(column_of(values)) for name, values in attributes.items()}
 
 
-def _columns(placement: Placement, given: Mapping[str, Tensor]) -> dict[str, PartColumn]:
-    return {name: placement.column(column_of(values)) for name, values in given.items()}
+def _first_outside(ids: Tensor, count: int) -> int | None:
+    outside = ((ids < 0) | (ids >= count)).nonzero()
+    return int(outside[0]) if outside.shape[0] > 0 else None
 
 
-def _refuse_unknown(
-    ranks: Exchange, edge_type: Any, end: str, ids: Tensor, counts: Mapping[Any, int], kind: Any
-) -> None:
-    count = counts[kind]
-    outside = (ids < 0) | (ids >= count)
-    if bool(outside.any()):
-        edge = int(outside.nonzero()[0])
-        of_edge = "" if edge_type is None else f" of {type_text(edge_type)}"
-        of_node = "" if kind is None else f" of {shown(kind)}"
+def _refuse_unknown(ranks: Exchange, edge_type: Any, end: str, ids: Tensor, count: int, kind: Any) -> None:
+    if (edge := _first_outside(ids, count)) is not None:
         raise ValueError(
-            f"{ranks.where}: edge {edge}{of_edge} of rank {ranks.rank} has the {end} {int(ids[edge])}; the ids of nodes"
-            f"{of_node} are in [0, {count}). Drop the edge, or load the node."
+            f"{ranks.where}: edge {edge}{of_type(edge_type)} of rank {ranks.rank} has the {end} {int(ids[edge])}; the "
+            f"ids of nodes{of_type(kind)} are in [0, {count}). Drop the edge, or load the node."
         )
 
 
@@ -152,10 +158,11 @@ def _owned_ranges(ranks: Exchange, shard: Shard, counts: Mapping[Any, int]) -> d
 
     def cut(kind: Any) -> NDArray[np.int64]:
         first = _even(counts[kind], ranks.size)
-        weights = [base * size + extra * of[numbers[kind]] for size, of in zip(np.diff(first), of_ranks, strict=True)]
-        given = _weights(masks[kind], int(np.diff(first)[ranks.rank]), base, extra)
+        sizes = np.diff(first)
+        weights = [base * size + extra * train[numbers[kind]] for size, train in zip(sizes, of_ranks, strict=True)]
+        of_nodes = _weights(masks[kind], int(sizes[ranks.rank]), base, extra)
         before, begin = int(sum(weights[: ranks.rank])), int(first[ranks.rank])
-        bounds, _ = cut_by_weight(given, int(sum(weights)), ranks.size, before, begin)
+        bounds, _ = cut_by_weight(of_nodes, int(sum(weights)), ranks.size, before, begin)
         return with_a_node_each(np.max(ranks.gather(bounds.tolist()), axis=0), counts[kind])
 
     return {kind: RangeMap(bounds) for kind, bounds in range_bounds(counts, ranks.size, cut).items()}
@@ -167,49 +174,142 @@ def _even(count: int, num_ranks: int) -> NDArray[np.int64]:
 
 
 def _own_mask(ranks: Exchange, shard: Shard, kind: Any, count: int) -> Tensor | None:
-    """Return which nodes of this rank's even range are to be trained on; None if the type says nothing of it."""
+    """Return which nodes of this rank's even range are to be trained on; None if the type says nothing of it.
+
+    Raises:
+        ValueError: The ids have gaps or repeats.
+    """
     offsets = _even(count, ranks.size).tolist()
-    _refuse_outside(ranks, shard.ids[kind], kind, count)
-    placement = placed_by_id(ranks, shard.ids[kind], offsets)
-    _refuse_gaps(ranks, placement, kind, offsets[ranks.rank], count)
+    ids = shard.ids[kind]
+    place, of_kind = _first_outside(ids, count), of_type(kind)
+    allowed = f"the {count} nodes{of_kind} of all ranks must have the ids 0 to {count - 1}, each once. Renumber them."
+    if place is not None:
+        raise ValueError(f"{ranks.where}: node {int(ids[place])}{of_kind} of rank {ranks.rank} is outside; {allowed}")
+    placement = placed_by_id(ranks, ids, offsets)
+    for first, times, places in placement.times_there():
+        wrong = (times != 1).nonzero().flatten()
+        if wrong.numel() > 0:
+            place = int(wrong[0])
+            there = [rank for rank, of_rank in enumerate(places) if bool((of_rank == place).any())]
+            how = f"is there {int(times[place])} times, on the ranks {shown(there)}" if there else "is missing"
+            raise ValueError(f"{ranks.where}: node {offsets[ranks.rank] + first + place}{of_kind} {how}; {allowed}")
     mask = shard.of_nodes[kind].get(TRAIN_MASK)
     if mask is None:
         return None
     return torch.cat([torch.empty(0, dtype=torch.bool), *placement.pieces(column_of(mask))])
 
 
-def _refuse_outside(ranks: Exchange, ids: Tensor, kind: Any, count: int) -> None:
-    outside = (ids < 0) | (ids >= count)
-    if bool(outside.any()):
-        place = int(outside.nonzero()[0])
-        raise ValueError(
-            f"{ranks.where}: {_node(kind, int(ids[place]))} of rank {ranks.rank} is outside; {_allowed(kind, count)}"
-        )
-
-
-def _refuse_gaps(ranks: Exchange, placement: Placement, kind: Any, offset: int, count: int) -> None:
-    for first, times, places in placement.times_there():
-        wrong = (times != 1).nonzero().flatten()
-        if wrong.numel() > 0:
-            place = int(wrong[0])
-            there = [rank for rank, each in enumerate(places) if bool((each == place).any())]
-            found = f"is there {int(times[place])} times, on the ranks {shown(there)}" if there else "is missing"
-            raise ValueError(f"{ranks.where}: {_node(kind, offset + first + place)} {found}; {_allowed(kind, count)}")
-
-
-def _node(kind: Any, node: int) -> str:
-    return f"node {node}" if kind is None else f"node {node} of {shown(kind)}"
-
-
-def _allowed(kind: Any, count: int) -> str:
-    of = "" if kind is None else f" of {shown(kind)}"
-    return f"the {count} nodes{of} of all ranks must have the ids 0 to {count - 1}, each once. Renumber them."
-
-
 def _weights(mask: Tensor | None, count: int, base: int, extra: int) -> Iterator[NDArray[np.int64]]:
     for begin in range(0, count, CHUNK):
-        size = min(CHUNK, count - begin)
-        if mask is None:
-            yield np.full(size, base, dtype=np.int64)
-        else:
-            yield base + extra * mask[begin : begin + size].numpy().astype(np.int64)
+        weights = np.full(min(CHUNK, count - begin), base, dtype=np.int64)
+        if mask is not None:
+            weights += extra * mask[begin : begin + CHUNK].numpy().astype(np.int64)
+        yield weights
+
+
+# --- the names of the partition
+
+
+def identity_of_placed(graph: PlacedGraph) -> Identity:
+    """Return what every file of the partition says of it.
+
+    Cost: each array goes to its owners once more, as for the files; up to 2 MiB (or two rows) of each rank and array go
+    to rank 0; and the O(nodes) of `partition_id_of` on rank 0.
+    """
+    ranks, nodes, edges = graph.ranks, graph.part.nodes, graph.part.edges
+    topology = {kind: _digests_of_edges(graph, kind, own_edges) for kind, own_edges in edges.items()}
+    of_nodes, of_edges = {}, {}
+    for node_type, own_nodes in nodes.items():
+        of_nodes[node_type] = _of_columns(ranks, graph.owners[node_type].stored().tolist(), own_nodes.attributes)
+    for edge_type, own_edges in edges.items():
+        of_edges[edge_type] = _of_columns(ranks, graph.first_positions[edge_type], own_edges.attributes)
+    num_nodes = {kind: own_nodes.total for kind, own_nodes in nodes.items()}
+    names = []
+    if ranks.rank == 0:
+        fingerprint = graph_digest(num_nodes, topology)
+        content = content_digest(fingerprint, None, of_nodes, of_edges)
+        names = [fingerprint, partition_id_of(fingerprint, graph.book()), content]
+    fingerprint, partition_id, content_id = ranks.gather(names)[0]
+    num_edges = {kind: own_edges.total for kind, own_edges in edges.items()}
+    return Identity(ranks.size, fingerprint, partition_id, content_id, num_nodes, num_edges)
+
+
+def _digests_of_edges(graph: PlacedGraph, kind: Any, edges: PartEdges) -> list[str]:
+    ranks, firsts = graph.ranks, graph.first_positions[kind]
+    offsets = graph.owners[ends_of(kind)[1]].stored().tolist()
+    begins = [*offsets[:-1], offsets[-1] + 1]  # of each rank in indptr: the last one has its last entry too
+    indptr = torch.cat([*edges.indptr.pieces()])[: begins[ranks.rank + 1] - begins[ranks.rank]]
+    return [
+        _digest(ranks, [indptr.add_(firsts[ranks.rank])], begins, torch.int64, ()),
+        _of_column(ranks, firsts, edges.indices, as_int64=True),
+        _of_column(ranks, firsts, edges.edge_ids, as_int64=True),
+    ]
+
+
+def _of_columns(ranks: Exchange, firsts: Sequence[int], columns: Mapping[str, PartColumn]) -> dict[str, str]:
+    return {name: _of_column(ranks, firsts, column) for name, column in columns.items()}
+
+
+def _of_column(ranks: Exchange, firsts: Sequence[int], column: PartColumn, *, as_int64: bool = False) -> str:
+    pieces = column.pieces()
+    if as_int64:
+        return _digest(ranks, (rows.long() for rows in pieces), firsts, torch.int64, ())
+    return _digest(ranks, pieces, firsts, column.dtype, tuple(column.shape[1:]), with_dtype=True)
+
+
+def _digest(
+    ranks: Exchange,
+    of_rank: Iterable[Tensor],
+    firsts: Sequence[int],
+    dtype: torch.dtype,
+    row_shape: tuple[int, ...],
+    *,
+    with_dtype: bool = False,
+) -> str:
+    """Return the digest of an array of the whole graph on rank 0, something else on the others.
+
+    Args:
+        of_rank: the rows of this rank, in pieces; all of them are taken.
+        firsts: [ranks + 1], where the rows of each rank begin in the array.
+    """
+    piece = rows_of_piece(row_shape, dtype)
+    head, hashes_here, rest = _split(of_rank, firsts[ranks.rank], piece, torch.empty((0, *row_shape), dtype=dtype))
+    nothing = torch.empty(0, dtype=torch.uint8)
+    message = torch.cat([as_bytes(head), as_bytes(hashes_here), as_bytes(rest)])
+    came = ranks.to_each([message, *[nothing] * (ranks.size - 1)])
+    hashes: list[NDArray[np.uint64]] = []
+    if ranks.rank == 0 and piece > 0:
+        row_bytes = math.prod(row_shape) * dtype.itemsize
+        begun = []  # rows of a piece that more than one rank has
+        for message, begin, end in zip(came, firsts[:-1], firsts[1:], strict=True):
+            num_head = min(-begin % piece, end - begin)
+            num_whole = (end - begin - num_head) // piece
+            sizes = [num_head * row_bytes, num_whole * 8]
+            head, whole, rest = torch.tensor_split(message, [sizes[0], sum(sizes)])
+            begun.append(head)
+            if (begin + num_head) % piece == 0:
+                hashes += [_hash(begun, dtype, row_shape), whole.clone().view(torch.int64).numpy().view(np.uint64)]
+                begun = [rest]
+        hashes.append(_hash(begun, dtype, row_shape))
+    return digest_of_pieces(dtype, (firsts[-1], *row_shape), hashes, as_int64=not with_dtype)
+
+
+def _split(of_rank: Iterable[Tensor], first: int, piece: int, nothing: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the rows before the first piece that begins here, the hashes of the whole pieces, and the rows after."""
+    head, rest, hashes = [nothing], nothing, [torch.empty(0, dtype=torch.int64)]
+    left = -first % piece if piece > 0 else 0
+    for rows in of_rank:
+        if piece == 0:
+            continue
+        head.append(rows[:left].clone())
+        rest = torch.cat([rest, rows[left:]])
+        left -= head[-1].shape[0]
+        whole = rest.shape[0] // piece * piece
+        hashes.append(torch.from_numpy(hashes_of(rest[:whole]).view(np.int64)))
+        rest = rest[whole:].clone()
+    return torch.cat(head), torch.cat(hashes), rest
+
+
+def _hash(parts: Sequence[Tensor], dtype: torch.dtype, row_shape: tuple[int, ...]) -> NDArray[np.uint64]:
+    """Return the hash of one piece, [1], whose rows come as bytes; [0] if there are none."""
+    return hashes_of(torch.cat([*parts]).view(dtype).reshape(-1, *row_shape))

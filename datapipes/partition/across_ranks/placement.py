@@ -27,11 +27,11 @@ _PLACE_BYTES = 4
 
 
 class Column(NamedTuple):
-    """Values of the rows of this rank; `of` returns those of some rows, given their numbers, int64."""
+    """Values of the rows of this rank; `rows` returns those of some rows, given their numbers, int64."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]  # of a row
-    of: Callable[[Tensor], Tensor]
+    rows: Callable[[Tensor], Tensor]
 
     @property
     def row_bytes(self) -> int:
@@ -42,11 +42,11 @@ class Column(NamedTuple):
 def column_of(values: Tensor) -> Column:
     """Return the column whose row i is values[i]."""
 
-    def of(numbers: Tensor) -> Tensor:
+    def rows(numbers: Tensor) -> Tensor:
         some = [*rows_at(values, [numbers])]
         return some[0] if len(some) == 1 else torch.cat([values[:0], *some])
 
-    return Column(values.dtype, tuple(values.shape[1:]), of)
+    return Column(values.dtype, tuple(values.shape[1:]), rows)
 
 
 class Placement:
@@ -88,7 +88,10 @@ class Placement:
             yield first, torch.bincount(torch.cat(places), minlength=count), places
 
     def _windows(self, column: Column) -> Iterator[tuple[int, int, list[Tensor]]]:
-        """Yield the first place of each window, how many this rank owns from there on, and what came from each rank."""
+        """Yield the first place of each window, how many this rank owns from there on, and what came from each rank.
+
+        A message has the places, int32 from the first of the window on, and then the rows.
+        """
         most = window(self.ranks.size, column.row_bytes + _PLACE_BYTES)
         for first in range(0, max(self.counts), most):
             messages = [self._message(owner, first, first + most, column) for owner in range(self.ranks.size)]
@@ -97,18 +100,14 @@ class Placement:
     def _message(self, owner: int, first: int, last: int, column: Column) -> Tensor:
         begin, end = self.bounds[owner], self.bounds[owner + 1]
         ends = torch.tensor([first, last])
-        low, high = (begin + int(each) for each in torch.searchsorted(self.places[begin:end], ends))
-        return message_of(self.places[low:high] - first, column.of(self.order[low:high]))
+        low, high = (torch.searchsorted(self.places[begin:end], ends) + begin).tolist()
+        places = (self.places[low:high] - first).int()
+        return torch.cat([places.view(torch.uint8), as_bytes(column.rows(self.order[low:high]))])
 
 
 def window(num_ranks: int, row_bytes: int) -> int:
     """Return how many rows of each owner are sent at a time."""
     return max(max(SENT_BYTES // num_ranks, LEAST_BYTES) // row_bytes, 1)
-
-
-def message_of(places: Tensor, rows: Tensor) -> Tensor:
-    """Return rows and the places where they belong as the bytes that `_rows_from` reads."""
-    return torch.cat([places.int().view(torch.uint8), as_bytes(rows)])
 
 
 def _rows_from(messages: Sequence[Tensor], count: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
@@ -153,49 +152,33 @@ def placed_by_destination(ranks: Exchange, destinations: Tensor, offsets: Sequen
     next_edges, most = bounds[:-1], window(ranks.size, 16)
     indptr, num_edges = [torch.zeros(1, dtype=torch.int64)], 0
     for first in range(0, max(np.diff(offsets).tolist()), most):
-        rows = [_rows_of(places, bounds, next_edges, owner, offsets, first, most) for owner in range(ranks.size)]
-        counts = ranks.to_each([as_bytes(torch.stack((each.rows, each.counts))) for each in rows])
+        edges_into = []  # of each owner its rows in the window, distinct, ascending, and the edges into each
+        for owner in range(ranks.size):
+            some, first_node = places[next_edges[owner] : bounds[owner + 1]], offsets[owner] + first
+            end = int(torch.searchsorted(some, first_node + most))
+            rows, num_into = torch.unique_consecutive(some[:end], return_counts=True)
+            edges_into.append((rows - first_node, num_into))
+        counts = ranks.to_each([as_bytes(torch.stack(into)) for into in edges_into])
         degrees, starts = _starts(counts, min(max(offsets[ranks.rank + 1] - offsets[ranks.rank] - first, 0), most))
-        answers = ranks.to_each([as_bytes(each + num_edges) for each in starts])
+        answers = ranks.to_each([as_bytes(start + num_edges) for start in starts])
         indptr.append(num_edges + degrees.cumsum(0))
         num_edges = int(indptr[-1][-1]) if degrees.shape[0] > 0 else num_edges
-        for owner, (each, answer) in enumerate(zip(rows, answers, strict=True)):
-            end = next_edges[owner] + int(each.counts.sum())
-            places[next_edges[owner] : end] = _ranges(answer.clone().view(torch.int64), each.counts)
+        for owner, ((_, num_into), answer) in enumerate(zip(edges_into, answers, strict=True)):
+            end = next_edges[owner] + int(num_into.sum())
+            places[next_edges[owner] : end] = _ranges(answer.clone().view(torch.int64), num_into)
             next_edges[owner] = end
     return Placement(ranks, order, places, bounds, ranks.gather(num_edges)), torch.cat(indptr)
 
 
-class _Rows(NamedTuple):
-    rows: Tensor  # of an owner, from the first of a window on, distinct, ascending
-    counts: Tensor  # of edges into each
-
-
-def _rows_of(
-    destinations: Tensor,
-    bounds: list[int],
-    begins: list[int],
-    owner: int,
-    offsets: Sequence[int],
-    first: int,
-    most: int,
-) -> _Rows:
-    some = destinations[begins[owner] : bounds[owner + 1]]
-    first_node = offsets[owner] + first
-    end = int(torch.searchsorted(some, first_node + most))
-    rows, counts = torch.unique_consecutive(some[:end], return_counts=True)
-    return _Rows(rows - first_node, counts)
-
-
 def _starts(messages: list[Tensor], count: int) -> tuple[Tensor, list[Tensor]]:
     """Return the number of edges into each node of a window, and for each rank where its edges into each begin."""
-    given = [message.clone().view(torch.int64).view(2, -1) for message in messages]
+    of_ranks = [message.clone().view(torch.int64).view(2, -1) for message in messages]
     degrees = torch.zeros(count, dtype=torch.int64)
-    for rows, counts in given:
+    for rows, counts in of_ranks:
         degrees[rows] += counts
     next_places = degrees.cumsum(0) - degrees
     starts = []
-    for rows, counts in given:
+    for rows, counts in of_ranks:
         starts.append(next_places[rows])
         next_places[rows] += counts
     return degrees, starts

@@ -2,36 +2,36 @@
 
 No rank ever has the whole graph. Each keeps its shard, and the order in which its rows are sent: 16 bytes for each node
 and each edge. The values of a part come to its owner in windows, while the owner writes them.
+
+Ranks that see the same folder elect the lowest of them, which makes and renames it (base/folder.py). Where each
+machine has a disk of its own, each gets a folder with the parts of its ranks.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from datapipes.base.folder import sync_files
+from datapipes.base.folder import new_beside, new_folder, room_told, sync_files
 from datapipes.base.types import ends_of
 from datapipes.partition.across_ranks.exchange import Exchange
-from datapipes.partition.across_ranks.placed_graph import PlacedGraph, Shard, place
-from datapipes.partition.across_ranks.placed_identity import identity_of_placed
+from datapipes.partition.across_ranks.placed_graph import PlacedGraph, Shard, identity_of_placed, place
 from datapipes.partition.across_ranks.placement import as_bytes, window
-from datapipes.partition.across_ranks.shared_root import shared_root
-from datapipes.partition.cost import Cost
 from datapipes.partition.id_maps import RangeMap, smallest_dtype
-from datapipes.partition.layouts import MANIFEST
-from datapipes.partition.native.manifest import File, Manifest, manifest_bytes
+from datapipes.partition.layouts import MANIFEST, PARTITION
+from datapipes.partition.native.manifest import File, Identity, Manifest, manifest_bytes
 from datapipes.partition.native.native_book import write_book
-from datapipes.partition.native.native_header import Identity
 from datapipes.partition.native.native_write import write_part
-from datapipes.partition.part_source import PartSource
-from datapipes.partition.remote import remote_sources
-from datapipes.partition.report import MOST_MATRIX_PARTS, PartitionReport
+from datapipes.partition.part_source import PartSource, remote_sources
+from datapipes.partition.report import MOST_MATRIX_PARTS, Cost, PartitionReport
 from datapipes.partition.source import TRAIN_MASK
 
 
@@ -95,24 +95,24 @@ def _report(
 ) -> PartitionReport:
     """Return what the parts of all ranks look like, as `measure` counts it; the same on all ranks."""
     ranks, part = graph.ranks, graph.part
-    masks = [each.attributes[TRAIN_MASK] for each in part.nodes.values() if TRAIN_MASK in each.attributes]
+    masks = [nodes.attributes[TRAIN_MASK] for nodes in part.nodes.values() if TRAIN_MASK in nodes.attributes]
     facts = ranks.gather(
         {
             "training": sum(int(piece.sum()) for mask in masks for piece in mask.pieces()),
             "halos": sum(ids.shape[0] for ids, _ in remote.values()),
             "of parts": sum(counts.values(), torch.zeros(ranks.size, dtype=torch.int64)).tolist(),
-            "cut": [int(each.sum() - each[ranks.rank]) for each in counts.values()],
+            "cut": [int(of_parts.sum() - of_parts[ranks.rank]) for of_parts in counts.values()],
         }
     )
-    rows = [tuple(each["of parts"]) for each in facts]
+    rows = [tuple(of_rank["of parts"]) for of_rank in facts]
     return PartitionReport(
         num_parts=ranks.size,
-        nodes_by_type={kind: tuple(each.stored().diff().tolist()) for kind, each in graph.owners.items()},
-        training_nodes=tuple(each["training"] for each in facts) if masks else None,
+        nodes_by_type={kind: tuple(ranges.stored().diff().tolist()) for kind, ranges in graph.owners.items()},
+        training_nodes=tuple(of_rank["training"] for of_rank in facts) if masks else None,
         edges=tuple(map(sum, rows)),
-        halo_nodes=tuple(each["halos"] for each in facts),
+        halo_nodes=tuple(of_rank["halos"] for of_rank in facts),
         edges_by_type={
-            kind: (edges.total, sum(each["cut"][number] for each in facts))
+            kind: (edges.total, sum(of_rank["cut"][number] for of_rank in facts))
             for number, (kind, edges) in enumerate(part.edges.items())
         },
         edge_matrix=tuple(rows) if ranks.size <= MOST_MATRIX_PARTS else None,
@@ -131,24 +131,24 @@ def _left_out(ranks: Exchange, shard: Shard) -> list[str]:
 
 def _num_bytes(part: PartSource) -> int:
     """Return about how many bytes a part takes."""
-    columns = [each for nodes in part.nodes.values() for each in nodes.attributes.values()]
+    columns = [column for nodes in part.nodes.values() for column in nodes.attributes.values()]
     for edges in part.edges.values():
         columns += [edges.indptr, edges.indices, edges.edge_ids, *edges.attributes.values()]
     total = sum(8 * nodes.ids.shape[0] for nodes in part.nodes.values())
-    return total + sum(math.prod(each.shape) * each.dtype.itemsize for each in columns)
+    return total + sum(math.prod(column.shape) * column.dtype.itemsize for column in columns)
 
 
 def _with_cost(ranks: Exchange, report: PartitionReport, cost: Cost) -> PartitionReport:
     """Return the report with the seconds of the slowest rank for each step, and the memory of the largest."""
     seen = ranks.gather([cost.seconds, max(cost.memory_bytes.values(), default=0)])
-    seconds = {step: max(each[step] for each, _ in seen) for step in cost.seconds}
+    seconds = {step: max(of_rank[step] for of_rank, _ in seen) for step in cost.seconds}
     return dataclasses.replace(report, seconds=seconds, memory_bytes=max(memory for _, memory in seen))
 
 
 def _files_of_all(ranks: Exchange, files: Mapping[str, File]) -> dict[str, File]:
     """Return the files of the parts of all ranks."""
     of_ranks = ranks.gather({name: [*file] for name, file in files.items()})
-    return {name: File(*file) for each in of_ranks for name, file in each.items()}
+    return {name: File(*file) for of_rank in of_ranks for name, file in of_rank.items()}
 
 
 def _write_book(
@@ -160,10 +160,10 @@ def _write_book(
     for the edges of its files, whose ids follow each other.
     """
     edges = {}
-    if any(each.attributes for each in graph.part.edges.values()):
-        for kind, each in graph.part.edges.items():
+    if any(own_edges.attributes for own_edges in graph.part.edges.values()):
+        for kind, (total, *_) in graph.part.edges.items():
             owners = graph.owners[ends_of(kind)[1]]
-            edges[kind] = _parts(graph.ranks, shard.edges[kind][1], owners, graph.first_ids[kind], each.total, leaders)
+            edges[kind] = _parts(graph.ranks, shard.edges[kind][1], owners, graph.first_ids[kind], total, leaders)
     if graph.ranks.rank in leaders:
         return write_book(folder, graph.book(), identity, edges=edges)
     for parts in edges.values():
@@ -185,3 +185,75 @@ def _parts(
         came = ranks.to_each([mine if rank in leaders else nothing for rank in range(ranks.size)])
         if ranks.rank in leaders:
             yield torch.cat(came).view(dtype)
+
+
+# --- one folder for the ranks that see the same disk
+
+
+@contextmanager
+def shared_root(ranks: Exchange, path: Path, num_bytes: Callable[[list[int]], int]) -> Iterator[tuple[Path, list[int]]]:
+    """Give the hidden folder where this rank writes its part, and for each rank the leader that makes its folder.
+
+    When the block ends without an error on its leader, the folder becomes `path`: it appears whole or not at all. The
+    caller sees to it that all ranks have written before the leader leaves the block.
+
+    Args:
+        path: as `check_root` returns it.
+        num_bytes: about what the given ranks will write.
+    Raises:
+        FileNotFoundError: This rank does not see the folder that its leader has made.
+        Others: those of `new_folder`, on the leader.
+    """
+    leaders = _leaders(ranks, path)
+    mine, hidden = leaders[ranks.rank], new_beside(path)
+    members = [rank for rank, leader in enumerate(leaders) if leader == mine]
+    is_leader = mine == ranks.rank
+    with (
+        new_folder(ranks.where, path, num_bytes(members), replaced=PARTITION)
+        if is_leader
+        else nullcontext(hidden) as folder
+    ):
+        if is_leader:
+            _clear_marks(path)
+        try:
+            with room_told(ranks.where, path):
+                ranks.vote()
+                if not folder.is_dir():
+                    raise FileNotFoundError(
+                        f"{ranks.where}: {folder}, which rank {mine} has made, is not there for rank {ranks.rank}. "
+                        "Choose a folder on a disk that shows all ranks the same, or one on each machine."
+                    )
+                yield folder, leaders
+        except FileNotFoundError:
+            ranks.look()  # a leader that failed has removed it
+            raise
+        except BaseException as error:
+            ranks.tell_failure(error)  # before the folder goes, which another rank might notice first
+            raise
+
+
+def _leaders(ranks: Exchange, path: Path) -> list[int]:
+    """Return for each rank the lowest one that sees the same place. Each rank puts a mark there, and looks for others.
+
+    A mark is a new name each time, so no disk remembers that it was missing.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mark = path.parent / f"{_mark(path)}{secrets.token_hex(8)}"
+    try:
+        mark.touch()
+        names = ranks.gather(mark.name)
+        seen = (rank for rank, name in enumerate(names) if (path.parent / name).exists())
+        return ranks.gather(next(seen, ranks.rank))  # after it nobody looks any more
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def _clear_marks(path: Path) -> None:
+    """Remove what ranks have left that were killed while they elected a leader. The holder of the lock does it."""
+    for entry in path.parent.iterdir():
+        if entry.name.startswith(_mark(path)):
+            entry.unlink(missing_ok=True)
+
+
+def _mark(path: Path) -> str:
+    return f".{path.name}.datapipes-rank-"

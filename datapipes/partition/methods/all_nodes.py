@@ -14,6 +14,7 @@ nearest integer. The share of a measure of which the graph has nothing goes to t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from datapipes.partition.source import Source
 UNITS = 2**50  # weight of all nodes: exact in float64, and as fine for a billion nodes
 EVEN = {"nodes": 1.0, "edges": 1.0, "train": 1.0}  # shares of the measures, unless others are given
 CHUNK = 2**20  # nodes whose weights are made at once
+STAGE = 2**16 - 1  # in the random keys of all methods, where no chain has a stage
 
 
 class Combined(NamedTuple):
@@ -52,12 +54,9 @@ class AllNodes:
     def __init__(self, source: Source, shares: Mapping[str, float]) -> None:
         self._graph = source.graph
         self.types: tuple[NodeType | None, ...] = source.graph.node_types
-        self.counts = {each: source.graph.num_nodes_of(each) for each in self.types}
-        self.offsets: dict[NodeType | None, int] = {}
-        self.total = 0
-        for each in self.types:
-            self.offsets[each] = self.total
-            self.total += self.counts[each]
+        self.counts = {node_type: source.graph.num_nodes_of(node_type) for node_type in self.types}
+        *firsts, self.total = accumulate(self.counts.values(), initial=0)
+        self.offsets = dict(zip(self.types, firsts, strict=True))
         self._training: Mapping[NodeType | None, Tensor] = source.training_nodes
         self.num_training = sum(int(mask.sum()) for mask in self._training.values())
         self.weigh(shares)
@@ -82,16 +81,16 @@ class AllNodes:
         """Yield the weights of the nodes of a type, up to CHUNK at a time."""
         base, per_edge, extra = self.combined
         mask, count = self.training(node_type), self.counts[node_type]
-        into = [each for each in self._graph.edge_types if ends_of(each)[1] == node_type]
-        offsets = [self._graph.relation(each).indptr.numpy() for each in into] if per_edge > 0 else []
+        into = [edge_type for edge_type in self._graph.edge_types if ends_of(edge_type)[1] == node_type]
+        offsets = [self._graph.relation(edge_type).indptr.numpy() for edge_type in into] if per_edge > 0 else []
         for begin in range(0, count, CHUNK):
             end = min(begin + CHUNK, count)
-            found = np.full(end - begin, base, dtype=np.int64)
+            weights = np.full(end - begin, base, dtype=np.int64)
             for indptr in offsets:
-                found += per_edge * np.diff(indptr[begin : end + 1])
+                weights += per_edge * np.diff(indptr[begin : end + 1])
             if mask is not None and extra > 0:
-                found += extra * mask[begin:end].astype(np.int64)
-            yield found
+                weights += extra * mask[begin:end].astype(np.int64)
+            yield weights
 
 
 def combined_weight(shares: Mapping[str, float], totals: tuple[int, int, int]) -> Combined:

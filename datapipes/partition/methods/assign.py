@@ -1,46 +1,47 @@
-"""The methods that choose the part of each node."""
+"""The methods that choose the part of each node: which there are, and those that take no module of their own.
+
+"metis" and "range" have one (metis_parts.py, range_parts.py). "random" deals nodes in a random order; "fennel" streams
+over the nodes, for graphs that METIS cannot hold. Parts that a method left empty get a node each.
+"""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from datapipes import _core
 from datapipes.base.checks import check_bool, check_choice, check_int, shown
-from datapipes.base.progress import Progress
+from datapipes.base.progress import Progress, now_and_then
 from datapipes.base.rng import MAX_SEED
+from datapipes.base.types import NodeType
+from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
-from datapipes.partition.id_maps import MOST_PARTS, DenseMap
-from datapipes.partition.methods.all_nodes import EVEN, AllNodes
-from datapipes.partition.methods.empty_parts import fill_empty_parts
-from datapipes.partition.methods.fennel_parts import fennel_parts
+from datapipes.partition.id_maps import MOST_PARTS, DenseMap, IdMap, smallest_dtype
+from datapipes.partition.methods.all_nodes import EVEN, STAGE, AllNodes
+from datapipes.partition.methods.even_parts import even_at_last, even_parts
 from datapipes.partition.methods.metis_parts import metis_parts, require_pymetis
-from datapipes.partition.methods.random_parts import random_parts
 from datapipes.partition.methods.range_parts import BY_ID, range_parts
 from datapipes.partition.source import Source
 
 METHODS = ("metis", "random", "range", "fennel")
 BALANCED = ("metis", "fennel")  # the methods that balance what `balance` says
 
+DEALT = 2**22  # nodes that "random" deals at once
+COUNTED = 2**17  # nodes that are counted at once: bincount makes int64 of them
+MOST_PASSES = 10  # of "fennel"
+FEW = 1000  # a pass that moves fewer than one node of so many is the last
+BLOCKS_AT_ONCE = 256  # up to 2^18 nodes; Ctrl-C is looked at in between
+
 _NAME = "Partitioner"
-
-
-class Assignment(NamedTuple):
-    """The part of each node, and what a process of its own has used to choose it.
-
-    Attributes:
-        book: the parts, without an edge map.
-        child_peak_bytes: the most private memory of that process; 0 without one.
-    """
-
-    book: PartitionBook
-    child_peak_bytes: int = 0
 
 
 def assign(source: Source, num_parts: int, **options: Any) -> PartitionBook:
     """Return the part of each node; the arguments and errors are those of `make_assignment`."""
-    return make_assignment(source, num_parts, **options).book
+    return make_assignment(source, num_parts, **options)[0]
 
 
 def make_assignment(
@@ -52,7 +53,7 @@ def make_assignment(
     rng_seed: int,
     progress: Progress,
     balance: Mapping[str, float] | None = None,
-) -> Assignment:
+) -> tuple[PartitionBook, int]:
     """Choose the part of each node. No part is empty.
 
     Args:
@@ -66,6 +67,8 @@ def make_assignment(
         rng_seed: in [0, 2^64). Equal seeds give equal parts; "range" uses none.
         balance: shares of "nodes", "edges" and "train" in what "metis" and "fennel" balance (all_nodes.py), numbers
             from 0, one of them above. What has no share does not count. None: 1.0 each.
+    Returns:
+        The parts, without an edge map, and the most private memory in bytes of METIS's process; 0 without one.
     Raises:
         TypeError, ValueError: An argument is not as above, or the graph is corrupt.
         ModuleNotFoundError: method="metis", and pymetis is not installed.
@@ -75,8 +78,8 @@ def make_assignment(
     if method not in BALANCED or num_parts == 1:
         nodes = AllNodes(source, BY_ID)
         if num_parts == 1 or method == "range":
-            return Assignment(PartitionBook(num_parts, range_parts(nodes, num_parts)))
-        return Assignment(PartitionBook(num_parts, random_parts(nodes, num_parts, rng_seed)))
+            return PartitionBook(num_parts, range_parts(nodes, num_parts)), 0
+        return PartitionBook(num_parts, random_parts(nodes, num_parts, rng_seed)), 0
     nodes = AllNodes(source, EVEN if balance is None else {name: float(share) for name, share in balance.items()})
     child_peak_bytes = 0
     if method == "metis":
@@ -85,13 +88,13 @@ def make_assignment(
         )
     else:
         parts = fennel_parts(source.graph, nodes, num_parts, rng_seed=rng_seed, progress=progress)
-    of_types = {each: parts[nodes.offsets[each] :][: nodes.counts[each]] for each in nodes.types}
+    of_types = {kind: parts[nodes.offsets[kind] :][: nodes.counts[kind]] for kind in nodes.types}
     for of_type in of_types.values():
         if len(of_type) >= num_parts:
             fill_empty_parts(of_type, num_parts)
     fill_empty_parts(parts, num_parts)
-    maps = {each: DenseMap(of_type, num_parts) for each, of_type in of_types.items()}
-    return Assignment(PartitionBook(num_parts, maps), child_peak_bytes)
+    maps = {kind: DenseMap(of_type, num_parts) for kind, of_type in of_types.items()}
+    return PartitionBook(num_parts, maps), child_peak_bytes
 
 
 def check_arguments(
@@ -141,6 +144,104 @@ def _check_balance(method: str, balance: Any) -> None:
             raise ValueError(f"{_NAME}: balance has {shown(name)}; {allowed}. Name one of these.")
 
 
-def _is_share(given: Any) -> bool:
-    is_number = isinstance(given, (int, float, np.integer, np.floating)) and not isinstance(given, bool)
-    return is_number and 0 <= (given if isinstance(given, int) else float(given)) <= 1e100
+def _is_share(share: Any) -> bool:
+    is_number = isinstance(share, (int, float, np.integer, np.floating)) and not isinstance(share, bool)
+    return is_number and 0 <= (share if isinstance(share, int) else float(share)) <= 1e100
+
+
+# --- the methods "random" and "fennel"
+
+
+def random_parts(nodes: AllNodes, num_parts: int, rng_seed: int) -> dict[NodeType | None, IdMap]:
+    """Deal the nodes to the parts as cards: first the training nodes, type by type, then all others.
+
+    The nodes of a type come in the order of a seeded permutation. So two parts differ by at most one node, by at most
+    one training node, and by at most one training node and one other node of each type.
+
+    O(num_nodes), in 1 byte a node (2 for more than 256 parts) for the result and 64 MiB.
+    """
+    maps: dict[NodeType | None, IdMap] = {}
+    next_training, next_other = 0, nodes.num_training
+    for ordinal, node_type in enumerate(nodes.types):
+        count, mask = nodes.counts[node_type], nodes.training(node_type)
+        parts = np.empty(count, dtype=str(smallest_dtype(num_parts)).removeprefix("torch."))
+        key = _core.hop_key(rng_seed, 0, ordinal, STAGE, 0, 0)
+        for first in range(0, count, DEALT):
+            ids = _core.permutation_at(count, key, first, min(DEALT, count - first))
+            chosen = ids[:0] if mask is None else ids[mask[ids]]
+            others = ids if mask is None else ids[~mask[ids]]
+            parts[chosen] = np.arange(next_training, next_training + len(chosen)) % num_parts
+            parts[others] = np.arange(next_other, next_other + len(others)) % num_parts
+            next_training += len(chosen)
+            next_other += len(others)
+        maps[node_type] = DenseMap(parts, num_parts)
+    return maps
+
+
+def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int, progress: Progress) -> NDArray[Any]:
+    """Return the part of each node by its number, uint8 for up to 255 parts, else int16.
+
+    A node goes to the part that has most of its neighbors, less a penalty for the weight that the part has already.
+    That is Fennel with gamma = 2. Up to MOST_PASSES passes go over all nodes; each knows the parts of the pass before,
+    and the last is the first that moves fewer than one node in FEW. csrc/partition/fennel.h has all rules. The rows of
+    the graph are read in stretches of up to 1,024 nodes in a random order, so a mapped graph may be larger than memory;
+    each pass reads all of it.
+
+    No part weighs more than 1.03 of the mean, and more than the mean and one node together. Where one measure of the
+    weight is uneven all the same, `even_parts` evens it. Memory: 5 bytes a node for up to 255 parts, else 8; one more
+    where a mask of training nodes is not contiguous; where parts are evened, what that takes, and 1 or 2 bytes a node.
+    O(edges + nodes log num_parts) a pass.
+
+    Sources: Tsourakakis, Gkantsidis, Radunovic, Vojnovic: FENNEL: streaming graph partitioning for massive scale
+    graphs, WSDM 2014. Nishimura, Ugander: Restreaming graph partitioning, KDD 2013. Boyer, Moore: MJRTY, 1991 (how
+    neighbors along out-edges are counted, of which no list is stored).
+
+    Raises:
+        ValueError: The graph is corrupt.
+    """
+    kernel = _core.Fennel(
+        graph.topology(),
+        num_parts=num_parts,
+        key=_core.hop_key(rng_seed, 0, 0, STAGE, 2, 0),
+        **nodes.combined._asdict(),
+        training=nodes.training_bytes(),
+    )
+    progress = now_and_then(progress)
+    for turn in range(MOST_PASSES):
+        for first in range(0, kernel.num_blocks, BLOCKS_AT_ONCE):
+            progress(f"stream the nodes, pass {turn + 1} of up to {MOST_PASSES}", first, kernel.num_blocks)
+            kernel.visit(first, min(BLOCKS_AT_ONCE, kernel.num_blocks - first))
+        if kernel.end_pass() * FEW < nodes.total:
+            break
+    stored = kernel.parts()
+    del kernel  # and its memory
+    parts = stored if stored.dtype == np.uint8 else stored.view(np.int16)
+    even_at_last(graph, nodes, parts, num_parts, even_parts(graph, nodes, parts, num_parts))
+    return parts
+
+
+def fill_empty_parts(parts: NDArray[Any], num_parts: int) -> None:
+    """Give each part without nodes one, in place.
+
+    In ascending order, each empty part takes the last node of the part that has the most nodes then; of equal parts,
+    of the first. So with num_parts nodes or more no part is empty, and nothing changes where none was.
+
+    Args:
+        parts: integers [num_nodes], each in [0, num_parts); num_nodes >= num_parts.
+    O(num_nodes); 16 bytes a node if there is something to do.
+    """
+    counts = np.zeros(num_parts, dtype=np.int64)
+    for first in range(0, len(parts), COUNTED):
+        counts += np.bincount(parts[first : first + COUNTED], minlength=num_parts)
+    empty = np.flatnonzero(counts == 0)
+    if len(empty) == 0:
+        return
+    nodes = np.argsort(parts, kind="stable")  # those of a part are successive and ascend
+    ends = np.cumsum(counts)
+    largest = [(-int(count), part) for part, count in enumerate(counts)]
+    heapq.heapify(largest)
+    for part in empty.tolist():
+        count, giver = largest[0]
+        ends[giver] -= 1
+        parts[nodes[ends[giver]]] = part
+        heapq.heapreplace(largest, (count + 1, giver))

@@ -28,10 +28,9 @@ from datapipes.base.progress import Progress
 from datapipes.base.sizes import check_memory
 from datapipes.graph.graph import Graph
 from datapipes.partition.id_maps import smallest_dtype
-from datapipes.partition.methods.all_nodes import UNITS, AllNodes
+from datapipes.partition.methods.all_nodes import STAGE, UNITS, AllNodes
 from datapipes.partition.methods.even_parts import EVEN_ENOUGH, Evened, even_at_last, even_parts
 from datapipes.partition.methods.metis_child import HEADER_BYTES
-from datapipes.partition.methods.random_parts import STAGE
 from datapipes.processes.endings import how_it_exited
 
 __all__ = ["MetisError"]
@@ -53,8 +52,8 @@ def index_dtype() -> np.dtype[Any]:
     import pymetis
 
     if hasattr(pymetis, "zero_copy_dtype"):  # since pymetis 2025.2.1
-        found: np.dtype[Any] = pymetis.zero_copy_dtype()
-        return found
+        dtype: np.dtype[Any] = pymetis.zero_copy_dtype()
+        return dtype
     two_nodes = pymetis.CSRAdjacency(np.array([0, 1, 2]), np.array([1, 0]))
     return np.asarray(pymetis.part_graph(2, two_nodes).vertex_part).dtype
 
@@ -90,16 +89,16 @@ def metis_parts(
             "num_parts": num_parts,
             "recursive": recursive,
         }
-        for run in range(MOST_RUNS if weighted else 1):
+        for number in range(MOST_RUNS if weighted else 1):
             if weighted:
                 _write_weights(memory, nodes, np.dtype(request["index"]))
-            request["seed"] = _core.hop_key(rng_seed, 0, run, STAGE, 1, 0) % 2**31
+            request["seed"] = _core.hop_key(rng_seed, 0, number, STAGE, 1, 0) % 2**31
             parts, peak = _parts_of(request, memory, progress)
             evened = even_parts(graph, nodes, parts, num_parts)
             made.append((evened, parts))
             peak_bytes = max(peak_bytes, peak)
-            most_cut = MOST_CUT * min(each.cut_after for each, _ in made)
-            best, chosen = min((each for each in made if each[0].cut_after <= most_cut), key=lambda each: each[0].worst)
+            most_cut = MOST_CUT * min(run.cut_after for run, _ in made)
+            best, chosen = min((run for run in made if run[0].cut_after <= most_cut), key=lambda run: run[0].worst)
             if best.worst <= EVEN_ENOUGH:
                 break
             nodes.weigh({name: share * (1 + evened.before[name]) for name, share in nodes.shares.items()})
@@ -224,7 +223,7 @@ def _run_metis(request: Mapping[str, Any], memory: int, progress: Progress) -> N
         )
         try:
             # "" is the current folder; Python skips what is no str, such as a Path
-            path = [each for each in sys.path if isinstance(each, str) and each]
+            path = [folder for folder in sys.path if isinstance(folder, str) and folder]
             _send(process, {**request, "memory": memory, "parent": os.getpid(), "path": path})
             _wait(process, progress)
         finally:

@@ -38,17 +38,17 @@ def range_bounds(
         counts: {node type: number of nodes}, sorted.
         cut: returns the offsets of a type that has as many nodes as parts, or more.
     """
-    found = {}
+    bounds = {}
     turn = 0
     for node_type, count in counts.items():
         if count < num_parts:
             sizes = np.zeros(num_parts, dtype=np.int64)
             sizes[(turn + np.arange(count)) % num_parts] = 1
             turn += count
-            found[node_type] = np.concatenate(([0], np.cumsum(sizes)))
+            bounds[node_type] = np.concatenate(([0], np.cumsum(sizes)))
         else:
-            found[node_type] = cut(node_type)
-    return found
+            bounds[node_type] = cut(node_type)
+    return bounds
 
 
 def _cut(nodes: AllNodes, node_type: NodeType | None, num_parts: int) -> NDArray[np.int64]:

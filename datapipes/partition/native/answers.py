@@ -34,16 +34,16 @@ def answer_draw(
         ValueError: There is no such type, or a fanout is below -1.
     """
     answer = []
-    for place, each in enumerate(request.draws):
+    for place, draw in enumerate(request.draws):
         if go_on is not None:
             go_on()
-        dst = ends_of(each.edge_type)[1]
+        dst = ends_of(draw.edge_type)[1]
         drawn = part.draw(
             request.ids[dst],
-            fanout=each.fanout,
-            key=each.key,
+            fanout=draw.fanout,
+            key=draw.key,
             replace=request.replace,
-            edge_type=each.edge_type,
+            edge_type=draw.edge_type,
             edge_ids=request.edge_ids,
             num_threads=num_threads,
             streams=None if request.streams is None else request.streams[dst],
@@ -75,7 +75,7 @@ def answer_digests(part: Part, request: DigestRequest) -> Digests:
     reads = request.choice.reads
     if reads is None:
         return [None for _ in request.edge_types]
-    return [part.chosen("Part.chosen", reads, each).digests() for each in request.edge_types]
+    return [part.chosen("Part.chosen", reads, edge_type).digests() for edge_type in request.edge_types]
 
 
 def answer_rows(part: Part, request: RowsRequest, *, num_threads: int = 1) -> list[Tensor]:
@@ -85,7 +85,7 @@ def answer_rows(part: Part, request: RowsRequest, *, num_threads: int = 1) -> li
         IndexError: A node or edge is not the part's.
         KeyError: The part has no such feature.
     """
-    return [rows for each in request.rows for rows in _rows(part, each, num_threads)]
+    return [rows for wanted in request.rows for rows in _rows(part, wanted, num_threads)]
 
 
 def _rows(part: Part, wanted: Rows, num_threads: int) -> list[Tensor]:

@@ -24,8 +24,17 @@ from datapipes.graph.arena import (
     write_arena,
 )
 from datapipes.graph.npy import readable
-from datapipes.partition.native.manifest import File, Manifest, check_hash, open_listed, read_header
-from datapipes.partition.native.native_header import AGAIN, VERSION, Identity, valid_header
+from datapipes.partition.native.manifest import (
+    AGAIN,
+    VERSION,
+    File,
+    Identity,
+    Manifest,
+    check_hash,
+    open_listed,
+    read_header,
+    valid_header,
+)
 from datapipes.partition.native.piece_hash import PieceHash, hash_of_bytes
 
 
@@ -72,13 +81,13 @@ def write_folder(
     identity: Identity,
     fields: PartFields | BookFields,
     arrays: Sequence[Array],
-    told: Callable[[int, int], None],
+    progress: Callable[[int, int], None],
 ) -> dict[str, File]:
     """Write arrays and header into the folder `name` of `root`; return the size and hash of each file.
 
     Args:
         fields: what the header says besides.
-        told: called with the bytes of arrays.npy that are written, and all of them.
+        progress: called with the bytes of arrays.npy that are written, and all of them.
     """
     arena = planned(arrays)
     header = {"format": kind.format, "version": VERSION, **identity.described(), **to_json(fields)}
@@ -89,7 +98,7 @@ def write_folder(
 
     def update(values: Any) -> None:
         digest.update(values)
-        told(min(digest.size, arena.num_bytes), arena.num_bytes)
+        progress(min(digest.size, arena.num_bytes), arena.num_bytes)
 
     write_arena(folder / ARRAYS, arena, [array.pieces for array in arrays], update)
     (folder / kind.header).write_bytes(text)

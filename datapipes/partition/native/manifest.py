@@ -1,14 +1,16 @@
 """partition.json: what a partition is, and the size and hash of every file of the native layout.
 
 It is written last. A folder without it holds no native partition. The reader trusts no file: numbers and names are
-checked, nothing is unpickled, and each file is compared with its size and hash when it is opened.
+checked, nothing is unpickled, and each file is compared with its size and hash when it is opened. The headers of the
+folders, part.json and book.json, also say to which partition they belong.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple
@@ -16,27 +18,77 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 import torch
 
 from datapipes.base.checks import shown
-from datapipes.base.records import OMITTED, Count, OptionalNodeType, from_json, to_json
-from datapipes.base.strict_json import parse_strict
-from datapipes.graph.arena import MOST_HEADER_BYTES, refuse_other_format
-from datapipes.graph.graph import EarliestNode
-from datapipes.partition.layouts import MANIFEST, layout_of
-from datapipes.partition.native.native_header import (
-    AGAIN,
-    REMEDY,
-    VERSION,
-    Identity,
-    IndexDtype,
-    opened_file,
-    read_identity,
-    refuse_other_hash,
-    valid_header,
-    with_own_hash,
+from datapipes.base.files import open_regular
+from datapipes.base.records import (
+    OMITTED,
+    Count,
+    OptionalEdgeType,
+    OptionalNodeType,
+    dtype_among,
+    from_json,
+    to_json,
+    whole,
 )
+from datapipes.base.strict_json import parse_strict
+from datapipes.base.types import ends_of
+from datapipes.graph import arena
+from datapipes.graph.arena import MOST_HEADER_BYTES, refuse_other_format
+from datapipes.graph.checks import MAX_NODES
+from datapipes.graph.graph import EarliestNode
+from datapipes.partition.id_maps import MOST_PARTS
+from datapipes.partition.layouts import MANIFEST, layout_of
 from datapipes.partition.native.piece_hash import hash_of_bytes, hash_of_file
 
+VERSION = 2
+AGAIN = "copy the partition again, or make it again"
+REMEDY = "Copy the partition again, or make it again."
+IndexDtype = Annotated[torch.dtype, dtype_among("int32", "int64")]
+_STORED = {"num_nodes": "node_types", "num_edges": "edge_types"}  # {field of an Identity: its name in a header}
+_TAIL = b',\n "hash": "%s"\n}\n'
 FORMAT = "datapipes-partition"
 MOST_BYTES = 2**25  # of partition.json: two files for each of 2^15 parts, and a report with parts^2 numbers
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What every file set of a partition says of it.
+
+    Attributes:
+        fingerprint: digest of the whole graph.
+        partition_id, content_id: 16 hexadecimal digits each, see native_book.py.
+        num_nodes, num_edges: numbers of the whole graph by type, sorted; {None: number} without types.
+    Raises:
+        ValueError: The types do not fit each other.
+    """
+
+    num_parts: Annotated[int, whole(1, MOST_PARTS)]
+    fingerprint: str
+    partition_id: str
+    content_id: str
+    num_nodes: Mapping[OptionalNodeType, Annotated[int, whole(0, MAX_NODES)]]
+    num_edges: Mapping[OptionalEdgeType, Count]
+
+    def __post_init__(self) -> None:
+        nodes: list[Any] = [*self.num_nodes]
+        edges: list[Any] = [*self.num_edges]
+        if None in (*nodes, *edges) and (nodes, edges) != ([None], [None]):
+            raise ValueError(f"the types are {shown(nodes)} and {shown(edges)}, partly without names")
+        for types in (nodes, edges):
+            if None not in types and types != sorted(types):
+                raise ValueError(f"the types {shown(types)} are not in order")
+        missing = [end for edge_type in edges for end in ends_of(edge_type) if end not in self.num_nodes]
+        if missing:
+            raise ValueError(f"an edge type ends at {shown(missing[0])}, which is no node type")
+
+    def described(self) -> dict[str, Any]:
+        """Return what a header says of it."""
+        return {_STORED.get(name, name): value for name, value in to_json(self).items()}
+
+
+def read_identity(header: Mapping[str, Any]) -> Identity:
+    """Return what a header says of the partition. Inside `valid_header`."""
+    values = {**header, **{name: header[stored] for name, stored in _STORED.items()}}
+    return from_json(Identity, "a header", values, others=True)
 
 
 class File(NamedTuple):
@@ -47,7 +99,7 @@ class File(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Own:
+class _Fields:
     """What partition.json alone says: of a Manifest the fields of these names."""
 
     index_dtype: IndexDtype
@@ -65,7 +117,7 @@ class Manifest:
         node_time_attr: the node attribute whose values are stored for each edge, or None.
         about: everything else that partition.json says, JSON values: method, rng_seed, report ...
         files: {path within root: its size and hash}.
-        earliest_nodes: {node type: EarliestNode} of the types that have `node_time_attr`; None where it is not told.
+        earliest_nodes: {node type: EarliestNode} of the types that have `node_time_attr`; None if the file lacks it.
         folder: the descriptor of `root`, within `opened_manifest`; None elsewhere.
     """
 
@@ -90,14 +142,14 @@ def manifest_bytes(manifest: Manifest) -> bytes:
     Raises:
         ValueError: `about` is no JSON, has a name that partition.json needs, or takes too much room.
     """
-    own = to_json(_Own(manifest.index_dtype, manifest.node_time_attr, manifest.files, manifest.earliest_nodes))
-    known = {"format": FORMAT, "version": VERSION, **manifest.identity.described(), **own}
-    taken = sorted({*known, "hash"} & {*manifest.about})
+    own_fields = _Fields(manifest.index_dtype, manifest.node_time_attr, manifest.files, manifest.earliest_nodes)
+    header = {"format": FORMAT, "version": VERSION, **manifest.identity.described(), **to_json(own_fields)}
+    taken = sorted({*header, "hash"} & {*manifest.about})
     if taken:
         raise ValueError(f"partition: {MANIFEST} has a field {taken[0]!r} of its own. Give it another name.")
-    files = known.pop("files")
+    files = header.pop("files")
     try:
-        content = with_own_hash({**known, **manifest.about, "files": files})
+        content = with_own_hash({**header, **manifest.about, "files": files})
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
             f"partition: {MANIFEST} cannot hold {shown(manifest.about)}: {error}. Give finite numbers, texts, lists "
@@ -121,8 +173,8 @@ def read_manifest(where: str, root: str | Path) -> Manifest:
 def opened_manifest(where: str, root: str | Path) -> Iterator[Manifest]:
     """Give what partition.json in the folder `root` says.
 
-    The folder stays open in the block, and all files are opened within it. So they are of one partition, also where
-    another one takes its place meanwhile.
+    The folder stays open in the block, and all files are opened within it. So all files are of one partition, even if
+    another partition replaces it at `root` meanwhile.
 
     Raises:
         FileNotFoundError: `root` has no partition.json; or, in the block, a file was not there, since another folder
@@ -167,11 +219,11 @@ def _read(where: str, root: Path, folder: int) -> Manifest:
         header = parse_strict(content.decode("utf-8"), floats=True)
         refuse_other_format(header, FORMAT, VERSION)
         refuse_other_hash(content)
-        own = from_json(_Own, MANIFEST, header, others=True)
+        values = from_json(_Fields, MANIFEST, header, others=True)
         identity = read_identity(header)
-    known = {"format", "version", *identity.described(), *to_json(own), "hash"}
-    about = {name: value for name, value in header.items() if name not in known}
-    return Manifest(root, identity, own.index_dtype, own.node_time_attr, about, own.files, own.earliest_nodes, folder)
+    names = {"format", "version", *identity.described(), *to_json(values), "hash"}
+    about = {name: value for name, value in header.items() if name not in names}
+    return Manifest(root, identity, about=about, folder=folder, **vars(values))
 
 
 def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verify: bool) -> dict[str, Any]:
@@ -197,7 +249,7 @@ def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verif
             f"{manifest.identity.partition_id}; parts and book that disagree cannot be used together. {REMEDY}"
         )
     if identity != manifest.identity:
-        names = [each.name for each in fields(identity)]
+        names = (field.name for field in fields(identity))
         field = next(name for name in names if getattr(identity, name) != getattr(manifest.identity, name))
         raise ValueError(f"{where}: {path} and {MANIFEST} give another {field}; they must be equal. {REMEDY}")
     return header
@@ -216,10 +268,10 @@ def open_listed(where: str, manifest: Manifest, name: str) -> Iterator[BinaryIO]
         raise ValueError(f"{where}: {manifest.path} names no file {name}. {REMEDY}")
     at = None if manifest.folder is None else (manifest.folder, name)
     with opened_file(where, path, f"{manifest.path} names it", at) as file:
-        found, size = os.fstat(file.fileno()).st_size, manifest.files[name].size
-        if found != size:
+        stored, size = os.fstat(file.fileno()).st_size, manifest.files[name].size
+        if stored != size:
             raise ValueError(
-                f"{where}: {path} has {found} bytes, {MANIFEST} says {size}. It is truncated or changed; {AGAIN}."
+                f"{where}: {path} has {stored} bytes, {MANIFEST} says {size}. It is truncated or changed; {AGAIN}."
             )
         yield file
 
@@ -228,12 +280,57 @@ def check_hash(where: str, manifest: Manifest, name: str, file: BinaryIO) -> Non
     """Raise ValueError if an open file has not the content that partition.json says."""
     size, digest = manifest.files[name]
     try:
-        found = hash_of_file(file.fileno(), size)
+        stored = hash_of_file(file.fileno(), size)
     except ValueError as error:
         raise ValueError(f"{where}: {manifest.root / name} cannot be read: {error}. {REMEDY}") from error
-    if found != digest:
+    if stored != digest:
         raise _other_hash(where, manifest.root / name)
 
 
 def _other_hash(where: str, path: Path) -> ValueError:
     return ValueError(f"{where}: the content of {path} is not that which {MANIFEST} names by its hash. {REMEDY}")
+
+
+# --- a header, and a file
+
+
+def valid_header(where: str, path: Path) -> AbstractContextManager[None]:
+    """Turn what a corrupt header may raise into one error."""
+    return arena.valid_header(where, path, REMEDY)
+
+
+@contextmanager
+def opened_file(where: str, path: Path, why: str, at: tuple[int, str] | None = None) -> Iterator[BinaryIO]:
+    """Give a regular file, open for reading; `at` is that of `open_regular`.
+
+    Raises:
+        FileNotFoundError: It is missing; the message says `why` it should be there.
+        ValueError: It is no regular file.
+    """
+    try:
+        file = open_regular(path, at)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(f"{where}: {path} does not exist; {why}. Check the path, or {AGAIN}.") from error
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    with file:
+        yield file
+
+
+def with_own_hash(fields: Mapping[str, Any]) -> bytes:
+    """Return a JSON object, a line for each field, with one field more: the hash of what stands before it.
+
+    Raises:
+        TypeError, ValueError, RecursionError: A value is no JSON, or one that `parse_strict` would refuse.
+    """
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in fields.items())
+    parse_strict("{" + lines + "}", floats=True)
+    before = f"{{\n{lines}".encode()
+    return before + _TAIL % hash_of_bytes(before).encode()
+
+
+def refuse_other_hash(content: bytes) -> None:
+    """Raise ValueError unless the last field is the hash of what stands before it. Inside `valid_header`."""
+    before = content[: -len(_TAIL % bytes(64))]
+    if content != before + _TAIL % hash_of_bytes(before).encode():
+        raise ValueError("its content is not that which its last field names by its hash")

@@ -24,8 +24,7 @@ from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import DenseMap, IdMap, RangeMap, smallest_dtype
 from datapipes.partition.native.arrays_folder import BOOK, BookFields, read_folder, write_folder
-from datapipes.partition.native.manifest import File, Manifest, opened_manifest
-from datapipes.partition.native.native_header import Identity, valid_header
+from datapipes.partition.native.manifest import File, Identity, Manifest, opened_manifest, valid_header
 
 __all__ = ["open_book"]
 
@@ -63,7 +62,9 @@ def identity_of(graph: Graph, book: PartitionBook, node_time_attr: str | None) -
     fingerprint = copy.copy(graph).digest()  # of the arrays as they are now, as NumPy may have changed them too
     num_nodes = {node_type: graph.num_nodes_of(node_type) for node_type in graph.node_types}
     num_edges = {edge_type: graph.num_edges_of(edge_type) for edge_type in graph.edge_types}
-    ids = partition_id_of(fingerprint, book), content_id_of(fingerprint, graph, node_time_attr)
+    of_nodes = {node_type: _digests(graph.node_attributes_of(node_type)) for node_type in graph.node_types}
+    of_edges = {edge_type: _digests(graph.relation(edge_type).edge_attributes) for edge_type in graph.edge_types}
+    ids = partition_id_of(fingerprint, book), content_digest(fingerprint, node_time_attr, of_nodes, of_edges)
     return Identity(book.num_parts, fingerprint, *ids, num_nodes, num_edges)
 
 
@@ -77,22 +78,12 @@ def partition_id_of(fingerprint: str, book: PartitionBook) -> str:
         return book.partition_id
     digest = hashlib.blake2b(json.dumps([fingerprint, book.num_parts]).encode(), digest_size=8)
     for node_type in book.node_types:
-        found = book.nodes(node_type)
-        digest.update(json.dumps([node_type, found.num_ids]).encode())
-        for begin in range(0, found.num_ids, _IDS):
-            ids = torch.arange(begin, min(begin + _IDS, found.num_ids))
-            digest.update(found.part_of(ids).to(torch.int16).numpy().tobytes())
+        owners = book.nodes(node_type)
+        digest.update(json.dumps([node_type, owners.num_ids]).encode())
+        for begin in range(0, owners.num_ids, _IDS):
+            ids = torch.arange(begin, min(begin + _IDS, owners.num_ids))
+            digest.update(owners.part_of(ids).to(torch.int16).numpy().tobytes())
     return digest.hexdigest()
-
-
-def content_id_of(fingerprint: str, graph: Graph, node_time_attr: str | None) -> str:
-    """Return 16 hexadecimal digits: a digest of the fingerprint, `node_time_attr`, and all attributes of the graph.
-
-    The order in which attributes were given does not count. Every byte does, so it reads all of them once.
-    """
-    of_nodes = {node_type: _digests(graph.node_attributes_of(node_type)) for node_type in graph.node_types}
-    of_edges = {edge_type: _digests(graph.relation(edge_type).edge_attributes) for edge_type in graph.edge_types}
-    return content_digest(fingerprint, node_time_attr, of_nodes, of_edges)
 
 
 def _digests(attributes: Mapping[str, Tensor]) -> dict[str, str]:
@@ -105,10 +96,16 @@ def content_digest(
     of_nodes: Mapping[NodeType | None, Mapping[str, str]],
     of_edges: Mapping[EdgeType | None, Mapping[str, str]],
 ) -> str:
-    """Return the content id of a graph, given {type, sorted: {name of an attribute: its `array_digest`}}."""
+    """Return 16 hexadecimal digits: a digest of the fingerprint, `node_time_attr`, and all attributes of the graph.
+
+    The order in which attributes were given does not count; every byte does.
+
+    Args:
+        of_nodes, of_edges: {type, sorted: {name of an attribute: its `array_digest`}}.
+    """
     digest = hashlib.blake2b(json.dumps([fingerprint, node_time_attr]).encode(), digest_size=8)
-    given: tuple[tuple[str, Mapping[Any, Mapping[str, str]]], ...] = (("nodes", of_nodes), ("edges", of_edges))
-    for kind, of_types in given:
+    digests: dict[str, Mapping[Any, Mapping[str, str]]] = {"nodes": of_nodes, "edges": of_edges}
+    for kind, of_types in digests.items():
         for key, attributes in of_types.items():
             digest.update(json.dumps([kind, key, [[name, attributes[name]] for name in sorted(attributes)]]).encode())
     return digest.hexdigest()
@@ -118,13 +115,13 @@ def write_book(
     root: Path,
     book: PartitionBook,
     identity: Identity,
-    told: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
     edges: Mapping[Any, Iterable[Tensor]] | None = None,
 ) -> dict[str, File]:
     """Write the folder book/ of a partition; return the size and hash of each file.
 
     Args:
-        told: called with the bytes that are written, and all of them.
+        progress: called with the bytes that are written, and all of them.
         edges: {edge type, sorted: the part of each edge by its id, in pieces}; for a book that has no map of edges.
     """
     arrays = [_array("nodes", number, book.nodes(node_type)) for number, node_type in enumerate(book.node_types)]
@@ -132,12 +129,12 @@ def write_book(
     for number, (edge_type, parts) in enumerate((edges or {}).items()):
         dtype = smallest_dtype(book.num_parts)
         arrays.append(Array(("parts of edges", number, ""), dtype, (identity.num_edges[edge_type],), parts))
-    return write_folder(root, NAME, BOOK, identity, BookFields(book.has_edges or bool(edges)), arrays, told)
+    return write_folder(root, NAME, BOOK, identity, BookFields(book.has_edges or bool(edges)), arrays, progress)
 
 
-def _array(of: str, number: int, each: IdMap) -> Array:
-    stored = each.stored()
-    kind = f"{'ranges' if isinstance(each, RangeMap) else 'parts'} of {of}"
+def _array(noun: str, number: int, owners: IdMap) -> Array:
+    stored = owners.stored()
+    kind = f"{'ranges' if isinstance(owners, RangeMap) else 'parts'} of {noun}"
     return Array((kind, number, ""), stored.dtype, stored.shape, [stored])
 
 
@@ -145,19 +142,11 @@ def book_of(where: str, manifest: Manifest, *, verify: bool) -> PartitionBook:
     """Return the book of a partition, memory-mapped; see open_book. `where` is for messages."""
     identity = manifest.identity
     counts = {"nodes": len(identity.num_nodes), "edges": len(identity.num_edges)}
-    kinds = {f"{form} of {of}": count for form in ("parts", "ranges") for of, count in counts.items()}
+    kinds = {f"{form} of {noun}": count for form in ("parts", "ranges") for noun, count in counts.items()}
     fields, arrays = read_folder(where, manifest, NAME, BOOK, kinds, verify=verify)
     with valid_header(where, manifest.root / NAME / BOOK.header):
-        nodes = {
-            node_type: _map(arrays, "nodes", number, identity.num_parts)
-            for number, node_type in enumerate(identity.num_nodes)
-        }
-        edges = {
-            edge_type: _map(arrays, "edges", number, identity.num_parts)
-            for number, edge_type in enumerate(identity.num_edges if fields.has_edges else [])
-        }
-        _check_counts("nodes", nodes, identity.num_nodes)
-        _check_counts("edges", edges, identity.num_edges)
+        nodes = _maps(arrays, "nodes", identity.num_nodes, identity.num_parts)
+        edges = _maps(arrays, "edges", identity.num_edges if fields.has_edges else {}, identity.num_parts)
         if len(arrays) != len(nodes) + len(edges):
             raise ValueError(f"{len(arrays)} maps for {len(nodes)} types of nodes and {len(edges)} of edges")
         book = PartitionBook(identity.num_parts, nodes, edges if fields.has_edges else None)
@@ -165,18 +154,21 @@ def book_of(where: str, manifest: Manifest, *, verify: bool) -> PartitionBook:
     return book
 
 
-def _map(arrays: dict[Place, Tensor], of: str, number: int, num_parts: int) -> IdMap:
-    ranges, parts = (arrays.get((f"{form} of {of}", number, "")) for form in ("ranges", "parts"))
+def _maps(arrays: dict[Place, Tensor], noun: str, counts: Mapping[Any, int], num_parts: int) -> dict[Any, IdMap]:
+    maps = {}
+    for number, (key, count) in enumerate(counts.items()):
+        maps[key] = owners = _map(arrays, noun, number, num_parts)
+        if owners.num_ids != count:
+            raise ValueError(f"the parts of {owners.num_ids} {noun} of {shown(key)}, which has {count}")
+    return maps
+
+
+def _map(arrays: dict[Place, Tensor], noun: str, number: int, num_parts: int) -> IdMap:
+    ranges, parts = (arrays.get((f"{form} of {noun}", number, "")) for form in ("ranges", "parts"))
     if ranges is not None:
         return RangeMap(ranges)
     if parts is None:
-        raise ValueError(f"no map of the {of} of type {number}")
+        raise ValueError(f"no map of the {noun} of type {number}")
     if parts.dtype != smallest_dtype(num_parts):
         raise ValueError(f"parts of dtype {dtype_name(parts.dtype)}, {dtype_name(smallest_dtype(num_parts))} is needed")
     return DenseMap(parts, num_parts)
-
-
-def _check_counts(of: str, maps: Mapping[Any, IdMap], counts: Mapping[Any, int]) -> None:
-    for key, found in maps.items():
-        if found.num_ids != counts[key]:
-            raise ValueError(f"the parts of {found.num_ids} {of} of {shown(key)}, which has {counts[key]}")

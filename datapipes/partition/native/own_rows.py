@@ -12,7 +12,7 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import check_index_tensor
 from datapipes.base.threads import num_threads
-from datapipes.base.types import EdgeType, NodeType
+from datapipes.base.types import EdgeType, NodeType, of_type
 from datapipes.partition.book import PartitionBook
 
 _MOST_IDS_A_ROW = 64  # where ids lie further apart, an index of all of them would be larger than the sorted ids
@@ -47,9 +47,9 @@ class OwnRows:
             return
         low, end = (0, num_ids) if num_ids is not None else (int(ids.min()), int(ids.max()) + 1)
         if num_ids is None and (low < 0 or end > _MOST_IDS_A_ROW * self.num_rows):
-            found, order = ids.sort(stable=True)
-            is_first = torch.cat([found.new_ones(1, dtype=torch.bool), found[1:] != found[:-1]])
-            self._sorted, self.order = found[is_first], order[is_first]
+            ascending_ids, order = ids.sort(stable=True)
+            is_first = torch.cat([torch.ones(1, dtype=torch.bool), ascending_ids[1:] != ascending_ids[:-1]])
+            self._sorted, self.order = ascending_ids[is_first], order[is_first]
             return
         self.rank = _core.IdRank(ids.numpy(), end, any_order=not ascends)
         if not ascends:
@@ -136,11 +136,10 @@ class FindsRows:
             IndexError: A node is not this part's; the message names the first one, and the part that owns it.
             ValueError: There is no such type.
         """
-        given = check_index_tensor("Part.rows_of", "ids", ids)
-        rows = self.own_nodes(node_type).rows(given)
-        missing = rows < 0
-        if bool(missing.any()):
-            raise self._not_owned(int(given[int(missing.nonzero()[0])]), node_type)
+        ids = check_index_tensor("Part.rows_of", "ids", ids)
+        rows = self.own_nodes(node_type).rows(ids)
+        if bool((missing := rows < 0).any()):
+            raise self._not_owned(int(ids[missing][0]), node_type)
         return rows
 
     def edge_rows_of(self, edge_ids: Tensor, edge_type: EdgeType | str | None = None) -> Tensor:
@@ -154,43 +153,39 @@ class FindsRows:
             IndexError: An edge is not this part's; the message names the first one.
             ValueError: There is no such type.
         """
-        given = check_index_tensor("Part.edge_rows_of", "edge_ids", edge_ids)
-        rows = self.own_edges(edge_type).rows(given)
-        missing = rows < 0
-        if bool(missing.any()):
-            first = int(given[int(missing.nonzero()[0])])
+        edge_ids = check_index_tensor("Part.edge_rows_of", "edge_ids", edge_ids)
+        rows = self.own_edges(edge_type).rows(edge_ids)
+        if bool((missing := rows < 0).any()):
             raise IndexError(
-                f"Part.edge_rows_of: edge {first} is not in part {self.part}. Ask the part that owns its destination."
+                f"Part.edge_rows_of: edge {int(edge_ids[missing][0])} is not in part {self.part}. Ask the part that "
+                "owns its destination."
             )
         return rows
 
     def own_nodes(self, node_type: NodeType | None = None) -> OwnRows:
         """Return what finds the row of a node; ValueError if there is no such type."""
-        known = self._node_type(node_type)
+        kind = self._node_type(node_type)
         return self._own_rows(
-            ("node", known), lambda: OwnRows(self.node_ids(known), num_ids=self.num_nodes_of(known), ascending=True)
+            ("node", kind), lambda: OwnRows(self.node_ids(kind), num_ids=self.num_nodes_of(kind), ascending=True)
         )
 
     def own_edges(self, edge_type: EdgeType | str | None = None) -> OwnRows:
         """Return what finds the row of an edge by its id; ValueError if there is no such type."""
-        known = self._edge_type(edge_type)
-        return self._own_rows(("edge", known), lambda: OwnRows(self.relation(known).edge_ids))
+        kind = self._edge_type(edge_type)
+        return self._own_rows(("edge", kind), lambda: OwnRows(self.relation(kind).edge_ids))
 
     def _own_rows(self, key: tuple[str, Any], make: Callable[[], OwnRows]) -> OwnRows:
-        found = self._own.get(key)
-        if found is None:
+        if (rows := self._own.get(key)) is None:
             with self._making:
-                found = self._own.get(key)
-                if found is None:
-                    found = self._own[key] = make()
-        return found
+                if (rows := self._own.get(key)) is None:
+                    rows = self._own[key] = make()
+        return rows
 
     def _not_owned(self, node: int, node_type: NodeType | None) -> IndexError:
-        of = "" if node_type is None else f" of {node_type!r}"
-        if not 0 <= node < self.num_nodes_of(node_type):
+        of, count = of_type(node_type), self.num_nodes_of(node_type)
+        if not 0 <= node < count:
             return IndexError(
-                f"Part.rows_of: node {node}{of} is outside the graph; ids must be in [0, "
-                f"{self.num_nodes_of(node_type)}). Check the ids."
+                f"Part.rows_of: node {node}{of} is outside the graph; ids must be in [0, {count}). Check the ids."
             )
         owner = int(self.book.nodes(node_type).part_of(torch.tensor([node])))
         return IndexError(f"Part.rows_of: node {node}{of} is not in part {self.part}. Ask part {owner}, which owns it.")

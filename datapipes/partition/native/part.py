@@ -262,31 +262,31 @@ class Part(FindsRows):
                 part cannot draw by, or the part is corrupt.
             MemoryError: What the part makes for `choice`, once, exceeds the memory that is left.
         """
-        known = self._edge_type(edge_type)
-        src, dst = ends_of(known)
-        relation, reads = self._relations[known], choice.reads
-        given = check_index_tensor("Part.draw", "ids", ids)
+        kind = self._edge_type(edge_type)
+        src, dst = ends_of(kind)
+        relation, reads = self._relations[kind], choice.reads
+        ids = check_index_tensor("Part.draw", "ids", ids)
         if (times is not None) != choice.of_times:
             raise ValueError("Part.draw: rows have times if they are drawn by time, and only then. Give both or none.")
         try:
             indptr, neighbors, drawn_ids = _core.sample_hop(
                 relation.indptr.numpy(),
                 relation.indices.numpy(),
-                self.own_nodes(dst).rows(given).numpy(),  # -1 for a node of another part, which the kernel refuses
+                self.own_nodes(dst).rows(ids).numpy(),  # -1 for a node of another part, which the kernel refuses
                 fanout=fanout,
                 replace=replace,
                 key=key,
                 num_sources=self._num_nodes[src],
-                seed_ids=given.long().numpy(),
+                seed_ids=ids.long().numpy(),
                 edge_ids=relation.edge_ids.numpy() if edge_ids else None,
                 want_places=edge_ids,
                 num_threads=num_threads,
                 streams=None if streams is None else streams.numpy(),
                 times=None if times is None else times.numpy(),
-                choice=choice.kernel([reads and self.chosen("Part.draw", reads, known).argument()]),
+                choice=choice.kernel([reads and self.chosen("Part.draw", reads, kind).argument()]),
             )
         except IndexError:
-            self.rows_of(given, dst)  # its error names the node, and the part that owns it
+            self.rows_of(ids, dst)  # its error names the node, and the part that owns it
             raise
         return torch.from_numpy(indptr), torch.from_numpy(neighbors), torch.from_numpy(drawn_ids) if edge_ids else None
 
@@ -299,10 +299,10 @@ class Part(FindsRows):
         Raises:
             As `draw` does.
         """
-        known = self._edge_type(edge_type)
-        if (reads, known) not in self._kept:
-            reads.check(where, self, (known,) if reads.every_type else self.edge_types)
-        return self._kept.get(where, reads, known, PartRows(self._relations[known], self.node_ids(ends_of(known)[1])))
+        kind = self._edge_type(edge_type)
+        if (reads, kind) not in self._kept:
+            reads.check(where, self, (kind,) if reads.every_type else self.edge_types)
+        return self._kept.get(where, reads, kind, PartRows(self._relations[kind], self.node_ids(ends_of(kind)[1])))
 
     @property
     def is_heterogeneous(self) -> bool:
@@ -311,7 +311,9 @@ class Part(FindsRows):
 
     def forms(self) -> dict[tuple[str, Any, str], RowForm]:
         """Return {("node" or "edge", type or None, name): RowForm} of all attributes."""
-        return forms_of(self._node_attributes, {of: each.edge_attributes for of, each in self._relations.items()})
+        return forms_of(
+            self._node_attributes, {kind: relation.edge_attributes for kind, relation in self._relations.items()}
+        )
 
     def _refuse_source_times(self, where: str, name: str) -> None:
         """Raise ValueError unless the part has stored the times of sources that are wanted with its edges."""
@@ -343,15 +345,15 @@ class Part(FindsRows):
         return {**kept, "places": [*self._arrays], "tensors": Together([*self._arrays.values()])}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        given = state["tensors"]
-        tensors = given.tensors if isinstance(given, Together) else given  # copy.copy pickles nothing
+        tensors = state["tensors"]
+        tensors = tensors.tensors if isinstance(tensors, Together) else tensors  # copy.copy pickles nothing
         self.__dict__.update({name: value for name, value in state.items() if name not in ("places", "tensors")})
         FindsRows.__init__(self)
         self._take(dict(zip(state["places"], tensors, strict=True)))
 
     def __repr__(self) -> str:
-        own = sum(self.node_ids(node_type).shape[0] for node_type in self.node_types)
+        nodes = sum(self.node_ids(node_type).shape[0] for node_type in self.node_types)
         edges = sum(relation.num_edges for relation in self._relations.values())
         kinds = f", {len(self._num_nodes)} node types, {len(self._relations)} edge types"
         types = "" if None in self._num_nodes else kinds
-        return f"Part({self.part} of {self.num_parts}, {own} nodes, {edges} edges{types}, of {self.partition_id})"
+        return f"Part({self.part} of {self.num_parts}, {nodes} nodes, {edges} edges{types}, of {self.partition_id})"

@@ -16,8 +16,7 @@ from datapipes.base.types import NodeType, ends_of
 from datapipes.graph.arena import Place, attributes_of
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.arrays_folder import HOT, PART, read_folder
-from datapipes.partition.native.manifest import Manifest
-from datapipes.partition.native.native_header import valid_header
+from datapipes.partition.native.manifest import Manifest, valid_header
 
 _OF_NODES = ("node_ids", *HOT, "node_attributes")
 _OF_EDGES = ("indptr", "indices", "edge_ids", "edge_attributes", "source_times")
@@ -95,21 +94,19 @@ def read_part(where: str, manifest: Manifest, part: int, book: PartitionBook, *,
     with valid_header(where, manifest.root / name / PART.header):
         if fields.part != part:
             raise ValueError(f"it is that of part {fields.part}, not of part {part}")
-        own, edges = fields.own.nodes, fields.own.edges
-        if (len(own), len(edges)) != (len(identity.num_nodes), len(identity.num_edges)):
+        nodes, edges = fields.own.nodes, fields.own.edges
+        if (len(nodes), len(edges)) != (len(identity.num_nodes), len(identity.num_edges)):
             raise ValueError("own counts of other types")
-        check = _Check(arrays)
-        check.attributes("node_attributes", own)
-        check.attributes("edge_attributes", edges)
-        for number, (node_type, count) in enumerate(zip(identity.num_nodes, own, strict=True)):
-            _check_nodes(check, number, node_type, count, identity.num_nodes[node_type])
-        places = {node_type: number for number, node_type in enumerate(identity.num_nodes)}
-        for number, (edge_type, count) in enumerate(zip(identity.num_edges, edges, strict=True)):
-            _check_edges(check, number, own[places[ends_of(edge_type)[1]]], count, manifest.index_dtype)
-        if verify:
-            for number, node_type in enumerate(identity.num_nodes):
+        _check_attributes(arrays, "node_attributes", nodes)
+        _check_attributes(arrays, "edge_attributes", edges)
+        for number, (node_type, num_nodes) in enumerate(identity.num_nodes.items()):
+            _check_nodes(arrays, number, node_type, nodes[number], num_nodes)
+            if verify:
                 _check_owned(arrays["node_ids", number, ""], node_type, book, part)
-                _check_hot(arrays.get((HOT[0], number, "")), node_type, identity.num_nodes[node_type])
+                _check_hot(arrays.get((HOT[0], number, "")), node_type, num_nodes)
+        rows = dict(zip(identity.num_nodes, nodes, strict=True))
+        for number, (edge_type, count) in enumerate(zip(identity.num_edges, edges, strict=True)):
+            _check_edges(arrays, number, rows[ends_of(edge_type)[1]], count, manifest.index_dtype)
     return arrays
 
 
@@ -129,71 +126,65 @@ def in_memory(where: str, arrays: Mapping[Place, Tensor]) -> dict[Place, Tensor]
 
 def relations_of(arrays: Mapping[Place, Tensor], count: int) -> list[PartRelation]:
     """Return the relations of all edge types."""
-    return [
-        PartRelation(
-            arrays["indptr", number, ""],
-            arrays["indices", number, ""],
-            arrays["edge_ids", number, ""],
-            attributes,
-            arrays.get(("source_times", number, "")),
-        )
-        for number, attributes in enumerate(attributes_of(arrays, "edge_attributes", count))
-    ]
+    relations = []
+    for number, attributes in enumerate(attributes_of(arrays, "edge_attributes", count)):
+        indptr, indices, edge_ids = (arrays[kind, number, ""] for kind in ("indptr", "indices", "edge_ids"))
+        times = arrays.get(("source_times", number, ""))
+        relations.append(PartRelation(indptr, indices, edge_ids, attributes, times))
+    return relations
 
 
 def refuse_other_times(where: str, wanted: str, stored: str | None) -> None:
     """Raise ValueError unless the partition has stored the times of sources that are wanted with its edges."""
     if wanted != stored:
-        found = "none" if stored is None else shown(stored)
         raise ValueError(
-            f"{where}: node_time_attr is {shown(wanted)}, but the node_time_attr of the partition is {found}; a part "
-            "draws by the times of source nodes only if they are stored with its edges. Partition the graph again: "
+            f"{where}: node_time_attr is {shown(wanted)}, but the node_time_attr of the partition is "
+            f"{'none' if stored is None else shown(stored)}; a part draws by the times of source nodes only if they "
+            "are stored with its edges. Partition the graph again: "
             f"Partitioner(data, num_parts, root, node_time_attr={wanted!r})."
         )
 
 
-class _Check:
-    """Looks at the form of arrays."""
-
-    def __init__(self, arrays: Mapping[Place, Tensor]) -> None:
-        self.arrays = arrays
-
-    def one(self, kind: str, number: int, dtype: torch.dtype | None, count: int | None) -> Tensor:
-        """Return an array that must be there; [count] of a dtype, None for any."""
-        values = self.arrays.get((kind, number, ""))
-        if values is None:
-            raise ValueError(f"no {kind} of type {number}")
-        wrong_form = values.ndim != 1 or values.shape[0] != (values.shape[0] if count is None else count)
-        if wrong_form or values.dtype != (dtype or values.dtype):
-            wanted = f"{'' if dtype is None else dtype_name(dtype)} [{'n' if count is None else count}]"
-            raise ValueError(
-                f"{kind} of type {number} is {dtype_name(values.dtype)} {list(values.shape)}, allowed is {wanted}"
-            )
-        return values
-
-    def attributes(self, kind: str, counts: Sequence[int]) -> None:
-        """Check that each attribute has a row for each node or edge."""
-        for count, attributes in zip(counts, attributes_of(self.arrays, kind, len(counts)), strict=True):
-            for name, values in attributes.items():
-                if values.ndim == 0 or values.shape[0] != count:
-                    raise ValueError(f"{kind} {shown(name)} has the shape {list(values.shape)}, for {count} rows")
+def _array(
+    arrays: Mapping[Place, Tensor], kind: str, number: int, dtype: torch.dtype | None, count: int | None
+) -> Tensor:
+    """Return an array that must be there; [count] of a dtype, None for any."""
+    values = arrays.get((kind, number, ""))
+    if values is None:
+        raise ValueError(f"no {kind} of type {number}")
+    if values.ndim != 1 or count not in (None, values.shape[0]) or dtype not in (None, values.dtype):
+        wanted = f"{'' if dtype is None else dtype_name(dtype)} [{'n' if count is None else count}]"
+        raise ValueError(
+            f"{kind} of type {number} is {dtype_name(values.dtype)} {list(values.shape)}, allowed is {wanted}"
+        )
+    return values
 
 
-def _check_nodes(check: _Check, number: int, node_type: NodeType | None, count: int, num_nodes: int) -> None:
-    ids = check.one("node_ids", number, torch.int64, count)
-    if any((kind, number, "") in check.arrays for kind in HOT):
-        hot = check.one(HOT[0], number, torch.int64, None)
-        check.one(HOT[1], number, torch.int64, hot.shape[0])
+def _check_attributes(arrays: Mapping[Place, Tensor], kind: str, counts: Sequence[int]) -> None:
+    """Check that each attribute has a row for each node or edge."""
+    for count, attributes in zip(counts, attributes_of(arrays, kind, len(counts)), strict=True):
+        for name, values in attributes.items():
+            if values.ndim == 0 or values.shape[0] != count:
+                raise ValueError(f"{kind} {shown(name)} has the shape {list(values.shape)}, for {count} rows")
+
+
+def _check_nodes(
+    arrays: Mapping[Place, Tensor], number: int, node_type: NodeType | None, count: int, num_nodes: int
+) -> None:
+    ids = _array(arrays, "node_ids", number, torch.int64, count)
+    if any((kind, number, "") in arrays for kind in HOT):
+        hot = _array(arrays, HOT[0], number, torch.int64, None)
+        _array(arrays, HOT[1], number, torch.int64, hot.shape[0])
     if count > 0 and not 0 <= int(ids[0]) <= int(ids[-1]) < num_nodes:
         raise ValueError(f"the nodes {int(ids[0])} to {int(ids[-1])} of {shown(node_type)}, which has {num_nodes}")
 
 
-def _check_edges(check: _Check, number: int, rows: int, count: int, index_dtype: torch.dtype) -> None:
-    indptr = check.one("indptr", number, torch.int64, rows + 1)
-    check.one("indices", number, index_dtype, count)
-    check.one("edge_ids", number, torch.int64, count)
-    if ("source_times", number, "") in check.arrays:
-        check.one("source_times", number, None, count)
+def _check_edges(arrays: Mapping[Place, Tensor], number: int, rows: int, count: int, index_dtype: torch.dtype) -> None:
+    indptr = _array(arrays, "indptr", number, torch.int64, rows + 1)
+    _array(arrays, "indices", number, index_dtype, count)
+    _array(arrays, "edge_ids", number, torch.int64, count)
+    if ("source_times", number, "") in arrays:
+        _array(arrays, "source_times", number, None, count)
     if int(indptr[0]) != 0 or int(indptr[-1]) != count:
         raise ValueError(
             f"indptr of type {number} goes from {int(indptr[0])} to {int(indptr[-1])}, not from 0 to {count}"

@@ -61,7 +61,7 @@ class DrawRequest:
             cut[node_type] = slice(max(begin - before, 0), max(end - before, 0))
             before += ids.shape[0]
         parts: dict[str, Any] = {
-            name: {of: values[cut[of]] for of, values in column.items()}
+            name: {kind: values[cut[kind]] for kind, values in column.items()}
             for name in COLUMNS
             if (column := getattr(self, name)) is not None
         }

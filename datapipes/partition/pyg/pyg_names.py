@@ -37,9 +37,9 @@ def part_folder(root: Path, part: int) -> Path:
     return root / f"part_{part}"
 
 
-def map_file(root: Path, kind: str, of: NodeType | EdgeType | None) -> Path:
+def map_file(root: Path, kind: str, key: NodeType | EdgeType | None) -> Path:
     """Return the file of the node map or edge map of a type; `kind` is "node_map" or "edge_map"."""
-    return root / f"{kind}.pt" if of is None else root / kind / f"{_joined(of)}.pt"
+    return root / f"{kind}.pt" if key is None else root / kind / f"{_joined(key)}.pt"
 
 
 def offsets_of(counts: Mapping[Any, int]) -> dict[Any, int]:
@@ -53,7 +53,7 @@ def meta_of(num_parts: int, num_nodes: Mapping[Any, int], edge_types: Iterable[E
     return {
         "num_parts": num_parts,
         "node_types": list(num_nodes) if is_hetero else None,
-        "edge_types": [list(each or ()) for each in edge_types] if is_hetero else None,
+        "edge_types": [list(edge_type or ()) for edge_type in edge_types] if is_hetero else None,
         "node_offset": [*offsets_of(num_nodes).values()] if is_hetero else None,
         "is_hetero": is_hetero,
         "is_sorted": True,
@@ -63,28 +63,28 @@ def meta_of(num_parts: int, num_nodes: Mapping[Any, int], edge_types: Iterable[E
 def check_file_names(types: Iterable[Any]) -> None:
     """Raise PygMisfit if a name of a type makes no name of a file, or two types make the same."""
     files: dict[str, Any] = {}
-    for of in types:
-        if of is None:
+    for key in types:
+        if key is None:
             continue
-        file = f"{_joined(of)}.pt"
+        file = f"{_joined(key)}.pt"
         try:
             fits = len(file.encode("utf-8")) <= _MOST_BYTES and not {"/", "\0"} & set(file)
         except UnicodeEncodeError:
             fits = False
         if not fits:
             raise PygMisfit(
-                f"the type {shown(of)} makes no name of a file; it may have no '/', and at most {_MOST_BYTES - 3} "
+                f"the type {shown(key)} makes no name of a file; it may have no '/', and at most {_MOST_BYTES - 3} "
                 "bytes, joined with '__'",
                 "Rename it",
             )
         if file in files:
             raise PygMisfit(
-                f"the types {shown(files[file])} and {shown(of)} both make the file {file!r}; each type needs one of "
+                f"the types {shown(files[file])} and {shown(key)} both make the file {file!r}; each type needs one of "
                 "its own",
                 "Rename it",
             )
-        files[file] = of
+        files[file] = key
 
 
-def _joined(of: NodeType | EdgeType) -> str:
-    return of if isinstance(of, str) else "__".join(of)
+def _joined(key: NodeType | EdgeType) -> str:
+    return key if isinstance(key, str) else "__".join(key)

@@ -17,21 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import check_bool, check_int, shown
+from datapipes.base.checks import check_bool, check_int, one_line, shown
 from datapipes.base.files import read_regular
-from datapipes.base.types import EdgeType, NodeType, check_edge_type, check_node_type, ends_of, known_node_type
+from datapipes.base.types import EdgeType, NodeType, check_edge_type, check_node_type, ends_of, known_node_type, of_type
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import MOST_PARTS, IdMap
-from datapipes.partition.pyg.pyg_checks import (
-    attributes_in,
-    dict_in,
-    ids_in,
-    refuse,
-    refuse_others,
-    said,
-    size_in,
-    tensor_in,
-)
 from datapipes.partition.pyg.pyg_names import (
     EDGE_FEATS,
     EDGE_TIME,
@@ -44,7 +34,17 @@ from datapipes.partition.pyg.pyg_names import (
     offsets_of,
     part_folder,
 )
-from datapipes.partition.pyg.torch_file import load_plain
+from datapipes.partition.pyg.torch_file import (
+    attributes_in,
+    dict_in,
+    ids_in,
+    load_plain,
+    refuse,
+    refuse_others,
+    said,
+    size_in,
+    tensor_in,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,12 +98,15 @@ class PygFolder:
         self._identity = _identity(self.root)
         with self._same_folder():
             self.meta: Meta = _read_meta(self.root)
-            nodes = {each: self._map("node_map", each) for each in self.meta.node_types}
-            edges = {each: self._map("edge_map", each) for each in self.meta.edge_types}
+            nodes = {kind: self._map("node_map", kind) for kind in self.meta.node_types}
+            edges = {kind: self._map("edge_map", kind) for kind in self.meta.edge_types}
         self.book = PartitionBook(self.meta.num_parts, nodes, edges)
-        self._node_offsets = offsets_of({each: self.book.nodes(each).num_ids for each in self.meta.node_types})
-        self._edge_offsets = offsets_of({each: self.book.edges(each).num_ids for each in self.meta.edge_types})
-        self.meta.refuse_other_offsets(self._node_offsets)
+        self._node_offsets = offsets_of({kind: len(owners) for kind, owners in nodes.items()})
+        self._edge_offsets = offsets_of({kind: len(owners) for kind, owners in edges.items()})
+        stated, offsets = self.meta.given.get("node_offset"), [*self._node_offsets.values()]
+        if self.meta.is_hetero and stated not in (None, offsets):  # older versions of PyG write none
+            allowed = f"{shown(offsets)}, as the maps of nodes are long"
+            refuse(self.root / META, f"the node_offset {shown(stated)}", allowed)
 
     @contextmanager
     def _same_folder(self) -> Iterator[None]:
@@ -111,8 +114,8 @@ class PygFolder:
         error: Exception | None = None
         try:
             yield
-        except (FileNotFoundError, ValueError) as found:
-            error = found
+        except (FileNotFoundError, ValueError) as raised:
+            error = raised
         if _identity(self.root) != self._identity:
             raise FileNotFoundError(
                 f"partition: another folder has taken the place of {self.root} while its files were opened. Open it "
@@ -121,11 +124,11 @@ class PygFolder:
         if error is not None:
             raise error
 
-    def _map(self, kind: str, of: NodeType | EdgeType | None) -> Tensor:
-        path = map_file(self.root, kind, of)
-        found = ids_in(path, kind, load_plain(path))
-        refuse_others(path, kind, found, self.meta.num_parts)
-        return found
+    def _map(self, name: str, kind: NodeType | EdgeType | None) -> Tensor:
+        path = map_file(self.root, name, kind)
+        owners = ids_in(path, name, load_plain(path))
+        refuse_others(path, name, owners, self.meta.num_parts)
+        return owners
 
     def part(self, part: int) -> Path:
         """Return the folder of a part, "part_N" or "partN".
@@ -147,31 +150,32 @@ class PygFolder:
         """Return the edges of a part, of every edge type. O(edges of the graph), one byte each, to check them."""
         with self._same_folder():
             path = self.part(part) / GRAPH
-            given = self._by_type(path, load_plain(path), self.meta.edge_types)
+            entries = self._by_type(path, self.meta.edge_types)
             for edge_type in self.meta.edge_types:
-                if edge_type not in given:
+                if edge_type not in entries:
                     refuse(path, f"no edges of {shown(edge_type)}", "an entry for each edge type of META.json")
-            return {each: self._edges(path, part, each, given[each]) for each in self.meta.edge_types}
+            return {kind: self._edges(path, part, kind, entries[kind]) for kind in self.meta.edge_types}
 
-    def _edges(self, path: Path, part: int, edge_type: EdgeType | None, given: Any) -> Edges:
-        of = "" if edge_type is None else f" of {edge_type}"
-        found = dict_in(path, f"the edges{of}", given, {"row", "col", "edge_id", "size"}, set())
-        row, col, edge_id = (ids_in(path, f"{name}{of}", found[name]) for name in ("row", "col", "edge_id"))
+    def _edges(self, path: Path, part: int, edge_type: EdgeType | None, entry: Any) -> Edges:
+        of_kind = one_line(of_type(edge_type))
+        fields = dict_in(path, f"the edges{of_kind}", entry, {"row", "col", "edge_id", "size"}, set())
+        row, col, edge_id = (ids_in(path, f"{name}{of_kind}", fields[name]) for name in ("row", "col", "edge_id"))
         if not row.shape == col.shape == edge_id.shape:
-            lengths = [int(each.shape[0]) for each in (row, col, edge_id)]
-            refuse(path, f"row, col and edge_id{of} of {lengths} values", "one of each for an edge")
-        src, dst = (self.book.nodes(each) for each in ends_of(edge_type))
-        size = size_in(path, f"size{of}", found["size"], (src.num_ids, dst.num_ids))
-        refuse_others(path, f"row{of}", row, src.num_ids)
-        refuse_others(path, f"col{of}", col, dst.num_ids)
+            lengths = [len(row), len(col), len(edge_id)]
+            refuse(path, f"row, col and edge_id{of_kind} of {lengths} values", "one of each for an edge")
+        src, dst = map(self.book.nodes, ends_of(edge_type))
+        size = size_in(path, f"size{of_kind}", fields["size"], (src.num_ids, dst.num_ids))
+        refuse_others(path, f"row{of_kind}", row, src.num_ids)
+        refuse_others(path, f"col{of_kind}", col, dst.num_ids)
         if bool((dst.part_of(col) != part).any()):
-            refuse(path, f"edges{of} to nodes of other parts", f"those of part {part}: it may be another part's file")
+            allowed = f"those of part {part}: it may be another part's file"
+            refuse(path, f"edges{of_kind} to nodes of other parts", allowed)
         owners, offset = self.book.edges(edge_type), self._edge_offsets[edge_type]
         edge_id = edge_id - offset if offset else edge_id
-        _refuse_other_ids(path, f"edge_id{of}", edge_id, owners, part)
+        _refuse_other_ids(path, f"edge_id{of_kind}", edge_id, owners, part)
         if bool((col[1:] < col[:-1]).any()):
             if self.meta.is_sorted:
-                refuse(path, f"destinations{of} that do not ascend", "ascending ones, as META.json says")
+                refuse(path, f"destinations{of_kind} that do not ascend", "ascending ones, as META.json says")
             order = torch.argsort(col, stable=True)
             row, col, edge_id = row[order], col[order], edge_id[order]
         return Edges(row, col, edge_id, size)
@@ -180,64 +184,60 @@ class PygFolder:
         """Return the node features of a part; types of which the part has no node may lack."""
         with self._same_folder():
             path = self.part(part) / NODE_FEATS
-            given = self._by_type(path, load_plain(path), self.meta.node_types)
+            entries = self._by_type(path, self.meta.node_types)
             for node_type in self.meta.node_types:
                 count = self.book.nodes(node_type).count_of(part)
-                if node_type not in given and count > 0:
+                if node_type not in entries and count > 0:
                     refuse(path, f"no nodes of {shown(node_type)}", f"the {count} that the map gives to part {part}")
-            return {each: self._nodes(path, part, each, given[each]) for each in self.meta.node_types if each in given}
+            return {
+                kind: self._nodes(path, part, kind, entries[kind]) for kind in self.meta.node_types if kind in entries
+            }
 
-    def _nodes(self, path: Path, part: int, node_type: NodeType | None, given: Any) -> Features:
-        of = "" if node_type is None else f" of {node_type!r}"
-        found = dict_in(path, f"the nodes{of}", given, {"global_id", "feats"}, {"id", TIME})
+    def _nodes(self, path: Path, part: int, node_type: NodeType | None, entry: Any) -> Features:
+        of_kind = one_line(of_type(node_type))
+        fields = dict_in(path, f"the nodes{of_kind}", entry, {"global_id", "feats"}, {"id", TIME})
         owners = self.book.nodes(node_type)
-        ids = ids_in(path, f"global_id{of}", found["global_id"]) - self._node_offsets[node_type]
-        if "id" in found and not torch.equal(ids_in(path, f"id{of}", found["id"]), ids):
-            refuse(path, f"id and global_id{of} that name different nodes", "the same nodes, counted in two ways")
-        _refuse_other_ids(path, f"global_id{of}", ids, owners, part)
-        features, whole = attributes_in(path, f"feats{of}", found["feats"], int(ids.shape[0])), {}
-        if found.get(TIME) is not None:
-            _refuse_twice(path, TIME, of, features)
-            whole[TIME] = tensor_in(path, f"{TIME}{of}", found[TIME], owners.num_ids)
-        return Features(ids, features, whole)
+        ids = ids_in(path, f"global_id{of_kind}", fields["global_id"]) - self._node_offsets[node_type]
+        if "id" in fields and not torch.equal(ids_in(path, f"id{of_kind}", fields["id"]), ids):
+            refuse(path, f"id and global_id{of_kind} that name different nodes", "the same nodes, counted in two ways")
+        _refuse_other_ids(path, f"global_id{of_kind}", ids, owners, part)
+        features = attributes_in(path, f"feats{of_kind}", fields["feats"], len(ids))
+        return Features(ids, features, _times(path, TIME, of_kind, fields, features, owners.num_ids))
 
     def edge_features(self, part: int) -> dict[EdgeType | None, Features]:
         """Return the edge features of a part; types without any lack."""
         with self._same_folder():
             path = self.part(part) / EDGE_FEATS
-            given = self._by_type(path, load_plain(path), self.meta.edge_types)
+            entries = self._by_type(path, self.meta.edge_types)
             # Read where times stand without ids: they have the order of graph.pt.
             edges: dict[EdgeType | None, Edges] = {}
-            if any("global_id" not in each for each in given.values() if each):
+            if any("global_id" not in entry for entry in entries.values() if entry):
                 edges = self.edges(part)
-            return {each: self._features(path, part, each, found, edges) for each, found in given.items() if found}
+            return {kind: self._features(path, part, kind, entry, edges) for kind, entry in entries.items() if entry}
 
     def _features(
-        self, path: Path, part: int, edge_type: EdgeType | None, given: Any, edges: Mapping[Any, Edges]
+        self, path: Path, part: int, edge_type: EdgeType | None, entry: Any, edges: Mapping[Any, Edges]
     ) -> Features:
-        of = "" if edge_type is None else f" of {edge_type}"
-        found = dict_in(path, f"the features{of}", given, set(), {"global_id", "feats", EDGE_TIME})
-        if "global_id" in found:
-            ids = ids_in(path, f"global_id{of}", found["global_id"])
-            _refuse_other_ids(path, f"global_id{of}", ids, self.book.edges(edge_type), part)
+        of_kind = one_line(of_type(edge_type))
+        fields = dict_in(path, f"the features{of_kind}", entry, set(), {"global_id", "feats", EDGE_TIME})
+        if "global_id" in fields:
+            ids = ids_in(path, f"global_id{of_kind}", fields["global_id"])
+            _refuse_other_ids(path, f"global_id{of_kind}", ids, self.book.edges(edge_type), part)
         else:
             ids = edges[edge_type].edge_id
-        features = attributes_in(path, f"feats{of}", found.get("feats", {}), int(ids.shape[0]))
-        if found.get(EDGE_TIME) is not None:
-            _refuse_twice(path, EDGE_TIME, of, features)
-            features[EDGE_TIME] = tensor_in(path, f"{EDGE_TIME}{of}", found[EDGE_TIME], int(ids.shape[0]))
-        return Features(ids, features, {})
+        features = attributes_in(path, f"feats{of_kind}", fields.get("feats", {}), len(ids))
+        return Features(ids, features | _times(path, EDGE_TIME, of_kind, fields, features, len(ids)), {})
 
-    def _by_type(self, path: Path, given: Any, types: tuple[Any, ...]) -> dict[Any, Any]:
+    def _by_type(self, path: Path, types: tuple[Any, ...]) -> dict[Any, Any]:
         """Return the dict of a file by type; refuse types that META.json does not name."""
+        content = dict_in(path, "the file", load_plain(path))
         if not self.meta.is_hetero:
-            return {None: dict_in(path, "the file", given)}
-        found = dict_in(path, "the file", given)
-        for key, value in found.items():
+            return {None: content}
+        for key, value in content.items():
             if key not in types:
                 refuse(path, f"the type {said(key)}", f"those of META.json, {shown(list(types))}")
             dict_in(path, f"what it says of {said(key)}", value)
-        return found
+        return content
 
 
 def _identity(root: Path) -> tuple[int, int] | None:
@@ -248,20 +248,25 @@ def _identity(root: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _refuse_twice(path: Path, name: str, of: str, features: Mapping[str, Tensor]) -> None:
-    """Refuse times beside a feature of their name: one of them would be lost."""
+def _times(
+    path: Path, name: str, of_kind: str, fields: Mapping[str, Any], features: Mapping[str, Tensor], count: int
+) -> dict[str, Tensor]:
+    """Return {name: times} where there are some; refuse a feature of their name: one of them would be lost."""
+    if fields.get(name) is None:
+        return {}
     if name in features:
-        refuse(path, f"{name!r}{of} beside feats[{name!r}]", "one of the two")
+        refuse(path, f"{name!r}{of_kind} beside feats[{name!r}]", "one of the two")
+    return {name: tensor_in(path, f"{name}{of_kind}", fields[name], count)}
 
 
-def _refuse_other_ids(path: Path, what: str, ids: Tensor, owners: IdMap, part: int) -> None:
+def _refuse_other_ids(path: Path, name: str, ids: Tensor, owners: IdMap, part: int) -> None:
     """Refuse ids that are not those of the part, each once."""
-    refuse_others(path, what, ids, owners.num_ids)
-    own = owners.dense() == part
-    seen = torch.zeros_like(own)
+    refuse_others(path, name, ids, owners.num_ids)
+    is_own = owners.dense() == part
+    seen = torch.zeros_like(is_own)
     seen[ids] = True
-    if int(ids.shape[0]) != int(own.sum()) or not torch.equal(seen, own):
-        refuse(path, f"{ids.shape[0]} ids in {what}", f"the {int(own.sum())} that the map gives to part {part}")
+    if len(ids) != int(is_own.sum()) or not torch.equal(seen, is_own):
+        refuse(path, f"{len(ids)} ids in {name}", f"the {int(is_own.sum())} that the map gives to part {part}")
 
 
 MOST_BYTES = 2**21  # of META.json
@@ -272,24 +277,16 @@ class Meta:
     """What META.json says.
 
     Attributes:
-        path: the file.
         given: all of it, as PyG's stores show it.
         node_types, edge_types: (None,) without types; their order is that in which PyG numbers all nodes and edges.
     """
 
-    path: Path
     given: dict[str, Any]
     num_parts: int
     node_types: tuple[NodeType | None, ...]
     edge_types: tuple[EdgeType | None, ...]
     is_hetero: bool
     is_sorted: bool
-
-    def refuse_other_offsets(self, offsets: Mapping[NodeType | None, int]) -> None:
-        """Refuse a `node_offset` that does not fit the maps of nodes. Older versions of PyG write none."""
-        found, expected = self.given.get("node_offset"), list(offsets.values())
-        if self.is_hetero and found is not None and found != expected:
-            refuse(self.path, f"the node_offset {shown(found)}", f"{shown(expected)}, as the maps of nodes are long")
 
 
 def _read_meta(root: Path) -> Meta:
@@ -306,24 +303,24 @@ def _read_meta(root: Path) -> Meta:
             "the path."
         )
     try:
-        given = json.loads(read_regular(path, MOST_BYTES).decode("utf-8"))
-        if not isinstance(given, dict):
-            raise TypeError(f"found {type(given).__name__}, allowed is an object")
-        return _meta(path, given)
+        content = json.loads(read_regular(path, MOST_BYTES).decode("utf-8"))
+        if not isinstance(content, dict):
+            raise TypeError(f"found {type(content).__name__}, allowed is an object")
+        return _meta(content)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"partition: {path} is not a valid META.json: {shown(error)}. Write the partition again."
         ) from error
 
 
-def _meta(path: Path, given: dict[str, Any]) -> Meta:
-    num_parts = check_int("META.json", "num_parts", given["num_parts"], 1, MOST_PARTS)
-    is_hetero = check_bool("META.json", "is_hetero", given["is_hetero"])
-    is_sorted = check_bool("META.json", "is_sorted", given.get("is_sorted", False))  # older versions of PyG: not there
+def _meta(content: dict[str, Any]) -> Meta:
+    num_parts = check_int("META.json", "num_parts", content["num_parts"], 1, MOST_PARTS)
+    is_hetero = check_bool("META.json", "is_hetero", content["is_hetero"])
+    is_sorted = check_bool("META.json", "is_sorted", content.get("is_sorted", False))  # not there in older PyG
     if not is_hetero:
-        return Meta(path, given, num_parts, (None,), (None,), is_hetero, is_sorted)
-    node_types = tuple(check_node_type("META.json", each) for each in given["node_types"])
-    edge_types = tuple(check_edge_type("META.json", tuple(each)) for each in given["edge_types"])
+        return Meta(content, num_parts, (None,), (None,), is_hetero, is_sorted)
+    node_types = tuple(check_node_type("META.json", name) for name in content["node_types"])
+    edge_types = tuple(check_edge_type("META.json", tuple(names)) for names in content["edge_types"])
     for types in (node_types, edge_types):
         check_file_names(types)
         if len(set(types)) < len(types):
@@ -331,4 +328,4 @@ def _meta(path: Path, given: dict[str, Any]) -> Meta:
     for src, _, dst in edge_types:
         known_node_type("META.json", src, node_types)
         known_node_type("META.json", dst, node_types)
-    return Meta(path, given, num_parts, node_types, edge_types, is_hetero, is_sorted)
+    return Meta(content, num_parts, node_types, edge_types, is_hetero, is_sorted)

@@ -2,7 +2,10 @@
 
 All node and edge attributes are written; PyG writes `x` and `edge_attr` only. Ids are int64. The in-edges of a node
 stay in their original order, except where times order them. The arrays of one part at a time are made in scratch
-files, from which torch.save writes: the process itself holds a few pieces, so the graph may be larger than memory.
+files, from which torch.save writes: the process itself holds a few pieces, so the graph may be larger than memory. The
+system writes their pages to disk when memory is short. A scratch file loses its name as soon as it is mapped, and no
+descriptor is held, since a part of many types needs many tensors. It is gone once its tensor is, or when the process
+ends, however it ends.
 
 PyG takes an edge attribute "edge_time" or "time" as times of edges, and a node attribute "time" as times of nodes, in
 this order. A name that the user gives comes before them.
@@ -10,9 +13,13 @@ this order. A name that the user gives comes before them.
 
 from __future__ import annotations
 
+import errno
 import json
+import math
+import os
+import tempfile
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,10 +30,12 @@ from torch import Tensor
 
 from datapipes.base.checks import shown
 from datapipes.base.progress import Progress
-from datapipes.base.types import EdgeType, NodeType, ends_of
+from datapipes.base.rows import bits_of
+from datapipes.base.types import EdgeType, NodeType, ends_of, of_type
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.edge_map import with_edge_map
 from datapipes.partition.id_maps import IdMap
+from datapipes.partition.part_source import are_times, check_times
 from datapipes.partition.pyg.pyg_names import (
     EDGE_FEATS,
     EDGE_TIME,
@@ -41,10 +50,10 @@ from datapipes.partition.pyg.pyg_names import (
     offsets_of,
     part_folder,
 )
-from datapipes.partition.pyg.scratch import filled, save, storing
 from datapipes.partition.row_chunks import MOST_EDGES, PartRows, pieces, refuse_other_book, rows_at, rows_of_nodes
 from datapipes.partition.source import Source
-from datapipes.partition.time_values import TIMES, are_times
+
+_MOST_OVERHEAD = 2**20  # of a file of torch.save
 
 
 def write_pyg(
@@ -75,17 +84,50 @@ def write_pyg(
     (folder / META).write_text(json.dumps(meta), encoding="utf-8")
 
 
+@dataclass(frozen=True)
+class Times:
+    """The attributes that hold times.
+
+    Attributes:
+        of_nodes: {node type: name}; types whose nodes have times.
+        of_edges: {edge type: name}; types whose in-edges are ordered by times of their own.
+        by_source: whether in-edges are ordered by the times of their sources.
+    """
+
+    of_nodes: Mapping[NodeType | None, str]
+    of_edges: Mapping[EdgeType | None, str]
+    by_source: bool
+
+
 def check_pyg(source: Source, node_time_attr: str | None) -> Times:
     """Return the attributes that hold times; refuse what PyG's layout cannot hold.
 
     Reads no edge. Of all values, only times of dtype uint64 are looked through.
 
     Raises:
-        PygMisfit, ValueError: As `write_pyg`; the edge ids are not looked at.
+        PygMisfit, ValueError: As `write_pyg`; the edge ids are not looked at. Or another attribute has the name that
+            PyG gives to times, or a time is 2^63 or more.
     """
     check_file_names(source.node_types)
     check_file_names(source.edge_types)
-    return times_of(source, node_time_attr)
+    check_times("PyG's layout", source.graph, node_time_attr)
+    wanted = node_time_attr or TIME
+    nodes: dict[NodeType | None, str] = {}
+    for node_type in source.node_types:
+        attributes = source.graph.node_attributes_of(node_type)
+        if wanted in attributes and are_times(attributes[wanted]):
+            _refuse_times("node", node_type, wanted, TIME, attributes)
+            nodes[node_type] = wanted
+    if node_time_attr is not None:
+        return Times(nodes, {}, by_source=True)
+    edges: dict[EdgeType | None, str] = {}
+    for name in (EDGE_TIME, TIME):
+        for edge_type in source.edge_types:
+            attributes = source.graph.relation(edge_type).edge_attributes
+            if edge_type not in edges and name in attributes and are_times(attributes[name]):
+                _refuse_times("edge", edge_type, name, EDGE_TIME, attributes)
+                edges[edge_type] = name
+    return Times(nodes, edges, by_source=not edges)
 
 
 def pyg_bytes(source: Source, num_parts: int, attribute_bytes: int, node_time_attr: str | None = None) -> int:
@@ -96,31 +138,30 @@ def pyg_bytes(source: Source, num_parts: int, attribute_bytes: int, node_time_at
         node_time_attr: as of `write_pyg`. Each part holds the times of all nodes, 8 bytes each.
     """
     graph = source.graph
-    with_times = (each for each in source.node_types if (node_time_attr or TIME) in graph.node_attributes_of(each))
-    times = 8 * sum(graph.num_nodes_of(each) for each in with_times)
-    edges = sum(graph.num_edges_of(each) for each in source.edge_types)
-    nodes = sum(graph.num_nodes_of(each) for each in source.node_types)
+    counts = _num_nodes(source)
+    times = 8 * sum(n for kind, n in counts.items() if (node_time_attr or TIME) in graph.node_attributes_of(kind))
+    edges, nodes = sum(map(graph.num_edges_of, source.edge_types)), sum(counts.values())
     part_bytes = (24 * edges + 16 * nodes + attribute_bytes) // num_parts  # once more, in scratch files
     files = num_parts * 2**13  # names, and the archives of three files
     return 32 * edges + 24 * nodes + attribute_bytes + num_parts * times + files + part_bytes
 
 
 def _write_maps(folder: Path, source: Source, book: PartitionBook) -> None:
-    maps: dict[tuple[str, Any], IdMap] = {("node_map", of): book.nodes(of) for of in source.node_types}
-    maps |= {("edge_map", of): book.edges(of) for of in source.edge_types}
-    for (kind, of), found in maps.items():
-        file = map_file(folder, kind, of)
+    maps: dict[tuple[str, Any], IdMap] = {("node_map", kind): book.nodes(kind) for kind in source.node_types}
+    maps |= {("edge_map", kind): book.edges(kind) for kind in source.edge_types}
+    for (name, kind), owners in maps.items():
+        file = map_file(folder, name, kind)
         file.parent.mkdir(exist_ok=True)
-        save(filled(folder, (found.num_ids,), torch.int64, _all_parts(found)), file)
+        save(filled(folder, (owners.num_ids,), torch.int64, _all_parts(owners)), file)
 
 
-def _all_parts(found: IdMap) -> Iterator[Tensor]:
-    for begin in range(0, found.num_ids, MOST_EDGES):
-        yield found.part_of(torch.arange(begin, min(begin + MOST_EDGES, found.num_ids)))
+def _all_parts(owners: IdMap) -> Iterator[Tensor]:
+    for begin in range(0, owners.num_ids, MOST_EDGES):
+        yield owners.part_of(torch.arange(begin, min(begin + MOST_EDGES, owners.num_ids)))
 
 
 def _num_nodes(source: Source) -> dict[NodeType | None, int]:
-    return {each: source.graph.num_nodes_of(each) for each in source.node_types}
+    return {node_type: source.graph.num_nodes_of(node_type) for node_type in source.node_types}
 
 
 class _Writer:
@@ -129,7 +170,7 @@ class _Writer:
     def __init__(self, folder: Path, source: Source, book: PartitionBook, times: Times, progress: Progress) -> None:
         self._folder, self._source, self._book, self._times = folder, source, book, times
         self._graph, self._progress = source.graph, progress
-        counts = {each: self._graph.num_edges_of(each) for each in source.edge_types}
+        counts = {edge_type: self._graph.num_edges_of(edge_type) for edge_type in source.edge_types}
         self._node_offsets, self._edge_offsets = offsets_of(_num_nodes(source)), offsets_of(counts)
         self._all_edges, self._done = sum(counts.values()), 0
 
@@ -144,10 +185,10 @@ class _Writer:
             edges[edge_type], features[edge_type] = self._edges(edge_type, part)
             self._done += int(edges[edge_type]["row"].shape[0])
         save(_plain(edges), folder / GRAPH)
-        save(_plain({key: each for key, each in features.items() if each or key is None}), folder / EDGE_FEATS)
+        save(_plain({kind: entry for kind, entry in features.items() if entry or kind is None}), folder / EDGE_FEATS)
         del edges, features  # and their scratch files, before those of the nodes
         nodes = {node_type: self._nodes(node_type, part) for node_type in self._source.node_types}
-        save(_plain({key: each for key, each in nodes.items() if each}), folder / NODE_FEATS)
+        save(_plain({kind: entry for kind, entry in nodes.items() if entry}), folder / NODE_FEATS)
         self._progress(f"write part {part} for PyG", self._done, self._all_edges)
 
     def _edges(self, edge_type: EdgeType | None, part: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -166,10 +207,9 @@ class _Writer:
         row = filled(self._folder, count, torch.int64, sources)
         edge_id = filled(self._folder, count, torch.int64, ids)
         offset = self._edge_offsets[edge_type]
+        numbers = (ids + offset for ids in pieces(edge_id, MOST_EDGES))
         edges = {
-            "edge_id": filled(self._folder, count, torch.int64, (each + offset for each in pieces(edge_id, MOST_EDGES)))
-            if offset
-            else edge_id,
+            "edge_id": filled(self._folder, count, torch.int64, numbers) if offset else edge_id,
             "row": row,
             "col": filled(self._folder, count, torch.int64, rows.destinations()),
             "size": (graph.num_nodes_of(src), graph.num_nodes_of(dst)),
@@ -187,7 +227,7 @@ class _Writer:
         }
         if time is not None:
             values = relation.edge_attributes[time]
-            moved = (stored_times(each) for each in rows_at(values, places()))
+            moved = map(stored_times, rows_at(values, places()))
             features[EDGE_TIME] = filled(self._folder, count, stored_times(values[:0]).dtype, moved)
         return edges, features
 
@@ -221,7 +261,7 @@ class _Writer:
             return {}  # PyG cannot open a type without nodes
         attributes = self._graph.node_attributes_of(node_type)
         time = self._times.of_nodes.get(node_type)
-        found: dict[str, Any] = {
+        entry: dict[str, Any] = {
             "global_id": ids + self._node_offsets[node_type],
             "feats": {
                 name: filled(self._folder, (ids.shape[0], *values.shape[1:]), values.dtype, rows_of_nodes(values, ids))
@@ -230,10 +270,10 @@ class _Writer:
             },
         }
         if node_type is not None:
-            found["id"] = ids
+            entry["id"] = ids
         if time is not None:
-            found[TIME] = storing(stored_times(attributes[time]))  # of all nodes: PyG asks for those of other parts too
-        return found
+            entry[TIME] = storing(stored_times(attributes[time]))  # of all nodes: PyG asks for those of other parts too
+        return entry
 
 
 def _blocks(ends: Tensor) -> Iterator[tuple[int, int]]:
@@ -251,72 +291,21 @@ def _plain(by_type: Mapping[Any, Any]) -> Any:
     return by_type[None] if None in by_type else dict(by_type)
 
 
-@dataclass(frozen=True)
-class Times:
-    """The attributes that hold times.
-
-    Attributes:
-        of_nodes: {node type: name}; types whose nodes have times.
-        of_edges: {edge type: name}; types whose in-edges are ordered by times of their own.
-        by_source: whether in-edges are ordered by the times of their sources.
-    """
-
-    of_nodes: Mapping[NodeType | None, str]
-    of_edges: Mapping[EdgeType | None, str]
-    by_source: bool
-
-
-def times_of(source: Source, node_time_attr: str | None) -> Times:
-    """Return which attributes hold times.
-
-    Raises:
-        ValueError: No node has `node_time_attr`, its values are no times, a time is 2^63 or more, or another attribute
-            has the name that PyG gives to times.
-    """
-    graph, wanted = source.graph, node_time_attr or TIME
-    nodes: dict[NodeType | None, str] = {}
-    for node_type in source.node_types:
-        attributes = graph.node_attributes_of(node_type)
-        if wanted in attributes and (are_times(attributes[wanted]) or node_time_attr):
-            _check_times("node", node_type, wanted, TIME, attributes)
-            nodes[node_type] = wanted
-    if node_time_attr is not None:
-        if not nodes:
-            known = sorted({name for of in source.node_types for name in graph.node_attributes_of(of)})
-            raise ValueError(
-                f"PyG's layout: no node attribute {shown(node_time_attr)}, which node_time_attr names; the graph has "
-                f"{shown(known)}. Correct the name."
-            )
-        return Times(nodes, {}, by_source=True)
-    edges: dict[EdgeType | None, str] = {}
-    for name in (EDGE_TIME, TIME):
-        for edge_type in source.edge_types:
-            attributes = graph.relation(edge_type).edge_attributes
-            if edge_type not in edges and name in attributes and are_times(attributes[name]):
-                _check_times("edge", edge_type, name, EDGE_TIME, attributes)
-                edges[edge_type] = name
-    return Times(nodes, edges, by_source=not edges)
-
-
-def _check_times(domain: str, type_: Any, name: str, stored: str, attributes: Mapping[str, Tensor]) -> None:
-    """Refuse values that are no times, that int64 cannot hold, or whose name in the files another attribute has."""
-    of, values = "" if type_ is None else f" of {type_!r}", attributes[name]
-    what = f"the {domain} attribute {shown(name)}{of}"
-    if not are_times(values):
-        raise ValueError(
-            f"PyG's layout: {what} has dtype {values.dtype} and shape {list(values.shape)}; times are {TIMES} "
-            f"[num_{domain}s], floats of 16 bits or more. Correct node_time_attr."
-        )
+def _refuse_times(domain: str, kind: Any, name: str, stored: str, attributes: Mapping[str, Tensor]) -> None:
+    """Refuse times that int64 cannot hold, or whose name in the files another attribute has."""
+    of_kind = of_type(kind)
     if name != stored and stored in attributes:
         raise PygMisfit(
-            f"the {domain}s{of} have the attribute {stored!r} beside {shown(name)}, and PyG finds times under the name "
-            f"{stored!r} only",
+            f"the {domain}s{of_kind} have the attribute {stored!r} beside {shown(name)}, and PyG finds times under the "
+            f"name {stored!r} only",
             "Rename it",
         )
-    for piece in pieces(values, MOST_EDGES) if values.dtype == torch.uint64 else ():
+    for piece in pieces(attributes[name], MOST_EDGES) if attributes[name].dtype == torch.uint64 else ():
         if bool((piece.view(torch.int64) < 0).any()):
             raise PygMisfit(
-                f"{what} is uint64 and has a time of 2^63 or more; times are stored as int64", "Make them smaller"
+                f"the {domain} attribute {shown(name)}{of_kind} is uint64 and has a time of 2^63 or more; times are "
+                "stored as int64",
+                "Make them smaller",
             )
 
 
@@ -329,3 +318,61 @@ def by_time(rows: Tensor, times: Tensor) -> Tensor:
 def stored_times(times: Tensor) -> Tensor:
     """Return times with the dtype that PyG's samplers take: integers as int64."""
     return times if times.dtype.is_floating_point else times.long()
+
+
+# --- tensors in files of their own
+
+
+def scratch(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return a tensor of zeros whose memory is a file on the disk of `folder`, which has no name when this returns.
+
+    Raises:
+        OSError: The disk is full. The space is taken here: without it, a write to the tensor would kill the process
+            (SIGBUS).
+    """
+    num_bytes = math.prod(shape) * torch.empty(0, dtype=dtype).element_size()
+    if num_bytes == 0:
+        return torch.empty(shape, dtype=dtype)
+    with tempfile.NamedTemporaryFile(dir=folder, buffering=0) as file:
+        os.posix_fallocate(file.fileno(), 0, num_bytes)
+        # Python and NumPy keep a descriptor for each file that they map; torch maps by name, and keeps none.
+        return torch.from_file(file.name, shared=True, size=num_bytes, dtype=torch.uint8).view(dtype).view(shape)
+
+
+def filled(folder: Path, shape: tuple[int, ...], dtype: torch.dtype, pieces: Iterable[Tensor]) -> Tensor:
+    """Return a scratch tensor that holds the pieces, one below the other; together they are as long as the tensor."""
+    made, begin = scratch(folder, shape, dtype), 0
+    for piece in pieces:
+        end = begin + piece.shape[0]
+        made[begin:end] = piece
+        begin = end
+    assert begin == shape[0], f"{begin} rows for {shape[0]}"
+    return made
+
+
+def storing(tensor: Tensor) -> Tensor:
+    """Return `tensor` with a storage that ends where it ends, since torch.save writes all of a storage.
+
+    A view of the same memory if the values are adjacent there, else a copy.
+    """
+    return torch.from_numpy(bits_of(tensor.contiguous()).numpy()).view(tensor.dtype)
+
+
+def save(value: Any, path: Path) -> None:
+    """Write dicts of tensors with torch.save.
+
+    Raises:
+        OSError: The disk is full, or the file cannot be written. torch says neither: it raises RuntimeError.
+    """
+    try:
+        torch.save(value, str(path))
+    except RuntimeError as error:
+        path.unlink(missing_ok=True)
+        scratch(path.parent, (_num_bytes(value) + _MOST_OVERHEAD,), torch.uint8)  # raises why there is no room
+        raise OSError(errno.EIO, f"torch.save failed: {error}", str(path)) from error
+
+
+def _num_bytes(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(map(_num_bytes, value.values()))
+    return value.nbytes if isinstance(value, Tensor) else 0

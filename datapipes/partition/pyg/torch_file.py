@@ -1,19 +1,23 @@
 """Read a file that torch.save wrote, without running code of it: dicts, tuples, texts, numbers and mapped tensors.
 
-ingest/torch_archive.py reads it, and torch's own loader is not asked. Here its values become those that a part may
-hold: dicts whose keys are names, numbers or types, since others could take for ever to hash, and values that end.
+What a file of PyG's layout may hold is checked here too: a refusal names the file, what was found, and what is allowed.
+
+base/torch_archive.py reads it, and torch's own loader is not asked. Here its values become those that a part may hold:
+dicts whose keys are names, numbers or types, since others could take for ever to hash, and values that end.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Set
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from torch import UntypedStorage
+import torch
+from torch import Tensor, UntypedStorage
 
-from datapipes.base.checks import shown
+from datapipes.base.checks import dtype_name, shown
 from datapipes.base.files import open_regular
 from datapipes.ingest.plain_pickle import PLAIN, FileRefused, Global, Items
 from datapipes.ingest.torch_archive import TENSORS, TorchArchive
@@ -22,28 +26,31 @@ MOST_BYTES = 2**21  # of the pickle, thousands of types; the tensors stand besid
 MOST_BITS = 64  # of a number: among longer ones are as many as one likes that have one hash
 MOST_VISITS = 2**10  # values within one tuple, each as often as it is used there
 MOST_VALUES = 2**22  # values within any other, likewise
+_DTYPES = {
+    *(torch.bool, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz),
+    *(torch.complex32, torch.complex64, torch.complex128),
+}
 _OF_SYSTEM = (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO)
 
 
 class OtherTensor:
     """Stands for a tensor that is not dense; its text says what it is."""
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, text: str) -> None:
+        self.text = text
 
 
 def _sparse(layout: object, *_: object) -> OtherTensor:
     return OtherTensor(f"a tensor of layout {layout if isinstance(layout, str) else 'unknown'}")
 
 
-def _layout(name: object) -> object:
-    return name
-
-
 _KNOWN = {
     **PLAIN,
     **TENSORS,
-    ("torch.serialization", "_get_layout"): Global("_get_layout", _layout),
+    ("torch.serialization", "_get_layout"): Global("_get_layout", lambda name: name),
     ("torch._utils", "_rebuild_sparse_tensor"): Global("_rebuild_sparse_tensor", _sparse),
     ("torch._utils", "_rebuild_nested_tensor"): Global(
         "_rebuild_nested_tensor", lambda *_: OtherTensor("a nested tensor")
@@ -69,7 +76,7 @@ def load_plain(path: Path) -> Any:
             # By its descriptor: the path may name another file by now.
             mapped: Any = UntypedStorage.from_file(f"/proc/self/fd/{file.fileno()}", False, before.st_size)
             archive = TorchArchive(file, MOST_BYTES, mapped)
-            found = _Plain(archive).of(archive.read(_KNOWN))[0]
+            content = _Plain(archive).of(archive.read(_KNOWN))[0]
         except FileRefused as error:
             if error.named is None:
                 raise _unreadable(path, error) from error
@@ -83,7 +90,7 @@ def load_plain(path: Path) -> Any:
             raise _unreadable(path, error) from error
     if not path.exists() or _identity(path.stat()) != _identity(before):
         raise ValueError(f"partition: {path} changed while it was read; it must stay as it is. Open the part again.")
-    return found
+    return content
 
 
 def _unreadable(path: Path, error: Exception) -> ValueError:
@@ -104,47 +111,140 @@ class _Plain:
         self._archive = archive
         self._made: dict[int, tuple[Any, int] | None] = {}  # by the id of what was read; None while it is made
 
-    def of(self, found: Any) -> tuple[Any, int]:
+    def of(self, value: Any) -> tuple[Any, int]:
         """Return a value, and how many values are within it, each as often as it is used.
 
         Raises:
             FileRefused, ValueError, RecursionError: It is too large, holds itself, or holds what no part has.
         """
-        if isinstance(found, int) and found.bit_length() > MOST_BITS:
+        if isinstance(value, int) and value.bit_length() > MOST_BITS:
             raise ValueError(f"a number in it has more than {MOST_BITS} bits")
-        if isinstance(found, (str, bytes)):
-            return found, 1 + len(found) // 64
-        if found is None or isinstance(found, (int, float, OtherTensor)):
-            return found, 1
-        if id(found) not in self._made:
-            self._made[id(found)] = None
-            self._made[id(found)] = self._new(found)
-        made = self._made[id(found)]
+        if isinstance(value, (str, bytes)):
+            return value, 1 + len(value) // 64
+        if value is None or isinstance(value, (int, float, OtherTensor)):
+            return value, 1
+        if id(value) not in self._made:
+            self._made[id(value)] = None
+            self._made[id(value)] = self._new(value)
+        made = self._made[id(value)]
         if made is None:
             raise ValueError("a value in it holds itself")
         return made
 
-    def _new(self, found: Any) -> tuple[Any, int]:
-        if isinstance(found, Items):
-            pairs = [(self.of(key), self.of(value)) for key, value in found.pairs]
+    def _new(self, value: Any) -> tuple[Any, int]:
+        if isinstance(value, Items):
+            pairs = [(self.of(key), self.of(entry)) for key, entry in value.pairs]
             if not all(isinstance(key[0], int) or _is_name(key[0]) for key, _ in pairs):
                 raise ValueError("a dict in it has another key than a name, a number or a type")
-            size, most = 1 + sum(key[1] + value[1] for key, value in pairs), MOST_VALUES
-        elif isinstance(found, (tuple, list)):
-            values = [self.of(each) for each in found]
-            size, most = 1 + sum(each[1] for each in values), MOST_VISITS if isinstance(found, tuple) else MOST_VALUES
+            size, most = 1 + sum(key[1] + entry[1] for key, entry in pairs), MOST_VALUES
+        elif isinstance(value, (tuple, list)):
+            values = [self.of(entry) for entry in value]
+            size, most = 1 + sum(entry[1] for entry in values), MOST_VISITS if isinstance(value, tuple) else MOST_VALUES
         else:
-            tensor = self._archive.tensor(found, "a tensor")
+            tensor = self._archive.tensor(value, "a tensor")
             if tensor is None:
                 raise ValueError("something else than dicts, lists, tuples, texts, numbers and tensors")
             return tensor, 1
         if size > most:
             raise ValueError(f"{'a tuple in it' if most == MOST_VISITS else 'it'} holds more than {most} values")
-        if isinstance(found, Items):
-            return {key[0]: value[0] for key, value in pairs}, size
-        return type(found)(each[0] for each in values), size
+        if isinstance(value, Items):
+            return {key[0]: entry[0] for key, entry in pairs}, size
+        return type(value)(entry[0] for entry in values), size
 
 
 def _is_name(key: Any) -> bool:
     """Return whether a key is a text or a tuple of texts: Python hashes them in a way that no file can foresee."""
     return isinstance(key, str) or (isinstance(key, tuple) and all(map(_is_name, key)))
+
+
+# --- what a file may hold; each refusal is a ValueError
+
+
+def said(value: Any) -> str:
+    """Return a short text of a value from a file. Of other values than names and numbers only the kind.
+
+    A list in a list may be used many times there: a file of a few bytes whose repr never ends.
+    """
+    if value is None or isinstance(value, (str, int, float)):
+        return shown(value)
+    if isinstance(value, (tuple, list)):
+        if len(value) <= 3 and all(isinstance(entry, (str, int)) for entry in value):
+            return shown(value)
+        return f"a {type(value).__name__} of {len(value)} values"
+    return f"a {type(value).__name__}"
+
+
+def refuse(path: Path, found: str, allowed: str) -> NoReturn:
+    """Raise the error for a file."""
+    raise ValueError(
+        f"partition: {path} has {found}; allowed: {allowed}. Write the partition again, or read the folder it is of."
+    )
+
+
+def dict_in(
+    path: Path, name: str, value: Any, needed: Set[str] = frozenset(), optional: Set[str] | None = None
+) -> dict[Any, Any]:
+    """Return a plain dict that has the keys `needed`, and others only from `optional`, if that is given."""
+    if not isinstance(value, dict):
+        refuse(path, f"{type(value).__name__} for {name}", "a dict")
+    lacking = sorted(needed - value.keys())
+    if lacking:
+        refuse(path, f"no {lacking[0]!r} in {name}", f"a dict with {sorted(needed)}")
+    if optional is not None:
+        for key in value:
+            if not isinstance(key, str) or key not in needed | optional:
+                refuse(path, f"the key {said(key)} in {name}", f"{sorted(needed | optional)}")
+    return value
+
+
+def ids_in(path: Path, name: str, value: Any) -> Tensor:
+    """Return an int64 tensor [n]."""
+    ids = _plain(path, name, value)
+    if ids.dtype != torch.int64 or ids.ndim != 1 or not ids.is_contiguous():
+        refuse(path, f"{dtype_name(ids.dtype)} {list(ids.shape)} for {name}", "int64 [n]")
+    return ids
+
+
+def tensor_in(path: Path, name: str, value: Any, count: int) -> Tensor:
+    """Return a tensor [count, ...]."""
+    tensor = _plain(path, name, value)
+    if tensor.ndim == 0 or tensor.shape[0] != count:
+        refuse(path, f"a tensor {list(tensor.shape)} for {name}", f"one of {count} rows")
+    return tensor
+
+
+def attributes_in(path: Path, name: str, value: Any, count: int) -> dict[str, Tensor]:
+    """Return {name: [count, ...]}; PyG writes None where it has no features."""
+    entries = dict_in(path, name, value)
+    for key in entries:
+        if not isinstance(key, str):
+            refuse(path, f"the name {said(key)} in {name}", "a text")
+    there = {key: values for key, values in entries.items() if values is not None}
+    return {key: tensor_in(path, f"{name}[{shown(key)}]", values, count) for key, values in there.items()}
+
+
+def size_in(path: Path, name: str, value: Any, expected: tuple[int, int]) -> tuple[int, int]:
+    """Return the numbers of nodes at both ends, which must be those of the maps."""
+    is_pair = isinstance(value, (tuple, list)) and [type(number) for number in value] == [int, int]
+    if not is_pair or tuple(value) != expected:
+        refuse(path, f"{said(value)} for {name}", f"{expected}, as the maps of nodes are long")
+    return expected
+
+
+def refuse_others(path: Path, name: str, values: Tensor, count: int) -> None:
+    """Refuse values outside [0, count)."""
+    if values.numel() == 0:
+        return
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high >= count:
+        refuse(path, f"{low if low < 0 else high} in {name}", f"[0, {count})")
+
+
+def _plain(path: Path, name: str, value: Any) -> Tensor:
+    if isinstance(value, OtherTensor):
+        refuse(path, f"{value.text} for {name}", "a dense one in host memory")
+    if not isinstance(value, Tensor):
+        refuse(path, f"{type(value).__name__} for {name}", "a tensor")
+    if value.dtype not in _DTYPES:
+        refuse(path, f"{dtype_name(value.dtype)} for {name}", "numbers of 8 to 128 bits, or bool")
+    return value

@@ -40,38 +40,32 @@ class FeatureClient(Protocol):
         ...
 
 
-def ask(
-    client: FeatureClient, wanted: Mapping[int, Tensor], is_node_feat: bool, input_type: Any, attr_name: str
-) -> dict[int, Future[Tensor]]:
-    """Return {part: future of its rows} for {part: ids}.
-
-    Raises:
-        TypeError: The client returned something else than a Future.
-    """
-    asked = {}
-    for part, ids in wanted.items():
-        future = client.fetch(part, ids, is_node_feat=is_node_feat, input_type=input_type, attr_name=attr_name)
-        if not isinstance(future, Future):
-            raise TypeError(
-                f"{_WHERE}: the client returned {type(future).__name__} for part {part}; a torch.futures.Future is "
-                "needed. Return one."
-            )
-        asked[part] = future
-    return asked
-
-
 def joined(
-    count: int, places: Mapping[int, Tensor], asked: Mapping[int, Future[Tensor]], own: tuple[Tensor, Tensor | None]
+    client: FeatureClient,
+    ids: Tensor,
+    places: Mapping[int, Tensor],
+    own: tuple[Tensor, Tensor | None],
+    **attribute: Any,
 ) -> Future[Tensor]:
-    """Return a future of [count, ...]: the own rows, and those of each part at its places.
+    """Ask parts for rows; return a future of [number of ids, ...]: the own rows, and those of each part at its places.
 
     The first error of a part ends it; answers that come later are dropped.
 
     Args:
-        places: {part: int64 [n]}, where the rows of a part go.
-        asked: {part: future of [n, ...]}; at least one.
+        places: {part: int64 [n]}, the places of its ids, where its rows go; at least one part.
         own: the places of own rows, and the rows; None if this part has no row of the type, so no tensor either.
+        attribute: what `client.fetch` takes besides.
+    Raises:
+        TypeError: The client returned something else than a Future.
     """
+    futures = {}
+    for part, at in places.items():
+        futures[part] = client.fetch(part, ids[at], **attribute)
+        if not isinstance(futures[part], Future):
+            raise TypeError(
+                f"{_WHERE}: the client returned {type(futures[part]).__name__} for part {part}; a torch.futures.Future "
+                "is needed. Return one."
+            )
     result: Future[Tensor] = Future()
     rows: dict[int, Tensor] = {}
     lock = threading.Lock()  # answers come in threads of the client
@@ -79,31 +73,31 @@ def joined(
 
     def take(part: int, future: Future[Tensor]) -> None:
         nonlocal ended
-        found: Tensor | Exception
+        error: Exception | None = None
         try:
-            found = _answer(part, future)
-        except Exception as error:
-            found = error
+            answer = _answer(part, future)
+        except Exception as raised:
+            error = raised
         with lock:
             if ended:
                 return
-            if isinstance(found, Tensor):
-                rows[part] = found
-            ended = len(rows) == len(asked) or not isinstance(found, Tensor)
+            if error is None:
+                rows[part] = answer
+            ended = len(rows) == len(futures) or error is not None
             if not ended:
                 return
         # Only one thread comes here, and holds no lock: callbacks of the user may wait for other answers.
         try:
-            if isinstance(found, Tensor):
-                found = _put_together(count, places, rows, own)
-        except Exception as error:
-            found = error
-        if isinstance(found, Tensor):
-            result.set_result(found)
+            if error is None:
+                together = _put_together(len(ids), places, rows, own)
+        except Exception as raised:
+            error = raised
+        if error is None:
+            result.set_result(together)
         else:
-            result.set_exception(found)  # type: ignore[arg-type]  # torch's annotation is that of a result
+            result.set_exception(error)  # type: ignore[arg-type]  # torch's annotation is that of a result
 
-    for part, future in asked.items():
+    for part, future in futures.items():
         # Not the future that a callback is given: it has lost an exception that Python code set.
         future.add_done_callback(lambda _, part=part, future=future: take(part, future))  # type: ignore[misc]
     return result
@@ -112,8 +106,8 @@ def joined(
 def _put_together(
     count: int, places: Mapping[int, Tensor], rows: Mapping[int, Tensor], own: tuple[Tensor, Tensor | None]
 ) -> Tensor:
-    own_places, found = own
-    like = next(iter(rows.values())) if found is None else found
+    own_places, own_rows = own
+    like = next(iter(rows.values())) if own_rows is None else own_rows
     for part, answer in rows.items():
         expected = [places[part].shape[0], *like.shape[1:]]
         if list(answer.shape) != expected or answer.dtype != like.dtype:
@@ -123,8 +117,8 @@ def _put_together(
             )
     result = torch.empty((count, *like.shape[1:]), dtype=like.dtype)
     bits = bits_of(result)
-    if found is not None:
-        bits[own_places] = bits_of(found)
+    if own_rows is not None:
+        bits[own_places] = bits_of(own_rows)
     for part, answer in rows.items():
         bits[places[part]] = bits_of(answer)
     return result

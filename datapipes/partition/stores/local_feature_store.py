@@ -15,9 +15,8 @@ from datapipes.base.types import EdgeType, NodeType
 from datapipes.partition.native.part import Part
 from datapipes.partition.pyg.pyg_names import EDGE_TIME, TIME
 from datapipes.partition.pyg.pyg_read import PygFolder
-from datapipes.partition.stores.feature_lookup import FeatureClient, ask, joined
-from datapipes.partition.stores.store_attrs import no_such
-from datapipes.partition.stores.store_books import StoreOfPart, choose_layout, owners_of
+from datapipes.partition.stores.feature_lookup import FeatureClient, joined
+from datapipes.partition.stores.local_store import StoreOfPart, choose_layout, no_such, owners_of
 from datapipes.partition.stores.tensor_store import TensorStore
 
 __all__ = ["LocalFeatureStore"]
@@ -76,7 +75,7 @@ class LocalFeatureStore(StoreOfPart, TensorStore):
                 docs/partition-pyg.md shows.
         Raises:
             KeyError: There is no such tensor; the message says which there are.
-            IndexError: An id is outside the graph; the message names the first one.
+            IndexError: An id is outside the graph; the message names one.
             ValueError: There is no such type, or parts are not known, or another part owns an id and `client` is None;
                 the message names the part. Or `index` is empty, only another part knows the dtype and width, and
                 `client` is None.
@@ -89,14 +88,14 @@ class LocalFeatureStore(StoreOfPart, TensorStore):
         if (group, name) in self.of_all:
             owners = torch.full_like(owners, self.partition_idx)
         places = _places_of_parts(owners)
-        own = places.pop(self.partition_idx, torch.empty(0, dtype=torch.int64))
-        rows = self._own_rows((group, name), ids[own])
+        own_places = places.pop(self.partition_idx, torch.empty(0, dtype=torch.int64))
+        rows = self._own_rows((group, name), ids[own_places])
         if not places and rows is None:
             places = self._where_known((group, name), is_node_feat, input_type)
         if not places:
             assert rows is not None
             result: Future[Tensor] = Future()
-            result.set_result(rows)  # `own` is 0, 1, ...: the rows have their places
+            result.set_result(rows)  # `own_places` is 0, 1, ...: the rows have their places
             return result
         if self.client is None and ids.shape[0] == 0:
             raise ValueError(
@@ -110,12 +109,11 @@ class LocalFeatureStore(StoreOfPart, TensorStore):
                 f"lookup_features: the id {int(ids[at[0]])} of {shown(group)} belongs to part {part}; this store has "
                 f"part {self.partition_idx}, and no client that could ask. Set store.client."
             )
-        of_parts = {part: ids[at] for part, at in places.items()}
-        asked = ask(self.client, of_parts, is_node_feat, input_type, name)
-        return joined(ids.shape[0], places, asked, (own, rows))
+        attribute = {"is_node_feat": is_node_feat, "input_type": input_type, "attr_name": name}
+        return joined(self.client, ids, places, (own_places, rows), **attribute)
 
     def _where_known(self, key: tuple[Any, Any], is_node_feat: bool, input_type: Any) -> dict[int, Tensor]:
-        """Return {another part that has rows of a group of which this one has none: no places}."""
+        """Return {part: no places} for another part that has rows of the group; this part has none."""
         book = self._books["nodes" if is_node_feat else "edges"]
         assert book is not None
         owners = book.nodes(input_type) if is_node_feat else book.edges(input_type)
@@ -131,9 +129,8 @@ class LocalFeatureStore(StoreOfPart, TensorStore):
 
     def _own_rows(self, key: tuple[Any, Any], ids: Tensor) -> Tensor | None:
         """Return the rows of own ids; None if this part has no row of the group, and so perhaps no tensor."""
-        known = self._rows.get(key[0])
-        has_none = known is None or known.ids.shape[0] == 0
-        if key not in self._feat and has_none and ids.shape[0] == 0:
+        own_ids = self.get_global_id(key[0])
+        if key not in self._feat and (own_ids is None or len(own_ids) == 0) and len(ids) == 0:
             return None
         return self._rows_of_ids(key, ids)
 
@@ -159,8 +156,8 @@ class LocalFeatureStore(StoreOfPart, TensorStore):
             ValueError: `edge_attr` is given without `edge_id`.
         """
         of_edges = {} if edge_id is None else {EDGES: edge_id}
-        given: tuple[Any, ...] = {None: node_id}, {None: x}, {None: y}, of_edges, {EDGES: edge_attr}
-        return cls.from_hetero_data(*given)
+        of_all: tuple[Any, ...] = {None: node_id}, {None: x}, {None: y}, of_edges, {EDGES: edge_attr}
+        return cls.from_hetero_data(*of_all)
 
     @classmethod
     def from_hetero_data(
@@ -199,15 +196,17 @@ class LocalFeatureStore(StoreOfPart, TensorStore):
         if choose_layout(_NAME, root, cls._layouts) == "native":
             return cls.from_part(Part.open(root, pid), client=client)
         folder, store = PygFolder(root), cls(client)
-        found: dict[Any, Any] = {**folder.node_features(pid)}
-        found |= {EDGES if key is None else key: each for key, each in folder.edge_features(pid).items()}
+        by_group: dict[Any, Any] = {**folder.node_features(pid)}
+        by_group |= {EDGES if kind is None else kind: values for kind, values in folder.edge_features(pid).items()}
         store._set(folder.meta.num_parts, pid, folder.book, folder.meta.given)
         tensors = []
-        for group, features in found.items():
+        for group, features in by_group.items():
             store.put_global_id(features.ids, group)
             tensors += [(name, group, values, False) for name, values in features.of_ids.items()]
             tensors += [(name, group, values, True) for name, values in features.of_all.items()]
-        for name, group, values, is_of_all in sorted(tensors, key=lambda each: _place(each[0])):
+        # As PyG's users count them: features, then times, then the rest.
+        order = {"x": 0, "edge_attr": 0, TIME: 1, EDGE_TIME: 1}
+        for name, group, values, is_of_all in sorted(tensors, key=lambda entry: order.get(entry[0], 2)):
             store.put_tensor(values, group, name)
             store.of_all |= {(group, name)} if is_of_all else set()
         return store
@@ -227,20 +226,15 @@ class LocalFeatureStore(StoreOfPart, TensorStore):
 
     def _put_all(self, group: Any, ids: Tensor, values: Mapping[str, Tensor]) -> None:
         self.put_global_id(ids, group)
-        for name, each in values.items():
-            self.put_tensor(each, group, name)
+        for name, rows in values.items():
+            self.put_tensor(rows, group, name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(part {self.partition_idx} of {self.num_partitions}, {len(self._feat)} tensors)"
-
-
-def _place(name: str) -> int:
-    """Return where an attribute stands among all, as PyG's users count them: features, then times, then the rest."""
-    return {"x": 0, "edge_attr": 0, TIME: 1, EDGE_TIME: 1}.get(name, 2)
 
 
 def _places_of_parts(owners: Tensor) -> dict[int, Tensor]:
     """Return {part: the places where it is the owner, ascending}."""
     counts = torch.bincount(owners)
     places = torch.argsort(owners, stable=True).split(counts.tolist())  # type: ignore[no-untyped-call]
-    return {part: each for part, each in enumerate(places) if each.shape[0] > 0}
+    return {part: of_part for part, of_part in enumerate(places) if of_part.shape[0] > 0}

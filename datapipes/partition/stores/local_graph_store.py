@@ -10,14 +10,20 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import as_tensor, check_edge_index, check_index_tensor, check_int, shown
-from datapipes.base.types import EdgeType, NodeType, ends_of
+from datapipes.base.checks import as_tensor, check_edge_index, check_index_tensor, check_int, check_within, shown
+from datapipes.base.types import EdgeType, NodeType, ends_of, of_type
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.part import Part
 from datapipes.partition.native.part_arrays import PartRelation
-from datapipes.partition.pyg.pyg_read import Edges, PygFolder
-from datapipes.partition.stores.store_attrs import EdgeAttr, EdgeLayout, no_such
-from datapipes.partition.stores.store_books import StoreOfPart, choose_layout, owners_of
+from datapipes.partition.pyg.pyg_read import PygFolder
+from datapipes.partition.stores.local_store import (
+    EdgeAttr,
+    EdgeLayout,
+    StoreOfPart,
+    choose_layout,
+    no_such,
+    owners_of,
+)
 
 __all__ = ["LocalGraphStore"]
 
@@ -30,10 +36,10 @@ class _Edges(dict[tuple[Any, str], Any]):
     """Edges by type and layout; those of a partition are functions, which are called when they are first asked for."""
 
     def __getitem__(self, key: tuple[Any, str]) -> Any:
-        found = super().__getitem__(key)
-        if callable(found):
-            found = self[key] = found()
-        return found
+        edges = super().__getitem__(key)
+        if callable(edges):
+            edges = self[key] = edges()
+        return edges
 
 
 class LocalGraphStore(StoreOfPart):
@@ -70,7 +76,7 @@ class LocalGraphStore(StoreOfPart):
         Args:
             ids: int32 or int64 [n], in any order.
         Raises:
-            IndexError: An id is outside the graph; the message names the first one.
+            IndexError: An id is outside the graph; the message names one.
             ValueError: There is no such type, or `node_pb` is not set.
         """
         return self._book(_NAME, "nodes", "node_pb").get_partition_ids_from_nids(ids, node_type)
@@ -81,7 +87,7 @@ class LocalGraphStore(StoreOfPart):
         Args:
             eids: int32 or int64 [n], in any order.
         Raises:
-            IndexError: An id is outside the graph; the message names the first one.
+            IndexError: An id is outside the graph; the message names one.
             ValueError: There is no such type, `edge_pb` is not set, or the partition was made without an edge map.
         """
         return self._book(_NAME, "edges", "edge_pb").get_partition_ids_from_eids(eids, edge_type)
@@ -105,10 +111,10 @@ class LocalGraphStore(StoreOfPart):
             ValueError: The part that they come from is corrupt.
         """
         attr = self._edge_attr_cls.cast(*args, **kwargs)
-        found: _EdgeIndex | None = self._get_edge_index(attr)
-        if found is None:
+        edges: _EdgeIndex | None = self._get_edge_index(attr)
+        if edges is None:
             raise no_such(_NAME, "edges", self.key(attr), self._edge_index)
-        return found
+        return edges
 
     def remove_edge_index(self, *args: Any, **kwargs: Any) -> bool:
         """Forget edges; return whether there were any."""
@@ -141,7 +147,7 @@ class LocalGraphStore(StoreOfPart):
             raise ValueError(
                 f"{_NAME}: edge_index must be [2, num_edges], or a pair, got {shown(edge_index)}. Pass both."
             )
-        rows = [check_index_tensor(_NAME, "edge_index", each) for each in edge_index]
+        rows = [check_index_tensor(_NAME, "edge_index", ends) for ends in edge_index]
         if edge_attr.layout.value == EdgeLayout.COO.value and rows[0].shape != rows[1].shape:
             raise ValueError(
                 f"{_NAME}: edge_index has {rows[0].shape[0]} sources and {rows[1].shape[0]} destinations; pairs need "
@@ -184,7 +190,7 @@ class LocalGraphStore(StoreOfPart):
         Raises:
             TypeError: Something is no tensor, or has another dtype.
             ValueError: There are not as many ids as edges, or the edges do not ascend and `is_sorted` is true.
-            IndexError: A source or destination is outside the graph; the message names the first.
+            IndexError: A source or destination is outside the graph; the message names one.
         """
         store = cls()
         store._put_sorted(None, edge_id, edge_index, (num_nodes, num_nodes), is_sorted)
@@ -208,13 +214,12 @@ class LocalGraphStore(StoreOfPart):
         for edge_type, edge_index in edge_index_dict.items():
             if edge_id_dict is not None and edge_type not in edge_id_dict:
                 raise no_such(_NAME, "edge_id of", edge_type, edge_id_dict)
-            size = []
-            for each in ends_of(edge_type):
-                if each not in num_nodes_dict:
-                    raise no_such(_NAME, "number of nodes of", each, num_nodes_dict)
-                size.append(num_nodes_dict[str(each)])
-            edge_id = None if edge_id_dict is None else edge_id_dict[edge_type]
-            store._put_sorted(edge_type, edge_id, edge_index, (size[0], size[1]), is_sorted)
+            src, _, dst = edge_type
+            for node_type in (src, dst):
+                if node_type not in num_nodes_dict:
+                    raise no_such(_NAME, "number of nodes of", node_type, num_nodes_dict)
+            edge_id, size = (edge_id_dict or {}).get(edge_type), (num_nodes_dict[src], num_nodes_dict[dst])
+            store._put_sorted(edge_type, edge_id, edge_index, size, is_sorted)
         return store
 
     def _put_sorted(
@@ -255,10 +260,10 @@ class LocalGraphStore(StoreOfPart):
         folder, store = PygFolder(root), cls()
         edges = folder.edges(pid)
         store._set(folder.meta.num_parts, pid, folder.book, folder.meta.given)
-        for edge_type, each in edges.items():
-            attr = store._attr(edge_type, each.size)
-            store._keep(attr, partial(_of_pairs, each))
-            store.put_edge_id(each.edge_id, attr)
+        for edge_type, of_kind in edges.items():
+            attr = store._attr(edge_type, of_kind.size)
+            store._keep(attr, partial(torch.stack, [of_kind.row, of_kind.col]))
+            store.put_edge_id(of_kind.edge_id, attr)
         return store
 
     @classmethod
@@ -279,22 +284,17 @@ class LocalGraphStore(StoreOfPart):
         self.is_sorted = True
 
     def __repr__(self) -> str:
-        of = f"part {self.partition_idx} of {self.num_partitions}"
-        return f"{type(self).__name__}({of}, {len(self._edge_index)} edge types)"
-
-
-def _of_pairs(edges: Edges) -> Tensor:
-    return torch.stack([edges.row, edges.col])
+        part = f"part {self.partition_idx} of {self.num_partitions}"
+        return f"{type(self).__name__}({part}, {len(self._edge_index)} edge types)"
 
 
 def _of_rows(edge_type: EdgeType | None, relation: PartRelation, node_ids: Tensor) -> Tensor:
     descends = relation.indptr[1:] < relation.indptr[:-1]
     if bool(descends.any()):
         node = int(node_ids[int(descends.nonzero()[0])])
-        of = "" if edge_type is None else f" of {edge_type}"
         raise ValueError(
-            f"{_NAME}: the part is corrupt: the edges{of} to node {node} end before they begin. Make the "
-            "partition again."
+            f"{_NAME}: the part is corrupt: the edges{of_type(edge_type)} to node {node} end before they begin. Make "
+            "the partition again."
         )
     return torch.stack([relation.indices.long(), torch.repeat_interleave(node_ids, relation.indptr.diff())])
 
@@ -310,20 +310,16 @@ def checked_edges(edge_type: Any, edge_index: Any, edge_id: Any, size: tuple[int
         ValueError: The shapes do not fit.
         IndexError: A source or destination is outside the graph.
     """
-    of = "" if edge_type is None else f" of {shown(edge_type)}"
-    edges = check_edge_index(_NAME, f"edge_index{of}", edge_index).contiguous()
-    ids = None if edge_id is None else check_index_tensor(_NAME, f"edge_id{of}", edge_id)
+    of_kind = of_type(edge_type)
+    edges = check_edge_index(_NAME, f"edge_index{of_kind}", edge_index).contiguous()
+    ids = None if edge_id is None else check_index_tensor(_NAME, f"edge_id{of_kind}", edge_id)
     if ids is not None and ids.shape[0] != edges.shape[1]:
         raise ValueError(
-            f"{_NAME}: edge_id{of} has {ids.shape[0]} ids for {edges.shape[1]} edges; each edge needs one. Pass the "
-            "ids of these edges."
+            f"{_NAME}: edge_id{of_kind} has {ids.shape[0]} ids for {edges.shape[1]} edges; each edge needs one. Pass "
+            "the ids of these edges."
         )
-    for what, row, given in zip(("source", "destination"), edges, size, strict=True):
-        count = check_int(_NAME, f"the number of {what} nodes{of}", given, 0)
-        outside = (check_index_tensor(_NAME, f"edge_index{of}", row) < 0) | (row >= count)
-        if bool(outside.any()):
-            raise IndexError(
-                f"{_NAME}: the {what} {int(row[int(outside.nonzero()[0])])}{of} is outside the graph; ids are in "
-                f"[0, {count}). Check the edges and the number of nodes."
-            )
+    for end, row, num_nodes in zip(("source", "destination"), edges, size, strict=True):
+        count = check_int(_NAME, f"the number of {end} nodes{of_kind}", num_nodes, 0)
+        check_index_tensor(_NAME, f"edge_index{of_kind}", row)
+        check_within(_NAME, f"{end}s{of_kind}", row, count, "Check the edges and the number of nodes.")
     return edges, ids

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from datapipes.base.checks import as_tensor, check_index_tensor, shown
 from datapipes.base.rows import bits_of, byte_rows, has_adjacent_values, take_rows
-from datapipes.partition.stores.store_attrs import TensorAttr, no_such
+from datapipes.partition.stores.local_store import TensorAttr, no_such
 
 _NAME = "LocalFeatureStore"
+_LOOKED_UP = "get_tensor_from_global_id"
 
 
 class TensorStore:
@@ -43,8 +44,8 @@ class TensorStore:
 
     def get_global_id(self, group_name: Any) -> Tensor | None:
         """Return the id of each row of a group, or None if there are none."""
-        found = self._rows.get(group_name)
-        return None if found is None else found.ids
+        rows = self._rows.get(group_name)
+        return None if rows is None else rows.ids
 
     def remove_global_id(self, group_name: Any) -> bool:
         """Forget the ids of a group; return whether there were any."""
@@ -70,8 +71,8 @@ class TensorStore:
             KeyError: There is no such tensor; the message says which there are.
         """
         attr = self._full_attr(*args, **kwargs)
-        found = self._get_tensor(attr)
-        return found.numpy() if convert_type and isinstance(attr.index, np.ndarray) else found
+        tensor = self._get_tensor(attr)
+        return tensor.numpy() if convert_type and isinstance(attr.index, np.ndarray) else tensor
 
     def remove_tensor(self, *args: Any, **kwargs: Any) -> bool:
         """Forget a tensor; return whether there was one."""
@@ -106,20 +107,20 @@ class TensorStore:
             raise ValueError(
                 f"{_NAME}: found an index for a tensor that is put; only whole ones are. Leave the index out."
             )
-        found = as_tensor(_NAME, shown(self.key(attr)), tensor)
-        if found.ndim == 0:
+        values = as_tensor(_NAME, shown(self.key(attr)), tensor)
+        if values.ndim == 0:
             raise ValueError(
                 f"{_NAME}: {shown(self.key(attr))} must be [n, ...], got a single value. Give a row for each id."
             )
-        self.part, self._feat[self.key(attr)] = None, found
+        self.part, self._feat[self.key(attr)] = None, values
         self.of_all.discard(self.key(attr))
         return True
 
     def _get_tensor(self, attr: Any) -> Tensor:
-        found = self._feat.get(self.key(attr))
-        if found is None:
+        tensor = self._feat.get(self.key(attr))
+        if tensor is None:
             raise no_such(_NAME, "tensor", self.key(attr), self._feat)
-        return found if attr.index is None else found[attr.index]
+        return tensor if attr.index is None else tensor[attr.index]
 
     def _remove_tensor(self, attr: Any) -> bool:
         self.part = None
@@ -127,8 +128,8 @@ class TensorStore:
         return self._feat.pop(self.key(attr), None) is not None
 
     def _get_tensor_size(self, attr: Any) -> tuple[int, ...] | None:
-        found = self._feat.get(self.key(attr))
-        return None if found is None else tuple(found.shape)
+        tensor = self._feat.get(self.key(attr))
+        return None if tensor is None else tuple(tensor.shape)
 
     # --- by global id
 
@@ -142,30 +143,27 @@ class TensorStore:
         """
         attr = self._full_attr(*args, **kwargs)
         if attr.index is None:
-            raise ValueError(f"get_tensor_from_global_id: {shown(self.key(attr))} needs an index. Give the global ids.")
-        return self._rows_of_ids(
-            self.key(attr), check_index_tensor("get_tensor_from_global_id", "index", attr.index).long()
-        )
+            raise ValueError(f"{_LOOKED_UP}: {shown(self.key(attr))} needs an index. Give the global ids.")
+        return self._rows_of_ids(self.key(attr), check_index_tensor(_LOOKED_UP, "index", attr.index).long())
 
     def _rows_of_ids(self, key: tuple[Any, Any], ids: Tensor) -> Tensor:
-        where = "get_tensor_from_global_id"
         tensor = self._get_tensor(self._tensor_attr_cls(*key))
         if key in self.of_all:
-            rows, found = ids, (ids >= 0) & (ids < tensor.shape[0])
+            rows, is_there = ids, (ids >= 0) & (ids < tensor.shape[0])
         else:
-            known = self._rows.get(key[0])
-            if known is None or known.ids.shape[0] != tensor.shape[0]:
-                count = "none" if known is None else str(known.ids.shape[0])
+            id_rows = self._rows.get(key[0])
+            if id_rows is None or id_rows.ids.shape[0] != tensor.shape[0]:
+                count = "none" if id_rows is None else str(id_rows.ids.shape[0])
                 raise ValueError(
-                    f"{where}: {shown(key)} has {tensor.shape[0]} rows, and its group {count} global ids; as many are "
-                    "needed. Call put_global_id."
+                    f"{_LOOKED_UP}: {shown(key)} has {tensor.shape[0]} rows, and its group {count} global ids; as many "
+                    "are needed. Call put_global_id."
                 )
-            rows, found = known.rows_of(ids)
-        if not bool(found.all()):
-            missing = int(ids[int((~found).nonzero()[0])])
+            rows, is_there = id_rows.rows_of(ids)
+        if not bool(is_there.all()):
+            missing = int(ids[int((~is_there).nonzero()[0])])
             raise IndexError(
-                f"{where}: part {self.partition_idx} does not have the id {missing} of {shown(key[0])}. Ask the part "
-                "that owns it, or use lookup_features."
+                f"{_LOOKED_UP}: part {self.partition_idx} does not have the id {missing} of {shown(key[0])}. Ask the "
+                "part that owns it, or use lookup_features."
             )
         if has_adjacent_values(tensor) and not (tensor.is_conj() or tensor.is_neg()):
             return take_rows(tensor, byte_rows(tensor), rows)
@@ -192,23 +190,22 @@ class IdRows:
         Raises:
             ValueError: Two rows have the same id.
         """
-        found = self._found
-        if found is None:
-            found = self._found = self._ascending()
-        ascending, order = found
+        if (by_id := self._found) is None:
+            by_id = self._found = self._ascending()
+        ascending, order = by_id
         places = torch.searchsorted(ascending, ids).clamp(max=max(0, ascending.shape[0] - 1))
         if ascending.shape[0] == 0:
             return places, torch.zeros_like(ids, dtype=torch.bool)
         return (places if order is None else order[places]), ascending[places] == ids
 
     def _ascending(self) -> tuple[Tensor, Tensor | None]:
-        found, order = self.ids, None
-        if bool((found[1:] < found[:-1]).any()):
-            found, order = torch.sort(found)
-        repeated = found[1:] == found[:-1]
+        ids, order = self.ids, None
+        if bool((ids[1:] < ids[:-1]).any()):
+            ids, order = torch.sort(ids)
+        repeated = ids[1:] == ids[:-1]
         if bool(repeated.any()):
             raise ValueError(
-                f"{self._where}: the id {int(found[int(repeated.nonzero()[0])])} is there twice, so its row is not "
+                f"{self._where}: the id {int(ids[int(repeated.nonzero()[0])])} is there twice, so its row is not "
                 "known; each id may be there once. Put other global ids."
             )
-        return found.long(), order
+        return ids.long(), order

@@ -215,20 +215,20 @@ def wrong_rows(shards):
         (other_types, "edge_index of user:likes:user is missing on rank 2, int64 [2, n] on rank 0"),
         (
             outside,
-            "node 17 of 'user' of rank {} is outside; the 17 nodes of 'user' of all ranks must have the ids 0 to 16",
+            "node 17 of user of rank {} is outside; the 17 nodes of user of all ranks must have the ids 0 to 16",
         ),
         (
             negative,
-            "node -1 of 'item' of rank {} is outside; the 5 nodes of 'item' of all ranks must have the ids 0 to 4",
+            "node -1 of item of rank {} is outside; the 5 nodes of item of all ranks must have the ids 0 to 4",
         ),
-        (twice, "node (9 of 'user' is missing|16 of 'user' is there 2 times, on the ranks .*); the 17 nodes of 'user'"),
+        (twice, "node (9 of user is missing|16 of user is there 2 times, on the ranks .*); the 17 nodes of user"),
         (
             unknown_source,
-            "edge 1 of user:likes:user of rank 0 has the source 17; the ids of nodes of 'user' are in [0, 17)",
+            "edge 1 of user:likes:user of rank 0 has the source 17; the ids of nodes of user are in [0, 17)",
         ),
         (
             unknown_destination,
-            "edge 0 of user:buys:item of rank 1 has the destination -5; the ids of nodes of 'item' are",
+            "edge 0 of user:buys:item of rank 1 has the destination -5; the ids of nodes of item are",
         ),
         (wrong_rows, "node_features of user has the shape [1, 3] for {} rows"),
     ],

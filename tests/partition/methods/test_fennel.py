@@ -12,7 +12,7 @@ from strategies import random_graph, rng_seeds
 
 import datapipes as dp
 from datapipes import _core
-from datapipes.partition.methods import fennel_parts
+from datapipes.partition.methods import assign as assign_module
 from datapipes.partition.methods.assign import assign
 from datapipes.partition.source import Source
 
@@ -180,5 +180,5 @@ def test_more_parts_than_communities_leave_no_part_empty():
 def test_the_parts_do_not_depend_on_how_many_blocks_are_visited_at_once(monkeypatch):
     graph = all_relations.undirected_random(500, 3000, rng_seed=1)
     whole = assigned(graph, 3)
-    monkeypatch.setattr(fennel_parts, "BLOCKS_AT_ONCE", 7)
+    monkeypatch.setattr(assign_module, "BLOCKS_AT_ONCE", 7)
     assert (assigned(graph, 3) == whole).all()

@@ -13,10 +13,10 @@ from strategies import random_graph
 
 import datapipes as dp
 from datapipes.distributed import PartitionBook
-from datapipes.partition.methods import all_nodes, random_parts
+from datapipes.partition.methods import all_nodes
+from datapipes.partition.methods import assign as assign_module
 from datapipes.partition.methods.all_nodes import EVEN, UNITS, AllNodes, combined_weight
-from datapipes.partition.methods.assign import METHODS, assign, make_assignment
-from datapipes.partition.methods.empty_parts import fill_empty_parts
+from datapipes.partition.methods.assign import METHODS, assign, fill_empty_parts, make_assignment
 from datapipes.partition.methods.range_parts import BY_ID
 from datapipes.partition.source import Source
 
@@ -205,7 +205,7 @@ def test_types_of_equal_size_get_different_random_parts():
 def test_random_parts_do_not_depend_on_how_many_nodes_are_dealt_at_once(monkeypatch):
     training = {None: torch.arange(70_000) % 3 == 0}
     whole = parts_of(edgeless(70_000), 3, "random", training=training).nodes().dense()
-    monkeypatch.setattr(random_parts, "CHUNK", 999)
+    monkeypatch.setattr(assign_module, "DEALT", 999)
     assert torch.equal(parts_of(edgeless(70_000), 3, "random", training=training).nodes().dense(), whole)
 
 

@@ -22,8 +22,9 @@ from strategies import random_graph
 import datapipes as dp
 from datapipes.datasets.npz import read_npz
 from datapipes.distributed import MetisError
+from datapipes.partition.book import PartitionBook
 from datapipes.partition.methods import metis_parts
-from datapipes.partition.methods.assign import Assignment, make_assignment
+from datapipes.partition.methods.assign import assign, make_assignment
 from datapipes.partition.source import Source
 from datapipes.processes.endings import runs
 
@@ -32,16 +33,20 @@ pytest.importorskip("pymetis")
 SHARED = Path(os.environ.get("DATAPIPES_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
 
 
-def assigned(
+def assigned_and_peak(
     graph, num_parts: int, *, training=None, rng_seed: int = 0, recursive: bool = False, told=None
-) -> Assignment:
+) -> tuple[PartitionBook, int]:
     source = Source(graph, training or {}, graph.node_types, graph.edge_types)
     options = {"recursive": recursive, "rng_seed": rng_seed, "progress": told or (lambda *_: None)}
     return make_assignment(source, num_parts, method="metis", **options)
 
 
-def dense(made: Assignment) -> np.ndarray:
-    return np.concatenate([made.book.nodes(node_type).dense().numpy() for node_type in made.book.node_types])
+def assigned(graph, num_parts: int, **options) -> PartitionBook:
+    return assigned_and_peak(graph, num_parts, **options)[0]
+
+
+def dense(book: PartitionBook) -> np.ndarray:
+    return np.concatenate([book.nodes(node_type).dense().numpy() for node_type in book.node_types])
 
 
 def cut(graph: dp.CSCGraph, parts: np.ndarray) -> int:
@@ -59,7 +64,7 @@ def test_any_graph_gets_parts_of_which_none_is_empty(graph, num_parts, recursive
     num_parts = min(num_parts, sum(counts.values()))
     training = {node_type: torch.arange(count) % 3 == 0 for node_type, count in counts.items()} if trains else None
     made = assigned(graph, num_parts, training=training, recursive=recursive)
-    assert {node_type: made.book.nodes(node_type).num_ids for node_type in counts} == counts
+    assert {node_type: made.nodes(node_type).num_ids for node_type in counts} == counts
     assert set(dense(made)) == set(range(num_parts))
 
 
@@ -119,7 +124,7 @@ def test_coauthor_cs_is_cut_five_times_less_than_at_random_and_each_measure_is_e
         found = {}
         for method in ("metis", "random"):
             options = {"recursive": False, "rng_seed": 0, "progress": lambda *_: None}
-            found[method] = dense(make_assignment(source, 4, method=method, **options))
+            found[method] = dense(assign(source, 4, method=method, **options))
         assert 5 * cut(graph, found["metis"]) <= cut(graph, found["random"])
         for of_nodes in (
             np.ones(data.num_nodes),
@@ -149,8 +154,9 @@ def test_the_graph_is_written_in_the_integers_of_metis(monkeypatch, dtype):
 
 def test_the_process_tells_its_peak_of_memory_and_the_caller_hears_of_progress():
     told = []
-    made = assigned(all_relations.undirected_random(50, 200, 1), 2, told=lambda *given: told.append(given))
-    assert 2**23 < made.child_peak_bytes < 2**28  # NumPy and pymetis, without torch
+    graph = all_relations.undirected_random(50, 200, 1)
+    _, child_peak_bytes = assigned_and_peak(graph, 2, told=lambda *given: told.append(given))
+    assert 2**23 < child_peak_bytes < 2**28  # NumPy and pymetis, without torch
     assert told[0] == ("make the undirected graph", 0, 0)
 
 

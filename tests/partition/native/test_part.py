@@ -184,7 +184,7 @@ def test_rows_of_nodes_in_any_order(tmp_path, owners):
 def test_a_node_of_another_part_is_named_with_its_owner(root, plain):
     part = Part.open(root, 0)
     with refused(
-        IndexError, stage=r"Part\.rows_of", found="node 3 of 'paper'", allowed="not in part 0", remedy="Ask part 1"
+        IndexError, stage=r"Part\.rows_of", found="node 3 of paper", allowed="not in part 0", remedy="Ask part 1"
     ):
         part.draw(torch.tensor([0, 3, 1]), fanout=1, key=0, edge_type=WRITES)
     for node in (-1, 5, 2**62):

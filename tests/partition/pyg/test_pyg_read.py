@@ -17,7 +17,7 @@ from pyg_layout import BOOK, renamed, same, small, typed, written
 
 from datapipes.base.types import ends_of
 from datapipes.distributed import LocalFeatureStore, PartitionBook
-from datapipes.partition.pyg import pyg_checks
+from datapipes.partition.pyg import torch_file as pyg_checks
 from datapipes.partition.pyg.pyg_read import PygFolder
 from datapipes.partition.pyg.torch_file import load_plain
 
@@ -359,7 +359,7 @@ def test_types_that_meta_does_not_name_are_refused(typed_root):
     with pytest.raises(ValueError, match=r"node_feats.pt has no nodes of 'a'; allowed: the 1 that the map gives"):
         read_all(typed_root)
     torch.save({**of_nodes, "b": {**of_nodes["b"], "id": torch.tensor([0])}}, nodes)
-    with pytest.raises(ValueError, match=r"id and global_id of 'b' that name different nodes"):
+    with pytest.raises(ValueError, match=r"id and global_id of b that name different nodes"):
         read_all(typed_root)
 
 

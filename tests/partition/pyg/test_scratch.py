@@ -6,7 +6,7 @@ import pytest
 import torch
 from scripts import run_script
 
-from datapipes.partition.pyg.scratch import filled, save, scratch
+from datapipes.partition.pyg.pyg_write import filled, save, scratch
 
 NUMBERS = [torch.uint8, torch.int64, torch.uint16, torch.uint64, torch.float64]
 OTHERS = [torch.bool, torch.bfloat16, torch.float8_e5m2, torch.complex64, torch.complex128]

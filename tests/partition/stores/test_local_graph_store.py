@@ -72,7 +72,7 @@ def test_owners_of_nodes_and_edges(tmp_path, make, layout):
         assert store.get_partition_ids_from_eids(ids, edge_type).tolist() == expected
         given = store.edge_pb if edge_type is None else store.edge_pb[edge_type]
         assert given[ids].tolist() == expected
-    with pytest.raises(IndexError, match="node id 99 is outside the graph"):
+    with pytest.raises(IndexError, match=r"node ids must be in \[0, .*got 99"):
         store.get_partition_ids_from_nids(torch.tensor([0, 99]), graph.node_types[0])
     with pytest.raises(ValueError, match=r"no node type 'papers'|must be None, got 'papers'"):
         store.get_partition_ids_from_nids(torch.tensor([0]), "papers")
@@ -137,7 +137,7 @@ def test_a_part_with_offsets_that_descend_is_an_error_when_edges_are_asked_for(t
         indptr[1] = value
         with pytest.raises(
             ValueError,
-            match=r"LocalGraphStore: the part is corrupt: the edges of \('author', 'writes', 'paper'\) to node",
+            match="LocalGraphStore: the part is corrupt: the edges of author:writes:paper to node",
         ):
             LocalGraphStore.from_part(part).get_edge_index(edge_type, "coo")
         with pytest.raises(ValueError, match="corrupt"):
@@ -255,8 +255,8 @@ def test_owners_that_the_user_sets():
         ({"edge_id": torch.arange(4)}, ValueError, r"edge_id.* has 4 ids for 3 edges"),
         ({"edge_id": [1, 2, 3]}, TypeError, r"edge_id.* must be a tensor or an array, got list"),
         ({"edge_id": torch.rand(3)}, TypeError, r"edge_id.* must be int32 or int64, got float32"),
-        ({"edge_index": torch.tensor([[0, 4, 1], [0, 1, 2]])}, IndexError, r"the source 4.* is outside .* \[0, 4\)"),
-        ({"edge_index": torch.tensor([[0, 1, 1], [0, 1, -1]])}, IndexError, r"the destination -1.* is outside"),
+        ({"edge_index": torch.tensor([[0, 4, 1], [0, 1, 2]])}, IndexError, r"sources.* must be in \[0, 4\), got 4"),
+        ({"edge_index": torch.tensor([[0, 1, 1], [0, 1, -1]])}, IndexError, "destinations.* must be in .*got -1"),
         ({"edge_index": [[0, 1, 1], [0, 1, 2.5]]}, TypeError, r"edge_index.* must be int32 or int64, got float64"),
         (
             {"edge_index": torch.zeros(3, 3).long()},

@@ -16,7 +16,7 @@ from pipelines import small_graph
 from scripts import run_script
 
 import datapipes as dp
-from datapipes.partition.source_of import source_of
+from datapipes.partition.source import source_of
 
 with warnings.catch_warnings():  # PyG is built of parts that torch has deprecated
     warnings.simplefilter("ignore")
@@ -79,7 +79,7 @@ def test_training_nodes_are_the_bool_masks_of_that_name():
     assert [*source.training_nodes] == ["paper"]
     assert torch.equal(source.training_nodes["paper"], mask)
     assert source.left_out == (
-        "the balance of training nodes of 'author', since 'train_mask' is bool [3, 2] and not bool [3]",
+        "the balance of training nodes of author, since 'train_mask' is bool [3, 2] and not bool [3]",
     )
     source = source_of(dp.CSCGraph.from_edge_index(EDGES, 4, node_attributes={"train_mask": mask.long()}))
     assert source.training_nodes == {}
@@ -95,7 +95,7 @@ def test_anything_else_is_refused_with_what_is_allowed(data):
 def test_a_graph_is_looked_at_without_importing_pyg():
     ended = run_script(
         "import sys, torch, datapipes as dp\n"
-        "from datapipes.partition.source_of import source_of\n"
+        "from datapipes.partition.source import source_of\n"
         "graph, items = dp.CSCGraph(torch.tensor([0, 1, 1]), torch.tensor([1])), dp.ItemSet(torch.arange(2))\n"
         "source_of(dp.datasets.Dataset('two', graph, dp.FeatureStore({}), items, items, items, 1, ('a',)))\n"
         "assert 'torch_geometric' not in sys.modules"
@@ -115,14 +115,14 @@ def test_node_features_are_viewed_and_may_be_mapped(tmp_path):
 
 
 def test_features_of_other_classes_are_read_in_pieces(monkeypatch):
-    monkeypatch.setattr("datapipes.partition.source_of._PIECE_BYTES", 50)  # two rows
+    monkeypatch.setattr("datapipes.partition.source._PIECE_BYTES", 50)  # two rows
     rows = source_of(dataset(features=store("node", "x", Counted()))).graph.node_attributes["x"]
     assert rows.tolist() == [[i, 10 * i, 100 * i] for i in range(4)]
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 2**24])
 def test_edge_features_move_to_the_order_of_the_graph(monkeypatch, piece_bytes):
-    monkeypatch.setattr("datapipes.partition.source_of._PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr("datapipes.partition.source._PIECE_BYTES", piece_bytes)
     rows = torch.arange(12.0).reshape(6, 2)
     graph = dp.CSCGraph.from_edge_index(EDGES, 4, edge_attributes={"same": rows})
     found = source_of(dataset(graph=graph, features=store("edge", "w", rows))).graph
@@ -259,7 +259,7 @@ def test_items_of_one_node_must_agree(sets, said):
 
 def test_an_item_that_is_no_node_is_refused():
     for node in (4, -1):
-        with pytest.raises(IndexError, match=rf"Partitioner: test_set has the node {node}; nodes are in \[0, 4\)"):
+        with pytest.raises(IndexError, match=rf"Partitioner: nodes in test_set must be in \[0, 4\), got {node}"):
             source_of(dataset(test_set=items([node], [0])))
 
 

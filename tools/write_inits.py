@@ -93,7 +93,7 @@ def init_text(folder: Path) -> str:
     if any(stages.values()):
         imported["datapipes.chain.functional"] = [*found["datapipes.chain.functional"], "expect_stages"]
     if mirrored is not None:
-        imported = {**found, "datapipes.pyg.upstream": ["handed_on", "other_names"]}
+        imported = {**found, "datapipes.pyg.torch_geometric_names": ["handed_on", "other_names"]}
     typing = ["TYPE_CHECKING"] * (is_root or is_space) + ["Any"] * (mirrored is not None)
     imports = ["import importlib\n"] * bool(spaces) + [f"from typing import {name}\n\n" for name in typing]
     imports += [_statement(f"from {m} import ", sorted(imported[m], key=_isort)) for m in sorted(imported)]

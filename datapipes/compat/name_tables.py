@@ -24,6 +24,7 @@ _SEED_TIMES = "an item named timestamps in the dp.ItemSet"
 _TO_PYG = "minibatch.to_pyg() has it"
 _LOADER = "dp.ItemSampler(items, batch_size).sample_neighbor(graph, fanouts), then dp.DataLoader(pipe)"
 _PYG_LOADERS = f"{_LOADER}; or with PyG's arguments and batches: from datapipes.pyg.loader import"
+_LOADER_NAMES = ("NeighborLoader", "LinkNeighborLoader", "NodeLoader", "LinkLoader")
 _SERVER = "dp.distributed.PartitionServer(root, part, chains=True, namebook=namebook).start(), or datapipes serve"
 _PRODUCER = "client.create_producer(server_rank, pipe, worker_key, num_workers=...)"
 _IN_DISTRIBUTED = "it stands in datapipes.distributed"
@@ -56,16 +57,10 @@ _OF_GRAPHS = {  # of both kinds
     "copy_to_shared_memory": "leave it out: workers share the graph; or graph.save(folder) and dp.CSCGraph.open",
     "to": "the graph stays in host memory, where graph.pin_memory_() locks it; put copy_to behind the sampling",
     "pin_memory": "graph.pin_memory_(), which locks the arrays where they are",
-    "node_type_to_id": _NODE_TYPES,
-    "edge_type_to_id": _EDGE_TYPES,
-    "ntypes": _NODE_TYPES,
-    "etypes": _EDGE_TYPES,
-    "canonical_etypes": _EDGE_TYPES,
+    **dict.fromkeys(("node_type_to_id", "ntypes"), _NODE_TYPES),
+    **dict.fromkeys(("edge_type_to_id", "etypes", "canonical_etypes"), _EDGE_TYPES),
     "metadata": "graph.node_types and graph.edge_types",
-    "node_type_offset": _TYPED,
-    "type_per_edge": _TYPED,
-    "node_type": _TYPED,
-    "edge_type": _TYPED,
+    **dict.fromkeys(("node_type_offset", "type_per_edge", "node_type", "edge_type"), _TYPED),
 }
 
 # For each class (and "datapipes", the package): the name that is missing, and what to use. A class has the rows of its
@@ -212,8 +207,7 @@ ATTRIBUTES: Table = {
         **dict.fromkeys(("num_features", "num_node_features"), 'dataset.features["node", None, name].shape'),
     },
     "datapipes": {
-        **{name: f"{_PYG_LOADERS} {name}" for name in ("NeighborLoader", "LinkNeighborLoader")},
-        **{name: f"{_PYG_LOADERS} {name}" for name in ("NodeLoader", "LinkLoader")},
+        **{name: f"{_PYG_LOADERS} {name}" for name in _LOADER_NAMES},
         "DistNeighborLoader": _DIST_LOADER,
         "DistNeighborSampler": "dp.distributed.DistNeighborSampler; pipe.dist_sample_neighbor(dist_graph, fanouts)",
         "HGTLoader": "there is no HGT sampling; " + _LOADER + ": the graph may be a dp.HeteroCSCGraph",
@@ -279,17 +273,16 @@ _ITEMS = "the seeds are a dp.ItemSet, which dp.ItemSampler(items, batch_size) ta
 _TO_SAMPLER = "dp.ItemSampler takes it"
 _TO_NEIGHBOR = "pipe.sample_neighbor takes it"
 _DEDUPLICATE = "leave it out: a node is in input_nodes once, or once for each tree (disjoint=True) or time"
+_TRANSFORM = "pipe.transform(fn) changes the minibatch; map(fn, loader) makes a dict or a tuple of it"
+_CHAIN = "datapipe, the last stage of a chain that starts with dp.ItemSampler"
 _IMPORTANCE = "leave it out: this is LABOR-0; importance needs more than a row, so parts could not answer it alike"
-_OVERLAP = "dp.DataLoader(pipe, overlap=True) does it"
 
 # For each class: the keyword that its constructor does not take, and what to use. A class has the rows of its bases.
 KEYWORDS: Table = {
     "Stage": {
         "deduplicate": _DEDUPLICATE,
-        "asynchronous": _OVERLAP,
-        "overlap_fetch": _OVERLAP,
-        "neg_sampling": _NEGATIVES,
-        "neg_sampling_ratio": _NEGATIVES,
+        **dict.fromkeys(("asynchronous", "overlap_fetch"), "dp.DataLoader(pipe, overlap=True) does it"),
+        **dict.fromkeys(("neg_sampling", "neg_sampling_ratio"), _NEGATIVES),
         "exclude_seed_edges": _EXCLUDED,
         "subgraph_type": "leave it out, or use a sampler that takes it, such as sample_neighbor",
         **dict.fromkeys(("num_gpu_cached_edges", "gpu_cache_threshold"), "leave it out: sampling is on the CPU"),
@@ -304,17 +297,13 @@ KEYWORDS: Table = {
         "num_replicas": "dp.DistributedItemSampler takes it, as world_size",
     },
     "NeighborSampler": {
-        "num_neighbors": _FANOUTS,
-        "fanout": _FANOUTS,
+        **dict.fromkeys(("num_neighbors", "fanout"), _FANOUTS),
         "data": "graph: dp.CSCGraph.from_pyg(data), of a HeteroData dp.HeteroCSCGraph.from_pyg(data)",
         "input_nodes": _ITEMS,
-        "batch_size": _TO_SAMPLER,
-        "shuffle": _TO_SAMPLER,
+        **dict.fromkeys(("batch_size", "shuffle"), _TO_SAMPLER),
         "weight_attr": "the name of an edge attribute is prob_name",
         "directed": "leave it out: sampled edges run from neighbor to node",
-        "time_attr": _TEMPORAL,
-        "input_time": _TEMPORAL,
-        "temporal_strategy": _TEMPORAL,
+        **dict.fromkeys(("time_attr", "input_time", "temporal_strategy"), _TEMPORAL),
         "cooperative": "leave it out: there is no cooperative sampling",
         "is_sorted": "leave it out: in-edges may have any order",
     },
@@ -325,20 +314,15 @@ KEYWORDS: Table = {
         "disjoint": "leave it out: pipe.sample_neighbor(graph, [-1], disjoint=True) keeps all in-edges of trees",
     },
     "LayerNeighborSampler": {
-        "num_neighbors": _FANOUTS,
-        "fanout": _FANOUTS,
+        **dict.fromkeys(("num_neighbors", "fanout"), _FANOUTS),
         "replace": "leave it out: a node picks each in-edge at most once",
-        "prob_name": "leave it out: in-edges are equally likely",
-        "weight_attr": "leave it out: in-edges are equally likely",
-        "importance": _IMPORTANCE,
-        "importance_sampling": _IMPORTANCE,
+        **dict.fromkeys(("prob_name", "weight_attr"), "leave it out: in-edges are equally likely"),
+        **dict.fromkeys(("importance", "importance_sampling"), _IMPORTANCE),
         "disjoint": "leave it out: the nodes of a hop agree on what they pick, so there are no trees",
     },
     "FeatureFetcher": {
-        "node_features": _NODE_KEYS,
-        "edge_features": _EDGE_KEYS,
-        "node_feature": _NODE_KEYS,
-        "edge_feature": _EDGE_KEYS,
+        **dict.fromkeys(("node_features", "node_feature"), _NODE_KEYS),
+        **dict.fromkeys(("edge_features", "edge_feature"), _EDGE_KEYS),
         "features": "feature_store, a dp.FeatureStore",
         "cooperative": "leave it out: there is no cooperative fetching",
     },
@@ -347,46 +331,33 @@ KEYWORDS: Table = {
     "DataLoader": {
         **dict.fromkeys(("batch_size", "shuffle", "drop_last", "seed"), _TO_SAMPLER),
         "generator": "dp.ItemSampler takes seed, an int",
-        "dataset": "datapipe, the last stage of a chain that starts with dp.ItemSampler",
+        **dict.fromkeys(("dataset", "sampler", "batch_sampler"), _CHAIN),
         "data": "datapipe, the last stage of a chain; pipe.sample_neighbor takes a dp.CSCGraph.from_pyg(data)",
-        "sampler": "datapipe, the last stage of a chain that starts with dp.ItemSampler",
-        "batch_sampler": "datapipe, the last stage of a chain that starts with dp.ItemSampler",
-        "collate": "pipe.transform(fn) changes the minibatch; map(fn, loader) makes a dict or a tuple of it",
-        "collate_fn": "pipe.transform(fn) changes the minibatch; map(fn, loader) makes a dict or a tuple of it",
-        "transform": "pipe.transform(fn) changes the minibatch; map(fn, loader) makes a dict or a tuple of it",
+        **dict.fromkeys(("collate", "collate_fn", "transform"), _TRANSFORM),
         "pin_memory": "pipe.copy_to(device); the loader then reads features into page-locked memory",
         "pin_memory_device": "pipe.copy_to(device)",
         "input_nodes": _ITEMS,
         "edge_label_index": "the seeds are pairs [n, 2] in a dp.ItemSet, which dp.ItemSampler(items, batch_size) takes",
         "num_neighbors": "pipe.sample_neighbor takes " + _FANOUTS,
-        "fanouts": _TO_NEIGHBOR,
-        "replace": _TO_NEIGHBOR,
-        "disjoint": _TO_NEIGHBOR,
-        "time_attr": _TEMPORAL,
-        "temporal_strategy": _TEMPORAL,
-        "input_time": _SEED_TIMES,
-        "edge_label_time": _SEED_TIMES,
+        **dict.fromkeys(("fanouts", "replace", "disjoint"), _TO_NEIGHBOR),
+        **dict.fromkeys(("time_attr", "temporal_strategy"), _TEMPORAL),
+        **dict.fromkeys(("input_time", "edge_label_time"), _SEED_TIMES),
         "filter_per_worker": "cut, which says what the workers do",
-        "overlap_fetch": "overlap",
-        "overlap_feature_fetch": "overlap",
-        "overlap_graph_fetch": "overlap",
+        **dict.fromkeys(("overlap_fetch", "overlap_feature_fetch", "overlap_graph_fetch"), "overlap"),
     },
 }
 
 
-_EQUAL = "leave it out: eligible in-edges are equally likely"
 KEYWORDS["TemporalNeighborSampler"] = {
     **KEYWORDS["NeighborSampler"],
-    "weight_attr": _EQUAL,
-    "prob_name": _EQUAL,
+    **dict.fromkeys(("weight_attr", "prob_name"), "leave it out: eligible in-edges are equally likely"),
     "time_attr": _TIME_ATTR,
     "node_timestamp_attr_name": "node_time_attr",
     "edge_timestamp_attr_name": "edge_time_attr",
     "temporal_strategy": "strategy",
-    "input_time": _SEED_TIMES,
-    "edge_label_time": _SEED_TIMES,
+    **dict.fromkeys(("input_time", "edge_label_time"), _SEED_TIMES),
 }
-KEYWORDS["NeighborSampler"] |= {"edge_time_attr": _TEMPORAL, "node_time_attr": _TEMPORAL}
+KEYWORDS["NeighborSampler"] |= dict.fromkeys(("edge_time_attr", "node_time_attr"), _TEMPORAL)
 _PARTS = {"data": "graph: dp.distributed.DistGraph.connect(root, namebook), of a graph that was partitioned"}
 KEYWORDS |= {"DistNeighborSampler": _PARTS, "DistTemporalNeighborSampler": _PARTS}
 KEYWORDS["MiniBatch"] = ATTRIBUTES["MiniBatch"]  # of replace()

@@ -93,8 +93,8 @@ def with_other_names(cls: _Class) -> _Class:
     return cls
 
 
-for each in (Block, CSCGraph, Feature, FeatureStore, HeteroCSCGraph, ItemSet, MiniBatch, SampledSubgraph):
-    with_other_names(each)
+for core_class in (Block, CSCGraph, Feature, FeatureStore, HeteroCSCGraph, ItemSet, MiniBatch, SampledSubgraph):
+    with_other_names(core_class)
 vars(channel)["__getattr__"] = _missing_in(channel.__name__)
 _add_other_names(FunctionalForms, "Stage")  # there, a stage that is registered under such a name takes its place
 checks.OTHER_KEYWORDS.update(KEYWORDS)

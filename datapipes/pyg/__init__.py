@@ -4,8 +4,7 @@
 extra "pyg". Nothing else of the package imports this one.
 """
 
-from datapipes.pyg.loader.link_loader import LinkLoader, LinkNeighborLoader
-from datapipes.pyg.loader.node_loader import NeighborLoader, NodeLoader
+from datapipes.pyg.loader.loaders import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
 from datapipes.pyg.sampler import NeighborSampler
 
 __all__ = [

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import INT32_MAX, check_edge_index, check_index_tensor, shown, tensor_of
+from datapipes.base.checks import INT32_MAX, check_edge_index, check_index_tensor, check_within, shown, tensor_of
 from datapipes.base.log import users_frame
 from datapipes.base.sizes import check_memory
 from datapipes.base.types import ends_of, known_edge_type, of_type, type_text
@@ -30,7 +30,7 @@ from datapipes.graph.convert import (
 from datapipes.graph.csc_graph import CSCGraph
 from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
 from datapipes.minibatch.block import Block, edges_of
-from datapipes.pyg.upstream import Data, FeatureStore, GraphStore, HeteroData, num_nodes_in_stores
+from datapipes.pyg.torch_geometric_names import Data, FeatureStore, GraphStore, HeteroData, num_nodes_in_stores
 
 _WHERE = "NeighborSampler"
 _Relation = tuple[Tensor, Tensor, Tensor | None]  # indptr, indices, edge ids
@@ -59,10 +59,10 @@ def graph_of(data: Any, time_attr: str | None, weight_attr: Any, is_sorted: bool
     if isinstance(weight_attr, Mapping):
         data, weight_attr = _with_one_name(data, weight_attr), weight_name(weight_attr)
     if isinstance(data, (CSCGraph, HeteroCSCGraph)):
-        of_nodes = {of: data.node_attributes_of(of) for of in data.node_types}
-        of_edges = {of: data.relation(of).edge_attributes for of in data.edge_types}
-        times, on_nodes = _times(time_attr, of_nodes, of_edges)
-        return TimedGraph(data, times if on_nodes else {}, bool(times) and not on_nodes)
+        of_nodes = {node_type: data.node_attributes_of(node_type) for node_type in data.node_types}
+        of_edges = {edge_type: data.relation(edge_type).edge_attributes for edge_type in data.edge_types}
+        node_times, edge_times = _times(time_attr, of_nodes, of_edges)
+        return TimedGraph(data, node_times, bool(edge_times))
     if isinstance(data, (Data, HeteroData)):
         return _of_data(data, time_attr, weight_attr, is_sorted)
     refuse_other_data(_WHERE, data)
@@ -109,44 +109,45 @@ def _with_one_name(data: Any, weight_attr: Mapping[Any, Any]) -> Any:
             f"{_WHERE}: weight_attr is a dict, {shown(weight_attr)}; it must name edge types of a HeteroData, got "
             f"{type(data).__name__}. Pass the name of the attribute."
         )
-    data = data_of(data) if isinstance(data, HeteroCSCGraph) else copy.copy(data)
+    data = copy.copy(data_of(data))
     weights = {}
     for key, attribute in weight_attr.items():
-        of = known_edge_type(f"{_WHERE}, weight_attr", key, data.edge_types)
-        store = data[of]
+        edge_type = known_edge_type(f"{_WHERE}, weight_attr", key, data.edge_types)
+        store = data[edge_type]
         if not isinstance(attribute, str) or attribute not in store:
             raise ValueError(
-                f"{_WHERE}: weight_attr of {type_text(of)} is {shown(attribute)}, but these edges have "
+                f"{_WHERE}: weight_attr of {type_text(edge_type)} is {shown(attribute)}, but these edges have "
                 f"{sorted(store.keys())}. Name one of them."
             )
-        weights[of] = store[attribute]
-    for of in data.edge_types:
-        data[of].pop(name, None)
-        if of in weights:
-            data[of][name] = weights[of]
+        weights[edge_type] = store[attribute]
+    for edge_type in data.edge_types:
+        data[edge_type].pop(name, None)
+        if edge_type in weights:
+            data[edge_type][name] = weights[edge_type]
     return data
 
 
-def data_of(graph: CSCGraph | HeteroCSCGraph) -> Any:
-    """Return a graph as Data or HeteroData, whose columns are in the order of the edge ids; 16 bytes an edge."""
+def data_of(graph: Any) -> Any:
+    """Return a graph of ours as Data or HeteroData, columns in the order of the edge ids; other data as it is."""
+    if not isinstance(graph, (CSCGraph, HeteroCSCGraph)):
+        return graph
     data: Any = HeteroData() if graph.is_heterogeneous else Data()
-    for kind in graph.node_types:
-        store = data if kind is None else data[kind]
-        store.num_nodes = graph.num_nodes_of(kind)
-        for name, values in graph.node_attributes_of(kind).items():
+    for node_type in graph.node_types:
+        store = data if node_type is None else data[node_type]
+        store.num_nodes = graph.num_nodes_of(node_type)
+        for name, values in graph.node_attributes_of(node_type).items():
             store[name] = values
-    for of in graph.edge_types:
-        relation, store = graph.relation(of), data if of is None else data[of]
-        num_src = graph.num_nodes_of(ends_of(of)[0])
+    for edge_type in graph.edge_types:
+        relation, store = graph.relation(edge_type), data if edge_type is None else data[edge_type]
+        num_src = graph.num_nodes_of(ends_of(edge_type)[0])
         columns = edges_of([Block(relation.indptr, relation.indices, num_src)], with_ids=False)[0]
         place: Any = slice(None)
         if relation.edge_ids is not None:
             place = torch.argsort(relation.edge_ids)
             if not torch.equal(relation.edge_ids[place], torch.arange(len(place))):
-                what = "" if of is None else f" of {type_text(of)}"
                 raise ValueError(
-                    f"{_WHERE}: the edge ids{what} are not those of 0 to {len(place) - 1}, each once, so they are no "
-                    "columns of an edge_index. Build the graph without edge_ids, or use a chain."
+                    f"{_WHERE}: the edge ids{of_type(edge_type)} are not those of 0 to {len(place) - 1}, each once, so "
+                    "they are no columns of an edge_index. Build the graph without edge_ids, or use a chain."
                 )
         store.edge_index = columns[:, place]
         for name, values in relation.edge_attributes.items():
@@ -156,15 +157,17 @@ def data_of(graph: CSCGraph | HeteroCSCGraph) -> Any:
 
 def _of_data(data: Any, time_attr: str | None, weight_attr: str | None, is_sorted: bool) -> TimedGraph:
     has_types = isinstance(data, HeteroData)
-    nodes = {of: data[of] for of in data.node_types} if has_types else {None: data}
-    edges = {of: data[of] for of in data.edge_types} if has_types else {None: data}
-    ends = {of: store.get("edge_index") for of, store in edges.items()}
-    columns = {of: None if each is None else columns_of(_WHERE, each, of_type(of)) for of, each in ends.items()}
-    counts = _with_inferred({of: store.num_nodes for of, store in nodes.items()}, columns)
-    num_edges = {of: num_edges_of(store) for of, store in edges.items()}
-    if has_types:
-        of_nodes, of_edges = ({of: dict(store.items()) for of, store in each.items()} for each in (nodes, edges))
-    else:
+    nodes = {node_type: data[node_type] for node_type in data.node_types} if has_types else {None: data}
+    edges = {edge_type: data[edge_type] for edge_type in data.edge_types} if has_types else {None: data}
+    columns = dict.fromkeys(edges)
+    for edge_type, store in edges.items():
+        if store.get("edge_index") is not None:
+            columns[edge_type] = columns_of(_WHERE, store.edge_index, of_type(edge_type))
+    counts = _with_inferred({node_type: store.num_nodes for node_type, store in nodes.items()}, columns)
+    num_edges = {edge_type: num_edges_of(store) for edge_type, store in edges.items()}
+    of_nodes: Any = nodes
+    of_edges: Any = edges
+    if not has_types:
         of_nodes = {None: {name: data[name] for name in data.node_attrs()}}
         of_edges = {None: {name: data[name] for name in data.edge_attrs()}}
         if weight_attr is not None and weight_attr in data:  # PyG asks for the name alone
@@ -174,31 +177,24 @@ def _of_data(data: Any, time_attr: str | None, weight_attr: str | None, is_sorte
                 f"{_WHERE}: {time_attr} has the shape {list(np.shape(data[time_attr]))}; there are {counts[None]} "
                 f"nodes and {num_edges[None]} edges. Give a time for each of the nodes, or of the edges."
             )
-    times, on_nodes = _times(time_attr, of_nodes, of_edges)
-    for of, values in times.items():
-        count, kind = (counts[of], "node") if on_nodes else (num_edges[of], "edge")
-        check_rows(_WHERE, str(time_attr), of, values, count, kind)
+    node_times, edge_times = _times(time_attr, of_nodes, of_edges, counts, num_edges)
     relations = {}
-    for of, store in edges.items():
-        src, dst = ends_of(of)
-        since = times.get(src if on_nodes else of)
-        relations[of] = _relation(of, store, columns[of], counts[src], counts[dst], is_sorted, since, on_nodes)
-    attributes: dict[Any, dict[str, Tensor]] = {of: {} for of in relations}
+    for edge_type, store in edges.items():
+        src, dst = ends_of(edge_type)
+        sizes, since = (counts[src], counts[dst]), (node_times.get(src), edge_times.get(edge_type))
+        relations[edge_type] = _relation(edge_type, store, columns[edge_type], *sizes, is_sorted, *since)
+    weights: dict[Any, Tensor] = {}
     if weight_attr is not None:
-        weights = {of: _numbers(weight_attr, of, each) for of, each in of_edges.items() if weight_attr in each}
+        weights = _numbers(weight_attr, of_edges, num_edges, "edge")
         if not weights:
-            known = sorted({name for each in of_edges.values() for name in each} - {"edge_index", "adj_t", "adj"})
+            names = {name for values in of_edges.values() for name in values} - {"edge_index", "adj_t", "adj"}
             raise ValueError(
-                f"{_WHERE}: weight_attr is {weight_attr!r}, but no edges have it; they have {shown(known)}. Set it."
+                f"{_WHERE}: weight_attr is {weight_attr!r}, but no edges have it; they have {shown(sorted(names))}. "
+                "Set it."
             )
-        for of, values in weights.items():
-            check_rows(_WHERE, weight_attr, of, values, num_edges[of], "edge")
-        for of, (_, indices, _) in relations.items():  # edges of a type without weights are drawn alike
-            attributes[of][weight_attr] = weights.get(of, torch.ones(len(indices)))
-    if time_attr is not None and not on_nodes:
-        for of, values in times.items():
-            attributes[of][time_attr] = values
-    return _made(counts, relations, time_attr, times if on_nodes else {}, attributes)
+        for edge_type, (_, indices, _) in relations.items():  # edges of a type without weights are drawn alike
+            weights.setdefault(edge_type, torch.ones(len(indices)))
+    return _made(counts, relations, node_times, {time_attr: edge_times, weight_attr: weights})
 
 
 def _of_stores(features: Any, graph: Any, time_attr: str | None, weight_attr: str | None) -> TimedGraph:
@@ -214,47 +210,47 @@ def _of_stores(features: Any, graph: Any, time_attr: str | None, weight_attr: st
         counts: dict[Any, int] = {None: max(edge_attrs[0].size)}
     else:
         named = [attr.group_name for attr in attrs if isinstance(attr.group_name, str)]
-        ends = [end for of in edge_types for end in (of[0], of[2])]
-        counts = {of: num_nodes_in_stores(features, graph, of) for of in dict.fromkeys([*named, *ends])}
+        ends = [end for edge_type in edge_types for end in ends_of(edge_type)]
+        node_types = dict.fromkeys([*named, *ends])
+        counts = {node_type: num_nodes_in_stores(features, graph, node_type) for node_type in node_types}
     relations = {}
-    for of in edge_types:
-        src, dst = ends_of(of)
-        layouts = {attr.layout.value: attr for attr in edge_attrs if attr.edge_type == of}
-        relations[of] = _of_layouts(of, graph, layouts, counts[src], counts[dst])
+    for edge_type in edge_types:
+        src, dst = ends_of(edge_type)
+        layouts = {attr.layout.value: attr for attr in edge_attrs if attr.edge_type == edge_type}
+        relations[edge_type] = _of_layouts(edge_type, graph, layouts, counts[src], counts[dst])
+    num_edges = {edge_type: len(indices) for edge_type, (_, indices, _) in relations.items()}
     _check_groups(features, graph, counts, {attr.edge_type: attr for attr in edge_attrs})
-    check_store_rows(_WHERE, features, counts, {of: len(rows[1]) for of, rows in relations.items()})
+    check_store_rows(_WHERE, features, counts, num_edges)
     timed = [copy.copy(attr) for attr in attrs if attr.attr_name == time_attr] if time_attr is not None else []
     for attr in timed:
         attr.index = None  # the whole tensor
-    found = dict(zip([attr.group_name for attr in timed], features.multi_get_tensor(timed), strict=True))
-    # Without types only the name tells: PyG takes "time" for times of nodes.
-    on_edges = {
-        of: values for of, values in found.items() if of in edge_types and (of is not None or time_attr != "time")
-    }
-    on_nodes = {of: values for of, values in found.items() if of in counts and of not in on_edges}
-    by_name = ({of: {str(time_attr): rows} for of, rows in each.items()} for each in (on_nodes, on_edges))
-    times, is_on_nodes = _times(time_attr, *by_name)
-    for of, values in times.items():
-        count, kind = (counts[of], "node") if is_on_nodes else (len(relations[of][1]), "edge")
-        check_rows(_WHERE, str(time_attr), of, values, count, kind)
-    attributes = {of: {time_attr: on_edges[of]} if of in on_edges else {} for of in relations}
-    return _made(counts, relations, time_attr, times if is_on_nodes else {}, attributes)
+    of_nodes: dict[Any, Any] = {}
+    of_edges: dict[Any, Any] = {}
+    for attr, values in zip(timed, features.multi_get_tensor(timed), strict=True):
+        group = attr.group_name
+        # Without types only the name tells: PyG takes "time" for times of nodes.
+        if group in edge_types and (group is not None or time_attr != "time"):
+            of_edges[group] = {time_attr: values}
+        elif group in counts:
+            of_nodes[group] = {time_attr: values}
+    node_times, edge_times = _times(time_attr, of_nodes, of_edges, counts, num_edges)
+    return _made(counts, relations, node_times, {time_attr: edge_times})
 
 
-def _of_layouts(of: Any, graph: Any, layouts: Mapping[str, Any], num_src: int, num_dst: int) -> _Relation:
+def _of_layouts(edge_type: Any, graph: Any, layouts: Mapping[str, Any], num_src: int, num_dst: int) -> _Relation:
     """Return the in-edges of a type in a graph store, from the layout that PyG takes; edge ids are places in it.
 
     Not by `graph.csc()`: for a destination above the number of nodes that writes outside its memory.
     """
     attr = next(layouts[layout] for layout in ("csc", "coo", "csr") if layout in layouts)
-    edges, name = graph.get_edge_index(attr), f"edge_index{of_type(of)}"
+    edges, name = graph.get_edge_index(attr), f"edge_index{of_type(edge_type)}"
     if attr.layout.value != "coo":
-        row, col = (check_index_tensor(_WHERE, name, each.cpu().contiguous()) for each in edges)
+        row, col = (check_index_tensor(_WHERE, name, ids.cpu().contiguous()) for ids in edges)
         if attr.layout.value == "csc":
             return col, _narrow(row, max(num_src, num_dst)), None
         edges = torch.repeat_interleave(row.diff()), col
     columns = check_edge_index(_WHERE, name, edges)
-    return _relation(of, {}, columns, num_src, num_dst, attr.is_sorted, None, False)
+    return _relation(edge_type, {}, columns, num_src, num_dst, attr.is_sorted)
 
 
 def _check_groups(features: Any, graph: Any, counts: Mapping[Any, int], edge_attrs: Mapping[Any, Any]) -> None:
@@ -271,11 +267,11 @@ def _check_groups(features: Any, graph: Any, counts: Mapping[Any, int], edge_att
         return
     for group in groups:
         ids = features.get_global_id(group)
-        of = None if group == (None, None) else group
-        expected = graph.get_edge_id(edge_attrs[of]) if isinstance(group, tuple) else torch.arange(counts.get(of, 0))
+        key = None if group == (None, None) else group
+        expected = graph.get_edge_id(edge_attrs[key]) if isinstance(group, tuple) else torch.arange(counts.get(key, 0))
         if ids is not None and expected is not None and not torch.equal(ids.long(), expected.long()):
             raise ValueError(
-                f"{_WHERE}: the feature store has the rows{of_type(of)} by global ids, which are others than their "
+                f"{_WHERE}: the feature store has the rows{of_type(key)} by global ids, which are others than their "
                 "places. Stores of a part are sampled by datapipes.pyg.distributed.DistNeighborLoader."
             )
 
@@ -283,39 +279,37 @@ def _check_groups(features: Any, graph: Any, counts: Mapping[Any, int], edge_att
 def _made(
     counts: Mapping[Any, int],
     relations: Mapping[Any, _Relation],
-    time_attr: str | None,
-    node_time: dict[Any, Tensor],
-    attributes: Mapping[Any, Mapping[Any, Tensor]],
+    node_times: Mapping[Any, Tensor],
+    of_edges: Mapping[str | None, Mapping[Any, Tensor]],
 ) -> TimedGraph:
-    """Return the graph; `attributes` of edges are in the order of their ids."""
-    has_edge_time = any(time_attr in each for each in attributes.values())
-    ids = {of: each for of, (_, _, each) in relations.items() if each is not None}
-    of_edges = {
-        of: {name: (values[ids[of]] if of in ids else values).cpu() for name, values in each.items()}
-        for of, each in attributes.items()
-    }
-    node_time = {of: values.cpu() for of, values in node_time.items()}
-    of_nodes: dict[Any, Any] = {of: {time_attr: values} for of, values in node_time.items()}
+    """Return the graph; `of_edges` is {attribute: {edge type: values in the order of the edge ids}}, times first."""
+    time_attr, edge_times = next(iter(of_edges.items()))
+    ids = {edge_type: order for edge_type, (_, _, order) in relations.items() if order is not None}
+    node_times = {node_type: times.cpu() for node_type, times in node_times.items()}
+    nodes: dict[Any, Any] = {node_type: {time_attr: times} for node_type, times in node_times.items()}
+    edges: dict[Any, Any] = {edge_type: {} for edge_type in relations}
+    for name, by_type in of_edges.items():
+        for edge_type, values in by_type.items():
+            edges[edge_type][name] = (values[ids[edge_type]] if edge_type in ids else values).cpu()
     graph: CSCGraph | HeteroCSCGraph
     if None in counts:
-        indptr, indices, _ = relations[None]
-        edge_ids, of_node = ids.get(None), of_nodes.get(None)
-        graph = CSCGraph(indptr, indices, node_attributes=of_node, edge_attributes=of_edges[None], edge_ids=edge_ids)
+        indptr, indices, order = relations[None]
+        graph = CSCGraph(indptr, indices, node_attributes=nodes.get(None), edge_attributes=edges[None], edge_ids=order)
     else:
-        arrays = {of: (indptr, indices) for of, (indptr, indices, _) in relations.items()}
-        graph = HeteroCSCGraph(arrays, counts, node_attributes=of_nodes, edge_attributes=of_edges, edge_ids=ids)
-    return TimedGraph(graph, node_time, has_edge_time)
+        arrays = {edge_type: (indptr, indices) for edge_type, (indptr, indices, _) in relations.items()}
+        graph = HeteroCSCGraph(arrays, counts, node_attributes=nodes, edge_attributes=edges, edge_ids=ids)
+    return TimedGraph(graph, node_times, bool(edge_times))
 
 
 def _relation(
-    of: Any,
+    edge_type: Any,
     store: Any,
     columns: Tensor | None,
     num_src: int,
     num_dst: int,
     is_sorted: bool,
-    since: Tensor | None,
-    on_nodes: bool,
+    src_times: Tensor | None = None,
+    edge_times: Tensor | None = None,
 ) -> _Relation:
     """Return the in-edges of a store, by destination, and as PyG has them by time, that of the sources or of edges."""
     for name, method in (("adj", "csc"), ("adj_t", "csr")):
@@ -332,17 +326,13 @@ def _relation(
         return torch.zeros(num_dst + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int32), None
     columns = _narrow(columns.cpu(), max(num_src, num_dst))
     for row, count in ((0, num_src), (1, num_dst)):
-        outside = (columns[row] < 0) | (columns[row] >= count)
-        if bool(outside.any()):
-            what = "" if of is None else f" of {type_text(of)}"
-            raise IndexError(
-                f"{_WHERE}: edge_index{what} has {int(columns[row][outside][0])} in row {row}, not in [0, {count}). "
-                "Raise num_nodes, or drop the edge."
-            )
-    if not is_sorted and since is None:
+        name = f"row {row} of edge_index{of_type(edge_type)}"
+        check_within(_WHERE, name, columns[row], count, "Raise num_nodes, or drop the edge.")
+    if not is_sorted and src_times is None and edge_times is None:
         return sorted_by_destination(columns, num_src, num_dst, where=_WHERE)
-    if not is_sorted and since is not None:
-        by_time = torch.argsort(since.cpu()[columns[0].long()] if on_nodes else since.cpu(), stable=True)
+    if not is_sorted:
+        times: Any = edge_times if src_times is None else src_times.cpu()[columns[0].long()]
+        by_time = torch.argsort(times.cpu(), stable=True)
         indptr, indices, order = sorted_by_destination(columns[:, by_time], num_src, num_dst, where=_WHERE)
         return indptr, indices, by_time[order]
     if bool((columns[1].diff() < 0).any()):
@@ -364,35 +354,46 @@ def _narrow(ids: Tensor, num_nodes: int) -> Tensor:
 
 def _with_inferred(counts: Mapping[Any, int | None], edges: Mapping[Any, Tensor | None]) -> dict[Any, int]:
     """Return the number of nodes of each type; of one that does not tell it, the largest id of its edges plus 1."""
-    inferred: dict[Any, int] = {of: 0 for of, count in counts.items() if count is None}
-    for of, columns in edges.items():
-        for row, end in enumerate(ends_of(of)):
+    inferred: dict[Any, int] = {node_type: 0 for node_type, count in counts.items() if count is None}
+    for edge_type, columns in edges.items():
+        for row, end in enumerate(ends_of(edge_type)):
             if counts.get(end) is None:
                 most = int(columns[row].max()) + 1 if columns is not None and columns.numel() > 0 else 0
                 inferred[end] = max(inferred.get(end, 0), most)
-    return {**{of: count for of, count in counts.items() if count is not None}, **inferred}
+    return {**{node_type: count for node_type, count in counts.items() if count is not None}, **inferred}
 
 
 def _times(
-    time_attr: str | None, of_nodes: Mapping[Any, Mapping[str, Any]], of_edges: Mapping[Any, Mapping[str, Any]]
-) -> tuple[dict[Any, Tensor], bool]:
-    """Return the times by type, and whether they are those of nodes."""
+    time_attr: str | None,
+    of_nodes: Mapping[Any, Mapping[str, Any]],
+    of_edges: Mapping[Any, Mapping[str, Any]],
+    num_nodes: Mapping[Any, int] | None = None,
+    num_edges: Mapping[Any, int] | None = None,
+) -> tuple[dict[Any, Tensor], dict[Any, Tensor]]:
+    """Return the times of nodes and those of edges, by type; without a `time_attr` there are none, else one of both."""
     if time_attr is None:
-        return {}, False
-    on_nodes = {of: _numbers(time_attr, of, each) for of, each in of_nodes.items() if time_attr in each}
-    on_edges = {of: _numbers(time_attr, of, each) for of, each in of_edges.items() if time_attr in each}
-    if bool(on_nodes) == bool(on_edges):
-        found = "both nodes and edges have it" if on_nodes else "neither nodes nor edges have it"
-        raise ValueError(f"{_WHERE}: time_attr is {time_attr!r}, but {found}; one of the two must. Name another.")
-    return on_nodes or on_edges, bool(on_nodes)
+        return {}, {}
+    on_nodes, on_edges = (any(time_attr in values for values in by_type.values()) for by_type in (of_nodes, of_edges))
+    if on_nodes == on_edges:
+        have = "both nodes and edges have it" if on_nodes else "neither nodes nor edges have it"
+        raise ValueError(f"{_WHERE}: time_attr is {time_attr!r}, but {have}; one of the two must. Name another.")
+    return _numbers(time_attr, of_nodes, num_nodes, "node"), _numbers(time_attr, of_edges, num_edges, "edge")
 
 
-def _numbers(name: str, of: Any, values: Mapping[str, Any]) -> Tensor:
-    """Return the times or the weights of a type, [n], in any form that makes a tensor."""
-    numbers = tensor_of(_WHERE, f"{name}{of_type(of)}", values[name])
-    if numbers.ndim != 1:
-        raise ValueError(
-            f"{_WHERE}: {name}{of_type(of)} must have shape [n], one number each, got {list(numbers.shape)}. Flatten "
-            "it, or name another attribute."
-        )
+def _numbers(
+    name: str, by_type: Mapping[Any, Mapping[str, Any]], counts: Mapping[Any, int] | None, kind: str
+) -> dict[Any, Tensor]:
+    """Return the times or the weights of the types that have them, [n], counted unless `counts` is None."""
+    numbers = {}
+    for key, values in by_type.items():
+        if name not in values:
+            continue
+        numbers[key] = rows = tensor_of(_WHERE, f"{name}{of_type(key)}", values[name])
+        if rows.ndim != 1:
+            raise ValueError(
+                f"{_WHERE}: {name}{of_type(key)} must have shape [n], one number each, got {list(rows.shape)}. Flatten "
+                "it, or name another attribute."
+            )
+        if counts is not None:
+            check_rows(_WHERE, name, key, rows, counts[key], kind)
     return numbers

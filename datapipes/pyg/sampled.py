@@ -12,7 +12,7 @@ from datapipes.base.rows import new_rows
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch
 from datapipes.minibatch.pyg_data import fill_stores
-from datapipes.pyg.upstream import HeteroSamplerOutput, SamplerOutput
+from datapipes.pyg.torch_geometric_names import HeteroSamplerOutput, SamplerOutput
 
 
 def sampler_output(minibatch: MiniBatch, graph: Graph) -> Any:
@@ -32,33 +32,34 @@ def sampler_output(minibatch: MiniBatch, graph: Graph) -> Any:
         edge_features=None,
     )
     if not graph.is_heterogeneous:
-        found = stores[None]
+        fields = stores[None]
         return SamplerOutput(
-            node=_widened(found.n_id),
-            row=found.edge_index[0],
-            col=found.edge_index[1],
-            edge=found.e_id,
+            node=_widened(fields.n_id),
+            row=fields.edge_index[0],
+            col=fields.edge_index[1],
+            edge=fields.e_id,
             batch=minibatch.batch,
-            num_sampled_nodes=found.get("num_sampled_nodes"),
-            num_sampled_edges=found.get("num_sampled_edges"),
+            num_sampled_nodes=fields.get("num_sampled_nodes"),
+            num_sampled_edges=fields.get("num_sampled_edges"),
         )
-    nodes = {of: stores[of] for of in graph.node_types}
+    nodes = {node_type: stores[node_type] for node_type in graph.node_types}
     rows, cols, ids, counts = {}, {}, {}, {}
-    has_hops = all("num_sampled_nodes" in found for found in nodes.values())
-    for of in graph.edge_types:
-        if of in stores:
-            (rows[of], cols[of]), ids[of] = stores[of].edge_index, stores[of].e_id
-            counts[of] = stores[of].get("num_sampled_edges")
+    has_hops = all("num_sampled_nodes" in fields for fields in nodes.values())
+    for edge_type in graph.edge_types:
+        if edge_type in stores:
+            fields = stores[edge_type]
+            (rows[edge_type], cols[edge_type]), ids[edge_type] = fields.edge_index, fields.e_id
+            counts[edge_type] = fields.get("num_sampled_edges")
         else:  # no hop draws from it
-            rows[of] = cols[of] = ids[of] = torch.empty(0, dtype=torch.int64)
-            counts[of] = [0] * minibatch.num_layers
+            rows[edge_type] = cols[edge_type] = ids[edge_type] = torch.empty(0, dtype=torch.int64)
+            counts[edge_type] = [0] * minibatch.num_layers
     return HeteroSamplerOutput(
-        node={of: _widened(found.n_id) for of, found in nodes.items()},
+        node={node_type: _widened(fields.n_id) for node_type, fields in nodes.items()},
         row=rows,
         col=cols,
         edge=ids,
         batch=minibatch.batch,
-        num_sampled_nodes={of: found.num_sampled_nodes for of, found in nodes.items()} if has_hops else None,
+        num_sampled_nodes={key: fields.num_sampled_nodes for key, fields in nodes.items()} if has_hops else None,
         num_sampled_edges=counts if has_hops else None,
     )
 
@@ -82,7 +83,7 @@ def seeds_alone(seeds: Any, graph: Graph, num_hops: int, disjoint: bool) -> Any:
     if not graph.is_heterogeneous:
         batch = torch.arange(len(seeds)) if disjoint else None
         return SamplerOutput(seeds, none, none, none, batch, [len(seeds)] + [0] * num_hops, [0] * num_hops)
-    nodes: dict[Any, Tensor] = {of: seeds.get(of, none) for of in graph.node_types}
+    nodes: dict[Any, Tensor] = {node_type: seeds.get(node_type, none) for node_type in graph.node_types}
     trees = torch.split(torch.arange(sum(map(len, nodes.values()))), [len(ids) for ids in nodes.values()])
     return HeteroSamplerOutput(
         node=nodes,
@@ -90,8 +91,8 @@ def seeds_alone(seeds: Any, graph: Graph, num_hops: int, disjoint: bool) -> Any:
         col=dict.fromkeys(graph.edge_types, none),
         edge=dict.fromkeys(graph.edge_types, none),
         batch=dict(zip(nodes, trees, strict=True)) if disjoint else None,  # counted over the types in their order
-        num_sampled_nodes={of: [len(ids)] + [0] * num_hops for of, ids in nodes.items()},
-        num_sampled_edges={of: [0] * num_hops for of in graph.edge_types},
+        num_sampled_nodes={node_type: [len(ids)] + [0] * num_hops for node_type, ids in nodes.items()},
+        num_sampled_edges={edge_type: [0] * num_hops for edge_type in graph.edge_types},
     )
 
 

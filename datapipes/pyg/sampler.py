@@ -18,14 +18,15 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import check_bool, check_choice, shown
+from datapipes.base.checks import check_bool, check_choice, check_within, shown
 from datapipes.base.log import users_frame
 from datapipes.base.rng import RngKey, check_seed
+from datapipes.base.types import ends_of, of_type
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.minibatch import MiniBatch
 from datapipes.pyg.graph_of import TimedGraph, graph_of, refuse_wrong_names, weight_name
 from datapipes.pyg.sampled import sampler_output, seeds_alone
-from datapipes.pyg.upstream import (
+from datapipes.pyg.torch_geometric_names import (
     BaseSampler,
     NegativeSampling,
     NumNeighbors,
@@ -122,9 +123,9 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         self._calls = 0
         self._weights: dict[str, tuple[Tensor, NodeWeights, int]] = {}
 
-    def _take(self, found: TimedGraph, num_neighbors: Any) -> None:
+    def _take(self, timed: TimedGraph, num_neighbors: Any) -> None:
         """Sample this graph from now on."""
-        self.graph, self.node_time, self._has_edge_time = found
+        self.graph, self.node_time, self._has_edge_time = timed
         self.num_neighbors = num_neighbors
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -139,20 +140,20 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         return self._num_neighbors
 
     @num_neighbors.setter
-    def num_neighbors(self, given: Any) -> None:
-        found, by_type = fanouts_of(given, [*self.graph.edge_types] if self.is_hetero else None)
-        any_type = next(iter(by_type.values())) if by_type else found.default or found.values  # there may be no type
-        self._num_hops = len(any_type)
-        hops = [{of: each[hop] for of, each in by_type.items()} for hop in reversed(range(self._num_hops))]
+    def num_neighbors(self, value: Any) -> None:
+        self._num_neighbors, by_type = fanouts_of(value, [*self.graph.edge_types] if self.is_hetero else None)
+        values, default = self._num_neighbors.values, self._num_neighbors.default
+        self._num_hops = len(next(iter(by_type.values()), default or values))  # there may be no type
+        hops = [
+            {edge_type: counts[hop] for edge_type, counts in by_type.items()} for hop in reversed(range(self._num_hops))
+        ]
         draws = any(count != 0 for hop in hops for count in hop.values())
-        self._num_neighbors = found
-        self.stage = self._stage([hop if self.is_hetero else hop[None] for hop in hops]) if draws else None
+        self.stage: Any = self._stage([hop if self.is_hetero else hop[None] for hop in hops]) if draws else None
 
     @property
     def is_hetero(self) -> bool:
         """Whether the graph has types."""
-        found: bool = self.graph.is_heterogeneous
-        return found
+        return self.graph.is_heterogeneous  # type: ignore[no-any-return]
 
     @property
     def is_temporal(self) -> bool:
@@ -187,21 +188,21 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         trees: list[Any] = []
 
         def sample(seeds: Any, times: Any) -> Any:
-            found = self._sample(seeds, times, key)
-            trees.append({**found.batch} if isinstance(found.batch, dict) else found.batch)  # PyG changes the dict
-            return found
+            out = self._sample(seeds, times, key)
+            trees.append({**out.batch} if isinstance(out.batch, dict) else out.batch)  # PyG changes the dict
+            return out
 
         node_time = self.node_time if self.is_hetero else self.node_time.get(None)
         with seeded(rng if draws_itself(negatives) else None):
-            found = edge_sample(inputs, sample, self.num_nodes, self.disjoint, node_time, negatives)
+            out = edge_sample(inputs, sample, self.num_nodes, self.disjoint, node_time, negatives)
         if self.disjoint:
-            found.batch = self._links_of(trees[0], inputs, negatives)
-        return self._in_form(found)
+            out.batch = self._links_of(trees[0], inputs, negatives)
+        return self._in_form(out)
 
     def __repr__(self) -> str:
         chosen = {name: getattr(self, name) for name in ("time_attr", "weight_attr") if getattr(self, name) is not None}
         details = {"num_neighbors": self.num_neighbors.values, "subgraph_type": self.subgraph_type.value, **chosen}
-        return f"NeighborSampler({self.graph!r}, {', '.join(f'{name}={each!r}' for name, each in details.items())})"
+        return f"NeighborSampler({self.graph!r}, {', '.join(f'{name}={value!r}' for name, value in details.items())})"
 
     def fingerprint(self) -> Fingerprint:
         """Return what decides the draws, by name."""
@@ -238,56 +239,54 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
 
     def _sample(self, seeds: Any, times: Any, key: RngKey) -> Any:
         """Return the neighborhood of seeds [n], with types {node type: [n]}, at their times."""
+        minibatch = self._minibatch(seeds, times, key)
+        if minibatch is None:
+            return seeds_alone(seeds, self.graph, self._num_hops, self.disjoint)
+        return sampler_output(self.stage.transform(minibatch), self.graph)
+
+    def _minibatch(self, seeds: Any, times: Any, key: RngKey) -> MiniBatch | None:
+        """Return what the stage draws for; None if no hop draws anything."""
         if self.is_temporal and times is None:
             times = self._own_times(seeds)
-        if self.stage is None or all(len(ids) == 0 for ids in (seeds.values() if self.is_hetero else [seeds])):
-            self._refuse_outside(seeds)
-            return seeds_alone(seeds, self.graph, self._num_hops, self.disjoint)
-        given = MiniBatch(seeds=seeds, timestamps=times if self.is_temporal else None, rng=key)
-        return sampler_output(self.stage.transform(given), self.graph)
+        by_type = seeds if self.is_hetero else {None: seeds}
+        if self.stage is not None and any(len(ids) > 0 for ids in by_type.values()):
+            return MiniBatch(seeds=seeds, timestamps=times if self.is_temporal else None, rng=key)
+        for node_type, ids in by_type.items():
+            name, count = f"the seeds{of_type(node_type)}", self.graph.num_nodes_of(node_type)
+            check_within("NeighborSampler", name, ids, count, "Take the seeds from the same data.")
+        return None
 
     def _own_times(self, seeds: Any) -> Any:
         """Return the times of the seeds themselves."""
         by_type = seeds if self.is_hetero else {None: seeds}
-        without = [of for of in by_type if of not in self.node_time]
+        without = [node_type for node_type in by_type if node_type not in self.node_time]
         if without:
-            what = "the seeds" if without[0] is None else f"the seeds of {without[0]!r}"
             raise ValueError(
-                f"NeighborSampler: time_attr is {self.time_attr!r}, but {what} have no times: neither input_time, nor "
-                "that attribute of the nodes. Pass input_time."
+                f"NeighborSampler: time_attr is {self.time_attr!r}, but the seeds{of_type(without[0])} have no times: "
+                "neither input_time, nor that attribute of the nodes. Pass input_time."
             )
-        found = {of: self.node_time[of][ids] for of, ids in by_type.items()}
-        return found if self.is_hetero else found[None]
+        times = {node_type: self.node_time[node_type][ids] for node_type, ids in by_type.items()}
+        return times if self.is_hetero else times[None]
 
-    def _refuse_outside(self, seeds: Any) -> None:
-        for of, ids in (seeds if self.is_hetero else {None: seeds}).items():
-            count = self.graph.num_nodes_of(of)
-            outside = ids[(ids < 0) | (ids >= count)]
-            if outside.numel() > 0:
-                raise IndexError(
-                    f"NeighborSampler: found the seed {int(outside[0])}; nodes are in [0, {count}). Take the seeds "
-                    "from the same data."
-                )
-
-    def _negatives(self, given: Any, edge_type: Any, key: RngKey) -> Any:
-        """Return `given` with draws by the random key; the sums of its weights are made once. A subclass with draws of
-        its own stays as it is.
+    def _negatives(self, negatives: Any, edge_type: Any, key: RngKey) -> Any:
+        """Return `negatives` with draws by the random key; the sums of its weights are made once. A subclass with draws
+        of its own stays as it is.
         """
-        if draws_itself(given):
-            return given
+        if draws_itself(negatives):
+            return negatives
         sums = {}
-        for endpoint, weight in (("src", given.src_weight), ("dst", given.dst_weight)):
+        for end, node_type in zip(("src", "dst"), ends_of(edge_type), strict=True):
+            weight = getattr(negatives, f"{end}_weight")
             if weight is None:
                 continue
-            of = None if edge_type is None else edge_type[0 if endpoint == "src" else -1]
-            known = self._weights.get(endpoint)
-            if known is None or known[0] is not weight or known[2] != weight._version:
+            kept = self._weights.get(end)
+            if kept is None or kept[0] is not weight or kept[2] != weight._version:
                 values = weight.cpu() if weight.is_floating_point() else weight.cpu().double()
-                by_type = values if of is None else {of: values}
-                made = NodeWeights("NegativeSampling", f"{endpoint}_weight", self.graph, by_type)
-                known = self._weights[endpoint] = (weight, made, weight._version)
-            sums[endpoint] = known[1].sums(of)
-        return KeyedNegatives(given, sums, key)
+                by_type = values if node_type is None else {node_type: values}
+                made = NodeWeights("NegativeSampling", f"{end}_weight", self.graph, by_type)
+                kept = self._weights[end] = (weight, made, weight._version)
+            sums[end] = kept[1].sums(node_type)
+        return KeyedNegatives(negatives, sums, key)
 
     def _links_of(self, trees: Any, inputs: Any, negatives: Any) -> Any:
         """Return the number of the link that each node is in the tree of.
@@ -301,46 +300,46 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         src = torch.arange(num_src) % max(num_links, 1)
         dst = torch.arange(num_links + num_negatives) % max(num_links, 1)
         if not self.is_hetero:
-            found: Tensor = torch.cat((src, dst))[trees]
-            return found
+            return torch.cat((src, dst))[trees]
         first, _, last = inputs.input_type
-        of_type = {first: torch.cat((src, dst))} if first == last else {first: src, last: dst}
-        link_of = torch.cat([of_type[of] for of in sorted(of_type)])
-        return {of: link_of[each] for of, each in trees.items()}
+        by_type = {first: torch.cat((src, dst))} if first == last else {first: src, last: dst}
+        link_of = torch.cat([by_type[node_type] for node_type in sorted(by_type)])
+        return {node_type: link_of[numbers] for node_type, numbers in trees.items()}
 
     def _in_form(self, out: Any) -> Any:
         return out.to_bidirectional() if self.subgraph_type == SubgraphType.bidirectional else out
 
 
-def fanouts_of(given: Any, edge_types: list[Any] | None) -> tuple[Any, dict[Any, list[int]]]:
+def fanouts_of(num_neighbors: Any, edge_types: list[Any] | None) -> tuple[Any, dict[Any, list[int]]]:
     """Return a NumNeighbors of PyG, and the in-edges per node, hop by hop, of each edge type; None: of no types."""
-    values, default = (given.values, given.default) if isinstance(given, NumNeighbors) else (given, None)
-    each = list(values.values()) if isinstance(values, Mapping) else [values]
-    if not all(isinstance(hops, (list, tuple)) for hops in ([*each] if default is None else [*each, default])):
+    is_made = isinstance(num_neighbors, NumNeighbors)
+    values, default = (num_neighbors.values, num_neighbors.default) if is_made else (num_neighbors, None)
+    lists = [*values.values()] if isinstance(values, Mapping) else [values]
+    if not all(isinstance(hops, (list, tuple)) for hops in (lists if default is None else [*lists, default])):
         raise TypeError(
-            f"NeighborSampler: num_neighbors must be a list, or a dict from edge types to lists, got {shown(given)}. "
-            "Give the in-edges per node, hop by hop; -1 for all."
+            "NeighborSampler: num_neighbors must be a list, or a dict from edge types to lists, got "
+            f"{shown(num_neighbors)}. Give the in-edges per node, hop by hop; -1 for all."
         )
     try:
-        found = NumNeighbors(values, default)  # not the given one, which remembers the edge types of another graph
-        named = [of.to_tuple() for of in found.values] if isinstance(found.values, dict) else []
+        made = NumNeighbors(values, default)  # not the given one, which remembers the edge types of another graph
+        named = [key.to_tuple() for key in made.values] if isinstance(made.values, dict) else []
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"NeighborSampler: num_neighbors is {shown(given)}, whose keys are no edge types (src, rel, dst): {error}. "
-            f"The graph has {edge_types or 'none'}; name these."
+            f"NeighborSampler: num_neighbors is {shown(num_neighbors)}, whose keys are no edge types (src, rel, dst): "
+            f"{error}. The graph has {edge_types or 'none'}; name these."
         ) from error
     if edge_types is None:
-        if isinstance(found.values, dict):
+        if isinstance(made.values, dict):
             raise ValueError(
                 f"NeighborSampler: num_neighbors is a dict, {shown(values)}, but there are no edge types. Pass a list."
             )
-        return found, {None: found.get_values()}
-    unknown = [of for of in named if of not in edge_types]
+        return made, {None: made.get_values()}
+    unknown = [edge_type for edge_type in named if edge_type not in edge_types]
     if unknown:
         raise ValueError(
             f"NeighborSampler: num_neighbors names the edge type {unknown[0]}; the graph has {edge_types}. Name these."
         )
-    return found, found.get_values(edge_types)
+    return made, made.get_values(edge_types)
 
 
 def draws_itself(negatives: Any) -> bool:
@@ -352,12 +351,12 @@ class KeyedNegatives(NegativeSampling):  # type: ignore[misc]  # PyG comes witho
     """A NegativeSampling that draws by a random key: each of its calls for one minibatch by a key of its own.
 
     Args:
-        given: whose mode and amount it has.
+        negatives: whose mode and amount it has.
         sums: {"src" or "dst": sums of weights}; other ends are uniform.
     """
 
-    def __init__(self, given: Any, sums: dict[str, _core.RowSums], key: RngKey) -> None:
-        super().__init__(given.mode, given.amount)
+    def __init__(self, negatives: Any, sums: dict[str, _core.RowSums], key: RngKey) -> None:
+        super().__init__(negatives.mode, negatives.amount)
         self._sums, self._key, self._calls = sums, key, 0
 
     def sample(self, num_samples: int, endpoint: str, num_nodes: int | None = None) -> Tensor:

@@ -179,7 +179,7 @@ def test_seeds_have_their_own_times_unless_others_are_given():
     with pytest.raises(ValueError, match="have no times: neither input_time"):
         next(iter(NeighborLoader(data, [-1], time_attr="edge_time")))
     hetero = random_hetero(0)
-    with pytest.raises(ValueError, match="'venue' have no times"):
+    with pytest.raises(ValueError, match="the seeds of venue have no times"):
         next(iter(NeighborLoader(hetero, [-1], input_nodes="venue", time_attr="time")))
 
 

@@ -10,8 +10,8 @@ from datapipes.pyg.distributed.dist_loader import DistLoader
 from datapipes.pyg.distributed.dist_neighbor_loader import DistLinkNeighborLoader, DistNeighborLoader
 from datapipes.pyg.distributed.dist_neighbor_sampler import DistNeighborSampler
 from datapipes.pyg.distributed.rpc import ConcurrentEventLoop, init_rpc, shutdown_rpc
-from datapipes.pyg.distributed.stores import LocalFeatureStore, LocalGraphStore, LocalTensorAttr, Partitioner
-from datapipes.pyg.upstream import handed_on, other_names
+from datapipes.pyg.distributed.sampler_of_ranks import LocalFeatureStore, LocalGraphStore, LocalTensorAttr, Partitioner
+from datapipes.pyg.torch_geometric_names import handed_on, other_names
 
 __all__ = [
     "ConcurrentEventLoop",

@@ -61,26 +61,25 @@ class DistEdgeHeteroSamplerInput:
     input_type: tuple[str, str, str] | None = None
 
 
-def check_context(where: str, given: Any, num_parts: int | None = None) -> DistContext:
+def check_context(where: str, context: Any, num_parts: int | None = None) -> DistContext:
     """Return a context whose numbers fit each other and the number of parts, if that is known.
 
     Raises:
         TypeError, ValueError: They do not; the message says what was found.
     """
     names = ("rank", "world_size", "group_name")
-    if not all(hasattr(given, name) for name in names):
+    if not all(hasattr(context, name) for name in names):
         raise TypeError(
-            f"{where}: current_ctx must be a DistContext, got {shown(given)}. Import it from here, or from "
+            f"{where}: current_ctx must be a DistContext, got {shown(context)}. Import it from here, or from "
             "torch_geometric.distributed."
         )
-    size = check_int(where, "world_size of current_ctx", given.world_size, 1)
-    check_int(where, "rank of current_ctx", given.rank, 0, size - 1)
-    if not isinstance(given.group_name, str):
-        raise TypeError(f"{where}: group_name of current_ctx must be text, got {shown(given.group_name)}.")
+    size = check_int(where, "world_size of current_ctx", context.world_size, 1)
+    check_int(where, "rank of current_ctx", context.rank, 0, size - 1)
+    if not isinstance(context.group_name, str):
+        raise TypeError(f"{where}: group_name of current_ctx must be text, got {shown(context.group_name)}.")
     if num_parts is not None and size != num_parts:
         raise ValueError(
             f"{where}: current_ctx has world_size {size}, but the graph is in {num_parts} parts; each rank has one "
             "part. Start as many ranks as there are parts, or partition the graph again."
         )
-    found: DistContext = given
-    return found
+    return context  # type: ignore[no-any-return]

@@ -9,10 +9,9 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-import torch
-
-from datapipes.base.checks import check_bool, check_int, shown
+from datapipes.base.checks import check_bool, check_int, check_within, shown
 from datapipes.base.rng import RngKey
+from datapipes.base.types import of_type
 from datapipes.chain.stage import SeedStage, Stage
 from datapipes.distributed.tls import TLSConfig
 from datapipes.minibatch import MiniBatch
@@ -21,18 +20,18 @@ from datapipes.pyg.distributed.dist_neighbor_sampler import DistNeighborSampler
 from datapipes.pyg.distributed.meeting import Meeting, place_of
 from datapipes.pyg.distributed.outputs import labels_of
 from datapipes.pyg.loader.iterating import Iterating
-from datapipes.pyg.loader.stages import DrawnOrder, PygSample, carrying
+from datapipes.pyg.loader.stages import PygSample, carrying
 from datapipes.pyg.loader.view import View
 from datapipes.pyg.sampled import edge_index_of
 from datapipes.pyg.sampler import fanouts_of
-from datapipes.pyg.upstream import Data, HeteroData
+from datapipes.pyg.torch_geometric_names import Data, HeteroData
 from datapipes.sampling.choice_sampler import CONCURRENCY
 from datapipes.seeds.distributed_item_sampler import DistributedItemSampler
 from datapipes.seeds.item_set import ItemSet
 
 __all__ = ["DistLoader"]
 
-_DEFAULTS = {name: each.default for name, each in inspect.signature(DistNeighborSampler).parameters.items()}
+_DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(DistNeighborSampler).parameters.items()}
 
 
 class DistLoader:
@@ -74,27 +73,25 @@ class DistLoader:
         insecure: bool = False,
         **kwargs: Any,
     ) -> None:
+        place = master_addr, master_port, num_rpc_threads, rpc_timeout, tls, insecure
+        self._join(current_ctx, place, channel, dist_sampler, kwargs.get("num_workers", 0))
+
+    def _join(
+        self, current_ctx: Any, place: tuple[Any, ...], channel: Any, dist_sampler: Any, num_workers: int
+    ) -> None:
+        """Meet the other ranks; `place` are the arguments of `place_of`."""
         where = type(self).__name__
         if not isinstance(dist_sampler, DistNeighborSampler):
             raise TypeError(
                 f"{where}: dist_sampler must be a DistNeighborSampler of datapipes.pyg.distributed, got "
                 f"{type(dist_sampler).__name__}."
             )
-        place = place_of(
-            where,
-            master_addr,
-            master_port,
-            timeout=rpc_timeout,
-            num_threads=num_rpc_threads,
-            tls=tls,
-            insecure=insecure,
-        )
+        checked = place_of(where, *place)
         self.dist_sampler, self.current_ctx, self.channel = dist_sampler, current_ctx, channel
-        self.master_addr, self.master_port = place.host, place.port
-        self.num_rpc_threads, self.rpc_timeout = num_rpc_threads, rpc_timeout
-        self.pid = os.getpid()
-        self.num_workers = kwargs.get("num_workers", 0)
-        self._meeting: Meeting = dist_sampler.meet(place)
+        self.master_addr, self.master_port = checked.host, checked.port
+        self.num_rpc_threads, self.rpc_timeout = checked.num_threads, checked.timeout
+        self.pid, self.num_workers = os.getpid(), num_workers
+        self._meeting: Meeting = dist_sampler.meet(checked)
         self._meeting.use()
         self._leave = weakref.finalize(self, self._meeting.leave)
         self._leave.atexit = False
@@ -108,10 +105,10 @@ class DistLoader:
         """
         if self.channel is None:
             return out
-        found = self.channel.get()
-        if isinstance(found, BaseException):
-            raise found
-        return found
+        output = self.channel.get()
+        if isinstance(output, BaseException):
+            raise output
+        return output
 
     def reset_channel(self, channel: Any = None) -> None:
         """Drop what is on the channel, or take another one."""
@@ -134,9 +131,8 @@ class DistLoader:
 
     def __enter__(self) -> Iterator[Any]:
         """Return an iterator, as PyG does."""
-        found: Iterator[Any] = iter(self)  # type: ignore[call-overload]
-        self._iterator = found
-        return found
+        self._iterator = iter(self)  # type: ignore[call-overload]
+        return self._iterator  # type: ignore[no-any-return]
 
     def __exit__(self, *_: object) -> None:
         self._iterator = None  # which ends the loop
@@ -161,31 +157,30 @@ class DistView(View):
         return sampler.event_loop.run_task(self.sampled_async(index, sampler._next_key(key)))
 
     def _filtered(self, out: Any, ids: Any) -> Any:
-        batch = Data(edge_index=edge_index_of(out.row, out.col))
-        for (_, _, name), rows in out.features.items():
-            batch[name] = rows
-        if not any(domain == "node" for domain, _, _ in out.features):
-            batch.num_nodes = len(out.node)
-        labels = self._labels()
-        if labels is not None:
-            batch.y = labels_of(labels, out, None, self.sampler.graph)
-        return batch
+        return self._filled(Data(), {None: out.node}, {None: (out.row, out.col)}, out)
 
     def _filtered_by_type(self, out: Any, ids: dict[Any, Any]) -> Any:
-        batch = HeteroData()
-        for of, nodes in out.node.items():
-            batch[of].n_id = nodes
-        for of, row in out.row.items():
-            batch[of].edge_index = edge_index_of(row, out.col[of])
-        for (_, of, name), rows in out.features.items():
-            batch[of][name] = rows
-        with_rows = {of for domain, of, _ in out.features if domain == "node"}
-        for of, nodes in out.node.items():
-            if of not in with_rows:
-                batch[of].num_nodes = len(nodes)
+        ends = {edge_type: (row, out.col[edge_type]) for edge_type, row in out.row.items()}
+        return self._filled(HeteroData(), out.node, ends, out)
+
+    def _filled(self, batch: Any, nodes: Any, ends: Any, out: Any) -> Any:
+        """Return `batch` with the edges and the attributes of what was sampled, by type."""
+
+        def store_of(group: Any) -> Any:
+            return batch if group is None else batch[group]
+
+        with_rows = {group for domain, group, _ in out.features if domain == "node"}
+        for node_type, ids in nodes.items():
+            store_of(node_type).n_id = ids
+            if node_type not in with_rows:
+                store_of(node_type).num_nodes = len(ids)
+        for edge_type, (row, col) in ends.items():
+            store_of(edge_type).edge_index = edge_index_of(row, col)
+        for (_, group, name), rows in out.features.items():
+            store_of(group)[name] = rows
         labels = labels_of(self._labels(), out, self.input_data.input_type, self.sampler.graph)
-        for of, values in (labels or {}).items():
-            batch[of].y = values
+        for group, values in labels.items():
+            store_of(group).y = values
         return batch
 
     def transformed(self, batch: Any) -> Any:
@@ -198,13 +193,7 @@ class DistView(View):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for workers, which read the part in the sampler and no stores."""
-        return {**super().__getstate__(), "data": None, "labels": self._labels()}
-
-    def for_sampling(self) -> View:
-        """See View."""
-        found = super().for_sampling()
-        found.data = None
-        return found
+        return {**super().__getstate__(), "_data": None, "labels": self._labels()}
 
 
 class PygSampleOverParts(PygSample):
@@ -241,7 +230,7 @@ class IteratingOverParts(DistLoader, Iterating):
         Args:
             sampled: context, data and num_neighbors of the sampler.
             sampler: what the user gave in place of one for these arguments.
-            place: address, port and what else DistLoader takes.
+            place: the arguments of `place_of`.
             kwargs: those of torch's DataLoader.
             options: further arguments of the sampler.
         """
@@ -253,20 +242,8 @@ class IteratingOverParts(DistLoader, Iterating):
         elif isinstance(sampler, DistNeighborSampler):
             self._refuse_others_options(sampler, sampled[-1], options)
         channel: Any = queue.SimpleQueue() if async_sampling else None  # which PyG's scripts look at; it stays empty
-        host, port, num_rpc_threads, rpc_timeout, tls, insecure = place
-        DistLoader.__init__(
-            self,
-            sampled[0],
-            host,
-            port,
-            channel,
-            num_rpc_threads,
-            rpc_timeout,
-            sampler,
-            tls=tls,
-            insecure=insecure,
-            num_workers=kwargs.get("num_workers", 0),
-        )
+        self._join(sampled[0], place, channel, sampler, kwargs.get("num_workers", 0))
+        self._ranks = self.current_ctx.rank, self.current_ctx.world_size
         if is_own:
             self.dist_sampler._leave()  # the loader's own need of the meeting is the only one
 
@@ -276,10 +253,12 @@ class IteratingOverParts(DistLoader, Iterating):
         def differs(name: str, value: Any) -> bool:
             if name == "num_neighbors":
                 types = [attr.edge_type for attr in sampler.graph_store.get_all_edge_attrs() if attr.edge_type]
-                return fanouts_of(value, types or None)[1] != fanouts_of(sampler._given, types or None)[1]
-            every = value, getattr(sampler, name), _DEFAULTS.get(name)
-            asked, *allowed = (str(getattr(each, "value", each)) for each in every)  # of an enum, too
-            return asked not in allowed
+                return fanouts_of(value, types or None)[1] != fanouts_of(sampler._fanouts, types or None)[1]
+            texts = [
+                str(getattr(option, "value", option))  # of an enum, too
+                for option in (value, getattr(sampler, name), _DEFAULTS.get(name))
+            ]
+            return texts[0] not in texts[1:]
 
         for name, value in {"num_neighbors": num_neighbors, **options}.items():
             if value is not None and differs(name, value):
@@ -294,27 +273,12 @@ class IteratingOverParts(DistLoader, Iterating):
         concurrency = self.concurrency if self.concurrency > 1 or not self.async_sampling else CONCURRENCY
         return PygSampleOverParts(self._seeds(), view, concurrency, self.async_sampling)
 
-    def _seeds(self) -> SeedStage:
-        context = self.current_ctx
-        if self._draws_order or len(self.batch_sampler) == 0:
-            none = torch.empty(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
-            return DrawnOrder(*(self._order or none), self.seed, context.rank, context.world_size)
-        return DistributedItemSampler(
-            ItemSet(len(self.dataset)),
-            self.batch_size,
-            rank=context.rank,
-            world_size=context.world_size,
-            shuffle=isinstance(self.sampler, torch.utils.data.RandomSampler),
-            drop_last=self.drop_last,
-            local_items=True,
-            seed=self.seed,
-            num_steps=len(self.batch_sampler),
-        )
+    def _ordered(self, items: ItemSet, **options: Any) -> SeedStage:
+        options |= {"local_items": True, "num_steps": len(self.batch_sampler)}
+        rank, world_size = self._ranks
+        return DistributedItemSampler(items, self.batch_size, rank=rank, world_size=world_size, **options)
 
-    def _why_threads(self) -> str | None:
-        context = self.multiprocessing_context
-        if context is not None and context.get_start_method() != "fork":
-            return None
+    def _why_not_to_fork(self) -> str | None:
         try:
             refuse_missing_main()
             refuse_repetition(is_building=True)
@@ -340,13 +304,7 @@ class IteratingOverParts(DistLoader, Iterating):
             f"{type(self).__name__}: belongs to its process, whose part it serves. Build one in each process."
         )
 
-    def _refuse_wrong_ids(self, name: str, of: Any, ids: Any) -> None:
-        """Refuse seeds that are no nodes of the graph; `of` is a known node type."""
-        count = self.dist_sampler.graph.num_nodes_of(of)
-        outside = ids[(ids < 0) | (ids >= count)]
-        if outside.numel() > 0:
-            what = "" if of is None else f" of {of!r}"
-            raise IndexError(
-                f"{type(self).__name__}: {name} has {int(outside.reshape(-1)[0])}; nodes{what} are in [0, {count}). "
-                "Pass ids of the whole graph."
-            )
+    def _refuse_wrong_ids(self, name: str, node_type: Any, ids: Any) -> None:
+        """Refuse seeds that are no nodes of the graph."""
+        count = self.dist_sampler.graph.num_nodes_of(node_type)
+        check_within(type(self).__name__, f"{name}{of_type(node_type)}", ids, count, "Pass ids of the whole graph.")

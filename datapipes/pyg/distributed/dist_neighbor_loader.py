@@ -12,16 +12,23 @@ from torch import Tensor
 from datapipes.base.checks import as_tensor, check_edge_index, check_index_tensor, shown
 from datapipes.base.types import ends_of, type_in
 from datapipes.distributed.tls import TLSConfig
-from datapipes.pyg import upstream
+from datapipes.pyg import torch_geometric_names
 from datapipes.pyg.distributed.dist_loader import IteratingOverParts
 from datapipes.pyg.distributed.dist_neighbor_sampler import DistNeighborSampler
 from datapipes.pyg.distributed.sampler_of_ranks import stores_of
-from datapipes.pyg.loader.arguments import labels_of_seeds, refuse_no_functions, values_of_seeds
+from datapipes.pyg.loader.arguments import (
+    labels_of_seeds,
+    refuse_half_of_times,
+    refuse_no_functions,
+    refuse_time_alone,
+    typed_nodes,
+    values_of_seeds,
+)
 
 __all__ = ["DistLinkNeighborLoader", "DistNeighborLoader"]
 
 
-class DistNeighborLoader(IteratingOverParts, upstream.NodeLoader):  # type: ignore[misc]  # PyG comes without types
+class DistNeighborLoader(IteratingOverParts, torch_geometric_names.NodeLoader):  # type: ignore[misc]  # PyG comes without types
     """torch_geometric.distributed.DistNeighborLoader: the same arguments and batches, with right results.
 
     Batches come in the order of their index. Batch i of rank r is minibatch i * world_size + r of the epoch, the same
@@ -83,8 +90,7 @@ class DistNeighborLoader(IteratingOverParts, upstream.NodeLoader):  # type: igno
     ) -> None:
         where = type(self).__name__
         stores_of(where, data)
-        if input_time is not None and time_attr is None and dist_sampler is None:
-            raise ValueError(f"{where}: input_time is given, but time_attr is not; times need both. Pass time_attr.")
+        refuse_time_alone(where, input_time, time_attr, dist_sampler)
         self._set_up(False, seed, filter_per_worker, kwargs)
         self._begin(
             (current_ctx, data, num_neighbors),
@@ -101,37 +107,26 @@ class DistNeighborLoader(IteratingOverParts, upstream.NodeLoader):  # type: igno
             device=device,
             weight_attr=weight_attr,
         )
-        of, ids = self._nodes(input_nodes)
+        node_type, ids = self._nodes(input_nodes)
         refuse_no_functions(where, transform=transform)
-        upstream.NodeLoader.__init__(
+        torch_geometric_names.NodeLoader.__init__(
             self,
             data,
             self.dist_sampler,
-            input_nodes=ids if of is None else (of, ids),
+            input_nodes=ids if node_type is None else (node_type, ids),
             **values_of_seeds(where, input_time=input_time, input_id=kwargs.pop("input_id", None)),
             transform=transform,
             filter_per_worker=filter_per_worker,
             **kwargs,
         )
 
-    def _nodes(self, given: Any) -> tuple[Any, Tensor]:
-        """Return the type of the seeds, and their ids."""
-        where, graph, of, ids = type(self).__name__, self.dist_sampler.graph, None, given
-        if graph.is_heterogeneous:
-            if isinstance(given, str):
-                of, ids = given, None
-            elif isinstance(given, (list, tuple)) and len(given) == 2 and isinstance(given[0], str):
-                of, ids = given
-            else:
-                raise TypeError(
-                    f"{where}: input_nodes must be a node type, or (node type, ids), since the graph has types, got "
-                    f"{shown(given)}. Name one of {[*graph.node_types]}."
-                )
-        elif isinstance(given, str):
-            raise TypeError(f"{where}: input_nodes is {given!r}, but the graph has no types. Pass ids, a mask or None.")
-        of, count = type_in(where, "node", of, graph.node_types), graph.num_nodes_of(of)
+    def _nodes(self, input_nodes: Any) -> tuple[Any, Tensor]:
+        """Return the type of the seeds, and their ids or a mask."""
+        where, graph = type(self).__name__, self.dist_sampler.graph
+        node_type, ids = typed_nodes(where, input_nodes, [*graph.node_types] if graph.is_heterogeneous else None)
+        count = graph.num_nodes_of(node_type)
         if ids is None:
-            return of, torch.arange(count)
+            return node_type, torch.arange(count)
         ids = as_tensor(where, "input_nodes", np.asarray(ids) if isinstance(ids, (list, range)) else ids)
         if ids.dtype == torch.bool:
             if ids.shape != (count,):
@@ -139,13 +134,13 @@ class DistNeighborLoader(IteratingOverParts, upstream.NodeLoader):  # type: igno
                     f"{where}: input_nodes is a mask of shape {list(ids.shape)}; there are {count} nodes in the whole "
                     f"graph, which need [{count}]. Pass the ids of the nodes, or a mask of all nodes."
                 )
-            return of, ids
+            return node_type, ids
         ids = check_index_tensor(where, "input_nodes", ids).long()
-        self._refuse_wrong_ids("input_nodes", of, ids)
-        return of, ids
+        self._refuse_wrong_ids("input_nodes", node_type, ids)
+        return node_type, ids
 
 
-class DistLinkNeighborLoader(IteratingOverParts, upstream.LinkLoader):  # type: ignore[misc]  # PyG comes without types
+class DistLinkNeighborLoader(IteratingOverParts, torch_geometric_names.LinkLoader):  # type: ignore[misc]  # PyG comes without types
     """torch_geometric.distributed.DistLinkNeighborLoader: the same arguments and batches, with right results.
 
     Args:
@@ -193,12 +188,7 @@ class DistLinkNeighborLoader(IteratingOverParts, upstream.LinkLoader):  # type: 
         where = type(self).__name__
         stores_of(where, data)
         draws_by = time_attr if dist_sampler is None else getattr(dist_sampler, "time_attr", None)
-        if (edge_label_time is None) != (draws_by is None):
-            given = ["set" if each is not None else "not set" for each in (edge_label_time, draws_by)]
-            raise ValueError(
-                f"{where}: 'edge_label_time' is {given[0]} while 'time_attr' is {given[1]}; both are needed to sample "
-                "by time. Pass both or neither."
-            )
+        refuse_half_of_times(where, edge_label_time, draws_by)
         self._set_up(True, seed, filter_per_worker, kwargs)
         self._begin(
             (current_ctx, data, num_neighbors),
@@ -216,7 +206,7 @@ class DistLinkNeighborLoader(IteratingOverParts, upstream.LinkLoader):  # type: 
             weight_attr=weight_attr,
         )
         refuse_no_functions(where, transform=transform)
-        upstream.LinkLoader.__init__(
+        torch_geometric_names.LinkLoader.__init__(
             self,
             data,
             self.dist_sampler,
@@ -227,22 +217,23 @@ class DistLinkNeighborLoader(IteratingOverParts, upstream.LinkLoader):  # type: 
             **kwargs,
         )
 
-    def _links(self, given: Any) -> tuple[Any, Tensor]:
+    def _links(self, links: Any) -> tuple[Any, Tensor]:
         """Return the type of the links, and their ends."""
-        where, graph, of, ends = type(self).__name__, self.dist_sampler.graph, None, given
-        if isinstance(given, (list, tuple)) and len(given) == 3 and all(isinstance(each, str) for each in given):
-            of, ends = given, None
-        elif isinstance(given, (list, tuple)) and len(given) == 2 and (given[0] is None or len(given[0]) == 3):
-            of, ends = given
-        if of is None and graph.is_heterogeneous:
+        where, graph, edge_type, ends = type(self).__name__, self.dist_sampler.graph, None, links
+        length = len(links) if isinstance(links, (list, tuple)) else 0
+        if length == 3 and all(isinstance(name, str) for name in links):
+            edge_type, ends = links, None
+        elif length == 2 and (links[0] is None or len(links[0]) == 3):
+            edge_type, ends = links
+        if edge_type is None and graph.is_heterogeneous:
             raise TypeError(
                 f"{where}: edge_label_index must be an edge type, or (edge type, [2, n]), since the graph has "
-                f"types, got {shown(given)}. Name one of {[*graph.edge_types]}."
+                f"types, got {shown(links)}. Name one of {[*graph.edge_types]}."
             )
-        of = type_in(where, "edge", None if of is None else tuple(of), graph.edge_types)
+        edge_type = type_in(where, "edge", None if edge_type is None else tuple(edge_type), graph.edge_types)
         if ends is None:
-            ends = self.dist_sampler.graph_store.get_edge_index(of, "coo")
+            ends = self.dist_sampler.graph_store.get_edge_index(edge_type, "coo")
         ends = check_edge_index(where, "edge_label_index", ends)
-        for row, end in zip(ends, ends_of(of), strict=True):
-            self._refuse_wrong_ids("edge_label_index", end, row)
-        return of, ends.long()
+        for ids, node_type in zip(ends, ends_of(edge_type), strict=True):
+            self._refuse_wrong_ids("edge_label_index", node_type, ids)
+        return edge_type, ends.long()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from datapipes.base.checks import check_index_tensor, check_int
 from datapipes.base.rng import RngKey, check_seed
-from datapipes.base.types import ends_of, type_in
+from datapipes.base.types import ends_of, type_in, values_of
 from datapipes.chain.asynchronous import off_loop
 from datapipes.channel import ChannelBase
 from datapipes.minibatch import MiniBatch
@@ -22,7 +22,7 @@ from datapipes.pyg.distributed.outputs import labels_of, moved, to_message
 from datapipes.pyg.distributed.sampler_of_ranks import SamplerOfRanks, stores_of
 from datapipes.pyg.sampled import sampler_output, seeds_alone
 from datapipes.pyg.sampler import fanouts_of
-from datapipes.pyg.upstream import NegativeSampling, NodeSamplerInput, SamplerOutput, edge_sample
+from datapipes.pyg.torch_geometric_names import NegativeSampling, NodeSamplerInput, SamplerOutput, edge_sample
 
 __all__ = ["DistNeighborSampler"]
 
@@ -83,8 +83,8 @@ class DistNeighborSampler(SamplerOfRanks):
         self._meeting: Any = None
         seed, weight_attr = check_seed(_NAME, options["seed"]), options["weight_attr"]
         self._set_options(subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, seed)
-        of_edges = sorted({attr.edge_type for attr in self.graph_store.get_all_edge_attrs()} - {None})
-        self._given = fanouts_of(num_neighbors, of_edges or None)[0]
+        edge_types = sorted({attr.edge_type for attr in self.graph_store.get_all_edge_attrs()} - {None})
+        self._fanouts = fanouts_of(num_neighbors, edge_types or None)[0]
         rpc.meet_if_called(self)
 
     # --- PyG's calls
@@ -137,9 +137,10 @@ class DistNeighborSampler(SamplerOfRanks):
             return self._placed(await self._drawn(inputs.node_dict, inputs.time_dict, key))
         if self.is_hetero and inputs.input_type is None:
             raise ValueError(f"{_NAME}: input_type is None, but the graph has types. Name the type of the seeds.")
-        of, times = inputs.input_type, inputs.time
-        seeds = {of: inputs.node} if self.is_hetero else inputs.node
-        out = await self._drawn(seeds, {of: times} if self.is_hetero and times is not None else times, key)
+        seeds, times, node_type = inputs.node, inputs.time, inputs.input_type
+        if self.is_hetero:
+            seeds, times = {node_type: seeds}, None if times is None else {node_type: times}
+        out = await self._drawn(seeds, times, key)
         out.metadata = (inputs.input_id, inputs.time, len(inputs.node))
         return self._placed(out)
 
@@ -166,10 +167,10 @@ class DistNeighborSampler(SamplerOfRanks):
         negatives = None
         if neg_sampling is not None:
             negatives = _Remembered(self._negatives(neg_sampling, inputs.input_type, key))
-        asked: list[Any] = []
+        noted: list[Any] = []
 
         def note(seeds: Any, times: Any) -> Any:
-            asked.append((seeds, times))
+            noted.extend((seeds, times))
             raise _Noted
 
         # PyG's function calls back for the neighborhood, and cannot wait: so it runs once up to there, and once more.
@@ -177,16 +178,16 @@ class DistNeighborSampler(SamplerOfRanks):
             edge_sample(inputs, note, num_nodes, disjoint, node_time, negatives)
         before = _key.set(key)
         try:
-            out = await sample_fn(self._seeds_of(inputs, *asked[0]))
+            out = await sample_fn(self._seeds_of(inputs, *noted))
         finally:
             _key.reset(before)
         trees = {**out.batch} if isinstance(out.batch, dict) else out.batch  # PyG changes the dict
         if negatives is not None:
             negatives.rewind()
-        found = edge_sample(inputs, lambda *_: out, num_nodes, disjoint, node_time, negatives)
+        links = edge_sample(inputs, lambda *_: out, num_nodes, disjoint, node_time, negatives)
         if disjoint:
-            found.batch = self._links_of(trees, inputs, negatives)
-        return self._placed(found)
+            links.batch = self._links_of(trees, inputs, negatives)
+        return self._placed(links)
 
     async def sample_one_hop(
         self,
@@ -209,25 +210,22 @@ class DistNeighborSampler(SamplerOfRanks):
             of the edges; `batch`, if `src_batch` was given; metadata ([number of neighbors of each node],).
         """
         self.meet()
-        known = type_in(_NAME, "edge", edge_type, self.graph.edge_types)
+        edge_type = type_in(_NAME, "edge", edge_type, self.graph.edge_types)
         fanout = check_int(_NAME, "one_hop_num", one_hop_num, -1)
-        src, dst = ends_of(known)
+        src, dst = ends_of(edge_type)
         ids, key = check_index_tensor(_NAME, "srcs", srcs).long(), self._next_key(_key.get())
+        seeds, times = ({dst: ids}, {dst: seed_time}) if self.is_hetero else (ids, seed_time)
         if self.is_temporal and seed_time is None:
-            own: Any = self._own_times({dst: ids} if self.is_hetero else ids)
-            seed_time = own[dst] if self.is_hetero else own
+            times = self._own_times(seeds)
         counts, node, edge = torch.zeros(len(ids), dtype=torch.int64), ids[:0], ids[:0]
         if len(ids) > 0 and fanout != 0:
-            fanouts = (
-                [{of: fanout if of == known else 0 for of in self.graph.edge_types}] if self.is_hetero else [fanout]
-            )
-            stage = self._stage(fanouts, disjoint=True)
-            seeds, times = ({dst: each} if self.is_hetero else each for each in (ids, seed_time))
-            given = MiniBatch(seeds=seeds, timestamps=times if self.is_temporal else None, rng=key)
+            hop = {**dict.fromkeys(self.graph.edge_types, 0), edge_type: fanout} if self.is_hetero else fanout
+            stage = self._stage([hop], disjoint=True)
+            minibatch = MiniBatch(seeds=seeds, timestamps=times if self.is_temporal else None, rng=key)
             with self._naming_rank():
-                found = await stage.transform_async(given)
-            block, nodes = found.blocks[0], found.input_nodes
-            block, nodes = (block[known], nodes[src]) if self.is_hetero else (block, nodes)
+                minibatch = await stage.transform_async(minibatch)
+            block, nodes = minibatch.blocks[0], minibatch.input_nodes
+            block, nodes = (block[edge_type], nodes[src]) if self.is_hetero else (block, nodes)
             counts, node, edge = block.indptr.diff(), nodes[block.indices.long()].long(), block.edge_ids.long()
         batch = None if src_batch is None else torch.repeat_interleave(src_batch, counts)
         return self._placed(SamplerOutput(node, None, None, edge, batch, metadata=(counts.tolist(),)))
@@ -253,11 +251,10 @@ class DistNeighborSampler(SamplerOfRanks):
 
     async def _put(self, work: Any) -> Any:
         """Put the output on the channel, or the error: who waits there must not wait for ever."""
-        found: Any = None
         try:
-            found = await work
+            out = await work
             _key.set(None)
-            found = self.with_metadata(self._placed(found))
+            out = self.with_metadata(self._placed(out))
         except Exception as error:
             if isinstance(self.channel, ChannelBase):
                 await off_loop(self.channel.send_error, error)
@@ -265,23 +262,20 @@ class DistNeighborSampler(SamplerOfRanks):
                 self.channel.put(error)
             raise
         if isinstance(self.channel, ChannelBase):
-            await off_loop(self.channel.send, to_message(found))
+            await off_loop(self.channel.send, to_message(out))
         else:
-            self.channel.put(found)
-        return found
+            self.channel.put(out)
+        return out
 
     async def _drawn(self, seeds: Any, times: Any, key: RngKey) -> Any:
-        by_type = seeds if isinstance(seeds, dict) else {None: seeds}
-        seeds = {of: check_index_tensor(_NAME, "seeds", ids).cpu() for of, ids in by_type.items()}
-        seeds = seeds if self.is_hetero else seeds[None]
-        if self.is_temporal and times is None:
-            times = self._own_times(seeds)
-        if self.stage is None or all(len(ids) == 0 for ids in by_type.values()):
-            self._refuse_outside(seeds)
+        if isinstance(seeds, dict):
+            seeds = {node_type: check_index_tensor(_NAME, "seeds", ids).cpu() for node_type, ids in seeds.items()}
+        else:
+            seeds = check_index_tensor(_NAME, "seeds", seeds).cpu()
+        minibatch = self._minibatch(seeds, times, key)
+        if minibatch is None:
             return seeds_alone(seeds, self.graph, self._num_hops, self.disjoint)
-        given = MiniBatch(seeds=seeds, timestamps=times if self.is_temporal else None, rng=key)
-        found = await self.stage.transform_async(given)
-        return await off_loop(sampler_output, found, self.graph)
+        return await off_loop(sampler_output, await self.stage.transform_async(minibatch), self.graph)
 
     def _placed(self, out: Any) -> Any:
         """Return an output with its tensors on `device`; a loader moves its batches itself, when they are asked for."""
@@ -295,40 +289,34 @@ class DistNeighborSampler(SamplerOfRanks):
             return NodeSamplerInput(inputs.input_id, seeds, times)
         if len(seeds) > 1:
             return DistEdgeHeteroSamplerInput(inputs.input_id, seeds, times, inputs.input_type)
-        ((of, ids),) = seeds.items()
-        return NodeSamplerInput(inputs.input_id, ids, None if times is None else times[of], of)
+        ((node_type, ids),) = seeds.items()
+        return NodeSamplerInput(inputs.input_id, ids, None if times is None else times[node_type], node_type)
 
     async def _read(self, out: Any) -> dict[tuple[str, Any, str], Tensor]:
         """Return the rows of all attributes of what was sampled, whichever part has them."""
         requests = []
-        for domain, of, name in self.graph.facts.features:
-            ids = out.node if domain == "node" else out.edge
-            ids = ids.get(of) if isinstance(ids, dict) else ids
+        for domain, group, name in self.graph.facts.features:
+            ids = values_of(out.node if domain == "node" else out.edge, group)
             is_known = domain == "node" or self.graph.facts.num_parts == 1 or self.graph.book.has_edges
             if ids is not None and is_known:
-                requests.append((domain, of, name, ids.cpu()))
+                requests.append((domain, group, name, ids.cpu()))
         rows = await self._features.read_many_async(requests)
-        return {key[:3]: each for key, each in zip(requests, rows, strict=True)}
+        return {request[:3]: values for request, values in zip(requests, rows, strict=True)}
 
     def with_metadata(self, out: Any) -> Any:
         """Return an output with features and labels behind its metadata, as PyG has them."""
         rows = out.features
-        nodes = rows.get(("node", None, "x"))
-        edges = rows.get(("edge", None, "edge_attr"))
-        if self.is_hetero:
-            nodes = {of: rows.get(("node", of, "x")) for of in self.graph.node_types}
-            edges = {of: rows.get(("edge", of, "edge_attr")) for of in self.graph.edge_types}
-        out.metadata = (
-            *out.metadata,
-            nodes,
-            labels_of(self.feature_store.labels, out, out.input_type, self.graph),
-            edges,
-        )
+        nodes = {node_type: rows.get(("node", node_type, "x")) for node_type in self.graph.node_types}
+        edges = {edge_type: rows.get(("edge", edge_type, "edge_attr")) for edge_type in self.graph.edge_types}
+        labels: Any = labels_of(self.feature_store.labels, out, out.input_type, self.graph) or None
+        if not self.is_hetero:
+            nodes, edges, labels = nodes[None], edges[None], labels and labels[None]
+        out.metadata = (*out.metadata, nodes, labels, edges)
         return out
 
     def __repr__(self) -> str:
         context = self.current_ctx
-        return f"{_NAME}(rank {context.rank} of {context.world_size}, num_neighbors={self._given.values!r})"
+        return f"{_NAME}(rank {context.rank} of {context.world_size}, num_neighbors={self._fanouts.values!r})"
 
 
 class _Noted(Exception):
@@ -338,18 +326,17 @@ class _Noted(Exception):
 class _Remembered(NegativeSampling):  # type: ignore[misc]  # PyG comes without types
     """A NegativeSampling that gives the same negatives again."""
 
-    def __init__(self, given: Any) -> None:
-        super().__init__(given.mode, given.amount)
-        self._given, self._place = given, 0
+    def __init__(self, negatives: Any) -> None:
+        super().__init__(negatives.mode, negatives.amount)
+        self._negatives, self._place = negatives, 0
         self._drawn: list[Tensor] = []
 
     def sample(self, num_samples: int, endpoint: str, num_nodes: int | None = None) -> Tensor:
         """Return ids [num_samples]."""
         if self._place == len(self._drawn):
-            self._drawn.append(self._given.sample(num_samples, endpoint, num_nodes))
+            self._drawn.append(self._negatives.sample(num_samples, endpoint, num_nodes))
         self._place += 1
-        found: Tensor = self._drawn[self._place - 1].clone()  # PyG changes it
-        return found
+        return self._drawn[self._place - 1].clone()  # PyG changes it
 
     def rewind(self) -> None:
         """Begin again with the first call."""

@@ -62,28 +62,28 @@ class Place(NamedTuple):
 
     Attributes:
         host, port: of the store.
-        timeout: seconds for each request, and that a rank may be late.
         num_threads: at most so many requests are worked on at once.
+        timeout: seconds for each request, and that a rank may be late.
     """
 
     host: str
     port: int
-    timeout: float
     num_threads: int
+    timeout: float
     tls: TLSConfig | None
     insecure: bool
 
 
 def place_of(
-    where: str, host: Any, port: Any, *, timeout: Any, num_threads: Any, tls: TLSConfig | None, insecure: bool
+    where: str, host: Any, port: Any, num_threads: Any, timeout: Any, tls: TLSConfig | None, insecure: bool
 ) -> Place:
     """Return the arguments of a loader, checked; what is None comes from the environment, as in PyG.
 
     Raises:
         TypeError, ValueError: One is not allowed, or it is neither given nor in the environment.
     """
-    for name, given in (("master_addr", host), ("master_port", port)):
-        if given is None and not os.environ.get(name.upper()):
+    for name, value in (("master_addr", host), ("master_port", port)):
+        if value is None and not os.environ.get(name.upper()):
             raise ValueError(
                 f"{where}: {name} is not given, and the environment variable {name.upper()} is not set. Pass {name}, "
                 "or start by torchrun."
@@ -108,7 +108,7 @@ def place_of(
         if not missing:
             tls = TLSConfig(*(str(path) for path in paths))
         insecure = tls is None and os.environ.get(_INSECURE) == "1"
-    return Place(host, port, float(timeout), num_threads, tls, insecure)
+    return Place(host, port, num_threads, timeout, tls, insecure)
 
 
 class Meeting:
@@ -144,11 +144,13 @@ class Meeting:
                     self._server = _server(part, place)
                     made.callback(self._server.stop, 0.0)
                     address = self._server.start()
-                told = ranks.collected([part.part, address])
+                parts = ranks.collected([part.part, address])
             made.pop_all()
-        self.rank_of = {number: rank for rank, (number, _) in enumerate(told)}
+        self.rank_of = {number: rank for rank, (number, _) in enumerate(parts)}
         others = {
-            number: Replicas([parse_address(WHERE, "an address", each)]) for number, each in told if number != part.part
+            number: Replicas([parse_address(WHERE, "an address", text)])
+            for number, text in parts
+            if number != part.part
         }
         facts = PartitionFacts.of(part)
         self.peers = FlightPeers(others, facts, tls=place.tls, deadline=place.timeout, may_return=False)
@@ -227,8 +229,9 @@ class Meeting:
             return True
         question = Message(request_header("health", Meant(part, facts.partition_id, facts.content_id)), {})
         try:
-            with contextlib.closing(Connection(f"part {part} at {address}", address, self.peers.tls, _PROBE_S)) as own:
-                return own.ask(question, _PROBE_S, 0).header.get("status") != "serving"
+            connection = Connection(f"part {part} at {address}", address, self.peers.tls, _PROBE_S)
+            with contextlib.closing(connection):
+                return connection.ask(question, _PROBE_S, 0).header.get("status") != "serving"
         except Exception as error:  # stopped, or at its end
             logger.info("%s: %s", WHERE, text_of(error))
             return False
@@ -244,10 +247,10 @@ def end_all(*, wait: bool = True) -> None:
     # That of the main module, of which the interpreter has told; or one that a child of multiprocessing ends with.
     error = getattr(sys, "last_value", None) or sys.exc_info()[1]
     failed = error is not None and not isinstance(error, SystemExit) and not hasattr(sys, "ps1")
-    own = [meeting for meeting in _meetings if meeting._pid == os.getpid()]
-    for meeting in own:
+    meetings = [meeting for meeting in _meetings if meeting._pid == os.getpid()]
+    for meeting in meetings:
         meeting.tell()  # all at first: others may wait for the last one
-    for meeting in own:
+    for meeting in meetings:
         meeting.end(wait=wait and not failed)
 
 
@@ -295,32 +298,32 @@ def _claimed(context: DistContext, place: Place) -> Any:
 
 
 def _store_at(rank: int, place: Place) -> Any:
-    known = _stores.get((place.host, place.port, rank))
-    if known is not None:
-        return known
+    store = _stores.get((place.host, place.port, rank))
+    if store is not None:
+        return store
     _refuse_unknown_host(place)
     connect_s = min(place.timeout, MOST_CONNECT_S)
 
-    def store(is_host: bool) -> Any:
+    def connected(is_host: bool) -> Any:
         wait = datetime.timedelta(seconds=_STORES_SHARE * connect_s)
         made = _c10d.TCPStore(place.host, place.port, None, is_host, timeout=wait, wait_for_workers=False)
         made.set_timeout(datetime.timedelta(seconds=place.timeout))
         return made
 
-    found, ends = None, time.monotonic() + place.timeout
+    ends = time.monotonic() + place.timeout
     if rank == 0 and not _is_agents(place):
         with contextlib.suppress(RuntimeError):  # somebody listens there: perhaps the store of a process group
-            found = store(True)
+            store = connected(True)
     else:  # torch's store would wait too, but logs that it does
         while not Address(place.host, place.port).is_heard(_PROBE_S) and time.monotonic() < ends:
             time.sleep(_LOOK_S)
-    if found is None and Address(place.host, place.port).is_heard(_PROBE_S):
+    if store is None and Address(place.host, place.port).is_heard(_PROBE_S):
         # Longer than torch tries. A thread that comes back from torch while Python ends aborts the process.
-        found = _bounded(lambda: store(False), connect_s + _PROBE_S)
-    if found is None:
+        store = _bounded(lambda: connected(False), connect_s + _PROBE_S)
+    if store is None:
         raise _no_store(rank, place)
-    _stores[place.host, place.port, rank] = found
-    return found
+    _stores[place.host, place.port, rank] = store
+    return store
 
 
 def _refuse_unknown_host(place: Place) -> None:
@@ -348,8 +351,8 @@ def _no_store(rank: int, place: Place) -> Exception:
     """Return the error where no store answers."""
     at = f"{place.host}:{place.port}"
     if rank != 0 and not Address(place.host, place.port).is_heard(_PROBE_S):
-        told = f"it did not come within {place.timeout:g} s: nothing listens at {at}, where it hosts the store"
-        return RankError.of_ranks(rank, {0: told}, WHERE, "could not build its loader")
+        reason = f"it did not come within {place.timeout:g} s: nothing listens at {at}, where it hosts the store"
+        return RankError.of_ranks(rank, {0: reason}, WHERE, "could not build its loader")
     return ValueError(
         f"{WHERE}: no store of torch answers at {at}; what listens there is another program, or a process that is "
         "stopped. Give another master_port."

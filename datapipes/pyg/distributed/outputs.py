@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import shown
 from datapipes.base.codec import Message, join_key
-from datapipes.pyg.upstream import HeteroSamplerOutput
+from datapipes.base.types import of_type, values_of
+from datapipes.pyg.torch_geometric_names import HeteroSamplerOutput
 
 
-def labels_of(labels: Any, out: Any, input_type: Any, graph: Any) -> Any:
-    """Return the labels of what was sampled; with types {type: labels}.
+def labels_of(labels: Any, out: Any, input_type: Any, graph: Any) -> dict[Any, Tensor]:
+    """Return the labels of what was sampled, {type: labels}; {} if there are none.
 
     Args:
         labels: [num_nodes], or {type: [num_nodes]}; or None.
@@ -23,39 +23,39 @@ def labels_of(labels: Any, out: Any, input_type: Any, graph: Any) -> Any:
         TypeError, ValueError: They are no tensors, of an unknown type, or not of all nodes.
     """
     if labels is None:
-        return None
-    has_types = isinstance(out, HeteroSamplerOutput)
-    by_type = labels if has_types and isinstance(labels, dict) else {input_type: labels}
-    found = {}
-    for of, values in by_type.items():
-        is_edge = isinstance(of, tuple)
-        _refuse_labels(values, of, graph.edge_types if is_edge else graph.node_types, graph)
-        ids = out.node if not has_types else (out.edge or {}).get(of) if is_edge else out.node.get(of)
+        return {}
+    by_type = labels if isinstance(labels, dict) and isinstance(out, HeteroSamplerOutput) else {input_type: labels}
+    rows = {}
+    for key, values in by_type.items():
+        _refuse_labels(values, key, graph)
+        ids = values_of(out.edge or {} if isinstance(key, tuple) else out.node, key)
         if ids is not None:
-            found[of] = values[ids.to(values.device)]
-    return found if has_types else found[input_type]
+            rows[key] = values[ids.to(values.device)]
+    return rows
 
 
-def _refuse_labels(values: Any, of: Any, known: Any, graph: Any) -> None:
-    what = "feature_store.labels" if of is None else f"feature_store.labels of {shown(of)}"
-    if of not in known:
-        raise ValueError(f"{what}: there is no such type, but {[*known]}. Name one of these.")
+def _refuse_labels(values: Any, key: Any, graph: Any) -> None:
+    """Refuse labels of a node type or an edge type."""
+    name, is_edge = f"feature_store.labels{of_type(key)}", isinstance(key, tuple)
+    types = graph.edge_types if is_edge else graph.node_types
+    if key not in types:
+        raise ValueError(f"{name}: there is no such type, but {[*types]}. Name one of these.")
     if not isinstance(values, Tensor):
-        raise TypeError(f"{what} must be a tensor, got {type(values).__name__}. Pass torch.as_tensor(labels).")
-    count = graph.num_edges_of(of) if isinstance(of, tuple) else graph.num_nodes_of(of)
+        raise TypeError(f"{name} must be a tensor, got {type(values).__name__}. Pass torch.as_tensor(labels).")
+    count = graph.num_edges_of(key) if is_edge else graph.num_nodes_of(key)
     if values.ndim == 0 or len(values) != count:
         raise ValueError(
-            f"{what} has the shape {list(values.shape)}, but the whole graph has {count}. Give the labels of all, not "
+            f"{name} has the shape {list(values.shape)}, but the whole graph has {count}. Give the labels of all, not "
             "of this part alone."
         )
 
 
 def moved(value: Any, device: Any) -> Any:
     """Return a tensor, or a dict of tensors, on a device; with None, and of another type, as it is."""
-    if isinstance(value, (list, tuple)) and any(isinstance(each, Tensor) for each in value):
-        return type(value)(moved(each, device) for each in value)
+    if isinstance(value, (list, tuple)) and any(isinstance(member, Tensor) for member in value):
+        return type(value)(moved(member, device) for member in value)
     if isinstance(value, dict):
-        return {key: moved(each, device) for key, each in value.items()}
+        return {key: moved(values, device) for key, values in value.items()}
     return value.to(device) if isinstance(value, Tensor) and device is not None else value
 
 
@@ -66,8 +66,8 @@ def to_message(out: Any) -> Message:
     message = {}
     for name in ("node", "row", "col", "edge", "batch", "num_sampled_nodes", "num_sampled_edges"):
         value = getattr(out, name)
-        for of, each in value.items() if isinstance(value, dict) else [(None, value)]:
-            if each is not None:
-                found = torch.as_tensor(each, dtype=torch.int64).cpu()
-                message[name if of is None else join_key(name, of)] = found
+        for key, ids in value.items() if isinstance(value, dict) else [(None, value)]:
+            if ids is not None:
+                full_name = name if key is None else join_key(name, key)
+                message[full_name] = torch.as_tensor(ids, dtype=torch.int64).cpu()
     return message

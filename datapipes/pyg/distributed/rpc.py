@@ -42,15 +42,7 @@ def init_rpc(
     Raises:
         What DistLoader raises.
     """
-    place = place_of(
-        "init_rpc",
-        master_addr,
-        master_port,
-        timeout=rpc_timeout,
-        num_threads=num_rpc_threads,
-        tls=tls,
-        insecure=insecure,
-    )
+    place = place_of("init_rpc", master_addr, master_port, num_rpc_threads, rpc_timeout, tls, insecure)
     _places[_member(check_context("init_rpc", current_ctx))] = place
     for sampler in [reference() for reference in _waiting]:
         if sampler is not None and _member(sampler.current_ctx) == _member(current_ctx):
@@ -63,7 +55,7 @@ def meet_if_called(sampler: Any) -> None:
     if place is not None:
         sampler.meet(place)
     else:
-        _waiting[:] = [*(each for each in _waiting if each() is not None), weakref.ref(sampler)]
+        _waiting[:] = [*(reference for reference in _waiting if reference() is not None), weakref.ref(sampler)]
 
 
 def _member(context: Any) -> tuple[str, int]:

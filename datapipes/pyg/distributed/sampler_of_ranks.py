@@ -1,10 +1,14 @@
-"""SamplerOfRanks: a sampler that meets the other ranks, each with its own part; DistNeighborSampler is built on it."""
+"""SamplerOfRanks: a sampler that meets the other ranks, each with its own part; DistNeighborSampler is built on it.
+
+The part is given as two stores, which are PyG's GraphStore and FeatureStore too: PyG's own code takes them.
+"""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,10 +20,16 @@ from datapipes.base.rng import RngKey
 from datapipes.distributed.dist_feature_store import DistFeatureStore
 from datapipes.distributed.partition_client import PartitionClient
 from datapipes.partition.native.part import Part
+from datapipes.partition.partitioner import Partitioner
+from datapipes.partition.stores.feature_lookup import FeatureClient
+from datapipes.partition.stores.local_feature_store import LocalFeatureStore as _LocalFeatureStore
+from datapipes.partition.stores.local_graph_store import LocalGraphStore as _LocalGraphStore
 from datapipes.pyg.distributed.meeting import Meeting, Place, place_of
-from datapipes.pyg.distributed.stores import LocalFeatureStore, LocalGraphStore
 from datapipes.pyg.graph_of import TimedGraph
 from datapipes.pyg.sampler import NeighborSampler, fanouts_of
+from datapipes.pyg.torch_geometric_names import EdgeAttr, EdgeLayout, FeatureStore, GraphStore, TensorAttr
+
+__all__ = ["LocalFeatureStore", "LocalGraphStore", "LocalTensorAttr", "Partitioner"]
 
 _NAME = "DistNeighborSampler"
 
@@ -32,7 +42,7 @@ class SamplerOfRanks(NeighborSampler):
     graph_store: Any
     event_loop: Any
     channel: Any
-    _given: Any  # num_neighbors
+    _fanouts: Any  # num_neighbors
     _meeting: Any
     _leave: Any = None  # tells the meeting that this sampler needs it no more
 
@@ -55,27 +65,25 @@ class SamplerOfRanks(NeighborSampler):
         if self._meeting is not None:
             self._meeting.refuse_left()
         else:
-            if place is None and self.current_ctx.world_size > 1:
-                place = place_of(_NAME, None, None, timeout=180, num_threads=16, tls=None, insecure=False)
-            elif place is None:
-                place = Place("127.0.0.1", 1, 180.0, 16, None, False)
+            if place is None:
+                is_alone = self.current_ctx.world_size == 1
+                others = 16, 180.0, None, False
+                place = Place("127.0.0.1", 1, *others) if is_alone else place_of(_NAME, None, None, *others)
             meeting = Meeting(self.current_ctx, place, self._part)
+            meeting.use()
             try:
                 self._begin(meeting)
             except BaseException:
-                meeting.use()
                 meeting.leave()
                 raise
-            meeting.use()
             self._meeting, self._leave = meeting, weakref.finalize(self, meeting.leave)
             self._leave.atexit = False
-        found: Meeting = self._meeting
-        return found
+        return self._meeting  # type: ignore[no-any-return]
 
     def _part(self, tell: Callable[[Any], list[Any]]) -> Part:
         part = Part.of_stores(self.graph_store, self.feature_store, time_attr=self.time_attr, tell=tell)
-        edge_types = [of for of in part.edge_types if of is not None]
-        fanouts_of(self._given, edge_types or None)  # refused before the ranks have met
+        edge_types = [edge_type for edge_type in part.edge_types if edge_type is not None]
+        fanouts_of(self._fanouts, edge_types or None)  # refused before the ranks have met
         of_edges = {name for domain, _, name in part.forms() if domain == "edge"}
         if self.weight_attr is not None and (not isinstance(self.weight_attr, str) or self.weight_attr not in of_edges):
             raise ValueError(
@@ -95,29 +103,27 @@ class SamplerOfRanks(NeighborSampler):
         on_edges = name is not None and any(key[0] == "edge" and key[2] == name for key in graph.facts.features)
         times: dict[Any, Tensor] = {}
         if name is not None and not on_edges:
-            for of in graph.node_types:
-                if ("node", of, name) in graph.facts.features:
-                    times[of] = self._times_of_all(graph, of, name)
-        self._take(TimedGraph(graph, times, on_edges), self._given)
+            for node_type in graph.node_types:
+                if ("node", node_type, name) in graph.facts.features:
+                    times[node_type] = self._times_of_all(graph, node_type, name)
+        self._take(TimedGraph(graph, times, on_edges), self._fanouts)
         self._features = DistFeatureStore(graph)
         if graph.facts.num_parts > 1 and isinstance(self.feature_store.client, (_Client, type(None))):
             self.feature_store.client = _Client(meeting.peers)  # also in the place of one whose meeting may be over
 
-    def _times_of_all(self, graph: Any, of: Any, name: str) -> Tensor:
+    def _times_of_all(self, graph: Any, node_type: Any, name: str) -> Tensor:
         """Return the time of each node of a type, of all parts."""
-        count = graph.num_nodes_of(of)
-        if (of, name) in self.feature_store._feat:
-            known: Tensor = self.feature_store.get_tensor(of, name)
-            if len(known) == count:  # as PyG's layout has it in each part
-                return known
-        found: Tensor = graph._node_times(name, torch.arange(count), of)
-        return found
+        count = graph.num_nodes_of(node_type)
+        if (node_type, name) in self.feature_store._feat:
+            times: Tensor = self.feature_store.get_tensor(node_type, name)
+            if len(times) == count:  # as PyG's layout has it in each part
+                return times
+        return graph._node_times(name, torch.arange(count), node_type)  # type: ignore[no-any-return]
 
     @property
     def num_nodes(self) -> Any:
         """The number of nodes of the whole graph, with types by type."""
-        found = self.graph.num_nodes
-        return dict(found) if self.is_hetero else found
+        return dict(self.graph.num_nodes) if self.is_hetero else self.graph.num_nodes
 
     @property
     def edge_permutation(self) -> None:
@@ -165,6 +171,54 @@ class _Met:
         """Do nothing: workers end with their loader."""
 
 
+@dataclass
+class LocalTensorAttr(TensorAttr):  # type: ignore[misc]  # torch_geometric is not typed for mypy
+    """PyG's TensorAttr whose index is None, all rows, if it is not given."""
+
+    index: object = None
+
+
+class LocalFeatureStore(_LocalFeatureStore, FeatureStore):  # type: ignore[misc]
+    """`datapipes.distributed.LocalFeatureStore`, and a PyG FeatureStore too: views such as `store["paper"].x` work.
+
+    `from_partition` prefers PyG's layout where both are there: it has the times of all nodes, and the order of edges
+    that PyG's temporal samplers need.
+    """
+
+    _layouts = ("pyg", "native")
+
+    def __init__(self, client: FeatureClient | None = None) -> None:
+        super().__init__(client)
+        self.__dict__["_tensor_attr_cls"] = LocalTensorAttr
+
+
+class LocalGraphStore(_LocalGraphStore, GraphStore):  # type: ignore[misc]
+    """`datapipes.distributed.LocalGraphStore`, and a PyG GraphStore too: `coo()`, `csr()` and `csc()` work.
+
+    `from_partition` prefers PyG's layout, as that of LocalFeatureStore does.
+    """
+
+    _layouts = ("pyg", "native")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.__dict__["_edge_attr_cls"] = EdgeAttr
+
+    def _edge_to_layout(self, attr: Any, layout: Any, store: bool = False) -> tuple[Any, Any, Any]:
+        """Return edges in a layout, as PyG's method does.
+
+        PyG's own ends the offsets by destination at the last node with an edge, if there are types, and so fails
+        without edges. Here they have an entry for each node.
+        """
+        if attr.layout is not EdgeLayout.COO or layout is not EdgeLayout.CSC or not attr.is_sorted or attr.size is None:
+            return super()._edge_to_layout(attr, layout, store)  # type: ignore[no-any-return]
+        row, col = self.get_edge_index(attr)
+        offsets = torch.searchsorted(col, torch.arange(attr.size[1] + 1))
+        if store:
+            self.put_edge_index((row, offsets), EdgeAttr(attr.edge_type, EdgeLayout.CSC, True, attr.size))
+        return row, offsets, None
+
+
 def stores_of(where: str, data: Any) -> tuple[LocalFeatureStore, LocalGraphStore]:
     """Return the two stores of `data`.
 
@@ -174,12 +228,10 @@ def stores_of(where: str, data: Any) -> tuple[LocalFeatureStore, LocalGraphStore
     kinds = (LocalFeatureStore, LocalGraphStore)
     if isinstance(data, (list, tuple)) and len(data) == 2 and all(map(isinstance, data, kinds)):
         return data[0], data[1]
-    found = (
-        [f"{type(each).__module__}.{type(each).__name__}" for each in data]
-        if isinstance(data, (list, tuple))
-        else type(data)
-    )
+    kind: Any = type(data)
+    if isinstance(data, (list, tuple)):
+        kind = [f"{type(store).__module__}.{type(store).__name__}" for store in data]
     raise TypeError(
-        f"{where}: data must be (LocalFeatureStore, LocalGraphStore) of datapipes.pyg.distributed, got {shown(found)}. "
+        f"{where}: data must be (LocalFeatureStore, LocalGraphStore) of datapipes.pyg.distributed, got {shown(kind)}. "
         "Load them with from_partition, or make them with from_data."
     )

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from datapipes.pyg.loader.link_loader import LinkLoader, LinkNeighborLoader
-from datapipes.pyg.loader.node_loader import NeighborLoader, NodeLoader
-from datapipes.pyg.upstream import handed_on, other_names
+from datapipes.pyg.loader.loaders import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
+from datapipes.pyg.torch_geometric_names import handed_on, other_names
 
 __all__ = [
     "LinkLoader",

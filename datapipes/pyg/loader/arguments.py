@@ -14,118 +14,123 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import check_bool, check_choice, check_edge_index, check_ids, check_int, shown, tensor_of
-from datapipes.base.types import known_edge_type, known_node_type, of_type, unknown_type
+from datapipes.base.types import ends_of, known_edge_type, known_node_type, of_type, unknown_type
 from datapipes.graph.convert import columns_of
 from datapipes.graph.graph import Graph
 from datapipes.pyg.graph_of import refuse_other_data
-from datapipes.pyg.upstream import Data, GraphStore, HeteroData, NegativeSampling, num_nodes_in_stores
+from datapipes.pyg.sampler import NeighborSampler
+from datapipes.pyg.torch_geometric_names import Data, GraphStore, HeteroData, NegativeSampling, num_nodes_in_stores
 
 
-def node_seeds(where: str, data: Any, sampler: Any, given: Any, input_id: Any) -> dict[str, Any]:
+def node_seeds(where: str, data: Any, sampler: Any, input_nodes: Any, input_id: Any) -> dict[str, Any]:
     """Return `input_nodes` as ids or a mask, with types as (type, ids or mask), and `input_id`. None: all nodes.
 
     Raises:
         TypeError, ValueError: They are no seeds of this data.
     """
-    node_types, _ = types_of(where, data)
-    of, ids = None, given
-    if node_types is not None:
-        is_pair = isinstance(given, (list, tuple)) and len(given) == 2 and isinstance(given[0], str)
-        of, ids = (given, None) if isinstance(given, str) else given if is_pair else (None, None)
-        if of is None or isinstance(ids, str):
-            raise TypeError(
-                f"{where}: input_nodes must be a type, or a pair of a type and ids, since the data has types, got "
-                f"{shown(given)}. Name one of {node_types}; a loader has seeds of one type."
-            )
-        known_node_type(f"{where}, input_nodes", of, node_types)
-    elif isinstance(ids, str):
-        raise TypeError(f"{where}: input_nodes is {shown(ids)}, but the data has no types. Pass ids, or a mask.")
-    count = _num_nodes(data, sampler, of)
-    if ids is None:
-        if count is None:
-            raise ValueError(f"{where}: the number of nodes{of_type(of)} is not known. Set num_nodes, or pass ids.")
+    node_type, ids = typed_nodes(where, input_nodes, types_of(where, data)[0])
+    count = _num_nodes(data, sampler, node_type)
+    if ids is not None:
+        ids = _ids_or_mask(where, ids, count)
+    elif count is not None:
         ids = torch.arange(count)
     else:
-        ids = _ids_or_mask(where, ids, count)
+        raise ValueError(f"{where}: the number of nodes{of_type(node_type)} is not known. Set num_nodes, or pass ids.")
     numbers = values_of_seeds(where, input_id=input_id)
     num_seeds = int(ids.sum()) if ids.dtype == torch.bool else len(ids)
-    for values in numbers.values():
-        if values is not None and len(values) != num_seeds:
-            raise ValueError(f"{where}: input_id has {len(values)} values for {num_seeds} seeds. Give one for each.")
-    return {"input_nodes": ids if of is None else (of, ids), **numbers}
+    if numbers["input_id"] is not None and len(numbers["input_id"]) != num_seeds:
+        raise ValueError(
+            f"{where}: input_id has {len(numbers['input_id'])} values for {num_seeds} seeds. Give one for each."
+        )
+    return {"input_nodes": ids if node_type is None else (node_type, ids), **numbers}
 
 
-def _ids_or_mask(where: str, given: Any, count: int | None) -> Tensor:
-    seeds = tensor_of(where, "input_nodes", given)
-    if seeds.dtype != torch.bool:
-        return check_ids(where, "input_nodes", seeds)
-    if not isinstance(given, Tensor):
+def typed_nodes(where: str, seeds: Any, node_types: list[str] | None) -> tuple[str | None, Any]:
+    """Return the type of seeds, None without `node_types`; and their ids or a mask, None for all nodes."""
+    if node_types is None:
+        if isinstance(seeds, str):
+            raise TypeError(f"{where}: input_nodes is {shown(seeds)}, but the data has no types. Pass ids, or a mask.")
+        return None, seeds
+    node_type, ids = seeds if isinstance(seeds, (list, tuple)) and len(seeds) == 2 else (seeds, None)
+    if not isinstance(node_type, str) or isinstance(ids, str):
         raise TypeError(
-            f"{where}: input_nodes is a mask that is a {type(given).__name__}, which PyG would read as the ids 0 and "
+            f"{where}: input_nodes must be a type, or a pair of a type and ids, since the data has types, got "
+            f"{shown(seeds)}. Name one of {node_types}; a loader has seeds of one type."
+        )
+    return known_node_type(f"{where}, input_nodes", node_type, node_types), ids
+
+
+def _ids_or_mask(where: str, seeds: Any, count: int | None) -> Tensor:
+    ids = tensor_of(where, "input_nodes", seeds)
+    if ids.dtype != torch.bool:
+        return check_ids(where, "input_nodes", ids)
+    if not isinstance(seeds, Tensor):
+        raise TypeError(
+            f"{where}: input_nodes is a mask that is a {type(seeds).__name__}, which PyG would read as the ids 0 and "
             "1. Pass torch.as_tensor(mask)."
         )
-    if seeds.ndim != 1 or (count is not None and len(seeds) != count):
+    if ids.ndim != 1 or (count is not None and len(ids) != count):
         raise ValueError(
-            f"{where}: input_nodes is a mask of shape {list(seeds.shape)}, but there are {count} nodes, which need "
+            f"{where}: input_nodes is a mask of shape {list(ids.shape)}, but there are {count} nodes, which need "
             f"[{count}]. Take the mask of the same data."
         )
-    return seeds
+    return ids
 
 
-def link_seeds(where: str, data: Any, given: Any) -> Any:
+def link_seeds(where: str, data: Any, links: Any) -> Any:
     """Return `edge_label_index`, with types as (edge type, ids); an edge type alone stands for its edges.
 
     Raises:
         TypeError, ValueError: They are no seeds of this data.
     """
     node_types, edge_types = types_of(where, data)
+    is_pair = isinstance(links, (list, tuple)) and len(links) == 2
     if isinstance(data, Data):
-        return _checked(where, data, None, given)
+        return _checked(where, data, None, links)
     if node_types is None:
-        ends = given[1] if isinstance(given, (list, tuple)) and len(given) == 2 and given[0] is None else given
-        return None, _checked(where, data, None, ends)
-    of, ends = given, None
-    if isinstance(given, (list, tuple)) and len(given) == 2 and not all(isinstance(each, str) for each in given):
-        of, ends = given
-    is_type = isinstance(of, str) or (
-        isinstance(of, (list, tuple)) and len(of) in (2, 3) and all(isinstance(each, str) for each in of)
-    )
-    if not is_type:
+        return None, _checked(where, data, None, links[1] if is_pair and links[0] is None else links)
+    edge_type, ends = links if is_pair and not _are_names(links) else (links, None)
+    if not isinstance(edge_type, str) and not (_are_names(edge_type) and len(edge_type) in (2, 3)):
         raise TypeError(
             f"{where}: edge_label_index must be a type, or a pair of a type and ids, since the data has types, got "
-            f"{shown(given)}. Name one of {edge_types}."
+            f"{shown(links)}. Name one of {edge_types}."
         )
     name = f"{where}, edge_label_index"
-    if not isinstance(of, str):
-        for end in (of[0], of[-1]):
+    if not isinstance(edge_type, str):
+        for end in (edge_type[0], edge_type[-1]):
             known_node_type(name, end, node_types)
-        alike = [each for each in edge_types if (each[0], each[2]) == tuple(of)]
-        of = alike[0] if len(alike) == 1 else tuple(of)
-        if len(of) == 2 and ends is None:
-            raise unknown_type(name, "edge type", of, edge_types)
-        of = of if len(of) == 3 else (of[0], "to", of[1])  # of links that the data has not
-    if ends is None or isinstance(of, str):
-        of = known_edge_type(name, of, edge_types)
-    return of, _checked(where, data, of, ends)
+        alike = [triple for triple in edge_types if (triple[0], triple[2]) == tuple(edge_type)]
+        edge_type = alike[0] if len(alike) == 1 else tuple(edge_type)
+        if len(edge_type) == 2 and ends is None:
+            raise unknown_type(name, "edge type", edge_type, edge_types)
+        if len(edge_type) == 2:
+            edge_type = edge_type[0], "to", edge_type[1]  # of links that the data has not
+    if ends is None or isinstance(edge_type, str):
+        edge_type = known_edge_type(name, edge_type, edge_types)
+    return edge_type, _checked(where, data, edge_type, ends)
 
 
-def _checked(where: str, data: Any, of: Any, ends: Any) -> Any:
+def _are_names(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
+
+
+def _checked(where: str, data: Any, edge_type: Any, ends: Any) -> Any:
     """Return links [2, n], or where None is given the edges of the type, as they are if they are a tensor."""
     if ends is not None:
-        return check_edge_index(where, f"edge_label_index{of_type(of)}", ends)
-    ends = _ends_in(data, of)
-    return ends if isinstance(ends, Tensor) else columns_of(where, ends, of_type(of))
+        return check_edge_index(where, f"edge_label_index{of_type(edge_type)}", ends)
+    ends = _ends_in(data, edge_type)
+    return ends if isinstance(ends, Tensor) else columns_of(where, ends, of_type(edge_type))
 
 
-def _ends_in(data: Any, of: Any) -> Any:
+def _ends_in(data: Any, edge_type: Any) -> Any:
     """Return the edges of a type, [2, num_edges]."""
     if isinstance(data, (Data, HeteroData)):
-        return (data if of is None else data[of]).edge_index
+        return (data if edge_type is None else data[edge_type]).edge_index
     graph: GraphStore = data[1]
-    if of is None:
+    if edge_type is None:
         return torch.stack(graph.coo()[:2])
-    rows, columns, _ = graph.coo([of])
-    return torch.stack((rows[of], columns[of]))
+    rows, columns, _ = graph.coo([edge_type])
+    return torch.stack((rows[edge_type], columns[edge_type]))
 
 
 def types_of(where: str, data: Any) -> tuple[list[str] | None, list[Any]]:
@@ -140,43 +145,44 @@ def types_of(where: str, data: Any) -> tuple[list[str] | None, list[Any]]:
     if edge_types == [None]:
         return None, []
     named = [attr.group_name for attr in features.get_all_tensor_attrs() if isinstance(attr.group_name, str)]
-    return list(dict.fromkeys([*named, *(end for of in edge_types for end in (of[0], of[2]))])), edge_types
+    ends: list[Any] = [end for edge_type in edge_types for end in ends_of(edge_type)]
+    return list(dict.fromkeys([*named, *ends])), edge_types
 
 
-def _num_nodes(data: Any, sampler: Any, of: Any) -> int | None:
+def _num_nodes(data: Any, sampler: Any, node_type: Any) -> int | None:
     """Return the number of nodes of a type, None if nothing tells it."""
-    found = None
+    count: int | None = None
     is_data, graph = isinstance(data, (Data, HeteroData)), getattr(sampler, "graph", None)
     if is_data:
-        found = (data if of is None else data[of]).num_nodes
-    if found is None and isinstance(graph, Graph):
-        found = graph.num_nodes_of(of)
-    if found is None and not is_data and of is not None:
+        count = (data if node_type is None else data[node_type]).num_nodes
+    if count is None and isinstance(graph, Graph):
+        count = graph.num_nodes_of(node_type)
+    if count is None and not is_data and node_type is not None:
         with suppress(ValueError):  # it cannot be inferred
-            found = num_nodes_in_stores(*data, of)
-    return found
+            count = num_nodes_in_stores(*data, node_type)
+    return count
 
 
-def values_of_seeds(where: str, **given: Any) -> dict[str, Tensor | None]:
+def values_of_seeds(where: str, **values: Any) -> dict[str, Tensor | None]:
     """Return what belongs to the seeds, by its argument, as tensors with a row for each; None stays None."""
-    found: dict[str, Tensor | None] = {}
-    for name, values in given.items():
-        rows = None if values is None else tensor_of(where, name, values)
+    tensors: dict[str, Tensor | None] = {}
+    for name, value in values.items():
+        rows = None if value is None else tensor_of(where, name, value)
         if rows is not None and rows.ndim == 0:
             raise ValueError(f"{where}: {name} is one number, {shown(rows.item())}. Give a list, one for each seed.")
-        found[name] = values if isinstance(values, Tensor) else rows
-    return found
+        tensors[name] = value if isinstance(value, Tensor) else rows
+    return tensors
 
 
 def labels_of_seeds(
     where: str, edge_label: Any, edge_label_time: Any, neg_sampling: Any, neg_sampling_ratio: Any
 ) -> dict[str, Any]:
     """Return the labels and times of links, and their negatives, by the argument of PyG's constructor."""
-    found = values_of_seeds(where, edge_label=edge_label, edge_label_time=edge_label_time)
-    label = found["edge_label"]
+    values = values_of_seeds(where, edge_label=edge_label, edge_label_time=edge_label_time)
+    label = values["edge_label"]
     if label is not None and label.numel() == 0 and label.ndim == 1:
-        found["edge_label"] = None  # PyG looks for the smallest label
-    return {**found, "neg_sampling": negatives_of(where, neg_sampling, neg_sampling_ratio)}
+        values["edge_label"] = None  # PyG looks for the smallest label
+    return {**values, "neg_sampling": negatives_of(where, neg_sampling, neg_sampling_ratio)}
 
 
 def negatives_of(where: str, neg_sampling: Any, ratio: Any) -> Any:
@@ -198,21 +204,21 @@ def negatives_of(where: str, neg_sampling: Any, ratio: Any) -> Any:
             )
         neg_sampling = ("binary", ratio) if ratio != 0 else neg_sampling
     try:
-        found = NegativeSampling.cast(neg_sampling)
-        if found is not None:
-            math.ceil(found.amount)  # raises for NaN and infinity
+        negatives = NegativeSampling.cast(neg_sampling)
+        if negatives is not None:
+            math.ceil(negatives.amount)  # raises for NaN and infinity
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             f"{where}: neg_sampling must be 'binary', 'triplet', or a NegativeSampling, a tuple or a dict of its "
             f"arguments, with an amount above 0; got {shown(neg_sampling)}. Pass one of these. ({error})"
         ) from error
     for end in ("src_weight", "dst_weight"):
-        weight = None if found is None else getattr(found, end)
+        weight = getattr(negatives, end, None)
         if weight is not None and not isinstance(weight, Tensor):
             raise TypeError(
                 f"{where}: {end} of the negatives must be a tensor, got {type(weight).__name__}. Convert it."
             )
-    return found
+    return negatives
 
 
 def refuse_wrong_sampler(where: str, name: str, method: str, sampler: Any) -> None:
@@ -234,9 +240,9 @@ def refuse_wrong_class(where: str, data: Any, custom_cls: Any) -> None:
         )
 
 
-def refuse_no_functions(where: str, **given: Any) -> None:
+def refuse_no_functions(where: str, **functions: Any) -> None:
     """Refuse what cannot be called; None is allowed."""
-    for name, function in given.items():
+    for name, function in functions.items():
         if function is not None and not callable(function):
             raise TypeError(f"{where}: {name} must be a function or None, got {shown(function)}. Pass a function.")
 
@@ -259,11 +265,39 @@ def refuse_wrong_options(where: str, filter_per_worker: Any, worker_method: Any,
         "sampler": ("an iterable of places in the seeds", _is_iterable),
         "batch_sampler": ("an iterable of lists of places in the seeds", _is_iterable),
     }
-    for name, (what, allows) in kinds.items():
+    for name, (words, allows) in kinds.items():
         value = options.get(name, 0 if name == "timeout" else None)
         if (value is not None or name == "timeout") and not allows(value):
-            raise TypeError(f"{where}: {name} must be {what}, got {shown(value)}. Pass one, or leave it out.")
+            raise TypeError(f"{where}: {name} must be {words}, got {shown(value)}. Pass one, or leave it out.")
 
 
 def _is_iterable(value: Any) -> bool:
     return isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+
+
+def refuse_time_alone(where: str, input_time: Any, time_attr: str | None, sampler: Any) -> None:
+    """Refuse times of seeds without the name of an attribute that holds times, unless a sampler is given."""
+    if input_time is not None and time_attr is None and sampler is None:
+        raise ValueError(f"{where}: input_time is given, but time_attr is not; times need both. Pass time_attr.")
+
+
+def refuse_half_of_times(where: str, edge_label_time: Any, time_attr: str | None) -> None:
+    """Refuse times of links without the name of an attribute that holds times, and the name without times."""
+    if (edge_label_time is None) != (time_attr is None):
+        states = ["not set" if value is None else "set" for value in (edge_label_time, time_attr)]
+        raise ValueError(
+            f"{where}: 'edge_label_time' is {states[0]} while 'time_attr' is {states[1]}; both are needed to sample by "
+            "time. Pass both or neither."
+        )
+
+
+def sampler_of(where: str, sampler: Any, *args: Any, **options: Any) -> NeighborSampler:
+    """Return a given sampler, which must be of this package; None makes one of the other arguments."""
+    if sampler is None:
+        return NeighborSampler(*args, **options)
+    if not isinstance(sampler, NeighborSampler):
+        raise TypeError(
+            f"{where}: neighbor_sampler must be a datapipes.pyg.sampler.NeighborSampler, got "
+            f"{type(sampler).__module__}.{type(sampler).__name__}. Give another sampler to NodeLoader or LinkLoader."
+        )
+    return sampler

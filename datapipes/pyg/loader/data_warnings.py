@@ -15,7 +15,7 @@ from datapipes.base.log import users_frame
 from datapipes.base.types import ends_of, of_type
 from datapipes.graph.graph import Graph
 from datapipes.loader.leaks import Leaks, look
-from datapipes.pyg.upstream import Batch, Data, HeteroData
+from datapipes.pyg.torch_geometric_names import Batch, Data, HeteroData
 
 
 def warn_of_whole(where: str, data: Any, is_link: bool) -> None:
@@ -67,8 +67,7 @@ def warn_of_lost(where: str, data: Any) -> None:
 
 def class_of_graphs(batch: Any) -> type:
     """Return the class of the graphs that a Batch was made of, as PyG's `separate` finds it."""
-    found: type = type(batch).__bases__[-1]
-    return found
+    return type(batch).__bases__[-1]
 
 
 def warn_of_leaks(view: Any, batch: Any) -> None:
@@ -94,34 +93,34 @@ def warn_of_leaks(view: Any, batch: Any) -> None:
 
 
 def _leaks_in(view: Any, batch: Any) -> Leaks:
-    of, sampler = view.input_data.input_type, view.sampler
+    link_type, sampler = view.input_data.input_type, view.sampler
     nodes = {store._key: store for store in batch.node_stores}
     edges = {store._key: store for store in batch.edge_stores}
-    (src, dst), graph = ends_of(of), getattr(sampler, "graph", None)
-    first, last, links = nodes.get(src, {}), nodes.get(dst, {}), edges.get(of, {})
+    (src, dst), graph = ends_of(link_type), getattr(sampler, "graph", None)
+    first, last, links = nodes.get(src, {}), nodes.get(dst, {}), edges.get(link_type, {})
     if "edge_label_index" in links:
         ends, labels, times = links["edge_label_index"], links.get("edge_label"), links.get("edge_label_time")
     elif "src_index" in first:
         ends, labels, times = (first["src_index"], last["dst_pos_index"]), None, first.get("seed_time")
     else:
         return Leaks(0, 0)
-    has_own = isinstance(view.data, (Data, HeteroData)) and "n_id" in (view.data if of is None else view.data[src])
+    data = view.data
+    has_own = isinstance(data, (Data, HeteroData)) and "n_id" in (data if link_type is None else data[src])
     if has_own or any("n_id" not in store for store in nodes.values()):
         return Leaks(0, 0)  # the ids of the graph are not known
     timed = times is not None and getattr(sampler, "_has_edge_time", False)  # the edge at that time is meant
 
-    def rows(ends: Any, of: Any, times: Any) -> NDArray[np.int64]:
-        ids = [nodes[end]["n_id"][row] for row, end in zip(ends, ends_of(of), strict=True)]
-        found: NDArray[np.int64] = torch.stack([*ids, times] if timed else ids, 1).long().cpu().numpy()
-        return found
+    def rows(ends: Any, edge_type: Any, times: Any) -> NDArray[np.int64]:
+        ids = [nodes[end]["n_id"][row] for row, end in zip(ends, ends_of(edge_type), strict=True)]
+        return torch.stack([*ids, times] if timed else ids, 1).long().cpu().numpy()
 
-    def edges_of(of: Any) -> Iterator[NDArray[np.int64]]:
-        store = edges[of]
+    def edges_of(edge_type: Any) -> Iterator[NDArray[np.int64]]:
+        store = edges[edge_type]
         if isinstance(store.get("edge_index"), Tensor) and (not timed or sampler.time_attr in store):
-            yield rows(store["edge_index"], of, store[sampler.time_attr] if timed else None)
+            yield rows(store["edge_index"], edge_type, store[sampler.time_attr] if timed else None)
 
     is_seed = torch.ones(len(ends[0]), dtype=torch.bool)
     if isinstance(labels, Tensor) and labels.shape == ends[0].shape:
         is_seed = labels > 0
-    seeds = rows([row[is_seed] for row in ends], of, times[is_seed] if timed else None)
-    return look({of: seeds}, edges_of, edges, graph if isinstance(graph, Graph) else None, {})
+    seeds = rows([row[is_seed] for row in ends], link_type, times[is_seed] if timed else None)
+    return look({link_type: seeds}, edges_of, edges, graph if isinstance(graph, Graph) else None, {})

@@ -18,7 +18,7 @@ import torch.utils.data
 from torch import Tensor
 from torch.utils.data._utils import pin_memory
 
-from datapipes.base.checks import check_ids, shown
+from datapipes.base.checks import check_ids, check_within, names_in_code, shown
 from datapipes.base.log import logger
 from datapipes.base.rng import MAX_EPOCH, RngKey, check_epoch, check_seed
 from datapipes.chain.stage import SeedStage, Stage
@@ -26,19 +26,39 @@ from datapipes.loader.data_loader import DataLoader
 from datapipes.loader.stats import LoaderStats
 from datapipes.processes.unforkable import why_not_to_fork
 from datapipes.pyg.loader.arguments import refuse_wrong_options
-from datapipes.pyg.loader.attributes import Attributes
 from datapipes.pyg.loader.data_warnings import warn_of_leaks
 from datapipes.pyg.loader.stages import DrawnOrder, InWorker, PygSample, PygSlice, carried
 from datapipes.pyg.loader.view import View
 from datapipes.pyg.sampler import NeighborSampler, draws_itself, seeded
-from datapipes.pyg.upstream import Data, HeteroData
+from datapipes.pyg.torch_geometric_names import Data, HeteroData
 from datapipes.seeds.item_sampler import ItemSampler
 from datapipes.seeds.item_set import ItemSet
 
 MOST_DRAWN = 2**24  # minibatches of one epoch of a batch_sampler
+# Arguments that only the constructors of loaders read, theirs and torch's; torch refuses others itself.
+_READ_ONCE = {
+    *("input_nodes", "input_time", "input_id", "edge_label_index", "edge_label", "edge_label_time"),
+    *("num_neighbors", "replace", "subgraph_type", "directed", "disjoint", "temporal_strategy"),
+    *("time_attr", "weight_attr", "is_sorted", "neighbor_sampler", "neg_sampling_ratio"),
+    *("seed", "shuffle", "generator", "collate_fn", "pin_memory_device"),
+}
 
 
-class Iterating(Attributes):
+class _OfView:
+    """An attribute of a loader that lives in its view: the next batch sees a change, in workers the next loop."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, loader: Any, cls: type | None = None) -> Any:
+        return self if loader is None else getattr(loader.view, self._name)
+
+    def __set__(self, loader: Any, value: Any) -> None:
+        setattr(loader.view, self._name, value)
+        loader.view.forget_rows()
+
+
+class Iterating:
     """What our loaders add to PyG's NodeLoader and LinkLoader, and what they do otherwise.
 
     Attributes:
@@ -46,6 +66,16 @@ class Iterating(Attributes):
     """
 
     _view_class: type[View] = View
+    _ranks = (0, 1)  # number of this rank, and of ranks
+    # in the view
+    data = _OfView("data")
+    input_data = _OfView("input_data")
+    neg_sampling = _OfView("neg_sampling")
+    transform = _OfView("transform")
+    transform_sampler_output = _OfView("transform_sampler_output")
+    custom_cls = _OfView("custom_cls")
+    node_sampler = _OfView("sampler")
+    link_sampler = _OfView("sampler")
     # set by PyG's and torch's constructors
     batch_size: Any
     batch_sampler: Any
@@ -93,10 +123,22 @@ class Iterating(Attributes):
 
     def _slices_in_workers(self) -> bool:
         """Whether workers make the whole batch. By default they do where there is Python of the user's to run."""
-        has_own = type(self).filter_fn is not Iterating.filter_fn
-        if has_own or self.num_workers == 0 or not self.filter_per_worker or self._has_threads():
+        if self._filters_itself() or self.num_workers == 0 or not self.filter_per_worker or self._has_threads():
             return False
         return bool(self._asked or self._has_own_code() or not isinstance(self.data, (Data, HeteroData)))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute. A class of the user's that derives from the loader may set any in its methods.
+
+        Raises:
+            ValueError: Only the constructor has read it, so nothing would change.
+        """
+        if name in _READ_ONCE and getattr(self, "_DataLoader__initialized", False):
+            kind = type(self).__name__
+            users = [cls for cls in type(self).__mro__ if not cls.__module__.startswith(("datapipes.", "torch"))]
+            if name not in names_in_code(users):
+                raise ValueError(f"{kind}: {name} is fixed since the loader was built. Build a new one: {kind}(...).")
+        super().__setattr__(name, value)
 
     # --- PyG's methods
 
@@ -140,7 +182,7 @@ class Iterating(Attributes):
             running.set_epoch(self._epoch)
             self._state = running.state_dict()
         state = self._state if self._state is not None else self._running.state_dict()  # type: ignore[union-attr]
-        return {**state} if self._order is None else {**state, "order": [each.clone() for each in self._order]}
+        return {**state} if self._order is None else {**state, "order": [values.clone() for values in self._order]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next loop finish the epoch that `state` was saved in, with the same bits.
@@ -204,10 +246,13 @@ class Iterating(Attributes):
     def _seeds(self) -> SeedStage:
         if self._draws_order or len(self.batch_sampler) == 0:
             none = torch.empty(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
-            return DrawnOrder(*(self._order or none), self.seed)
+            return DrawnOrder(*(self._order or none), self.seed, *self._ranks)
         shuffle = isinstance(self.sampler, torch.utils.data.RandomSampler)
-        items = ItemSet(len(self.dataset))
-        return ItemSampler(items, self.batch_size, shuffle=shuffle, drop_last=self.drop_last, seed=self.seed)
+        return self._ordered(ItemSet(len(self.dataset)), shuffle=shuffle, drop_last=self.drop_last, seed=self.seed)
+
+    def _ordered(self, items: ItemSet, **options: Any) -> SeedStage:
+        """Return the stage that orders the seeds."""
+        return ItemSampler(items, self.batch_size, **options)
 
     def _drawn_order(self) -> tuple[Tensor, Tensor]:
         """Return the order of an epoch, drawn here, in the main process."""
@@ -221,18 +266,13 @@ class Iterating(Attributes):
         sizes = torch.tensor([0, *map(len, batches)])
         return self._checked_order((torch.cat([sizes[:0], *batches]), sizes.cumsum(0)))
 
-    def _checked_order(self, given: Any) -> tuple[Tensor, Tensor]:
+    def _checked_order(self, state: Any) -> tuple[Tensor, Tensor]:
         where = type(self).__name__
-        if not isinstance(given, (list, tuple)) or [type(each) for each in given] != [Tensor, Tensor]:
-            raise TypeError(f"{where}: the order in a state must be two tensors, got {shown(given)}. Load it whole.")
-        order, offsets = given
+        if not isinstance(state, (list, tuple)) or [*map(type, state)] != [Tensor, Tensor]:
+            raise TypeError(f"{where}: the order in a state must be two tensors, got {shown(state)}. Load it whole.")
+        order, offsets = state
         order = torch.where(order < 0, order + len(self.dataset), order)  # as Python counts
-        outside = order[(order < 0) | (order >= len(self.dataset))]
-        if outside.numel() > 0:
-            raise IndexError(
-                f"{where}: the sampler gave the place {int(outside[0])}, must be in [0, "
-                f"{len(self.dataset)}), the seeds of the loader. Let it draw from loader.dataset."
-            )
+        check_within(where, "places of the sampler", order, len(self.dataset), "Let it draw from loader.dataset.")
         return order, offsets
 
     def _has_threads(self) -> bool:
@@ -244,15 +284,19 @@ class Iterating(Attributes):
         context = self.multiprocessing_context
         if context is not None and context.get_start_method() != "fork":
             return None
-        found = why_not_to_fork()
-        return None if found is None else found.has
+        return self._why_not_to_fork()
+
+    def _why_not_to_fork(self) -> str | None:
+        reason = why_not_to_fork()
+        return None if reason is None else reason.has
 
     def _options(self) -> dict[str, Any]:
         """Return the options of the DataLoader that runs the chain. Its workers send what is sliced here, at `next`."""
         timeout = self.timeout or None
         if self.num_workers == 0:
-            own = not isinstance(self.view.sampler, NeighborSampler) or draws_itself(self.neg_sampling)
-            return {"overlap": False} if own else {"timeout": timeout}  # code of the user's runs in his thread
+            if not isinstance(self.view.sampler, NeighborSampler) or draws_itself(self.neg_sampling):
+                return {"overlap": False}  # code of the user's runs in his thread
+            return {"timeout": timeout}
         options = {
             "num_workers": self.num_workers,
             "persistent_workers": self.persistent_workers,
@@ -296,8 +340,10 @@ class Iterating(Attributes):
 
     def _has_own_code(self) -> bool:
         """Return whether code of the user's makes the batch of a sampler's output."""
-        own = self.transform is not None or self.transform_sampler_output is not None
-        return own or type(self).filter_fn is not Iterating.filter_fn
+        return self._filters_itself() or self.transform is not None or self.transform_sampler_output is not None
+
+    def _filters_itself(self) -> bool:
+        return type(self).filter_fn is not Iterating.filter_fn
 
     def _batch_of(self, out: Any, key: RngKey) -> Any:
         """Return the batch of a sampler's output, code of the user's seeded by `key`."""
@@ -345,16 +391,3 @@ class _Epoch(Iterator[Any]):
     def __del__(self) -> None:
         if self._running is not None and not self._loader._keeps_workers():
             self._running.close()  # workers end with the loop, also after a break
-
-
-def sampler_of(where: str, sampler: Any, *args: Any, **options: Any) -> NeighborSampler:
-    """Return a given sampler, which must be of this package; None makes one of the other arguments."""
-    if sampler is None:
-        return NeighborSampler(*args, **options)
-    if not isinstance(sampler, NeighborSampler):
-        found = f"{type(sampler).__module__}.{type(sampler).__name__}"
-        raise TypeError(
-            f"{where}: neighbor_sampler must be a datapipes.pyg.sampler.NeighborSampler, got {found}. Give another "
-            "sampler to NodeLoader or LinkLoader."
-        )
-    return sampler

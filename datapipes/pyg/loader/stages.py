@@ -36,15 +36,15 @@ class _Pickler(pickle.Pickler):
         self.tensors: dict[str, Tensor] = {}
         self._names: dict[int, str] = {}
 
-    def persistent_id(self, found: Any) -> tuple[str, int] | None:
-        is_plain = type(found) is Tensor and found.layout == torch.strided and found.device.type == "cpu"
-        if not is_plain or found.requires_grad or found.is_nested or found.is_quantized:
+    def persistent_id(self, value: Any) -> tuple[str, int] | None:
+        is_plain = type(value) is Tensor and value.layout == torch.strided and value.device.type == "cpu"
+        if not is_plain or value.requires_grad or value.is_nested or value.is_quantized:
             return None
-        base = found._base
-        is_row = base is not None and base.shape == (2, found.numel()) and base.dtype == found.dtype and found.ndim == 1
-        if base is not None and is_row and base.is_contiguous() and found.is_contiguous() and len(found) > 0:
-            return self._name(base), (found.storage_offset() - base.storage_offset()) // len(found)
-        return self._name(found), -1
+        base = value._base
+        is_row = base is not None and base.shape == (2, value.numel()) and base.dtype == value.dtype and value.ndim == 1
+        if base is not None and is_row and base.is_contiguous() and value.is_contiguous() and len(value) > 0:
+            return self._name(base), (value.storage_offset() - base.storage_offset()) // len(value)
+        return self._name(value), -1
 
     def _name(self, tensor: Tensor) -> str:
         name = self._names.setdefault(id(tensor), str(len(self._names)))
@@ -118,8 +118,8 @@ class DrawnOrder(SeedStage):
 
     def fingerprint(self) -> Fingerprint:
         digest = hashlib.blake2b(digest_size=16)
-        for each in (self.order, self.offsets):
-            digest.update(each.numpy().tobytes())
+        for values in (self.order, self.offsets):
+            digest.update(values.numpy().tobytes())
         return {"order_digest": digest.hexdigest()}
 
 
@@ -137,9 +137,10 @@ class PygSample(MiniBatchTransformer):
 
     def fingerprint(self) -> Fingerprint:
         sampler, negatives = self.view.sampler, self.view.neg_sampling
-        own = sampler.fingerprint() if isinstance(sampler, NeighborSampler) else {"sampler": type(sampler).__name__}
+        is_ours = isinstance(sampler, NeighborSampler)
+        fields = sampler.fingerprint() if is_ours else {"sampler": type(sampler).__name__}
         drawn = None if negatives is None else [negatives.mode.value, negatives.amount]
-        return {**own, "neg_sampling": drawn, "input_digest": self.view.input_digest()}
+        return {**fields, "neg_sampling": drawn, "input_digest": self.view.input_digest()}
 
     def describe(self) -> dict[str, Any]:
         return {"sampler": self.view.sampler}

@@ -22,13 +22,13 @@ from datapipes.base.codec import join_key
 from datapipes.base.rng import RngKey
 from datapipes.base.rows import RowTable, has_adjacent_values, take_rows
 from datapipes.base.threads import num_threads
-from datapipes.base.types import of_type, type_text
+from datapipes.base.types import of_type
 from datapipes.graph.convert import refuse_wrong_rows
 from datapipes.minibatch import MiniBatch
 from datapipes.pyg.loader.data_warnings import class_of_graphs, warn_of_lost, warn_of_whole
 from datapipes.pyg.sampled import edge_index_of
 from datapipes.pyg.sampler import NeighborSampler, seeded
-from datapipes.pyg.upstream import (
+from datapipes.pyg.torch_geometric_names import (
     Batch,
     Data,
     HeteroData,
@@ -88,19 +88,19 @@ class View:
         return self._input_data
 
     @input_data.setter
-    def input_data(self, given: Any) -> None:
-        count = len(given.row if self.is_link else given.node)
+    def input_data(self, inputs: Any) -> None:
+        count = len(inputs.row if self.is_link else inputs.node)
         names = {"time": "edge_label_time", "label": "edge_label"} if self.is_link else {"time": "input_time"}
         for name, argument in {"input_id": "input_id", **names}.items():
-            values = getattr(given, name)
+            values = getattr(inputs, name)
             if values is not None and len(values) != count:
                 raise ValueError(
                     f"{self.name}: {argument} has {len(values)} values for {count} seeds. Give one for each."
                 )
         stage = getattr(self.sampler, "stage", None)
         if isinstance(stage, Sampler):
-            warn_of_empty_blocks(self.name, stage.graph, [given.input_type], stage.edge_types)
-        self._input_data = given
+            warn_of_empty_blocks(self.name, stage.graph, [inputs.input_type], stage.edge_types)
+        self._input_data = inputs
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tables": {}}  # they are views; a pickle would copy them
@@ -111,9 +111,9 @@ class View:
 
     def for_sampling(self) -> View:
         """Return a view without what only slicing needs, for workers that do not slice."""
-        found = type(self)(self.name, self.is_link, self.seed)
-        found.sampler, found.input_data, found.neg_sampling = self.sampler, self.input_data, self.neg_sampling
-        return found
+        view = type(self)(self.name, self.is_link, self.seed)
+        view.sampler, view.input_data, view.neg_sampling = self.sampler, self.input_data, self.neg_sampling
+        return view
 
     def key(self, minibatch: MiniBatch) -> RngKey:
         """Return the key of the user's code behind the sampler at a minibatch."""
@@ -135,11 +135,11 @@ class View:
 
     def input_digest(self) -> str:
         """Return a digest of all seeds and what belongs to them."""
-        given = {name: value for name, value in vars(self.input_data).items() if isinstance(value, Tensor)}
-        seeds = given.pop("row" if self.is_link else "node")
-        type_ = self.input_data.input_type
-        digest = ItemSet((seeds, *given.values()), ("seeds", *given)).digest()
-        return digest if type_ is None else f"{join_key(type_)} {digest}"
+        values = {name: value for name, value in vars(self.input_data).items() if isinstance(value, Tensor)}
+        seeds = values.pop("row" if self.is_link else "node")
+        group = self.input_data.input_type
+        digest = ItemSet((seeds, *values.values()), ("seeds", *values)).digest()
+        return digest if group is None else f"{join_key(group)} {digest}"
 
     def transformed(self, batch: Any) -> Any:
         """Return the batch after the user's transform."""
@@ -185,40 +185,41 @@ class View:
         """Return a batch with the edges and the attributes of what was sampled; with types."""
         data, none = self.data, torch.empty(0, dtype=torch.int64)
         if not isinstance(data, HeteroData):
-            return self._from_stores(HeteroData, out.node, {of: (out.row[of], out.col[of]) for of in out.row}, ids)
+            ends = {edge_type: (row, out.col[edge_type]) for edge_type, row in out.row.items()}
+            return self._from_stores(HeteroData, out.node, ends, ids)
         batch = _copied(data)
         for store, to in zip(data.node_stores, batch.node_stores, strict=True):
             self._slice_nodes(store._key, store, to, out.node.setdefault(store._key, none))
         for store, to in zip(data.edge_stores, batch.edge_stores, strict=True):
-            of = store._key
-            row, col = out.row.get(of, none), out.col.get(of, none)
-            self._slice_edges(of, store, to, row, col, ids.setdefault(of, none))
+            edge_type = store._key
+            row, col = out.row.get(edge_type, none), out.col.get(edge_type, none)
+            self._slice_edges(edge_type, store, to, row, col, ids.setdefault(edge_type, none))
         return batch
 
     def _from_stores(self, kind: type, nodes: Any, ends: Any, edges: Any) -> Any:
         """Return a batch of a pair of stores: rows of nodes by their ids, rows of edges by their edge ids."""
         features, graph = self.data
         batch = (self.custom_cls or kind)()
-        attrs, places = [], []
+        attrs, groups = [], []
         for attr in features.get_all_tensor_attrs():
-            of = None if None in nodes else attr.group_name
+            group = None if None in nodes else attr.group_name
             is_edge = self._is_of_edges(attr)
-            attr.index = (edges if is_edge else nodes).get(of)
+            attr.index = (edges if is_edge else nodes).get(group)
             if attr.index is not None:
                 attrs.append(attr)
-                places.append(of)
+                groups.append(group)
                 if not is_edge:
-                    (batch if of is None else batch[of]).num_nodes = len(attr.index)
-        for of in {attr.edge_type: None for attr in graph.get_all_edge_attrs()}:
-            if of in ends:
-                (batch if of is None else batch[of]).edge_index = edge_index_of(*ends[of])
-        for of, attr, rows in zip(places, attrs, features.multi_get_tensor(attrs), strict=True):
+                    (batch if group is None else batch[group]).num_nodes = len(attr.index)
+        for edge_type in {attr.edge_type: None for attr in graph.get_all_edge_attrs()}:
+            if edge_type in ends:
+                (batch if edge_type is None else batch[edge_type]).edge_index = edge_index_of(*ends[edge_type])
+        for group, attr, rows in zip(groups, attrs, features.multi_get_tensor(attrs), strict=True):
             if len(rows) != len(attr.index):
                 raise IndexError(
                     f"{type(features).__name__}: gave {len(rows)} rows of {attr.attr_name}{of_type(attr.group_name)} "
                     f"for {len(attr.index)} ids. Put a row for each."
                 )
-            (batch if of is None else batch[of])[attr.attr_name] = rows
+            (batch if group is None else batch[group])[attr.attr_name] = rows
         return batch
 
     def _is_of_edges(self, attr: Any) -> bool:
@@ -235,33 +236,33 @@ class View:
         return self._of_edges[name]
 
     def _sliced_by_type(self, out: Any) -> Any:
-        edges = {of: self._edge_ids(of, ids) for of, ids in (out.edge or {}).items()}
+        edges = {group: self._edge_ids(group, ids) for group, ids in (out.edge or {}).items()}
         batch = self._filtered_by_type(out, edges)
         stores = {store._key: store for store in (*batch.node_stores, *batch.edge_stores)}  # batch[of] takes longer
 
-        def store_of(of: Any) -> Any:
-            return stores[of] if of in stores else batch[of]
+        def store_of(group: Any) -> Any:
+            return stores[group] if group in stores else batch[group]
 
-        for of, ids in out.node.items():
-            self._set_ids(store_of(of), ids, None)
-        for of, ids in edges.items():
-            self._set_ids(store_of(of), None, ids)
+        for group, ids in out.node.items():
+            self._set_ids(store_of(group), ids, None)
+        for group, ids in edges.items():
+            self._set_ids(store_of(group), None, ids)
         for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
-            for of, value in (getattr(out, name) or {}).items():
-                store_of(of)[name] = value
+            for group, value in (getattr(out, name) or {}).items():
+                store_of(group)[name] = value
         if out.orig_row is not None and out.orig_col is not None:
-            for of, row in out.orig_row.items():
-                store_of(of)._orig_edge_index = torch.stack((row, out.orig_col[of]))
+            for group, row in out.orig_row.items():
+                store_of(group)._orig_edge_index = torch.stack((row, out.orig_col[group]))
         return batch
 
-    def _edge_ids(self, of: Any, ids: Any) -> Any:
+    def _edge_ids(self, edge_type: Any, ids: Any) -> Any:
         """Return the columns of `edge_index` that a sampler's ids stand for."""
         order = self.sampler.edge_permutation
         if isinstance(order, Mapping):
-            order = order.get(of)
-        if ids is None or order is None:
-            return None if ids is None else ids.long()
-        return order[ids.long()]
+            order = order.get(edge_type)
+        if ids is None:
+            return None
+        return ids.long() if order is None else order[ids.long()]
 
     @staticmethod
     def _set_ids(store: Any, nodes: Any, edges: Any) -> None:
@@ -272,8 +273,8 @@ class View:
 
     def _set_seeds(self, batch: Any, metadata: Any) -> None:
         """Set what belongs to the seeds."""
-        of = self.input_data.input_type
-        store = batch if of is None else batch[of]
+        group = self.input_data.input_type
+        store = batch if group is None else batch[group]
         store.input_id = metadata[0]
         if not self.is_link:
             store.seed_time = metadata[1]
@@ -281,24 +282,24 @@ class View:
         elif self.neg_sampling is None or self.neg_sampling.is_binary():
             store.edge_label_index, store.edge_label, store.edge_label_time = metadata[1:4]
         else:
-            src, dst = (batch, batch) if of is None else (batch[of[0]], batch[of[-1]])
+            src, dst = (batch, batch) if group is None else (batch[group[0]], batch[group[-1]])
             src.src_index = metadata[1]
             dst.dst_pos_index, dst.dst_neg_index = metadata[2:4]
             src.seed_time = dst.seed_time = metadata[4]
-            if of is None or of in batch.edge_types:  # those of the data itself
+            if group is None or group in batch.edge_types:  # those of the data itself
                 del store.edge_label_index
                 del store.edge_label_time
 
     # --- rows
 
-    def _slice_nodes(self, of: Any, store: Any, to: Any, nodes: Tensor) -> None:
+    def _slice_nodes(self, node_type: Any, store: Any, to: Any, nodes: Tensor) -> None:
         for key, value in store.items():
             if key == "num_nodes":
                 to.num_nodes = nodes.numel()
             elif store.is_node_attr(key):
-                to[key] = self._rows(of, store, key, value, nodes)
+                to[key] = self._rows(node_type, store, key, value, nodes)
 
-    def _slice_edges(self, of: Any, store: Any, to: Any, row: Tensor, col: Tensor, ids: Any) -> None:
+    def _slice_edges(self, edge_type: Any, store: Any, to: Any, row: Tensor, col: Tensor, ids: Any) -> None:
         if "adj_t" in store:  # a SparseTensor, which PyG makes
             filter_edge_store_(store, to, row, col, ids)
             return
@@ -306,49 +307,44 @@ class View:
             if key == "edge_index":
                 to.edge_index = edge_index_of(row, col).to(value.device if isinstance(value, Tensor) else "cpu")
             elif store.is_edge_attr(key):
-                to[key] = None if ids is None else self._rows(of, store, key, value, ids)
+                to[key] = None if ids is None else self._rows(edge_type, store, key, value, ids)
 
-    def _rows(self, of: Any, store: Any, key: str, value: Any, ids: Tensor) -> Any:
+    def _rows(self, group: Any, store: Any, key: str, value: Any, ids: Tensor) -> Any:
         if isinstance(value, (list, tuple)):  # such as a name for each node, which PyG refuses
             return [value[place] for place in ids.tolist()]
         dim = store._parent().__cat_dim__(key, value, store)
         if isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
             return value.take(ids.cpu().numpy(), axis=dim)  # of strings or dates, say: there is no such tensor
-        table = self._table(of, key, value) if dim == 0 and ids.device.type == "cpu" else None
+        table = self._table(group, key, value) if dim == 0 and ids.device.type == "cpu" else None
         if table is None:
             return index_select(value, ids.cpu() if isinstance(value, np.ndarray) else ids.to(value.device), dim=dim)
         try:
             return take_rows(table[1], table[2].bytes_now(), ids.contiguous(), num_threads())
         except IndexError as error:
-            what = key if of is None else f"{key} of {type_text(of)}"
             raise IndexError(
-                f"{type(self.sampler).__name__}: found an id without a row in {what} {list(value.shape)}: {error}. The "
-                "loader samples the edges that it was built with; build a new loader for other data."
+                f"{type(self.sampler).__name__}: found an id without a row in {key}{of_type(group)} "
+                f"{list(value.shape)}: {error}. The loader samples the edges that it was built with; build a new "
+                "loader for other data."
             ) from error
 
-    def _table(self, of: Any, key: str, value: Any) -> tuple[Any, Tensor, RowTable] | None:
+    def _table(self, group: Any, key: str, value: Any) -> tuple[Any, Tensor, RowTable] | None:
         """Return a value, its rows and these for our kernel, kept until the value is another; None: PyG takes it."""
         if isinstance(value, Tensor) and value.requires_grad:
             return None
-        known = self._tables.get((of, key))
-        if known is not None and known[0] is value:
-            return known
+        kept = self._tables.get((group, key))
+        if kept is not None and kept[0] is value:
+            return kept
         if type(value) is not Tensor and not isinstance(value, np.ndarray):
             return None  # such as a TensorFrame, or a subclass with an indexing of its own
         try:
             rows = as_tensor("NeighborLoader", key, value)
         except (TypeError, ValueError):
             return None
-        if (
-            rows.device.type != "cpu"
-            or rows.ndim == 0
-            or rows.is_conj()
-            or rows.is_neg()
-            or not has_adjacent_values(rows)
-        ):
+        is_plain = rows.device.type == "cpu" and rows.ndim > 0 and not rows.is_conj() and not rows.is_neg()
+        if not is_plain or not has_adjacent_values(rows):
             return None
-        found = self._tables[of, key] = (value, rows, RowTable(rows))
-        return found
+        table = self._tables[group, key] = (value, rows, RowTable(rows))
+        return table
 
 
 def _copied(data: Any) -> Any:

@@ -19,6 +19,7 @@ What torch_geometric.distributed does wrong, and which test shows that it is rig
 * no batch can be made again: test_a_batch_can_be_made_again_and_a_loop_resumed
 """
 
+import copy
 import gc
 import inspect
 import queue
@@ -270,6 +271,9 @@ def test_a_transform_device_and_labels(two_parts, two_typed_parts):
             pair, [2], "127.0.0.1", port, context_of(rank, size), batch_size=4, rpc_timeout=TIMEOUT_S, **given
         )
         found = next(iter(loader))
+        sent = copy.copy(loader.view)  # as a worker gets it: labels, and no stores
+        assert sent.data is None
+        assert sent.labels is labels
         loader.close()
         return found
 
@@ -347,7 +351,7 @@ def test_labels_that_are_not_of_all_nodes_are_refused(two_parts, two_typed_parts
     (_, plain), (_, typed) = two_parts, two_typed_parts
     refused(plain, torch.arange(20), r"labels has the shape \[20\], but the whole graph has 40")
     refused(plain, [*range(40)], "labels must be a tensor, got list")
-    refused(typed, {"paper": torch.arange(29)}, "labels of 'paper' has the shape", input_nodes="paper")
+    refused(typed, {"paper": torch.arange(29)}, "labels of paper has the shape", input_nodes="paper")
     refused(typed, {"venue": torch.arange(29)}, "there is no such type", input_nodes="paper")
 
 
@@ -562,7 +566,7 @@ def test_wrong_arguments_are_refused(two_parts, two_typed_parts):
     one_fails(plain, "weight_attr is 'heavy'", input_nodes=nodes, weight_attr="heavy")
     one_fails(plain, "input_time has 3 values for 4 seeds", input_nodes=nodes, time_attr="time", input_time=nodes[:3])
     one_fails(typed, "venue", input_nodes="venue")
-    one_fails(typed, "input_nodes must be a node type", input_nodes=nodes)
+    one_fails(typed, "input_nodes must be a type", input_nodes=nodes)
     one_fails(typed, "cites", input_nodes="paper", num_neighbors={("paper", "likes", "paper"): [1]})
     one_fails(typed, "", input_nodes="paper", num_neighbors={WRITES: [1], CITES: [1, 2]})
     links = {"kind": DistLinkNeighborLoader}

@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 
 import datapipes as dp
 from datapipes.processes import unforkable
-from datapipes.pyg import upstream
+from datapipes.pyg import torch_geometric_names
 from datapipes.pyg.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
 from datapipes.pyg.sampler import NeighborSampler
 
@@ -68,10 +68,10 @@ def test_the_loaders_are_pygs_where_code_looks():
 
 
 def test_another_version_of_pyg_is_refused_by_name():
-    upstream.refuse_untested(pyg.__version__)
+    torch_geometric_names.refuse_untested(pyg.__version__)
     for version in ("2.7.0", "2.9.0.dev20261001", "3.0"):
         with pytest.raises(ImportError, match=f"found torch_geometric {version}; tested are versions from 2.8 to"):
-            upstream.refuse_untested(version)
+            torch_geometric_names.refuse_untested(version)
 
 
 # --- the same batches
@@ -346,7 +346,7 @@ def test_torchs_samplers_give_the_order_which_is_drawn_here_and_stands_in_the_st
     assert [batch.batch_size for batch in NeighborLoader(data, [2], batch_sampler=batches)] == [15, 15]
     endless = type("Endless", (), {"__iter__": lambda self: iter([3, -1, 0])})()  # a sampler without a length
     assert [batch.input_id.tolist() for batch in NeighborLoader(data, [2], sampler=endless)] == [[3], [39], [0]]
-    with pytest.raises(IndexError, match=r"the sampler gave the place 40, must be in \[0, 40\)"):
+    with pytest.raises(IndexError, match=r"places of the sampler must be in \[0, 40\), got 40"):
         next(iter(NeighborLoader(data, [2], sampler=[40], batch_size=1)))
 
 

@@ -1,4 +1,5 @@
-"""What this package uses of torch_geometric beyond its documented names, all in one place.
+# mypy: implicit-reexport
+"""What this package uses of torch_geometric, in one place: documented names and others.
 
 The loaders derive from PyG's, so that `isinstance` holds and its attributes are there, and replace how they iterate.
 Links go through PyG's own `edge_sample`, which places negatives, labels and times. The tests compare both with the
@@ -40,17 +41,14 @@ def handed_on(module: str, name: str) -> Any:
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit
     refuse_untested(needed("torch_geometric", "pyg", WHERE).__version__)
+    # ruff: noqa: F401  the other modules import these from here
     from torch_geometric.data import Batch, Data, EdgeAttr, FeatureStore, GraphStore, HeteroData, TensorAttr
     from torch_geometric.data.graph_store import EdgeLayout
     from torch_geometric.data.remote_backend_utils import num_nodes as num_nodes_in_stores
     from torch_geometric.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
-    from torch_geometric.loader.utils import (
-        filter_edge_store_,
-        index_select,
-    )
+    from torch_geometric.loader.utils import filter_edge_store_, index_select
     from torch_geometric.sampler import (
         BaseSampler,
-        EdgeSamplerInput,
         HeteroSamplerOutput,
         NegativeSampling,
         NodeSamplerInput,
@@ -58,31 +56,3 @@ with warnings.catch_warnings():
     )
     from torch_geometric.sampler.base import NumNeighbors, SubgraphType
     from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
-
-__all__: list[str] = [  # for the modules of this package alone
-    "BaseSampler",
-    "Batch",
-    "Data",
-    "EdgeAttr",
-    "EdgeLayout",
-    "EdgeSamplerInput",
-    "FeatureStore",
-    "GraphStore",
-    "HeteroData",
-    "HeteroSamplerOutput",
-    "LinkLoader",
-    "LinkNeighborLoader",
-    "NegativeSampling",
-    "NeighborLoader",
-    "NodeLoader",
-    "NodeSamplerInput",
-    "NumNeighbors",
-    "SamplerOutput",
-    "SubgraphType",
-    "TensorAttr",
-    "edge_sample",
-    "filter_edge_store_",
-    "index_select",
-    "node_sample",
-    "num_nodes_in_stores",
-]

@@ -1,0 +1,245 @@
+"""NodeLoader, NeighborLoader, LinkLoader and LinkNeighborLoader: PyG's names, arguments and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from datapipes.pyg import torch_geometric_names
+from datapipes.pyg.graph_of import data_of
+from datapipes.pyg.loader.arguments import (
+    labels_of_seeds,
+    link_seeds,
+    node_seeds,
+    refuse_half_of_times,
+    refuse_no_functions,
+    refuse_time_alone,
+    refuse_wrong_class,
+    refuse_wrong_sampler,
+    sampler_of,
+    values_of_seeds,
+)
+from datapipes.pyg.loader.iterating import Iterating
+from datapipes.pyg.sampler import NeighborSampler
+from datapipes.pyg.torch_geometric_names import BaseSampler
+
+__all__ = ["LinkLoader", "LinkNeighborLoader", "NeighborLoader", "NodeLoader"]
+
+
+class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[misc]  # PyG comes without types
+    """torch_geometric.loader.NodeLoader, iterated by a chain: any BaseSampler in our workers, our order and state.
+
+    The arguments are PyG's. Of torch's DataLoader `dataset` and `collate_fn` are dropped, as PyG does.
+
+    Args:
+        filter_per_worker: whether workers make the whole batch. None: they do where `transform` or
+            `transform_sampler_output` is given or the data is a pair of stores; otherwise `next` gathers the rows, so
+            they cross no process.
+        generator: its `initial_seed()` is the seed.
+        sampler, batch_sampler: give the order of an epoch, which is drawn whole, in this process, when it begins. Such
+            workers do not persist.
+        num_workers: processes, by default forked; threads, with one line in the log, where a fork is not safe (CUDA is
+            up, Arrow Flight has clients). There a sampler of the user's is called for one batch at a time, and is not
+            seeded.
+        worker_method: "process" or "thread"; threads take no `multiprocessing_context`.
+        seed: in [0, 2**64); decides order and draws, with the numbers of epoch and batch. Draws of a sampler or
+            transform of the user's from the generators of torch, NumPy and Python are seeded by it too.
+    Raises:
+        TypeError, ValueError: An argument is not allowed; the message says what is.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        node_sampler: BaseSampler,
+        input_nodes: Any = None,
+        input_time: Any = None,
+        transform: Callable[..., Any] | None = None,
+        transform_sampler_output: Callable[..., Any] | None = None,
+        filter_per_worker: bool | None = None,
+        custom_cls: Any = None,
+        input_id: Any = None,
+        *,
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        self._set_up(False, seed, filter_per_worker, kwargs)
+        where, data = type(self).__name__, data_of(data)
+        refuse_wrong_sampler(where, "node_sampler", "sample_from_nodes", node_sampler)
+        functions = {"transform": transform, "transform_sampler_output": transform_sampler_output}
+        refuse_no_functions(where, **functions)
+        refuse_wrong_class(where, data, custom_cls)
+        torch_geometric_names.NodeLoader.__init__(
+            self,
+            data,
+            node_sampler,
+            **node_seeds(where, data, node_sampler, input_nodes, input_id),
+            **values_of_seeds(where, input_time=input_time),
+            **functions,
+            filter_per_worker=filter_per_worker,
+            custom_cls=custom_cls,
+            **kwargs,
+        )
+        self.__dict__["input_nodes"] = input_nodes
+
+
+class NeighborLoader(NodeLoader, torch_geometric_names.NeighborLoader):  # type: ignore[misc]  # PyG comes without types
+    """torch_geometric.loader.NeighborLoader: the same arguments and batches, from this package's samplers.
+
+    Args:
+        data: Data, HeteroData, a pair (FeatureStore, GraphStore); or a CSCGraph or HeteroCSCGraph, whose attributes are
+            sliced too.
+        num_neighbors, input_nodes, input_time, replace, subgraph_type, disjoint, temporal_strategy, time_attr,
+            weight_attr, is_sorted, directed: see torch_geometric; what differs stands in docs/migrate/pyg.md.
+        neighbor_sampler: a datapipes.pyg.sampler.NeighborSampler, in place of one for these arguments.
+        other arguments: those of NodeLoader.
+    Raises:
+        TypeError, ValueError, IndexError: An argument is not allowed, or the data does not fit; the message says what
+            is.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Any,
+        input_nodes: Any = None,
+        input_time: Any = None,
+        replace: bool = False,
+        subgraph_type: Any = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: Any = None,
+        transform: Callable[..., Any] | None = None,
+        transform_sampler_output: Callable[..., Any] | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: NeighborSampler | None = None,
+        directed: bool = True,
+        *,
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        where = type(self).__name__
+        refuse_time_alone(where, input_time, time_attr, neighbor_sampler)
+        draws = subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted
+        sampler = sampler_of(where, neighbor_sampler, data, num_neighbors, *draws, directed=directed)
+        super().__init__(
+            data,
+            sampler,
+            input_nodes=input_nodes,
+            input_time=input_time,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            seed=seed,
+            **kwargs,
+        )
+
+
+class LinkLoader(Iterating, torch_geometric_names.LinkLoader):  # type: ignore[misc]  # PyG comes without types
+    """torch_geometric.loader.LinkLoader, iterated by a chain: any BaseSampler in our workers, our order and state.
+
+    The arguments are PyG's; those of torch's DataLoader and `seed` are as NodeLoader has them.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        link_sampler: BaseSampler,
+        edge_label_index: Any = None,
+        edge_label: Any = None,
+        edge_label_time: Any = None,
+        neg_sampling: Any = None,
+        neg_sampling_ratio: float | None = None,
+        transform: Callable[..., Any] | None = None,
+        transform_sampler_output: Callable[..., Any] | None = None,
+        filter_per_worker: bool | None = None,
+        custom_cls: Any = None,
+        input_id: Any = None,
+        *,
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        self._set_up(True, seed, filter_per_worker, kwargs)
+        where, data = type(self).__name__, data_of(data)
+        refuse_wrong_sampler(where, "link_sampler", "sample_from_edges", link_sampler)
+        functions = {"transform": transform, "transform_sampler_output": transform_sampler_output}
+        refuse_no_functions(where, **functions)
+        refuse_wrong_class(where, data, custom_cls)
+        torch_geometric_names.LinkLoader.__init__(
+            self,
+            data,
+            link_sampler,
+            edge_label_index=link_seeds(where, data, edge_label_index),
+            **labels_of_seeds(where, edge_label, edge_label_time, neg_sampling, neg_sampling_ratio),
+            **values_of_seeds(where, input_id=input_id),
+            **functions,
+            filter_per_worker=filter_per_worker,
+            custom_cls=custom_cls,
+            **kwargs,
+        )
+        self.__dict__["edge_label_index"] = edge_label_index
+
+
+class LinkNeighborLoader(LinkLoader, torch_geometric_names.LinkNeighborLoader):  # type: ignore[misc]  # PyG comes without types
+    """torch_geometric.loader.LinkNeighborLoader: the same arguments and batches, from this package's samplers.
+
+    Negatives are drawn by the random key; `seed` decides them too.
+
+    Args:
+        data, neighbor_sampler: as for NeighborLoader.
+        num_neighbors, edge_label_index, edge_label, edge_label_time, replace, subgraph_type, disjoint,
+            temporal_strategy, neg_sampling, neg_sampling_ratio, time_attr, weight_attr, is_sorted, directed: see
+            torch_geometric; what differs stands in docs/migrate/pyg.md.
+        other arguments: those of NodeLoader.
+    Raises:
+        TypeError, ValueError, IndexError: An argument is not allowed, or the data does not fit; the message says what
+            is.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Any,
+        edge_label_index: Any = None,
+        edge_label: Any = None,
+        edge_label_time: Any = None,
+        replace: bool = False,
+        subgraph_type: Any = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        neg_sampling: Any = None,
+        neg_sampling_ratio: float | None = None,
+        time_attr: str | None = None,
+        weight_attr: Any = None,
+        transform: Callable[..., Any] | None = None,
+        transform_sampler_output: Callable[..., Any] | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: NeighborSampler | None = None,
+        directed: bool = True,
+        *,
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        where = type(self).__name__
+        if neighbor_sampler is not None:
+            time_attr = sampler_of(where, neighbor_sampler).time_attr
+        refuse_half_of_times(where, edge_label_time, time_attr)
+        draws = subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted
+        sampler = sampler_of(where, neighbor_sampler, data, num_neighbors, *draws, directed=directed)
+        super().__init__(
+            data,
+            sampler,
+            edge_label_index=edge_label_index,
+            edge_label=edge_label,
+            edge_label_time=edge_label_time,
+            neg_sampling=neg_sampling,
+            neg_sampling_ratio=neg_sampling_ratio,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            seed=seed,
+            **kwargs,
+        )

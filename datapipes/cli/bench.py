@@ -1,4 +1,6 @@
-"""`datapipes bench GRAPH`: how fast this machine makes minibatches of a graph, and which options make it faster."""
+"""`datapipes bench GRAPH`: how fast this machine makes minibatches of a graph, and which options make it faster.
+`datapipes report TRACE`: what bounded a loader.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,13 @@ from datapipes.base.html import filled
 from datapipes.base.sizes import check_memory
 from datapipes.cli import measuring
 from datapipes.cli.command import FILE, Commands, DoneInPart, WrongUsage, add_command, completes, progress_of
-from datapipes.cli.inputs import AnyGraph, add_input, open_input
+from datapipes.cli.inputs import add_input, open_input
 from datapipes.cli.measuring import BASE, IN_MEMORY, INT32, STORED, Made, Setting
 from datapipes.datasets import Dataset
+from datapipes.datasets.ondisk_graph import AnyGraph
 from datapipes.features import TensorFeature
+from datapipes.loader.report import write_report
+from datapipes.loader.trace import read_trace
 from datapipes.seeds import HeteroItemSet, ItemSet
 
 Table = list[list[Any]]
@@ -80,7 +85,7 @@ def add_to(commands: Commands) -> None:
 
 def _fanouts(text: str) -> list[int]:
     try:
-        return [int(each) for each in text.split(",")]
+        return [*map(int, text.split(","))]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{one_line(text)} is not N,N,...: a whole number for each hop") from None
 
@@ -91,14 +96,14 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     workers = processors if arguments.workers is None else arguments.workers
     html = None if arguments.html is None else Path(arguments.html)
     lowest = {"--batch-size": 1, "--feature-dim": 1, "--workers": 0, "--seconds": 0.001}
-    given = (arguments.batch_size, arguments.feature_dim, workers, arguments.seconds)
-    for (option, low), value in zip(lowest.items(), given, strict=True):
+    numbers = (arguments.batch_size, arguments.feature_dim, workers, arguments.seconds)
+    for (option, low), value in zip(lowest.items(), numbers, strict=True):
         if not low <= value <= _MOST:
             raise WrongUsage(f"{option} must be from {low} to {_MOST}, got {value}. Give another number.")
     if html is not None and (html.is_dir() or not os.access(html if html.exists() else html.parent, os.W_OK)):
         raise WrongUsage(f"--html: {html} cannot be written: it must be a file, in a folder that is there. Name one.")
     left: list[str] = []
-    found: dict[str, Any] = {}
+    bottlenecks: dict[str, Any] = {}
     data = open_input(path, arguments)
     setting = _setting(data, arguments)
     with warnings.catch_warnings(), progress_of("bench", quiet=not sys.stderr.isatty()) as progress:
@@ -108,43 +113,37 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
             raise ValueError("the seeds have no in-edges, so nothing is sampled. Give other fanouts, or other seeds.")
         settings = measuring.variants(setting, None if isinstance(data, Dataset) else path, left)
         rates = measuring.kernels(settings, made, arguments.seconds, progress, left)
-        sides = _loaders(settings, partial(measuring.deliver, seconds=arguments.seconds, found=found), workers)
+        sides = _loaders(
+            settings, partial(measuring.deliver, seconds=arguments.seconds, bottlenecks=bottlenecks), workers
+        )
         rounds = measuring.alternate(sides, "loaders", progress, left)
     fastest, advice = _advice(rates, rounds, setting, made)
-    bound = found[fastest]
+    bound = bottlenecks[fastest]
     if bound is not None and bound.waits > 0.5:  # less only where epochs are too short to tell: the consumer is idle
         measured = "num_workers" in bound.advice  # above is what they gain
         advice.append(f"With {fastest}: {bound.found if measured else bound}")
     graph, table = setting.graph, _table(rates, made)
     features = [
-        f"{of or 'node'}: {name} {dtype_name(each.dtype)} {[each.count, *each.shape]}"
-        for (_, of, name), each in setting.features.items()
+        f"{kind or 'node'}: {name} {dtype_name(rows.dtype)} {[rows.count, *rows.shape]}"
+        for (_, kind, name), rows in setting.features.items()
     ]
     values: dict[str, Any] = {"graph": str(path), "index_dtype": dtype_name(graph.index_dtype), "features": features}
     values |= {"nodes": sum(map(graph.num_nodes_of, graph.node_types)), "edges": setting.num_edges()}
     values |= {"seeds": len(setting.items), "batch_size": setting.batch_size, "fanouts": setting.fanouts}
     values |= {"processors": processors, "threads": torch.get_num_threads(), "minibatch": made.counts}
     values |= {"first_minibatches": made.cost, "advice": advice, "left_out": left}
-    values["minibatches_per_s"] = {name: median(each) for name, each in rounds.items()}
+    values["minibatches_per_s"] = {name: median(rates) for name, rates in rounds.items()}
     values["figures"] = {key: dict(zip(_COLUMNS, row, strict=True)) for key, _, *row in table}
     values["bottleneck"] = None if bound is None else {"of": fastest, **bound._asdict()}
     about, kernels, loaders = _shown(values, table, rounds)
-    if html is not None:
-        page = {
-            "subtitle": path,
-            "about": about,
-            "kernels": kernels,
-            "loaders": loaders,
-            "advice": advice,
-            "left": left,
-        }
-        page |= {"title": "Minibatches on this machine", "is_well": True, "rates": values["minibatches_per_s"]}
     lines = [str(path), *about, "", *aligned(kernels), "", *aligned(loaders, len(loaders)), ""]
-    lines += [f"* {each}" for each in advice] + [f"left out: {each}" for each in left]
+    lines += [f"* {sentence}" for sentence in advice] + [f"left out: {side}" for side in left]
     text = "\n".join(map(one_line, lines))
     if html is not None:
         try:
-            write_text(html, filled("bench.html", **page))
+            page = {"title": "Minibatches on this machine", "subtitle": path, "is_well": True, "left": left}
+            page |= {"about": about, "kernels": kernels, "loaders": loaders, "advice": advice}
+            write_text(html, filled("bench.html", rates=values["minibatches_per_s"], **page))
         except OSError as error:  # what was measured is told all the same
             raise DoneInPart(f"{text}\n--html: {html} cannot be written: {error.strerror}.", values) from error
     return text, values
@@ -164,7 +163,7 @@ def _shown(values: Mapping[str, Any], table: Table, rounds: Rounds) -> tuple[lis
     kernels = [["", "one thread", "limit", "of it", threads, "limit", "of it"]]
     kernels += [[text, *map(_text, row, cycle((False, False, True)))] for _, text, *row in table]
     loaders = [["", "minibatches/s", f"times {BASE}"]]
-    loaders += [[name, _text(each), _gain_text(rounds, name)] for name, each in values["minibatches_per_s"].items()]
+    loaders += [[name, _text(rate), _gain_text(rounds, name)] for name, rate in values["minibatches_per_s"].items()]
     return about, kernels, loaders
 
 
@@ -172,7 +171,7 @@ def _setting(data: AnyGraph | Dataset, arguments: argparse.Namespace) -> Setting
     """Return what is measured; features are made where there are none."""
     if isinstance(data, Dataset):
         graph, items = data.training_graph, data.train_set
-        features: Any = {key: each for key, each in data.features.items() if key[0] == "node"}
+        features: Any = {key: feature for key, feature in data.features.items() if key[0] == "node"}
     else:
         graph, largest = data, max(data.node_types, key=data.num_nodes_of)
         seeds = ItemSet(graph.num_nodes_of(largest))
@@ -185,18 +184,20 @@ def _setting(data: AnyGraph | Dataset, arguments: argparse.Namespace) -> Setting
         raise WrongUsage(text_of(error)) from error
     if features:
         return setting
-    nodes, columns = {of: graph.num_nodes_of(of) for of in graph.node_types}, arguments.feature_dim
+    nodes, columns = {kind: graph.num_nodes_of(kind) for kind in graph.node_types}, arguments.feature_dim
     num_bytes = 4 * sum(nodes.values()) * columns
     check_memory(
         "--feature-dim", f"a table of features, float32 with {columns} columns,", num_bytes, "Give fewer columns."
     )
-    made = {("node", of, "made"): TensorFeature(np.ones((n, columns), np.float32)) for of, n in nodes.items()}
+    made = {("node", kind, "made"): TensorFeature(np.ones((n, columns), np.float32)) for kind, n in nodes.items()}
     return setting._replace(features=made)
 
 
 def _loaders(settings: Mapping[str, Setting], deliver: Any, most: int) -> dict[str, measuring.Side]:
     """Return what measures each loader, by its options."""
-    sides: dict[str, measuring.Side] = {name: partial(deliver, each, name=name) for name, each in settings.items()}
+    sides: dict[str, measuring.Side] = {
+        name: partial(deliver, setting, name=name) for name, setting in settings.items()
+    }
     for count in sorted({2**power for power in range(20) if 2**power < most} | ({most} - {0})):
         for method in ("thread", "process"):
             name = f"num_workers={count}, worker_method={method!r}"
@@ -206,7 +207,7 @@ def _loaders(settings: Mapping[str, Setting], deliver: Any, most: int) -> dict[s
 
 def _gains(rounds: Rounds, name: str, before: str = BASE) -> list[float]:
     """Return how many times as many minibatches a loader made as another one, from the least of all rounds."""
-    return sorted(each / other for each, other in zip(rounds[name], rounds.get(before) or rounds[BASE], strict=True))
+    return sorted(rate / other for rate, other in zip(rounds[name], rounds.get(before) or rounds[BASE], strict=True))
 
 
 def _gain_text(rounds: Rounds, name: str, before: str = BASE) -> str:
@@ -236,11 +237,11 @@ def _advice(rates: Mapping[str, float], rounds: Rounds, setting: Setting, made: 
         pays, spare = f"Leave torch.set_num_threads at {threads}", "More threads than one do not make kernels faster"
         said.append(f"{pays if gain >= PAYS else spare}: {does}.")
     saved = {INT32: f" It takes {_text(4 * setting.num_edges() / 1e6)} MB less."}
-    for name, (option, what) in product(rounds, _FEWER.items()):
+    for name, (option, change) in product(rounds, _FEWER.items()):
         if name.endswith(option):
             before = name.removesuffix(f", {option}")
-            sure = what[0].upper() + what[1:]
-            advice = sure if _pays(rounds, name, before) else f"It is not surely faster to {what}"
+            sure = change[0].upper() + change[1:]
+            advice = sure if _pays(rounds, name, before) else f"It is not surely faster to {change}"
             said.append(f"{advice}: {_gain_text(rounds, name, before)} {more}.{saved.get(option, '')}")
     if (steps := -(-len(setting.items) // setting.batch_size)) < FEW_STEPS:
         said.append(f"Minibatches in an epoch: {steps}, so few that its begin counts in sampling and in all loaders.")
@@ -264,10 +265,10 @@ def _table(rates: Mapping[str, float], made: Made) -> Table:
     for name, limit, unit, text in _FIGURES:
         scale, needs = _SCALES[unit], lines if name == "sampling" else 1
         row: list[Any] = []
-        for which in ("1", "all"):
-            reached = rates.get(f"{name} {which}", 0.0)
-            most = max(rates.get(f"{limit} {each}", 0.0) for each in {"1", which}) / needs if reached else 0.0
-            row += [None if not each else each / scale if scale > 0 else -scale / each for each in (reached, most)]
+        for threads in ("1", "all"):
+            reached = rates.get(f"{name} {threads}", 0.0)
+            most = max(rates.get(f"{limit} {count}", 0.0) for count in {"1", threads}) / needs if reached else 0.0
+            row += [None if not rate else rate / scale if scale > 0 else -scale / rate for rate in (reached, most)]
             row.append(reached / most if most else None)
         if any(row):
             key = f"{name} {unit}".replace(" an ", " per ").replace("/", " per ").replace(" ", "_").lower()
@@ -277,3 +278,36 @@ def _table(rates: Mapping[str, float], made: Made) -> Table:
 
 def _text(value: float | None, is_share: bool = False) -> str:
     return "-" if value is None else f"{value:.0%}" if is_share else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+# --- report
+
+
+def add_report(commands: Commands) -> None:
+    """Add `datapipes report TRACE`: what bounds the loader that wrote a trace; with `--html` as a page."""
+    parser = add_command(
+        commands,
+        "report",
+        _report,
+        "Say what bounds a loader, from a trace that loader.trace wrote. With --html it writes the page that "
+        "loader.report writes.",
+    )
+    completes(parser.add_argument("trace", metavar="TRACE", help="a file that loader.trace wrote"), FILE)
+    completes(parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as one HTML page"), FILE)
+
+
+def _report(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Return the counts and the bottleneck."""
+    page: Path | None = arguments.html
+    if page is not None and (page.is_dir() or not page.parent.is_dir()):
+        raise WrongUsage(
+            f"--html: {page} cannot be a file: its folder must exist, and it must not be one. Name a file."
+        )
+    if page is not None and page.exists() and os.path.samefile(page, arguments.trace):
+        raise WrongUsage(f"--html: {page} is the trace itself, which would be lost. Name another file.")
+    record = read_trace(arguments.trace)
+    bound = record.stats.found
+    if page is not None:
+        write_report(page, record)
+    values = {"trace": arguments.trace, "bottleneck": None if bound is None else bound._asdict(), "stats": record.stats}
+    return str(record.stats), values

@@ -1,25 +1,29 @@
-"""`datapipes build OUT`: a graph of edges in files, which may be larger than memory, as a folder that opens at once."""
+"""A graph as a folder that opens at once, memory-mapped: `datapipes build OUT` makes it of edges in files, which may be
+larger than memory, and `datapipes convert IN OUT` of the files of a data set.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from datapipes.base.folder import check_place
+from datapipes.base.folder import check_place, check_root, new_folder
 from datapipes.base.progress import hidden
 from datapipes.cli.command import FOLDER, Commands, WrongUsage, add_command, completes
 from datapipes.cli.descriptions import facts_of_graph, graph_lines
-from datapipes.cli.inputs import AnyGraph
-from datapipes.graph import CSCGraph, HeteroCSCGraph
-
-_OF_TYPE = "with types [TYPE/]NAME=PATH"
+from datapipes.cli.inputs import add_input, open_dataset, refuse_options
+from datapipes.datasets.ondisk import convert_ondisk, is_ondisk
+from datapipes.datasets.ondisk_graph import build_graph
+from datapipes.graph.saved import is_saved_graph
+from datapipes.partition.source import source_of
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command."""
+    """Add `datapipes build OUT`."""
     parser = add_command(
         commands,
         "build",
@@ -27,32 +31,21 @@ def add_to(commands: Commands) -> None:
         "Build a graph of edges in files, larger than memory if need be. It takes as much memory as --max-memory says, "
         "and goes on after a kill if it is called again. CSCGraph.open or HeteroCSCGraph.open reads the folder.",
     )
-    completes(parser.add_argument("out", metavar="OUT", help="the folder to write; new or empty"), FOLDER)
-    parser.add_argument(
-        "--edges",
-        action="append",
-        required=True,
-        metavar="[TYPE=]PATH",
-        help="edges: .npy [2, n] or [n, 2], pairs as .int32 or .int64, .parquet, .csv, .tsv, or a folder of such; "
-        "tables also by URI, such as gs://bucket/edges.parquet; for each edge type src:rel:dst once",
+    add = parser.add_argument
+    completes(add("out", metavar="OUT", help="the folder to write; new or empty"), FOLDER)
+    edges = (
+        "edges: .npy [2, n] or [n, 2], pairs as .int32 or .int64, .parquet, .csv, .tsv, or a folder of such; "
+        "tables also by URI, such as gs://bucket/edges.parquet; for each edge type src:rel:dst once"
     )
-    parser.add_argument(
-        "--nodes", action="append", required=True, metavar="[TYPE=]N", help="number of nodes, of each type once"
-    )
-    for kind in ("node", "edge"):
-        parser.add_argument(
-            f"--{kind}-attribute",
-            action="append",
-            default=[],
-            metavar="NAME=PATH",
-            help=f"values of all {kind}s as .npy"
-            + (", or the name of a column of the table of edges" if kind == "edge" else "")
-            + f"; {_OF_TYPE}",
-        )
-    parser.add_argument("--edge-ids", action="store_true", help="keep the number of each edge in the files as its id")
-    parser.add_argument("--index-dtype", default="auto", choices=("auto", "int32", "int64"), help="of the neighbors")
-    parser.add_argument("--max-memory", default="4GB", metavar="BYTES", help="what it may take; default 4GB")
-    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    add("--edges", action="append", required=True, metavar="[TYPE=]PATH", help=edges)
+    add("--nodes", action="append", required=True, metavar="[TYPE=]N", help="number of nodes, of each type once")
+    for kind, or_column in (("node", ""), ("edge", ", or the name of a column of the table of edges")):
+        values = f"values of all {kind}s as .npy{or_column}; with types [TYPE/]NAME=PATH"
+        add(f"--{kind}-attribute", action="append", default=[], metavar="NAME=PATH", help=values)
+    add("--edge-ids", action="store_true", help="keep the number of each edge in the files as its id")
+    add("--index-dtype", default="auto", choices=("auto", "int32", "int64"), help="of the neighbors")
+    add("--max-memory", default="4GB", metavar="BYTES", help="what it may take; default 4GB")
+    add("--quiet", action="store_true", help="show no progress")
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
@@ -63,41 +56,36 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         raise WrongUsage(
             "--edges and --nodes must both name types, or neither. Write --edges src:rel:dst=PATH --nodes src=N."
         )
-    attributes: dict[str, Any] = {
-        f"{kind}_attributes": _attributes(f"--{kind}-attribute", getattr(arguments, f"{kind}_attribute"), has_types)
+    attributes = [
+        _attributes(f"--{kind}-attribute", getattr(arguments, f"{kind}_attribute"), has_types)
         for kind in ("node", "edge")
-    }
-    counts = {of: _number(text) for of, text in nodes.items()}
+    ]
+    counts = {node_type: _number(text) for node_type, text in nodes.items()}
     out = check_place("OUT", arguments.out)  # it may hold this very graph
     options = {name: getattr(arguments, name) for name in ("edge_ids", "index_dtype", "max_memory")}
-    graph: AnyGraph
     with hidden() if arguments.quiet else contextlib.nullcontext():
-        if has_types:
-            graph = HeteroCSCGraph.build(edges, out, counts, **attributes, **options)
-        else:
-            of_one: dict[str, Any] = {kind: given.get(None) for kind, given in attributes.items()}
-            graph = CSCGraph.build(edges[None], out, counts[None], **of_one, **options)
+        graph = build_graph(edges, out, counts, *attributes, **options)
     facts = facts_of_graph(graph)
     return "\n".join([f"{out} is the graph", *graph_lines(facts)]), {"out": str(out), "graph": facts}
 
 
-def _by_type(option: str, given: Sequence[str]) -> dict[Any, str]:
+def _by_type(option: str, values: Sequence[str]) -> dict[Any, str]:
     """Return {type or None: value} of an option that is given once for each type."""
-    found: dict[Any, str] = {}
-    for text in given:
-        of, sign, value = text.rpartition("=") if option == "--nodes" else _with_type(text)
-        key = of if sign else None
-        if key in found or (found and (key is None or None in found)):
+    by_type: dict[Any, str] = {}
+    for text in values:
+        name, sign, value = text.rpartition("=") if option == "--nodes" else _with_type(text)
+        kind = name if sign else None
+        if kind in by_type or (by_type and (kind is None or None in by_type)):
             raise WrongUsage(f"{option} {text}: give it once, or once for each type as {option} TYPE=VALUE.")
-        found[key] = value
-    return found
+        by_type[kind] = value
+    return by_type
 
 
 def _with_type(text: str) -> tuple[str, str, str]:
     """Cut "src:rel:dst=PATH"; a path or a URI alone may hold the sign too."""
-    of, sign, path = text.partition("=")
-    is_type = sign and of.count(":") == 2 and "://" not in of and not Path(text).exists()
-    return (of, sign, path) if is_type else ("", "", text)
+    name, sign, path = text.partition("=")
+    is_type = sign and name.count(":") == 2 and "://" not in name and not Path(text).exists()
+    return (name, sign, path) if is_type else ("", "", text)
 
 
 def _number(text: str) -> int:
@@ -107,15 +95,49 @@ def _number(text: str) -> int:
         raise WrongUsage(f"--nodes must be a number of nodes, got {text!r}. Write --nodes 1000.") from None
 
 
-def _attributes(option: str, given: Sequence[str], has_types: bool) -> dict[Any, dict[str, str]]:
-    found: dict[Any, dict[str, str]] = {}
-    for text in given:
-        name, sign, path = text.partition("=")
-        of, slash, own = name.rpartition("/") if has_types else (None, "/", name)
-        if not sign or not slash or not own:
+def _attributes(option: str, values: Sequence[str], has_types: bool) -> dict[Any, dict[str, str]]:
+    by_type: dict[Any, dict[str, str]] = {}
+    for text in values:
+        whole_name, sign, path = text.partition("=")
+        kind, slash, name = whole_name.rpartition("/") if has_types else (None, "/", whole_name)
+        if not sign or not slash or not name:
             form = "TYPE/NAME=PATH" if has_types else "NAME=PATH"
             raise WrongUsage(f"{option} must be {form}, got {text!r}. Write it so.")
-        if own in found.setdefault(of, {}):
-            raise WrongUsage(f"{option} {text}: {name} is given twice. Give it once.")
-        found[of][own] = path
-    return found
+        if name in by_type.setdefault(kind, {}):
+            raise WrongUsage(f"{option} {text}: {whole_name} is given twice. Give it once.")
+        by_type[kind][name] = path
+    return by_type
+
+
+def add_convert(commands: Commands) -> None:
+    """Add `datapipes convert IN OUT`."""
+    parser = add_command(
+        commands,
+        "convert",
+        _convert,
+        "Write a data set as a folder of memory-mapped arrays. Features, labels and the masks of its split become "
+        "attributes of the graph; CSCGraph.open or HeteroCSCGraph.open reads the folder.",
+    )
+    add_input(parser, "in", "the files of a data set: what datapipes.datasets.open reads")
+    completes(parser.add_argument("out", metavar="OUT", help="the folder to write; new or empty"), FOLDER)
+
+
+def _convert(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Convert, and return what was written."""
+    path, out = Path(getattr(arguments, "in")), Path(os.path.realpath(arguments.out))
+    if is_saved_graph(path):
+        raise WrongUsage(f"{path} is a folder of a saved graph already. Open it, or give the files of a data set.")
+    check_place("OUT", out)
+    if is_ondisk(path):  # which may be larger than memory
+        refuse_options(path, "other files", arguments)
+        graph, left_out = convert_ondisk(path, out)
+    else:
+        check_root("OUT", out)
+        source = source_of(open_dataset(path, arguments), where="data set")
+        graph, left_out = source.graph, source.left_out
+        with new_folder("OUT", out) as folder:
+            graph.save(folder)
+    facts = facts_of_graph(graph)
+    lines = [f"{path} is now the graph {out}", *graph_lines(facts)]
+    lines += [f"not in the graph: {name}" for name in left_out]
+    return "\n".join(lines), {"in": str(path), "out": str(out), "graph": facts, "left_out": list(left_out)}

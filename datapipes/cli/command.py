@@ -1,4 +1,4 @@
-"""What the commands share: how each is declared, wrong usage, progress, and errors in the words of the options."""
+"""What the commands share: how each is declared and completed, wrong usage, progress, errors that name options."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from datapipes.base.errors import needed
 from datapipes.base.progress import Progress, bars, hidden, nothing, step_of, terminal_bar
 
 Commands = Any  # argparse gives the object that holds the commands no public name
@@ -45,6 +46,36 @@ def add_command(commands: Commands, name: str, run: Run, description: str, *, pr
 def completes(action: argparse.Action, how: str) -> None:
     """Say that an argument is a file or a folder, for completion."""
     action.completes = how  # type: ignore[attr-defined]  # argparse leaves it alone
+
+
+def add_completion(commands: Commands) -> None:
+    """Add `datapipes completion SHELL`: the script that completes the names of commands, options and files with Tab."""
+    parser = add_command(
+        commands,
+        "completion",
+        _run_completion,
+        "Print a script for Tab. It completes commands, options, their values, files and folders. Write it where the "
+        "shell looks for it; for bash: datapipes completion bash > "
+        "~/.local/share/bash-completion/completions/datapipes",
+        prints=False,
+    )
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell that the script is for")
+
+
+def _run_completion(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    shtab: Any = needed("shtab", "cli", "it")
+    for action in _actions(arguments.root):
+        if hasattr(action, "completes"):
+            action.complete = getattr(shtab, action.completes)  # type: ignore[attr-defined]  # shtab reads it
+    return shtab.complete(arguments.root, shell=arguments.shell), {}
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _actions(command)
 
 
 def say(text: str) -> None:
@@ -88,52 +119,39 @@ class _Lines:
 
 
 # What a message of the library says of an argument, and what the command line says of it.
+_SAME_NAME = ("node_time_attr", "balance", "part", "address", "concurrency", "max_waiting", "max_memory", "insecure")
+_FLAGS = ("recursive", "edge_map", "insecure", "normalize_features", "largest_component", "inverse_relations")
+_VALUES: dict[str, list[Any]] = {
+    "layouts": [("native",)],
+    "method": ["metis", "fennel"],
+    "columns": [
+        *(("src", "dst"), ("dst", "src"), ("src", "dst", "time"), ("src", "dst", "weight")),
+        *(("src", "dst", "rating", "time"), ("src", "dst", "weight", "time")),
+    ],
+}
 _OPTIONS = {
-    # of Partitioner
+    **{name: f"--{name.replace('_', '-')}" for name in (*_SAME_NAME, "split", "columns")},
+    **{f"{name}=True": f"--{name.replace('_', '-')}" for name in _FLAGS},
+    **{f"{name}=False": f"--no-{name.replace('_', '-')}" for name in ("edge_map", "inverse_relations")},
+    **{
+        f"{name}={value!r}": f"--{name} {value if isinstance(value, str) else ','.join(value)}"
+        for name, values in _VALUES.items()
+        for value in values
+    },
     "num_parts": "--parts",
     "rng_seed": "--seed",
-    "node_time_attr": "--node-time-attr",
-    "layouts=('native',)": "--layouts native",
-    "method='metis'": "--method metis",
-    "method='fennel'": "--method fennel",
-    "balance": "--balance",
-    "recursive=True": "--recursive",
-    "edge_map=True": "--edge-map",
-    "edge_map=False": "--no-edge-map",
-    # of PartitionServer
-    "part": "--part",
-    "address": "--address",
     "metrics": "--metrics-port",
-    "concurrency": "--concurrency",
     "num_threads": "--threads",
-    "max_waiting": "--max-waiting",
     "max_request_bytes": "--max-request",
     "max_answer_bytes": "--max-answer",
     "max_bytes_in_flight": "--max-in-flight",
-    "max_memory": "--max-memory",
     "tls=TLSConfig(cert, key, ca)": "--tls-cert, --tls-key and --tls-ca",
-    "cert of the TLSConfig": "--tls-cert",
-    "key of the TLSConfig": "--tls-key",
-    "ca of the TLSConfig": "--tls-ca",
+    **{f"{name} of the TLSConfig": f"--tls-{name}" for name in ("cert", "key", "ca")},
     "deadline": "--timeout",
-    "insecure=True": "--insecure",
-    "insecure": "--insecure",
     "with mmap=False": "with --in-memory",
     "with mmap=True": "without --in-memory",
-    # of datasets.open
-    "split": "--split",
-    "normalize_features=True": "--normalize-features",
-    "largest_component=True": "--largest-component",
-    "inverse_relations=True": "--inverse-relations",
-    "inverse_relations=False": "--no-inverse-relations",
-    "columns": "--columns",
-    "columns=('src', 'dst')": "--columns src,dst",
-    "columns=('dst', 'src')": "--columns dst,src",
-    "columns=('src', 'dst', 'time')": "--columns src,dst,time",
-    "columns=('src', 'dst', 'weight')": "--columns src,dst,weight",
-    "columns=('src', 'dst', 'rating', 'time')": "--columns src,dst,rating,time",
-    "columns=('src', 'dst', 'weight', 'time')": "--columns src,dst,weight,time",
 }
+_NAMES = sorted(_OPTIONS, key=len, reverse=True)  # of two that begin alike the longer one
 
 
 def _pattern_of(name: str) -> str:
@@ -144,7 +162,7 @@ def _pattern_of(name: str) -> str:
 
 
 # Neither in a path nor in quotes: these are the user's.
-_NAMED = re.compile(rf"(?<![\w/.'\"-])(?:{'|'.join(map(_pattern_of, _OPTIONS))})(?![\w/'\"=-]|\.\w)")
+_NAMED = re.compile(rf"(?<![\w/.'\"-])(?:{'|'.join(map(_pattern_of, _NAMES))})(?![\w/'\"=-]|\.\w)")
 
 
 def in_options(text: str) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name, one_line
-from datapipes.base.types import EdgeType, ends_of, type_text
-from datapipes.cli.inputs import AnyGraph
+from datapipes.base.types import EdgeType, ends_of, of_type
 from datapipes.datasets import Dataset
+from datapipes.datasets.ondisk_graph import AnyGraph
 
 _SETS = ("train_set", "validation_set", "test_set")
 
@@ -21,11 +21,7 @@ def facts_of_graph(graph: AnyGraph) -> dict[str, Any]:
         "index_dtype": dtype_name(graph.index_dtype),
         "digest": graph.digest(),
         "node_types": [
-            {
-                "type": kind,
-                "nodes": graph.num_nodes_of(kind),
-                "attributes": _attributes(graph.node_attributes_of(kind)),
-            }
+            {"type": kind, "nodes": graph.num_nodes_of(kind), "attributes": _attributes(graph.node_attributes_of(kind))}
             for kind in graph.node_types
         ],
         "edge_types": [_facts_of_edges(graph, kind) for kind in graph.edge_types],
@@ -49,15 +45,14 @@ def _facts_of_edges(graph: AnyGraph, kind: EdgeType | None) -> dict[str, Any]:
 def graph_lines(facts: dict[str, Any]) -> list[str]:
     """Return `facts_of_graph` as lines."""
     lines = [f"{facts['class']}: neighbors {facts['index_dtype']}, digest {facts['digest']}"]
-    for each in facts["node_types"]:
-        of = "" if each["type"] is None else f" of {each['type']}"
-        lines.append(f"nodes{of}: {each['nodes']}{_listed(each['attributes'])}")
-    for each in facts["edge_types"]:
-        of = "" if each["type"] is None else f" of {type_text(tuple(each['type']))}"
-        ids = ", own edge ids" if each["has_edge_ids"] else ""
+    for nodes in facts["node_types"]:
+        lines.append(f"nodes{_of_type(nodes)}: {nodes['nodes']}{_listed(nodes['attributes'])}")
+    for edges in facts["edge_types"]:
+        ids = ", own edge ids" if edges["has_edge_ids"] else ""
         lines.append(
-            f"edges{of}: {each['edges']}, {each['mean_in_degree']:.2f} a node, at most {each['max_in_degree']}, "
-            f"{each['nodes_without_in_edges']} nodes without{ids}{_listed(each['attributes'])}"
+            f"edges{_of_type(edges)}: {edges['edges']}, {edges['mean_in_degree']:.2f} a node, "
+            f"at most {edges['max_in_degree']}, {edges['nodes_without_in_edges']} nodes without{ids}"
+            f"{_listed(edges['attributes'])}"
         )
     return [*map(one_line, lines)]
 
@@ -89,10 +84,8 @@ def dataset_lines(facts: dict[str, Any]) -> list[str]:
     classes = f", {facts['num_classes']} classes" if facts["num_classes"] else ""
     lines = [f"{facts['name']}: {facts['task'].replace('_', ' ')}{classes}"]
     lines.append(", ".join(f"{name} {count}" for name, count in facts["items"].items()))
-    for each in facts["features"]:
-        kind = each["type"]
-        of = "" if kind is None else f" of {type_text(tuple(kind) if isinstance(kind, list) else kind)}"
-        lines.append(f"{each['domain']} feature{of}: {_described(each)}")
+    for feature in facts["features"]:
+        lines.append(f"{feature['domain']} feature{_of_type(feature)}: {_described(feature)}")
     return [*map(one_line, lines), *graph_lines(facts["graph"])]
 
 
@@ -104,5 +97,11 @@ def _listed(attributes: list[dict[str, Any]]) -> str:
     return "; " + ", ".join(map(_described, attributes)) if attributes else ""
 
 
-def _described(each: dict[str, Any]) -> str:
-    return f"{each['name']} {each['dtype']} {each['shape']}"
+def _described(rows: dict[str, Any]) -> str:
+    return f"{rows['name']} {rows['dtype']} {rows['shape']}"
+
+
+def _of_type(facts: dict[str, Any]) -> str:
+    """Return the type of nodes, edges or a feature for a line; JSON has an edge type as a list."""
+    kind = facts["type"]
+    return of_type(tuple(kind) if isinstance(kind, list) else kind)

@@ -10,27 +10,22 @@ from typing import Any
 from datapipes import datasets
 from datapipes.cli.command import FILE, WrongUsage, completes
 from datapipes.datasets import Dataset
-from datapipes.datasets.formats import UnknownFormat
-from datapipes.graph import CSCGraph, HeteroCSCGraph
+from datapipes.datasets.ondisk_graph import AnyGraph
+from datapipes.datasets.opening import UnknownFormat
 from datapipes.graph.saved import is_saved_graph, open_graph
 from datapipes.partition.layouts import layout_of
-
-AnyGraph = CSCGraph | HeteroCSCGraph
 
 
 def add_input(parser: argparse.ArgumentParser, name: str, text: str) -> None:
     """Add the argument of what is read, and the options of data sets."""
     completes(parser.add_argument(name, metavar=name.upper(), help=text), FILE)
-    group = parser.add_argument_group("options of data sets, see datapipes.datasets.open")
-    group.add_argument("--split", type=int, metavar="N", help="number of the split in the files")
-    group.add_argument("--normalize-features", action="store_true", help="divide each row of a bag of words by its sum")
-    group.add_argument("--largest-component", action="store_true", help="keep the largest connected component only")
-    group.add_argument(
-        "--inverse-relations",
-        action=argparse.BooleanOptionalAction,
-        help="add the inverse of each relation; default: as the format has it",
-    )
-    group.add_argument("--columns", metavar="NAMES", help="of a list of edges in text, such as src,dst,time")
+    add = parser.add_argument_group("options of data sets, see datapipes.datasets.open").add_argument
+    add("--split", type=int, metavar="N", help="number of the split in the files")
+    add("--normalize-features", action="store_true", help="divide each row of a bag of words by its sum")
+    add("--largest-component", action="store_true", help="keep the largest connected component only")
+    inverse = "add the inverse of each relation; default: as the format has it"
+    add("--inverse-relations", action=argparse.BooleanOptionalAction, help=inverse)
+    add("--columns", metavar="NAMES", help="of a list of edges in text, such as src,dst,time")
 
 
 def open_dataset(path: Path, arguments: argparse.Namespace, *, also: str = "") -> Dataset:
@@ -65,24 +60,24 @@ def _refuse_partition(path: Path) -> None:
             f"{path} is a partition already. Give what it was made of: a folder that graph.save wrote, or a data set."
         )
     if folder.parent != folder and layout_of(folder.parent):
-        what = "the folder of a part" if re.fullmatch("part_?[0-9]+", folder.name) else "a folder"
-        raise WrongUsage(f"{path} is {what} of the partition {folder.parent}. `datapipes inspect` reads that.")
+        folder_text = "the folder of a part" if re.fullmatch("part_?[0-9]+", folder.name) else "a folder"
+        raise WrongUsage(f"{path} is {folder_text} of the partition {folder.parent}. `datapipes inspect` reads that.")
 
 
-def refuse_options(path: Path, what: str, arguments: argparse.Namespace) -> None:
+def refuse_options(path: Path, content: str, arguments: argparse.Namespace) -> None:
     """Raise WrongUsage if an option of data sets was given for something else."""
     if options := _options(arguments):
         names = [f"--{name.replace('_', '-')}" for name in options]
-        raise WrongUsage(f"{', '.join(names)}: only for data sets; {path} holds {what}. Leave them out.")
+        raise WrongUsage(f"{', '.join(names)}: only for data sets; {path} holds {content}. Leave them out.")
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of data sets that were given, by their names in `datasets.open`."""
-    given = {
+    options = {
         "split": arguments.split,
         "normalize_features": arguments.normalize_features or None,
         "largest_component": arguments.largest_component or None,
         "inverse_relations": arguments.inverse_relations,
         "columns": arguments.columns and tuple(arguments.columns.split(",")),
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None}

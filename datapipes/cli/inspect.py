@@ -74,6 +74,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 _WHERE = "inspect"
+_IDENTITY = ("fingerprint", "partition_id", "content_id")
 
 
 def facts_of_partition(root: Path, layouts: set[str], *, verify: bool) -> dict[str, Any]:
@@ -95,9 +96,7 @@ def facts_of_partition(root: Path, layouts: set[str], *, verify: bool) -> dict[s
         if facts and facts["report"] is None and report is not None:
             facts["report"] = report.to_json()  # the native layout has none where it was made before there were any
         facts = facts or {
-            "fingerprint": None,
-            "partition_id": None,
-            "content_id": None,
+            **dict.fromkeys(_IDENTITY),
             "num_parts": folder.book.num_parts,
             "node_types": [[kind, folder.book.nodes(kind).num_ids] for kind in folder.meta.node_types],
             "edge_types": [[kind, folder.book.edges(kind).num_ids] for kind in folder.meta.edge_types],
@@ -124,25 +123,23 @@ def _partition_lines(facts: dict[str, Any]) -> list[str]:
 def _native(root: Path, *, verify: bool) -> tuple[dict[str, Any], PartitionBook]:
     manifest = read_manifest(_WHERE, root)
     book = open_book(root, verify=verify)
-    identity, given = manifest.identity, manifest.about.get("report")
+    identity, stored = manifest.identity, manifest.about.get("report")
     report, where = None, f"{_WHERE}: {manifest.path}"
-    if given is not None:
-        report = PartitionReport.from_json(given)
+    if stored is not None:
+        report = PartitionReport.from_json(stored)
         refuse_contradictions(where, report)
         refuse_other_report(where, report, identity.num_parts, identity.num_nodes, identity.num_edges)
-    for part in range(book.num_parts) if verify else ():
-        found = Part.open(root, part, book=book)
+    for number in range(book.num_parts) if verify else ():
+        part = Part.open(root, number, book=book)
         if report is not None:
-            nodes = {kind: int(found.node_ids(kind).shape[0]) for kind in found.node_types}
-            edges = sum(found.relation(kind).num_edges for kind in found.edge_types)
-            refuse_other_part(where, report, part, nodes, edges)
+            nodes = {kind: int(part.node_ids(kind).shape[0]) for kind in part.node_types}
+            edges = sum(part.relation(kind).num_edges for kind in part.edge_types)
+            refuse_other_part(where, report, number, nodes, edges)
     return {
-        "fingerprint": identity.fingerprint,
-        "partition_id": identity.partition_id,
-        "content_id": identity.content_id,
+        **{name: getattr(identity, name) for name in _IDENTITY},
         "num_parts": identity.num_parts,
-        "node_types": [list(each) for each in identity.num_nodes.items()],
-        "edge_types": [list(each) for each in identity.num_edges.items()],
+        "node_types": [*map(list, identity.num_nodes.items())],
+        "edge_types": [*map(list, identity.num_edges.items())],
         "node_time_attr": manifest.node_time_attr,
         "report": None if report is None else report.to_json(),
     }, book
@@ -178,7 +175,7 @@ def _report_of(folder: PygFolder) -> PartitionReport:
             remote = edges.row[of_sources != part]
             seen[source][remote] = True
             cut[edge_type] += int(remote.shape[0])
-        halos.append(sum(int(each.sum()) for each in seen.values()))
+        halos.append(sum(int(nodes.sum()) for nodes in seen.values()))
     return PartitionReport(
         num_parts=book.num_parts,
         nodes_by_type={kind: _counts(book.nodes(kind)) for kind in meta.node_types},
@@ -197,5 +194,5 @@ def _size_text(num_bytes: int) -> str:
     return f"{num_bytes / 1024:.1f} KiB"
 
 
-def _counts(found: IdMap) -> tuple[int, ...]:
-    return tuple(found.count_of(part) for part in range(found.num_parts))
+def _counts(ids: IdMap) -> tuple[int, ...]:
+    return tuple(map(ids.count_of, range(ids.num_parts)))

@@ -19,10 +19,13 @@ from typing import Any
 
 from datapipes.base.checks import one_line
 from datapipes.base.errors import text_of
-from datapipes.cli import bench, build, completion, convert, inspect, partition, report, serve, status
-from datapipes.cli.command import DoneInPart, WrongUsage, in_options, say
+from datapipes.cli import bench, build, inspect, partition, serve, status
+from datapipes.cli.command import DoneInPart, WrongUsage, add_completion, in_options, say
 
-_COMMANDS = (build, partition, inspect, convert, report, bench, serve, status, completion)
+_ADDERS = (
+    *(build.add_to, partition.add_to, inspect.add_to, build.add_convert, bench.add_report, bench.add_to),
+    *(serve.add_to, status.add_to, add_completion),
+)
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -72,8 +75,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.set_defaults(root=parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in _COMMANDS:
-        module.add_to(commands)
+    for add_to in _ADDERS:
+        add_to(commands)
     return parser
 
 

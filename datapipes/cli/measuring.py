@@ -23,7 +23,7 @@ from datapipes.base.clock import Used
 from datapipes.base.progress import Progress
 from datapipes.base.sizes import check_memory
 from datapipes.channel import ShmChannel
-from datapipes.cli.inputs import AnyGraph
+from datapipes.datasets.ondisk_graph import AnyGraph
 from datapipes.features import FeatureFetcher, FeatureStore, TensorFeature
 from datapipes.graph.saved import open_graph
 from datapipes.loader import DataLoader
@@ -67,7 +67,7 @@ class Setting(NamedTuple):
     def fetched(self) -> FeatureFetcher:
         """Return the whole chain."""
         store = FeatureStore(self.features)
-        names = {of: store.names("node", of) for of in store.types("node")}
+        names = {kind: store.names("node", kind) for kind in store.types("node")}
         return FeatureFetcher(self.sampled(), store, names.get(None, names))
 
     def num_edges(self) -> int:
@@ -77,8 +77,8 @@ class Setting(NamedTuple):
 
 def features_of(graph: AnyGraph) -> dict[tuple[str, Any, str], TensorFeature]:
     """Return the node attributes that are features: floats in columns."""
-    every = ((of, *each) for of in graph.node_types for each in graph.node_attributes_of(of).items())
-    return {("node", of, name): TensorFeature(x) for of, name, x in every if x.is_floating_point() and x.ndim > 1}
+    every = ((kind, *named) for kind in graph.node_types for named in graph.node_attributes_of(kind).items())
+    return {("node", kind, name): TensorFeature(x) for kind, name, x in every if x.is_floating_point() and x.ndim > 1}
 
 
 def variants(setting: Setting, path: Path | None, left: list[str]) -> dict[str, Setting]:
@@ -88,19 +88,19 @@ def variants(setting: Setting, path: Path | None, left: list[str]) -> dict[str, 
         path: the folder of the graph, whose arrays are mapped; None if they are in memory. If they fit there, all other
             options are tried with them.
     """
-    graph, found = setting.graph, {BASE: setting}
+    graph, settings = setting.graph, {BASE: setting}
     makers: dict[str, Callable[[Setting], Setting]] = {} if path is None else {IN_MEMORY: partial(_read, path=path)}
     if graph.index_dtype == torch.int64 and max(map(graph.num_nodes_of, graph.node_types)) < 2**31:
         makers[INT32] = _with_int32
-    if any(each.dtype == torch.float32 for each in setting.features.values()):
+    if any(feature.dtype == torch.float32 for feature in setting.features.values()):
         makers |= {how: partial(_stored_as, dtype=dtype) for how, dtype in STORED.items()}
     for option, make in makers.items():
-        before = BASE if f"{BASE}, {IN_MEMORY}" not in found else f"{BASE}, {IN_MEMORY}"
+        before = BASE if f"{BASE}, {IN_MEMORY}" not in settings else f"{BASE}, {IN_MEMORY}"
         try:
-            found[f"{before}, {option}"] = make(found[before])
+            settings[f"{before}, {option}"] = make(settings[before])
         except (MemoryError, ValueError) as error:  # the values of a feature may be too large
             left.append(f"{option}: {error}")
-    return found
+    return settings
 
 
 def _read(setting: Setting, path: Path) -> Setting:
@@ -114,8 +114,8 @@ def _with_int32(setting: Setting) -> Setting:
 
 
 def _stored_as(setting: Setting, dtype: str) -> Setting:
-    floats = {key: each for key, each in setting.features.items() if each.dtype == torch.float32}
-    stored = {key: TensorFeature(each.tensor, stored_as=dtype) for key, each in floats.items()}
+    floats = {key: feature for key, feature in setting.features.items() if feature.dtype == torch.float32}
+    stored = {key: TensorFeature(feature.tensor, stored_as=dtype) for key, feature in floats.items()}
     return setting._replace(features={**setting.features, **stored})
 
 
@@ -138,22 +138,22 @@ class Made(NamedTuple):
         for when in ("first", "again"):
             with threads(1), setting.fetched() as fetcher:
                 before, began = Used.by_this_thread(), time.perf_counter()
-                kept = [each.replace(node_features=None) for each in islice(fetcher, MINIBATCHES)]
+                kept = [minibatch.replace(node_features=None) for minibatch in islice(fetcher, MINIBATCHES)]
                 cost[f"{when}_seconds"] = time.perf_counter() - began
                 cost[f"{when}_disk_bytes"] = Used.by_this_thread().since(before).disk_bytes
-        blocks = [block for each in kept for block in _blocks(each)]
+        blocks = [*chain.from_iterable(map(_blocks, kept))]
         totals = {
             "edges": sum(block.num_edges for block in blocks),
             "destinations": sum(block.num_dst for block in blocks),
-            "input_nodes": sum(len(ids) for each in kept for ids in _by_type(each.input_nodes).values()),
+            "input_nodes": sum(len(ids) for minibatch in kept for ids in _by_type(minibatch.input_nodes).values()),
             "feature_bytes": sum(map(fetcher.bytes_for, kept)),
-            "message_bytes": sum(tensor.nbytes for each in kept for tensor in each.to_message().values()),
+            "message_bytes": sum(tensor.nbytes for minibatch in kept for tensor in minibatch.to_message().values()),
         }
         return cls(kept, {name: total / len(kept) for name, total in totals.items()}, cost)
 
 
-def _by_type(found: Any) -> dict[Any, Any]:
-    return found if isinstance(found, dict) else {None: found}
+def _by_type(value: Any) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {None: value}
 
 
 def _blocks(minibatch: MiniBatch) -> list[Any]:
@@ -181,11 +181,11 @@ def rate(work: Work, seconds: float) -> float:
             return done / spent
 
 
-def alternate(sides: Mapping[str, Side], what: str, progress: Progress, left: list[str]) -> dict[str, list[float]]:
+def alternate(sides: Mapping[str, Side], kind: str, progress: Progress, left: list[str]) -> dict[str, list[float]]:
     """Return what each side is in each round. The first cannot be left out: others are compared with it."""
     taken: dict[str, list[float]] = {name: [] for name in sides}
     for number, name in enumerate([*sides] * ROUNDS):
-        progress(f"measuring {what}", number, ROUNDS * len(sides))
+        progress(f"measuring {kind}", number, ROUNDS * len(sides))
         try:
             if name in taken:
                 taken[name].append(sides[name]())
@@ -224,18 +224,18 @@ def kernels(
         with threads(count):
             return rate(work, seconds / ROUNDS)
 
-    rows = [(each, plain.fetched().bytes_for(each)) for each in made.minibatches]
+    rows = [(minibatch, plain.fetched().bytes_for(minibatch)) for minibatch in made.minibatches]
     of_graph = lines(plain.num_edges() * plain.graph.index_dtype.itemsize)
     works = {"memcpy": copy(size), "lines": lines(size), "lines of the graph": of_graph, "sampling": _sampling(plain)}
     works |= {"memcpy of rows": copy(made.counts["feature_bytes"]), "index_select": _index_select(plain, rows)}
     works |= {"gather": _gather(plain, rows)}
     for how, dtype in STORED.items():
-        works |= {f"gather {dtype}": _gather(each, rows) for name, each in settings.items() if name.endswith(how)}
+        works |= {f"gather {dtype}": _gather(other, rows) for name, other in settings.items() if name.endswith(how)}
     sides: dict[str, Side] = {f"{name} 1": partial(side, work) for name, work in works.items()}
     if (count := torch.get_num_threads()) > 1:
         sides |= {f"{name} all": partial(side, work, count) for name, work in works.items()}
     message = made.minibatches[0].to_message()
-    message_bytes = sum(each.nbytes for each in message.values())
+    message_bytes = sum(tensor.nbytes for tensor in message.values())
     with ShmChannel(2 * MESSAGES, 2**20 + 4 * message_bytes) as channel, _receiver(channel) as exchange:
         sides["memcpy of a message 1"] = partial(side, copy(message_bytes))
         sides["channel 1"] = partial(side, lambda: exchange(message, MESSAGES) * message_bytes)
@@ -263,15 +263,15 @@ def _gather(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
 
 def _index_select(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
     """Return what does the same by torch, into memory that is there."""
-    nodes = [_by_type(each.input_nodes) for each, _ in rows]
-    tables: list[Any] = [(of, each.tensor) for (_, of, _), each in setting.features.items()]
-    outs = [table.new_zeros(max(len(ids[of]) for ids in nodes), *table.shape[1:]) for of, table in tables]
+    nodes = [_by_type(minibatch.input_nodes) for minibatch, _ in rows]
+    tables: list[Any] = [(kind, feature.tensor) for (_, kind, _), feature in setting.features.items()]
+    outs = [table.new_zeros(max(len(ids[kind]) for ids in nodes), *table.shape[1:]) for kind, table in tables]
     again = cycle(zip(nodes, rows, strict=True))
 
     def select() -> float:
         ids, (_, num_bytes) = next(again)
-        for (of, table), out in zip(tables, outs, strict=True):
-            torch.index_select(table, 0, ids[of], out=out[: len(ids[of])])
+        for (kind, table), out in zip(tables, outs, strict=True):
+            torch.index_select(table, 0, ids[kind], out=out[: len(ids[kind])])
         return num_bytes
 
     return select
@@ -310,20 +310,20 @@ def _receive(start: Any) -> None:
     with contextlib.suppress(EOFError):
         while True:
             for _ in range(count := pipe.recv()):
-                for each in channel.recv(ANSWER_S).values():
-                    each.reshape(-1).view(torch.uint8)[::PAGE].sum()
+                for tensor in channel.recv(ANSWER_S).values():
+                    tensor.reshape(-1).view(torch.uint8)[::PAGE].sum()
             pipe.send(count)
 
 
 # --- the chain
 
 
-def deliver(setting: Setting, seconds: float, found: dict[str, Any], name: str, **options: Any) -> float:
-    """Return the minibatches in a second of a new loader, without the start; `found[name]` is what bounded it."""
+def deliver(setting: Setting, seconds: float, bottlenecks: dict[str, Any], name: str, **options: Any) -> float:
+    """Return the minibatches in a second of a new loader, without the start; `bottlenecks[name]` is what bounded it."""
     with DataLoader(setting.fetched(), **options) as loader:
         minibatches = chain.from_iterable(repeat(loader))
         for _ in range(2 + 2 * loader.options.num_workers):
             next(minibatches)
         delivered = rate(lambda: 1.0 if next(minibatches) else 0.0, seconds)
-        found[name] = loader.stats().found
+        bottlenecks[name] = loader.stats().found
         return delivered

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import os
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,8 @@ import numpy as np
 
 from datapipes.base.checks import one_line
 from datapipes.base.errors import needed
-from datapipes.base.progress import Progress
 from datapipes.cli.command import FILE, FOLDER, Commands, WrongUsage, add_command, completes, progress_of
-from datapipes.cli.inputs import AnyGraph, add_input, open_input
-from datapipes.datasets import Dataset
+from datapipes.cli.inputs import add_input, open_input
 from datapipes.partition.methods.all_nodes import EVEN
 from datapipes.partition.methods.assign import METHODS
 from datapipes.partition.partitioner import Partitioner
@@ -39,49 +38,58 @@ def add_to(commands: Commands) -> None:
         "is there already is replaced, once the new one is whole.",
     )
     add_input(parser, "in", "a folder that graph.save wrote, or the files of a data set")
-    completes(parser.add_argument("out", metavar="OUT", help="the folder to write: new, empty or a partition"), FOLDER)
-    parser.add_argument("--parts", type=int, required=True, metavar="K", help="number of parts")
-    parser.add_argument("--method", choices=METHODS, default="metis", help="how parts are chosen; default: metis")
-    parser.add_argument("--recursive", action="store_true", help="METIS halves again and again")
+    add = parser.add_argument
+    completes(add("out", metavar="OUT", help="the folder to write: new, empty or a partition"), FOLDER)
+    add("--parts", type=int, required=True, metavar="K", help="number of parts")
+    add("--method", choices=METHODS, default="metis", help="how parts are chosen; default: metis")
+    add("--recursive", action="store_true", help="METIS halves again and again")
     balance = "what metis and fennel spread evenly, as nodes=1,edges=0.5; default: nodes=1,edges=1,train=1"
-    parser.add_argument("--balance", type=_shares, metavar="SHARES", help=balance)
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what is random; default: 0")
-    parser.add_argument("--node-time-attr", metavar="NAME", help="store this time of the source node for each edge")
+    add("--balance", type=_shares, metavar="SHARES", help=balance)
+    add("--seed", type=int, default=0, metavar="N", help="of what is random; default: 0")
+    add("--node-time-attr", metavar="NAME", help="store this time of the source node for each edge")
     layouts = "what to write: native, pyg, or native,pyg for both; default: both, or native if pyg cannot hold it"
-    parser.add_argument("--layouts", choices=_CHOICES, metavar="LAYOUTS", help=layouts)
-    parser.add_argument(
-        "--edge-map",
-        action=argparse.BooleanOptionalAction,
-        help="store the part of each edge too; default: if edges have attributes; pyg always does",
-    )
-    png = parser.add_argument("--png", metavar="FILE", help="draw the edges between the parts; replaces FILE, a .png")
-    completes(png, FILE)
-    parser.add_argument("--quiet", action="store_true", help="print no progress")
+    add("--layouts", choices=_CHOICES, metavar="LAYOUTS", help=layouts)
+    edge_map = "store the part of each edge too; default: if edges have attributes; pyg always does"
+    add("--edge-map", action=argparse.BooleanOptionalAction, help=edge_map)
+    completes(add("--png", metavar="FILE", help="draw the edges between the parts; replaces FILE, a .png"), FILE)
+    add("--quiet", action="store_true", help="print no progress")
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """Partition, and return the report."""
-    given, out = Path(getattr(arguments, "in")), Path(arguments.out)
+    path, out = Path(getattr(arguments, "in")), Path(arguments.out)
     picture = None if arguments.png is None else Path(arguments.png)
     if picture is not None:
         _check_picture(picture, arguments.parts, out)
     layouts = _LAYOUTS if arguments.layouts is None else tuple(sorted(arguments.layouts.split(",")))
     with progress_of("partition", quiet=arguments.quiet) as progress:
-        data = open_input(given, arguments)
+        partitioner = functools.partial(
+            Partitioner,
+            open_input(path, arguments),
+            arguments.parts,
+            out,
+            arguments.recursive,
+            method=arguments.method,
+            node_time_attr=arguments.node_time_attr,
+            rng_seed=arguments.seed,
+            balance=arguments.balance,
+            edge_map=arguments.edge_map,
+            progress=progress,
+        )
         try:
-            report = _partition(data, out, layouts, arguments, progress)
+            report = partitioner(layouts=layouts).generate_partition()
         except PygMisfit as misfit:
             if arguments.layouts is not None:
                 raise
             layouts = ("native",)
-            report = _partition(data, out, layouts, arguments, progress)
+            report = partitioner(layouts=layouts).generate_partition()
             report = dataclasses.replace(report, left_out=(*report.left_out, f"PyG's layout: {misfit.why}"))
     lines = [str(report), f"written to {out}: {' and '.join(layouts)} layout"]
     if picture is not None:
         _write_picture(report, picture)
         lines.append(f"drawn in {picture}")
     values = {
-        "in": str(given),
+        "in": str(path),
         "out": str(out),
         "layouts": list(layouts),
         "png": None if picture is None else str(picture),
@@ -92,34 +100,16 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 def _shares(text: str) -> dict[str, float]:
     """Return {measure: share}; the Partitioner refuses wrong numbers."""
-    pairs = [each.partition("=") for each in text.split(",")]
+    pairs = [share.partition("=") for share in text.split(",")]
     try:
-        found = {name.strip(): float(share) for name, _, share in pairs}
+        shares = {name.strip(): float(number) for name, _, number in pairs}
     except ValueError:
-        found = {}
-    if len(found) < len(pairs) or not set(found) <= set(EVEN):
+        shares = {}
+    if len(shares) < len(pairs) or not set(shares) <= set(EVEN):
         raise argparse.ArgumentTypeError(
             f"{one_line(text)} is not NAME=NUMBER,NAME=NUMBER,... with the names {', '.join(EVEN)}, each once"
         )
-    return found
-
-
-def _partition(
-    data: AnyGraph | Dataset, out: Path, layouts: tuple[str, ...], arguments: argparse.Namespace, progress: Progress
-) -> PartitionReport:
-    return Partitioner(
-        data,
-        arguments.parts,
-        out,
-        arguments.recursive,
-        method=arguments.method,
-        node_time_attr=arguments.node_time_attr,
-        rng_seed=arguments.seed,
-        balance=arguments.balance,
-        layouts=layouts,
-        edge_map=arguments.edge_map,
-        progress=progress,
-    ).generate_partition()
+    return shares
 
 
 _MOST_WRITTEN = 16  # parts, up to which the numbers stand in the cells

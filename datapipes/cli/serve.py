@@ -31,59 +31,45 @@ def add_to(commands: Commands) -> None:
         "'ready HOST:PORT' with the real port; the log goes to stderr.",
         prints=False,
     )
-    completes(
-        parser.add_argument("root", metavar="ROOT", help="the folder of the partition, or of a saved graph"), FOLDER
-    )
-    parser.add_argument("--part", type=int, metavar="K", help="number of the part; not needed if there is only one")
-    parser.add_argument(
-        "--address", default="127.0.0.1:0", metavar="HOST:PORT", help="where to listen; default: 127.0.0.1, any port"
-    )
+    add = parser.add_argument
+    completes(add("root", metavar="ROOT", help="the folder of the partition, or of a saved graph"), FOLDER)
+    add("--part", type=int, metavar="K", help="number of the part; not needed if there is only one")
+    where = "where to listen; default: 127.0.0.1, any port"
+    add("--address", default="127.0.0.1:0", metavar="HOST:PORT", help=where)
     add_tls(parser, "the server", "the clients")
-    parser.add_argument(
-        "--insecure", action="store_true", help="listen without TLS where other machines can reach the address"
+    add("--insecure", action="store_true", help="listen without TLS where other machines can reach the address")
+    add("--metrics-port", metavar="[HOST:]PORT", help="metrics for Prometheus; HOST is 127.0.0.1 if left out")
+    add("--threads", type=int, default=1, metavar="N", help="threads for each request; default: 1")
+    add("--concurrency", type=int, metavar="N", help="requests worked on at once; default: all cores")
+    add("--max-waiting", type=int, default=256, metavar="N", help="further requests wait; default: 256")
+    add("--max-request", default="64MB", metavar="SIZE", help="largest request; default: 64MB")
+    most_memory = (
+        "memory at which the largest producers end, then all connections; default: what it has at the start, "
+        "2 x --max-in-flight and 16 x --max-request"
     )
-    parser.add_argument(
-        "--metrics-port", metavar="[HOST:]PORT", help="metrics for Prometheus; HOST is 127.0.0.1 if left out"
-    )
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads for each request; default: 1")
-    parser.add_argument("--concurrency", type=int, metavar="N", help="requests worked on at once; default: all cores")
-    parser.add_argument("--max-waiting", type=int, default=256, metavar="N", help="further requests wait; default: 256")
-    parser.add_argument("--max-request", default="64MB", metavar="SIZE", help="largest request; default: 64MB")
-    parser.add_argument(
-        "--max-memory",
-        default="auto",
-        metavar="SIZE",
-        help="memory at which the largest producers end, then all connections; default: what it has at the start, "
-        "2 x --max-in-flight and 16 x --max-request",
-    )
-    parser.add_argument("--max-answer", default="256MB", metavar="SIZE", help="largest answer; default: 256MB")
-    parser.add_argument(
-        "--max-in-flight", default="1GB", metavar="SIZE", help="all answers that are made or sent at once; default: 1GB"
-    )
-    parser.add_argument("--grace", type=float, default=10.0, metavar="S", help="seconds to finish in; default: 10")
-    parser.add_argument("--no-verify", action="store_true", help="do not compare the files with their hashes")
-    parser.add_argument("--in-memory", action="store_true", help="read the part into memory: answers take less time")
-    chains = parser.add_argument_group("minibatches of whole chains, which clients describe")
-    chains.add_argument(
-        "--chains", action="store_true", help="make them; ROOT may then be a graph that is not in parts"
-    )
-    chains.add_argument(
-        "--features", nargs="+", metavar="NAME", help="attributes of nodes and edges that they may fetch; default: none"
-    )
-    completes(
-        chains.add_argument("--namebook", metavar="FILE", help="JSON {part: address} of the other parts' servers"), FILE
-    )
-    chains.add_argument("--max-workers", type=int, metavar="N", help="processes of a producer; default: all cores")
+    add("--max-memory", default="auto", metavar="SIZE", help=most_memory)
+    add("--max-answer", default="256MB", metavar="SIZE", help="largest answer; default: 256MB")
+    in_flight = "all answers that are made or sent at once; default: 1GB"
+    add("--max-in-flight", default="1GB", metavar="SIZE", help=in_flight)
+    add("--grace", type=float, default=10.0, metavar="S", help="seconds to finish in; default: 10")
+    add("--no-verify", action="store_true", help="do not compare the files with their hashes")
+    add("--in-memory", action="store_true", help="read the part into memory: answers take less time")
+    add = parser.add_argument_group("minibatches of whole chains, which clients describe").add_argument
+    add("--chains", action="store_true", help="make them; ROOT may then be a graph that is not in parts")
+    features = "attributes of nodes and edges that they may fetch; default: none"
+    add("--features", nargs="+", metavar="NAME", help=features)
+    completes(add("--namebook", metavar="FILE", help="JSON {part: address} of the other parts' servers"), FILE)
+    add("--max-workers", type=int, metavar="N", help="processes of a producer; default: all cores")
 
 
 def add_tls(parser: argparse.ArgumentParser, whose: str, others: str) -> None:
     """Add the options that `tls_of` reads."""
-    for name, what in (
+    for name, text in (
         ("cert", f"certificate of {whose}, PEM"),
         ("key", "its private key, PEM"),
         ("ca", f"certificate of the authority that has signed those of {others}, PEM"),
     ):
-        completes(parser.add_argument(f"--tls-{name}", metavar="FILE", help=what), FILE)
+        completes(parser.add_argument(f"--tls-{name}", metavar="FILE", help=text), FILE)
 
 
 LOOK_S = 0.5  # seconds between two looks whether a signal came
@@ -111,12 +97,12 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 @contextlib.contextmanager
 def _signals_set(stop: threading.Event) -> Iterator[None]:
-    before = {each: signal.signal(each, lambda *_: stop.set()) for each in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -132,29 +118,22 @@ def _log_on_stderr() -> Iterator[None]:
         logger.setLevel(level)
 
 
+# Arguments of PartitionServer, and the options that give them where these have other names.
+_SAME_NAME = ("insecure", "concurrency", "max_waiting", "max_memory", "chains", "features", "namebook", "max_workers")
+_RENAMED = {
+    "num_threads": "threads",
+    "max_answer_bytes": "max_answer",
+    "max_bytes_in_flight": "max_in_flight",
+    "max_request_bytes": "max_request",
+}
+
+
 def _server(arguments: argparse.Namespace) -> PartitionServer:
+    options = {name: getattr(arguments, _RENAMED.get(name, name)) for name in (*_SAME_NAME, *_RENAMED)}
+    options |= {"verify": not arguments.no_verify, "mmap": not arguments.in_memory, "tls": tls_of(arguments)}
     try:
-        return PartitionServer(
-            arguments.root,
-            arguments.part,
-            arguments.address,
-            tls=tls_of(arguments),
-            insecure=arguments.insecure,
-            num_threads=arguments.threads,
-            concurrency=arguments.concurrency,
-            max_waiting=arguments.max_waiting,
-            max_answer_bytes=arguments.max_answer,
-            max_bytes_in_flight=arguments.max_in_flight,
-            max_request_bytes=arguments.max_request,
-            max_memory=arguments.max_memory,
-            metrics=_metrics(arguments.metrics_port),
-            verify=not arguments.no_verify,
-            mmap=not arguments.in_memory,
-            chains=arguments.chains,
-            features=arguments.features,
-            namebook=arguments.namebook,
-            max_workers=arguments.max_workers,
-        )
+        metrics = _metrics(arguments.metrics_port)
+        return PartitionServer(arguments.root, arguments.part, arguments.address, metrics=metrics, **options)
     except (ValueError, TypeError) as error:
         raise WrongUsage(str(error)) from error
 
@@ -165,16 +144,16 @@ def tls_of(arguments: argparse.Namespace) -> TLSConfig | None:
     Raises:
         WrongUsage: Some are missing.
     """
-    given = {name: getattr(arguments, f"tls_{name}") for name in ("cert", "key", "ca")}
-    missing = [f"--tls-{name}" for name, path in given.items() if path is None]
-    if len(missing) == len(given):
+    paths = {name: getattr(arguments, f"tls_{name}") for name in ("cert", "key", "ca")}
+    missing = [f"--tls-{name}" for name, path in paths.items() if path is None]
+    if len(missing) == len(paths):
         return None
     if missing:
         raise WrongUsage(f"{missing[0]} is missing. Give --tls-cert, --tls-key and --tls-ca together.")
-    return TLSConfig(**given)
+    return TLSConfig(**paths)
 
 
-def _metrics(given: str | None) -> str | None:
-    if given is None:
+def _metrics(port: str | None) -> str | None:
+    if port is None:
         return None
-    return str(parse_address("serve", "--metrics-port", given if ":" in given else f"127.0.0.1:{given}", lowest_port=0))
+    return str(parse_address("serve", "--metrics-port", port if ":" in port else f"127.0.0.1:{port}", lowest_port=0))

@@ -64,10 +64,10 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     every = [(part, address) for part, replicas in book.items() for address in replicas]
     with ThreadPoolExecutor(min(len(every), _AT_ONCE)) as threads:
         servers = [*threads.map(ask, *zip(*every, strict=True))]
-    wrong = [each for each in servers if each["status"] != "serving"]
-    contents = {(each["partition_id"], each["content_id"]) for each in servers if "error" not in each}
+    wrong = [server for server in servers if server["status"] != "serving"]
+    contents = {(server["partition_id"], server["content_id"]) for server in servers if "error" not in server}
     lines = aligned([_HEAD, *map(_row, servers)], len(servers))
-    lines += [f"server {each['part']}: {each['error']['message']}" for each in wrong if "error" in each]
+    lines += [f"server {server['part']}: {server['error']['message']}" for server in wrong if "error" in server]
     lines += _of_producers(servers)
     if len(contents) > 1:
         lines.append("the servers have different partitions, or different attributes on one partition")
@@ -83,12 +83,12 @@ def _of_producers(servers: Sequence[Mapping[str, Any]]) -> list[str]:
     rows = [
         (
             server["part"],
-            *(str(each[name]) for name in _OF_PRODUCER),
-            f"{each['made_per_s']:.1f}",
-            f"{each['largest_bytes'] / 1e6:.2f}",
+            *(str(producer[name]) for name in _OF_PRODUCER),
+            f"{producer['made_per_s']:.1f}",
+            f"{producer['largest_bytes'] / 1e6:.2f}",
         )
         for server in servers
-        for each in server.get("statistics", {}).get("producers", ())
+        for producer in server.get("statistics", {}).get("producers", ())
     ]
     head = ("server", "producer", "clients", "workers", "waiting", "working", "minibatches", "a second", "largest MB")
     return aligned([head, *rows], len(rows)) if rows else []

@@ -7,13 +7,20 @@ from datapipes.datasets.dataset import Dataset, Task
 from datapipes.datasets.ondisk import BuiltinDataset, OnDiskDataset
 from datapipes.datasets.opening import debian_packages, open
 from datapipes.datasets.raw import DatasetFormatError
-from datapipes.datasets.tfrecord.data_loader import LoadedEntityTensors, TFDatasetOptions, TFRecordDataLoader
+from datapipes.datasets.tfrecord.data_loader import (
+    LoadedEntityTensors,
+    TFDatasetOptions,
+    TFRecordDataLoader,
+    share_memory,
+)
 from datapipes.datasets.tfrecord.entity_task import TFRecordLoadError
-from datapipes.datasets.tfrecord.graph_tensors import DEFAULT_HOMOGENEOUS_EDGE_TYPE, DEFAULT_HOMOGENEOUS_NODE_TYPE
 from datapipes.datasets.tfrecord.info import SerializedGraphMetadata, SerializedTFRecordInfo
 from datapipes.datasets.tfrecord.load import load_torch_tensors_from_tf_record
-from datapipes.datasets.tfrecord.loaded import LoadedGraphTensors
-from datapipes.datasets.tfrecord.share_memory import share_memory
+from datapipes.datasets.tfrecord.loaded import (
+    DEFAULT_HOMOGENEOUS_EDGE_TYPE,
+    DEFAULT_HOMOGENEOUS_NODE_TYPE,
+    LoadedGraphTensors,
+)
 from datapipes.datasets.tfrecord.writing import write_tf_records
 
 __all__ = [

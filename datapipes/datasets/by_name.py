@@ -25,13 +25,12 @@ from torch import Tensor
 
 from datapipes.base.checks import shown
 from datapipes.base.types import of_type
-from datapipes.datasets.dataset import MASKS, Task, without_empty
-from datapipes.datasets.ondisk_rows import WHERE, format_errors
-from datapipes.datasets.ondisk_yaml import SETS, TABLES, Description, described, without_nulls
+from datapipes.datasets.dataset import MASKS, Task, one_set
+from datapipes.datasets.ondisk_yaml import SETS, TABLES, WHERE, Description, described, format_errors, without_nulls
 from datapipes.graph.npy import NpyRows
 from datapipes.ingest.table_files import TABLES as TABLE_SUFFIXES
 from datapipes.ingest.table_files import TableFiles, suffix_of
-from datapipes.seeds import HeteroItemSet, ItemSet
+from datapipes.seeds import ItemSet
 
 _FORMATS = {".npy": "numpy", **TABLE_SUFFIXES}
 _BETWEEN = "__"  # of the names of an edge type
@@ -48,8 +47,8 @@ def is_by_name(folder: Path) -> bool:
 
 def _named(folder: Path, name: str) -> list[Path]:
     """Return the files `name` with a known suffix, and the folder of that name."""
-    found = [folder / f"{name}{suffix}" for suffix in _FORMATS]
-    return [each for each in found if each.is_file()] + ([folder / name] if (folder / name).is_dir() else [])
+    files = [folder / f"{name}{suffix}" for suffix in _FORMATS]
+    return [*filter(Path.is_file, files), *filter(Path.is_dir, [folder / name])]
 
 
 def described_by_name(folder: Path) -> tuple[Description, list[Task]]:
@@ -59,40 +58,34 @@ def described_by_name(folder: Path) -> tuple[Description, list[Task]]:
         DatasetFormatError: They contradict each other, or nothing tells how many nodes a type has.
     """
     with format_errors(folder.name):
-        edges, nodes = (_found(folder, name) for name in ("edges", "nodes"))
-        if len(edges) > 1:
-            raise ValueError(f"found {[each.name for each in edges]}; expected one of them. Move the others away.")
-        of_edges = _edges(folder, edges[0])
-        read = _Nodes(folder)
-        for of, path in _node_files(nodes, has_types=of_edges[0]["type"] is not None):
-            read.add(of, path)
+        for name in ("edges", "nodes"):
+            if not _named(folder, name):
+                raise ValueError(f"found no {name}.csv and no folder {name}, nor one of another suffix. Add it.")
+        places = _named(folder, "edges")
+        if len(places) > 1:
+            raise ValueError(f"found {[path.name for path in places]}; expected one of them. Move the others away.")
+        edges = _edges(places[0])
+        nodes = _Nodes(folder)
+        for node_type, path in _node_files(_named(folder, "nodes"), has_types=edges[0]["type"] is not None):
+            nodes.add(node_type, path)
         attributes = [
             {**file, "domain": "edge", "name": name}
-            for file in of_edges
+            for file in edges
             if file["format"] in TABLES
             for name in _further_columns(folder / file["path"])
         ]
-        graph = {
-            "nodes": [{"type": of, "num": count} for of, count in read.counts.items()],
-            "edges": of_edges,
-            "feature_data": attributes,
-        }
+        counts = [{"type": node_type, "num": count} for node_type, count in nodes.counts.items()]
+        graph = {"nodes": counts, "edges": edges, "feature_data": attributes}
         try:
-            found = described(folder, without_nulls({"graph": graph, "feature_data": read.features}))
+            description = described(folder, without_nulls({"graph": graph, "feature_data": nodes.features}))
         except ValueError as error:
             raise ValueError(f"{error}. Add a file such as nodes/TYPE.csv, or rename one.") from error
-    return replace(found, id_columns=read.id_columns), read.tasks()
+    return replace(description, id_columns=nodes.id_columns), nodes.tasks()
 
 
-def _found(folder: Path, name: str) -> list[Path]:
-    found = _named(folder, name)
-    if not found:
-        raise ValueError(f"found no {name}.csv and no folder {name}, nor one of another suffix. Add it.")
-    return found
-
-
-def _parts(folder: Path) -> list[Path]:
-    return sorted(each for each in folder.iterdir() if not each.name.startswith((".", "_")))
+def _parts(path: Path) -> list[Path]:
+    """Return the files of a folder; a file alone."""
+    return sorted(part for part in path.iterdir() if part.name[0] not in "._") if path.is_dir() else [path]
 
 
 def _stem(path: Path) -> str:
@@ -100,43 +93,43 @@ def _stem(path: Path) -> str:
 
 
 def _format_of(path: Path) -> str:
-    first = next(iter(_parts(path)), path) if path.is_dir() else path
+    first = next(iter(_parts(path)), path)
     if suffix_of(first.name) not in _FORMATS:
         raise ValueError(f"found {path.name}; expected files with one of the suffixes {[*_FORMATS]}. Rename it.")
     return _FORMATS[suffix_of(first.name)]
 
 
-def _edges(folder: Path, path: Path) -> list[dict[str, Any]]:
+def _edges(path: Path) -> list[dict[str, Any]]:
     parts = _parts(path) if path.is_dir() else []
-    typed = [each for each in parts if _stem(each).count(_BETWEEN) == 2]
+    typed = [part for part in parts if _stem(part).count(_BETWEEN) == 2]
     if not typed:
         return [{"type": None, "format": _format_of(path), "path": path.name}]
     if len(typed) < len(parts):
-        others = [each.name for each in parts if each not in typed]
+        others = [part.name for part in parts if part not in typed]
         raise ValueError(f"found {shown(others)} in edges/; expected SRC__REL__DST, as others have it. Rename them.")
     return [
-        {"type": _stem(each).replace(_BETWEEN, ":"), "format": _format_of(each), "path": f"edges/{each.name}"}
-        for each in typed
+        {"type": _stem(part).replace(_BETWEEN, ":"), "format": _format_of(part), "path": f"edges/{part.name}"}
+        for part in typed
     ]
 
 
 def _further_columns(path: Path) -> list[str]:
     """Return the columns of a table of edges that are not their ends."""
     names = TableFiles(WHERE, path).names
-    return [each for each in names if each not in ("src", "dst")] if {"src", "dst"} <= {*names} else []
+    return [name for name in names if name not in ("src", "dst")] if {"src", "dst"} <= {*names} else []
 
 
-def _node_files(found: list[Path], *, has_types: bool) -> list[tuple[Any, Path]]:
+def _node_files(places: list[Path], *, has_types: bool) -> list[tuple[Any, Path]]:
     """Return (type, file) of the tables and arrays of nodes."""
-    tables = [each for each in found if not each.is_dir()]
+    tables = [path for path in places if not path.is_dir()]
     if has_types and tables:
         raise ValueError(f"found {tables[0].name} beside edges with types; expected nodes/TYPE.csv. Move it there.")
     if len(tables) > 1:
-        raise ValueError(f"found {[each.name for each in tables]}; expected one table. Move the others away.")
-    parts = [part for each in found for part in (_parts(each) if each.is_dir() else [each])]
+        raise ValueError(f"found {[path.name for path in tables]}; expected one table. Move the others away.")
+    parts = [part for path in places for part in _parts(path)]
     if not has_types:
-        return [(None, each) for each in parts]
-    return [(_stem(each), part) for each in parts for part in (_parts(each) if each.is_dir() else [each])]
+        return [(None, part) for part in parts]
+    return [(_stem(part), file) for part in parts for file in _parts(part)]
 
 
 class _Nodes:
@@ -155,7 +148,7 @@ class _Nodes:
         self.id_columns: dict[str, str] = {}
         self._items: dict[Any, dict[str, ItemSet]] = {}
 
-    def add(self, of: Any, path: Path) -> None:
+    def add(self, node_type: Any, path: Path) -> None:
         """Read the names of the columns in a file, its number of rows, and what it states of the task."""
         kind, name = _format_of(path), str(path.relative_to(self._folder))
         if kind == "numpy":
@@ -168,36 +161,33 @@ class _Nodes:
             if not table.has_names and count == 0:
                 raise ValueError(f"{name} is empty; expected a row for each node, or the names of columns alone.")
             with format_errors(name):
-                self._add_table(of, name, table)
-        if self.counts.setdefault(of, count) != count:
+                self._add_table(node_type, name, table)
+        if (others := self.counts.setdefault(node_type, count)) != count:
             raise ValueError(
-                f"{name} has {count} rows, another file of nodes{of_type(of)} {self.counts[of]}. Correct one."
+                f"{name} has {count} rows, another file of nodes{of_type(node_type)} {others}. Correct one."
             )
-        said = {"domain": "node", "type": of, "format": kind, "path": name, "in_memory": kind != "numpy"}
-        self.features += [{**said, "name": each} for each in names if each not in _NO_FEATURES]
+        feature = {"domain": "node", "type": node_type, "format": kind, "path": name, "in_memory": kind != "numpy"}
+        self.features += [{**feature, "name": column} for column in names if column not in _NO_FEATURES]
 
-    def _add_table(self, of: Any, name: str, table: TableFiles) -> None:
-        ids = [each for each in _IDS if each in table.names]
+    def _add_table(self, node_type: Any, name: str, table: TableFiles) -> None:
+        ids = [column for column in _IDS if column in table.names]
         if len(ids) > 1:
             raise ValueError(f"found the columns {ids}; expected one of ids. Rename the others, or leave them out.")
         if ids:
             table.sort_by(ids[0])
             self.id_columns[name] = ids[0]
         items = _items_of(table)
-        if items and self._items.setdefault(of, items) is not items:
-            raise ValueError(f"found labels or sets{of_type(of)} in two tables; expected them in one. Join the tables.")
+        if items and self._items.setdefault(node_type, items) is not items:
+            where = f"{of_type(node_type)} in two tables"
+            raise ValueError(f"found labels or sets{where}; expected them in one. Join the tables.")
 
     def tasks(self) -> list[Task]:
         """Return the one task; none if no table states any."""
         if not self._items:
             return []
-        joined: Any = {
-            name: self._items[None][name]
-            if None in self._items
-            else HeteroItemSet(without_empty({of: items[name] for of, items in self._items.items()}))
-            for name in SETS
-        }
-        return [Task(**joined)]
+        sets = ({node_type: items[name] for node_type, items in self._items.items()} for name in SETS)
+        train, validation, test = map(one_set, sets)
+        return [Task(train, validation, test)]
 
 
 def _items_of(table: TableFiles) -> dict[str, ItemSet]:
@@ -206,16 +196,13 @@ def _items_of(table: TableFiles) -> dict[str, ItemSet]:
     if not {_LABEL, _SPLIT, *MASKS.values()} & {*names}:
         return {}
     labels: Tensor | None = None
-    known = torch.ones(count, dtype=torch.bool)
+    labelled = torch.ones(count, dtype=torch.bool)
     if _LABEL in names:
         labels = table.numbers(_LABEL, missing=_NO_LABEL)
         labels = labels if labels.is_floating_point() else labels.long()
-        known = ~labels.isnan() if labels.is_floating_point() else labels >= 0
-    found = {}
-    for name, is_in in _places_of(table).items():
-        ids = (is_in & known).nonzero().flatten()
-        found[name] = ItemSet(ids) if labels is None else ItemSet((ids, labels[ids]))
-    return found
+        labelled = ~labels.isnan() if labels.is_floating_point() else labels >= 0
+    ids_of = {name: (is_in & labelled).nonzero().flatten() for name, is_in in _places_of(table).items()}
+    return {name: ItemSet(ids if labels is None else (ids, labels[ids])) for name, ids in ids_of.items()}
 
 
 def _places_of(table: TableFiles) -> dict[str, Tensor]:

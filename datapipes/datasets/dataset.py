@@ -15,7 +15,7 @@ from datapipes import _core
 from datapipes.base.checks import aligned, dtype_name, one_line, shown
 from datapipes.base.html import table_html
 from datapipes.base.rng import check_seed
-from datapipes.base.types import NodeType, type_text
+from datapipes.base.types import NodeType, of_type, type_text
 from datapipes.compat.other_names import with_other_names
 from datapipes.datasets.raw import MAX_CLASSES
 from datapipes.features import FeatureStore, TensorFeature
@@ -106,8 +106,7 @@ class Dataset:
     @property
     def all_nodes_set(self) -> ItemSet | HeteroItemSet:
         """All nodes as seeds, without labels; with types those of each type."""
-        sets: dict[Any, ItemSet] = {of: ItemSet(self.graph.num_nodes_of(of)) for of in self.graph.node_types}
-        return sets[None] if None in sets else HeteroItemSet(without_empty(sets))
+        return one_set({kind: ItemSet(self.graph.num_nodes_of(kind)) for kind in self.graph.node_types})
 
     @classmethod
     def from_pyg(
@@ -147,16 +146,16 @@ class Dataset:
 
     def _rows(self) -> list[tuple[Any, ...]]:
         """Return the table of `describe`, the first row a header, the features in the last column."""
-        rows: list[tuple[Any, ...]] = [("", "count", *(each.removesuffix("_set") for each in MASKS), "features")]
+        table: list[tuple[Any, ...]] = [("", "count", *(name.removesuffix("_set") for name in MASKS), "features")]
         counts: dict[str, Any] = {"node": self.graph.num_nodes_of, "edge": self.graph.num_edges_of}
         for domain, types in (("node", self.graph.node_types), ("edge", self.graph.edge_types)):
-            for of in types:
-                kind = f"{domain}s" if of is None else f"{domain}s {type_text(of)}"
-                items = (_num_items(getattr(self, each), domain, of) for each in MASKS)
-                found = {name: self.features[domain, of, name] for name in self.features.names(domain, of)}
-                texts = (f"{name} {dtype_name(each.dtype)} {[each.count, *each.shape]}" for name, each in found.items())
-                rows.append((kind, counts[domain](of), *items, ", ".join(texts)))
-        return rows
+            for kind in types:
+                title = f"{domain}s" if kind is None else f"{domain}s {type_text(kind)}"
+                items = (_num_items(getattr(self, name), domain, kind) for name in MASKS)
+                named = ((name, self.features[domain, kind, name]) for name in self.features.names(domain, kind))
+                texts = (f"{name} {dtype_name(rows.dtype)} {[rows.count, *rows.shape]}" for name, rows in named)
+                table.append((title, counts[domain](kind), *items, ", ".join(texts)))
+        return table
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the table of `describe`."""
@@ -182,18 +181,35 @@ class Dataset:
             raise ValueError(f"with_validation: share must be between 0 and 1, got {share!r}. Pass 0.2 for a fifth.")
         check_seed("with_validation", seed)
         if isinstance(self.train_set, HeteroItemSet):
-            halves = {kind: _cut(items, share, seed) for kind, items in self.train_set.item_sets.items()}
-            train: Any = HeteroItemSet(without_empty({kind: kept for kind, (kept, _) in halves.items()}))
-            validation: Any = HeteroItemSet(without_empty({kind: taken for kind, (_, taken) in halves.items()}))
+            by_type: dict[Any, ItemSet] = {**self.train_set.item_sets}
         else:
-            train, validation = _cut(self.train_set, share, seed)
-        tasks = tuple(replace(each, train_set=train, validation_set=validation) for each in self.tasks[:1])
+            by_type = {None: self.train_set}
+        halves = {kind: _cut(items, share, seed) for kind, items in by_type.items()}
+        train, validation = (one_set({kind: half[place] for kind, half in halves.items()}) for place in (0, 1))
+        tasks = tuple(replace(task, train_set=train, validation_set=validation) for task in self.tasks[:1])
         return replace(self, train_set=train, validation_set=validation, tasks=tasks + self.tasks[1:])
 
 
-def without_empty(sets: dict[Any, ItemSet]) -> dict[Any, ItemSet]:
-    """Return the item sets that have items; all of them if none has. A sampler refuses a type without items."""
-    return {kind: items for kind, items in sets.items() if len(items) > 0} or sets
+def graph_of_edges(
+    edges: Mapping[Any, Any],
+    num_nodes: dict[Any, int],
+    node_attributes: Mapping[Any, Any],
+    edge_attributes: Mapping[Any, Any],
+) -> CSCGraph | HeteroCSCGraph:
+    """Return the graph of edges [2, n] by type; the type None alone gives a graph without types."""
+    if None not in num_nodes:
+        attributes: Any = {"node_attributes": node_attributes, "edge_attributes": edge_attributes}
+        return HeteroCSCGraph.from_edge_index(edges, num_nodes, **attributes)
+    attributes = {"node_attributes": node_attributes.get(None), "edge_attributes": edge_attributes.get(None)}
+    return CSCGraph.from_edge_index(edges[None], num_nodes[None], **attributes)
+
+
+def one_set(sets: dict[Any, ItemSet]) -> ItemSet | HeteroItemSet:
+    """Return the item sets of all types as one, that of the type None as it is.
+
+    Types without items are left out, which a sampler would refuse; if none has items, all stay.
+    """
+    return sets[None] if None in sets else HeteroItemSet({k: items for k, items in sets.items() if len(items)} or sets)
 
 
 def _cut(items: ItemSet, share: float, seed: int) -> tuple[ItemSet, ItemSet]:
@@ -206,12 +222,11 @@ def _cut(items: ItemSet, share: float, seed: int) -> tuple[ItemSet, ItemSet]:
     return tuple(ItemSet(tuple(rows[name] for name in names), names) for rows in (kept, drawn))  # type: ignore[return-value]
 
 
-def _num_items(items: ItemSet | HeteroItemSet, domain: str, of: Any) -> int | None:
+def _num_items(items: ItemSet | HeteroItemSet, domain: str, kind: Any) -> int | None:
     """Return how many items of a set are nodes or edges of a type; None if it has none of these."""
     if isinstance(items, HeteroItemSet):
-        found = items.item_sets.get(of)
-        return None if found is None else len(found)
-    return len(items) if of is None and (domain == "node") == (items.seeds_shape == ()) else None
+        return len(items.item_sets[kind]) if kind in items.item_sets else None
+    return len(items) if kind is None and (domain == "node") == (items.seeds_shape == ()) else None
 
 
 # --- of PyG
@@ -223,33 +238,34 @@ def _fields_of_pyg(data: Any) -> dict[str, Any]:
     """Return the fields of the Dataset of a Data or HeteroData; see Dataset.from_pyg."""
     graph = HeteroCSCGraph.from_pyg(data) if hasattr(data, "node_types") else CSCGraph.from_pyg(data)
     features: dict[Any, TensorFeature] = {}
-    for of in graph.edge_types:
+    for edge_type in graph.edge_types:
         # The attribute has the order of the graph; the feature is read by edge id, so it is that of the Data.
-        if graph.relation(of).edge_attributes.pop("edge_attr", None) is not None:
-            features["edge", of, "edge_attr"] = TensorFeature((data if of is None else data[of])["edge_attr"])
-    sets: dict[str, dict[Any, ItemSet]] = {each: {} for each in MASKS}
-    known: dict[Any, list[str]] = {}
+        if graph.relation(edge_type).edge_attributes.pop("edge_attr", None) is not None:
+            rows = (data if edge_type is None else data[edge_type])["edge_attr"]
+            features["edge", edge_type, "edge_attr"] = TensorFeature(rows)
+    sets: dict[str, dict[Any, ItemSet]] = {name: {} for name in MASKS}
+    names: dict[Any, list[str]] = {}
     labels: dict[Any, Tensor] = {}
     for kind in graph.node_types:
         attributes = graph.node_attributes_of(kind)
-        known[kind] = sorted(attributes)
+        names[kind] = sorted(attributes)
         if "x" in attributes:
             features["node", kind, "x"] = TensorFeature(attributes.pop("x"))
         if "train_mask" not in attributes:
             continue
         labels[kind] = _labels_of_pyg(kind, attributes)
-        for each, mask in MASKS.items():
+        for name, mask in MASKS.items():
             seeds = attributes.pop(mask, torch.zeros(labels[kind].shape[0], dtype=torch.bool))
             if seeds.dtype != torch.bool or seeds.ndim != 1:
                 raise ValueError(
-                    f"{_FROM_PYG}: {mask}{_of(kind)} is {dtype_name(seeds.dtype)} {list(seeds.shape)}, must be bool "
-                    f"[num_nodes]. Choose one mask of several, such as {mask}[:, 0]."
+                    f"{_FROM_PYG}: {mask}{of_type(kind)} is {dtype_name(seeds.dtype)} {list(seeds.shape)}, must be "
+                    f"bool [num_nodes]. Choose one mask of several, such as {mask}[:, 0]."
                 )
-            sets[each][kind] = ItemSet((seeds, labels[kind]))
+            sets[name][kind] = ItemSet((seeds, labels[kind]))
     if not labels:
         raise ValueError(
             f"{_FROM_PYG}: found no train_mask, bool [num_nodes], which says what the seeds are; the nodes have "
-            f"{shown(known.get(None, known))}. Set it, and val_mask and test_mask, for example by "
+            f"{shown(names.get(None, names))}. Set it, and val_mask and test_mask, for example by "
             "torch_geometric.transforms.RandomNodeSplit; for a task on edges make a dp.ItemSet of pairs."
         )
     are_values = {rows.is_floating_point() for rows in labels.values()}
@@ -259,9 +275,7 @@ def _fields_of_pyg(data: Any) -> dict[str, Any]:
             "task, with classes or with values. Convert y of one, or leave out its train_mask."
         )
     num_classes = 0 if True in are_values else max(int(rows.max()) + 1 if len(rows) else 0 for rows in labels.values())
-    parts: dict[str, Any] = {
-        each: of[None] if None in of else HeteroItemSet(without_empty(of)) for each, of in sets.items()
-    }
+    parts = {name: one_set(by_type) for name, by_type in sets.items()}
     return {
         "graph": graph,
         "features": FeatureStore(features),
@@ -274,11 +288,10 @@ def _fields_of_pyg(data: Any) -> dict[str, Any]:
 
 def _labels_of_pyg(kind: NodeType | None, attributes: dict[str, Tensor]) -> Tensor:
     """Take `y` out of the attributes of a type that has seeds."""
-    of = _of(kind)
     if "y" not in attributes:
         raise ValueError(
-            f"{_FROM_PYG}: found train_mask{of} without y, the labels, one row for each node; the nodes{of} have "
-            f"{sorted(attributes)}. Set y, or remove train_mask."
+            f"{_FROM_PYG}: found train_mask{of_type(kind)} without y, the labels, one row for each node; the "
+            f"nodes{of_type(kind)} have {sorted(attributes)}. Set y, or remove train_mask."
         )
     labels = attributes.pop("y")
     labels = labels.flatten() if labels.shape[1:] == (1,) else labels
@@ -286,11 +299,7 @@ def _labels_of_pyg(kind: NodeType | None, attributes: dict[str, Tensor]) -> Tens
         return labels.float()
     if labels.numel() > 0 and int(labels.max()) >= MAX_CLASSES:
         raise ValueError(
-            f"{_FROM_PYG}: y{of} has the class {int(labels.max())}; classes are in [0, {MAX_CLASSES}), or "
-            "-1 for none. Number them from 0, or convert values to floats."
+            f"{_FROM_PYG}: y{of_type(kind)} has the class {int(labels.max())}; classes are in [0, {MAX_CLASSES}), "
+            "or -1 for none. Number them from 0, or convert values to floats."
         )
     return labels.long()
-
-
-def _of(kind: NodeType | None) -> str:
-    return "" if kind is None else f" of {kind!r}"

@@ -108,8 +108,8 @@ def read_rows(arrays: NpzArrays, prefix: str, num_rows: int, num_columns: int) -
     columns = arrays.ids(f"{prefix}_ids", (None,), num_columns)
     rows = csr_ids(arrays.file, prefix, np.cumsum(np.r_[0, degree]), columns, (num_rows, num_columns))
     if ((np.diff(rows) == 0) & (np.diff(columns) <= 0)).any():
-        found = f"ids in '{prefix}_ids' out of order"
-        raise DatasetFormatError.of(arrays.file, found, "ids that rise in each row")
+        fault = f"ids in '{prefix}_ids' out of order"
+        raise DatasetFormatError.of(arrays.file, fault, "ids that rise in each row")
     return rows, columns
 
 
@@ -161,11 +161,8 @@ def read_debian_relations() -> RawHeteroDataset:
     source = arrays.ids("source", (num_packages,), num_packages)
     num_sources = _count_named(source, "source")
     _, provided = read_rows(arrays, "provides_virtual", num_packages, arrays.get("provides_virtual_ids").size)
-    num_nodes: dict[NodeType | None, int] = {
-        "package": num_packages,
-        "source": num_sources,
-        "virtual": _count_named(provided, "provides_virtual_ids"),
-    }
+    num_virtual = _count_named(provided, "provides_virtual_ids")
+    num_nodes: dict[NodeType | None, int] = {"package": num_packages, "source": num_sources, "virtual": num_virtual}
     edges: dict[EdgeType | None, np.ndarray] = {
         ("package", "built_from", "source"): _sorted_edges(np.arange(num_packages), source)
     }
@@ -211,6 +208,6 @@ def _parts_of_sources(packages: RawDataset, source: np.ndarray) -> list[np.ndarr
     sources_of = np.concatenate([np.unique(source[ids]) for ids in parts])
     distinct, times = np.unique(sources_of, return_counts=True)
     if (times > 1).any():
-        found = f"packages of source {distinct[times > 1][0]} in two parts of the split"
-        raise DatasetFormatError.of(RELATIONS_FILE, found, "each source in one part", REMEDY)
+        fault = f"packages of source {distinct[times > 1][0]} in two parts of the split"
+        raise DatasetFormatError.of(RELATIONS_FILE, fault, "each source in one part", REMEDY)
     return [ids[packages.labels[ids] >= 0] for ids in parts]

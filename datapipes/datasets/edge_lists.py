@@ -24,10 +24,9 @@ import numpy as np
 from datapipes.base.checks import shown
 from datapipes.base.sizes import check_memory
 from datapipes.base.types import EdgeType
-from datapipes.datasets.raw import DatasetFormatError
+from datapipes.datasets.raw import DatasetFormatError, as_float32, ids_of
 from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems
-from datapipes.datasets.tables import ids_of, read_table
-from datapipes.datasets.text import text_lines
+from datapipes.datasets.text import read_table, text_lines
 
 TRAIN_SHARE, VALIDATION_SHARE = 0.7, 0.15
 _EDGE_BYTES = 72  # that an edge takes beside its row of the table: numbered, as a feature, an item, in two graphs
@@ -126,25 +125,25 @@ def _columns_of(path: Path, delimiter: str, columns: Sequence[str] | None) -> tu
     """
     line = next((line for _, line in text_lines(path) if not line.startswith("#")), "")
     cells = tuple(cell.strip(' "') for cell in (line.split(",") if delimiter == "," else line.split()))
-    published = [known for start, known in _PUBLISHED.items() if path.name.startswith(start)]
+    published = [layouts for start, layouts in _PUBLISHED.items() if path.name.startswith(start)]
     said = tuple(columns) if columns is not None else published[0] if published else None
     if {*_ENDS} <= {*cells} <= {*_COLUMNS}:
         if said not in (None, cells):
-            found = f"the names {shown([*cells])} above the numbers"
+            fault = f"the names {shown([*cells])} above the numbers"
             by = "columns" if columns is not None else "the name of the file, under which SNAP has published another,"
-            raise DatasetFormatError.of(path.name, found, f"{said}, as {by} says", "Correct one of the two.")
+            raise DatasetFormatError.of(path.name, fault, f"{said}, as {by} says", "Correct one of the two.")
         return check_columns(cells)
     if said is not None:
         return said
     if len(cells) <= 2 and tuple(map(str.lower, cells)) not in _TURNED:
         return _ENDS
     if len(cells) <= 4:
-        known: dict[int, list[tuple[str, ...]]] = {
+        layouts: dict[int, list[tuple[str, ...]]] = {
             2: [_ENDS, _ENDS[::-1]],
             3: [_TIMED, (*_ENDS, "weight")],
             4: [_RATED, (*_ENDS, "weight", "time")],
         }
-        first, second = known[max(len(cells), 2)]
+        first, second = layouts[max(len(cells), 2)]
         remedy = f"Pass columns={first} or columns={second}, or write such names above."
     else:
         options = f"delimiter={delimiter!r}, " if delimiter == "," else ""
@@ -156,8 +155,8 @@ def _columns_of(path: Path, delimiter: str, columns: Sequence[str] | None) -> tu
         else:
             remedy = f"Read it by: edges = numpy.loadtxt({str(path)!r}, int, {options}usecols=(0, 1)); "
             remedy += "graph = dp.CSCGraph.from_edge_index(edges.T.copy())."
-    found = f"{len(cells)} columns, {shown([*cells])}"
-    raise DatasetFormatError.of(path.name, found, "two, or to be told what the others hold", remedy)
+    fault = f"{len(cells)} columns, {shown([*cells])}"
+    raise DatasetFormatError.of(path.name, fault, "two, or to be told what the others hold", remedy)
 
 
 def _values(file: str, name: str, values: np.ndarray) -> np.ndarray:
@@ -165,11 +164,7 @@ def _values(file: str, name: str, values: np.ndarray) -> np.ndarray:
     if name == "time":
         is_whole = (values == np.floor(values)).all() and (np.abs(values) < MAX_ID).all()
         return np.ascontiguousarray(values, np.int64 if is_whole else np.float64)
-    with np.errstate(over="ignore"):
-        narrow = values.astype(np.float32)
-    if not np.isfinite(narrow).all():
-        raise DatasetFormatError.of(file, f"a {name} beyond float32", "numbers that it can hold", _REMEDY)
-    return narrow
+    return as_float32(file, f"a {name}", values, _REMEDY)
 
 
 _Part = dict[EdgeType | None, RawItems]
@@ -195,8 +190,8 @@ def _parts(
 def edge_list_in(path: Path) -> Path | None:
     """Return the one edge list at `path`, a file or a folder, by its name; None if there is none or more."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
-    found = [file for file in files if file.name.endswith(_SUFFIXES)]
-    return found[0] if len(found) == 1 else None
+    lists = [file for file in files if file.name.endswith(_SUFFIXES)]
+    return lists[0] if len(lists) == 1 else None
 
 
 def _cuts(times: np.ndarray) -> tuple[int, int]:

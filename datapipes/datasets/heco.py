@@ -16,9 +16,9 @@ import numpy as np
 
 from datapipes.base.types import EdgeType
 from datapipes.datasets.npz import NpzArrays, npy_array
-from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError, content_of, csr_ids, dense_rows
+from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError, content_of, dense_rows, ids_of
 from datapipes.datasets.raw_hetero import RawHeteroDataset, labelled_items, with_inverses
-from datapipes.datasets.tables import ids_of, read_table
+from datapipes.datasets.text import read_table
 
 PAPER, AUTHOR, SUBJECT = "paper", "author", "subject"
 WRITES, HAS_SUBJECT = (AUTHOR, "writes", PAPER), (PAPER, "has_subject", SUBJECT)
@@ -67,8 +67,8 @@ def read_heco(folder: Path, split: int = 0, *, inverse_relations: bool | None = 
     ]
     together = np.concatenate(parts)
     if len(np.unique(together)) < len(together):
-        found = "a paper that is twice in the three files"
-        raise DatasetFormatError.of(f"test_{PER_CLASS[split]}.npy", found, "train, val and test disjoint")
+        fault = "a paper that is twice in the three files"
+        raise DatasetFormatError.of(f"test_{PER_CLASS[split]}.npy", fault, "train, val and test disjoint")
     return RawHeteroDataset(
         name="acm",
         num_nodes={PAPER: num_papers, AUTHOR: _count(authors), SUBJECT: _count(subjects)},
@@ -81,7 +81,7 @@ def read_heco(folder: Path, split: int = 0, *, inverse_relations: bool | None = 
     )
 
 
-def _whole(path: Path, limit: int, what: str) -> np.ndarray:
+def _whole(path: Path, limit: int, noun: str) -> np.ndarray:
     """Return the whole numbers in [0, limit) of an npy file, one dimension, as int64."""
     array = npy_array(path.name, "the array", content_of(path))
     if array.ndim != 1 or array.dtype.kind not in "iuf":
@@ -90,7 +90,7 @@ def _whole(path: Path, limit: int, what: str) -> np.ndarray:
     if array.dtype.kind == "f":
         wrong |= array != np.floor(array)
     if wrong.any():
-        raise DatasetFormatError.of(path.name, f"the {what} {array[wrong][0]}", f"whole numbers in [0, {limit})")
+        raise DatasetFormatError.of(path.name, f"the {noun} {array[wrong][0]}", f"whole numbers in [0, {limit})")
     return array.astype(np.int64)
 
 
@@ -101,8 +101,8 @@ def _pairs(path: Path, num_papers: int) -> tuple[np.ndarray, np.ndarray]:
     others = np.ascontiguousarray(table[:, 1])
     distinct = np.unique(others)
     if others.size and (distinct[0] < 0 or len(distinct) != distinct[-1] + 1):
-        found = f"{len(distinct)} ids from {distinct[0]} to {distinct[-1]} in the second column"
-        raise DatasetFormatError.of(path.name, found, "ids from 0 on without gaps")
+        fault = f"{len(distinct)} ids from {distinct[0]} to {distinct[-1]} in the second column"
+        raise DatasetFormatError.of(path.name, fault, "ids from 0 on without gaps")
     return papers, others
 
 
@@ -111,14 +111,7 @@ def _count(ids: np.ndarray) -> int:
 
 
 def _words(path: Path, num_papers: int) -> np.ndarray:
-    arrays = NpzArrays(path.name, content_of(path))
-    shape = arrays.ids("shape", (2,), 2**31)
-    num_rows, num_columns = int(shape[0]), int(shape[1])
-    if num_rows != num_papers:
-        raise DatasetFormatError.of(path.name, f"{num_rows} rows", f"one for each of {num_papers} labels")
-    indices = arrays.numbers("indices", "iu", 1)
-    rows = csr_ids(path.name, "the matrix", arrays.get("indptr"), indices, (num_rows, num_columns))
-    values = arrays.numbers("data", "biuf", 1)
-    if len(values) != len(indices):
-        raise DatasetFormatError.of(path.name, f"{len(values)} numbers", f"one for each of {len(indices)} entries")
-    return dense_rows(path.name, rows, indices.astype(np.int64), values, (num_rows, num_columns), np.float32)
+    rows, columns, values, shape = NpzArrays(path.name, content_of(path)).csr("")
+    if shape[0] != num_papers:
+        raise DatasetFormatError.of(path.name, f"{shape[0]} rows", f"one for each of {num_papers} labels")
+    return dense_rows(path.name, rows, columns, values, shape, np.float32)

@@ -26,7 +26,9 @@ from datapipes.base.sizes import check_memory
 from datapipes.datasets.raw import (
     DatasetFormatError,
     RawDataset,
+    as_float32,
     both_directions,
+    checked_ids,
     checked_labels,
     content_of,
     csr_ids,
@@ -43,8 +45,8 @@ def read_npz(path: Path, split: int = 0, *, normalize_features: bool = False) ->
     """Read the data set in an npz file of one of the layouts above.
 
     Args:
-        path: The file; its stem becomes the name of the data set.
-        split: The number of the split in the file; 0 if the layout has one split or none.
+        path: The file, or a folder with one; the stem of the file becomes the name of the data set.
+        split: The number of the split in the file; 0 if it has one, any number if it has none.
         normalize_features: Scale the rows of "feat" to an L1 norm of 1; for gnn-benchmark only.
     Returns:
         Edges go in both directions, without repeats and self loops, sorted by (destination, source).
@@ -58,38 +60,26 @@ def read_npz(path: Path, split: int = 0, *, normalize_features: bool = False) ->
         ValueError: normalize_features is set, and the layout is another.
         DatasetFormatError: The file is truncated, corrupt, hostile, or of another layout.
     """
-    path = Path(path)
+    path = npz_in(Path(path)) or Path(path)
     arrays = NpzArrays(path.name, content_of(path))
-    for layout, (needed, read, num_splits) in _LAYOUTS.items():
+    for layout, (needed, read) in _LAYOUTS.items():
         if set(needed.split()) <= arrays.keys:
             if normalize_features and read is not _read_benchmark:
                 raise ValueError(
                     f"datasets.open: normalize_features=True is for bags of words (gnn-benchmark and Planetoid files), "
                     f"but {path.name} has the layout {layout}, whose features stay as they are. Leave it out."
                 )
-            found = num_splits(arrays)
-            if not 0 <= split < found:
+            num_splits = len(_read_masks(arrays)[0]) if read is _read_heterophilous else 1
+            if read is not _read_benchmark and not 0 <= split < num_splits:
                 raise IndexError(
                     f"read_npz: {path.name} has no split {split}; split must be in "
-                    f"[0, {found}). Pass one of these, or leave split out."
+                    f"[0, {num_splits}). Pass one of these, or leave split out."
                 )
             return read(path.stem, arrays, split, normalize_features)
-    known = "; ".join(f"{layout} with {needed.split()}" for layout, (needed, _, _) in _LAYOUTS.items())
-    raise DatasetFormatError.of(
-        path.name,
-        f"the arrays {sorted(arrays.keys)}",
-        f"one of the layouts: {known}",
-        "Write the file in one of these, or make a datapipes.datasets.raw.RawDataset of its arrays yourself.",
-    )
-
-
-def read_split_of_npz(path: Path, split: int, *, normalize_features: bool) -> RawDataset:
-    """Read as `read_npz` the file `path`, or the one in that folder; layouts without a split take any number for it."""
-    path = npz_in(path) or path
-    raw = read_npz(path, normalize_features=normalize_features)
-    if raw.split is not None and split != 0:
-        raw = read_npz(path, split, normalize_features=normalize_features)
-    return raw
+    layouts = "; ".join(f"{layout} with {needed.split()}" for layout, (needed, _) in _LAYOUTS.items())
+    remedy = "Write the file in one of these, or make a datapipes.datasets.raw.RawDataset of its arrays yourself."
+    fault = f"the arrays {sorted(arrays.keys)}"
+    raise DatasetFormatError.of(path.name, fault, f"one of the layouts: {layouts}", remedy)
 
 
 def npz_in(where: Path) -> Path | None:
@@ -99,14 +89,13 @@ def npz_in(where: Path) -> Path | None:
         ValueError: There are more, and none has the name of the folder.
     """
     archives = sorted(where.glob("*.npz")) if where.is_dir() else [where] if where.suffix == ".npz" else []
-    own = [archive for archive in archives if archive.stem == where.name]
-    if len(archives) > 1 and len(own) != 1:
+    named = [archive for archive in archives if archive.stem == where.name]
+    if len(archives) > 1 and len(named) != 1:
         raise ValueError(
             f"datasets.open: {where} holds {[archive.name for archive in archives]} and no ind.* files; Planetoid "
             "files or one .npz are needed. Name the .npz itself."
         )
-    found = own or archives
-    return found[0] if found else None
+    return next(iter(named or archives), None)
 
 
 class NpzArrays:
@@ -163,29 +152,30 @@ class NpzArrays:
         array = self.get(key)
         if array.dtype.kind not in kinds or array.ndim != num_dimensions:
             words = {"b": "bool", "i": "int", "u": "unsigned int", "f": "float", "U": "text"}
-            raise DatasetFormatError.of(
-                self.file,
-                f"array {key!r} of {array.dtype}{list(array.shape)}",
-                f"{num_dimensions} dimensions of {' or '.join(words[kind] for kind in kinds)}",
-            )
+            allowed = f"{num_dimensions} dimensions of {' or '.join(words[kind] for kind in kinds)}"
+            raise DatasetFormatError.of(self.file, f"array {key!r} of {array.dtype}{list(array.shape)}", allowed)
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            found = f"array {key!r} with infinite or missing numbers"
-            raise DatasetFormatError.of(self.file, found, "finite numbers")
+            fault = f"array {key!r} with infinite or missing numbers"
+            raise DatasetFormatError.of(self.file, fault, "finite numbers")
         return array
 
     def ids(self, key: str, shape: tuple[int | None, ...], limit: int) -> np.ndarray:
         """Return one array of ids in [0, limit) as int64; None in `shape` allows any length."""
-        array = self.numbers(key, "iu", len(shape))
-        if any(want not in (None, have) for want, have in zip(shape, array.shape, strict=True)):
-            raise DatasetFormatError.of(
-                self.file,
-                f"array {key!r} of shape {list(array.shape)}",
-                f"[{', '.join('any' if length is None else str(length) for length in shape)}]",
-            )
-        if array.size and (array.min() < 0 or array.max() >= limit):
-            outside = array.min() if array.min() < 0 else array.max()
-            raise DatasetFormatError.of(self.file, f"the id {outside} in {key!r}", f"ids in [0, {limit})")
-        return array.astype(np.int64)
+        return checked_ids(self.file, repr(key), self.get(key), shape, limit)
+
+    def csr(self, prefix: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
+        """Return the checked row, column and value of each entry of a CSR matrix, and its shape."""
+        shape = self.ids(f"{prefix}shape", (2,), 2**31)
+        num_rows, num_columns = int(shape[0]), int(shape[1])
+        indices = self.numbers(f"{prefix}indices", "iu", 1)
+        rows = csr_ids(
+            self.file, prefix.rstrip("_") or "the matrix", self.get(f"{prefix}indptr"), indices, (num_rows, num_columns)
+        )
+        values = self.numbers(f"{prefix}data", "biuf", 1)
+        if len(values) != len(indices):
+            fault = f"{len(values)} numbers in '{prefix}data'"
+            raise DatasetFormatError.of(self.file, fault, f"one for each of {len(indices)} entries")
+        return rows, indices.astype(np.int64), values, (num_rows, num_columns)
 
     def texts(self, key: str) -> tuple[str, ...]:
         """Return one array of text as a tuple."""
@@ -197,11 +187,11 @@ class NpzArrays:
             raise _broken(self.file, f"array {key!r}", error) from error
 
 
-def npy_array(file: str, what: str, content: bytes) -> np.ndarray:
+def npy_array(file: str, name: str, content: bytes) -> np.ndarray:
     """Return the array that the bytes of an npy file hold, newly made and in the machine's byte order.
 
     Args:
-        file, what: The file and the array, for messages.
+        file, name: The file and the array, for messages.
         content: The bytes.
     Raises:
         DatasetFormatError: The bytes are corrupt, the array holds neither numbers nor text (Python objects are never
@@ -211,32 +201,32 @@ def npy_array(file: str, what: str, content: bytes) -> np.ndarray:
         stream = io.BytesIO(content)
         shape, fortran, dtype = read_header(stream)
     except Exception as error:  # numpy on corrupt headers raises nearly anything
-        raise _broken(file, what, error) from error
+        raise _broken(file, name, error) from error
     if dtype.kind not in "biufU" or dtype.itemsize == 0:
-        raise DatasetFormatError.of(file, f"{what} of {dtype}{list(shape)}", "numbers or text")
+        raise DatasetFormatError.of(file, f"{name} of {dtype}{list(shape)}", "numbers or text")
     size = len(content) - stream.tell()
     if math.prod(shape) * dtype.itemsize != size or max(shape, default=0) > MAX_FILE_BYTES:
-        found = f"{what} of {dtype}{list(shape)} with {size} bytes"
-        raise DatasetFormatError.of(file, found, f"{dtype.itemsize} bytes for each element")
+        fault = f"{name} of {dtype}{list(shape)} with {size} bytes"
+        raise DatasetFormatError.of(file, fault, f"{dtype.itemsize} bytes for each element")
     if size == 0:
         return np.zeros(shape, dtype=dtype.newbyteorder("="))
     flat = np.frombuffer(content, dtype=dtype, offset=stream.tell())
     return flat.reshape(shape, order="F" if fortran else "C").astype(dtype.newbyteorder("="))
 
 
-def _broken(file: str, what: str, error: Exception) -> DatasetFormatError:
-    found = f"{what} broken ({type(error).__name__}: {str(error)[:200]})"
-    return DatasetFormatError.of(file, found, "a whole npz file")
+def _broken(file: str, name: str, error: Exception) -> DatasetFormatError:
+    fault = f"{name} broken ({type(error).__name__}: {str(error)[:200]})"
+    return DatasetFormatError.of(file, fault, "a whole npz file")
 
 
 def _read_benchmark(name: str, arrays: NpzArrays, split: int, normalize_features: bool) -> RawDataset:
     """Read the gnn-benchmark layout; edge weights are ignored."""
-    rows, columns, _, shape = _read_csr(arrays, "adj")
+    rows, columns, _, shape = arrays.csr("adj_")
     if shape[0] != shape[1]:
-        found = f"an adjacency of shape {list(shape)}"
-        raise DatasetFormatError.of(arrays.file, found, "as many rows as columns")
+        fault = f"an adjacency of shape {list(shape)}"
+        raise DatasetFormatError.of(arrays.file, fault, "as many rows as columns")
     num_nodes = shape[0]
-    words_of, words, counts, words_shape = _read_csr(arrays, "attr")
+    words_of, words, counts, words_shape = arrays.csr("attr_")
     _check_nodes(arrays, "attr_shape", words_shape[0], num_nodes)
     class_names = arrays.texts("class_names") if "class_names" in arrays.keys else None
     labels, num_classes = checked_labels(
@@ -255,19 +245,6 @@ def _read_benchmark(name: str, arrays: NpzArrays, split: int, normalize_features
     )
 
 
-def _read_csr(arrays: NpzArrays, prefix: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
-    """Return the checked row, column and value of each entry of a CSR matrix, and its shape."""
-    shape = arrays.ids(f"{prefix}_shape", (2,), 2**31)
-    num_rows, num_columns = int(shape[0]), int(shape[1])
-    indices = arrays.numbers(f"{prefix}_indices", "iu", 1)
-    rows = csr_ids(arrays.file, prefix, arrays.get(f"{prefix}_indptr"), indices, (num_rows, num_columns))
-    values = arrays.numbers(f"{prefix}_data", "biuf", 1)
-    if len(values) != len(indices):
-        found = f"{len(values)} numbers in '{prefix}_data'"
-        raise DatasetFormatError.of(arrays.file, found, f"one for each of {len(indices)} entries")
-    return rows, indices.astype(np.int64), values, (num_rows, num_columns)
-
-
 def _read_heterophilous(name: str, arrays: NpzArrays, split: int, normalize_features: bool) -> RawDataset:
     """Read the heterophilous-graphs layout, which holds each undirected edge once."""
     features = arrays.numbers("node_features", "biuf", 2)
@@ -278,18 +255,13 @@ def _read_heterophilous(name: str, arrays: NpzArrays, split: int, normalize_feat
     parts = [np.flatnonzero(masks[split]) for masks in _read_masks(arrays)]
     _check_nodes(arrays, "train_masks", arrays.get("train_masks").shape[1], num_nodes)
     if len(np.unique(np.concatenate(parts))) < sum(map(len, parts)):
-        raise DatasetFormatError.of(
-            arrays.file, f"a node in two parts of split {split}", "train, validation and test disjoint"
-        )
-    with np.errstate(over="ignore"):
-        features = features.astype(np.float32)
-    if not np.isfinite(features).all():
-        raise DatasetFormatError.of(arrays.file, "features beyond float32", "numbers that a float32 can hold")
+        fault = f"a node in two parts of split {split}"
+        raise DatasetFormatError.of(arrays.file, fault, "train, validation and test disjoint")
     return RawDataset(
         name=name,
         num_nodes=num_nodes,
         edge_index=both_directions(edges[:, 0], edges[:, 1], num_nodes),
-        node_features={"feat": features},
+        node_features={"feat": as_float32(arrays.file, "features", features)},
         labels=labels,
         class_names=tuple(map(str, range(num_classes))),
         split=(parts[0], parts[1], parts[2]),
@@ -300,9 +272,8 @@ def _read_masks(arrays: NpzArrays) -> list[np.ndarray]:
     """Return the masks of train, validation and test, each bool[num_splits, num_nodes]."""
     masks = [arrays.numbers(key, "b", 2) for key in ("train_masks", "val_masks", "test_masks")]
     if len({mask.shape for mask in masks}) > 1:
-        raise DatasetFormatError.of(
-            arrays.file, f"masks of shapes {[list(mask.shape) for mask in masks]}", "three of one shape"
-        )
+        fault = f"masks of shapes {[list(mask.shape) for mask in masks]}"
+        raise DatasetFormatError.of(arrays.file, fault, "three of one shape")
     return masks
 
 
@@ -333,36 +304,24 @@ def _read_debian(name: str, arrays: NpzArrays, split: int, normalize_features: b
     )
 
 
-def _check_nodes(arrays: NpzArrays, key: str, found: int, num_nodes: int) -> None:
-    if found != num_nodes:
+def _check_nodes(arrays: NpzArrays, key: str, count: int, num_nodes: int) -> None:
+    if count != num_nodes:
         expected = f"{num_nodes}, as in the other arrays"
-        raise DatasetFormatError.of(arrays.file, f"{found} nodes in {key!r}", expected)
+        raise DatasetFormatError.of(arrays.file, f"{count} nodes in {key!r}", expected)
 
 
-def _one_split(arrays: NpzArrays) -> int:
-    return 1
-
-
-def _count_masks(arrays: NpzArrays) -> int:
-    return len(_read_masks(arrays)[0])
-
-
-_Layout = tuple[str, Callable[[str, NpzArrays, int, bool], RawDataset], Callable[[NpzArrays], int]]
-_LAYOUTS: dict[str, _Layout] = {
+_LAYOUTS: dict[str, tuple[str, Callable[[str, NpzArrays, int, bool], RawDataset]]] = {
     "gnn-benchmark": (
         "adj_data adj_indices adj_indptr adj_shape attr_data attr_indices attr_indptr attr_shape labels",
         _read_benchmark,
-        _one_split,
     ),
     "heterophilous-graphs": (
         "node_features node_labels edges train_masks val_masks test_masks",
         _read_heterophilous,
-        _count_masks,
     ),
     "Debian packages": (
         "edge_package__depends__package package_feat_indptr package_feat_indices package_feat_vocab "
         "package_label package_split label_names num_nodes_package",
         _read_debian,
-        _one_split,
     ),
 }

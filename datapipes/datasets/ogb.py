@@ -4,8 +4,8 @@ Without types, raw/ has edge.csv.gz (rows "source,destination"), num-node-list.c
 perhaps node-feat, edge-feat, node_NAME, edge_NAME and node-label, all .csv.gz. With types it has triplet-type-list and
 num-node-dict, and folders relations/SRC___REL___DST, node-feat/TYPE and node-label/TYPE with such files. A folder
 split/NAME has train, valid and test: .csv.gz with ids of nodes, with types in a folder for each type, or edges that
-torch saved, or triples with others to rank them by. ogb_graph.py reads the graph. What OGB keeps in
-its package, and not in the files, comes from ogb_settings.py.
+torch saved, or triples with others to rank them by. ogb_graph.py reads the graph, and
+what OGB keeps in its package and not in the files.
 
 Refused with `DatasetFormatError`: files that are truncated, corrupt or hostile, that do not fit each other or the
 settings, folders with several graphs, nodes in two parts of the split or without a label, and ids outside their type.
@@ -22,12 +22,18 @@ import numpy as np
 from datapipes.base.checks import shown
 from datapipes.base.types import EdgeType
 from datapipes.datasets.npz import NpzArrays
-from datapipes.datasets.ogb_graph import Rows, check_name, read_plain, read_row, read_types
-from datapipes.datasets.ogb_settings import MASTER, PARTS, settings_of
+from datapipes.datasets.ogb_graph import MASTER, PARTS, Rows, check_name, read_graph, read_row, settings_of
 from datapipes.datasets.pickled_arrays import read_saved
-from datapipes.datasets.raw import MAX_FEATURE_BYTES, DatasetFormatError, checked_labels, content_of
+from datapipes.datasets.raw import (
+    MAX_FEATURE_BYTES,
+    DatasetFormatError,
+    checked_ids,
+    checked_labels,
+    content_of,
+    ids_of,
+)
 from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems, inverse_of, with_inverses
-from datapipes.datasets.tables import ids_of, read_table
+from datapipes.datasets.text import read_table
 
 
 def is_ogb(folder: Path) -> bool:
@@ -56,10 +62,10 @@ def read_ogb(folder: Path, *, inverse_relations: bool | None = None) -> RawHeter
     raw = folder / "raw"
     is_hetero = (raw / "triplet-type-list.csv.gz").exists()
     if settings.is_hetero is not None and settings.is_hetero != is_hetero:
-        found = f"'is hetero' {settings.is_hetero}"
-        raise DatasetFormatError.of(MASTER, found, f"{is_hetero}, as the files in {raw} are")
+        fault = f"'is hetero' {settings.is_hetero}"
+        raise DatasetFormatError.of(MASTER, fault, f"{is_hetero}, as the files in {raw} are")
     inverse = settings.add_inverse_edge if inverse_relations is None else inverse_relations
-    num_nodes, edges, node_features, edge_features = (read_types if is_hetero else read_plain)(raw, settings)
+    num_nodes, edges, node_features, edge_features = read_graph(raw, settings, has_types=is_hetero)
     split_folder = _split_folder(folder / "split", settings.split)
     has_labels = (raw / ("nodetype-has-label.csv.gz" if is_hetero else "node-label.csv.gz")).exists()
     if has_labels:
@@ -145,8 +151,8 @@ def _named_types(path: Path, num_nodes: dict[Any, int]) -> list[str]:
     row = read_row(path)
     types = sorted(node_type for node_type, text in row.items() if text == "True")
     if not types or not set(row.values()) <= {"True", "False"} or not row.keys() <= num_nodes.keys():
-        found, allowed = shown(row), f"True or False for types among {shown(sorted(num_nodes))}, True for one"
-        raise DatasetFormatError.of(path.name, found, allowed)
+        fault, allowed = shown(row), f"True or False for types among {shown(sorted(num_nodes))}, True for one"
+        raise DatasetFormatError.of(path.name, fault, allowed)
     return types
 
 
@@ -187,24 +193,24 @@ def _read_triple_split(
     numbers = _numbers_of(edge_types, edge_features)
     parts = []
     for part in PARTS:
-        found = _read_part(folder / f"{part}.pt", numbers, num_nodes, part == PARTS[0])
+        items = _read_part(folder / f"{part}.pt", numbers, num_nodes, part == PARTS[0])
         no_pairs = np.zeros((0, 2), dtype=np.int64)
         empty = RawItems(no_pairs) if part == PARTS[0] else RawItems(no_pairs, _NONE, indexes=_NONE)
-        parts.append({edge_type: found.get(edge_type, empty) for edge_type in edge_types})
+        parts.append({edge_type: items.get(edge_type, empty) for edge_type in edge_types})
     return parts
 
 
 def _numbers_of(edge_types: list[EdgeType], features: Rows) -> dict[tuple[str, int, str], EdgeType]:
     """Return the edge type of each (source, number of the relation, destination); of those that have edges."""
-    found: dict[tuple[str, int, str], EdgeType] = {}
+    edge_types_of: dict[tuple[str, int, str], EdgeType] = {}
     for edge_type in edge_types:
         for i, number in enumerate(np.unique(features.get((edge_type, "reltype"), _NONE)).tolist()):
             key = (edge_type[0], number, edge_type[2])
-            if key in found or i > 0:
-                what = f"{edge_type} with the number {number} beside others"
-                raise DatasetFormatError.of("edge_reltype.csv.gz", what, "one number of its own for each edge type")
-            found[key] = edge_type
-    return found
+            if key in edge_types_of or i > 0:
+                fault = f"{edge_type} with the number {number} beside others"
+                raise DatasetFormatError.of("edge_reltype.csv.gz", fault, "one number of its own for each edge type")
+            edge_types_of[key] = edge_type
+    return edge_types_of
 
 
 def _read_part(
@@ -214,7 +220,7 @@ def _read_part(
     needed = _KEYS if is_train else (*_KEYS, "head_neg", "tail_neg")
     if not set(needed) <= table.keys():
         raise DatasetFormatError.of(path.name, f"the keys {shown(sorted(table))}", f"{needed}")
-    relations = checked_ids(path.name, "relation", table["relation"], (None,), 2**31)
+    relations = checked_ids(path.name, "'relation'", table["relation"], (None,), 2**31)
     count = len(relations)
     for key in ("head_type", "tail_type"):
         if not isinstance(table[key], list) or len(table[key]) != count:
@@ -224,10 +230,10 @@ def _read_part(
         places.setdefault(kind, []).append(place)
     unknown = places.keys() - numbers.keys()
     if unknown:
-        found, allowed = shown(min(unknown)), shown(sorted(numbers))
-        raise DatasetFormatError.of(path.name, f"triples of {found}", f"a type, a relation and a type among {allowed}")
+        fault, allowed = shown(min(unknown)), shown(sorted(numbers))
+        raise DatasetFormatError.of(path.name, f"triples of {fault}", f"a type, a relation and a type among {allowed}")
     columns = {
-        name: checked_ids(path.name, name, table[name], (count,) if name in _KEYS else (count, None), 2**62)
+        name: checked_ids(path.name, repr(name), table[name], (count,) if name in _KEYS else (count, None), 2**62)
         for name in ("head", "tail", *needed[len(_KEYS) :])
     }
     items = {}
@@ -287,7 +293,7 @@ def read_link_split(folder: Path, edges: np.ndarray, num_nodes: int) -> list[Raw
     else:
         paths = [folder / f"{part}.pt" for part in PARTS]
         files, tables = [path.name for path in paths], [read_saved(path) for path in paths]
-    train, *others = (_items(*each, num_nodes) for each in zip(files, tables, strict=True))
+    train, *others = (_items(*part, num_nodes) for part in zip(files, tables, strict=True))
     existing = train.seeds if train.labels is None else train.seeds[train.labels == 1]
     first = RawItems(existing, None, train.timestamps if train.labels is None else None)
     return [first, *others]
@@ -299,22 +305,22 @@ def _items(file: str, table: dict[str, Any], num_nodes: int) -> RawItems:
     if "edge" not in table or not all(isinstance(rows, np.ndarray) for rows in table.values()):
         allowed = "edge and edge_neg, or source_node, target_node and target_node_neg"
         raise DatasetFormatError.of(file, f"the keys {shown(sorted(table))}", allowed)
-    positive = checked_ids(file, "edge", table["edge"], (None, 2), num_nodes)
+    positive = checked_ids(file, "'edge'", table["edge"], (None, 2), num_nodes)
     if "edge_neg" not in table:
         year = table.get("year")
-        times = None if year is None else checked_ids(file, "year", year.ravel(), (len(positive),), 2**62)
+        times = None if year is None else checked_ids(file, "'year'", year.ravel(), (len(positive),), 2**62)
         return RawItems(positive, None, times)
-    negative = checked_ids(file, "edge_neg", table["edge_neg"], (None, 2), num_nodes)
+    negative = checked_ids(file, "'edge_neg'", table["edge_neg"], (None, 2), num_nodes)
     labels = np.repeat([1, 0], [len(positive), len(negative)])
     return RawItems(np.concatenate([positive, negative]), labels)
 
 
 def _of_queries(file: str, table: dict[str, Any], num_nodes: int) -> RawItems:
-    sources = checked_ids(file, "source_node", table["source_node"], (None,), num_nodes)
-    targets = checked_ids(file, "target_node", table["target_node"], sources.shape, num_nodes)
+    sources = checked_ids(file, "'source_node'", table["source_node"], (None,), num_nodes)
+    targets = checked_ids(file, "'target_node'", table["target_node"], sources.shape, num_nodes)
     if "target_node_neg" not in table:
         return RawItems(np.stack([sources, targets], axis=1))
-    others = checked_ids(file, "target_node_neg", table["target_node_neg"], (len(sources), None), num_nodes)
+    others = checked_ids(file, "'target_node_neg'", table["target_node_neg"], (len(sources), None), num_nodes)
     pairs, labels, queries = ranked(file, sources, np.concatenate([targets[:, None], others], axis=1))
     return RawItems(pairs, labels, indexes=queries)
 
@@ -326,24 +332,8 @@ def ranked(file: str, sources: np.ndarray, destinations: np.ndarray) -> tuple[np
     """
     count, width = destinations.shape
     if 32 * width * count > MAX_FEATURE_BYTES:
-        found = f"{width} destinations for each of {count} sources"
-        raise DatasetFormatError.of(file, found, f"at most {MAX_FEATURE_BYTES} bytes of pairs")
+        fault = f"{width} destinations for each of {count} sources"
+        raise DatasetFormatError.of(file, fault, f"at most {MAX_FEATURE_BYTES} bytes of pairs")
     labels = np.tile(np.arange(width) == 0, count).astype(np.int64)
     queries = np.repeat(np.arange(count), width)
     return np.stack([sources[queries], destinations.ravel()], axis=1), labels, queries
-
-
-def checked_ids(file: str, key: str, array: Any, shape: tuple[int | None, ...], limit: int) -> np.ndarray:
-    """Return whole numbers in [0, limit) as int64; None in `shape` allows any length.
-
-    Raises:
-        DatasetFormatError: `array` is none, has another shape, or a number is outside.
-    """
-    if not isinstance(array, np.ndarray):
-        raise DatasetFormatError.of(file, f"{key!r} of {type(array).__name__}", "whole numbers")
-    fits = array.ndim == len(shape) and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
-    if not fits or array.dtype.kind not in "iu":
-        wanted = ", ".join("any" if length is None else str(length) for length in shape)
-        found = f"{key!r} of {array.dtype}{list(array.shape)}"
-        raise DatasetFormatError.of(file, found, f"whole numbers of shape [{wanted}]")
-    return np.ascontiguousarray(ids_of(file, array, limit, f"number in {key!r},").astype(np.int64))

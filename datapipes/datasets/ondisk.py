@@ -9,7 +9,7 @@ file; without `include_original_edge_id` a minibatch shows positions, and the fe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,15 +17,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import check_bool, check_choice, shown
+from datapipes.base.checks import check_bool, check_choice, check_within, shown
 from datapipes.base.folder import check_place
 from datapipes.base.types import ends_of, of_type
 from datapipes.compat.other_names import with_other_names
 from datapipes.datasets.by_name import described_by_name, is_by_name
-from datapipes.datasets.dataset import Dataset, Task, without_empty
-from datapipes.datasets.ondisk_graph import AnyGraph, build, graph_of
-from datapipes.datasets.ondisk_rows import WHERE, Arrays, check_rows, format_errors
-from datapipes.datasets.ondisk_yaml import NEGATIVES, SETS, YAML, Description, RowsFile, TaskFiles, read_yaml
+from datapipes.datasets.dataset import Dataset, Task, one_set
+from datapipes.datasets.ondisk_graph import AnyGraph, Arrays, build, check_rows, graph_of
+from datapipes.datasets.ondisk_yaml import (
+    NEGATIVES,
+    SETS,
+    WHERE,
+    YAML,
+    Description,
+    RowsFile,
+    TaskFiles,
+    format_errors,
+    read_yaml,
+)
 from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError
 from datapipes.features import DiskFeature, Feature, FeatureStore, TensorFeature
 from datapipes.features.feature import FeatureOver
@@ -72,9 +81,9 @@ class OnDiskDataset:
     ) -> None:
         self.path = Path(path).parent if Path(path).name == YAML else Path(path)
         self.include_original_edge_id = check_bool(WHERE, "include_original_edge_id", include_original_edge_id)
-        self.force_preprocess = (
-            None if force_preprocess is None else check_bool(WHERE, "force_preprocess", force_preprocess)
-        )
+        if force_preprocess is not None:
+            check_bool(WHERE, "force_preprocess", force_preprocess)
+        self.force_preprocess = force_preprocess
         self.auto_cast_to_optimal_dtype = check_bool(WHERE, "auto_cast_to_optimal_dtype", auto_cast_to_optimal_dtype)
         self.verify = check_bool(WHERE, "verify", verify)
 
@@ -102,10 +111,10 @@ class OnDiskDataset:
             force=self.force_preprocess,
             verify=self.verify,
         )
-        made = [_task(described, each) for each in wanted]
+        read = [_task(described, files) for files in wanted]
         features = _features(described, graph, by_position=not self.include_original_edge_id)
         return _dataset(
-            described, graph if self.include_original_edge_id else graph._without_edge_ids(), features, made
+            described, graph if self.include_original_edge_id else graph._without_edge_ids(), features, read
         )
 
     def __repr__(self) -> str:
@@ -122,7 +131,7 @@ def BuiltinDataset(name: str, root: str | Path = "datasets") -> OnDiskDataset:
         FileNotFoundError: There is no such folder; the message says how to get the data.
     """
     check_choice("BuiltinDataset", "name", name, _BUILTIN)
-    folders = [Path(root) / each for each in (name, f"{name}-seeds")]  # the second as DGL 2.2 and later leave it
+    folders = [Path(root) / folder for folder in (name, f"{name}-seeds")]  # the second as DGL 2.2 and later leave it
     for folder in folders:
         if (folder / YAML).exists():
             return OnDiskDataset(folder)
@@ -151,8 +160,8 @@ def read_ondisk(path: Path) -> Dataset:
     described, tasks = described_by_name(path)
     graph = graph_of(described, index_dtype="auto", force=None, verify=False)._without_edge_ids()
     features = _features(described, graph, by_position=False)
-    for domain, of, name in described.attributes:  # columns of the tables of edges, in the order of the graph
-        features[domain, of, name] = TensorFeature(graph.relation(of).edge_attributes[name])
+    for domain, kind, name in described.attributes:  # columns of the tables of edges, in the order of the graph
+        features[domain, kind, name] = TensorFeature(graph.relation(kind).edge_attributes[name])
     return _dataset(described, graph, features, tasks)
 
 
@@ -167,25 +176,25 @@ def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
     check_place("OUT", out)  # it may hold this very graph, if a kill came at the end
     if (folder := _with_yaml(path)) is not None:
         described = read_yaml(folder)
-        made = [_task(described, each) for each in described.tasks]
+        tasks = [_task(described, files) for files in described.tasks]
     else:
-        described, made = described_by_name(path)
-    where, left_out = str(path), [f"the task {shown(each.metadata.get('name'))}" for each in made[1:]]
+        described, tasks = described_by_name(path)
+    where, left_out = str(path), [f"the task {shown(task.metadata.get('name'))}" for task in tasks[1:]]
     both = described.attributes.keys() & described.features.keys()
     if any(described.attributes[key].path != described.features[key].path for key in both):
-        found = f"other values of {shown(sorted(both, key=shown))} as attribute and as feature"
-        raise DatasetFormatError.of(where, found, "the same in both", "Rename one of them.")
-    of_nodes: dict[Any, dict[str, Tensor]] = {of: {} for of in described.num_nodes}
-    sets = _sets(described, made)
+        fault = f"other values of {shown(sorted(both, key=shown))} as attribute and as feature"
+        raise DatasetFormatError.of(where, fault, "the same in both", "Rename one of them.")
+    of_nodes: dict[Any, dict[str, Tensor]] = {node_type: {} for node_type in described.num_nodes}
+    sets = _sets(described, tasks)
     with format_errors(where):
         items = SimpleNamespace(graph=SimpleNamespace(num_nodes_of=described.num_nodes.__getitem__), **sets)
         left_out += attributes_of_items("convert", items, of_nodes)
-    taken = [(of, name) for of, found in of_nodes.items() for name in found]
     files = {**described.features, **described.attributes}
-    for of, name in taken:
-        if ("node", of, name) in files:
-            found = f"the node feature {name!r}{of_type(of)}, as which the items are stored too"
-            raise DatasetFormatError.of(where, found, "another name", "Rename the feature.")
+    for node_type, columns in of_nodes.items():
+        for name in columns:
+            if ("node", node_type, name) in files:
+                fault = f"the node feature {name!r}{of_type(node_type)}, as which the items are stored too"
+                raise DatasetFormatError.of(where, fault, "another name", "Rename the feature.")
     build(described, out, files, of_nodes)
     return open_graph(out), tuple(left_out)
 
@@ -209,95 +218,90 @@ class _ByPosition(FeatureOver):
 
 
 def _features(described: Description, graph: AnyGraph, *, by_position: bool) -> dict[Any, Feature]:
-    found: dict[Any, Feature] = {}
+    features: dict[Any, Feature] = {}
     arrays = Arrays(described)
     for key, file in described.features.items():
-        domain, of, name = key
-        with format_errors(f"the {domain} feature {name!r}{of_type(of)}"):
-            made: Feature
-            rows = (graph.num_nodes_of(of) if domain == "node" else graph.num_edges_of(of), f"{domain}s")
+        domain, kind, name = key
+        with format_errors(f"the {domain} feature {name!r}{of_type(kind)}"):
+            feature: Feature
+            rows = (graph.num_nodes_of(kind) if domain == "node" else graph.num_edges_of(kind), f"{domain}s")
             if file.stays_on_disk and file.format == "numpy":
-                made = DiskFeature(described.path(file))
+                feature = DiskFeature(described.path(file))
             else:
-                made = TensorFeature(arrays.read(file, rows))
-            check_rows(file, made.count, rows)
-            ids = graph.relation(of).edge_ids if domain == "edge" and by_position else None
-            found[key] = made if ids is None else _ByPosition(made, ids)
-    return found
+                feature = TensorFeature(arrays.read(file, rows))
+            check_rows(file, feature.count, rows)
+            ids = graph.relation(kind).edge_ids if domain == "edge" and by_position else None
+            features[key] = feature if ids is None else _ByPosition(feature, ids)
+    return features
 
 
 # --- tasks
 
 
-def _chosen(known: Sequence[TaskFiles], wanted: Any) -> Sequence[TaskFiles]:
+def _chosen(tasks: Sequence[TaskFiles], wanted: Any) -> Sequence[TaskFiles]:
     if wanted is None:
-        return known
+        return tasks
     names = [wanted] if isinstance(wanted, str) else wanted
     if not isinstance(names, (list, tuple)):
         raise TypeError(
             f"{WHERE}: tasks must be the name of a task, or a list of names, got {shown(wanted)}. Pass one."
         )
-    there = [each.metadata.get("name") for each in known]
+    there = [task.metadata.get("name") for task in tasks]
     for name in names:
         if name not in there:
             raise ValueError(f"{WHERE}: no task {shown(name)}; the folder has {shown(there)}. Choose some of these.")
-    return [each for each, name in zip(known, there, strict=True) if name in names]
+    return [task for task, name in zip(tasks, there, strict=True) if name in names]
 
 
 def _task(described: Description, files: TaskFiles) -> Task:
-    sets: dict[str, dict[Any, ItemSet]] = {}
+    sets: dict[str, dict[Any, ItemSet]] = {name: {} for name in SETS}
     for name in SETS:
-        sets[name] = {}
-        for of, given in files.sets[name].items():
-            with format_errors(f"{described.folder.name}, {name}{of_type(of)}"):
-                sets[name][of] = _items(described, of, given)
-    every = {of: each for part in sets.values() for of, each in part.items()}
+        for kind, data in files.sets[name].items():
+            with format_errors(f"{described.folder.name}, {name}{of_type(kind)}"):
+                sets[name][kind] = _items(described, kind, data)
+    types = dict.fromkeys(kind for part in sets.values() for kind in part)
     with format_errors(described.folder.name):
-        return Task(**{name: _joined(described, part, every) for name, part in sets.items()}, metadata=files.metadata)
+        return Task(**{name: _joined(described, part, types) for name, part in sets.items()}, metadata=files.metadata)
 
 
-def _joined(described: Description, part: dict[Any, ItemSet], every: Mapping[Any, ItemSet]) -> ItemSet | HeteroItemSet:
-    """Return the items of all types as one set; without any, those of no items of the types that others have."""
+def _joined(described: Description, part: dict[Any, ItemSet], types: Iterable[Any] = ()) -> ItemSet | HeteroItemSet:
+    """Return the items of all types as one set; without any, those of no items of `types`, or else of all nodes."""
     none = torch.empty(0, dtype=torch.int64)
-    if None in described.num_nodes:
-        return part.get(None, ItemSet(none))
-    empty = {of: ItemSet(none.reshape(0, 2) if isinstance(of, tuple) else none) for of in every or described.num_nodes}
-    return HeteroItemSet(without_empty(part or empty))
+    empty = {
+        kind: ItemSet(none.reshape(0, 2) if isinstance(kind, tuple) else none)
+        for kind in [*types] or described.num_nodes
+    }
+    return one_set(part or empty)
 
 
-def _items(described: Description, of: Any, files: Sequence[RowsFile]) -> ItemSet:
+def _items(described: Description, kind: Any, files: Sequence[RowsFile]) -> ItemSet:
     arrays = Arrays(described)
-    rows = {each.name: arrays.read(each) for each in files}
+    rows = {file.name: arrays.read(file) for file in files}
     has_negatives = bool({*NEGATIVES} & {*rows})
     if rows["seeds"].shape[:1] == (0,):  # nothing has any dtype
-        are_pairs = has_negatives or isinstance(of, tuple) or rows["seeds"].ndim == 2
+        are_pairs = has_negatives or isinstance(kind, tuple) or rows["seeds"].ndim == 2
         rows["seeds"] = torch.empty((0, 2) if are_pairs else 0, dtype=torch.int64)
     rows = _with_negatives(rows) if has_negatives else rows
     items = ItemSet(tuple(rows.values()), names=tuple(rows))
-    _check_seeds(described, of, rows["seeds"])
+    _check_seeds(described, kind, rows["seeds"])
     return items
 
 
-def _check_seeds(described: Description, of: Any, seeds: Tensor) -> None:
+def _check_seeds(described: Description, kind: Any, seeds: Tensor) -> None:
     """Raise ValueError for seeds that are no nodes, or no pairs of nodes, of the graph; all are read, once."""
     counts = described.num_nodes
-    allowed = [1, 2] if of is None else [2] if isinstance(of, tuple) else [1]
+    allowed = {1: "[n]", 2: "[n, 2]"} if kind is None else {2: "[n, 2]"} if isinstance(kind, tuple) else {1: "[n]"}
     if seeds.ndim not in allowed:
-        form = " or ".join(("[n]", "[n, 2]")[each - 1] for each in allowed)
+        form = " or ".join(allowed.values())
         raise ValueError(f"the seeds have the shape {[*seeds.shape]}; expected {form}. Reshape them.")
-    src, dst = ends_of(of) if isinstance(of, tuple) else (of, of)
+    src, dst = ends_of(kind) if isinstance(kind, tuple) else (kind, kind)
     if seeds.dtype == torch.bool:
-        if len(seeds) != counts[of]:
-            raise ValueError(f"the mask has {len(seeds)} values for {counts[of]} nodes. Give one for each.")
+        if len(seeds) != counts[kind]:
+            raise ValueError(f"the mask has {len(seeds)} values for {counts[kind]} nodes. Give one for each.")
         return
     columns = [(seeds, dst)] if seeds.ndim == 1 else [(seeds[:, 0], src), (seeds[:, 1:], dst)]
     for ids, end in columns:
-        low, high = ids.aminmax() if ids.numel() > 0 else (0, -1)
-        if low < 0 or high >= counts[end]:
-            raise ValueError(
-                f"the seeds have the node {int(low if low < 0 else high)}{of_type(end)}, which must be in "
-                f"[0, {counts[end]}). Correct the file, or the number of nodes."
-            )
+        check_within("the seeds", f"nodes{of_type(end)}", ids, counts[end], "Correct the file, or the number of nodes.")
 
 
 def _with_negatives(rows: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -306,19 +310,19 @@ def _with_negatives(rows: dict[str, Tensor]) -> dict[str, Tensor]:
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise ValueError(f"the seeds have shape {list(pairs.shape)}; expected pairs [n, 2], since there are negatives.")
     count = pairs.shape[0]
-    given = [rows.pop(name, None) for name in NEGATIVES]
-    there = [each.flatten(1) if each.ndim > 1 else each[:, None] for each in given if each is not None]
+    ends = [rows.pop(name, None) for name in NEGATIVES]
+    there = [ids.flatten(1) if ids.ndim > 1 else ids[:, None] for ids in ends if ids is not None]
     ratio = there[0].shape[1]
-    if any(each.shape != (count, ratio) for each in there):
+    if any(ids.shape != (count, ratio) for ids in there):
         raise ValueError(
-            f"the negatives have shapes {[[*each.shape] for each in there]} for {count} pairs; expected [n, k]."
+            f"the negatives have shapes {[[*ids.shape] for ids in there]} for {count} pairs; expected [n, k]."
         )
-    ends = [pairs[:, end : end + 1].expand(-1, ratio) if each is None else each for end, each in enumerate(given)]
-    negatives = torch.stack([each.reshape(-1).long() for each in ends], dim=1)
+    both = [pairs[:, end : end + 1].expand(-1, ratio) if ids is None else ids for end, ids in enumerate(ends)]
+    negatives = torch.stack([ids.reshape(-1).long() for ids in both], dim=1)
     places = torch.arange(count)
     indexes = torch.cat([places, places.repeat_interleave(ratio)])
     labels = torch.arange(count * (1 + ratio)) < count
-    others = {name: each[indexes] for name, each in rows.items()}
+    others = {name: values[indexes] for name, values in rows.items()}
     return {"seeds": torch.cat([pairs.long(), negatives]), "labels": labels, "indexes": indexes, **others}
 
 
@@ -327,7 +331,7 @@ def _with_negatives(rows: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _sets(described: Description, tasks: Sequence[Task]) -> dict[str, Any]:
     """Return the sets of the first task; those of no items if there is none."""
-    return {name: getattr(tasks[0], name) if tasks else _joined(described, {}, {}) for name in SETS}
+    return {name: getattr(tasks[0], name) if tasks else _joined(described, {}) for name in SETS}
 
 
 def _dataset(
@@ -352,15 +356,15 @@ def _dataset(
 
 def _kind_of(sets: Mapping[str, Any]) -> tuple[str, int]:
     """Return what the task of some sets is, see Dataset.task, and how many classes its labels name."""
-    parts = [each for part in sets.values() for each in getattr(part, "item_sets", {None: part}).values()]
-    of_edges = any(each.seeds_shape != () for each in parts)
-    labels = [each._hashed_arrays()["labels"][0] for each in parts if "labels" in each.names and len(each) > 0]
+    parts = [items for part in sets.values() for items in getattr(part, "item_sets", {None: part}).values()]
+    of_edges = any(items.seeds_shape != () for items in parts)
+    labels = [items._hashed_arrays()["labels"][0] for items in parts if "labels" in items.names and len(items) > 0]
     if not labels:
         return ("link_prediction" if of_edges else "all_nodes"), 0
-    if any(each.is_floating_point() for each in labels):
-        tells_edges = all(bool(((each == 0) | (each == 1)).all()) for each in labels)
+    if any(values.is_floating_point() for values in labels):
+        tells_edges = all(bool(((values == 0) | (values == 1)).all()) for values in labels)
         return ("link_prediction" if tells_edges else "edge_regression") if of_edges else "node_regression", 0
-    highest = max(int(each.max()) for each in labels)
+    highest = max(int(values.max()) for values in labels)
     if of_edges and highest <= 1:
         return "link_prediction", 0
     most = highest + 1 if labels[0].ndim == 1 and highest < MAX_CLASSES else 0

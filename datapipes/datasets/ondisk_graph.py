@@ -1,8 +1,12 @@
-"""The graph of a folder of files: built out of core into `preprocessed_datapipes/` there, and opened mapped.
+"""The arrays of a folder of files, and its graph: built out of core into `preprocessed_datapipes/`, and opened mapped.
 
 `sources.json` beside the graph says what it was built of: what was asked for, and size, time and digest of each file.
 It is written last, so a folder without it is not whole. A graph is fresh if all of that is as it was. Files whose size
 or time differs are hashed: if only the time has changed, the new one is noted and nothing is built.
+
+An array is a .npy file, a tensor that torch.save wrote, or a column of a table. Nothing is unpickled but tensors, by
+TorchArchive. A file that is cut short, or holds something else, is a DatasetFormatError before its values are used;
+nothing beyond the end of a file is mapped.
 """
 
 from __future__ import annotations
@@ -17,22 +21,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from datapipes.base.checks import as_tensor
 from datapipes.base.files import lock_within, open_regular, read_regular, write_text
 from datapipes.base.folder import room_told
 from datapipes.base.log import logger
+from datapipes.base.sizes import check_memory
 from datapipes.base.strict_json import parse_strict
 from datapipes.base.types import of_type
-from datapipes.datasets.ondisk_rows import WHERE, Arrays, format_errors
-from datapipes.datasets.ondisk_yaml import Description, EdgeFile, RowsFile
+from datapipes.datasets.ondisk_yaml import WHERE, Description, EdgeFile, RowsFile, format_errors
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.graph import CSCGraph, HeteroCSCGraph
 from datapipes.graph.arena import ARRAYS
+from datapipes.graph.npy import NpyRows, read_array
 from datapipes.graph.saved import open_graph
 from datapipes.graph.storage import HEADER
 from datapipes.ingest.edge_chunks import edge_source
 from datapipes.ingest.table_files import TABLES, TableFiles, parts_of, suffix_of
+from datapipes.ingest.torch_archive import TENSORS, TorchArchive
+from datapipes.processes.mappings import File, identity_of, map_file
 
 AnyGraph = CSCGraph | HeteroCSCGraph
 FOLDER = ("preprocessed_datapipes", "graph")  # GraphBolt removes "preprocessed" whenever a file has changed
@@ -55,21 +64,21 @@ def graph_of(described: Description, *, index_dtype: str, force: bool | None, ve
         OSError: The folder cannot be written to, or the disk is full. No half graph is left.
     """
     place = described.folder.joinpath(*FOLDER)
-    asked = _asked(described, index_dtype)
+    request = _request_digest(described, index_dtype)
     with _locked(place.parent):
-        if force is True or not _is_fresh(place, described, asked, looks=force is None, verify=verify):
+        if force is True or not _is_fresh(place, described, request, looks=force is None, verify=verify):
             for name in (SOURCES, HEADER, ARRAYS):  # of an older graph; what is no part of one stays, and is refused
                 (place / name).unlink(missing_ok=True)
             files = _source_files(described)
             before = {name: _stat_of(described.folder / name) for name in files}
             build(described, place, described.attributes, {}, index_dtype)
-            found = {name: [*before[name], _digest_of(described.folder / name)] for name in files}
+            noted = {name: [*before[name], _digest_of(described.folder / name)] for name in files}
             if any(_stat_of(described.folder / name) != before[name] for name in files):
                 raise DatasetFormatError(
                     f"{described.folder.name}: its files have changed while they were read. Load it again."
                 )
             with room_told(WHERE, place):
-                write_text(place / SOURCES, json.dumps({"version": _VERSION, "asked": asked, "files": found}))
+                write_text(place / SOURCES, json.dumps({"version": _VERSION, "asked": request, "files": noted}))
         with format_errors(f"{place}, which is built anew if it is removed"):
             return open_graph(place, verify=verify)
 
@@ -95,8 +104,8 @@ def _locked(folder: Path) -> Iterator[None]:
         if not lock_within(lock, 0):
             logger.info("%s: another process builds the graph in %s; waiting for it.", WHERE, folder)
             if not lock_within(lock, _MOST_WAIT_S):
-                found = f"another process has built for {_MOST_WAIT_S} s"
-                raise TimeoutError(errno.ETIMEDOUT, f"{WHERE}: {found}. Stop it, or wait", str(folder))
+                text = f"{WHERE}: another process has built for {_MOST_WAIT_S} s. Stop it, or wait"
+                raise TimeoutError(errno.ETIMEDOUT, text, str(folder))
         yield
     finally:
         os.close(lock)
@@ -105,22 +114,22 @@ def _locked(folder: Path) -> Iterator[None]:
 # --- freshness
 
 
-def _asked(described: Description, index_dtype: str) -> str:
+def _request_digest(described: Description, index_dtype: str) -> str:
     """Return a digest of what is built, but for the content of the files."""
     facts = [
         index_dtype,
-        [[of, count] for of, count in described.num_nodes.items()],
-        [[of, file.format, file.path] for of, file in described.edges.items()],
+        [[node_type, count] for node_type, count in described.num_nodes.items()],
+        [[edge_type, file.format, file.path] for edge_type, file in described.edges.items()],
         [[key, file.format, file.path] for key, file in described.attributes.items()],
     ]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
 
-def _is_fresh(place: Path, described: Description, asked: str, *, looks: bool, verify: bool) -> bool:
+def _is_fresh(place: Path, described: Description, request: str, *, looks: bool, verify: bool) -> bool:
     folder = described.folder
     try:
         noted = parse_strict(read_regular(place / SOURCES, _MOST_SOURCES).decode())
-        if (noted["version"], noted["asked"]) != (_VERSION, asked):
+        if (noted["version"], noted["asked"]) != (_VERSION, request):
             return False
         files = dict(noted["files"])
         if not looks and not verify:
@@ -146,13 +155,14 @@ def _is_fresh(place: Path, described: Description, asked: str, *, looks: bool, v
 def _source_files(described: Description) -> list[str]:
     """Return the files that a graph is built of, as paths within the folder."""
     files: list[Any] = [*described.edges.values(), *described.attributes.values()]
-    found = [each for file in files for each in parts_of(described.path(file))]
-    return sorted({os.path.relpath(each, described.folder) for each in found})
+    return sorted(
+        {os.path.relpath(part, described.folder) for file in files for part in parts_of(described.path(file))}
+    )
 
 
 def _stat_of(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def _digest_of(path: Path) -> str:
@@ -161,6 +171,76 @@ def _digest_of(path: Path) -> str:
         while piece := file.read(_HASHED):
             digest.update(piece)
     return digest.hexdigest()
+
+
+# --- arrays
+
+_MOST_PICKLE = 2**16  # bytes of the pickle that describes one tensor
+_LESS = "Set in_memory: false."
+
+
+class Arrays:
+    """The arrays of a folder. A table is read once for all columns that are asked for, and kept as long as this is."""
+
+    def __init__(self, described: Description) -> None:
+        self._described = described
+        self._tables: dict[Path, TableFiles] = {}
+
+    def read(self, file: RowsFile, wanted: tuple[int, str] | None = None) -> Tensor:
+        """Return an array: in memory, or mapped if it stays on disk. A column of a table is in memory.
+
+        Args:
+            wanted: see `check_rows`; an array that has not as many rows is not read.
+        Raises:
+            DatasetFormatError: It is none.
+            MemoryError: It needs more memory than is left.
+        """
+        path = self._described.path(file)
+        with format_errors(file.path):
+            if file.format == "numpy":
+                return _npy(path, file, wanted)
+            if file.format == "torch":
+                return _saved(path, file, wanted)
+            if path not in self._tables:
+                self._tables[path] = TableFiles(WHERE, path)
+                if (ids := self._described.id_columns.get(file.path)) is not None:
+                    self._tables[path].sort_by(ids)
+            return self._tables[path].numbers(file.name)
+
+
+def check_rows(file: RowsFile, count: int, wanted: tuple[int, str] | None) -> None:
+    """Raise ValueError unless a file has one row for each of `wanted`, such as (30, "nodes"); None is any number."""
+    if wanted is not None and count != wanted[0]:
+        raise ValueError(f"{file.path} has {count} rows for {wanted[0]} {wanted[1]}. Give one for each.")
+
+
+def _npy(path: Path, file: RowsFile, wanted: tuple[int, str] | None) -> Tensor:
+    header = NpyRows(WHERE, path)  # checks the size
+    shape = header.shape[::-1] if header.is_transposed else header.shape
+    check_rows(file, shape[0] if shape else 1, wanted)
+    if not file.stays_on_disk:
+        check_memory(WHERE, file.path, (2 if header.is_transposed else 1) * path.stat().st_size, _LESS)
+    with open_regular(path) as stream:
+        rows = as_tensor(WHERE, file.path, read_array(stream, shape, file.stays_on_disk))
+    return rows if file.stays_on_disk else rows.contiguous()
+
+
+def _saved(path: Path, file: RowsFile, wanted: tuple[int, str] | None) -> Tensor:
+    with open_regular(path) as stream:
+        status = os.fstat(stream.fileno())
+        if status.st_size == 0:
+            raise ValueError("found an empty file; expected one that torch.save wrote. Save the tensor again.")
+        # A mapping that worker processes find by the path, so that they share its pages.
+        mapped = torch.frombuffer(map_file(File(str(path.resolve()), identity_of(status))), dtype=torch.uint8)
+        archive = TorchArchive(stream, _MOST_PICKLE, mapped.untyped_storage())
+        rows = archive.tensor(archive.read(TENSORS), "a tensor")
+    if rows is None:
+        raise ValueError("found something else than one tensor. Save the tensor alone: torch.save(tensor, path).")
+    check_rows(file, rows.shape[0] if rows.ndim else 1, wanted)
+    if file.stays_on_disk:
+        return rows
+    check_memory(WHERE, file.path, rows.nbytes, _LESS)
+    return rows.clone(memory_format=torch.contiguous_format)
 
 
 # --- building
@@ -180,23 +260,34 @@ def build(
     """
     edges: dict[Any, Any] = {}
     of_edges: dict[Any, Any] = {}
-    nodes: dict[Any, dict[str, Any]] = {of: {**of_nodes.get(of, {})} for of in described.num_nodes}
+    nodes: dict[Any, dict[str, Any]] = {kind: {**of_nodes.get(kind, {})} for kind in described.num_nodes}
     arrays = Arrays(described)
+    files_of: dict[Any, dict[str, RowsFile]] = {edge_type: {} for edge_type in described.edges}
     with format_errors(described.folder.name):
-        for (domain, of, name), file in attributes.items():
+        for (domain, kind, name), file in attributes.items():
             if domain == "node":
-                nodes[of][name] = _values(described, arrays, file)
-        for of, edge_file in described.edges.items():
-            own = {name: each for (domain, kind, name), each in attributes.items() if (domain, kind) == ("edge", of)}
-            edges[of], of_edges[of] = _edges(described, arrays, of, edge_file, own)
-        options: Any = {"index_dtype": index_dtype, "edge_ids": True}
-        if None in edges:
-            count = described.num_nodes[None]
-            of_one: Any = {"node_attributes": nodes[None], "edge_attributes": of_edges[None]}
-            CSCGraph.build(edges[None], place, count, **of_one, **options)
-        else:
-            typed: Any = {"node_attributes": nodes, "edge_attributes": of_edges}
-            HeteroCSCGraph.build(edges, place, described.num_nodes, **typed, **options)
+                nodes[kind][name] = _values(described, arrays, file)
+            else:
+                files_of[kind][name] = file
+        for kind, edge_file in described.edges.items():
+            edges[kind], of_edges[kind] = _edges(described, arrays, kind, edge_file, files_of[kind])
+        build_graph(edges, place, described.num_nodes, nodes, of_edges, index_dtype=index_dtype, edge_ids=True)
+
+
+def build_graph(
+    edges: Mapping[Any, Any],
+    place: Path,
+    num_nodes: Mapping[Any, int],
+    node_attributes: Mapping[Any, Any],
+    edge_attributes: Mapping[Any, Any],
+    **options: Any,
+) -> AnyGraph:
+    """Build a graph of edges by type in the folder `place`; the type None alone gives a graph without types."""
+    if None not in num_nodes:
+        attributes: Any = {"node_attributes": node_attributes, "edge_attributes": edge_attributes}
+        return HeteroCSCGraph.build(edges, place, num_nodes, **attributes, **options)
+    attributes = {"node_attributes": node_attributes.get(None), "edge_attributes": edge_attributes.get(None)}
+    return CSCGraph.build(edges[None], place, num_nodes[None], **attributes, **options)
 
 
 def _values(described: Description, arrays: Arrays, file: RowsFile) -> Any:
@@ -204,45 +295,40 @@ def _values(described: Description, arrays: Arrays, file: RowsFile) -> Any:
     return described.path(file) if file.format == "numpy" else arrays.read(replace(file, in_memory=False))
 
 
-def _edges(described: Description, arrays: Arrays, of: Any, file: EdgeFile, attributes: Mapping[str, RowsFile]) -> Any:
+def _edges(
+    described: Description, arrays: Arrays, kind: Any, file: EdgeFile, attributes: Mapping[str, RowsFile]
+) -> Any:
     """Return the edges of a type, and {name: attribute}, as `build` takes them."""
-    path, where = described.path(file), f"{file.path}{of_type(of)}"
+    path, where = described.path(file), f"{file.path}{of_type(kind)}"
     files = parts_of(path)
-    for each in files:
-        found = {".npy": "numpy", **TABLES}.get(suffix_of(each.name))
-        if found != file.format:
-            raise DatasetFormatError.of(where, f"the file {each.name!r} for the format {file.format}", _SUFFIXES, _NAME)
-    own = {name: name for name, each in attributes.items() if each.path == file.path}
-    others = {name: _values(described, arrays, each) for name, each in attributes.items() if name not in own}
+    for part in files:
+        if {".npy": "numpy", **TABLES}.get(suffix_of(part.name)) != file.format:
+            fault = f"the file {part.name!r} for the format {file.format}"
+            suffixes = "the suffix .npy for numpy, .csv, .csv.gz or .tsv for csv, .parquet for parquet"
+            raise DatasetFormatError.of(where, fault, suffixes, "Rename the file, or correct the format.")
+    columns = {name: name for name, rows in attributes.items() if rows.path == file.path}
+    others = {name: _values(described, arrays, rows) for name, rows in attributes.items() if name not in columns}
     if file.format == "numpy" or not files:
         return path, others
     table = TableFiles(where, path)
     if not table.has_names and len(table.names) != 2:
-        raise DatasetFormatError.of(
-            where,
-            f"{len(table.names)} columns without names",
-            "two columns",
-            "Name src and dst, or leave an index column out.",
-        )
+        fault, remedy = f"{len(table.names)} columns without names", "Name src and dst, or leave an index column out."
+        raise DatasetFormatError.of(where, fault, "two columns", remedy)
     table.two_columns(("src", "dst"))
     if not others:
-        return path, own
+        return path, columns
     tensors = {name: arrays.read(replace(attributes[name], in_memory=False)) for name in others}
-    return _with_attributes(where, path, own, tensors), {}
-
-
-_SUFFIXES = "the suffix .npy for numpy, .csv, .csv.gz or .tsv for csv, .parquet for parquet"
-_NAME = "Rename the file, or correct the format."
+    return _with_attributes(where, path, columns, tensors), {}
 
 
 def _with_attributes(
-    where: str, path: Path, own: Mapping[str, str], tensors: Mapping[str, Tensor]
+    where: str, path: Path, columns: Mapping[str, str], tensors: Mapping[str, Tensor]
 ) -> Callable[[], Iterator[Any]]:
     """Return what gives the edges of a table in chunks, each with its rows of `tensors`."""
 
     def chunks() -> Iterator[Any]:
         done = 0
-        for chunk in edge_source(where, path, own).chunks(0, _CHUNK):
+        for chunk in edge_source(where, path, columns).chunks(0, _CHUNK):
             end = done + len(chunk.src)
             yield (chunk.src, chunk.dst), {**chunk.attributes, **{k: v[done:end] for k, v in tensors.items()}}
             done = end

@@ -8,8 +8,9 @@ Everything else, such as an unknown key, an alias or a tag of Python in the YAML
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -20,13 +21,29 @@ from datapipes.base.records import OMITTED, Form, from_json, one_of, plain, whol
 from datapipes.base.types import check_edge_type, ends_of
 from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError, content_of
 from datapipes.graph.checks import MAX_NODES
+from datapipes.ingest.plain_pickle import FileRefused
 
+WHERE = "OnDiskDataset"
 YAML = "metadata.yaml"
 SETS = ("train_set", "validation_set", "test_set")
 TABLES = ("csv", "parquet")
 SEEDS = ("seeds", "seed_nodes", "node_pairs")  # names that mean seeds
 NEGATIVES = ("negative_srcs", "negative_dsts")
 _MOST_BYTES = 2**20  # of the YAML
+
+
+@contextlib.contextmanager
+def format_errors(where: str) -> Iterator[None]:
+    """Raise what is wrong with a file as a DatasetFormatError; readers and pyarrow raise many types."""
+    try:
+        yield
+    except DatasetFormatError:
+        raise
+    except FileRefused as error:
+        raise DatasetFormatError.of(where, error.found, error.expected, error.remedy) from error
+    except (ValueError, TypeError, LookupError, NotImplementedError) as error:
+        text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+        raise DatasetFormatError(f"{where}: {text}") from error
 
 
 def _is_inside(path: Any) -> bool:
@@ -66,12 +83,14 @@ class RowsFile:
 
 def _with_free(record: Any) -> Form:
     """Return the form of a record that may have further fields, which become its "metadata"."""
-    known = {each.name for each in fields(record)}
+    names = {each_field.name for each_field in fields(record)}
 
     def read(name: str, value: Any) -> Any:
-        given = value if isinstance(value, dict) else {}
-        free = {key: each for key, each in given.items() if key not in known}
-        return from_json(record, name, {key: each for key, each in given.items() if key in known} | {"metadata": free})
+        named: dict[str, Any] = {}
+        free: dict[str, Any] = {}
+        for key, content in value.items() if isinstance(value, dict) else ():
+            (named if key in names else free)[key] = content
+        return from_json(record, name, named | {"metadata": free})
 
     return Form(read)
 
@@ -191,7 +210,7 @@ def _parsed(content: bytes) -> Any:
     try:
         import yaml
     except ImportError as error:
-        raise not_installed("pyyaml", "ondisk", f"OnDiskDataset: {YAML}") from error
+        raise not_installed("pyyaml", "ondisk", f"{WHERE}: {YAML}") from error
     try:
         loader = yaml.SafeLoader(content)
         root = loader.get_single_node()
@@ -211,11 +230,11 @@ def _check(node: Any, seen: set[int]) -> None:
     if not isinstance(node.value, list):
         return
     keys = set()
-    for each in node.value:
-        if not isinstance(each, tuple):
-            _check(each, seen)
+    for child in node.value:
+        if not isinstance(child, tuple):
+            _check(child, seen)
             continue
-        key, value = each
+        key, value = child
         if key.tag != "tag:yaml.org,2002:str" or key.value in keys:
             line = key.start_mark.line + 1
             raise ValueError(f"found the key {shown(key.value)} in line {line}; each must be a text, and given once")
@@ -227,7 +246,7 @@ def _check(node: Any, seen: set[int]) -> None:
 def without_nulls(value: Any) -> Any:
     """Return the values of a YAML without fields that are null."""
     if isinstance(value, dict):
-        return {key: without_nulls(each) for key, each in value.items() if each is not None}
+        return {key: without_nulls(content) for key, content in value.items() if content is not None}
     return [*map(without_nulls, value)] if isinstance(value, list) else value
 
 
@@ -236,83 +255,70 @@ def without_nulls(value: Any) -> Any:
 
 def described(folder: Path, value: Any) -> Description:
     """Return what the values of a YAML say; ValueError or TypeError for what is wrong with them."""
-    given = from_json(_Whole, "the file", value)
-    num_nodes = _unique("graph.nodes", ((each.type, each.num) for each in given.graph.nodes))
-    of_edges = ((each.type and check_edge_type("graph.edges", each.type), each) for each in given.graph.edges)
+    whole_file = from_json(_Whole, "the file", value)
+    graph = whole_file.graph
+    num_nodes = _unique("graph.nodes", ((nodes.type, nodes.num) for nodes in graph.nodes))
+    of_edges = ((file.type and check_edge_type("graph.edges", file.type), file) for file in graph.edges)
     edges = _unique("graph.edges", of_edges)
     if not edges or (None in num_nodes) != (None in edges) or (None in edges and len(num_nodes) + len(edges) > 2):
         raise ValueError("graph must have types of nodes and of edges, or one entry of each without type")
-    known = {"node": num_nodes, "edge": edges}
-    for of in edges:
-        for end in {*ends_of(of)}:
-            _known("graph.edges", "node", end, known)
+    types = {"node": num_nodes, "edge": edges}
+    for edge_type in edges:
+        for end in {*ends_of(edge_type)}:
+            _type_of("graph.edges", "node", end, types)
 
-    def keyed(what: str, files: tuple[_Feature, ...] | None) -> dict[Key, _Feature]:
-        return _unique(
-            what,
-            (((each.domain, _known(what, each.domain, each.type, known), each.name), each) for each in files or ()),
-        )
+    def keyed(where: str, files: tuple[_Feature, ...] | None) -> dict[Key, _Feature]:
+        keys = ((file.domain, _type_of(where, file.domain, file.type, types), file.name) for file in files or ())
+        return _unique(where, zip(keys, files or (), strict=True))
 
-    attributes, features = (
-        keyed("graph.feature_data", given.graph.feature_data),
-        keyed("feature_data", given.feature_data),
-    )
-    for each in attributes.values():
-        if each.metadata:
-            raise ValueError(f"graph.feature_data has the unknown fields {shown(sorted(each.metadata))}")
-    tasks = tuple(_task_files(each, known) for each in given.tasks or ())
-    _unique("tasks", ((name, each) for each in tasks if (name := each.metadata.get("name")) is not None))
-    return Description(
-        folder,
-        given.dataset_name or folder.name,
-        num_nodes,
-        edges,
-        attributes,
-        features,
-        {key: each.metadata for key, each in features.items()},
-        tasks,
-    )
+    attributes = keyed("graph.feature_data", graph.feature_data)
+    features = keyed("feature_data", whole_file.feature_data)
+    for file in attributes.values():
+        if file.metadata:
+            raise ValueError(f"graph.feature_data has the unknown fields {shown(sorted(file.metadata))}")
+    tasks = tuple(_task_files(task, types) for task in whole_file.tasks or ())
+    _unique("tasks", ((name, task) for task in tasks if (name := task.metadata.get("name")) is not None))
+    metadata = {key: file.metadata for key, file in features.items()}
+    name = whole_file.dataset_name or folder.name
+    return Description(folder, name, num_nodes, edges, attributes, features, metadata, tasks)
 
 
-def _unique(what: str, pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
+def _unique(where: str, pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    values: dict[Any, Any] = {}
     for key, value in pairs:
-        if key in found:
-            raise ValueError(f"{what} has {shown(key)} twice")
-        found[key] = value
-    return found
+        if key in values:
+            raise ValueError(f"{where} has {shown(key)} twice")
+        values[key] = value
+    return values
 
 
-def _known(what: str, domain: str, text: str | None, known: Mapping[str, Mapping[Any, Any]]) -> Any:
+def _type_of(where: str, domain: str, text: str | None, types: Mapping[str, Mapping[Any, Any]]) -> Any:
     """Return a type that the graph has; an edge type as a tuple."""
-    of = check_edge_type(what, text) if domain == "edge" and text is not None else text
-    if of not in known[domain]:
-        raise ValueError(f"{what} names the {domain} type {shown(of)}; the graph has {shown([*known[domain]])}")
-    return of
+    kind = check_edge_type(where, text) if domain == "edge" and text is not None else text
+    if kind not in types[domain]:
+        raise ValueError(f"{where} names the {domain} type {shown(kind)}; the graph has {shown([*types[domain]])}")
+    return kind
 
 
-def _task_files(task: _Task, known: Mapping[str, Mapping[Any, Any]]) -> TaskFiles:
+def _task_files(task: _Task, types: Mapping[str, Mapping[Any, Any]]) -> TaskFiles:
     classes = task.metadata.get("num_classes")
     if classes is not None and (type(classes) is not int or not 0 <= classes <= MAX_CLASSES):
         raise ValueError(f"num_classes is {shown(classes)}, allowed are whole numbers in [0, {MAX_CLASSES}]")
-    sets = {}
+    sets: dict[str, dict[Any, tuple[RowsFile, ...]]] = {}
     for name in SETS:
-        items = ((_type_of_items(name, each, known), _named(name, each.data)) for each in getattr(task, name) or ())
-        sets[name] = _unique(name, items)
+        parts = []
+        for items in getattr(task, name) or ():
+            domain = "node" if items.type in types["node"] or ":" not in (items.type or "") else "edge"
+            parts.append((_type_of(name, domain, items.type, types), _named(name, items.data)))
+        sets[name] = _unique(name, parts)
     return TaskFiles(sets, task.metadata)
 
 
-def _type_of_items(what: str, items: _Items, known: Mapping[str, Mapping[Any, Any]]) -> Any:
-    return _known(
-        what, "node" if items.type in known["node"] or ":" not in (items.type or "") else "edge", items.type, known
-    )
-
-
-def _named(what: str, files: tuple[RowsFile, ...]) -> tuple[RowsFile, ...]:
+def _named(where: str, files: tuple[RowsFile, ...]) -> tuple[RowsFile, ...]:
     """Return the arrays of a set under the names that they have here."""
-    found = _unique(what, (("seeds" if each.name in SEEDS else each.name, each) for each in files))
-    if "seeds" not in found:
-        raise ValueError(f"{what} has the data {shown([*found])}; one of {[*SEEDS]} is needed")
-    if {*found} & {*NEGATIVES} and {*found} & {"labels", "indexes"}:
-        raise ValueError(f"{what} has {shown([*found])}; negatives give labels and indexes. Leave these out")
-    return tuple(replace(each, name=name) for name, each in found.items())
+    by_name = _unique(where, (("seeds" if file.name in SEEDS else file.name, file) for file in files))
+    if "seeds" not in by_name:
+        raise ValueError(f"{where} has the data {shown([*by_name])}; one of {[*SEEDS]} is needed")
+    if {*by_name} & {*NEGATIVES} and {*by_name} & {"labels", "indexes"}:
+        raise ValueError(f"{where} has {shown([*by_name])}; negatives give labels and indexes. Leave these out")
+    return tuple(replace(file, name=name) for name, file in by_name.items())

@@ -1,9 +1,15 @@
-"""What users call, the embedded data set and `open` for files, and how a Dataset is built of the arrays of a reader."""
+"""What users call, the embedded data set and `open` for files, and how a Dataset is built of the arrays of a reader.
+
+`FORMATS` says how each format is recognised by the names of its files, what reads it, and which arguments it takes.
+What an argument asks for is done by the reader, or refused here; it is never ignored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import shlex
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +20,21 @@ from datapipes import _core
 from datapipes.base.checks import check_bool, check_int
 from datapipes.base.progress import working
 from datapipes.base.rng import check_seed
-from datapipes.datasets.dataset import Dataset, without_empty
+from datapipes.datasets.dataset import Dataset, graph_of_edges, one_set
 from datapipes.datasets.debian import read_debian_packages, read_debian_relations
-from datapipes.datasets.edge_lists import check_columns
-from datapipes.datasets.formats import COLUMNS, INVERSE, LARGEST, NORMALIZE, SPLIT, read_files
-from datapipes.datasets.raw import RawDataset, component_of
+from datapipes.datasets.edge_lists import check_columns, edge_list_in, read_edge_list
+from datapipes.datasets.heco import is_heco, read_heco
+from datapipes.datasets.npz import npz_in, read_npz
+from datapipes.datasets.ogb import is_ogb, read_ogb
+from datapipes.datasets.ondisk import is_ondisk, read_ondisk
+from datapipes.datasets.planetoid import is_planetoid, read_planetoid
+from datapipes.datasets.raw import DatasetFormatError, RawDataset, component_of
 from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems
+from datapipes.datasets.rdf import is_rdf, read_rdf
 from datapipes.features import FeatureStore, TensorFeature
 from datapipes.graph import CSCGraph, HeteroCSCGraph
+from datapipes.ingest.edge_chunks import PAIRS
+from datapipes.ingest.table_files import TABLES
 from datapipes.seeds import HeteroItemSet, ItemSet
 
 __all__ = ["debian_packages", "open"]
@@ -126,11 +139,11 @@ def open(
     if columns is not None:
         columns = check_columns(columns)
     arguments = {
-        COLUMNS: columns,
+        INVERSE: inverse_relations,
         SPLIT: split,
         NORMALIZE: normalize_features,
         LARGEST: largest_component,
-        INVERSE: inverse_relations,
+        COLUMNS: columns,
     }
     with working(f"read {where}"):
         raw = read_files(where, arguments)
@@ -144,6 +157,101 @@ def open(
     return replace(data, normalize_features=normalize_features, largest_component=largest_component)
 
 
+# --- formats
+
+SPLIT, INVERSE, NORMALIZE, COLUMNS = "split", "inverse_relations", "normalize_features", "columns"
+LARGEST = "largest_component"  # of a RawDataset: `open` cuts it out itself
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format.
+
+    Attributes:
+        name, files: for messages.
+        recognise: whether a path, a folder or a file, is of this format.
+        read: gives the arrays, or the whole Dataset; called with the path and the arguments in `takes`, by name.
+        takes: the arguments of `datasets.open` that it does not refuse.
+    """
+
+    name: str
+    files: str
+    recognise: Callable[[Path], object]
+    read: Callable[..., RawDataset | RawHeteroDataset | Dataset]
+    takes: tuple[str, ...] = ()
+
+
+_NPZ = Format(".npz", "an .npz", npz_in, read_npz, (SPLIT, NORMALIZE, LARGEST))
+FORMATS = (  # the first that recognises a path reads it
+    Format("Planetoid", "ind.* files (Planetoid)", is_planetoid, read_planetoid, (NORMALIZE, LARGEST)),
+    Format("metadata.yaml", "metadata.yaml (GraphBolt), edges and nodes in tables or .npy", is_ondisk, read_ondisk),
+    Format("RDF", "an .nt or .nt.gz (RDF)", is_rdf, read_rdf, (INVERSE,)),
+    Format("ACM", "pa.txt, ps.txt, p_feat.npz and labels.npy (ACM)", is_heco, read_heco, (SPLIT, INVERSE)),
+    Format("OGB", "raw/ and split/ (OGB)", is_ogb, read_ogb, (INVERSE,)),
+    _NPZ,
+    Format(
+        "edge list", "one .txt, .txt.gz, .csv or .csv.gz (a list of edges)", edge_list_in, read_edge_list, (COLUMNS,)
+    ),
+)
+_LINES = {  # what reads files of other kinds, by their suffixes; {0} is the path
+    **dict.fromkeys((".mtx", ".mtx.gz"), "dp.CSCGraph.from_scipy(scipy.io.mmread({0!r}))"),
+    **{f".{name}": f"dp.CSCGraph.from_networkx(networkx.read_{name}({{0!r}}))" for name in ("graphml", "gexf", "gml")},
+    ".pt": "data = torch.load({0!r}); dp.datasets.Dataset.from_pyg takes PyG's Data",
+    **dict.fromkeys((*TABLES, *PAIRS, ".npy"), "datapipes build OUT --edges {1} --nodes NUM_NODES"),
+}
+
+
+class UnknownFormat(DatasetFormatError):
+    """No file at the path is of a known format."""
+
+
+def read_files(where: Path, arguments: dict[str, Any]) -> RawDataset | RawHeteroDataset | Dataset:
+    """Return the data set at `where`, or its arrays; the arguments are those of `open`, by name."""
+    if not where.exists():
+        raise FileNotFoundError(f"datasets.open: {where} does not exist; a folder or a file is needed. Check the path.")
+    file_format = next((candidate for candidate in FORMATS if candidate.recognise(where)), None)
+    if file_format is None and where.suffix != ".pt" and where.is_file() and zipfile.is_zipfile(where):
+        file_format = _NPZ  # under another name
+    if file_format is None:
+        *first, last = (candidate.files for candidate in FORMATS)
+        holds = "holds none" if where.is_dir() else "is none"
+        raise UnknownFormat(f"datasets.open: {where} {holds} of these: {', '.join(first)}, or {last}. {_remedy(where)}")
+    for name in arguments:
+        if name not in file_format.takes:
+            _refuse(where, name, arguments[name])
+    return file_format.read(where, **{name: arguments[name] for name in file_format.takes if name != LARGEST})
+
+
+def _remedy(where: Path) -> str:
+    """Return the line that reads a file of another kind, or the only one in a folder; else what to look at."""
+    lines = []
+    for file in where.iterdir() if where.is_dir() else [where]:
+        suffix = max(filter(file.name.endswith, _LINES), key=len, default="")
+        lines += [_LINES[suffix].format(str(file), shlex.quote(str(file)))] if suffix else []
+    if len(lines) == 1:
+        return f"Read it by: {lines[0]}."
+    return "Name the file itself." if where.is_dir() else "Convert it to one of these."
+
+
+def _refuse(where: Path, name: str, value: object) -> None:
+    """Refuse an argument that is set, for files of a format that does not take it."""
+    if name == SPLIT:
+        if value != 0:
+            raise IndexError(f"datasets.open: {where} holds one split, so split must be 0, got {value}. Leave it out.")
+    elif value or (name == INVERSE and value is not None):
+        *first, last = (candidate.name for candidate in FORMATS if name in candidate.takes)
+        takers = f"{', '.join(first)} and {last}"
+        kind = {
+            INVERSE: f"{takers}; {where} holds other files",
+            NORMALIZE: f"bags of words (gnn-benchmark and Planetoid files); {where} holds others",
+            LARGEST: f"{takers} files; {where} holds others",
+            COLUMNS: f"a list of edges in text; {where} holds other files",
+        }[name]
+        raise ValueError(f"datasets.open: {name}={value} is for {kind}. Leave it out.")
+
+
+# --- from arrays to a Dataset
+
 TRAIN_PER_CLASS = 20
 VALIDATION_PER_CLASS = 30
 
@@ -153,44 +261,35 @@ def dataset_of(raw: RawDataset, split_seed: int = 0) -> Dataset:
     labels = torch.from_numpy(raw.labels)
     parts = raw.split or random_split(raw.labels, split_seed)
     sets = (ItemSet((ids, labels[ids]), names=("seeds", "labels")) for ids in map(torch.from_numpy, parts))
-    features = {("node", None, name): TensorFeature(value) for name, value in raw.node_features.items()}
-    features.update({("edge", None, name): TensorFeature(value) for name, value in raw.edge_features.items()})
-    return _dataset(raw, CSCGraph.from_edge_index(raw.edge_index, raw.num_nodes), features, sets)
+    return _dataset(raw, sets, graph=CSCGraph.from_edge_index(raw.edge_index, raw.num_nodes))
 
 
 def hetero_dataset_of(raw: RawHeteroDataset) -> Dataset:
     """Return the arrays of a reader as a Dataset: with types, or with a task on edges."""
-    features: dict[Any, TensorFeature] = {
-        ("node", of_type, name): TensorFeature(rows) for (of_type, name), rows in raw.node_features.items()
-    }
-    for (edge_type, name), rows in raw.edge_features.items():
-        features["edge", edge_type, name] = TensorFeature(rows)
-    training = {kind: raw.edges[kind][:, :count] for kind, count in raw.num_training_edges.items()}
+    training = {edge_type: raw.edges[edge_type][:, :count] for edge_type, count in raw.num_training_edges.items()}
     graph = _graph_of(raw, raw.edges)
     training_graph = _graph_of(raw, {**raw.edges, **training}) if training else graph
-    more = {"task": raw.task, "training_graph": training_graph, "node_names": raw.node_names}
-    return _dataset(raw, graph, features, map(_item_set, raw.split), **more)
+    fields = {"task": raw.task, "training_graph": training_graph, "node_names": raw.node_names}
+    return _dataset(raw, map(_item_set, raw.split), graph=graph, **fields)
 
 
-def _dataset(
-    raw: RawDataset | RawHeteroDataset,
-    graph: CSCGraph | HeteroCSCGraph,
-    features: dict[Any, TensorFeature],
-    sets: Iterable[Any],
-    **more: Any,
-) -> Dataset:
+def _dataset(raw: RawDataset | RawHeteroDataset, sets: Iterable[Any], **fields: Any) -> Dataset:
     """Return a Dataset of what a reader found; `sets` are those to train, to validate and to test."""
     train, validation, test = sets
+    features: dict[Any, TensorFeature] = {}
+    for domain, arrays in (("node", raw.node_features), ("edge", raw.edge_features)):
+        for key, rows in arrays.items():
+            kind, name = key if isinstance(key, tuple) else (None, key)
+            features[domain, kind, name] = TensorFeature(rows)
     return Dataset(
         name=raw.name,
-        graph=graph,
         features=FeatureStore(features),
         train_set=train,
         validation_set=validation,
         test_set=test,
         num_classes=len(raw.class_names),
         class_names=raw.class_names,
-        **more,
+        **fields,
     )
 
 
@@ -202,20 +301,15 @@ def _graph_of(raw: RawHeteroDataset, edges: Mapping[Any, np.ndarray]) -> CSCGrap
         of_nodes.setdefault(node_type, {})[name] = rows
     for (edge_type, name), rows in raw.edge_attributes.items():
         of_edges.setdefault(edge_type, {})[name] = rows[: edges[edge_type].shape[1]]
-    if raw.is_heterogeneous:
-        num_nodes: dict[Any, int] = {**raw.num_nodes}
-        return HeteroCSCGraph.from_edge_index(edges, num_nodes, node_attributes=of_nodes, edge_attributes=of_edges)
-    return CSCGraph.from_edge_index(
-        edges[None], raw.num_nodes[None], node_attributes=of_nodes.get(None), edge_attributes=of_edges.get(None)
-    )
+    return graph_of_edges(edges, {**raw.num_nodes}, of_nodes, of_edges)
 
 
 def _item_set(part: Mapping[Any, RawItems]) -> ItemSet | HeteroItemSet:
     sets = {}
-    for of_type, items in part.items():
+    for seed_type, items in part.items():
         values = {name: value for name, value in vars(items).items() if value is not None}
-        sets[of_type] = ItemSet(tuple(map(torch.from_numpy, values.values())), names=tuple(values))
-    return sets[None] if None in sets else HeteroItemSet(without_empty(sets))
+        sets[seed_type] = ItemSet(tuple(map(torch.from_numpy, values.values())), names=tuple(values))
+    return one_set(sets)
 
 
 def random_split(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -55,8 +55,8 @@ class _Dtype:
 
     def __init__(self, spec: object = None, *_: object) -> None:
         if not isinstance(spec, str) or spec not in _DTYPES:
-            found = spec[:20] if isinstance(spec, str) else type(spec).__name__
-            raise ValueError(f"dtype {found!r} is none of {sorted(_DTYPES)}")
+            text = spec[:20] if isinstance(spec, str) else type(spec).__name__
+            raise ValueError(f"dtype {text!r} is none of {sorted(_DTYPES)}")
         self.spec, self.byte_order = spec, "|"
 
     def set_state(self, state: object) -> None:
@@ -146,11 +146,11 @@ def read_saved(path: Path) -> dict[str, Any]:
     with _named(file):
         archive = TorchArchive(io.BytesIO(content), MAX_FILE_BYTES) if content.startswith(b"PK") else None
         if archive is None:
-            found = parse_pickles(content, ARRAYS, _LEGACY_PICKLES)[-1]
+            saved = parse_pickles(content, ARRAYS, _LEGACY_PICKLES)[-1]
         else:
-            found = archive.read({**ARRAYS, **TENSORS})
+            saved = archive.read({**ARRAYS, **TENSORS})
         table: dict[str, Any] = {}
-        for key, value in fields_of(file, found, "an object").items():
+        for key, value in fields_of(file, saved, "an object").items():
             tensor = None if archive is None else archive.tensor(value, repr(key))
             if tensor is not None:
                 table[key] = _array_of_tensor(tensor, repr(key))
@@ -160,55 +160,52 @@ def read_saved(path: Path) -> dict[str, Any]:
 
 
 def _is_texts(value: object) -> bool:
-    return type(value) is list and all(type(each) is str for each in value)
+    return type(value) is list and all(type(text) is str for text in value)
 
 
-def _array_of_tensor(tensor: Tensor, what: str) -> np.ndarray:
+def _array_of_tensor(tensor: Tensor, name: str) -> np.ndarray:
     if tensor.dtype not in _TENSOR_DTYPES:
-        raise FileRefused(f"{what} of {tensor.dtype}", f"one of {_TENSOR_DTYPES}")
+        raise FileRefused(f"{name} of {tensor.dtype}", f"one of {_TENSOR_DTYPES}")
     if tensor.ndim not in (1, 2):
-        raise FileRefused(f"{what} of shape {[*tensor.shape]}", "[n] or [n, k]")
+        raise FileRefused(f"{name} of shape {[*tensor.shape]}", "[n] or [n, k]")
     array = tensor.resolve_neg().numpy()
     array.flags.writeable = False
     return array
 
 
-def shown_plain(found: object) -> str:
+def shown_plain(value: object) -> str:
     """Return text about an object for a message. The repr of a tuple of tuples, each used twice, would never end."""
-    return shown(found) if type(found) is int else f"of {kind_of(found)}"
+    return shown(value) if type(value) is int else f"of {kind_of(value)}"
 
 
-def fields_of(file: str, found: object, what: str) -> dict[str, object]:
+def fields_of(file: str, record: object, name: str) -> dict[str, object]:
     """Return the fields of an `Items` whose keys are short text, each once."""
-    pairs = found.pairs if isinstance(found, Items) else None
+    pairs = record.pairs if isinstance(record, Items) else None
     if pairs is None or len(pairs) > MAX_FIELDS:
-        shown_as = f"of {kind_of(found)}" if pairs is None else f"with {len(pairs)} fields"
-        raise DatasetFormatError.of(file, f"{what} {shown_as}", f"a dict of up to {MAX_FIELDS} fields")
+        shown_as = f"of {kind_of(record)}" if pairs is None else f"with {len(pairs)} fields"
+        raise DatasetFormatError.of(file, f"{name} {shown_as}", f"a dict of up to {MAX_FIELDS} fields")
     fields: dict[str, object] = {}
     for key, value in pairs:
         if not isinstance(key, str) or len(key) > MAX_KEY or key in fields:
-            expected = f"text of up to {MAX_KEY} characters, each once"
-            raise DatasetFormatError.of(
-                file, f"{what} with the field {shown(key) if isinstance(key, str) else shown_plain(key)}", expected
-            )
+            fault = f"{name} with the field {shown(key) if isinstance(key, str) else shown_plain(key)}"
+            raise DatasetFormatError.of(file, fault, f"text of up to {MAX_KEY} characters, each once")
         fields[key] = value
     return fields
 
 
-def array_of(file: str, found: object, what: str) -> np.ndarray:
+def array_of(file: str, value: object, name: str) -> np.ndarray:
     """Return the array that a stand-in describes; it shares the bytes of the pickle."""
-    if not isinstance(found, _Array):
-        raise DatasetFormatError.of(file, f"{what} of {kind_of(found)}", "a numpy array")
-    state = found.state
+    if not isinstance(value, _Array):
+        raise DatasetFormatError.of(file, f"{name} of {kind_of(value)}", "a numpy array")
+    state = value.state
     if not isinstance(state, tuple) or len(state) != 5:
-        found_parts = f"{what} without its five parts"
-        raise DatasetFormatError.of(file, found_parts, "version, shape, dtype, order, bytes")
+        raise DatasetFormatError.of(file, f"{name} without its five parts", "version, shape, dtype, order, bytes")
     _, shape, dtype, fortran, content = state
     if isinstance(content, str):
         try:
             content = content.encode("latin-1")
         except UnicodeEncodeError as error:
-            raise DatasetFormatError.of(file, f"{what} with text for its bytes", "bytes") from error
+            raise DatasetFormatError.of(file, f"{name} with text for its bytes", "bytes") from error
     if (
         not isinstance(shape, tuple)
         or not 1 <= len(shape) <= 2
@@ -217,10 +214,9 @@ def array_of(file: str, found: object, what: str) -> np.ndarray:
         or type(fortran) not in (bool, int)
         or not isinstance(content, bytes)
     ):
-        expected = "one or two dimensions of numbers"
-        raise DatasetFormatError.of(file, f"{what} that is no plain array", expected)
+        raise DatasetFormatError.of(file, f"{name} that is no plain array", "one or two dimensions of numbers")
     plain = dtype.plain()
     if math.prod(shape) * plain.itemsize != len(content):
-        disagreeing = f"{what} of shape {list(shape)} with {len(content)} bytes"
+        disagreeing = f"{name} of shape {list(shape)} with {len(content)} bytes"
         raise DatasetFormatError.of(file, disagreeing, f"{plain.itemsize} bytes for each element")
     return np.frombuffer(content, dtype=plain).reshape(shape, order="F" if fortran else "C")

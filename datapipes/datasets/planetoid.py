@@ -9,7 +9,7 @@ fit each other. Missing files raise FileNotFoundError.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ from datapipes.ingest.plain_pickle import MAX_LENGTH, Items, kind_of
 
 NUM_VALIDATION = 500
 
+_TOGETHER = "Take all eight files from one place."
 _SUFFIXES = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 
 
@@ -63,18 +64,12 @@ def read_planetoid(folder: Path, *, normalize_features: bool = True) -> RawDatas
     neighbours = _read_graph(paths["graph"])
     num_nodes = len(neighbours)
     if len(ally) + len(test_ids) > num_nodes or test_ids.max(initial=-1) >= num_nodes:
-        raise DatasetFormatError.of(
-            paths["test.index"].name,
-            f"{len(test_ids)} test nodes up to {test_ids.max(initial=-1)} after {len(ally)} nodes of ally",
-            f"a graph with enough nodes, it has {num_nodes}",
-            "Take all eight files from the same place.",
-        )
+        fault = f"{len(test_ids)} test nodes up to {test_ids.max(initial=-1)} after {len(ally)} nodes of ally"
+        enough = f"a graph with enough nodes, it has {num_nodes}"
+        raise DatasetFormatError.of(paths["test.index"].name, fault, enough, _TOGETHER)
     if test_ids.min(initial=num_nodes) < len(ally):
-        raise DatasetFormatError.of(
-            paths["test.index"].name,
-            f"test node {test_ids.min()}",
-            f"ids after the {len(ally)} nodes of ally",
-        )
+        allowed = f"ids after the {len(ally)} nodes of ally"
+        raise DatasetFormatError.of(paths["test.index"].name, f"test node {test_ids.min()}", allowed)
     num_classes = _same_columns(paths, {"y": y, "ty": ty, "ally": ally})
     if len(y) > len(ally) or not np.array_equal(y, ally[: len(y)]):
         raise DatasetFormatError.of(paths["y"].name, "labels that differ", "the first rows of ally")
@@ -86,7 +81,7 @@ def read_planetoid(folder: Path, *, normalize_features: bool = True) -> RawDatas
     return RawDataset(
         name=name,
         num_nodes=num_nodes,
-        edge_index=_edges(paths["graph"], neighbours),
+        edge_index=_edges(neighbours),
         node_features={"feat": _features(paths, len(y), len(ally), test_ids, num_nodes, normalize_features)},
         labels=labels,
         class_names=tuple(map(str, range(num_classes))),
@@ -107,12 +102,8 @@ def _find_files(folder: Path) -> dict[str, Path]:
             "of a Planetoid data set."
         )
     if len(names) > 1:
-        raise DatasetFormatError.of(
-            str(folder),
-            f"the data sets {names}",
-            "one data set in a folder",
-            "Give each a folder of its own.",
-        )
+        remedy = "Give each a folder of its own."
+        raise DatasetFormatError.of(str(folder), f"the data sets {names}", "one data set in a folder", remedy)
     paths = {suffix: folder / f"ind.{names[0]}.{suffix}" for suffix in _SUFFIXES}
     missing = [path.name for path in paths.values() if not path.exists()]
     if missing:
@@ -124,8 +115,8 @@ def _read_labels(path: Path) -> np.ndarray:
     """Return the checked one-hot rows of a y, ty or ally file."""
     one_hot = array_of(path.name, read_pickle(path), "labels")
     if one_hot.ndim != 2 or not 1 <= one_hot.shape[1] <= MAX_CLASSES:
-        found = f"labels of shape {list(one_hot.shape)}"
-        raise DatasetFormatError.of(path.name, found, f"a column for each class, 1 to {MAX_CLASSES}")
+        fault = f"labels of shape {list(one_hot.shape)}"
+        raise DatasetFormatError.of(path.name, fault, f"a column for each class, 1 to {MAX_CLASSES}")
     if not np.isin(one_hot, (0, 1)).all() or (one_hot.astype(bool).sum(axis=1) > 1).any():
         raise DatasetFormatError.of(path.name, "labels that are not one-hot", "rows with at most a single 1")
     return one_hot
@@ -135,9 +126,8 @@ def _same_columns(paths: dict[str, Path], tables: dict[str, np.ndarray]) -> int:
     columns: dict[str, int] = {suffix: table.shape[1] for suffix, table in tables.items()}
     if len(set(columns.values())) > 1:
         suffix = next(suffix for suffix in columns if columns[suffix] != columns["ally"])
-        raise DatasetFormatError.of(
-            paths[suffix].name, f"{columns[suffix]} classes", f"as many as in ally, {columns['ally']}"
-        )
+        allowed = f"as many as in ally, {columns['ally']}"
+        raise DatasetFormatError.of(paths[suffix].name, f"{columns[suffix]} classes", allowed)
     return columns["ally"]
 
 
@@ -146,18 +136,18 @@ def _classes(one_hot: np.ndarray) -> np.ndarray:
     return np.where(one_hot.any(axis=1), one_hot.argmax(axis=1), -1).astype(np.int64)
 
 
-def _check_rows(path: Path, found: int, other: str, expected: int) -> None:
-    if found != expected:
+def _check_rows(path: Path, count: int, other: str, expected: int) -> None:
+    if count != expected:
         as_many = f"as many as in {other}, {expected}"
-        raise DatasetFormatError.of(path.name, f"{found} rows", as_many, "Take all eight files from one place.")
+        raise DatasetFormatError.of(path.name, f"{count} rows", as_many, _TOGETHER)
 
 
 def _read_test_ids(path: Path) -> np.ndarray:
     try:
         ids = np.array([int(line) for line in content_of(path, MAX_FILE_BYTES).decode("ascii").split()], dtype=np.int64)
     except (ValueError, OverflowError) as error:
-        found = f"text that is no node id ({str(error)[:200]})"
-        raise DatasetFormatError.of(path.name, found, "one id on each line") from error
+        fault = f"text that is no node id ({str(error)[:200]})"
+        raise DatasetFormatError.of(path.name, fault, "one id on each line") from error
     if ids.min(initial=0) < 0 or len(np.unique(ids)) < len(ids):
         raise DatasetFormatError.of(path.name, "negative or repeated ids", "each test node once")
     return ids
@@ -176,24 +166,21 @@ def _read_graph(path: Path) -> dict[int, list[int]]:
             expected = f"each id in [0, {num_nodes}) once"
             raise DatasetFormatError.of(path.name, f"the node {shown_plain(node)}", expected)
         if type(neighbours) is not list or id(neighbours) in seen:
-            found = f"node {node} with neighbours {shown_plain(neighbours)}"
-            raise DatasetFormatError.of(path.name, found, "a list of its own")
+            fault = f"node {node} with neighbours {shown_plain(neighbours)}"
+            raise DatasetFormatError.of(path.name, fault, "a list of its own")
         seen.add(id(neighbours))
         for neighbour in neighbours:
             if type(neighbour) is not int or not 0 <= neighbour < num_nodes:
-                found = f"node {node} with the neighbour {shown_plain(neighbour)}"
-                raise DatasetFormatError.of(path.name, found, f"ids in [0, {num_nodes})")
+                fault = f"node {node} with the neighbour {shown_plain(neighbour)}"
+                raise DatasetFormatError.of(path.name, fault, f"ids in [0, {num_nodes})")
         lists[node] = neighbours
     return lists
 
 
-def _edges(path: Path, neighbours: dict[int, list[int]]) -> np.ndarray:
-    total = sum(map(len, neighbours.values()))
-    destinations = np.repeat(
-        np.fromiter(neighbours, dtype=np.int64, count=len(neighbours)),
-        np.fromiter(map(len, neighbours.values()), dtype=np.int64, count=len(neighbours)),
-    )
-    sources = np.fromiter((u for listed in neighbours.values() for u in listed), dtype=np.int64, count=total)
+def _edges(neighbours: dict[int, list[int]]) -> np.ndarray:
+    degrees = np.fromiter(map(len, neighbours.values()), np.int64)
+    destinations = np.repeat(np.fromiter(neighbours, np.int64), degrees)
+    sources = np.fromiter(chain.from_iterable(neighbours.values()), np.int64, degrees.sum())
     return both_directions(sources, destinations, len(neighbours))
 
 
@@ -202,41 +189,29 @@ def _features(
 ) -> np.ndarray:
     """Return the features of all nodes: rows of allx, rows of tx at the test ids, else zeros."""
     tables = {suffix: _read_csr(paths[suffix]) for suffix in ("x", "allx", "tx")}
-    columns = tables["allx"].shape[1]
+    columns = tables["allx"][1][1]
     expected = {"x": ("y", num_train), "allx": ("ally", num_all), "tx": ("test.index", len(test_ids))}
     for suffix, (other, num_rows) in expected.items():
-        _check_rows(paths[suffix], tables[suffix].shape[0], other, num_rows)
-        if tables[suffix].shape[1] != columns:
-            found = f"{tables[suffix].shape[1]} words"
-            raise DatasetFormatError.of(paths[suffix].name, found, f"as many as in allx, {columns}")
-    train, every, test = tables["x"], tables["allx"], tables["tx"]
-    first = every.rows < num_train
-    same = [
-        np.array_equal(a, b[first])
-        for a, b in ((train.rows, every.rows), (train.columns, every.columns), (train.values, every.values))
-    ]
-    if not all(same):
+        num_found, width = tables[suffix][1]
+        _check_rows(paths[suffix], num_found, other, num_rows)
+        if width != columns:
+            raise DatasetFormatError.of(paths[suffix].name, f"{width} words", f"as many as in allx, {columns}")
+    train, every, test = (tables[suffix][0] for suffix in ("x", "allx", "tx"))
+    first = every[0] < num_train
+    if not all(np.array_equal(part, whole[first]) for part, whole in zip(train, every, strict=True)):
         raise DatasetFormatError.of(paths["x"].name, "features that differ", "the first rows of allx")
-    rows = np.r_[every.rows, test_ids[test.rows]]
-    values = np.r_[every.values, test.values]
+    rows, words, values = (
+        np.r_[whole, part] for whole, part in zip(every, (test_ids[test[0]], *test[1:]), strict=True)
+    )
     if normalize:
         values = normalised(rows, values, num_nodes)
-    return dense_rows(
-        paths["allx"].name, rows, np.r_[every.columns, test.columns], values, (num_nodes, columns), np.float32
-    )
+    return dense_rows(paths["allx"].name, rows, words, values, (num_nodes, columns), np.float32)
 
 
-@dataclass(frozen=True)
-class _Entries:
-    """The entries of a sparse matrix, by row."""
-
-    rows: np.ndarray
-    columns: np.ndarray
-    values: np.ndarray
-    shape: tuple[int, int]
+_Entries = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows, columns and values of a sparse matrix, by row
 
 
-def _read_csr(path: Path) -> _Entries:
+def _read_csr(path: Path) -> tuple[_Entries, tuple[int, int]]:
     matrix = read_pickle(path)
     if not isinstance(matrix, Csr) or matrix.state is None:
         raise DatasetFormatError.of(path.name, f"a {kind_of(matrix)}", "a scipy CSR matrix")
@@ -252,6 +227,6 @@ def _read_csr(path: Path) -> _Entries:
     indptr, indices, values = parts
     rows = csr_ids(path.name, "matrix", indptr, indices, shape)
     if values.shape != indices.shape or not np.isfinite(values).all() or (values < 0).any():
-        found = f"{values.size} values for {indices.size} entries, or a negative or missing one"
-        raise DatasetFormatError.of(path.name, found, "one finite number, 0 or more, for each")
-    return _Entries(rows, indices.astype(np.int64), values, shape)
+        fault = f"{values.size} values for {indices.size} entries, or a negative or missing one"
+        raise DatasetFormatError.of(path.name, fault, "one finite number, 0 or more, for each")
+    return (rows, indices.astype(np.int64), values), shape

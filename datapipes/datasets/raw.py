@@ -30,7 +30,7 @@ MAX_FEATURE_BYTES = 8 * 2**30
 MAX_CLASSES = 2**16
 MAX_CONTENT_BYTES = 4 * 2**30  # of one file
 
-_REMEDY = "Correct the arrays, or the reader that made them."
+REMEDY = "Correct the arrays, or the reader that made them."
 
 
 class DatasetFormatError(ValueError):
@@ -79,56 +79,60 @@ class RawDataset:
 
     def __post_init__(self) -> None:
         if self.num_nodes < 0:
-            raise ValueError(f"{self.name}: num_nodes is {self.num_nodes}, must be 0 or more. {_REMEDY}")
-        self._check_ids("edge_index", self.edge_index, self.num_nodes)
+            raise ValueError(f"{self.name}: num_nodes is {self.num_nodes}, must be 0 or more. {REMEDY}")
+        check_id_array(self.name, "edge_index", self.edge_index, self.num_nodes)
         if self.edge_index.ndim != 2 or self.edge_index.shape[0] != 2:
             raise ValueError(
-                f"{self.name}: edge_index has shape {self.edge_index.shape}, must be [2, num_edges]. {_REMEDY}"
+                f"{self.name}: edge_index has shape {self.edge_index.shape}, must be [2, num_edges]. {REMEDY}"
             )
-        self._check_features("node", self.node_features, self.num_nodes)
-        self._check_features("edge", self.edge_features, self.edge_index.shape[1])
-        self._check_ids("labels", self.labels, len(self.class_names), lowest=-1)
-        if self.labels.shape != (self.num_nodes,):
-            raise ValueError(
-                f"{self.name}: labels have shape {self.labels.shape}, must be [{self.num_nodes}], "
-                f"one for each node. {_REMEDY}"
-            )
+        for name, rows in self.node_features.items():
+            check_row_array(self.name, f"node feature {name!r}", rows, self.num_nodes)
+        for name, rows in self.edge_features.items():
+            check_row_array(self.name, f"edge feature {name!r}", rows, self.edge_index.shape[1])
+        check_id_array(self.name, "labels", self.labels, len(self.class_names), lowest=-1)
+        check_row_array(self.name, "array of labels", self.labels, self.num_nodes)
         if self.split is not None:
             self._check_split(self.split)
 
-    def _check_features(self, kind: str, features: dict[str, np.ndarray], count: int) -> None:
-        for key, feature in features.items():
-            if not isinstance(feature, np.ndarray):
-                found = type(feature).__name__
-                raise TypeError(f"{self.name}: {kind} feature {key!r} is a {found}, must be an array. {_REMEDY}")
-            if feature.shape[:1] != (count,):
-                raise ValueError(
-                    f"{self.name}: {kind} feature {key!r} has shape {feature.shape}, must be [{count}, ...], a row "
-                    f"for each {kind}. {_REMEDY}"
-                )
-
-    def _check_ids(self, what: str, ids: Any, limit: int, lowest: int = 0) -> None:
-        if not isinstance(ids, np.ndarray) or ids.dtype != np.int64:
-            found = ids.dtype if isinstance(ids, np.ndarray) else type(ids).__name__
-            raise TypeError(f"{self.name}: {what} is of {found}, must be an int64 array. {_REMEDY}")
-        if ids.size and (ids.min() < lowest or ids.max() >= limit):
-            outside = ids.min() if ids.min() < lowest else ids.max()
-            raise ValueError(f"{self.name}: {what} has {outside}, must be in [{lowest}, {limit}). {_REMEDY}")
-
     def _check_split(self, split: tuple[np.ndarray, ...]) -> None:
         if len(split) != 3:
-            raise ValueError(f"{self.name}: the split has {len(split)} parts, must have 3. {_REMEDY}")
+            raise ValueError(f"{self.name}: the split has {len(split)} parts, must have 3. {REMEDY}")
         for part, ids in zip(("train", "validation", "test"), split, strict=True):
-            self._check_ids(f"the {part} split", ids, self.num_nodes)
+            check_id_array(self.name, f"the {part} split", ids, self.num_nodes)
             if ids.ndim != 1:
-                raise ValueError(f"{self.name}: the {part} split has shape {ids.shape}, must be [n]. " + _REMEDY)
+                raise ValueError(f"{self.name}: the {part} split has shape {ids.shape}, must be [n]. {REMEDY}")
         together = np.concatenate(split)
         distinct, times = np.unique(together, return_counts=True)
         if len(distinct) < len(together):
             raise ValueError(
                 f"{self.name}: node {distinct[times > 1][0]} is more than once in the split; train, "
-                f"validation and test must be disjoint and without repeats. {_REMEDY}"
+                f"validation and test must be disjoint and without repeats. {REMEDY}"
             )
+
+
+def check_id_array(name: str, noun: str, ids: Any, limit: int, lowest: int = 0) -> None:
+    """Refuse what is no int64 array of numbers in [lowest, limit); `name` is that of the data set."""
+    if not isinstance(ids, np.ndarray) or ids.dtype != np.int64:
+        kind = ids.dtype if isinstance(ids, np.ndarray) else type(ids).__name__
+        raise TypeError(f"{name}: {noun}: found {kind}, must be an int64 array. {REMEDY}")
+    if (outside := first_outside(ids, limit, lowest)) is not None:
+        raise ValueError(f"{name}: {noun}: found {outside}, must be in [{lowest}, {limit}). {REMEDY}")
+
+
+def check_row_array(name: str, noun: str, rows: Any, count: int) -> None:
+    """Refuse what is no array of `count` rows; `name` is that of the data set."""
+    if not isinstance(rows, np.ndarray):
+        raise TypeError(f"{name}: {noun} is a {type(rows).__name__}, must be an array. {REMEDY}")
+    if rows.shape[:1] != (count,):
+        raise ValueError(f"{name}: {noun} has shape {rows.shape}, must be [{count}, ...]. {REMEDY}")
+
+
+def first_outside(numbers: np.ndarray, limit: int, lowest: int = 0) -> Any:
+    """Return a number that is not in [lowest, limit), None if all are."""
+    if numbers.size == 0:
+        return None
+    low, high = numbers.min(), numbers.max()
+    return low if low < lowest else high if high >= limit else None
 
 
 def content_of(path: Path, most_bytes: int = MAX_CONTENT_BYTES) -> bytes:
@@ -206,11 +210,54 @@ def _components(edge_index: np.ndarray, num_nodes: int) -> np.ndarray:
             parent = parent[parent]  # until each node points to its root
 
 
-def csr_ids(file: str, what: str, indptr: np.ndarray, indices: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+def ids_of(file: str, table: np.ndarray, limit: int, noun: str = "id", remedy: str = "") -> np.ndarray:
+    """Return `table`, whole numbers of which each is in [0, limit).
+
+    Raises:
+        DatasetFormatError: One is outside.
+    """
+    if (outside := first_outside(table, limit)) is not None:
+        raise DatasetFormatError.of(file, f"the {noun} {outside}", f"{noun}s in [0, {limit})", remedy)
+    return table
+
+
+def checked_ids(file: str, noun: str, array: Any, shape: tuple[int | None, ...], limit: int) -> np.ndarray:
+    """Return whole numbers in [0, limit) as int64; None in `shape` allows any length.
+
+    Raises:
+        DatasetFormatError: `array` is none, has another shape, or a number is outside.
+    """
+    if not isinstance(array, np.ndarray):
+        raise DatasetFormatError.of(file, f"{noun} of {type(array).__name__}", "whole numbers")
+    fits = array.ndim == len(shape) and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
+    if not fits or array.dtype.kind not in "iu":
+        wanted = ", ".join("any" if length is None else str(length) for length in shape)
+        fault = f"{noun} of {array.dtype}{list(array.shape)}"
+        raise DatasetFormatError.of(file, fault, f"whole numbers of shape [{wanted}]")
+    if (outside := first_outside(array, limit)) is not None:
+        raise DatasetFormatError.of(file, f"the id {outside} in {noun}", f"ids in [0, {limit})")
+    return np.ascontiguousarray(array.astype(np.int64))
+
+
+def as_float32(file: str, noun: str, values: np.ndarray, remedy: str = "") -> np.ndarray:
+    """Return finite numbers as float32; DatasetFormatError if one is beyond."""
+    with np.errstate(over="ignore"):
+        narrow = values.astype(np.float32)
+    if not np.isfinite(narrow).all():
+        raise DatasetFormatError.of(file, f"{noun} beyond float32", "numbers that it can hold", remedy)
+    return narrow
+
+
+def _check_vector(file: str, noun: str, array: np.ndarray) -> None:
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise DatasetFormatError.of(file, f"{noun} of {array.dtype}{list(array.shape)}", "one dimension of integers")
+
+
+def csr_ids(file: str, noun: str, indptr: np.ndarray, indices: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Check a CSR matrix and return the row of each entry, int64[num_entries].
 
     Args:
-        file, what: The file and the matrix, for messages.
+        file, noun: The file and the matrix, for messages.
         indptr, indices: Arrays of any integer dtype.
         shape: Numbers of rows and columns.
     Raises:
@@ -218,23 +265,16 @@ def csr_ids(file: str, what: str, indptr: np.ndarray, indices: np.ndarray, shape
             does not end at the number of entries; a column is out of range; an array has no integer dtype.
     """
     for part, array in (("indptr", indptr), ("indices", indices)):
-        if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise DatasetFormatError.of(
-                file, f"{what} {part} of {array.dtype}{list(array.shape)}", "one dimension of integers"
-            )
+        _check_vector(file, f"{noun} {part}", array)
     rows, columns = shape
     if len(indptr) != rows + 1 or rows < 0:
-        raise DatasetFormatError.of(file, f"{what} indptr of length {len(indptr)}", f"rows + 1, {rows + 1}")
-    if indptr[0] != 0 or (indptr[1:] < indptr[:-1]).any() or indptr[-1] != len(indices):
-        raise DatasetFormatError.of(
-            file,
-            f"{what} indptr from {indptr[0]} to {indptr[-1]}"
-            + (", falling in between" if (indptr[1:] < indptr[:-1]).any() else ""),
-            f"one that rises from 0 to the number of entries, {len(indices)}",
-        )
-    if indices.size and (indices.min() < 0 or indices.max() >= columns):
-        outside = indices.min() if indices.min() < 0 else indices.max()
-        raise DatasetFormatError.of(file, f"{what} column {outside}", f"columns in [0, {columns})")
+        raise DatasetFormatError.of(file, f"{noun} indptr of length {len(indptr)}", f"rows + 1, {rows + 1}")
+    falls = (indptr[1:] < indptr[:-1]).any()
+    if indptr[0] != 0 or falls or indptr[-1] != len(indices):
+        fault = f"{noun} indptr from {indptr[0]} to {indptr[-1]}{', falling in between' if falls else ''}"
+        raise DatasetFormatError.of(file, fault, f"one that rises from 0 to the number of entries, {len(indices)}")
+    if (outside := first_outside(indices, columns)) is not None:
+        raise DatasetFormatError.of(file, f"{noun} column {outside}", f"columns in [0, {columns})")
     degree: np.ndarray = np.diff(indptr.astype(np.int64))
     return np.repeat(np.arange(rows), degree)
 
@@ -255,8 +295,8 @@ def dense_rows(
     """
     num_bytes = shape[0] * shape[1] * np.dtype(dtype).itemsize
     if max(num_bytes, *shape) > MAX_FEATURE_BYTES:
-        found = f"features of shape {list(shape)}, {num_bytes} bytes when dense"
-        raise DatasetFormatError.of(file, found, f"at most {MAX_FEATURE_BYTES} bytes")
+        fault = f"features of shape {list(shape)}, {num_bytes} bytes when dense"
+        raise DatasetFormatError.of(file, fault, f"at most {MAX_FEATURE_BYTES} bytes")
     check_memory("datasets.open", f"{file}, features of shape {list(shape)},", num_bytes, "Use a machine with more.")
     dense = np.zeros(shape, dtype=dtype)
     with np.errstate(over="ignore"):
@@ -290,11 +330,9 @@ def checked_labels(file: str, labels: np.ndarray, num_classes: int | None) -> tu
         DatasetFormatError: Labels are not one dimension of integers, or a label is outside
             [-1, num_classes). If num_classes is None, the bound is `MAX_CLASSES`.
     """
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise DatasetFormatError.of(file, f"labels of {labels.dtype}{list(labels.shape)}", "one dimension of integers")
+    _check_vector(file, "labels", labels)
     limit = MAX_CLASSES if num_classes is None else num_classes
-    if labels.size and (labels.min() < -1 or labels.max() >= limit):
-        outside = labels.min() if labels.min() < -1 else labels.max()
+    if (outside := first_outside(labels, limit, -1)) is not None:
         raise DatasetFormatError.of(file, f"label {outside}", f"labels in [-1, {limit})")
     plain = labels.astype(np.int64)
     return plain, int(plain.max(initial=-1)) + 1 if num_classes is None else num_classes

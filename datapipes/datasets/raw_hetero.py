@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 
 from datapipes.base.checks import shown
-from datapipes.base.types import EdgeType, NodeType, check_edge_type, check_node_type, type_text
-from datapipes.datasets.raw import DatasetFormatError
+from datapipes.base.types import EdgeType, NodeType, check_edge_type, check_node_type, ends_of, type_text
+from datapipes.datasets.raw import REMEDY, DatasetFormatError, check_id_array, check_row_array
 
 TASKS = ("node_classification", "link_prediction", "edge_regression", "all_nodes")
 REVERSE = "rev_"  # before the name of a relation: the name of its inverse, as PyG's ToUndirected has it
 
-_REMEDY = "Correct the arrays, or the reader that made them."
 _PARTS = ("train", "validation", "test")
 
 
@@ -83,7 +82,7 @@ class RawHeteroDataset:
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
-            raise ValueError(f"{self.name}: task is {shown(self.task)}, must be one of {TASKS}. {_REMEDY}")
+            raise ValueError(f"{self.name}: task is {shown(self.task)}, must be one of {TASKS}. {REMEDY}")
         self._check_types()
         for edge_type, ends in self.edges.items():
             self._check_edges(f"the edges of {type_text(edge_type)}", ends.T, edge_type)
@@ -94,103 +93,84 @@ class RawHeteroDataset:
             ("edge feature", num_edges, self.edge_features),
             ("edge attribute", num_edges, self.edge_attributes),
         ):
-            for (of_type, name), array in arrays.items():
-                count = self._known(kind, of_type, counts)
-                self._check_rows(f"{kind} {name!r} of {type_text(of_type)}", array, count)
+            for (key_type, name), rows in arrays.items():
+                count = self._count_of(kind, key_type, counts)
+                check_row_array(self.name, f"{kind} {name!r} of {type_text(key_type)}", rows, count)
         for edge_type, count in self.num_training_edges.items():
-            if not 0 <= count <= self._known("num_training_edges", edge_type, num_edges):
+            if not 0 <= count <= self._count_of("num_training_edges", edge_type, num_edges):
                 raise ValueError(
                     f"{self.name}: num_training_edges of {type_text(edge_type)} is {count}, must be in "
-                    f"[0, {num_edges[edge_type]}]. {_REMEDY}"
+                    f"[0, {num_edges[edge_type]}]. {REMEDY}"
                 )
         for node_type, names in self.node_names.items():
-            if len(names) != self._known("node_names", node_type, self.num_nodes):
+            if len(names) != self._count_of("node_names", node_type, self.num_nodes):
                 raise ValueError(
                     f"{self.name}: {len(names)} names for {self.num_nodes[node_type]} nodes of {type_text(node_type)}; "
-                    f"one for each is needed. {_REMEDY}"
+                    f"one for each is needed. {REMEDY}"
                 )
         self._check_split()
-
-    @property
-    def is_heterogeneous(self) -> bool:
-        """Whether the graph has types."""
-        return None not in self.num_nodes
 
     def _check_types(self) -> None:
         if None in [*self.num_nodes, *self.edges] and (list(self.num_nodes), list(self.edges)) != ([None], [None]):
             raise ValueError(
                 f"{self.name}: the node types are {list(self.num_nodes)} and the edge types {list(self.edges)}; a "
-                f"graph without types has None and nothing else in both. {_REMEDY}"
+                f"graph without types has None and nothing else in both. {REMEDY}"
             )
         for node_type, count in self.num_nodes.items():
             if node_type is not None:
                 check_node_type(self.name, node_type)
             if count < 0:
-                raise ValueError(f"{self.name}: {type_text(node_type)} has {count} nodes, must be 0 or more. {_REMEDY}")
+                raise ValueError(f"{self.name}: {type_text(node_type)} has {count} nodes, must be 0 or more. {REMEDY}")
         for edge_type in self.edges:
             if edge_type is not None:
                 src, _, dst = check_edge_type(self.name, edge_type)
-                self._known(f"the source of {type_text(edge_type)}", src, self.num_nodes)
-                self._known(f"the destination of {type_text(edge_type)}", dst, self.num_nodes)
+                self._count_of(f"the source of {type_text(edge_type)}", src, self.num_nodes)
+                self._count_of(f"the destination of {type_text(edge_type)}", dst, self.num_nodes)
 
-    def _known(self, what: str, of_type: Any, counts: Mapping[Any, int]) -> int:
-        if of_type not in counts:
-            known = shown([type_text(each) for each in counts])
-            raise ValueError(f"{self.name}: {what} is of the type {type_text(of_type)}; known are {known}. {_REMEDY}")
-        return counts[of_type]
+    def _count_of(self, noun: str, key_type: Any, counts: Mapping[Any, int]) -> int:
+        if key_type not in counts:
+            types = shown([*map(type_text, counts)])
+            raise ValueError(f"{self.name}: {noun} is of the type {type_text(key_type)}; known are {types}. {REMEDY}")
+        return counts[key_type]
 
     def _check_split(self) -> None:
         if len(self.split) != 3 or len({frozenset(part) for part in self.split}) != 1:
-            found = [sorted(map(type_text, part)) for part in self.split]
-            raise ValueError(f"{self.name}: the split has the types {found}, must be 3 parts of one set. {_REMEDY}")
+            types = [sorted(map(type_text, part)) for part in self.split]
+            raise ValueError(f"{self.name}: the split has the types {types}, must be 3 parts of one set. {REMEDY}")
         on_nodes = self.task in ("node_classification", "all_nodes")
         for part, items_of in zip(_PARTS, self.split, strict=True):
-            for of_type, items in items_of.items():
-                what = f"the {part} seeds of {type_text(of_type)}"
+            for seed_type, items in items_of.items():
+                seeds = f"the {part} seeds of {type_text(seed_type)}"
                 if on_nodes:
-                    self._check_ids(what, items.seeds, self._known(what, of_type, self.num_nodes))
+                    check_id_array(self.name, seeds, items.seeds, self._count_of(seeds, seed_type, self.num_nodes))
                 else:
-                    self._known(what, of_type, dict.fromkeys(self.edges, 0))
-                    self._check_edges(what, items.seeds, of_type)
+                    self._count_of(seeds, seed_type, dict.fromkeys(self.edges, 0))
+                    self._check_edges(seeds, items.seeds, seed_type)
                 if items.seeds.ndim != (1 if on_nodes else 2):
                     allowed = "[n] for nodes" if on_nodes else "[n, 2] for edges"
                     raise ValueError(
-                        f"{self.name}: {what} have shape {items.seeds.shape}, must be {allowed}. {_REMEDY}"
+                        f"{self.name}: {seeds} have shape {items.seeds.shape}, must be {allowed}. {REMEDY}"
                     )
-                self._check_values(f"the {part} %s of {type_text(of_type)}", items)
+                self._check_values(f"the {part} %s of {type_text(seed_type)}", items)
 
-    def _check_values(self, what: str, items: RawItems) -> None:
+    def _check_values(self, noun: str, items: RawItems) -> None:
         for name in ("labels", "timestamps", "indexes"):
             values = getattr(items, name)
             if values is not None:
-                self._check_rows(what % name, values, len(items.seeds))
+                check_row_array(self.name, noun % name, values, len(items.seeds))
         if self.task in ("node_classification", "edge_regression") and items.labels is None:
-            raise ValueError(f"{self.name}: {what % 'labels'} are missing; the task {self.task} needs them. {_REMEDY}")
+            raise ValueError(f"{self.name}: {noun % 'labels'} are missing; the task {self.task} needs them. {REMEDY}")
         if self.task != "edge_regression" and items.labels is not None:
             limit = len(self.class_names) if self.task == "node_classification" else 2
-            self._check_ids(what % "labels", items.labels, limit)
+            check_id_array(self.name, noun % "labels", items.labels, limit)
 
-    def _check_edges(self, what: str, pairs: np.ndarray, edge_type: EdgeType | None) -> None:
+    def _check_edges(self, noun: str, pairs: np.ndarray, edge_type: EdgeType | None) -> None:
         """Check pairs (source, destination), [n, 2]."""
-        src, dst = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
+        src, dst = ends_of(edge_type)
         if pairs.ndim != 2 or pairs.shape[1] != 2:
-            raise ValueError(f"{self.name}: {what} have shape {pairs.shape}, must be pairs. {_REMEDY}")
-        self._check_ids(f"{what}, sources,", pairs[:, 0], self.num_nodes[src])
-        self._check_ids(f"{what}, destinations,", pairs[:, 1], self.num_nodes[dst])
-
-    def _check_rows(self, what: str, array: Any, count: int) -> None:
-        if not isinstance(array, np.ndarray):
-            raise TypeError(f"{self.name}: {what} is a {type(array).__name__}, must be an array. {_REMEDY}")
-        if array.shape[:1] != (count,):
-            raise ValueError(f"{self.name}: {what} has shape {array.shape}, must be [{count}, ...]. {_REMEDY}")
-
-    def _check_ids(self, what: str, ids: Any, limit: int) -> None:
-        if not isinstance(ids, np.ndarray) or ids.dtype != np.int64:
-            found = ids.dtype if isinstance(ids, np.ndarray) else type(ids).__name__
-            raise TypeError(f"{self.name}: {what} are of {found}, must be an int64 array. {_REMEDY}")
-        if ids.size and (ids.min() < 0 or ids.max() >= limit):
-            outside = ids.min() if ids.min() < 0 else ids.max()
-            raise ValueError(f"{self.name}: {what} have {outside}, must be in [0, {limit}). {_REMEDY}")
+            raise ValueError(f"{self.name}: {noun} have shape {pairs.shape}, must be pairs. {REMEDY}")
+        check_id_array(self.name, f"{noun}, sources,", pairs[:, 0], self.num_nodes[src])
+        check_id_array(self.name, f"{noun}, destinations,", pairs[:, 1], self.num_nodes[dst])
 
 
 def labelled_items(node_type: NodeType | None, labels: np.ndarray, parts: Iterable[np.ndarray]) -> Any:
@@ -219,11 +199,8 @@ def with_inverses(edges: Mapping[Any, np.ndarray]) -> dict[EdgeType | None, np.n
     for edge_type, ends in edges.items():
         inverse = inverse_of(edge_type)
         if inverse in both:
-            raise DatasetFormatError.of(
-                "the relations",
-                f"{type_text(edge_type)} and {type_text(inverse)}, the name of its inverse",
-                "other names",
-                "Rename one, or leave the inverses out.",
-            )
+            fault = f"{type_text(edge_type)} and {type_text(inverse)}, the name of its inverse"
+            remedy = "Rename one, or leave the inverses out."
+            raise DatasetFormatError.of("the relations", fault, "other names", remedy)
         both[inverse] = np.ascontiguousarray(ends[::-1])
     return both

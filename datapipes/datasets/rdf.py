@@ -122,8 +122,8 @@ def _candidates(path: Path) -> list[Path]:
 def _triples_file(path: Path) -> Path:
     files = _candidates(path)
     if len(files) != 1:
-        found = [file.name for file in files]
-        raise DatasetFormatError.of(str(path), f"the files {found}", "one file .nt or .nt.gz", "Name the file itself.")
+        names = [file.name for file in files]
+        raise DatasetFormatError.of(str(path), f"the files {names}", "one file .nt or .nt.gz", "Name the file itself.")
     return files[0]
 
 
@@ -135,8 +135,8 @@ def _read_split(folder: Path) -> tuple[list[dict[str, str]], str]:
         raise DatasetFormatError.of(TEST_FILE, f"the column {other_column!r}", f"{column!r}, as in {TRAIN_FILE}")
     twice = train.keys() & test.keys()
     if twice:
-        found = f"{shown(min(twice))}, which is in {TRAIN_FILE} too"
-        raise DatasetFormatError.of(TEST_FILE, found, "train and test disjoint")
+        fault = f"{shown(min(twice))}, which is in {TRAIN_FILE} too"
+        raise DatasetFormatError.of(TEST_FILE, fault, "train and test disjoint")
     if (folder / ALL_FILE).exists():
         every, _ = _read_labels(folder / ALL_FILE)
         stated = {**train, **test}
@@ -144,8 +144,8 @@ def _read_split(folder: Path) -> tuple[list[dict[str, str]], str]:
             label, other = every.get(entity), stated.get(entity)
             if label != other:
                 both = f"{TRAIN_FILE} and {TEST_FILE} together"
-                found = f"{shown(entity)} {_labelled(label)}"
-                raise DatasetFormatError.of(ALL_FILE, found, f"it {_labelled(other)}, as in {both}")
+                fault = f"{shown(entity)} {_labelled(label)}"
+                raise DatasetFormatError.of(ALL_FILE, fault, f"it {_labelled(other)}, as in {both}")
     return [train, test], column
 
 
@@ -169,8 +169,8 @@ def _read_labels(path: Path) -> tuple[dict[str, str], str]:
     for number, line in lines:
         fields = line.split("\t")
         if len(fields) != len(columns) or not fields[entity] or not fields[label] or fields[entity] in labels:
-            found = f"line {number}, {shown(line[:200])}"
-            raise DatasetFormatError.of(path.name, found, f"{len(columns)} fields, and each entity once")
+            fault = f"line {number}, {shown(line[:200])}"
+            raise DatasetFormatError.of(path.name, fault, f"{len(columns)} fields, and each entity once")
         labels[fields[entity]] = _number(fields[label])
     if len(set(labels.values())) > MAX_CLASSES:
         raise DatasetFormatError.of(path.name, f"{len(set(labels.values()))} labels", f"at most {MAX_CLASSES}")
@@ -211,8 +211,8 @@ def read_triples(path: Path, left_out: frozenset[str]) -> list[tuple[str, str, s
             continue
         match = _TRIPLE.fullmatch(line)
         if match is None:
-            found = f"line {number}, {shown(line[:200])}"
-            raise DatasetFormatError.of(path.name, found, "a triple: subject, predicate and object, then a full stop")
+            fault = f"line {number}, {shown(line[:200])}"
+            raise DatasetFormatError.of(path.name, fault, "a triple: subject, predicate and object, then a full stop")
         for text in match.groups():
             if text not in terms:
                 terms[text] = _term(path.name, number, text)
@@ -221,9 +221,9 @@ def read_triples(path: Path, left_out: frozenset[str]) -> list[tuple[str, str, s
         if left_out.isdisjoint((subject, predicate, object_)):
             triples[subject, predicate, object_] = None
         if num_bytes + TRIPLE_BYTES * len(triples) >= next_look:
-            what = f"{path.name} from line {number} on, after {len(triples)} triples,"
+            reading = f"{path.name} from line {number} on, after {len(triples)} triples,"
             # The next triples up to the next look, and what is made of those so far.
-            check_memory("datasets.open", what, UNCHECKED_BYTES + next_look // 2, "Use a machine with more memory.")
+            check_memory("datasets.open", reading, UNCHECKED_BYTES + next_look // 2, "Use a machine with more memory.")
             next_look += UNCHECKED_BYTES
     return list(triples)
 
@@ -235,8 +235,8 @@ def _term(file: str, number: int, text: str) -> str:
             text = _ESCAPE.sub(_unescaped, text)
             text.encode("utf-8")
         except (ValueError, OverflowError) as error:
-            found = f"line {number}, {shown(text[:200])}, with an escape that means nothing"
-            raise DatasetFormatError.of(file, found, "the escapes of N-Triples") from error
+            fault = f"line {number}, {shown(text[:200])}, with an escape that means nothing"
+            raise DatasetFormatError.of(file, fault, "the escapes of N-Triples") from error
     return text[1:-1] if text.startswith("<") else text.removesuffix(_STRING)
 
 

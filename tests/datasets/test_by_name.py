@@ -6,13 +6,13 @@ import pyarrow.parquet
 import pytest
 import torch
 from amounts import ranked
-from datapipes.graph.table_files import TableFiles
 from ondisk_folders import EDGES, NODES, heterogeneous, homogeneous
 
 import datapipes as dp
 from datapipes.cli.main import main
 from datapipes.datasets import DatasetFormatError
 from datapipes.datasets.ondisk_graph import FOLDER
+from datapipes.ingest.table_files import TableFiles
 from datapipes.partition.source import source_of
 
 PAIRS = np.random.default_rng(0).integers(0, NODES, (EDGES, 2))

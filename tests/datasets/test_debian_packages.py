@@ -275,7 +275,7 @@ def test_another_direction_is_refused():
         ({"format": np.array("another")}, "another format"),
         ({"depends_degree": np.full(6, 9)}, "id 9 in 'depends_degree'"),
         ({"depends_degree": np.zeros(6, np.uint8)}, "from 0 to 0"),
-        ({"depends_degree": np.zeros(5, np.uint8)}, "'depends_degree' of shape"),
+        ({"depends_degree": np.zeros(5, np.uint8)}, "'depends_degree' of uint8"),
         ({"depends_ids": np.array([3, 5, 0, 1, 2, 3, 6])}, "id 6 in 'depends_ids'"),
         ({"depends_ids": np.array([5, 3, 0, 1, 2, 3, 4])}, "out of order"),
         ({"label": np.array([1, 0, 1, -1, 3, 0])}, "label 3"),

@@ -179,7 +179,7 @@ def test_equal_indices_give_equal_bytes_of_both_files(tmp_path, capsys):
     [
         ({"format": np.array("another")}, "another format"),
         ({"packages_digest": np.array("0" * 32)}, f"relations of another {debian.FILE}.*made together"),
-        ({"source": np.array([0, 0, 1, 2])}, "'source' of shape"),
+        ({"source": np.array([0, 0, 1, 2])}, "'source' of int64"),
         ({"source": np.array([0, 0, 1, 5, 1])}, "id 5 in 'source'"),
         ({"source": np.array([0, 0, 1, 3, 1])}, "no 2 in 'source'.*each of 0 to 3"),
         ({"source": np.array([0, 2, 1, 2, 1])}, "packages of source 2 in two parts"),

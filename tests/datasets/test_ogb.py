@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import datapipes as dp
 from datapipes.datasets import ogb_graph
 from datapipes.datasets.ogb import is_ogb, read_ogb
-from datapipes.datasets.ogb_settings import PUBLISHED, settings_of
+from datapipes.datasets.ogb_graph import PUBLISHED, settings_of
 from datapipes.datasets.pickled_arrays import read_saved
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.raw_hetero import RawHeteroDataset, inverse_of
@@ -349,8 +349,8 @@ def test_sources_with_destinations_of_their_own_become_numbered_queries(tmp_path
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        ({"valid_edge": np.array([[0, 4]])}, "the number in 'edge', 4"),
-        ({"valid_edge": np.array([[0, -1]])}, "the number in 'edge', -1"),
+        ({"valid_edge": np.array([[0, 4]])}, "the id 4 in 'edge'"),
+        ({"valid_edge": np.array([[0, -1]])}, "the id -1 in 'edge'"),
         ({"valid_edge": np.array([0, 1])}, r"'edge' of int64\[2\]"),
         ({"valid_edge": np.array([[0.0, 1.0]])}, r"'edge' of float64\[1, 2\]"),
         ({"valid_other": np.array([[0, 1]])}, None),

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from datapipes.datasets.opening import hetero_dataset_of
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems, inverse_of, labelled_items, with_inverses
+from datapipes.graph import CSCGraph, HeteroCSCGraph
 
 WRITES = ("author", "writes", "paper")
 NONE = np.zeros(0, dtype=np.int64)
@@ -47,8 +49,8 @@ def links(**changes: Any) -> RawHeteroDataset:
 
 
 def test_types_make_a_graph_heterogeneous():
-    assert papers().is_heterogeneous
-    assert not links().is_heterogeneous
+    assert isinstance(hetero_dataset_of(papers()).graph, HeteroCSCGraph)
+    assert isinstance(hetero_dataset_of(links()).graph, CSCGraph)
 
 
 def test_an_inverse_has_the_same_edges_in_the_same_order():
@@ -73,8 +75,8 @@ def part_of(items: RawItems, of_type: Any = "paper") -> tuple[Any, Any, Any]:
         ({"num_nodes": {"author": 2, "paper": 3, None: 1}}, "a graph without types has None and nothing else"),
         ({"num_nodes": {"author": 2, "paper": 3, "": 1}}, "an empty name"),
         ({"edges": {("author", "paper"): np.zeros((2, 0), dtype=np.int64)}}, "must be three texts"),
-        ({"edges": {WRITES: np.array([[0, 1], [2, 3]])}}, "destinations, have 3, must be in [0, 3)"),
-        ({"edges": {WRITES: np.array([[0, 2], [2, 0]])}}, "sources, have 2, must be in [0, 2)"),
+        ({"edges": {WRITES: np.array([[0, 1], [2, 3]])}}, "destinations,: found 3, must be in [0, 3)"),
+        ({"edges": {WRITES: np.array([[0, 2], [2, 0]])}}, "sources,: found 2, must be in [0, 2)"),
         ({"edges": {WRITES: np.array([0, 2])}}, "must be pairs"),
         ({"node_features": {("paper", "feat"): np.ones((2, 4))}}, "must be [3, ...]"),
         ({"node_features": {("book", "feat"): np.ones((2, 4))}}, "known are"),
@@ -85,10 +87,10 @@ def part_of(items: RawItems, of_type: Any = "paper") -> tuple[Any, Any, Any]:
         ({"num_training_edges": {("paper", "x", "paper"): 3}}, "known are"),
         ({"node_names": {"paper": ("a", "b")}}, "2 names for 3 nodes"),
         ({"split": ({}, {}, {"paper": RawItems(NONE, NONE)})}, "must be 3 parts of one set"),
-        ({"split": part_of(RawItems(np.array([3]), np.array([0])))}, "have 3, must be in [0, 3)"),
+        ({"split": part_of(RawItems(np.array([3]), np.array([0])))}, "found 3, must be in [0, 3)"),
         ({"split": part_of(RawItems(np.array([[0]]), np.array([0])))}, "must be [n] for nodes"),
-        ({"split": part_of(RawItems(np.array([0]), np.array([2])))}, "have 2, must be in [0, 2)"),
-        ({"split": part_of(RawItems(np.array([0]), np.array([-1])))}, "have -1, must be in [0, 2)"),
+        ({"split": part_of(RawItems(np.array([0]), np.array([2])))}, "found 2, must be in [0, 2)"),
+        ({"split": part_of(RawItems(np.array([0]), np.array([-1])))}, "found -1, must be in [0, 2)"),
         ({"split": part_of(RawItems(np.array([0])))}, "the task node_classification needs them"),
         ({"split": part_of(RawItems(np.array([0]), np.array([0, 1])))}, "must be [1, ...]"),
         ({"split": part_of(RawItems(np.array([0]), np.array([0]), timestamps=NONE))}, "must be [1, ...]"),
@@ -103,10 +105,10 @@ def test_arrays_that_do_not_fit_are_refused(changes, found):
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({"split": part_of(RawItems(np.array([[0, 3]])), None)}, "destinations, have 3"),
+        ({"split": part_of(RawItems(np.array([[0, 3]])), None)}, "destinations,: found 3"),
         ({"split": part_of(RawItems(np.array([0, 1])), None)}, "must be pairs"),
         ({"split": part_of(RawItems(np.array([[0, 1]])), "paper")}, "is of the type paper"),
-        ({"split": part_of(RawItems(np.array([[0, 1]]), np.array([2])), None)}, "labels of None have 2"),
+        ({"split": part_of(RawItems(np.array([[0, 1]]), np.array([2])), None)}, "labels of None: found 2"),
         ({"task": "edge_regression"}, "labels of None are missing"),
     ],
 )
@@ -118,7 +120,7 @@ def test_links_that_do_not_fit_are_refused(changes, found):
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({"edges": {WRITES: np.zeros((2, 2), dtype=np.int32)}}, "are of int32, must be an int64 array"),
+        ({"edges": {WRITES: np.zeros((2, 2), dtype=np.int32)}}, "found int32, must be an int64 array"),
         ({"node_features": {("paper", "feat"): [1, 2, 3]}}, "is a list, must be an array"),
     ],
 )

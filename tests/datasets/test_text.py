@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipes.base import sizes
-from datapipes.datasets import tables, text
+from datapipes.datasets import text
 from datapipes.datasets.raw import DatasetFormatError
-from datapipes.datasets.tables import read_table
-from datapipes.datasets.text import text_chunks, text_lines
+from datapipes.datasets.text import read_table, text_chunks, text_lines
 
 
 def written(folder: Path, content: bytes, name: str = "table.csv.gz") -> Path:
@@ -146,7 +145,7 @@ def test_a_bomb_is_refused_in_little_memory(tmp_path, monkeypatch, piece, argume
 
 
 def test_a_table_may_not_outgrow_its_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 64)
+    monkeypatch.setattr(text, "MAX_TABLE_BYTES", 64)
     with pytest.raises(DatasetFormatError, match="bytes of numbers; expected 64 bytes"):
         read_table(written(tmp_path, b"1,2\n" * 5))
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import datapipes as dp
 from datapipes.datasets import LoadedGraphTensors
-from datapipes.datasets.tfrecord.graph_tensors import FIELDS
+from datapipes.datasets.tfrecord.loaded import FIELDS
 from datapipes.datasets.tfrecord.to_partition import write_tensors
 from datapipes.distributed import Partitioner
 from datapipes.partition.across_ranks.exchange import Exchange
@@ -197,7 +197,8 @@ def in_threads(shards: Sequence[LoadedGraphTensors], roots: Sequence[Path]) -> l
 
     def run(rank: int) -> None:
         try:
-            results[rank] = write_tensors(ThreadRanks(rank, size, barrier, sent), shards[rank], roots[rank])
+            fields = {name: shards[rank].by_type(name) for name in FIELDS}
+            results[rank] = write_tensors(ThreadRanks(rank, size, barrier, sent), fields, roots[rank])
             barrier.wait(BOUND_S)
         except Exception as error:
             results[rank] = error

@@ -7,6 +7,9 @@ Messages are pickled tuples: ("at", text) before each type, ("log", level, text)
 {type: Form}}) with the descriptors of the memories behind it, or ("failed", traceback). A child ends with its parent,
 whatever it is doing. Nobody outside the program can write to the pipe.
 
+Tensors pass in shared memory, without a copy: their forms go first, then the descriptors of their memories, as many at
+once as the system takes. A descriptor on its way keeps its memory, so a child may end as soon as it has sent all.
+
 A process gets threads in proportion to the bytes it has to read. Equal shares would leave processors idle: labels are
 read in no time, and then the nodes would go on with a quarter of the threads. Shares are rounded up, so there are at
 most as many threads too many as there are entities.
@@ -21,10 +24,11 @@ import multiprocessing
 import os
 import pickle
 import signal
+import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import connection
@@ -34,16 +38,18 @@ from statistics import mean
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from datapipes.base.log import logger
 from datapipes.datasets.tfrecord.data_loader import files_of
 from datapipes.datasets.tfrecord.entity_task import WHERE, EntityTask, Loaded, TFRecordLoadError, load_entity
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
-from datapipes.datasets.tfrecord.tensor_passing import Form, receive_tensors, send_descriptors, shared_forms
+from datapipes.datasets.tfrecord.torch_memory import received_tensor, shared_tensor
 from datapipes.ingest.remote import size_of
 from datapipes.processes.child import ChildProcess, begin, begin_as_child, end_all
 from datapipes.processes.endings import how_it_exited
 from datapipes.processes.main_module import refuse_missing_main, refuse_repetition
+from datapipes.processes.mappings import mapping_of
 from datapipes.processes.ranks import shortened
 from datapipes.processes.sharing import Packed, pack
 from datapipes.processes.start import Context, context_of, prepare_server, require_descriptors
@@ -114,7 +120,7 @@ class Child(ChildProcess):
             context,
             f"datapipes-load-{task.entity}",
             main,
-            lambda there: ChildStart(there, packed, num_threads, level),
+            lambda there: (there, packed, num_threads, level),
             lambda process, here: cls(task, process, here),
         )
 
@@ -123,9 +129,7 @@ class Child(ChildProcess):
         """Whether it has loaded or failed."""
         return self.loaded is not None or self.failure is not None
 
-    @property
-    def ends_by_itself(self) -> bool:
-        return self.is_done
+    ends_by_itself = is_done
 
     def listen(self) -> None:
         """Read what it has told; notice if it has ended without a result."""
@@ -150,7 +154,10 @@ class Child(ChildProcess):
         else:
             assert kind == "loaded"
             try:
-                self.loaded = _received(self.pipe, said[0])
+                loaded: Loaded = {}
+                for (name, kind), tensor in zip(said[0], receive_tensors(self.pipe, [*said[0].values()]), strict=True):
+                    loaded.setdefault(name, {})[kind] = tensor
+                self.loaded = loaded
             except (EOFError, ConnectionError):  # it died before it had sent all
                 raise
             except (OSError, RuntimeError, ValueError) as error:  # of this process, such as too few descriptors
@@ -183,13 +190,6 @@ def _listen_until(children: Sequence[Child], is_over: Callable[[], bool], go_on:
         go_on()
         for child in waiting:
             child.listen()
-
-
-def _received(pipe: Connection, forms: dict[tuple[str, Any], Form]) -> Loaded:
-    loaded: Loaded = {}
-    for (name, kind), tensor in zip(forms, receive_tensors(pipe, [*forms.values()]), strict=True):
-        loaded.setdefault(name, {})[kind] = tensor
-    return loaded
 
 
 def _packed(task: EntityTask) -> Packed:
@@ -244,30 +244,25 @@ def _num_bytes(info: SerializedTFRecordInfo) -> float:
 FAILED = 1  # exit code
 
 
-@dataclass
-class ChildStart:
-    """What a process is started with: its end of the pipe, a packed EntityTask, threads, level of the caller's log."""
+def main(start: tuple[Connection, Packed, int, int]) -> None:
+    """Load an entity, tell the parent, and end.
 
-    pipe: Connection
-    task: Packed
-    num_threads: int
-    log_level: int
-
-
-def main(start: ChildStart) -> None:
-    """Load an entity, tell the parent, and end."""
+    Args:
+        start: the end of the pipe, a packed EntityTask, the number of threads, the level of the caller's log.
+    """
+    pipe, task, num_threads, log_level = start
     begin_as_child()
     with contextlib.suppress(OSError):  # the first to go where memory runs out, before the caller
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    torch.set_num_threads(start.num_threads)
-    teller = _Teller(start.pipe)
+    torch.set_num_threads(num_threads)
+    teller = _Teller(pipe)
     try:
-        teller.take_log(start.log_level)
-        loaded = load_entity(start.task.unpack(), lambda place: teller.tell("at", place))
+        teller.take_log(log_level)
+        loaded = load_entity(task.unpack(), lambda place: teller.tell("at", place))
         places = [(name, kind) for name, by_type in loaded.items() for kind in by_type]
         forms, descriptors, kept = shared_forms([loaded[name][kind] for name, kind in places], WHERE)
         teller.tell("loaded", dict(zip(places, forms, strict=True)))
-        send_descriptors(start.pipe, descriptors)
+        send_descriptors(pipe, descriptors)
         del kept
     except (BrokenPipeError, ConnectionResetError):
         os._exit(FAILED)  # the parent wants nothing any more
@@ -297,3 +292,85 @@ class _Teller(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):  # the parent has ended; then this process does, too
             self.tell("log", record.levelno, shortened(record.getMessage()))
+
+
+# --- tensors on their way to the parent
+
+MOST_AT_ONCE = 250  # descriptors in one message; the system takes 253
+WAIT_S = 10.0  # seconds within which announced descriptors must come; the sender has them ready
+
+
+@dataclass(frozen=True)
+class Form:
+    """A tensor by its place: the number of its memory among those that are sent, None if it has no values."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    memory: int | None = None
+    offset: int = 0  # bytes
+
+
+def shared_forms(tensors: Sequence[Tensor], who: str) -> tuple[list[Form], list[int], list[Any]]:
+    """Return the form of each tensor, the descriptors of their memories, and the tensors and what keeps these open.
+
+    A tensor in ordinary memory, or one that is not contiguous, is copied into shared memory.
+    """
+    forms: list[Form] = []
+    descriptors: list[int] = []
+    shared = [shared_tensor(tensor.contiguous(), who) for tensor in tensors]
+    kept: list[Any] = [*shared]
+    for tensor in shared:
+        place: tuple[int, ...] = ()
+        if tensor.numel() > 0:
+            mapped = mapping_of(tensor)
+            assert mapped is not None
+            memory, mapping = mapped
+            kept.append(memory)
+            if memory.descriptor not in descriptors:
+                descriptors.append(memory.descriptor)
+            place = descriptors.index(memory.descriptor), tensor.data_ptr() - mapping.address
+        forms.append(Form(tensor.dtype, tuple(tensor.shape), *place))
+    return forms, descriptors, kept
+
+
+def send_descriptors(pipe: Connection, descriptors: Sequence[int]) -> None:
+    """Send descriptors through a pipe, which must be a socket; the receiver has been told their number."""
+    with _socket_of(pipe) as channel:
+        for begin in range(0, len(descriptors), MOST_AT_ONCE):
+            socket.send_fds(channel, [b"D"], descriptors[begin : begin + MOST_AT_ONCE])
+
+
+def receive_tensors(pipe: Connection, forms: Sequence[Form]) -> list[Tensor]:
+    """Return the tensors of which `forms` came just before, in the memory of the sender.
+
+    Raises:
+        EOFError, OSError: The sender has ended, or this process may open no more descriptors.
+    """
+    count = 1 + max((form.memory for form in forms if form.memory is not None), default=-1)
+    descriptors: list[int] = []
+    try:
+        with _socket_of(pipe) as channel:
+            channel.settimeout(WAIT_S)
+            while len(descriptors) < count:
+                at_once = min(count - len(descriptors), MOST_AT_ONCE)
+                message, arrived, _, _ = socket.recv_fds(channel, 1, at_once, socket.MSG_CMSG_CLOEXEC)
+                descriptors.extend(arrived)
+                if not message:
+                    raise EOFError("the process ended before it had sent all")
+                if len(arrived) < at_once:
+                    raise OSError(f"{len(arrived)} of {at_once} descriptors arrived; raise the limit (ulimit -n)")
+        return [
+            torch.empty(form.shape, dtype=form.dtype)
+            if form.memory is None
+            else received_tensor(descriptors[form.memory], form.offset, form.shape, form.dtype)
+            for form in forms
+        ]
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _socket_of(pipe: Connection) -> Iterator[socket.socket]:
+    with socket.socket(fileno=os.dup(pipe.fileno())) as channel:
+        yield channel

@@ -9,26 +9,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import check_bool, check_int, dtype_name, shown
+from datapipes.base.checks import as_tensor, check_bool, check_int, dtype_name, shown
 from datapipes.base.log import logger
 from datapipes.base.threads import num_threads
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo, check_entity_key, check_features
 from datapipes.datasets.tfrecord.reading import Reader, Table
 from datapipes.datasets.tfrecord.spec import INT64, KeySpec, key_spec, specs_in
-from datapipes.datasets.tfrecord.torch_memory import shared_with_memory
+from datapipes.datasets.tfrecord.torch_memory import shared_tensor, shared_with_memory
 from datapipes.ingest.remote import AnyFile, files_in, is_uri
 
-__all__ = ["LoadedEntityTensors", "TFDatasetOptions", "TFRecordDataLoader"]
+__all__ = ["LoadedEntityTensors", "TFDatasetOptions", "TFRecordDataLoader", "share_memory"]
 
 _PARALLEL_READS = 64
 _RAM_BUDGET = 0.5
@@ -86,7 +86,6 @@ class TFDatasetOptions:
 
 
 _MOST_NAMES = 5  # of other files, in a message
-_T = TypeVar("_T")
 
 
 def files_of(where: str, info: SerializedTFRecordInfo) -> Sequence[AnyFile]:
@@ -101,33 +100,23 @@ def files_of(where: str, info: SerializedTFRecordInfo) -> Sequence[AnyFile]:
         ValueError: It is a URI whose scheme is unknown.
     """
     pattern = re.compile(info.tfrecord_uri_pattern)
-    files = files_in(where, info.folder) if is_uri(info.folder) else _files_here(where, Path(info.folder))
+    try:
+        here = None if is_uri(info.folder) else sorted(Path(info.folder).iterdir(), key=lambda path: path.name)
+    except OSError as error:
+        raise type(error)(
+            f"{where}: the folder {info.folder} cannot be read ({error.strerror}); a folder of TFRecord files is "
+            "needed. Check tfrecord_uri_prefix."
+        ) from error
+    files: Sequence[AnyFile] = files_in(where, info.folder) if here is None else here
     matching = [file for file in files if pattern.match(file.name)]
     if not matching:
         names = [file.name for file in files]
-        found = f"it holds {len(names)} others, such as {shown(names[:_MOST_NAMES])}" if names else "it is empty"
+        content = f"it holds {len(names)} others, such as {shown(names[:_MOST_NAMES])}" if names else "it is empty"
         raise FileNotFoundError(
-            f"{where}: no file in {info.folder} matches the pattern {pattern.pattern!r}; {found}. Check "
+            f"{where}: no file in {info.folder} matches the pattern {pattern.pattern!r}; {content}. Check "
             "tfrecord_uri_prefix and tfrecord_uri_pattern."
         )
     return matching
-
-
-def _files_here(where: str, folder: Path) -> Sequence[AnyFile]:
-    try:
-        return sorted(folder.iterdir(), key=lambda path: path.name)
-    except OSError as error:
-        raise type(error)(
-            f"{where}: the folder {folder} cannot be read ({error.strerror}); a folder of TFRecord files is needed. "
-            "Check tfrecord_uri_prefix."
-        ) from error
-
-
-def _share_of_rank(files: Sequence[_T], rank: int, world_size: int) -> Sequence[_T]:
-    """Return the files of a rank: neighbors in the list; shares differ by at most one, the first ranks have more."""
-    size, more = divmod(len(files), world_size)
-    begin = rank * size + min(rank, more)
-    return files[begin : begin + size + (rank < more)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,43 +140,13 @@ class LoadedEntityTensors:
         return iter((self.ids, self.features))
 
 
-def load_entity(
-    where: str, info: SerializedTFRecordInfo, options: TFDatasetOptions, rank: int, world_size: int
-) -> LoadedEntityTensors:
-    """Return what the files of a rank hold; empty tensors of the same form if it has no files.
-
-    Args:
-        where: begins all messages; it names the entity, such as "load: node 'paper'".
-    Raises:
-        OSError: The folder or a file cannot be read, or no file matches (FileNotFoundError).
-        DatasetFormatError: A file is broken, or its records do not hold what the info asks for.
-        MemoryError: Too little memory is left for the result.
-    """
-    files = files_of(where, info)
-    num_files_at_once = num_threads() if options.use_interleave else options.num_parallel_file_reads
-    log_every = options.batch_size * options.log_every_n_batch
-    reader = Reader(where, options.file_buffer_size, num_files_at_once, log_every)
-    columns = (
-        _columns_of_spec(where, info) if info.feature_spec is not None else _columns_found(where, info, reader, files)
-    )
-    own = _share_of_rank(files, rank, world_size)
-    counts = reader.counts(own)
-    if empty := [file.name for file, count in zip(own, counts, strict=True) if count == 0]:
-        found = len(empty), len(own), shown(empty[0])
-        logger.warning("%s: %d of %d files to load have no records, such as %s", where, *found)
-    ids, features, labels, tables = columns.tables(sum(counts), where)
-    if tables:
-        reader.parse(columns.parser(), own, counts, tables)
-    return LoadedEntityTensors(ids, features, labels)
-
-
 def _columns_found(where: str, info: SerializedTFRecordInfo, reader: Reader, files: Sequence[AnyFile]) -> Columns:
     """Return the columns that the first record of all files has, so every rank finds the same."""
     keys = [*info.entity_keys, *info.feature_keys, *info.label_keys]
     for file in files:
-        found = reader.first(file, lambda record: specs_in(record, keys))
-        if found is not None:
-            return columns_of(f"{where}: {file}, record 0", info, found)
+        specs = reader.first(file, lambda record: specs_in(record, keys))
+        if specs is not None:
+            return columns_of(f"{where}: {file}, record 0", info, specs)
     return _columns_without_records(info)
 
 
@@ -202,7 +161,8 @@ class Columns:
 
     def parser(self) -> _core.ExampleParser:
         """Return the parser of these columns."""
-        return _core.ExampleParser([(each.key.encode(), each.kind, each.width, each.default) for each in self._all])
+        columns = (*self.entities, *self.features, *self.labels)
+        return _core.ExampleParser([(spec.key.encode(), spec.kind, spec.width, spec.default) for spec in columns])
 
     def tables(self, num_records: int, where: str) -> tuple[Tensor, Tensor | None, Tensor | None, list[Table]]:
         """Return ids, features and labels for so many records, and the tables of their memory.
@@ -214,32 +174,24 @@ class Columns:
         """
         num_entities = len(self.entities)
         ids_shape = (num_records,) if num_entities == 1 else (num_entities, num_records)
-        ids, tables = _made(ids_shape, torch.int64, [[each] for each in self.entities], where)
-        whole = all(each.kind == INT64 for each in self.labels)
-        rest: list[Tensor | None] = []
-        label_dtype = torch.int64 if whole else torch.float32
-        for keys, dtype in ((self.features, self.feature_dtype), (self.labels, label_dtype)):
-            if not keys:
-                rest.append(None)
-                continue
-            shape = (num_records, sum(each.width for each in keys))
-            made, more = _made(shape, dtype, [keys], where)
-            rest.append(made)
-            tables += more
+        ids, tables = _made(ids_shape, torch.int64, [[column] for column in self.entities], where)
+        label_dtype = torch.int64 if all(column.kind == INT64 for column in self.labels) else torch.float32
+        rest: list[Tensor | None] = [None, None]
+        for place, (keys, dtype) in enumerate(((self.features, self.feature_dtype), (self.labels, label_dtype))):
+            if keys:
+                shape = (num_records, sum(column.width for column in keys))
+                rest[place], more = _made(shape, dtype, [keys], where)
+                tables += more
         return ids, rest[0], rest[1], tables
-
-    @property
-    def _all(self) -> list[KeySpec]:
-        return [*self.entities, *self.features, *self.labels]
 
 
 def _columns_of_spec(where: str, info: SerializedTFRecordInfo) -> Columns:
     """Return the columns of an info that has a spec; an entity key that is not in it has one int64."""
     spec = info.feature_spec
     assert spec is not None
-    given = [key_spec(where, spec, key) if key in spec else KeySpec(key, INT64, 1) for key in info.entity_keys]
+    entities = [key_spec(where, spec, key) if key in spec else KeySpec(key, INT64, 1) for key in info.entity_keys]
     named = [key_spec(where, spec, key) for key in (*info.feature_keys, *info.label_keys)]
-    return columns_of(where, info, [*given, *named])
+    return columns_of(where, info, [*entities, *named])
 
 
 def columns_of(where: str, info: SerializedTFRecordInfo, keys: Sequence[KeySpec]) -> Columns:
@@ -250,8 +202,8 @@ def columns_of(where: str, info: SerializedTFRecordInfo, keys: Sequence[KeySpec]
     """
     num_entities, num_features = len(info.entity_keys), len(info.feature_keys)
     entities, rest = keys[:num_entities], keys[num_entities:]
-    for each in entities:
-        check_entity_key(where, each)
+    for entity in entities:
+        check_entity_key(where, entity)
     check_features(where, rest[:num_features], info.feature_dim, info.feature_dtype)
     return Columns(tuple(entities), tuple(rest[:num_features]), tuple(rest[num_features:]), info.feature_dtype)
 
@@ -272,7 +224,7 @@ def _made(
         return torch.empty(shape, dtype=dtype), []
     tensor, memory = shared_with_memory(shape, dtype, where)
     size = len(memory) // len(keys)
-    widths = [[each.width for each in group] for group in keys]
+    widths = [[column.width for column in group] for group in keys]
     numpy_dtype = np.dtype(dtype_name(dtype))
     return tensor, [Table(memory, place * size, numpy_dtype, group) for place, group in enumerate(widths)]
 
@@ -343,6 +295,68 @@ class TFRecordDataLoader:
             raise TypeError(
                 f"{where}: tf_dataset_options must be TFDatasetOptions, got {shown(tf_dataset_options)}. Make them."
             )
-        entity = "node" if serialized_tf_record_info.is_node_entity else "edge"
-        where = f"{where}: {entity}"
-        return load_entity(where, serialized_tf_record_info, tf_dataset_options, self._rank, self._world_size)
+        info, options = serialized_tf_record_info, tf_dataset_options
+        where = f"{where}: {'node' if info.is_node_entity else 'edge'}"
+        files = files_of(where, info)
+        num_files_at_once = num_threads() if options.use_interleave else options.num_parallel_file_reads
+        log_every = options.batch_size * options.log_every_n_batch
+        reader = Reader(where, options.file_buffer_size, num_files_at_once, log_every)
+        columns = (
+            _columns_found(where, info, reader, files) if info.feature_spec is None else _columns_of_spec(where, info)
+        )
+        size, more = divmod(len(files), self._world_size)  # the first ranks have one more
+        begin = self._rank * size + min(self._rank, more)
+        share = files[begin : begin + size + (self._rank < more)]
+        counts = reader.counts(share)
+        if empty := [file.name for file, count in zip(share, counts, strict=True) if count == 0]:
+            numbers = len(empty), len(share), shown(empty[0])
+            logger.warning("%s: %d of %d files to load have no records, such as %s", where, *numbers)
+        ids, features, labels, tables = columns.tables(sum(counts), where)
+        if tables:
+            reader.parse(columns.parser(), share, counts, tables)
+        return LoadedEntityTensors(ids, features, labels)
+
+
+# --- tensors that other processes map
+
+_Key = TypeVar("_Key")
+
+
+@overload
+def share_memory(entity: Tensor) -> Tensor: ...
+@overload
+def share_memory(entity: None) -> None: ...
+@overload
+def share_memory(entity: Mapping[_Key, Tensor]) -> dict[_Key, Tensor]: ...
+def share_memory(entity: Any) -> Any:
+    """Return tensors with the values of `entity` in memory that other processes map instead of copying it.
+
+    The memory is a memfd: anonymous, with a descriptor, not limited by the size of /dev/shm, and gone with its last
+    user. It passes without a copy through torch.multiprocessing (with its sharing strategy "file_descriptor", which is
+    the default of Linux), through an MpChannel, and to the workers of a DataLoader; a ShmChannel copies into its ring,
+    as it does with everything. All processes see what one of them writes.
+
+    Args:
+        entity: a dense tensor in host memory, a dict of them, or None. It is left as it is.
+    Returns:
+        Tensors of the same shapes and dtypes, in a dict if a dict was given. A tensor that lies in such memory is
+        returned without a copy; so are tensors without values. Copies are contiguous. None for None.
+    Raises:
+        TypeError: `entity` is something else, or a tensor is sparse or quantised.
+        ValueError: A tensor is not in host memory.
+        MemoryError: Too little memory is left.
+    """
+    if entity is None:
+        return None
+    if isinstance(entity, Mapping):
+        return {key: _shared(f"share_memory: the tensor {key!r}", value) for key, value in entity.items()}
+    return _shared("share_memory: the tensor", entity)
+
+
+def _shared(name: str, value: Any) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {shown(value)}. Pass a tensor, a dict of tensors, or None.")
+    tensor = as_tensor("share_memory", name.partition(": ")[2], value)
+    if tensor.device.type != "cpu":
+        raise ValueError(f"{name} must be in host memory, found it on {tensor.device}. Call .cpu().")
+    return shared_tensor(tensor, "share_memory")

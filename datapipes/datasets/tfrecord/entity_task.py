@@ -84,7 +84,8 @@ def load_entity(task: EntityTask, begins: Callable[[str], None]) -> Loaded:
     """
     loaded: Loaded = {"ids": {}, "features": {}, "labels": {}, "weights": {}}
     for kind, info in task.infos.items():
-        begins(f"{place_text(task.entity, kind)} from {info.folder}")
+        place = f"{place_text(task.entity, kind)} from {info.folder}"
+        begins(place)
         began = time.monotonic()
         weight_key = task.weight_keys.get(kind)
         try:
@@ -98,22 +99,15 @@ def load_entity(task: EntityTask, begins: Callable[[str], None]) -> Loaded:
                 )
             raise
         ids, features = result
-        found = {"ids": ids, "features": features, "labels": getattr(result, "labels", None)}
+        tensors = {"ids": ids, "features": features, "labels": getattr(result, "labels", None)}
         if weight_key is not None:
-            found["weights"] = weights_of(weight_key, found.pop("labels"))
-        for name, tensor in found.items():
+            tensors["weights"] = weights_of(weight_key, tensors.pop("labels"))
+        for name, tensor in tensors.items():
             if tensor is not None:
                 loaded[name][kind] = tensor
-        shapes = ", ".join(f"{name} {list(each.shape)}" for name, each in found.items() if each is not None)
-        logger.info(
-            "%s: rank %d loaded %s from %s: %s in %.2f s",
-            WHERE,
-            task.rank,
-            place_text(task.entity, kind),
-            info.folder,
-            shapes,
-            time.monotonic() - began,
-        )
+        shapes = ", ".join(f"{name} {list(rows.shape)}" for name, rows in tensors.items() if rows is not None)
+        seconds = time.monotonic() - began
+        logger.info("%s: rank %d loaded %s: %s in %.2f s", WHERE, task.rank, place, shapes, seconds)
     return loaded
 
 
@@ -138,9 +132,9 @@ def weights_of(key: str, column: Tensor | None) -> Tensor:
         ValueError: There is not one number for each edge, or float32 cannot hold one.
     """
     if column is None or column.ndim != 2 or column.shape[1] != 1:
-        found = "none" if column is None else f"shape {list(column.shape)}"
+        form = "none" if column is None else f"shape {list(column.shape)}"
         raise ValueError(
-            f"{WHERE}: the weight {key!r} must be one number for each edge, found {found}. Name a feature of one value "
+            f"{WHERE}: the weight {key!r} must be one number for each edge, found {form}. Name a feature of one value "
             "in weight_edge_feat_name."
         )
     weights = column.view(-1).to(torch.float32)

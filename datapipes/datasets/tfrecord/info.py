@@ -18,17 +18,9 @@ from datapipes.ingest.remote import is_uri, local_path
 __all__ = ["SerializedGraphMetadata", "SerializedTFRecordInfo"]
 
 _FEATURE_DTYPES = (
-    torch.float16,
-    torch.float32,
-    torch.float64,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.uint8,
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
+    *(torch.float16, torch.float32, torch.float64),
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
 )
 
 
@@ -123,28 +115,28 @@ class SerializedTFRecordInfo:
         check_features(where, features, self.feature_dim, self.feature_dtype)
 
 
-def check_entity_key(where: str, found: Any) -> None:
-    """Refuse an entity key that does not have one int64 in a record; `found` is its KeySpec."""
-    if (found.kind, found.width) != (INT64, 1):
+def check_entity_key(where: str, spec: Any) -> None:
+    """Refuse an entity key that does not have one int64 in a record; `spec` is its KeySpec."""
+    if (spec.kind, spec.width) != (INT64, 1):
         raise ValueError(
-            f"{where}: the entity key {found.key!r} has {found.width} values of {found.kind}; one of int64 is needed. "
+            f"{where}: the entity key {spec.key!r} has {spec.width} values of {spec.kind}; one of int64 is needed. "
             "Name the key of the ids."
         )
 
 
 def check_features(where: str, features: Sequence[Any], feature_dim: int, feature_dtype: torch.dtype) -> None:
     """Refuse features, a KeySpec each, that have other columns than `feature_dim` or do not fit `feature_dtype`."""
-    width = sum(each.width for each in features)
+    width = sum(feature.width for feature in features)
     if width != feature_dim:
-        found = ", ".join(f"{each.key!r}: {each.width}" for each in features)
+        widths = ", ".join(f"{feature.key!r}: {feature.width}" for feature in features)
         raise ValueError(
-            f"{where}: feature_dim is {feature_dim}, but the feature keys have {width} values in a record ({found}). "
+            f"{where}: feature_dim is {feature_dim}, but the feature keys have {width} values in a record ({widths}). "
             f"Set feature_dim to {width}, or correct the keys."
         )
-    for each in features:
-        if each.kind != INT64 and not feature_dtype.is_floating_point:
+    for feature in features:
+        if feature.kind != INT64 and not feature_dtype.is_floating_point:
             raise ValueError(
-                f"{where}: feature_dtype is {feature_dtype}, but the feature key {each.key!r} holds {each.kind}. "
+                f"{where}: feature_dtype is {feature_dtype}, but the feature key {feature.key!r} holds {feature.kind}. "
                 "Choose a float, or load only keys of int64."
             )
 
@@ -153,27 +145,27 @@ def _set(info: SerializedTFRecordInfo, name: str, value: Any) -> None:
     object.__setattr__(info, name, value)  # the dataclass is frozen
 
 
-def _path_text(where: str, given: Any) -> str:
-    found = getattr(given, "uri", given)
-    if not isinstance(found, (str, os.PathLike)) or isinstance(text := os.fspath(found), bytes):
+def _path_text(where: str, prefix: Any) -> str:
+    path = getattr(prefix, "uri", prefix)
+    if not isinstance(path, (str, os.PathLike)) or isinstance(text := os.fspath(path), bytes):
         raise TypeError(
-            f"{where}: tfrecord_uri_prefix must be a str, a path, or an object with .uri, got {shown(given)}. Pass the "
-            "folder."
+            f"{where}: tfrecord_uri_prefix must be a str, a path, or an object with .uri, got {shown(prefix)}. Pass "
+            "the folder."
         )
     if not text:
         raise ValueError(f"{where}: tfrecord_uri_prefix is empty; a folder is needed. Pass its path.")
     return text if is_uri(text) else local_path(where, "tfrecord_uri_prefix", text)
 
 
-def _entity_key(where: str, given: Any) -> str | tuple[str, str]:
-    if isinstance(given, str):
-        return given
-    if not isinstance(given, Sequence) or len(given) != 2 or not all(isinstance(key, str) for key in given):
+def _entity_key(where: str, keys: Any) -> str | tuple[str, str]:
+    if isinstance(keys, str):
+        return keys
+    if not isinstance(keys, Sequence) or len(keys) != 2 or not all(isinstance(key, str) for key in keys):
         raise TypeError(
-            f"{where}: entity_key must be a str (nodes) or two str (source, destination), got {shown(given)}. Name the "
+            f"{where}: entity_key must be a str (nodes) or two str (source, destination), got {shown(keys)}. Name the "
             "keys of the ids."
         )
-    return given[0], given[1]
+    return keys[0], keys[1]
 
 
 def _refuse_double(where: str, keys: Sequence[str]) -> None:
@@ -232,21 +224,24 @@ class SerializedGraphMetadata:
         for name in ("node_entity_info", "edge_entity_info"):
             object.__setattr__(self, name, _entities(where, name, getattr(self, name)))
         for name in ("positive_label_entity_info", "negative_label_entity_info"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, _labels(where, name, getattr(self, name)))
-        if isinstance(self.node_entity_info, Mapping) != isinstance(self.edge_entity_info, Mapping):
+            labels = getattr(self, name)
+            if isinstance(labels, Mapping):
+                labels = {key: info for key, info in labels.items() if info is not None} or None
+            object.__setattr__(self, name, None if labels is None else _entities(where, name, labels))
+        is_typed = isinstance(self.edge_entity_info, Mapping)
+        if isinstance(self.node_entity_info, Mapping) != is_typed:
             raise ValueError(
                 f"{where}: one of node_entity_info and edge_entity_info is a dict by type and the other is not. Give "
                 "both by type, or both without types."
             )
         for name in ("positive_label_entity_info", "negative_label_entity_info"):
             labels = getattr(self, name)
-            if isinstance(labels, Mapping) and not isinstance(self.edge_entity_info, Mapping):
+            if isinstance(labels, Mapping) and not is_typed:
                 raise ValueError(
                     f"{where}: {name} is a dict by type, and edge_entity_info is not. Give one info, or nodes "
                     "and edges by type."
                 )
-            if isinstance(labels, SerializedTFRecordInfo) and isinstance(self.edge_entity_info, Mapping):
+            if isinstance(labels, SerializedTFRecordInfo) and is_typed:
                 raise ValueError(
                     f"{where}: {name} is one info, and edge_entity_info is a dict by type. Give a dict by edge type."
                 )
@@ -260,23 +255,16 @@ class SerializedGraphMetadata:
                         )
 
 
-def _entities(where: str, name: str, given: Any) -> Any:
+def _entities(where: str, name: str, infos: Any) -> Any:
     """Return one info, or a dict by type that is not empty; all about nodes, or all about edges, as `name` says."""
     about_nodes = name.startswith("node")
-    if isinstance(given, Mapping):
-        if not given:
+    if isinstance(infos, Mapping):
+        if not infos:
             raise ValueError(f"{where}: {name} is an empty dict; at least one type is needed. Give the infos by type.")
-        typed = {check_node_type(where, key): info for key, info in given.items()} if about_nodes else None
-        infos: Mapping[Any, Any] = by_edge_type(where, given) if typed is None else typed
-        return {key: _checked(where, f"{name}[{key!r}]", info, about_nodes) for key, info in infos.items()}
-    return _checked(where, name, given, about_nodes)
-
-
-def _labels(where: str, name: str, given: Any) -> Any:
-    if isinstance(given, Mapping):
-        given = {key: info for key, info in given.items() if info is not None}
-        return _entities(where, name, given) if given else None
-    return _entities(where, name, given)
+        typed = {check_node_type(where, key): info for key, info in infos.items()} if about_nodes else None
+        by_type: Mapping[Any, Any] = by_edge_type(where, infos) if typed is None else typed
+        return {key: _checked(where, f"{name}[{key!r}]", info, about_nodes) for key, info in by_type.items()}
+    return _checked(where, name, infos, about_nodes)
 
 
 def _checked(where: str, name: str, info: Any, about_nodes: bool) -> SerializedTFRecordInfo:

@@ -15,9 +15,8 @@ from datapipes.base.types import EdgeType, check_edge_type, type_text
 from datapipes.datasets.tfrecord.children import load_all
 from datapipes.datasets.tfrecord.data_loader import TFDatasetOptions, TFRecordDataLoader, files_of
 from datapipes.datasets.tfrecord.entity_task import WHERE, EntityTask, Loaded, TFRecordLoadError, place_text
-from datapipes.datasets.tfrecord.graph_tensors import DEFAULT_HOMOGENEOUS_EDGE_TYPE
 from datapipes.datasets.tfrecord.info import SerializedGraphMetadata, SerializedTFRecordInfo
-from datapipes.datasets.tfrecord.loaded import LoadedGraphTensors
+from datapipes.datasets.tfrecord.loaded import DEFAULT_HOMOGENEOUS_EDGE_TYPE, LoadedGraphTensors
 from datapipes.datasets.tfrecord.spec import key_spec
 from datapipes.processes.ranks import Ranks
 
@@ -85,13 +84,8 @@ def load_torch_tensors_from_tf_record(
     loaded: dict[str, Loaded] = {}
     began = time.monotonic()
     try:
-        with Ranks(
-            WHERE,
-            rank_timeout_s,
-            failed="failed to load",
-            absent="has not begun this load",
-            error=TFRecordLoadError,
-        ) as ranks:
+        texts: Any = {"failed": "failed to load", "absent": "has not begun this load"}
+        with Ranks(WHERE, rank_timeout_s, **texts, error=TFRecordLoadError) as ranks:
             check_int(WHERE, "rank", rank, 0)
             rank = ranks.rank if ranks.size > 1 else rank
             check_bool(WHERE, "should_load_tensors_in_parallel", should_load_tensors_in_parallel)
@@ -105,7 +99,12 @@ def load_torch_tensors_from_tf_record(
             tasks = []
             for entity in _ENTITIES:
                 infos = _by_type(getattr(serialized_graph_metadata, f"{entity}_entity_info"))
-                _refuse_labels_of_edges(entity, infos)
+                for kind, info in infos.items() if entity != "node" else ():
+                    if info.label_keys:
+                        raise ValueError(
+                            f"{WHERE}: {place_text(entity, kind)} has label_keys {list(info.label_keys)}; only nodes "
+                            "have labels. Load them as features, with feature_keys."
+                        )
                 options = node_tf_dataset_options if entity == "node" else edge_tf_dataset_options
                 keys = weight_keys if entity == "edge" else {}
                 if infos:
@@ -145,12 +144,12 @@ def _refuse_other_shares(ranks: Ranks, loader: Any, tasks: Sequence[EntityTask])
     ranks.agreed(int.from_bytes(digest, "big"), partial(_same, "other files"))
 
 
-def _same(what: str, numbers: list[int]) -> int:
+def _same(difference: str, numbers: list[int]) -> int:
     for rank, number in enumerate(numbers):
         if number != numbers[0]:
             raise ValueError(
-                f"{WHERE}: rank {rank} has {what} than rank 0; all ranks must load shares of one set of files. Give "
-                "them the same metadata, and loaders that differ in rank only."
+                f"{WHERE}: rank {rank} has {difference} than rank 0; all ranks must load shares of one set of files. "
+                "Give them the same metadata, and loaders that differ in rank only."
             )
     return numbers[0]
 
@@ -182,34 +181,25 @@ def _by_type(infos: Any) -> dict[Any, SerializedTFRecordInfo]:
     return {} if infos is None else dict(infos) if isinstance(infos, Mapping) else {None: infos}
 
 
-def _refuse_labels_of_edges(entity: str, infos: Mapping[Any, SerializedTFRecordInfo]) -> None:
-    for kind, info in infos.items():
-        if entity != "node" and info.label_keys:
-            raise ValueError(
-                f"{WHERE}: {place_text(entity, kind)} has label_keys {list(info.label_keys)}; only nodes have labels. "
-                "Load them as features, with feature_keys."
-            )
-
-
-def _weight_keys(metadata: SerializedGraphMetadata, given: Any) -> dict[Any, str]:
+def _weight_keys(metadata: SerializedGraphMetadata, weights: Any) -> dict[Any, str]:
     """Return {type as in _by_type: feature key of the weights}."""
     infos = _by_type(metadata.edge_entity_info)
-    if given is None:
+    if weights is None:
         return {}
-    if isinstance(given, str):
+    if isinstance(weights, str):
         if len(infos) > 1:
             raise ValueError(
-                f"{WHERE}: weight_edge_feat_name is {given!r}, and there are {len(infos)} edge types; which of them "
+                f"{WHERE}: weight_edge_feat_name is {weights!r}, and there are {len(infos)} edge types; which of them "
                 "have it cannot be told. Give a dict {edge type: key}."
             )
-        keys: dict[Any, Any] = dict.fromkeys(infos, given)
-    elif isinstance(given, Mapping):
-        keys = {check_edge_type(f"{WHERE}, weight_edge_feat_name", kind): key for kind, key in given.items()}
+        keys: dict[Any, Any] = dict.fromkeys(infos, weights)
+    elif isinstance(weights, Mapping):
+        keys = {check_edge_type(f"{WHERE}, weight_edge_feat_name", kind): key for kind, key in weights.items()}
         if None in infos and DEFAULT_HOMOGENEOUS_EDGE_TYPE in keys:
             keys[None] = keys.pop(DEFAULT_HOMOGENEOUS_EDGE_TYPE)
     else:
         raise TypeError(
-            f"{WHERE}: weight_edge_feat_name must be a str, a dict {{edge type: str}} or None, got {shown(given)}. "
+            f"{WHERE}: weight_edge_feat_name must be a str, a dict {{edge type: str}} or None, got {shown(weights)}. "
             "Name a feature key."
         )
     for kind, key in keys.items():
@@ -221,7 +211,7 @@ def _weight_keys(metadata: SerializedGraphMetadata, given: Any) -> dict[Any, str
         if kind not in infos:
             raise ValueError(
                 f"{WHERE}: weight_edge_feat_name names the edge type {type_text(kind)}; edge_entity_info has "
-                f"{shown([type_text(each) for each in infos])}. Name one of these."
+                f"{shown([type_text(edge_type) for edge_type in infos])}. Name one of these."
             )
         _check_weight(place_text("edge", kind), infos[kind], key)
     return keys

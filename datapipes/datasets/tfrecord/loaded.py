@@ -7,35 +7,38 @@ them. Anything else is refused with what was found, since a gap would become a n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import check_choice, check_edge_index, shown
-from datapipes.base.types import EdgeType, check_edge_type, ends_of, type_text
-from datapipes.datasets.dataset import Dataset
-from datapipes.datasets.tfrecord.graph_tensors import (
-    DEFAULT_HOMOGENEOUS_EDGE_TYPE,
-    DEFAULT_HOMOGENEOUS_NODE_TYPE,
-    GraphTensors,
-    field_text,
-)
+from datapipes.base.checks import check_choice, check_edge_index, check_within, shown
+from datapipes.base.types import EdgeType, NodeType, check_edge_type, ends_of, of_type, type_text
+from datapipes.datasets.dataset import Dataset, graph_of_edges
+from datapipes.datasets.tfrecord.entity_task import TFRecordLoadError
 from datapipes.datasets.tfrecord.tasks import task_of
-from datapipes.datasets.tfrecord.to_partition import to_partition
+from datapipes.datasets.tfrecord.to_partition import refuse_other_ranks, write_tensors
 from datapipes.datasets.tfrecord.torch_memory import shared_empty
 from datapipes.features import FeatureStore, TensorFeature
-from datapipes.graph import CSCGraph, HeteroCSCGraph
+from datapipes.partition.across_ranks.exchange import exchange
 from datapipes.partition.report import PartitionReport
 
-__all__ = ["LoadedGraphTensors"]
+__all__ = ["DEFAULT_HOMOGENEOUS_EDGE_TYPE", "DEFAULT_HOMOGENEOUS_NODE_TYPE", "LoadedGraphTensors"]
+
+_ByNode = Tensor | dict[NodeType, Tensor]
+_ByEdge = Tensor | dict[EdgeType, Tensor]
+
+#: The node type under which a graph without types is stored.
+DEFAULT_HOMOGENEOUS_NODE_TYPE: NodeType = "default_homogeneous_node_type"
+#: The edge type under which a graph without types is stored.
+DEFAULT_HOMOGENEOUS_EDGE_TYPE: EdgeType = (DEFAULT_HOMOGENEOUS_NODE_TYPE, "to", DEFAULT_HOMOGENEOUS_NODE_TYPE)
 
 
 @dataclass(eq=False, repr=False)
-class LoadedGraphTensors(GraphTensors):
+class LoadedGraphTensors:
     """The tensors of a graph, in the order of its files; fields and their order are those of GiGL.
 
     A field of a graph without types is a tensor. A field of a graph with types is a dict by type that holds only the
@@ -54,6 +57,30 @@ class LoadedGraphTensors(GraphTensors):
             loaded.
     """
 
+    node_ids: _ByNode
+    node_features: _ByNode | None
+    node_labels: _ByNode | None
+    edge_index: _ByEdge
+    edge_features: _ByEdge | None
+    positive_label: _ByEdge | None
+    negative_label: _ByEdge | None
+    edge_weights: _ByEdge | None = None
+    node_quantized_features: None = None
+    edge_quantized_features: None = None
+    _rank: int = field(default=0, init=False, repr=False)
+    _num_ranks: int = field(default=1, init=False, repr=False)  # the tensors are the share of `_rank` of so many
+
+    def __repr__(self) -> str:
+        """Return the shapes of the tensors."""
+        fields = []
+        for name in FIELDS:
+            value = getattr(self, name)
+            if isinstance(value, dict):
+                fields.append(f"{name}={{{', '.join(f'{k!r}: {[*rows.shape]}' for k, rows in value.items())}}}")
+            elif value is not None:
+                fields.append(f"{name}={[*value.shape]}")
+        return f"{type(self).__name__}({', '.join(fields)})"
+
     def treat_labels_as_edges(self, edge_dir: str) -> None:
         """Turn positive and negative labels into edges of types of their own, in place.
 
@@ -69,7 +96,35 @@ class LoadedGraphTensors(GraphTensors):
             ValueError: There are no positive labels; labels are a tensor where the graph has several edge types; an
                 edge type of that name is there already. Then nothing has changed.
         """
-        treat_labels_as_edges(self, edge_dir)
+        check_choice(_LABELS, "edge_dir", edge_dir, ("in", "out"))
+        if self.positive_label is None:
+            raise ValueError(
+                f"{_LABELS}: found no positive labels; they are needed. Load the graph with "
+                "positive_label_entity_info, or leave this step out."
+            )
+        edges = self._with_types("edge_index", DEFAULT_HOMOGENEOUS_EDGE_TYPE)
+        only_type = next(iter(edges)) if len(edges) == 1 else None
+        for name, ending in (("positive_label", "_gigl_positive"), ("negative_label", "_gigl_negative")):
+            for label_type, pairs in self.by_type(name).items():
+                own_type = only_type if label_type is None else check_edge_type(f"{_LABELS}, {name}", label_type)
+                if own_type is None:
+                    raise ValueError(
+                        f"{_LABELS}: {name} is a tensor, and the graph has several edge types; which one it belongs to "
+                        "cannot be told. Load it as a dict {edge type: tensor}."
+                    )
+                edge_type, index = _label_edges(own_type, ending, pairs, edge_dir)
+                if edge_type in edges:
+                    raise ValueError(
+                        f"{_LABELS}: the edge type {type_text(edge_type)} is there already; {name} would replace it. "
+                        "Name the relation otherwise, or call this once."
+                    )
+                edges[edge_type] = index
+        for name in ("node_ids", "node_features", "node_labels"):
+            setattr(self, name, self._with_types(name, DEFAULT_HOMOGENEOUS_NODE_TYPE) or None)
+        for name in ("edge_features", "edge_weights"):
+            setattr(self, name, self._with_types(name, DEFAULT_HOMOGENEOUS_EDGE_TYPE) or None)
+        self.edge_index = edges
+        self.positive_label = self.negative_label = None
 
     def to_dataset(self, name: str = "tfrecords") -> Dataset:
         """Return the graph as a Dataset, as `dp.datasets.open` returns one: graph, features and a task.
@@ -95,11 +150,37 @@ class LoadedGraphTensors(GraphTensors):
             Rows of nodes are in the order of their ids. Where `node_ids` are in order, features and labels are those of
             this object, not copies; otherwise they are copied into shared memory. O(nodes + edges).
         Raises:
-            ValueError: Node ids of a type are not 0 .. n - 1, each once, in any order; an edge or a label ends at no
-                node; or this is the share of one of several ranks: call `to_partition` then.
+            IndexError: A node id, or an end of an edge or a label, is not in 0 .. n - 1 for n nodes of its type.
+            ValueError: A node id is there twice; or this is the share of one of several ranks: call `to_partition`
+                then.
             MemoryError: Too little memory is left for the graph.
         """
-        return to_dataset(self, name)
+        if self._num_ranks > 1:
+            raise ValueError(
+                f"{_DATASET}: this is the share of rank {self._rank} of {self._num_ranks}, not a whole graph. Call "
+                "to_partition(root) on all ranks, and open the parts with DistGraph; or load with "
+                "TFRecordDataLoader(0, 1)."
+            )
+        nodes, edges, weights = map(self.by_type, ("node_ids", "edge_index", "edge_weights"))
+        for field_name in ("node_ids", "edge_index"):
+            if getattr(self, field_name) is None:
+                raise ValueError(
+                    f"{_DATASET}: {field_name} is None, it was let go of. Make the data set first, or load again."
+                )
+        self.refuse_mixed_types(_DATASET)
+        orders = {kind: row_order(f"{_DATASET}: node_ids{of_type(kind)}", ids) for kind, ids in nodes.items()}
+        counts = {kind: len(ids) for kind, ids in nodes.items()}
+        for field_name in ("edge_index", "positive_label", "negative_label"):
+            for edge_type, pairs in self.by_type(field_name).items():
+                _check_pairs(f"{field_name}{of_type(edge_type)}", pairs, ends_of(edge_type), counts)
+        node_rows, labels = (_in_order(name, self.by_type(name), counts, orders) for name in _OF_NODES)
+        features = {("node", kind, FEATURE): TensorFeature(rows) for kind, rows in node_rows.items()}
+        for kind, rows in self.by_type("edge_features").items():
+            features["edge", kind, FEATURE] = TensorFeature(rows)
+        graph = graph_of_edges(edges, counts, {}, {kind: {WEIGHT: rows} for kind, rows in weights.items()})
+        positive, negative = self.by_type("positive_label"), self.by_type("negative_label")
+        task = task_of(_DATASET, counts, labels, positive, negative)
+        return Dataset(name=name, graph=graph, features=FeatureStore(features), **task)
 
     def to_partition(self, root: str | Path, *, rank_timeout_s: float = 60.0) -> PartitionReport:
         """Write the graph of all ranks as a partition with a part for each rank; all ranks call it together.
@@ -130,53 +211,38 @@ class LoadedGraphTensors(GraphTensors):
             OSError: The disk is full, or the folder cannot be written.
             TFRecordLoadError: Another rank has failed, has ended, or did not come. `failed_ranks` has its reason.
         """
-        return to_partition(self, root, rank_timeout_s)
+        with exchange(_PARTITION, rank_timeout_s, TFRecordLoadError) as ranks:
+            refuse_other_ranks(self._num_ranks)
+            self.refuse_mixed_types(_PARTITION)
+            return write_tensors(ranks, {name: self.by_type(name) for name in FIELDS}, root)
+
+    def by_type(self, name: str) -> dict[Any, Tensor]:
+        """Return the field `name` as {type: tensor}: {None: tensor} for a tensor, {} for None."""
+        value = getattr(self, name)
+        return {} if value is None else dict(value) if isinstance(value, dict) else {None: value}
+
+    def refuse_mixed_types(self, where: str) -> None:
+        """Raise ValueError if one of nodes and edges has types and the other has none."""
+        if (None in self.by_type("node_ids")) != (None in self.by_type("edge_index")):
+            raise ValueError(
+                f"{where}: one of node_ids and edge_index is a dict by type and the other is not. Give both by type, "
+                "or both without."
+            )
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield all tensors, field by field."""
+        for name in FIELDS:
+            yield from self.by_type(name).values()
+
+    def _with_types(self, name: str, default: Any) -> dict[Any, Tensor]:
+        """Return the field `name` by type, with the type `default` in place of None."""
+        return {default if kind is None else kind: values for kind, values in self.by_type(name).items()}
 
 
-_POSITIVE = "_gigl_positive"
-_NEGATIVE = "_gigl_negative"
-
-_LABELS = "treat_labels_as_edges"
-_NODE_FIELDS = ("node_ids", "node_features", "node_labels")
-_EDGE_FIELDS = ("edge_features", "edge_weights")
-
-
-def treat_labels_as_edges(graph: GraphTensors, edge_dir: str) -> None:
-    """Turn the labels of `graph` into edges, in place; see LoadedGraphTensors. Nothing changes if it raises."""
-    check_choice(_LABELS, "edge_dir", edge_dir, ("in", "out"))
-    if graph.positive_label is None:
-        raise ValueError(
-            f"{_LABELS}: found no positive labels; they are needed. Load the graph with positive_label_entity_info, or "
-            "leave this step out."
-        )
-    edges = _with_types(graph.by_type("edge_index"), DEFAULT_HOMOGENEOUS_EDGE_TYPE)
-    own_type = next(iter(edges)) if len(edges) == 1 else None
-    for name, ending in (("positive_label", _POSITIVE), ("negative_label", _NEGATIVE)):
-        for given, pairs in graph.by_type(name).items():
-            edge_type, index = _label_edges(_type_of_labels(name, given, own_type), ending, pairs, edge_dir)
-            if edge_type in edges:
-                raise ValueError(
-                    f"{_LABELS}: the edge type {type_text(edge_type)} is there already; {name} would replace it. Name "
-                    "the relation otherwise, or call this once."
-                )
-            edges[edge_type] = index
-    for name in _NODE_FIELDS:
-        setattr(graph, name, _with_types(graph.by_type(name), DEFAULT_HOMOGENEOUS_NODE_TYPE) or None)
-    for name in _EDGE_FIELDS:
-        setattr(graph, name, _with_types(graph.by_type(name), DEFAULT_HOMOGENEOUS_EDGE_TYPE) or None)
-    graph.edge_index = edges
-    graph.positive_label = graph.negative_label = None
-
-
-def _type_of_labels(name: str, given: Any, own_type: EdgeType | None) -> EdgeType:
-    """Return the edge type that labels are given for; labels without a type belong to the only one."""
-    edge_type = own_type if given is None else check_edge_type(f"{_LABELS}, {name}", given)
-    if edge_type is None:
-        raise ValueError(
-            f"{_LABELS}: {name} is a tensor, and the graph has several edge types; which one it belongs to cannot be "
-            "told. Load it as a dict {edge type: tensor}."
-        )
-    return edge_type
+_LABELS, _DATASET, _PARTITION = "treat_labels_as_edges", "to_dataset", "to_partition"
+FEATURE, WEIGHT = "feat", "weight"  # the names of features and of weights
+_OF_NODES = ("node_features", "node_labels")
+FIELDS = tuple(name for name in LoadedGraphTensors.__dataclass_fields__ if not name.startswith("_"))  # in GiGL's order
 
 
 def _label_edges(edge_type: EdgeType, ending: str, pairs: Tensor, edge_dir: str) -> tuple[EdgeType, Tensor]:
@@ -188,72 +254,6 @@ def _label_edges(edge_type: EdgeType, ending: str, pairs: Tensor, edge_dir: str)
     return (source, relation + ending, target), pairs
 
 
-def _with_types(given: dict[Any, Tensor], default: Any) -> dict[Any, Tensor]:
-    """Return `given` with the type `default` in place of None."""
-    return {default if kind is None else kind: tensor for kind, tensor in given.items()}
-
-
-_DATASET = "to_dataset"
-FEATURE, WEIGHT = "feat", "weight"  # the names of features and of weights
-
-
-def to_dataset(graph: GraphTensors, name: str) -> Dataset:
-    """See LoadedGraphTensors.to_dataset."""
-    if graph._num_ranks > 1:
-        raise ValueError(
-            f"{_DATASET}: this is the share of rank {graph._rank} of {graph._num_ranks}, not a whole graph. Call "
-            "to_partition(root) on all ranks, and open the parts with DistGraph; or load with "
-            "TFRecordDataLoader(0, 1)."
-        )
-    nodes, edges = graph.by_type("node_ids"), graph.by_type("edge_index")
-    for field, given in (("node_ids", graph.node_ids), ("edge_index", graph.edge_index)):
-        if given is None:
-            raise ValueError(f"{_DATASET}: {field} is None, it was let go of. Make the data set first, or load again.")
-    graph.refuse_mixed_types(_DATASET)
-    orders = {kind: row_order(f"{_DATASET}: {field_text('node_ids', kind)}", ids) for kind, ids in nodes.items()}
-    counts = {kind: len(ids) for kind, ids in nodes.items()}
-    for field in ("edge_index", "positive_label", "negative_label"):
-        for kind, pairs in graph.by_type(field).items():
-            check_edge_index(_DATASET, field_text(field, kind), pairs)
-            _check_pairs(f"{_DATASET}: {field_text(field, kind)}", pairs, ends_of(kind), counts)
-    rows = {
-        field: {
-            kind: _rows_in_order(f"{_DATASET}: {field_text(field, kind)}", tensor, counts.get(kind), orders.get(kind))
-            for kind, tensor in graph.by_type(field).items()
-        }
-        for field in ("node_features", "node_labels")
-    }
-    features: dict[Any, TensorFeature] = {
-        ("node", kind, FEATURE): TensorFeature(tensor) for kind, tensor in rows["node_features"].items()
-    }
-    features.update(
-        {("edge", kind, FEATURE): TensorFeature(tensor) for kind, tensor in graph.by_type("edge_features").items()}
-    )
-    task = task_of(
-        _DATASET, counts, rows["node_labels"], graph.by_type("positive_label"), graph.by_type("negative_label")
-    )
-    return Dataset(
-        name=name,
-        graph=_graph_of(edges, counts, graph.by_type("edge_weights")),
-        features=FeatureStore(features),
-        train_set=task.items,
-        validation_set=task.no_items,
-        test_set=task.no_items,
-        num_classes=task.num_classes,
-        class_names=tuple(map(str, range(task.num_classes))),
-        task=task.name,
-    )
-
-
-def _graph_of(
-    edges: Mapping[Any, Tensor], counts: dict[Any, int], weights: Mapping[Any, Tensor]
-) -> CSCGraph | HeteroCSCGraph:
-    attributes = {kind: {WEIGHT: each} for kind, each in weights.items()}
-    if None in edges:
-        return CSCGraph.from_edge_index(edges[None], counts[None], edge_attributes=attributes.get(None))
-    return HeteroCSCGraph.from_edge_index(edges, counts, edge_attributes=attributes)
-
-
 PIECE = 2**22  # ids that are compared at once, so that the memory for it stays small
 
 _REMEDY = "Number the nodes from 0 on, without gaps, when the records are written."
@@ -263,7 +263,8 @@ def row_order(where: str, ids: Tensor) -> Tensor | None:
     """Return the row of each id: int64 [n], row[i] is the place of id i in `ids`; None if ids are 0 .. n - 1 in order.
 
     Raises:
-        ValueError: An id is outside, missing or there twice; the message names the first.
+        IndexError: An id is outside.
+        ValueError: An id is there twice; the message names the first, and one that is missing.
     """
     count = len(ids)
     if all(
@@ -271,12 +272,7 @@ def row_order(where: str, ids: Tensor) -> Tensor | None:
         for begin in range(0, count, PIECE)
     ):
         return None
-    outside = ids[(ids < 0) | (ids >= count)]
-    if len(outside) > 0:
-        raise ValueError(
-            f"{where}: found the id {int(outside[0])} among {count} ids; they must be 0 .. {count - 1}, each once. "
-            f"{_REMEDY}"
-        )
+    check_within(where, "ids", ids, count, _REMEDY)
     rows = torch.full((count,), -1)
     rows[ids] = torch.arange(count)
     missing = (rows < 0).nonzero()
@@ -290,37 +286,41 @@ def row_order(where: str, ids: Tensor) -> Tensor | None:
     return rows
 
 
-def _rows_in_order(where: str, tensor: Tensor, count: int | None, order: Tensor | None) -> Tensor:
-    """Return the rows of nodes in the order of their ids, in shared memory; `tensor` itself if they are so already.
+def _in_order(
+    name: str, by_type: Mapping[Any, Tensor], counts: Mapping[Any, int], orders: Mapping[Any, Tensor | None]
+) -> dict[Any, Tensor]:
+    """Return the rows of nodes in the order of their ids, in shared memory; those that are so already as they are.
 
     Args:
-        count: number of nodes; None if there is no such type.
-        order: of `row_order`.
+        counts: number of nodes of each type.
+        orders: of `row_order`.
     Raises:
         ValueError: There is not one row for each node.
     """
-    if count is None or tensor.ndim == 0 or len(tensor) != count:
-        found = "a type without node_ids" if count is None else f"shape {list(tensor.shape)} for {count} nodes"
-        raise ValueError(f"{where}: found {found}; one row for each of the node_ids is needed. Load both together.")
-    if order is None:
-        return tensor
-    return torch.index_select(tensor, 0, order, out=shared_empty(tuple(tensor.shape), tensor.dtype, where))
+    ordered = {}
+    for kind, rows in by_type.items():
+        where, count, order = f"{_DATASET}: {name}{of_type(kind)}", counts.get(kind), orders.get(kind)
+        if count is None or rows.ndim == 0 or len(rows) != count:
+            fault = "a type without node_ids" if count is None else f"shape {list(rows.shape)} for {count} nodes"
+            raise ValueError(f"{where}: found {fault}; one row for each of the node_ids is needed. Load both together.")
+        shared = rows if order is None else shared_empty(tuple(rows.shape), rows.dtype, where)
+        ordered[kind] = rows if order is None else torch.index_select(rows, 0, order, out=shared)
+    return ordered
 
 
-def _check_pairs(where: str, pairs: Tensor, ends: tuple[Any, Any], counts: Mapping[Any, int]) -> None:
+def _check_pairs(name: str, pairs: Tensor, ends: tuple[Any, Any], counts: Mapping[Any, int]) -> None:
     """Refuse pairs [2, E], sources in row 0 and destinations in row 1, whose ends are no nodes of their types.
 
     Raises:
-        ValueError: The message names the first edge that is wrong.
+        ValueError: A type has no nodes.
+        IndexError: An end is no node.
     """
-    for row, kind in zip(pairs, ends, strict=True):
-        of = "" if kind is None else f" of {kind!r}"
-        if kind not in counts:
-            raise ValueError(f"{where}: there are no node_ids{of}; known are {shown(sorted(counts))}. Load these too.")
-        if len(row) == 0 or (int(row.min()) >= 0 and int(row.max()) < counts[kind]):
-            continue
-        edge = int(((row < 0) | (row >= counts[kind])).nonzero()[0])
-        raise ValueError(
-            f"{where}: edge {edge} is {int(pairs[0, edge])} -> {int(pairs[1, edge])}, and there is no node "
-            f"{int(row[edge])}{of}; they are 0 .. {counts[kind] - 1}. Write a record for it, or leave the edge out."
-        )
+    check_edge_index(_DATASET, name, pairs)
+    for end, ids, node_type in zip(("sources", "destinations"), pairs, ends, strict=True):
+        if node_type not in counts:
+            raise ValueError(
+                f"{_DATASET}: {name}: there are no node_ids{of_type(node_type)}; known are {shown(sorted(counts))}. "
+                "Load these too."
+            )
+        remedy = "Write a record for this node, or leave the edge out."
+        check_within(f"{_DATASET}: {name}", f"{end}{of_type(node_type)}", ids, counts[node_type], remedy)

@@ -12,9 +12,8 @@ import itertools
 import os
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar
 
@@ -98,8 +97,8 @@ class Reader:
                     self._tell(records)
                     return records, num_bytes, problem
 
-        if (found := self._read(file, use)) != count:
-            raise self._changed(file, count, str(found))
+        if (records_read := self._read(file, use)) != count:
+            raise self._changed(file, count, str(records_read))
 
     def first(self, file: AnyFile, look: Callable[[memoryview], _T]) -> _T | None:
         """Return what `look` makes of the first record of a file, framing included; None if the file has none.
@@ -108,35 +107,37 @@ class Reader:
             DatasetFormatError: The file is broken, or `look` raises WrongRecord.
             OSError: The file cannot be read.
         """
-        found: list[_T] = []
+        results: list[_T] = []
 
         def use(content: memoryview, done: int) -> tuple[int, int, str]:
             records, num_bytes, problem = _core.scan_records(content, False)
             if records == 0:
                 return 0, num_bytes, problem
             try:
-                found.append(look(content[: _core.record_length(content)]))
+                results.append(look(content[: _core.record_length(content)]))
             except WrongRecord as error:
                 return 0, 0, text_of(error)
             raise _Stopped
 
         with contextlib.suppress(_Stopped):
             self._read(file, use)
-        return found[0] if found else None
+        return results[0] if results else None
 
     def _read(self, file: AnyFile, use: _Use) -> int:
         """Read a file from its begin to its end; return the number of its records."""
         done = 0
         try:
-            with _opened(file) as stream:
+            with opened(file) as (plain, num_bytes):
+                is_packed = file.name.endswith(".gz")
+                stream = _GzipStream(plain, num_bytes) if is_packed else _Stream(plain, num_bytes)
                 window = Window(stream, self._most_bytes)
                 try:
                     while window.fill():
                         if self._stopped.is_set():
                             raise _Stopped
-                        records, num_bytes, problem = use(window.content, done)
+                        records, used_up, problem = use(window.content, done)
                         done += records
-                        window.use_up(num_bytes)
+                        window.use_up(used_up)
                         if problem:
                             raise self._broken(file, done, window.at, problem)
                 except (_StreamBroken, _RecordTooLong) as error:
@@ -167,10 +168,10 @@ class Reader:
             f"{self._where}: {file}, record {record}, which begins at byte {at}{place}: {problem}. {remedy}"
         )
 
-    def _changed(self, file: AnyFile, count: int, found: str) -> DatasetFormatError:
+    def _changed(self, file: AnyFile, count: int, count_now: str) -> DatasetFormatError:
         return DatasetFormatError(
-            f"{self._where}: {file} had {count} records when they were counted, and {found} when they were read; it "
-            "must not change meanwhile. Load again when it is whole."
+            f"{self._where}: {file} had {count} records when they were counted, and {count_now} when they were read; "
+            "it must not change meanwhile. Load again when it is whole."
         )
 
     def _tell(self, count: int) -> None:
@@ -194,7 +195,7 @@ class Reader:
             finally:  # also at Ctrl-C: else the pool would wait for whole files
                 self._stopped.set()
                 pool.shutdown(wait=False, cancel_futures=True)
-            error = next((each.exception() for each in futures if each in done and each.exception()), None)
+            error = next((future.exception() for future in futures if future in done and future.exception()), None)
             if error is not None:
                 try:
                     raise error
@@ -383,10 +384,3 @@ class _GzipStream(_Stream):
             if count == 0:
                 return False
             self._packed = bytes(self._chunk[:count])
-
-
-@contextmanager
-def _opened(path: AnyFile) -> Iterator[_Stream]:
-    """Open a file of records; raises as `opened` does."""
-    with opened(path) as (file, num_bytes):
-        yield _GzipStream(file, num_bytes) if path.name.endswith(".gz") else _Stream(file, num_bytes)

@@ -96,8 +96,8 @@ def _default(where: str, value: Any, kind: str, width: int) -> tuple[float | int
         )
     if kind == FLOAT32 and bool((np.isfinite(values) & (np.abs(values) > np.finfo(np.float32).max)).any()):
         raise ValueError(f"{where}: default_value {shown(value)} is beyond the largest float32. Give a smaller one.")
-    found: Sequence[float | int] = values.tolist()
-    return tuple(found) * (width if len(found) == 1 else 1)
+    numbers: Sequence[float | int] = values.tolist()
+    return tuple(numbers) * (width if len(numbers) == 1 else 1)
 
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types of protobuf
@@ -120,25 +120,25 @@ def specs_in(record: memoryview, keys: Sequence[str]) -> list[KeySpec]:
     _, _, problem = _core.scan_records(record, True)
     if problem:
         raise WrongRecord(problem)
-    found = dict(_entries(bytes(record[_HEAD:-_TAIL])))
-    return [_spec(key, found) for key in keys]
+    features = dict(_entries(bytes(record[_HEAD:-_TAIL])))
+    return [_spec(key, features) for key in keys]
 
 
-def _spec(key: str, found: dict[bytes, bytes]) -> KeySpec:
-    feature = found.get(key.encode())
+def _spec(key: str, features: dict[bytes, bytes]) -> KeySpec:
+    feature = features.get(key.encode())
     if feature is None:
-        keys = sorted(each.decode(errors="replace") for each in found)
+        keys = sorted(name.decode(errors="replace") for name in features)
         raise WrongRecord(f"key {key!r} is missing; its keys are {shown(keys)}")
     number, pieces = 0, list[bytes]()
-    for each, wire_type, content in _fields(feature):
-        if each in _KINDS and wire_type == _BYTES:
-            if each != number:  # of two kinds the last one counts
-                number, pieces = each, []
+    for field, wire_type, content in _fields(feature):
+        if field in _KINDS and wire_type == _BYTES:
+            if field != number:  # of two kinds the last one counts
+                number, pieces = field, []
             pieces.append(content)
     width = 0 if number == 0 else _count(_KINDS[number], b"".join(pieces))
     if width == 0 or _KINDS[number] not in (INT64, FLOAT32):
-        what = f"{_KINDS[number]} values" if width else "no values"
-        raise WrongRecord(f"key {key!r} has {what}, must have int64 or float32")
+        values = f"{_KINDS[number]} values" if width else "no values"
+        raise WrongRecord(f"key {key!r} has {values}, must have int64 or float32")
     return KeySpec(key, _KINDS[number], width)
 
 

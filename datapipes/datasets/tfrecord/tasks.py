@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,22 +10,10 @@ from torch import Tensor
 
 from datapipes.base.checks import dtype_name
 from datapipes.base.log import logger
-from datapipes.base.types import type_text
-from datapipes.datasets.dataset import without_empty
+from datapipes.base.types import of_type, type_text
+from datapipes.datasets.dataset import one_set
 from datapipes.datasets.raw import MAX_CLASSES
-from datapipes.seeds import HeteroItemSet, ItemSet
-
-Items = ItemSet | HeteroItemSet
-
-
-@dataclass(frozen=True)
-class Task:
-    """A task as `Dataset` names it; `no_items` is an empty set of the same types and names as `items`."""
-
-    name: str
-    items: Items
-    no_items: Items
-    num_classes: int = 0
+from datapipes.seeds import ItemSet
 
 
 def task_of(
@@ -35,8 +22,10 @@ def task_of(
     labels: Mapping[Any, Tensor],
     positive: Mapping[Any, Tensor],
     negative: Mapping[Any, Tensor],
-) -> Task:
-    """Return the task of a graph, by node type and edge type, None in a graph without types.
+) -> dict[str, Any]:
+    """Return the task of a graph as fields of a Dataset, by node type and edge type, None in a graph without types.
+
+    The sets for validation and test are empty, of the types and names that the one to train on has.
 
     Args:
         counts: number of nodes.
@@ -50,8 +39,7 @@ def task_of(
     refuse_negative_alone(where, positive, negative)
     if positive:
         return _of_pairs(positive, negative)
-    items = {kind: ItemSet(count) for kind, count in counts.items()}
-    return Task("all_nodes", _set_of(items), _set_of(dict.fromkeys(items, ItemSet(0))))
+    return _fields("all_nodes", {node_type: ItemSet(count) for node_type, count in counts.items()})
 
 
 def refuse_negative_alone(where: str, positive: Mapping[Any, Tensor], negative: Mapping[Any, Tensor]) -> None:
@@ -63,31 +51,34 @@ def refuse_negative_alone(where: str, positive: Mapping[Any, Tensor], negative: 
         )
 
 
-def _of_labels(where: str, labels: Mapping[Any, Tensor]) -> Task:
-    dtypes = {tensor.is_floating_point() for tensor in labels.values()}
-    if len(dtypes) > 1:
-        found = {type_text(kind): dtype_name(tensor.dtype) for kind, tensor in labels.items()}
+def refuse_mixed_labels(where: str, labels: Mapping[Any, Tensor]) -> None:
+    """Refuse labels that are whole numbers for one node type and floats for another."""
+    if len({rows.is_floating_point() for rows in labels.values()}) > 1:
+        dtypes = {type_text(node_type): dtype_name(rows.dtype) for node_type, rows in labels.items()}
         raise ValueError(
-            f"{where}: the labels of node types are {found}; all must be whole numbers, which are classes, or all "
+            f"{where}: the labels of node types are {dtypes}; all must be whole numbers, which are classes, or all "
             "floats. Set node_labels to those of one task."
         )
-    is_regression = dtypes == {True}
+
+
+def _of_labels(where: str, labels: Mapping[Any, Tensor]) -> dict[str, Any]:
+    refuse_mixed_labels(where, labels)
+    is_regression = any(rows.is_floating_point() for rows in labels.values())
     sets, most = {}, -1
-    for kind, tensor in labels.items():
-        labelled = has_labels(tensor).nonzero().flatten()
-        if len(labelled) < len(tensor):
-            logger.info("%s: %d of %d nodes%s have labels", where, len(labelled), len(tensor), _of(kind))
-        values = tensor[labelled]
+    for node_type, rows in labels.items():
+        labelled = has_labels(rows).nonzero().flatten()
+        if len(labelled) < len(rows):
+            logger.info("%s: %d of %d nodes%s have labels", where, len(labelled), len(rows), of_type(node_type))
+        values = rows[labelled]
         if not is_regression and values.numel() > 0:
             most = max(most, int(values.max()))
-        sets[kind] = ItemSet((labelled, values[:, 0] if values.shape[1] == 1 else values), names=("seeds", "labels"))
+        sets[node_type] = ItemSet((labelled, values[:, 0] if values.shape[1] == 1 else values), ("seeds", "labels"))
     if most >= MAX_CLASSES:
         raise ValueError(
             f"{where}: found the label {most}; classes are numbered from 0, up to {MAX_CLASSES - 1}. Write values that "
             "are no classes as float32, or set node_labels to None."
         )
-    name = "node_regression" if is_regression else "node_classification"
-    return Task(name, _set_of(sets), _set_of({kind: _none_of(items) for kind, items in sets.items()}), most + 1)
+    return _fields("node_regression" if is_regression else "node_classification", sets, most + 1)
 
 
 def has_labels(rows: Tensor) -> Tensor:
@@ -95,26 +86,23 @@ def has_labels(rows: Tensor) -> Tensor:
     return (~rows.isnan() if rows.is_floating_point() else rows >= 0).all(1)
 
 
-def _of_pairs(positive: Mapping[Any, Tensor], negative: Mapping[Any, Tensor]) -> Task:
+def _of_pairs(positive: Mapping[Any, Tensor], negative: Mapping[Any, Tensor]) -> dict[str, Any]:
     names = ("seeds", "labels") if negative else ("seeds",)  # without labels all pairs exist
     none = torch.empty(2, 0, dtype=torch.int64)
     sets = {}
-    for kind in {**positive, **negative}:
-        exist, others = positive.get(kind, none), negative.get(kind, none)
+    for edge_type in {**positive, **negative}:
+        exist, others = positive.get(edge_type, none), negative.get(edge_type, none)
         seeds = torch.cat([exist, others], 1).T.contiguous()
         labels = (torch.arange(len(seeds)) < exist.shape[1]).long()
-        sets[kind] = ItemSet((seeds, labels)[: len(names)], names=names)
-    return Task("link_prediction", _set_of(sets), _set_of({kind: _none_of(items) for kind, items in sets.items()}))
+        sets[edge_type] = ItemSet((seeds, labels)[: len(names)], names=names)
+    return _fields("link_prediction", sets)
 
 
-def _none_of(items: ItemSet) -> ItemSet:
-    rows = items.take(torch.empty(0, dtype=torch.int64))
-    return ItemSet(tuple(rows[name] for name in items.names), names=items.names)
-
-
-def _set_of(sets: dict[Any, ItemSet]) -> Items:
-    return sets[None] if None in sets else HeteroItemSet(without_empty(sets))
-
-
-def _of(kind: Any) -> str:
-    return "" if kind is None else f" of {kind!r}"
+def _fields(task: str, sets: dict[Any, ItemSet], num_classes: int = 0) -> dict[str, Any]:
+    """Return the fields of a Dataset that say its task."""
+    nothing = {kind: items.take(torch.empty(0, dtype=torch.int64)) for kind, items in sets.items()}
+    no_items = {kind: ItemSet(tuple(rows.values()), names=tuple(rows)) for kind, rows in nothing.items()}
+    train, empty = one_set(sets), one_set(no_items)
+    class_names = tuple(map(str, range(num_classes)))
+    parts = {"train_set": train, "validation_set": empty, "test_set": empty}
+    return {**parts, "task": task, "num_classes": num_classes, "class_names": class_names}

@@ -62,25 +62,27 @@ def write_tf_records(
     if not isinstance(folder, (str, os.PathLike)):
         raise TypeError(f"{_WHERE}: folder must be a path, got {shown(folder)}. Pass one.")
     path = Path(local_path(_WHERE, "folder", os.fspath(folder)))
-    given, num_rows = _checked(columns)
+    tensors, num_rows = _checked(columns)
     check_int(_WHERE, "num_files", num_files, 1, _MOST_FILES)
     check_bool(_WHERE, "compress", compress)
     suffix = ".tfrecord.gz" if compress else ".tfrecord"
-    row_bytes = sum((4 if each.is_floating_point() else 1) * each.shape[1] + len(key) for key, each in given.items())
-    rows = max(_BATCH_BYTES // sum(_room_of(each) for each in given.values()), 1)
+    row_bytes = sum(
+        (4 if column.is_floating_point() else 1) * column.shape[1] + len(key) for key, column in tensors.items()
+    )
+    rows = max(_BATCH_BYTES // sum(_room_of(column) for column in tensors.values()), 1)
     with new_folder(_WHERE, path, 0 if compress else num_rows * row_bytes) as new:
         for number in range(num_files):
             begin, end = num_rows * number // num_files, num_rows * (number + 1) // num_files
             with _opened(new / f"data-{number:05}-of-{num_files:05}{suffix}", compress) as file:
                 for first in range(begin, end, rows):
                     last = min(first + rows, end)
-                    file.write(records_of([(key.encode(), _values(key, t[first:last])) for key, t in given.items()]))
+                    file.write(records_of([(key.encode(), _values(key, t[first:last])) for key, t in tensors.items()]))
 
 
 def _room_of(column: Tensor) -> int:
     """Return the bytes that encode a row of a column, at most."""
-    each = _BYTES_OF_FLOAT if column.is_floating_point() else _BYTES_OF_INT
-    return _BYTES_OF_KEY + each * column.shape[1]
+    value_bytes = _BYTES_OF_FLOAT if column.is_floating_point() else _BYTES_OF_INT
+    return _BYTES_OF_KEY + value_bytes * column.shape[1]
 
 
 def _checked(columns: Any) -> tuple[dict[str, Tensor], int]:
@@ -89,7 +91,7 @@ def _checked(columns: Any) -> tuple[dict[str, Tensor], int]:
         raise TypeError(
             f"{_WHERE}: columns must be a dict of tensors by key, not empty, got {shown(columns)}. Pass it."
         )
-    found = {}
+    tensors = {}
     for key, value in columns.items():
         tensor = as_tensor(_WHERE, f"columns[{key!r}]", value)
         if tensor.dtype not in (*_FLOATS, *_INTS) or tensor.device.type != "cpu":
@@ -102,11 +104,11 @@ def _checked(columns: Any) -> tuple[dict[str, Tensor], int]:
                 f"{_WHERE}: columns[{key!r}] must have shape [n] or [n, k], k at least 1, got {list(tensor.shape)}. "
                 "Reshape it, or leave it out."
             )
-        found[key] = tensor.unsqueeze(1) if tensor.ndim == 1 else tensor
-    sizes = {key: len(tensor) for key, tensor in found.items()}
+        tensors[key] = tensor.unsqueeze(1) if tensor.ndim == 1 else tensor
+    sizes = {key: len(tensor) for key, tensor in tensors.items()}
     if len({*sizes.values()}) > 1:
         raise ValueError(f"{_WHERE}: the columns must have one number of rows, got {shown(sizes)}. Make them equal.")
-    return found, len(next(iter(found.values())))
+    return tensors, len(next(iter(tensors.values())))
 
 
 def _values(key: str, part: Tensor) -> NDArray[Any]:

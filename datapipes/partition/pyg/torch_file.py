@@ -2,8 +2,8 @@
 
 What a file of PyG's layout may hold is checked here too: a refusal names the file, what was found, and what is allowed.
 
-base/torch_archive.py reads it, and torch's own loader is not asked. Here its values become those that a part may hold:
-dicts whose keys are names, numbers or types, since others could take for ever to hash, and values that end.
+ingest/torch_archive.py reads it, and torch's own loader is not asked. Here its values become those that a part may
+hold: dicts whose keys are names, numbers or types, since others could take for ever to hash, and values that end.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from datapipes.datasets import share_memory
-from datapipes.datasets.tfrecord import tensor_passing
-from datapipes.datasets.tfrecord.tensor_passing import receive_tensors, send_descriptors, shared_forms
+from datapipes.datasets.tfrecord import children
+from datapipes.datasets.tfrecord.children import receive_tensors, send_descriptors, shared_forms
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def pipe():
 
 @pytest.mark.parametrize("at_once", [1, 2, 250])
 def test_tensors_arrive_in_the_memory_of_the_sender(pipe, monkeypatch, at_once):
-    monkeypatch.setattr(tensor_passing, "MOST_AT_ONCE", at_once)
+    monkeypatch.setattr(children, "MOST_AT_ONCE", at_once)
     here, there = pipe
     shared = share_memory(torch.arange(6.0))
     tensors = [shared, torch.arange(8).view(2, 4).T, shared.view(2, 3)[1], torch.empty(0, 3), torch.tensor(5).bool()]
@@ -35,7 +35,7 @@ def test_tensors_arrive_in_the_memory_of_the_sender(pipe, monkeypatch, at_once):
 
 
 def test_a_sender_that_has_ended_is_noticed(pipe, monkeypatch):
-    monkeypatch.setattr(tensor_passing, "MOST_AT_ONCE", 1)
+    monkeypatch.setattr(children, "MOST_AT_ONCE", 1)
     here, there = pipe
     forms, descriptors, _ = shared_forms([torch.ones(3), torch.ones(2)], "here")
     send_descriptors(there, descriptors[:1])
@@ -45,7 +45,7 @@ def test_a_sender_that_has_ended_is_noticed(pipe, monkeypatch):
 
 
 def test_a_sender_that_sends_nothing_is_not_waited_for_without_end(pipe, monkeypatch):
-    monkeypatch.setattr(tensor_passing, "WAIT_S", 0.01)
+    monkeypatch.setattr(children, "WAIT_S", 0.01)
     forms, _, _ = shared_forms([torch.ones(3)], "here")
     with pytest.raises(TimeoutError):
         receive_tensors(pipe[0], forms)

@@ -38,7 +38,7 @@ help:
 	@echo "make matrix   the fast tests with the oldest and with the newest Python, torch and numpy"
 	@echo "make bench    the benchmarks, with ratios taken in one run"
 	@echo "make soak     the long runs: loaders and channels at random, with kills; MINUTES=5 bounds each but the last"
-	@echo "make stubs    write the generated files anew: __init__ files, functional.pyi, dist_samplers.py, docs/api, tables of the docs"
+	@echo "make stubs    write the generated files anew: __init__ files, functional.pyi, docs/api, tables of the docs"
 
 # The environment belongs to the lock files: others make a new one. First comes what compiles the C++ core.
 $(TOOLS): requirements-run.lock requirements.lock
@@ -163,7 +163,6 @@ soak: build
 	$(RUN) benchmarks/chaos.py --kills 200
 
 stubs: build
-	$(RUN) tools/write_dist_samplers.py
 	$(RUN) tools/write_inits.py
 	$(RUN) tools/write_stub.py
 	$(RUN) tools/write_api.py

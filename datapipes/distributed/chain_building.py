@@ -41,8 +41,8 @@ __all__ = ["build_chain"]
 
 _BUILD = "build_chain"
 _STAGES: dict[str, type[Stage]] = {
-    functional_name(each): each
-    for each in (
+    functional_name(cls): cls
+    for cls in (
         *(ItemSampler, UniformNegativeSampler, NeighborSampler, LayerNeighborSampler, TemporalNeighborSampler),
         *(InSubgraphSampler, SeedEdgeExcluder, FeatureFetcher),
     )
@@ -109,10 +109,10 @@ def built_chain(
     chain = from_json(DescribedChain, f"{_BUILD}: the description", description.header)
     if not 0 < len(chain.stages) <= _MOST_STAGES:
         raise ValueError(f"{_BUILD}: the description has {len(chain.stages)} stages; 1 to {_MOST_STAGES} are allowed.")
-    allowed = {**_STAGES, **{functional_name(each): each for each in stages}}
+    allowed = {**_STAGES, **{functional_name(cls): cls for cls in stages}}
     built: list[Stage] = []
-    for place, each in enumerate(chain.stages):
-        built.append(_built(place, each, allowed, built, offers))
+    for place, described in enumerate(chain.stages):
+        built.append(_built(place, described, allowed, built, offers))
     unread = sorted(description.tensors.keys() - offers.read)
     if unread:
         raise ValueError(f"{_BUILD}: the description has tensors that no stage reads: {shown(unread)}. Leave them out.")
@@ -128,11 +128,12 @@ def built_chain(
     return root.root
 
 
-def _by_name(what: str, given: Any, kind: Any) -> dict[str | None, Any]:
-    named = {None: given} if isinstance(given, kind) else given
-    wrong = [each for each in named.values() if not isinstance(each, kind)] if isinstance(named, Mapping) else [given]
+def _by_name(name: str, value: Any, kind: Any) -> dict[str | None, Any]:
+    named = {None: value} if isinstance(value, kind) else value
+    offers = named.values() if isinstance(named, Mapping) else [value]
+    wrong = [offer for offer in offers if not isinstance(offer, kind)]
     if wrong:
-        raise TypeError(f"{_BUILD}: {what} has {type(wrong[0]).__name__}, which is none. Pass one, or {{name: one}}.")
+        raise TypeError(f"{_BUILD}: {name} has {type(wrong[0]).__name__}, which is none. Pass one, or {{name: one}}.")
     return {**named}
 
 
@@ -153,13 +154,13 @@ def _built(
     for name, value in described.arguments.items():
         arguments[name] = offers.value(f"{where}: the argument {name!r}", value)
     sources = [built[source] for source in described.sources]
-    given = () if not sources else (sources[0] if len(sources) == 1 else sources,)
+    args = () if not sources else (sources[0] if len(sources) == 1 else sources,)
     try:
-        inspect.signature(cls).bind(*given, **arguments)
+        inspect.signature(cls).bind(*args, **arguments)
     except TypeError as error:
         raise ValueError(f"{where}: {error}. Describe it with all that it needs.") from None
     try:
-        return cast("Callable[..., Stage]", cls)(*given, **arguments)
+        return cast("Callable[..., Stage]", cls)(*args, **arguments)
     except Exception as error:
         add_note(error, f"in {where}")
         raise
@@ -195,7 +196,7 @@ class _Reading:
         def all_of(values: Any) -> list[Any]:
             if not isinstance(values, list):
                 raise ValueError(f"{where} has {shown(values)} where a list must be.")
-            return [self.value(where, each, nested + 1) for each in values]
+            return [self.value(where, element, nested + 1) for element in values]
 
         if isinstance(value, list):
             return all_of(value)
@@ -240,7 +241,7 @@ class _Reading:
             case _:
                 received = (self._item(where, items, nested),)
         self._hold(kept_bytes(received, names))
-        return ItemSet(tuple(each.clone() if isinstance(each, Tensor) else each for each in received), names)
+        return ItemSet(tuple(array.clone() if isinstance(array, Tensor) else array for array in received), names)
 
     def _item(self, where: str, value: Any, nested: int) -> Any:
         match value:
@@ -261,20 +262,20 @@ class _Reading:
         return store
 
 
-def _offered(where: str, what: str, offers: Mapping[Any, Any], name: Any) -> Any:
+def _offered(where: str, kind: str, offers: Mapping[Any, Any], name: Any) -> Any:
     if isinstance(name, (str, type(None))) and name in offers:
         return offers[name]
-    wanted = f"a {what} without a name" if name is None else f"the {what} {shown(name)}"
-    there = [shown(each) if each is not None else "one without a name" for each in offers]
+    wanted = f"a {kind} without a name" if name is None else f"the {kind} {shown(name)}"
+    there = ["one without a name" if offer is None else shown(offer) for offer in offers]
     raise ValueError(f"{where} is {wanted}, which is not offered; there is {', '.join(there) or 'none'}. Offer it.")
 
 
 def _dict_of(where: str, entries: list[Any]) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
+    values: dict[Any, Any] = {}
     for entry in entries:
         if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], (str, tuple)):
             raise ValueError(f"{where} has {shown(entry)} where a text or a tuple and its value must be.")
-        if not all(isinstance(part, str) for part in entry[0]) or entry[0] in found:
+        if not all(isinstance(part, str) for part in entry[0]) or entry[0] in values:
             raise ValueError(f"{where} has the key {shown(entry[0])} twice, or it is no type.")
-        found[entry[0]] = entry[1]
-    return found
+        values[entry[0]] = entry[1]
+    return values

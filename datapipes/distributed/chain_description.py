@@ -96,22 +96,22 @@ def describe_chain(pipe: Stage, names: Mapping[str, _Named] | None = None) -> Me
         stages.append(writing.stage(stage, tuple(places[id(source)] for source in stage.sources)))
         places[id(stage)] = len(places)
     writing.refuse_unused()
-    found = DescribedChain(tuple(stages), json.loads(json.dumps(fingerprint(graph))))
-    return Message(to_json(found), writing.tensors)
+    description = DescribedChain(tuple(stages), json.loads(json.dumps(fingerprint(graph))))
+    return Message(to_json(description), writing.tensors)
 
 
 class _Writing:
     """Turns arguments into values of a description, and collects the tensors."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
-        for name, each in names.items():
-            if not isinstance(name, str) or not isinstance(each, _Named):
+        for name, value in names.items():
+            if not isinstance(name, str) or not isinstance(value, _Named):
                 raise TypeError(
                     f"{_DESCRIBE}: names must be {{name: graph, item set or feature store}}, got {shown(name)}: "
-                    f"{type(each).__name__}. Name what the server was given."
+                    f"{type(value).__name__}. Name what the server was given."
                 )
         self.tensors: dict[str, Tensor] = {}
-        self._names = {id(each): name for name, each in names.items()}
+        self._names = {id(value): name for name, value in names.items()}
         self._unused = {*names}
         self._own: dict[str, object] = {}  # what is without a name
 
@@ -146,11 +146,11 @@ class _Writing:
         if isinstance(value, NodeWeights):
             return self._value(value.given)
         if isinstance(value, Mapping):
-            return {"dict": [[self._value(key), self._value(each)] for key, each in value.items()]}
+            return {"dict": [[self._value(key), self._value(element)] for key, element in value.items()]}
         if isinstance(value, tuple):
-            return {"tuple": [self._value(each) for each in value]}
+            return {"tuple": [self._value(element) for element in value]}
         if isinstance(value, list):
-            return [self._value(each) for each in value]
+            return [self._value(element) for element in value]
         if isinstance(value, Graph):
             return {"graph": self._name_of("graph", value)}
         if isinstance(value, (ItemSet, HeteroItemSet)):
@@ -173,20 +173,20 @@ class _Writing:
         if isinstance(items, HeteroItemSet):
             return {"item_sets": self._value(items.item_sets)}
         arrays = items._hashed_arrays()
-        given = tuple(arrays[name][0] if name in arrays else len(items) for name in items.names)
-        return {"item_set": [self._value(given), [*items.names]]}
+        values = tuple(arrays[name][0] if name in arrays else len(items) for name in items.names)
+        return {"item_set": [self._value(values), [*items.names]]}
 
     def _features(self, stage: Stage, store: FeatureStore) -> dict[str, Any]:
         read = [] if not isinstance(stage, FeatureFetcher) else stage.feature_keys
         return {"features": [self._name_of("feature store", store), FORMS.write(forms_in(store, read))]}
 
-    def _name_of(self, what: str, value: object) -> str | None:
+    def _name_of(self, kind: str, value: object) -> str | None:
         name = self._names.get(id(value))
         if name is not None:
             self._unused.discard(name)
-        elif self._own.setdefault(what, value) is not value:
+        elif self._own.setdefault(kind, value) is not value:
             raise ValueError(
-                f"is another {what} without a name, but one is what stands for the server's own. Name them: "
+                f"is another {kind} without a name, but one is what stands for the server's own. Name them: "
                 "names={...}."
             )
         return name

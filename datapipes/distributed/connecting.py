@@ -14,7 +14,6 @@ from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.namebook import addresses_in, check_complete, resolver_of
 from datapipes.distributed.resolver import Replicas
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
-from datapipes.distributed.wire.peers import Peers
 from datapipes.distributed.wire.refusals import OtherPartition
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.native_book import open_book, partition_id_of
@@ -31,15 +30,6 @@ class Security(NamedTuple):
     tls: TLSConfig | None
     insecure: bool
     deadline: float
-
-
-class Parts(NamedTuple):
-    """What a DistGraph is made of."""
-
-    facts: PartitionFacts
-    book: PartitionBook
-    peers: Peers
-    local_part: Part | None
 
 
 def check_security(
@@ -59,12 +49,12 @@ def check_security(
 
 def connect_parts(
     where: str, root_or_book: Any, namebook: Any, local_part: int | None, security: Security, *, mmap: bool
-) -> Parts:
-    """Return the parts of a partition: that of this process opened, the others to be asked when they are needed."""
+) -> tuple[PartitionFacts, PartitionBook, FlightPeers, Part | None]:
+    """Return what a DistGraph is made of: the part of this process opened, the others to be asked when needed."""
     book, part = _book_and_part(where, root_or_book, local_part, check_bool(where, "mmap", mmap))
     addresses = addresses_of_others(where, namebook, book.num_parts, local_part, security)
     facts = PartitionFacts.of(part) if part is not None else _facts_of_servers(where, book, addresses, security)
-    return Parts(facts, book, peers_at(where, addresses, facts, namebook, security), part)
+    return facts, book, peers_at(where, addresses, facts, namebook, security), part
 
 
 def addresses_of_others(
@@ -98,9 +88,9 @@ def peers_at(
 
 
 def _asked_again(where: str, namebook: Any, security: Security, part: int) -> Replicas:
-    found = addresses_in(where, namebook, [part], _AGAIN_S)
-    refuse_all_plain(where, found, security)
-    return found[part]
+    addresses = addresses_in(where, namebook, [part], _AGAIN_S)
+    refuse_all_plain(where, addresses, security)
+    return addresses[part]
 
 
 def connect_servers(where: str, namebook: Any, security: Security) -> FlightPeers:
@@ -109,9 +99,9 @@ def connect_servers(where: str, namebook: Any, security: Security) -> FlightPeer
     if not addresses:
         raise ValueError(f"{where}: the namebook is empty. Name the address of each server.")
     refuse_all_plain(where, addresses, security)
-    heard = (each for each in addresses.items() if len(addresses) > 1 and each[1].is_heard(_PROBE_S))
-    rank, replicas = next(heard, next(iter(addresses.items())))
-    facts = ask_facts(where, rank, replicas, tls=security.tls, deadline=security.deadline, by_rank=True)
+    heard = (rank for rank, replicas in addresses.items() if len(addresses) > 1 and replicas.is_heard(_PROBE_S))
+    rank = next(heard, next(iter(addresses)))
+    facts = ask_facts(where, rank, addresses[rank], tls=security.tls, deadline=security.deadline, by_rank=True)
     if resolver_of(namebook) is not None:
         addresses = addresses_of_others(where, namebook, facts.num_parts, None, security)
     return peers_at(where, addresses, facts, namebook, security, by_rank=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 from datapipes.base.checks import check_int
 from datapipes.base.sizes import parse_size
 from datapipes.base.types import NodeType
+from datapipes.distributed.asking_parts import run_here
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.hot_rows import HotRows, choose_hot, hot_by_counts, hot_by_edges
 from datapipes.distributed.row_reader import RowReader, Wanted
@@ -91,7 +92,7 @@ class DistFeatureStore(FeatureStore):
                 rows than were asked for.
             The errors of the servers, and of a server that does not answer.
         """
-        return self._reader.read(self._wanted(requests))
+        return run_here(self.read_many_async(requests))
 
     async def read_many_async(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
         """Return what `read_many` returns, while other minibatches go on."""
@@ -117,7 +118,7 @@ class DistFeatureStore(FeatureStore):
         for domain, type_, name, ids in requests:
             feature = self[domain, type_, name]
             assert isinstance(feature, DistFeature)
-            wanted.append(self._reader.wanted(feature.domain, feature.of, name, ids))
+            wanted.append(self._reader.wanted(feature.domain, feature.type_, name, ids))
         return wanted
 
     def __repr__(self) -> str:
@@ -156,13 +157,13 @@ class DistFeature(Feature):
 
     Attributes:
         domain: "node" or "edge".
-        of: a node type or edge type, or None.
+        type_: a node type or edge type, or None.
         name: its name.
     """
 
-    def __init__(self, reader: RowReader, domain: str, of: Any, name: str) -> None:
-        self._reader, self.domain, self.of, self.name = reader, domain, of, name
-        self._form = reader.graph.facts.features[domain, of, name]
+    def __init__(self, reader: RowReader, domain: str, type_: Any, name: str) -> None:
+        self._reader, self.domain, self.type_, self.name = reader, domain, type_, name
+        self._form = reader.graph.facts.features[domain, type_, name]
 
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids`, see Feature.read; each part that has some of them is asked once.
@@ -171,7 +172,7 @@ class DistFeature(Feature):
             out: memory for the rows, which is filled and returned: [n, *shape] of the same dtype, contiguous, in host
                 memory. It may be half filled if there is an error.
         """
-        wanted = self._reader.wanted(self.domain, self.of, self.name, ids, out)
+        wanted = self._reader.wanted(self.domain, self.type_, self.name, ids, out)
         if out is not None:
             check_out(wanted.text, out, wanted.ids.shape[0], self.shape, self.dtype)
         return self._reader.read([wanted])[0]
@@ -185,9 +186,9 @@ class DistFeature(Feature):
         """
         graph = self._reader.graph
         if self.domain == "node":
-            return graph.facts.num_nodes[self.of]
-        self._reader.check_places(self.domain, self.of, self.name)
-        return graph.book.edges(self.of).num_ids
+            return graph.facts.num_nodes[self.type_]
+        self._reader.check_places(self.domain, self.type_, self.name)
+        return graph.book.edges(self.type_).num_ids
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -195,9 +196,9 @@ class DistFeature(Feature):
 
     @property
     def dtype(self) -> torch.dtype:
-        found: torch.dtype = self._form.dtype
-        return found
+        dtype: torch.dtype = self._form.dtype
+        return dtype
 
     def __repr__(self) -> str:
         form = f"{self._form.dtype} {[*self.shape]}"
-        return f"DistFeature({feature_text(self.domain, self.of, self.name)}, rows of {form})"
+        return f"DistFeature({feature_text(self.domain, self.type_, self.name)}, rows of {form})"

@@ -13,15 +13,13 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import shown
-from datapipes.base.types import EdgeType, NodeType, ends_of, type_in
-from datapipes.chain.asynchronous import off_loop
-from datapipes.distributed.asking_parts import Ask, AsksParts, ChosenOverParts
+from datapipes.base.types import EdgeType, NodeType, ends_of, of_type, type_in
+from datapipes.distributed.asking_parts import Ask, AsksParts, ChosenOverParts, Peers, beside, run_here
 from datapipes.distributed.connecting import check_security, connect_parts
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.hop_requests import HopRequests, core_graph
 from datapipes.distributed.resolver import Namebook
 from datapipes.distributed.tls import TLSConfig
-from datapipes.distributed.wire.peers import Peers
 from datapipes.graph.choice import Choice, Keyed
 from datapipes.graph.edge_items import edge_items
 from datapipes.graph.graph import EarliestNode, FoundEdges, Relation, ends_of_pairs
@@ -139,8 +137,8 @@ class DistGraph(AsksParts):
 
     def max_edge_id_of(self, edge_type: EdgeType | str | None) -> int:
         """Return the largest edge id of a type, -1 without edges; without an edge map, the number of edges less 1."""
-        known = type_in("DistGraph", "edge", edge_type, self.facts.num_edges)
-        return (self.book.edges(known).num_ids if self.book.has_edges else self.facts.num_edges[known]) - 1
+        known_type = type_in("DistGraph", "edge", edge_type, self.facts.num_edges)
+        return (self.book.edges(known_type).num_ids if self.book.has_edges else self.facts.num_edges[known_type]) - 1
 
     def relation(self, edge_type: EdgeType | str | None) -> Relation:
         self._refuse("relation", _OWN_ROWS)
@@ -173,20 +171,15 @@ class DistGraph(AsksParts):
             TypeError, ValueError: A part answered what was not asked for.
             What the requests raise, see `connect`. A note names the part.
         """
-        checked = plan.checked(self, seeds, keyed, trees)
-        hops = HopRequests(self, self._core_graph(plan.name), plan, checked, keyed, trees)
-        asked: list[Ask] | None = hops.start()
-        while asked is not None:
-            asked = hops.advance(self._answers(asked))
-        return hops.sampled()
+        return run_here(self.hops_async(plan, seeds, keyed, trees))
 
     async def hops_async(self, plan: HopPlan, seeds: Any, keyed: Keyed, trees: SeedTrees | None = None) -> Sampled:
         """Return what `hops` does; the event loop goes on meanwhile."""
         checked = plan.checked(self, seeds, keyed, trees)
         hops = HopRequests(self, self._core_graph(plan.name), plan, checked, keyed, trees)
-        asked: list[Ask] | None = await off_loop(hops.start)
-        while asked is not None:
-            asked = await off_loop(hops.advance, await self._awaited_answers(asked))
+        asks: list[Ask] | None = await beside(hops.start)
+        while asks is not None:
+            asks = await beside(hops.advance, await self._answers(asks))
         return hops.sampled()
 
     def has_edges(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
@@ -196,35 +189,33 @@ class DistGraph(AsksParts):
         Raises:
             What the requests raise, see `connect`. A note names the part.
         """
-        asked, places = self._about_edges(pairs, edge_type)
-        return FoundEdges(*_in_place(places, self._answers(asked), 2))
+        return run_here(self.has_edges_async(pairs, edge_type))
 
     async def has_edges_async(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
         """Return what `has_edges` does; the event loop goes on meanwhile."""
-        asked, places = await off_loop(self._about_edges, pairs, edge_type)
-        return FoundEdges(*_in_place(places, await self._awaited_answers(asked), 2))
+        asks, places = await beside(self._about_edges, pairs, edge_type)
+        return FoundEdges(*_in_place(places, await self._answers(asks), 2))
 
     def _node_times(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
-        asked, places = self._about_times(name, ids, node_type)
-        return _in_place(places, self._answers(asked), 1)[0]
+        return run_here(self._node_times_async(name, ids, node_type))
 
     async def _node_times_async(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
         """Return what `node_times` does; the event loop goes on meanwhile."""
-        asked, places = await off_loop(self._about_times, name, ids, node_type)
-        return _in_place(places, await self._awaited_answers(asked), 1)[0]
+        asks, places = await beside(self._about_times, name, ids, node_type)
+        return _in_place(places, await self._answers(asks), 1)[0]
 
     def _about_edges(self, pairs: Tensor, edge_type: Any) -> tuple[list[Ask], list[Tensor]]:
         """Return what each part is asked about pairs, and the places of its answers among them."""
-        known = type_in("has_edges", "edge", edge_type, self.facts.num_edges)
+        edge_type = type_in("has_edges", "edge", edge_type, self.facts.num_edges)
         sources, destinations = ends_of_pairs(pairs)
-        by_part = self._by_owner(destinations, ends_of(known)[1])
-        asked = [Ask(part, EdgesRequest(known, destinations[at], sources[at])) for part, at in by_part]
-        return asked, [at for _, at in by_part]
+        by_part = self._by_owner(destinations, ends_of(edge_type)[1])
+        asks = [Ask(part, EdgesRequest(edge_type, destinations[at], sources[at])) for part, at in by_part]
+        return asks, [at for _, at in by_part]
 
     def _about_times(self, name: str, ids: Tensor, node_type: Any) -> tuple[list[Ask], list[Tensor]]:
         by_part = self._by_owner(ids, node_type)
-        asked = [Ask(part, RowsRequest((Rows("node", node_type, (name,), ids[at]),))) for part, at in by_part]
-        return asked, [at for _, at in by_part]
+        asks = [Ask(part, RowsRequest((Rows("node", node_type, (name,), ids[at]),))) for part, at in by_part]
+        return asks, [at for _, at in by_part]
 
     def _by_owner(self, ids: Tensor, node_type: Any) -> list[tuple[int, Tensor]]:
         """Return the parts that own nodes, and the places of each among `ids`.
@@ -244,8 +235,8 @@ class DistGraph(AsksParts):
                 "ItemSet.of_edges: all parts are behind servers, and the items are edges of the part in this process. "
                 "Connect with local_part=, the part of this rank."
             )
-        relations = {of: part.relation(of) for of in part.edge_types}
-        return edge_items(relations, {of: part.node_ids(of) for of in part.node_types}, edge_type, edge_ids)
+        relations = {type_: part.relation(type_) for type_ in part.edge_types}
+        return edge_items(relations, {type_: part.node_ids(type_) for type_ in part.node_types}, edge_type, edge_ids)
 
     def local_items(self, mask: str = TRAIN_MASK, label: str | None = "y") -> ItemSet | HeteroItemSet:
         """Return the seeds of the local part: its own nodes where `mask` is True, with their labels.
@@ -265,26 +256,25 @@ class DistGraph(AsksParts):
         where, part = "DistGraph.local_items", self.local_part
         if part is None:
             raise ValueError(f"{where}: all parts are behind servers. Connect with local_part=, the part of this rank.")
-        found: dict[Any, ItemSet] = {}
+        items_of: dict[Any, ItemSet] = {}
         for kind in part.node_types:
             attributes = part.node_attributes_of(kind)
             chosen = attributes.get(mask)
             if chosen is None or chosen.dtype != torch.bool or chosen.ndim != 1:
                 continue
             if label is not None and label not in attributes:
-                of = "" if kind is None else f" of {shown(kind)}"
                 raise ValueError(
-                    f"{where}: the nodes{of} have no attribute {shown(label)}; they have {sorted(attributes)}. Name "
-                    "the attribute of their labels, or pass label=None."
+                    f"{where}: the nodes{of_type(kind)} have no attribute {shown(label)}; they have "
+                    f"{sorted(attributes)}. Name the attribute of their labels, or pass label=None."
                 )
             ids = part.node_ids(kind)[chosen]
-            found[kind] = ItemSet(ids if label is None else (ids, attributes[label][chosen]))
-        filled = {kind: items for kind, items in found.items() if len(items) > 0}
-        if not found or not (filled or None in found):
-            known = sorted({name for kind, _, name in self.forms() if kind == "node"})
-            what = f"has no node where {shown(mask)} is True" if found else f"has no mask {shown(mask)} of its nodes"
-            raise ValueError(f"{where}: part {part.part} {what}; node attributes are {known}. Name another mask.")
-        return found[None] if None in found else HeteroItemSet(filled)
+            items_of[kind] = ItemSet(ids if label is None else (ids, attributes[label][chosen]))
+        filled = {kind: items for kind, items in items_of.items() if len(items) > 0}
+        if not items_of or not (filled or None in items_of):
+            names = sorted({name for kind, _, name in self.forms() if kind == "node"})
+            why = f"has no node where {shown(mask)} is True" if items_of else f"has no mask {shown(mask)} of its nodes"
+            raise ValueError(f"{where}: part {part.part} {why}; node attributes are {names}. Name another mask.")
+        return items_of[None] if None in items_of else HeteroItemSet(filled)
 
     def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> ChosenEdges:
         """Return what a choice reads of the edge types; the part in this process makes what it draws by."""
@@ -320,18 +310,18 @@ class DistGraph(AsksParts):
         """Return the graph as the core takes it; made again when the memory of a map has moved, as
         `tensor.share_memory_()` does.
         """
-        nodes = [self.book.nodes(of).stored() for of in self.node_types]
-        places = [each.data_ptr() for each in nodes]
-        found = self._core_graphs.get(name)
-        if found is None or found[1] != places:
-            found = self._core_graphs[name] = core_graph(name, self, nodes), places
-        return found[0]
+        nodes = [self.book.nodes(node_type).stored() for node_type in self.node_types]
+        places = [ids.data_ptr() for ids in nodes]
+        kept = self._core_graphs.get(name)
+        if kept is None or kept[1] != places:
+            kept = self._core_graphs[name] = core_graph(name, self, nodes), places
+        return kept[0]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_core_graphs": {}}
 
-    def _refuse(self, what: str, instead: str) -> NoReturn:
-        raise TypeError(f"DistGraph: has no {what}, since its rows are in {self.facts.num_parts} parts; {instead}.")
+    def _refuse(self, method: str, instead: str) -> NoReturn:
+        raise TypeError(f"DistGraph: has no {method}, since its rows are in {self.facts.num_parts} parts; {instead}.")
 
     def __repr__(self) -> str:
         here = "all behind servers" if self.local_part is None else f"part {self.local_part.part} is here"

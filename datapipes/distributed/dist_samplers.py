@@ -1,16 +1,30 @@
-"""The samplers under their `dist_` names, which require a graph in parts. Written by `make stubs`; do not edit."""
+"""The samplers under their `dist_` names, which require a graph in parts and have methods for a loop of your own.
+
+`pipe.sample_neighbor(dist_graph, fanouts)` and `pipe.dist_sample_neighbor(dist_graph, fanouts)` are one stage: the same
+bits, and the same saved state. The latter refuses a whole graph. docs/semantics.md, section 4.3. Options are those of
+the plain samplers; a test compares the signatures.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace as with_fields
 from typing import Any
 
-from datapipes.base.types import EdgeType
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import check_index_tensor, check_int
+from datapipes.base.rng import RngKey
+from datapipes.base.types import EdgeType, ends_of, type_in
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
 from datapipes.distributed.dist_graph import DistGraph
-from datapipes.distributed.sampler_over_parts import OneHopSampler, SamplerOverParts
-from datapipes.sampling.choice_sampler import CONCURRENCY
+from datapipes.graph.choice import Keyed
+from datapipes.graph.graph import Graph
+from datapipes.graph.hops import Sampled, SeedTrees
+from datapipes.partition.native.requests import Drawn
+from datapipes.sampling.choice_sampler import CONCURRENCY, ChoiceSampler
 from datapipes.sampling.fanouts import Fanout
 from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
 from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
@@ -23,6 +37,76 @@ __all__ = [
     "DistNeighborSampler",
     "DistTemporalNeighborSampler",
 ]
+
+
+class SamplerOverParts(ChoiceSampler):
+    """A sampler that takes a graph in parts only, with methods for a loop of your own.
+
+    Attributes:
+        dist_graph: the graph in parts.
+    """
+
+    @property
+    def dist_graph(self) -> DistGraph:
+        assert isinstance(self.graph, DistGraph)
+        return self.graph
+
+    @property
+    def _state_name(self) -> str:
+        return self.name.removeprefix("dist_")
+
+    async def node_sample(self, seeds: Tensor | dict[str, Tensor], rng: RngKey, *, timestamps: Any = None) -> Sampled:
+        """Return the neighborhood of nodes, for a loop of one's own.
+
+        Args:
+            seeds: int32 or int64 [n], repeats allowed; on a graph with types {node type: ids}.
+            rng: the random key. That of the stage in a chain is RngKey(seed, epoch, index, ordinal of the stage).
+            timestamps: the time of each seed, where the sampler needs times; of the form of `seeds`.
+        Returns:
+            `nodes`, `local_seeds` of the form of `seeds`, `hops` from the seeds outwards.
+        Raises:
+            As the stage does while running.
+        """
+        ids, restored = self._checked_seeds(seeds)
+        for nodes in seeds.values() if isinstance(seeds, dict) else [seeds]:
+            if nodes.ndim != 1:
+                raise ValueError(
+                    f"{self.name}: seeds of node_sample must be nodes [n], got the shape {list(nodes.shape)}. Pass "
+                    "pairs to edge_sample."
+                )
+        return restored(await self._sample(ids, rng, self._trees_of(seeds, timestamps)))
+
+    async def edge_sample(
+        self, edges: Tensor | dict[EdgeType, Tensor], rng: RngKey, *, timestamps: Any = None
+    ) -> Sampled:
+        """Return the neighborhood of the ends of edges, for a loop of one's own; as node_sample otherwise.
+
+        Args:
+            edges: int32 or int64 [n, 2], source and destination of each; on a graph with types {edge type: pairs}. They
+                need not be edges of the graph.
+        """
+        ids, restored = self._checked_seeds(edges)
+        for pairs in edges.values() if isinstance(edges, dict) else [edges]:
+            if pairs.ndim != 2 or pairs.shape[1] != 2:
+                raise ValueError(
+                    f"{self.name}: edge_sample needs pairs of nodes [n, 2], got the shape {list(pairs.shape)}. Pass "
+                    "nodes to node_sample."
+                )
+        return restored(await self._sample(ids, rng, self._trees_of(edges, timestamps)))
+
+    async def _sample(self, ids: Any, rng: RngKey, trees: SeedTrees | None) -> Sampled:
+        if type(self).sample is ChoiceSampler.sample:
+            return await self.sample_async(ids, rng, trees)
+        return self.sample(ids, rng, *(() if trees is None else (trees,)))  # a subclass has its own
+
+    def _in_parts(self, graph: Any) -> Any:
+        """Return the graph; raise TypeError if it is a whole one."""
+        if isinstance(graph, Graph) and not graph._in_parts:
+            raise TypeError(
+                f"{self.name}: graph must be a DistGraph, whose rows are in parts, got {type(graph).__name__}. Sample "
+                f"a whole graph by {self._state_name}."
+            )
+        return graph
 
 
 @register_stage("dist_sample_in_subgraph")
@@ -97,7 +181,7 @@ class DistLayerNeighborSampler(SamplerOverParts, LayerNeighborSampler):
 
 
 @register_stage("dist_sample_neighbor")
-class DistNeighborSampler(OneHopSampler, NeighborSampler):
+class DistNeighborSampler(SamplerOverParts, NeighborSampler):
     """NeighborSampler over a graph in parts: `sample_neighbor` with a DistGraph.
 
     Args:
@@ -137,6 +221,48 @@ class DistNeighborSampler(OneHopSampler, NeighborSampler):
             subgraph_type=subgraph_type,
             reverse_etypes_mapping=reverse_etypes_mapping,
         )
+
+    async def sample_one_hop(
+        self, ids: Tensor, *, fanout: int, key: int, edge_type: EdgeType | str | None = None
+    ) -> Drawn:
+        """Return in-edges of any nodes of the graph, in the order of the nodes; nothing is numbered.
+
+        Only this sampler has it, since its hops are drawn by a key for each edge type.
+
+        Args:
+            ids: int32 or int64 [n], nodes of the destination type; repeats allowed, they draw the same.
+            fanout: in-edges drawn per node, -1 for all.
+            key: random key, uint64; `rng.hop_key(hop, etype)` of an RngKey, `etype` being the edge type's place in
+                `dist_graph.edge_types`.
+            edge_type: on a graph with types, the one to draw from.
+        Returns:
+            `indptr` int64 [n + 1], `neighbors` of the graph's `index_dtype`, `edge_ids` where the stage returns them.
+        Raises:
+            TypeError, ValueError: An argument is not allowed.
+            IndexError: A node is outside the graph.
+        """
+        graph = self.dist_graph
+        known_type = type_in(self.name, "edge", edge_type, graph.edge_types)
+        src, dst = ends_of(known_type)
+        check_int(self.name, "fanout", fanout, -1)
+        ids = check_index_tensor(self.name, "ids", ids)
+        keyed = Keyed([[check_int(self.name, "key", key, 0, 2**64 - 1)]], self.choice)
+        numbers = [graph.edge_types.index(known_type)], [self.plan.node_numbers[src]]
+        plan = with_fields(
+            self.plan, edge_types=(known_type,), fanouts=[[fanout]], edge_numbers=numbers[0], source_numbers=numbers[1]
+        )
+        sampled = await graph.hops_async(plan, {dst: ids}, keyed)
+        nodes, local, block = sampled.nodes, sampled.local_seeds, sampled.hops[0]
+        if graph.is_heterogeneous:
+            nodes, local, block = nodes[src], local[dst], block[known_type]
+        neighbors = nodes[block.indices.long()]
+        if ids.shape[0] == block.num_dst:  # no repeats
+            return Drawn(block.indptr, neighbors, block.edge_ids)
+        rows = local.long()
+        counts = block.indptr.diff()[rows]
+        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        picks = torch.arange(int(indptr[-1])) + torch.repeat_interleave(block.indptr[rows] - indptr[:-1], counts)
+        return Drawn(indptr, neighbors[picks], None if block.edge_ids is None else block.edge_ids[picks])
 
 
 @register_stage("dist_temporal_sample_neighbor")

@@ -60,17 +60,17 @@ class PartitionFacts(Identity):
             raise ValueError(
                 f"there are {many[0]} nodes of one type, and index_dtype is int32, which holds {INT32_MAX}"
             )
-        for domain, of, _ in self.features:
-            if of not in (self.num_nodes if domain == "node" else self.num_edges):
-                raise ValueError(f"a feature is of {shown(of)}, which is no {domain} type")
+        for domain, type_, _ in self.features:
+            if type_ not in (self.num_nodes if domain == "node" else self.num_edges):
+                raise ValueError(f"a feature is of {shown(type_)}, which is no {domain} type")
 
     @classmethod
     def of(cls, part: Part) -> PartitionFacts:
         """Return the facts that a part knows."""
         return cls(
             num_parts=part.num_parts,
-            num_nodes={of: part.num_nodes_of(of) for of in part.node_types},
-            num_edges={of: part.num_edges_of(of) for of in part.edge_types},
+            num_nodes={type_: part.num_nodes_of(type_) for type_ in part.node_types},
+            num_edges={type_: part.num_edges_of(type_) for type_ in part.edge_types},
             index_dtype=part.index_dtype,
             fingerprint=part.fingerprint,
             partition_id=part.partition_id,

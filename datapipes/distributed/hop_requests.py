@@ -67,7 +67,7 @@ class HopRequests:
         """
         numbers = self._plan.node_numbers
         self._local_seeds, asks = self._hops.start(
-            [(numbers[of], ids.long().numpy()) for of, ids in self._seeds.items()]
+            [(numbers[node_type], ids.long().numpy()) for node_type, ids in self._seeds.items()]
         )
         return self._asks(asks)
 
@@ -78,8 +78,8 @@ class HopRequests:
             TypeError, ValueError: An answer is not what was asked for; the message names the part.
             MemoryError: The hop needs more memory than is left.
         """
-        given = [self._arrays(ask.part, answer) for ask, answer in zip(self._asked, answers, strict=True)]
-        hop, asks = self._hops.advance(given)
+        arrays = [self._arrays(ask.part, answer) for ask, answer in zip(self._asked, answers, strict=True)]
+        hop, asks = self._hops.advance(arrays)
         self._found.append(hop)
         return None if asks is None else self._asks(asks)
 
@@ -117,21 +117,21 @@ class HopRequests:
 
 def _column(arrays: dict[Any, Any]) -> dict[Any, Tensor] | None:
     """Return a column of the rows of a request, by node type; None if there is none."""
-    if any(each is None for each in arrays.values()):
+    if any(values is None for values in arrays.values()):
         return None
-    return {of: torch.from_numpy(each) for of, each in arrays.items()}
+    return {node_type: torch.from_numpy(values) for node_type, values in arrays.items()}
 
 
-def _array(where: str, name: str, given: Tensor, dtype: torch.dtype) -> Any:
-    if not isinstance(given, Tensor):
-        raise TypeError(f"{where} must answer {name} as a tensor, got {type(given).__name__}. Correct the Peers.")
-    if given.dtype != dtype or given.ndim != 1 or given.device.type != "cpu":
+def _array(where: str, name: str, tensor: Tensor, dtype: torch.dtype) -> Any:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{where} must answer {name} as a tensor, got {type(tensor).__name__}. Correct the Peers.")
+    if tensor.dtype != dtype or tensor.ndim != 1 or tensor.device.type != "cpu":
         raise ValueError(
-            f"{where} answered {name} of {dtype_name(given.dtype)} {list(given.shape)} on "
-            f"{given.device}; they must be {dtype_name(dtype)} of 1 dimension in host memory. Look at the server of "
+            f"{where} answered {name} of {dtype_name(tensor.dtype)} {list(tensor.shape)} on "
+            f"{tensor.device}; they must be {dtype_name(dtype)} of 1 dimension in host memory. Look at the server of "
             "this part: its version, its files."
         )
-    return given.contiguous().numpy()
+    return tensor.contiguous().numpy()
 
 
 def core_graph(name: str, graph: AsksParts, nodes: Sequence[Tensor]) -> _core.GraphInParts:
@@ -141,8 +141,8 @@ def core_graph(name: str, graph: AsksParts, nodes: Sequence[Tensor]) -> _core.Gr
         name: of the stage, for errors.
         nodes: the map of each node type.
     """
-    numbers = {of: number for number, of in enumerate(graph.node_types)}
-    maps = [(name_of(of), graph.num_nodes_of(of), each.numpy()) for of, each in zip(numbers, nodes, strict=True)]
-    ends = [(of, *ends_of(of)) for of in graph.edge_types]
-    relations = [(numbers[src], numbers[dst], name_of(of)) for of, src, dst in ends]
+    numbers = {type_: number for number, type_ in enumerate(graph.node_types)}
+    maps = [(name_of(type_), graph.num_nodes_of(type_), ids.numpy()) for type_, ids in zip(numbers, nodes, strict=True)]
+    ends = [(type_, *ends_of(type_)) for type_ in graph.edge_types]
+    relations = [(numbers[src], numbers[dst], name_of(type_)) for type_, src, dst in ends]
     return _core.GraphInParts(graph.facts.num_parts, maps, relations, name)

@@ -34,14 +34,14 @@ class Hot:
     """The nodes of one type whose rows are cached, or may be.
 
     Attributes:
-        of: the node type, None without types.
+        node_type: None without types.
         num_ids: number of nodes of the type in the whole graph.
         forms: {name: form of a row}, of the features that are cached, sorted.
         ids: int64 [n], distinct, the largest counts first.
         counts: int64 [n], how often each is asked for, or may be.
     """
 
-    of: NodeType | None
+    node_type: NodeType | None
     num_ids: int
     forms: Mapping[str, RowForm]
     ids: Tensor
@@ -65,7 +65,7 @@ class Hot:
     def first(self, count: int) -> Hot:
         """Return the first `count` nodes, by ascending id."""
         ids, order = self.ids[:count].sort()
-        return Hot(self.of, self.num_ids, self.forms, ids, self.counts[:count][order])
+        return Hot(self.node_type, self.num_ids, self.forms, ids, self.counts[:count][order])
 
 
 def choose_hot(where: str, all_hot: list[Hot], cache_bytes: int) -> list[Hot]:
@@ -76,17 +76,17 @@ def choose_hot(where: str, all_hot: list[Hot], cache_bytes: int) -> list[Hot]:
     Raises:
         ValueError: There are such nodes, and the rows of not one fit.
     """
-    all_hot = [each for each in all_hot if each.row_bytes > 0 and each.ids.shape[0] > 0]
+    all_hot = [hot for hot in all_hot if hot.row_bytes > 0 and hot.ids.shape[0] > 0]
     kept = all_hot
     while kept:
-        counts = _prefixes(kept, cache_bytes - sum(each.fixed_bytes for each in kept))
+        counts = _prefixes(kept, cache_bytes - sum(hot.fixed_bytes for hot in kept))
         if all(count > 0 for count in counts):
-            return [each.first(count) for each, count in zip(kept, counts, strict=True)]
-        unused = [each for each, count in zip(kept, counts, strict=True) if count == 0]
-        largest = max(unused, key=lambda each: each.fixed_bytes)  # its index leaves no room for rows of others
-        kept = [each for each in kept if each is not largest]
+            return [hot.first(count) for hot, count in zip(kept, counts, strict=True)]
+        unused = [hot for hot, count in zip(kept, counts, strict=True) if count == 0]
+        largest = max(unused, key=lambda hot: hot.fixed_bytes)  # its index leaves no room for rows of others
+        kept = [hot for hot in kept if hot is not largest]
     if all_hot:
-        least = min(each.fixed_bytes + each.row_bytes for each in all_hot)
+        least = min(hot.fixed_bytes + hot.row_bytes for hot in all_hot)
         raise ValueError(
             f"{where}: cache_bytes is {cache_bytes}, but a cache of one row takes {least} bytes with its index. Give "
             "more, or 0 for no cache."
@@ -96,7 +96,7 @@ def choose_hot(where: str, all_hot: list[Hot], cache_bytes: int) -> list[Hot]:
 
 def hot_by_edges(facts: PartitionFacts, part: Part) -> list[Hot]:
     """Return the nodes of other parts that a part's edges come from, counted by these edges; all of their features."""
-    return [Hot(of, facts.num_nodes[of], _forms_of(facts, of, None), *part.hot_nodes(of)) for of in part.node_types]
+    return [_hot_of(facts, node_type, None, *part.hot_nodes(node_type)) for node_type in part.node_types]
 
 
 def hot_by_counts(where: str, facts: PartitionFacts, part: Part | None, counts: Any) -> list[Hot]:
@@ -109,54 +109,58 @@ def hot_by_counts(where: str, facts: PartitionFacts, part: Part | None, counts: 
     """
     if not isinstance(counts, Mapping):
         raise TypeError(f"{where}: cache_by must be a dict, got {shown(counts)}. Pass dp.count_accesses(loader).")
-    asked: dict[NodeType | None, dict[str, Tensor]] = {}
-    for key, given in counts.items():
+    by_type: dict[NodeType | None, dict[str, Tensor]] = {}
+    for key, num_asked in counts.items():
         if key not in facts.features:
             raise KeyError(
                 f"{where}: cache_by has {shown(key)}; the features are {shown([*facts.features])}. Count the accesses "
                 "of a loader that fetches these."
             )
-        domain, of, name = key
+        domain, node_type, name = key
         if domain == "node":
-            wanted = check_index_tensor(f"{where}: cache_by", shown(key), given)
-            if wanted.shape[0] != facts.num_nodes[of]:
+            wanted = check_index_tensor(f"{where}: cache_by", shown(key), num_asked)
+            if wanted.shape[0] != facts.num_nodes[node_type]:
                 raise ValueError(
                     f"{where}: cache_by has {wanted.shape[0]} counts for {shown(key)}, the whole graph has "
-                    f"{facts.num_nodes[of]} such nodes; one for each is needed. Count the accesses of this graph."
+                    f"{facts.num_nodes[node_type]} such nodes; one for each is needed. Count the accesses of this "
+                    "graph."
                 )
-            asked.setdefault(of, {})[name] = wanted.long()
-    if not asked:
+            by_type.setdefault(node_type, {})[name] = wanted.long()
+    if not by_type:
         raise ValueError(
             f"{where}: cache_by has no node feature, got {shown([*counts])}; only rows of nodes are cached. Count the "
             "accesses of a loader that fetches some, or leave cache_by out."
         )
-    found = []
-    for of, by_name in asked.items():
+    all_hot = []
+    for node_type, by_name in by_type.items():
         most = torch.stack([*by_name.values()]).amax(0)
         if part is not None:
-            most[part.node_ids(of)] = 0
+            most[part.node_ids(node_type)] = 0
         order = most.argsort(descending=True, stable=True)  # of equal ones the smaller ids come first
         ids = order[: int((most > 0).sum())]
-        found.append(Hot(of, facts.num_nodes[of], _forms_of(facts, of, by_name), ids, most[ids]))
-    return found
+        all_hot.append(_hot_of(facts, node_type, by_name, ids, most[ids]))
+    return all_hot
 
 
-def _forms_of(facts: PartitionFacts, node_type: NodeType | None, names: Container[str] | None) -> dict[str, RowForm]:
-    """Return the forms of the features of a type, sorted by name: those of `names`, or all."""
-    return {
-        name: form for (domain, of, name), form in sorted(facts.features.items(), key=lambda each: each[0][2])
-        if (domain, of) == ("node", node_type) and (names is None or name in names)
+def _hot_of(
+    facts: PartitionFacts, node_type: NodeType | None, names: Container[str] | None, ids: Tensor, counts: Tensor
+) -> Hot:
+    """Return some nodes of a type with the features of `names`, or all of its features."""
+    forms = {
+        name: form for (domain, type_, name), form in sorted(facts.features.items(), key=lambda entry: entry[0][2])
+        if (domain, type_) == ("node", node_type) and (names is None or name in names)
     }  # fmt: skip
+    return Hot(node_type, facts.num_nodes[node_type], forms, ids, counts)
 
 
-def _prefixes(hot: list[Hot], num_bytes: int) -> list[int]:
+def _prefixes(all_hot: list[Hot], num_bytes: int) -> list[int]:
     """Return how many of the first nodes of each fit into `num_bytes` together, taken by count for each byte."""
-    numbers = torch.cat([torch.full(each.ids.shape, number) for number, each in enumerate(hot)])
-    per_byte = torch.cat([each.counts.double() / each.row_bytes for each in hot])
+    numbers = torch.cat([torch.full(hot.ids.shape, number) for number, hot in enumerate(all_hot)])
+    per_byte = torch.cat([hot.counts.double() / hot.row_bytes for hot in all_hot])
     order = per_byte.sort(descending=True, stable=True).indices  # stable: within a type as they come
-    sizes = torch.tensor([each.row_bytes for each in hot])[numbers[order]]
+    sizes = torch.tensor([hot.row_bytes for hot in all_hot])[numbers[order]]
     fitting = numbers[order][sizes.cumsum(0) <= num_bytes]
-    return [int((fitting == number).sum()) for number in range(len(hot))]
+    return [int((fitting == number).sum()) for number in range(len(all_hot))]
 
 
 class HotTable:
@@ -184,41 +188,42 @@ class HotRows:
 
     def __init__(self, shapes: list[tuple[NodeType | None, int, list[str]]], tensors: Sequence[Tensor]) -> None:
         self._shapes, self._tensors = shapes, [*tensors]
-        self.num_bytes = sum(each.nbytes for each in tensors)
+        self.num_bytes = sum(tensor.nbytes for tensor in tensors)
         rest = iter(tensors)
         self.tables = {
-            of: HotTable(next(rest), num_ids, {name: next(rest) for name in names}) for of, num_ids, names in shapes
+            type_: HotTable(next(rest), num_ids, {name: next(rest) for name in names})
+            for type_, num_ids, names in shapes
         }
 
     @classmethod
-    def filled(cls, where: str, hot: Sequence[Hot], read: Read) -> HotRows:
+    def filled(cls, where: str, all_hot: Sequence[Hot], read: Read) -> HotRows:
         """Return a cache with the rows of these nodes, ids ascending; `read` reads them, some at a time.
 
         Raises:
             MemoryError: Too little memory is left.
             What `read` raises.
         """
-        check_memory(where, "the cache", sum(each.num_bytes for each in hot), "Give fewer cache_bytes.")
+        check_memory(where, "the cache", sum(hot.num_bytes for hot in all_hot), "Give fewer cache_bytes.")
         forms: list[tuple[tuple[int, ...], torch.dtype]] = []
-        for each in hot:
-            forms.append(((_core.IdRank.size_bytes(each.num_ids),), torch.uint8))
-            forms += [((each.ids.shape[0], *form.shape), form.dtype) for form in each.forms.values()]
+        for hot in all_hot:
+            forms.append(((_core.IdRank.size_bytes(hot.num_ids),), torch.uint8))
+            forms += [((hot.ids.shape[0], *form.shape), form.dtype) for form in hot.forms.values()]
         tensors = zeros_together(forms) if forms else []
         lines = iter(tensors)
-        for each in hot:
-            _core.IdRank(each.ids.numpy(), each.num_ids).copy_lines(next(lines).numpy())
-            outs = {name: next(lines) for name in each.forms}
-            step = max(AT_ONCE // each.row_bytes, 1)
-            for begin in range(0, each.ids.shape[0], step):
+        for hot in all_hot:
+            _core.IdRank(hot.ids.numpy(), hot.num_ids).copy_lines(next(lines).numpy())
+            outs = {name: next(lines) for name in hot.forms}
+            step = max(AT_ONCE // hot.row_bytes, 1)
+            for begin in range(0, hot.ids.shape[0], step):
                 some = slice(begin, begin + step)
-                read(each.of, each.ids[some], {name: out[some] for name, out in outs.items()})
-        return cls([(each.of, each.num_ids, [*each.forms]) for each in hot], tensors)
+                read(hot.node_type, hot.ids[some], {name: out[some] for name, out in outs.items()})
+        return cls([(hot.node_type, hot.num_ids, [*hot.forms]) for hot in all_hot], tensors)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with all tensors together, so that they reach workers as one mapping."""
         return {"shapes": self._shapes, "tensors": Together(self._tensors)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        given = state["tensors"]
-        tensors = given.tensors if isinstance(given, Together) else given  # copy.copy pickles nothing
+        packed = state["tensors"]
+        tensors = packed.tensors if isinstance(packed, Together) else packed  # copy.copy pickles nothing
         self.__init__(state["shapes"], tensors)  # type: ignore[misc]

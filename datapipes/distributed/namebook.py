@@ -44,25 +44,25 @@ def addresses_in(where: str, namebook: Any, parts: Iterable[int], timeout: float
     return read_namebook(where, namebook) if resolver is None else ask_resolver(where, resolver, parts, timeout)
 
 
-def read_namebook(where: str, namebook: Any, of: str = "part") -> dict[int, Replicas]:
+def read_namebook(where: str, namebook: Any, kind: str = "part") -> dict[int, Replicas]:
     """Return {part: addresses} of a mapping or of the path of a JSON file, in the order of the parts.
 
     The keys of the file are the numbers of parts as text. A list of addresses are replicas.
 
     Args:
-        of: what the numbers are of, for messages.
+        kind: what the numbers are of, for messages.
 
     Raises:
         TypeError: It has another form.
         ValueError: A part or an address is not valid, a server stands there twice, or the file is no JSON object.
         OSError: The file cannot be read.
     """
-    forms = _FORMS if of == "part" else _FILE_FORMS
+    forms = _FORMS if kind == "part" else _FILE_FORMS
     if isinstance(namebook, (str, os.PathLike)):
-        return _checked(where, _of_file(where, Path(namebook), forms), f"{where}: the namebook {namebook}", of)
+        return _checked(where, _of_file(where, Path(namebook), forms), f"{where}: the namebook {namebook}", kind)
     if not isinstance(namebook, Mapping):
         raise TypeError(f"{where}: namebook must be {forms}; got {shown(namebook)} ({type(namebook).__name__}).")
-    return _checked(where, namebook, f"{where}: the namebook", of)
+    return _checked(where, namebook, f"{where}: the namebook", kind)
 
 
 def check_complete(
@@ -108,22 +108,25 @@ def _of_file(where: str, path: Path, forms: str) -> Mapping[Any, Any]:
         raise ValueError(
             f'{where}: the namebook {path} must be a JSON object, got {shown(value)}. Write {{"0": "host:port", ...}}.'
         )
-    return {int(key) if key.isascii() and key.isdigit() and len(key) < 10 else key: each for key, each in value.items()}
+    numbers = {key: int(key) if key.isascii() and key.isdigit() and len(key) < 10 else key for key in value}
+    return {numbers[key]: addresses for key, addresses in value.items()}
 
 
-def _checked(where: str, given: Mapping[Any, Any], named: str, of: str) -> dict[int, Replicas]:
+def _checked(where: str, namebook: Mapping[Any, Any], named: str, kind: str) -> dict[int, Replicas]:
     book: dict[int, Replicas] = {}
-    for part, value in given.items():
+    for part, value in namebook.items():
         if isinstance(part, bool) or not isinstance(part, int) or not 0 <= part < MOST_PARTS:
-            raise ValueError(f"{named} has the key {shown(part)}; keys are the numbers of {of}s, 0, 1, ... Use these.")
-        book[part] = replicas_of(where, f"{of} {part}", value, named)
+            raise ValueError(
+                f"{named} has the key {shown(part)}; keys are the numbers of {kind}s, 0, 1, ... Use these."
+            )
+        book[part] = replicas_of(where, f"{kind} {part}", value, named)
     parts: dict[Address, int] = {}
     for part, replicas in sorted(book.items()):
         for address in replicas:
             if address in parts:
                 raise ValueError(
-                    f"{named} has {address} for {of} {parts[address]} and for {of} {part}; one address is of one {of}. "
-                    "Start a server for each, and name its address."
+                    f"{named} has {address} for {kind} {parts[address]} and for {kind} {part}; one address is of one "
+                    f"{kind}. Start a server for each, and name its address."
                 )
             parts[address] = part
     return dict(sorted(book.items()))
@@ -152,21 +155,22 @@ def publish_address(part: int, address: str, store: Any = None, *, replica: int 
     """
     check_int(_PUBLISH, "part", part, 0, MOST_PARTS - 1)
     check_int(_PUBLISH, "replica", replica, 0, MOST_PARTS - 1)
-    given = parse_address(_PUBLISH, "address", address)
-    if given.is_any:
+    parsed = parse_address(_PUBLISH, "address", address)
+    if parsed.is_any:
         raise ValueError(
-            f"{_PUBLISH}: {given} stands for all addresses of a machine; no client finds the server there. Publish the "
-            "name or the address of its machine."
+            f"{_PUBLISH}: {parsed} stands for all addresses of a machine; no client finds the server there. Publish "
+            "the name or the address of its machine."
         )
     known_store, key = _store_of(_PUBLISH, store), _KEY.format(part, replica)
     if check_bool(_PUBLISH, "moved", moved):
-        known_store.set(key, str(given))
+        known_store.set(key, str(parsed))
         return
-    known = known_store.compare_set(key, "", str(given))
-    if known != str(given).encode():
+    published = known_store.compare_set(key, "", str(parsed))
+    if published != str(parsed).encode():
         raise ValueError(
-            f"{_PUBLISH}: two servers claim part {part}: {known.decode(errors='replace')} was published, now {given}. "
-            "Start it again at the same address, or pass moved=True; number several servers of a part by replica=."
+            f"{_PUBLISH}: two servers claim part {part}: {published.decode(errors='replace')} was published, now "
+            f"{parsed}. Start it again at the same address, or pass moved=True; number several servers of a part by "
+            "replica=."
         )
 
 
@@ -178,29 +182,29 @@ def published_addresses(where: str, parts: Iterable[int], timeout: float, store:
         ValueError: What was published is no address.
         RuntimeError: There is no store.
     """
-    known, ends = _store_of(where, store), time.monotonic() + timeout
-    found = {}
+    store, ends = _store_of(where, store), time.monotonic() + timeout
+    addresses = {}
     for part in parts:
         key = _KEY.format(part, 0)
         try:
-            known.wait([key], datetime.timedelta(seconds=max(ends - time.monotonic(), 0.001)))
+            store.wait([key], datetime.timedelta(seconds=max(ends - time.monotonic(), 0.001)))
         except RuntimeError as error:  # DistStoreError and others, by version of torch
             raise TimeoutError(
                 f"{where}: no address of part {part} was published within {timeout:g} s ({shown(str(error))}). Call "
                 "datapipes.distributed.publish_address(part, address) for each server, or pass a namebook."
             ) from error
         texts = list[str]()
-        while len(texts) < MOST_PARTS and known.check([key := _KEY.format(part, len(texts))]):
-            texts.append(known.get(key).decode())
-        found[part] = replicas_of(where, f"part {part}", texts, f"{where}: the store of torchrun")
-    return found
+        while len(texts) < MOST_PARTS and store.check([key := _KEY.format(part, len(texts))]):
+            texts.append(store.get(key).decode())
+        addresses[part] = replicas_of(where, f"part {part}", texts, f"{where}: the store of torchrun")
+    return addresses
 
 
 class Published(Resolver):
     """What `publish_address` has published, in the store of torch.distributed."""
 
     def addresses(self, part: int) -> list[str]:
-        return [str(each) for each in published_addresses("torchrun", [part], _AGAIN_S)[part]]
+        return [str(address) for address in published_addresses("torchrun", [part], _AGAIN_S)[part]]
 
 
 def _store_of(where: str, store: Any) -> Any:

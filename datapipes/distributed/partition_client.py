@@ -55,7 +55,7 @@ _default: PartitionClient | None = None  # what connect made last
 _Send = Callable[[Message, int], Message]
 
 
-class _Known(NamedTuple):
+class _Producer(NamedTuple):
     """A producer that this client has created, and what asks for it again, of a server that was started again."""
 
     created: Created
@@ -118,7 +118,7 @@ class PartitionClient:
         self._peers = peers
         self._ranks: dict[int, int] = {}  # {part: a server that has it}
         self._token = secrets.token_hex(16)  # what claims on producers are made by
-        self._known: dict[tuple[int, int], _Known] = {}  # by server rank and number
+        self._producers: dict[tuple[int, int], _Producer] = {}  # by server rank and number
         self._claims: set[tuple[int, int]] = set()  # those that the servers have as well
         self._closed = 0  # times
 
@@ -146,8 +146,8 @@ class PartitionClient:
 
     def health(self, server_rank: int) -> dict[str, Any]:
         """Return {"status": "serving", "leaving" or "stopping", "part": its number}, as a server says it."""
-        told = self._peers.told(server_rank, "health").result()
-        return {"status": told.get("status"), "part": told.get("part")}
+        health = self._peers.told(server_rank, "health").result()
+        return {"status": health.get("status"), "part": health.get("part")}
 
     def statistics(self, server_rank: int) -> dict[str, Any]:
         """Return the counters of a server: requests by kind and result, seconds, bytes, what waits and is worked on."""
@@ -168,8 +168,8 @@ class PartitionClient:
                 f"PartitionClient.graph: the servers have a graph in {facts.num_parts} parts, and which nodes are "
                 "whose is in its book. Use DistGraph.connect(book, namebook)."
             )
-        maps = {of: RangeMap(torch.tensor([0, count])) for of, count in facts.num_nodes.items()}
-        all_ = Replicas(each for replicas in self._peers.addresses.values() for each in replicas)
+        maps = {node_type: RangeMap(torch.tensor([0, count])) for node_type, count in facts.num_nodes.items()}
+        all_ = Replicas(address for replicas in self._peers.addresses.values() for address in replicas)
         peers = FlightPeers({0: all_}, facts, tls=self._peers.tls, deadline=self._peers.limits.deadline)
         return DistGraph(facts, PartitionBook(1, maps), peers)
 
@@ -210,14 +210,14 @@ class PartitionClient:
                 "there already",
                 *(_CREATE, created.producer, self._peers.where(server_rank), created.num_workers, workers),
             )
-        self._known[server_rank, created.producer] = _Known(created, description, worker_key, workers)
+        self._producers[server_rank, created.producer] = _Producer(created, description, worker_key, workers)
         self._claims.add((server_rank, created.producer))
         return created.producer
 
     def described(self, server_rank: int, producer_id: int) -> Message | None:
         """Return the chain that this client has created a producer from; None if it has not."""
-        known = self._known.get((server_rank, producer_id))
-        return None if known is None else known.chain
+        producer = self._producers.get((server_rank, producer_id))
+        return None if producer is None else producer.chain
 
     def create_on(self, server_ranks: Sequence[int], producer_id: int) -> dict[int, ServerUnavailable]:
         """Create a producer of this client on other servers too.
@@ -227,28 +227,28 @@ class PartitionClient:
         Raises:
             ValueError: A server has other data, by which the chain has another number; or cannot build the chain.
         """
-        known = next((each for (_, number), each in [*self._known.items()] if number == producer_id), None)
-        if known is None:
+        producer = next((made for (_, number), made in [*self._producers.items()] if number == producer_id), None)
+        if producer is None:
             return {}
-        others = [rank for rank in server_ranks if (rank, producer_id) not in self._known]
-        asked = {rank: self._peers.ask(rank, partial(self._again, rank, producer_id, known)) for rank in others}
+        others = [rank for rank in server_ranks if (rank, producer_id) not in self._producers]
+        answers = {rank: self._peers.ask(rank, partial(self._again, rank, producer_id, producer)) for rank in others}
         silent = {}
-        for rank, answer in asked.items():
+        for rank, answer in answers.items():
             try:
                 answer.result()
             except ServerUnavailable as error:
                 silent[rank] = error
-            self._known[rank, producer_id] = known
+            self._producers[rank, producer_id] = producer
         return silent
 
     def num_batches(self, server_rank: int, producer_id: int) -> int:
         """Return how many minibatches an epoch of a producer has; UnknownProducer if this client has no claim on it."""
-        known = self._known.get((server_rank, self._checked_id(producer_id)))
-        if known is not None:
-            return known.created.num_batches
-        for each in self.list_producers(server_rank):
-            if each.producer == producer_id:
-                return each.num_batches
+        producer = self._producers.get((server_rank, self._checked_id(producer_id)))
+        if producer is not None:
+            return producer.created.num_batches
+        for created in self.list_producers(server_rank):
+            if created.producer == producer_id:
+                return created.num_batches
         raise UnknownProducer(
             f"{self._peers.where(server_rank)}: producer {producer_id} is not one of this client's. Call "
             "create_producer first: the same chain has the same number."
@@ -256,7 +256,7 @@ class PartitionClient:
 
     def destroy_producer(self, server_rank: int, producer_id: int) -> None:
         """Give up this client's claim on a producer, which ends with its last claim. May be called twice."""
-        self._known.pop((server_rank, producer_id), None)
+        self._producers.pop((server_rank, producer_id), None)
         self._claims.discard((server_rank, producer_id))
         self._peers.ask(server_rank, self._destroying(server_rank, self._checked_id(producer_id))).result()
 
@@ -273,22 +273,22 @@ class PartitionClient:
         a stage raised or the server has.
         """
         number = self._checked_id(producer_id)
-        request = MinibatchRequest(
-            self._token, number, check_epoch(_MINIBATCH, epoch), check_int(_MINIBATCH, "index", index, 0)
-        )
+        epoch, index = check_epoch(_MINIBATCH, epoch), check_int(_MINIBATCH, "index", index, 0)
+        request = MinibatchRequest(self._token, number, epoch, index)
         message = request_to_message(request, self._peers.meant(server_rank))
-        where, known, closed = self._peers.where(server_rank), self._known.get((server_rank, number)), self._closed
+        where, closed = self._peers.where(server_rank), self._closed
+        producer = self._producers.get((server_rank, number))
 
         def is_wanted() -> bool:
-            return known is self._known.get((server_rank, number)) and closed == self._closed
+            return producer is self._producers.get((server_rank, number)) and closed == self._closed
 
         def ask(send: _Send) -> Made:
             try:
                 return made_from_message(where, send(message, MOST_BYTES), request)
             except UnknownProducer:
-                if known is None or not is_wanted():
+                if producer is None or not is_wanted():
                     raise
-                self._again(server_rank, number, known, send)
+                self._again(server_rank, number, producer, send)
                 if not is_wanted():  # destroyed or closed meanwhile
                     self._destroying(server_rank, number)(send)
                     raise
@@ -297,11 +297,11 @@ class PartitionClient:
         answer: Future[MiniBatch | None] = Future()
         answer.set_running_or_notify_cancel()
 
-        def pass_on(asked: Future[Made]) -> None:
-            if (error := asked.exception()) is None and (raised := asked.result().error) is not None:
+        def pass_on(made: Future[Made]) -> None:
+            if (error := made.exception()) is None and (raised := made.result().error) is not None:
                 add_note(error := raised, f"on {where}")
             if error is None:
-                answer.set_result(asked.result().minibatch)
+                answer.set_result(made.result().minibatch)
             else:
                 answer.set_exception(error)
 
@@ -315,9 +315,9 @@ class PartitionClient:
         message = request_to_message(request, self._peers.meant(server_rank), chain.tensors)
         return created_from_message(where, send(message, 0))
 
-    def _again(self, server_rank: int, number: int, known: _Known, send: _Send) -> None:
+    def _again(self, server_rank: int, number: int, producer: _Producer, send: _Send) -> None:
         """Create a producer that another server has, or this one had."""
-        other = self._created_by(server_rank, *known[1:], send).producer
+        other = self._created_by(server_rank, *producer[1:], send).producer
         if other != number:
             self._destroying(server_rank, other)(send)
             raise ValueError(
@@ -339,11 +339,11 @@ class PartitionClient:
         if part in self._ranks:
             return self._ranks[part]
         unknown = [rank for rank in self._peers.addresses if rank not in self._ranks.values()]
-        asked = {self._peers.told(rank, "health"): rank for rank in unknown}
+        healths = {self._peers.told(rank, "health"): rank for rank in unknown}
         silent: list[Exception] = []
-        for answer in as_completed(asked):
+        for answer in as_completed(healths):
             try:
-                self._ranks.setdefault(answer.result().get("part", -1), asked[answer])
+                self._ranks.setdefault(answer.result().get("part", -1), healths[answer])
             except ServerUnavailable as error:
                 silent.append(error)
             if part in self._ranks:
@@ -359,10 +359,10 @@ class PartitionClient:
         rows = Rows("node" if is_node_feat else "edge", self._type(is_node_feat, input_type), (attr_name,), ids)
         answer: torch.futures.Future[Tensor] = torch.futures.Future()
 
-        def pass_on(asked: Future[list[Tensor]]) -> None:
-            error = asked.exception()
+        def pass_on(fetched: Future[list[Tensor]]) -> None:
+            error = fetched.exception()
             if error is None:
-                answer.set_result(asked.result()[0])
+                answer.set_result(fetched.result()[0])
             else:
                 answer.set_exception(error)  # type: ignore[arg-type]
 

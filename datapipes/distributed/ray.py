@@ -44,8 +44,8 @@ class RayServers(Resolver):
         timeout: seconds for Ray to place and start all servers.
         actor_options: further options of the actors, such as `num_cpus` (1), `resources` or `scheduling_strategy`
             ("SPREAD"); see ray.actor.
-        server_options: further arguments of PartitionServer, such as `chains`, `features` or `num_threads`. The servers
-            are the `namebook` of each other.
+        server_options: further arguments of PartitionServer, such as `chains`, `features` or `limits`. The servers are
+            the `namebook` of each other.
     Raises:
         ModuleNotFoundError: Ray is not installed.
         RuntimeError: This process is in no cluster: ray.init was not called.
@@ -90,10 +90,10 @@ class RayServers(Resolver):
         options = dict(server_options)
         if not is_whole and options.get("chains"):
             options.setdefault("namebook", self)
-        given = (str(root), is_whole, tls, insecure, options)
+        args = (str(root), is_whole, tls, insecure, options)
         self._actors: list[Any] = []
         try:
-            self._actors += [self._start(part, replica, given, actor_options or {}) for part, replica in self._all()]
+            self._actors += [self._start(part, replica, args, actor_options or {}) for part, replica in self._all()]
             ray.get([actor.address.remote() for actor in self._actors], timeout=timeout)
         except BaseException as error:
             self._kill()
@@ -110,17 +110,17 @@ class RayServers(Resolver):
     def addresses(self, part: int) -> list[str]:
         """Return where the servers of a part listen that run now. See Resolver."""
         ray = self._joined()
-        asked = []
+        questions = []
         for replica in range(self.replicas):
             with contextlib.suppress(ValueError):  # it has ended for good
                 actor = ray.get_actor(self._name_of(part, replica), namespace=_NAMESPACE)
-                asked.append(actor.address.remote())
-        told, _ = ray.wait(asked, num_returns=len(asked), timeout=_ASK_S) if asked else ([], [])
-        found = []
-        for each in told:
+                questions.append(actor.address.remote())
+        answered, _ = ray.wait(questions, num_returns=len(questions), timeout=_ASK_S) if questions else ([], [])
+        addresses = []
+        for answer in answered:
             with contextlib.suppress(Exception):  # it ends, or cannot start
-                found.append(ray.get(each))
-        return found
+                addresses.append(ray.get(answer))
+        return addresses
 
     def close(self) -> None:
         """Stop the servers, in the process that has started them; may be called twice."""
@@ -139,12 +139,12 @@ class RayServers(Resolver):
             with contextlib.suppress(Exception):
                 needed("ray", "ray", _WHERE).kill(actor, no_restart=True)
 
-    def _start(self, part: int, replica: int, given: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+    def _start(self, part: int, replica: int, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         ray = needed("ray", "ray", _WHERE)
         wanted = {"num_cpus": 1, "scheduling_strategy": "SPREAD", **options}
         wanted |= {"name": self._name_of(part, replica), "namespace": _NAMESPACE}
         actor = ray.remote(_Server).options(max_restarts=-1, max_task_retries=-1, **wanted)
-        return actor.remote(part, *given)
+        return actor.remote(part, *arguments)
 
     def _joined(self) -> Any:
         """Return the module ray, in a process that is in the cluster."""

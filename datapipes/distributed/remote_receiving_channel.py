@@ -106,12 +106,12 @@ class RemoteReceivingChannel(ChannelBase):
                     self._leave(ended + 1)
                     raise EndOfEpoch(ended)
                 self._ask()
-                found = self._run.ready(self.in_order)
-                if isinstance(found, BaseException):
-                    raise found
-                if found is not None:
+                outcome = self._run.ready(self.in_order)
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                if outcome is not None:
                     self._run.delivered += 1
-                    return found.to_message()
+                    return outcome.to_message()
                 if self._run.waits():
                     self._take(ends)
 
@@ -166,11 +166,11 @@ class RemoteReceivingChannel(ChannelBase):
         """Ask for the next minibatches, as many as each server may have."""
         run = self._run
         while run.again or run.next_step < self.num_steps:
-            asked = [*run.asked.values()]
-            server = min(self.answering(), key=asked.count)
+            servers = [*run.asked.values()]
+            server = min(self.answering(), key=servers.count)
             step = run.again[0] if run.again else run.next_step
             most = run.next_delivered + self.prefetch_size * len(self.server_ranks)
-            if asked.count(server) >= self.prefetch_size or (self.in_order and step >= most):
+            if servers.count(server) >= self.prefetch_size or (self.in_order and step >= most):
                 return
             index = self.rank + step * self.world_size
             future = self.client.minibatch(server, self.producer_id, run.epoch, index)
@@ -189,7 +189,7 @@ class RemoteReceivingChannel(ChannelBase):
     def falls_silent(self, server: int, error: ServerUnavailable) -> bool:
         """Note that a server gave no answer; return whether others are left. If not, all are asked again next time.
 
-        One that was silent before this one could be asked in vain may be back, and is left too.
+        Servers that fell silent longer than a deadline ago may be back by now; these are left, too.
         """
         now = time.monotonic()
         if server not in self._silent:
@@ -229,8 +229,8 @@ class RemoteReceivingChannel(ChannelBase):
             raise error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        given = {"client": self.client, "in_order": self.in_order, "rank": self.rank, "world_size": self.world_size}
-        return _rebuilt, (self._arguments, given)
+        options = {"client": self.client, "in_order": self.in_order, "rank": self.rank, "world_size": self.world_size}
+        return _rebuilt, (self._arguments, options)
 
     def __repr__(self) -> str:
         return f"{_NAME}(servers {[*self.server_ranks]}, producer {self.producer_id}, epoch {self._epoch})"
@@ -273,10 +273,10 @@ class _Run:
             step = self.next_delivered if in_order else next(iter(self.made))
             if step not in self.made:
                 return None
-            found = self.made.pop(step)
+            made = self.made.pop(step)
             self.next_delivered = step + 1 if in_order else 0
-            if found is not None:
-                return found
+            if made is not None:
+                return made
         return None
 
 
@@ -309,5 +309,5 @@ def _servers(client: PartitionClient, ranks: Any, ids: Any) -> tuple[tuple[int, 
     return tuple(many), numbers[0]
 
 
-def _rebuilt(arguments: tuple[Any, ...], given: dict[str, Any]) -> RemoteReceivingChannel:
-    return RemoteReceivingChannel(*arguments, **given)
+def _rebuilt(arguments: tuple[Any, ...], options: dict[str, Any]) -> RemoteReceivingChannel:
+    return RemoteReceivingChannel(*arguments, **options)

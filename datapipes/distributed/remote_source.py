@@ -72,13 +72,13 @@ class RemoteSource(StreamStage):
     @staticmethod
     def _refuse_other(pipe: Stage, channel: RemoteReceivingChannel) -> None:
         described = channel.client.described(channel.server_ranks[0], channel.producer_id)
-        found = [] if described is None else _differences(described, pipe)
+        differing = [] if described is None else _differences(described, pipe)
         count = StageGraph(pipe).seed_stage.num_batches
-        if not found and count != channel.num_batches:
-            found = [f"it has {channel.num_batches} minibatches in an epoch and here it has {count}"]
-        if found:
+        if not differing and count != channel.num_batches:
+            differing = [f"it has {channel.num_batches} minibatches in an epoch and here it has {count}"]
+        if differing:
             raise ValueError(
-                f"{_NAME}: the chain of {channel!r} is another one: {'; '.join(found)}. Pass the chain that it was "
+                f"{_NAME}: the chain of {channel!r} is another one: {'; '.join(differing)}. Pass the chain that it was "
                 "created from."
             )
 
@@ -165,8 +165,8 @@ class _Servers(Pool):
     def give(self, worker: int, task: Task) -> None:
         server, done, answering = self._channel.server_ranks[worker], self._done, self._channel.answering()
         if server not in answering:
-            asked = [each for _, each, _ in self._asked.values()]
-            server = min(answering, key=asked.count)
+            busy = [busy_server for _, busy_server, _ in self._asked.values()]
+            server = min(answering, key=busy.count)
         future = self._channel.client.minibatch(server, self._channel.producer_id, task.epoch, task.index)
         self._asked[task] = worker, server, time.monotonic()
         future.add_done_callback(lambda answer: done.put((worker, task, answer)))
@@ -196,16 +196,16 @@ class _Servers(Pool):
             return
         failed = {task: worker}
         if isinstance(error, ServerUnavailable):
-            failed |= {each: of for each, (of, _, _) in self._asked.items()}
+            failed |= {task: worker for task, (worker, _, _) in self._asked.items()}
             self._asked = {}
-        self._ended += [Outcome(of, each, error=as_error(error)) for each, of in failed.items()]
+        self._ended += [Outcome(worker, task, error=as_error(error)) for task, worker in failed.items()]
 
     def replace(self, worker: int) -> None:
         raise AssertionError("a server does not die by itself")
 
     def whereabouts(self, worker: int) -> str:
         server = self._channel.server_ranks[worker]
-        began = [when for _, asked, when in self._asked.values() if asked == server]
+        began = [when for _, asked_server, when in self._asked.values() if asked_server == server]
         where = self._channel.client.where(server)
         return f"{where} has been asked for {time.monotonic() - min(began):.1f} s" if began else f"{where} has no task"
 
@@ -220,12 +220,12 @@ def _differences(described: Message, pipe: Stage) -> list[str]:
         TypeError, ValueError: The chain has a stage that cannot be described.
     """
     here = describe_chain(pipe)
-    found = differences(described.header["fingerprint"], here.header["fingerprint"], "here it is")
+    differing = differences(described.header["fingerprint"], here.header["fingerprint"], "here it is")
     one, other = (
         [f"{stage['stage']}({_plain_arguments(stage)})" for stage in header["stages"]]
         for header in (described.header, here.header)
     )
-    return found or ([] if one == other else [f"it was {' '.join(one)} and here it is {' '.join(other)}"])
+    return differing or ([] if one == other else [f"it was {' '.join(one)} and here it is {' '.join(other)}"])
 
 
 def _plain_arguments(stage: Mapping[str, Any]) -> str:

@@ -24,11 +24,11 @@ class Replicas(tuple[Address, ...]):
 
     def is_heard(self, timeout: float) -> bool:
         """Return whether something listens at one of them; see Address."""
-        return any(each.is_heard(timeout) for each in self)
+        return any(address.is_heard(timeout) for address in self)
 
     def plain(self) -> Any:
         """Return it as a namebook has it: "host:port", or a list of these."""
-        return str(self[0]) if len(self) == 1 else [str(each) for each in self]
+        return str(self[0]) if len(self) == 1 else [str(address) for address in self]
 
     def __str__(self) -> str:
         return " or ".join(map(str, self))
@@ -53,29 +53,29 @@ class Resolver(ABC):
 Namebook = Mapping[int, "str | Sequence[str]"] | str | Path | Resolver
 
 
-def replicas_of(where: str, of: str, value: Any, named: str) -> Replicas:
+def replicas_of(where: str, part: str, value: Any, named: str) -> Replicas:
     """Return the addresses that a user names for one part: "host:port", or a list of these.
 
     Args:
-        of: the part, for messages; "part 3".
+        part: for messages; "part 3".
         named: who names them.
     Raises:
         TypeError: It has another form.
         ValueError: An address is none, or none that a client finds, or stands there twice; or there is none.
     """
-    is_list = isinstance(value, (list, tuple)) and not isinstance(value, Address)
-    found = Replicas(parse_address(where, f"the address of {of}", each) for each in (value if is_list else [value]))
-    if not found:
-        raise ValueError(f"{named} has no address for {of}. Give one.")
-    for place, address in enumerate(found):
+    listed = value if isinstance(value, (list, tuple)) and not isinstance(value, Address) else [value]
+    replicas = Replicas(parse_address(where, f"the address of {part}", address) for address in listed)
+    if not replicas:
+        raise ValueError(f"{named} has no address for {part}. Give one.")
+    for place, address in enumerate(replicas):
         if address.is_any:
             raise ValueError(
-                f"{named} has {address} for {of}; a server listens there, but no client finds it there. Give the name "
-                "or the address of its machine."
+                f"{named} has {address} for {part}; a server listens there, but no client finds it there. Give the "
+                "name or the address of its machine."
             )
-        if address in found[:place]:
-            raise ValueError(f"{named} has {address} twice for {of}. Give the address of each replica.")
-    return found
+        if address in replicas[:place]:
+            raise ValueError(f"{named} has {address} twice for {part}. Give the address of each replica.")
+    return replicas
 
 
 def ask_resolver(where: str, resolver: Resolver, parts: Iterable[int], timeout: float) -> dict[int, Replicas]:
@@ -85,26 +85,26 @@ def ask_resolver(where: str, resolver: Resolver, parts: Iterable[int], timeout: 
         TimeoutError: A part had none; the message names it.
         TypeError, ValueError: What the resolver told is no address.
     """
-    ends, found = time.monotonic() + timeout, {}
+    ends, addresses = time.monotonic() + timeout, {}
     for part in parts:
-        while (replicas := _asked(where, resolver, part, ends)) is None:
+        while (replicas := _told_by(where, resolver, part, ends)) is None:
             time.sleep(_EVERY_S)
-        found[part] = replicas
-    return found
+        addresses[part] = replicas
+    return addresses
 
 
-def _asked(where: str, resolver: Resolver, part: int, ends: float) -> Replicas | None:
-    told: Any = ()
+def _told_by(where: str, resolver: Resolver, part: int, ends: float) -> Replicas | None:
+    addresses: Any = ()
     why = "it has none"
     try:
-        told = resolver.addresses(part)
+        addresses = resolver.addresses(part)
     except Exception as error:
         why = f"{type(error).__name__}: {text_of(error)}"
         failure: Exception | None = error
     else:
         failure = None
-    if told:
-        return replicas_of(where, f"part {part}", told, f"{where}: {shown(resolver)}")
+    if addresses:
+        return replicas_of(where, f"part {part}", addresses, f"{where}: {shown(resolver)}")
     if time.monotonic() + _EVERY_S < ends:
         return None
     raise TimeoutError(

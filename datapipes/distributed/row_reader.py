@@ -4,9 +4,8 @@ here, put in place, counted.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, as_completed
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import torch
@@ -16,10 +15,9 @@ from datapipes import _core
 from datapipes.base.checks import check_index_tensor, dtype_name
 from datapipes.base.rows import byte_rows, new_rows, put_rows
 from datapipes.base.threads import num_threads
-from datapipes.chain.asynchronous import off_loop
+from datapipes.distributed.asking_parts import Peers, beside, run_here, settled
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.hot_rows import HotRows, HotTable
-from datapipes.distributed.wire.peers import Peers
 from datapipes.features.feature_store import feature_text
 from datapipes.graph.choice import RowForm
 from datapipes.partition.id_maps import IdMap
@@ -37,9 +35,9 @@ class RowCounts:
     def __init__(self) -> None:
         (self._counters,) = zeros_together([((len(self.NAMES),), torch.int64)])
 
-    def add(self, *, own: int = 0, cached: int = 0, asked: int = 0, requests: int = 0, received_bytes: int = 0) -> None:
-        """Count more; from any thread and process."""
-        _core.add_to(self._counters.numpy(), [own, cached, asked, requests, received_bytes])
+    def add(self, **counts: int) -> None:
+        """Count more, by name; from any thread and process."""
+        _core.add_to(self._counters.numpy(), [counts.get(name, 0) for name in self.NAMES])
 
     def so_far(self) -> dict[str, int]:
         """Return {name: number}."""
@@ -49,8 +47,8 @@ class RowCounts:
         return {"counters": Together([self._counters])}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        given = state["counters"]
-        (self._counters,) = given.tensors if isinstance(given, Together) else given  # copy.copy pickles nothing
+        packed = state["counters"]
+        (self._counters,) = packed.tensors if isinstance(packed, Together) else packed  # copy.copy pickles nothing
 
 
 _NO_ROWS = OwnRows(torch.empty(0, dtype=torch.int64))
@@ -72,12 +70,12 @@ class Split(NamedTuple):
     """Ids by where their rows lie; each is in exactly one of the three.
 
     Attributes:
-        own: rows of the local part's attributes.
+        here: rows of the local part's attributes.
         hot: rows of the cache.
         away: {part: ids}, parts ascending, none of them without ids.
     """
 
-    own: Found
+    here: Found
     hot: Found
     away: dict[int, Found]
 
@@ -87,23 +85,25 @@ class IdPlaces:
 
     Args:
         domain: "node" or "edge".
-        of: a node type or edge type, or None.
+        type_: a node type or edge type, or None.
         hot: what the cache holds of the type.
     Attributes:
         own_tables: {name: the local part's rows}.
     """
 
-    def __init__(self, graph: DistGraph, domain: str, of: Any, hot: HotTable | None) -> None:
-        self.domain, self.of, self.hot = domain, of, hot
-        owners: IdMap = graph.book.nodes(of) if domain == "node" else graph.book.edges(of)
+    def __init__(self, graph: DistGraph, domain: str, type_: Any, hot: HotTable | None) -> None:
+        self.domain, self.type_, self.hot = domain, type_, hot
+        owners: IdMap = graph.book.nodes(type_) if domain == "node" else graph.book.edges(type_)
         self._owners = _core.PartMap(owners.stored().numpy(), owners.num_parts, owners.num_ids)
         part = graph.local_part
         self._part, self._own = -1, _NO_ROWS
         self.own_tables: Mapping[str, Tensor] = {}
         if part is not None and domain == "node":
-            self._part, self._own, self.own_tables = part.part, part.own_nodes(of), part.node_attributes_of(of)
+            self._part, self._own = part.part, part.own_nodes(type_)
+            self.own_tables = part.node_attributes_of(type_)
         elif part is not None:
-            self._part, self._own, self.own_tables = part.part, part.own_edges(of), part.relation(of).edge_attributes
+            self._part, self._own = part.part, part.own_edges(type_)
+            self.own_tables = part.relation(type_).edge_attributes
 
     def split(self, text: str, ids: Tensor) -> Split:
         """Return where the rows of ids lie, int32 or int64 [n]. O(n).
@@ -128,13 +128,13 @@ class IdPlaces:
             some = slice(bounds[number], bounds[number + 1])
             return Found(all_places[some], all_rows[some])
 
-        own = group(0)
+        here = group(0)
         if self._own.rank is None and self._own.first is None:
-            own = Found(own.places, self._own.rows(own.rows))
+            here = Found(here.places, self._own.rows(here.rows))
         elif self._own.order is not None:
-            own = Found(own.places, self._own.in_order(own.rows.long()))
+            here = Found(here.places, self._own.in_order(here.rows.long()))
         away = {part: group(2 + part) for part in range(len(bounds) - 3) if bounds[2 + part] < bounds[3 + part]}
-        return Split(own, group(1), away)
+        return Split(here, group(1), away)
 
 
 _NAME = "DistFeatureStore"
@@ -170,7 +170,8 @@ class _Group(NamedTuple):
 
 class Reading:
     """Rows of several features on their way. `begin` asks the other parts, one request each; then, in any order,
-    `fill_here` gathers the rows that lie in this process and `put` takes each answer; then `outs` are whole.
+    `fill_here` gathers the rows that lie in this process and `put` takes each answer that is not in place yet; then
+    `outs` are whole.
 
     All three are kernels' work and block; they run in any thread, one at a time.
 
@@ -182,7 +183,7 @@ class Reading:
     def __init__(self, peers: Peers, wanted: Sequence[Wanted], counts: RowCounts) -> None:
         self.wanted, self.peers, self._counts = wanted, peers, counts
         # Not where a caller gave the memory: it must not change any more once an error was raised.
-        self._on_arrival = all(each.out is None for each in wanted)
+        self._on_arrival = all(feature.out is None for feature in wanted)
         self.outs: list[Tensor] = []
         self.sent: dict[Future[list[Tensor]], int] = {}
         self._groups: list[_Group] = []
@@ -198,10 +199,15 @@ class Reading:
         requests: dict[int, list[Rows]] = {}
         for group in self._groups:
             names = tuple(self.wanted[number].name for number in group.members)
-            for part, found in group.split.away.items():
-                requests.setdefault(part, []).append(Rows(group.places.domain, group.places.of, names, found.rows))
-                self._asked.setdefault(part, []).extend((number, found.places) for number in group.members)
-        self.outs = [_memory_of(each) for each in self.wanted]
+            for part, away in group.split.away.items():
+                requests.setdefault(part, []).append(Rows(group.places.domain, group.places.type_, names, away.rows))
+                self._asked.setdefault(part, []).extend((number, away.places) for number in group.members)
+        self.outs = [
+            new_rows(feature.ids.shape[0], feature.form.shape, feature.form.dtype)
+            if feature.out is None
+            else feature.out
+            for feature in self.wanted
+        ]
         try:
             for part in sorted(requests):
                 self.sent[self.peers.rows(part, RowsRequest(tuple(requests[part])), self._taking(part))] = part
@@ -210,16 +216,16 @@ class Reading:
             raise
         splits = [group.split for group in self._groups]
         self._counts.add(
-            own=sum(split.own.places.shape[0] for split in splits),
+            own=sum(split.here.places.shape[0] for split in splits),
             cached=sum(split.hot.places.shape[0] for split in splits),
-            asked=sum(found.places.shape[0] for split in splits for found in split.away.values()),
+            asked=sum(away.places.shape[0] for split in splits for away in split.away.values()),
             requests=len(requests),
         )
 
     def _grouped(self) -> list[_Group]:
         members: dict[Any, list[int]] = {}
-        for number, each in enumerate(self.wanted):
-            key = id(each.places), each.ids.dtype, each.ids.data_ptr(), each.ids.shape[0]
+        for number, feature in enumerate(self.wanted):
+            key = id(feature.places), feature.ids.dtype, feature.ids.data_ptr(), feature.ids.shape[0]
             members.setdefault(key, []).append(number)
         groups = []
         for numbers in members.values():
@@ -232,8 +238,8 @@ class Reading:
         for places, split, members in self._groups:
             for number in members:
                 name, out = self.wanted[number].name, self.outs[number]
-                if split.own.places.numel() > 0:
-                    put_rows(out, split.own.places, places.own_tables[name], split.own.rows, num_threads())
+                if split.here.places.numel() > 0:
+                    put_rows(out, split.here.places, places.own_tables[name], split.here.rows, num_threads())
                 if places.hot is not None and split.hot.places.numel() > 0:
                     put_rows(out, split.hot.places, places.hot.tables[name], split.hot.rows, num_threads())
 
@@ -241,34 +247,35 @@ class Reading:
         """Return what puts rows of a part in their places as they arrive; None if they must come whole."""
         if not self._on_arrival:
             return None
-        asked = [(byte_rows(self.outs[number]), places.numpy()) for number, places in self._asked[part]]
+        targets = [(byte_rows(self.outs[number]), places.numpy()) for number, places in self._asked[part]]
         counts = self._counts
 
         def take(number: int, first: int, rows: Tensor) -> None:
-            out, places = asked[number]
+            out, places = targets[number]
             count = rows.shape[0]
             _core.place_rows(rows.numpy(), None, places[first : first + count], out=out, num_threads=1)
             counts.add(received_bytes=rows.numel())
 
         return take
 
+    def is_in_place(self, future: Future[list[Tensor]]) -> bool:
+        """Return whether the rows of an answer were put in their places as they arrived."""
+        return self._on_arrival and len(future.result()) == 0
+
     def put(self, future: Future[list[Tensor]]) -> None:
-        """Put the rows of an answer in their places, unless they were put there as they arrived.
+        """Put the rows of an answer in their places.
 
         Raises:
             ValueError: The answer has other rows than were asked for.
-            The error of the answer.
         """
         part, answer = self.sent[future], future.result()
-        if len(answer) == 0 and self._on_arrival:
-            return  # all rows were put in place as they arrived
-        asked = self._asked[part]
-        if len(answer) != len(asked):
+        targets = self._asked[part]
+        if len(answer) != len(targets):
             raise ValueError(
-                f"{_NAME}: part {part} answered {len(answer)} tensors to a request for {len(asked)} features. Its "
+                f"{_NAME}: part {part} answered {len(answer)} tensors to a request for {len(targets)} features. Its "
                 "server is of another version, or serves other data; start it anew."
             )
-        for (number, places), rows in zip(asked, answer, strict=True):
+        for (number, places), rows in zip(targets, answer, strict=True):
             self._check(part, self.wanted[number], places.shape[0], rows)
             put_rows(self.outs[number], places, rows.contiguous(), None, num_threads())
         self._counts.add(received_bytes=sum(rows.nbytes for rows in answer))
@@ -283,17 +290,11 @@ class Reading:
         if isinstance(rows, Tensor) and rows.dtype == wanted.form.dtype and tuple(rows.shape) == shape:
             return
         is_tensor = isinstance(rows, Tensor)
-        found = f"{dtype_name(rows.dtype)} {list(rows.shape)}" if is_tensor else type(rows).__name__
+        form = f"{dtype_name(rows.dtype)} {list(rows.shape)}" if is_tensor else type(rows).__name__
         raise ValueError(
-            f"{_NAME}: {wanted.text}: part {part} answered {found}, asked for was {dtype_name(wanted.form.dtype)} "
+            f"{_NAME}: {wanted.text}: part {part} answered {form}, asked for was {dtype_name(wanted.form.dtype)} "
             f"{list(shape)}. Its server is of another version, or serves other data; start it anew."
         )
-
-
-def _memory_of(wanted: Wanted) -> Tensor:
-    if wanted.out is not None:
-        return wanted.out
-    return new_rows(wanted.ids.shape[0], wanted.form.shape, wanted.form.dtype)
 
 
 class RowReader:
@@ -306,51 +307,43 @@ class RowReader:
         self.graph, self.hot, self.counts = graph, hot, RowCounts()
         self._places: dict[tuple[str, Any, bool], IdPlaces] = {}
 
-    def wanted(self, domain: str, of: Any, name: str, ids: Any, out: Tensor | None = None) -> Wanted:
-        """Return what is read, checked; `of` is a known type, and `out` fits.
+    def wanted(self, domain: str, type_: Any, name: str, ids: Any, out: Tensor | None = None) -> Wanted:
+        """Return what is read, checked; `type_` is a known type, and `out` fits.
 
         Raises:
             TypeError, ValueError: `ids` are no ids; or the feature is one of edges, and the partition has no edge map.
         """
-        self.check_places(domain, of, name)
-        text = feature_text(domain, of, name)
-        hot = self.hot.tables.get(of) if domain == "node" else None
+        self.check_places(domain, type_, name)
+        text = feature_text(domain, type_, name)
+        hot = self.hot.tables.get(type_) if domain == "node" else None
         hot = None if hot is None or name not in hot.tables else hot
-        key = domain, of, hot is not None
+        key = domain, type_, hot is not None
         # Two threads may both make one, and both get the same.
-        places = self._places.get(key) or self._places.setdefault(key, IdPlaces(self.graph, domain, of, hot))
-        form = self.graph.facts.features[domain, of, name]
+        places = self._places.get(key) or self._places.setdefault(key, IdPlaces(self.graph, domain, type_, hot))
+        form = self.graph.facts.features[domain, type_, name]
         return Wanted(places, name, form, check_index_tensor(text, "ids", ids), text, out)
 
-    def check_places(self, domain: str, of: Any, name: str) -> None:
+    def check_places(self, domain: str, type_: Any, name: str) -> None:
         """Raise ValueError if nothing says which part has a row of a feature."""
         if domain == "edge" and not self.graph.book.has_edges:
             raise ValueError(
-                f"{_NAME}: {feature_text(domain, of, name)} cannot be read, since the partition has no edge map: which "
-                "part has an edge is not known. Partition with Partitioner(..., edge_map=True)."
+                f"{_NAME}: {feature_text(domain, type_, name)} cannot be read, since the partition has no edge map: "
+                "which part has an edge is not known. Partition with Partitioner(..., edge_map=True)."
             )
 
     def read(self, wanted: Sequence[Wanted]) -> list[Tensor]:
         """Return the rows of each, and wait for the other parts in this thread."""
-        reading = Reading(self.graph.peers, wanted, self.counts)
-        reading.begin()
-        try:
-            reading.fill_here()
-            for future in as_completed(reading.sent):
-                reading.put(future)
-        finally:
-            reading.cancel()
-        return reading.outs
+        return run_here(self.read_async(wanted))
 
     async def read_async(self, wanted: Sequence[Wanted]) -> list[Tensor]:
         """Return the rows of each; the event loop goes on while this part's rows are gathered and others travel."""
         reading = Reading(self.graph.peers, wanted, self.counts)
-        await off_loop(reading.begin)
+        await beside(reading.begin)
         try:
-            await off_loop(reading.fill_here)
-            for future in reading.sent:
-                if await asyncio.wrap_future(future):  # else its rows were put in place as they came
-                    await off_loop(reading.put, future)
+            await beside(reading.fill_here)
+            for future in await settled(reading.sent):
+                if not reading.is_in_place(future):
+                    await beside(reading.put, future)
         finally:
             reading.cancel()
         return reading.outs

@@ -56,11 +56,11 @@ class SamplerPool(ABC):
             cannot make.
         """
         count = check_int(_WHERE, "num_worker", num_worker, 1)
-        found = why_not_to_fork()
-        if found is not None:
+        reason = why_not_to_fork()
+        if reason is not None:
             raise RuntimeError(
-                f"{_WHERE}: this process {found.has}, which does not survive a fork. Start the pool before, or "
-                f"{found.instead}."
+                f"{_WHERE}: this process {reason.has}, which does not survive a fork. Start the pool before, or "
+                f"{reason.instead}."
             )
         context, children = context_of("fork"), list[_Child]()
         try:

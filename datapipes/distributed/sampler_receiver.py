@@ -18,15 +18,21 @@ from datapipes.base.log import logger
 from datapipes.distributed.address import Address, parse_address
 from datapipes.distributed.arrow import arrow_flight, refuse_forked
 from datapipes.distributed.connecting import check_security
-from datapipes.distributed.sampler_sender import fingerprint_of
+from datapipes.distributed.sampler_sender import (
+    LEAVE,
+    MINIBATCH,
+    SIGNAL,
+    JoinRequest,
+    PushRequest,
+    fingerprint_of,
+    push_from_header,
+)
 from datapipes.distributed.server.connections import Connections
 from datapipes.distributed.server.flight_server import close_flight_server, flight_server
-from datapipes.distributed.server.guard import Guard
-from datapipes.distributed.server.strangers import Strangers
+from datapipes.distributed.server.guards import Guard, Strangers
 from datapipes.distributed.tls import TLSConfig, refuse_plain
 from datapipes.distributed.wire.arrow_reading import MOST_REQUEST_HEADER_BYTES, BadMessage, from_batches, header_of
 from datapipes.distributed.wire.envelope import check_versions
-from datapipes.distributed.wire.push_codec import LEAVE, MINIBATCH, SIGNAL, JoinRequest, PushRequest, push_from_header
 from datapipes.distributed.wire.refusals import BadRequest, NoRoom, OtherPartition, Unavailable, UnknownSender
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch
@@ -82,13 +88,13 @@ class SamplerReceiver:
         refuse_forked(_NAME)
         count = check_int(_NAME, "num_sender", num_sender, 1)
         security = check_security(_NAME, tls, insecure, timeout, "timeout", "600 is a good value.")
-        asked = parse_address(_NAME, "addr", addr)
-        refuse_plain(_NAME, asked, tls, insecure)
+        address = parse_address(_NAME, "addr", addr)
+        refuse_plain(_NAME, address, tls, insecure)
         self.timeout = security.deadline
         self._senders = _Senders(count, fingerprint_of(_NAME, graph))
-        self._end = weakref.finalize(self, _close, os.getpid(), _listening(self._senders, asked, tls))
-        self.address = str(asked)
-        logger.info("%s listens on %s for %d senders", _NAME, asked, count)
+        self._end = weakref.finalize(self, _close, os.getpid(), _listening(self._senders, address, tls))
+        self.address = str(address)
+        logger.info("%s listens on %s for %d senders", _NAME, address, count)
         try:
             self._senders.wait_for_all(self.timeout)
         except BaseException:
@@ -113,10 +119,10 @@ class SamplerReceiver:
             QueueTimeoutError: None came within `timeout`; the text says who has not signalled. The next call goes on.
             ChannelClosed: It was closed.
         """
-        found = self._senders.next(self.timeout)
-        if found is None:
+        item = self._senders.next(self.timeout)
+        if item is None:
             raise StopIteration
-        return found
+        return item
 
     def close(self) -> None:
         """End all connections; what was not received is lost, and senders that go on get an error. May be called
@@ -191,7 +197,7 @@ class _Senders:
                     return None
                 filled = [place for place in self.places if place.items and place.epoch == self.epoch]
                 if filled:
-                    place = min(filled, key=lambda each: each.items[0][0])
+                    place = min(filled, key=lambda place: place.items[0][0])
                     _, item, num_bytes = place.items.popleft()
                     place.num_bytes -= num_bytes
                     self._changed.notify_all()
@@ -230,7 +236,7 @@ class _Senders:
         connections.keep_alive(port, _SILENT_S)
         with self._changed:
             before = {id(place): {*place.peers} for place in self.places}
-        there, now = {each.peer for each in connections.to(port)}, time.monotonic()
+        there, now = {connection.peer for connection in connections.to(port)}, time.monotonic()
         with self._changed:
             for place in self.places:
                 place.peers -= before[id(place)] - there
@@ -259,10 +265,10 @@ class _Senders:
             if place is None:
                 if request.number > 0:
                     raise self._unknown()
-                free = [each for each in self.places if not each.is_here]
+                free = [place for place in self.places if not place.is_here]
                 if not free:
                     raise Unavailable(f"{_NAME}: all {len(self.places)} senders are there already.")
-                place = min(free, key=lambda each: each.signals)  # whose epoch is needed first
+                place = min(free, key=lambda place: place.signals)  # whose epoch is needed first
                 place.enter(request)
             place.is_here, place.gone_since = True, None
             place.peers.add(peer)
@@ -304,15 +310,15 @@ class _Senders:
             if self._ended is not None:
                 raise Unavailable(f"{_NAME}: it ends.")
 
-    def _add(self, place: _Place, what: str, item: MiniBatch | None, num_bytes: int) -> None:
+    def _add(self, place: _Place, kind: str, item: MiniBatch | None, num_bytes: int) -> None:
         place.next += 1
-        place.is_here, place.gone_since = what != LEAVE, None
-        if what == LEAVE:
+        place.is_here, place.gone_since = kind != LEAVE, None
+        if kind == LEAVE:
             place.peers = set()
-        if what in (MINIBATCH, SIGNAL) or not place.is_whole:
+        if kind in (MINIBATCH, SIGNAL) or not place.is_whole:
             self._keep(place, item, num_bytes)
-            place.signals += what != MINIBATCH
-        place.is_whole = what != MINIBATCH
+            place.signals += kind != MINIBATCH
+        place.is_whole = kind != MINIBATCH
         self._changed.notify_all()
 
     def _keep(self, place: _Place, item: MiniBatch | PeerDied | None, num_bytes: int = 0) -> None:

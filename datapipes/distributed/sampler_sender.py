@@ -9,16 +9,18 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
-from datapipes.base.checks import shown
+from datapipes.base.checks import one_line, shown
 from datapipes.base.errors import ChannelClosed, QueueTimeoutError, raise_first
 from datapipes.base.log import logger
+from datapipes.base.records import Count, one_of, plain, to_json
 from datapipes.distributed.address import Address
 from datapipes.distributed.arrow import arrow_flight, refuse_forked
 from datapipes.distributed.client.connection import Connection, PushConnection, own_error
@@ -28,20 +30,77 @@ from datapipes.distributed.namebook import read_namebook
 from datapipes.distributed.resolver import Replicas
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message
-from datapipes.distributed.wire.push_codec import (
-    LEAVE,
-    MINIBATCH,
-    MOST_NAME,
-    SIGNAL,
-    JoinRequest,
-    PushRequest,
-    push_to_message,
-)
-from datapipes.distributed.wire.refusals import NoRoom
+from datapipes.distributed.wire.chain_codec import Token
+from datapipes.distributed.wire.envelope import Meant, own_record, request_header
+from datapipes.distributed.wire.refusals import BadRequest, NoRoom
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch
 
 __all__ = ["SamplerSender"]
+
+# --- what a sender tells a receiver, as messages: that it is there, then minibatches and signals, numbered from 0 on
+
+MOST_NAME = 300
+_NAMES = plain(
+    f"texts of up to {MOST_NAME} characters", lambda value: isinstance(value, str) and len(value) <= MOST_NAME
+)
+MINIBATCH, SIGNAL, LEAVE = "minibatch", "signal", "leave"
+
+
+@dataclass(frozen=True)
+class JoinRequest:
+    """To be one of the senders; again on each new connection.
+
+    Attributes:
+        sender: what nobody else knows.
+        number: of the next push.
+        name: for people.
+        fingerprint: of the graph that is sampled from; None if it is not told.
+    """
+
+    sender: Token
+    number: Count
+    name: Annotated[str, _NAMES]
+    fingerprint: str | None
+
+
+@dataclass(frozen=True)
+class PushRequest:
+    """The next thing of a sender: a minibatch, whose tensors are those of the message; that its epoch has ended; or
+    that it ends.
+    """
+
+    sender: Token
+    number: Count
+    what: Annotated[str, one_of(MINIBATCH, SIGNAL, LEAVE)]
+
+
+KINDS: dict[str, type[JoinRequest] | type[PushRequest]] = {"join": JoinRequest, "push": PushRequest}
+_KIND_OF = {record: kind for kind, record in KINDS.items()}
+
+
+def push_to_message(request: JoinRequest | PushRequest, tensors: Mapping[str, Tensor] | None = None) -> Message:
+    """Return a request as a message."""
+    return Message(request_header(_KIND_OF[type(request)], Meant(), **to_json(request)), dict(tensors or {}))
+
+
+def push_from_header(where: str, header: dict[str, Any]) -> JoinRequest | PushRequest:
+    """Return the request of which a message has this header.
+
+    Raises:
+        BadRequest: It is none.
+    """
+    kind = header.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise BadRequest(f"{where}: there is no request {shown(kind)}; there are {[*KINDS]}.")
+    try:
+        request: JoinRequest | PushRequest = own_record(Message(header, {}), kind, KINDS[kind])
+    except ValueError as error:
+        raise BadRequest(f"{where}: {one_line(str(error))}.") from error
+    return request
+
+
+# --- the sender
 
 _NAME = "SamplerSender"
 MOST_PENDING = 4  # minibatches that a sender holds for a receiver
@@ -201,7 +260,7 @@ class _Stream:
         self._is_whole = False  # whether all epochs that were begun have ended
         self._is_asking = self._is_closed = False
         self._failure: BaseException | None = None
-        self.remote = RemotePart(number, replicas, Limits(self._timeout), self._connect, what="receiver", requests=1)
+        self.remote = RemotePart(number, replicas, Limits(self._timeout), self._connect, kind="receiver", requests=1)
 
     def join(self) -> Future[None]:
         """Connect, and wait for the receiver if need be; return at once. From then on it is not waited for."""
@@ -210,7 +269,7 @@ class _Stream:
         joined.add_done_callback(lambda _: setattr(self.remote, "limits", limits))
         return joined
 
-    def push(self, what: str, tensors: Mapping[str, Tensor] | None = None) -> None:
+    def push(self, kind: str, tensors: Mapping[str, Tensor] | None = None) -> None:
         with self._changed:
             has_room = self._changed.wait_for(
                 lambda: self._is_closed or self._failure or len(self._pending) < MOST_PENDING, self._timeout
@@ -221,7 +280,7 @@ class _Stream:
                 raise ChannelClosed(f"{_NAME}: was closed. Make a new one.")
             if not has_room:
                 raise self._full("another minibatch")
-            self._add(what, tensors)
+            self._add(kind, tensors)
 
     def beat(self) -> None:
         """Say that this sender lives, if nothing is under way: a connection that was cut is made again."""
@@ -256,18 +315,18 @@ class _Stream:
         self.remote.close(None if failure is None else _ABANDON_S)
         return failure
 
-    def _full(self, what: str) -> QueueTimeoutError:
+    def _full(self, kind: str) -> QueueTimeoutError:
         return QueueTimeoutError(
-            f"{self.remote.where}: it had no room for {what} within {self._timeout:g} s. Call again to go on waiting, "
+            f"{self.remote.where}: it had no room for {kind} within {self._timeout:g} s. Call again to go on waiting, "
             "or raise timeout."
         )
 
     # --- `_changed` is held
 
-    def _add(self, what: str, tensors: Mapping[str, Tensor] | None = None) -> None:
-        self._pending.append((what, push_to_message(PushRequest(self._token, self._next, what), tensors)))
+    def _add(self, kind: str, tensors: Mapping[str, Tensor] | None = None) -> None:
+        self._pending.append((kind, push_to_message(PushRequest(self._token, self._next, kind), tensors)))
         self._next += 1
-        self._is_whole = what != MINIBATCH
+        self._is_whole = kind != MINIBATCH
         if not self._is_asking:
             self._ask(self._pending[0][1])
 
@@ -275,15 +334,15 @@ class _Stream:
         self._is_asking = True
         self.remote.submit(lambda send: send(message, 0)).add_done_callback(partial(self._asked, message))
 
-    def _asked(self, message: Message, asked: Future[Message]) -> None:
+    def _asked(self, message: Message, answer: Future[Message]) -> None:
         """Take the answer to a push, or to a beat, and go on."""
-        error = asked.exception()
+        error = answer.exception()
         with self._changed:
             self._is_asking = False
             if self._pending and message is self._pending[0][1] and not isinstance(error, NoRoom):
-                what, _ = self._pending.popleft()
+                kind, _ = self._pending.popleft()
                 self._sent += 1
-                error = None if what == LEAVE else error  # a receiver that has all may end first
+                error = None if kind == LEAVE else error  # a receiver that has all may end first
             if error is not None and not isinstance(error, NoRoom):
                 self._failure = self._failure or error
             if self._pending and self._failure is None:

@@ -74,7 +74,7 @@ def test_what_needs_all_rows_is_refused(name, remedy):
         (0, False, {"mask": "test_mask"}, "no mask 'test_mask'.*'train_mask'", "Name another mask"),
         (0, False, {"mask": "y"}, "no mask 'y'", "Name another mask"),
         (0, False, {"label": "label"}, "no attribute 'label'.*'class'", "label=None"),
-        (0, True, {"label": "label"}, "nodes of 'a' have no attribute", "label=None"),
+        (0, True, {"label": "label"}, "nodes of a have no attribute", "label=None"),
         (0, True, {"mask": "none_mask"}, "no node where 'none_mask' is True", "Name another mask"),
     ],
 )

@@ -4,6 +4,7 @@ docs/semantics.md, section 4.3. What one part is asked stands in test_hop_reques
 """
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,8 +25,10 @@ from weights import weighted_graph, weighted_typed_graph, weights_for
 
 import datapipes as dp
 from datapipes import distributed
+from datapipes.chain.functional import functional_name, registered_stages
 from datapipes.distributed import DistGraph
 from datapipes.graph.graph import Graph
+from datapipes.sampling.choice_sampler import CONCURRENCY, ChoiceSampler
 from datapipes.sampling.layer_neighbor_sampler import Numbered
 from datapipes.sampling.temporal_neighbor_sampler import ByTime
 
@@ -83,6 +86,25 @@ OPTIONS_OF_FORMS = {
     "dist_temporal_sample_neighbor": {"strategy": "last", "inclusive": True, "time_window": 30, "disjoint": True},
     "dist_sample_in_subgraph": {"return_edge_ids": True},
 }
+
+
+SAMPLERS = [
+    cls
+    for cls in registered_stages().values()
+    if issubclass(cls, ChoiceSampler) and cls.__module__.startswith("datapipes.sampling.")
+]
+
+
+@pytest.mark.parametrize("cls", SAMPLERS, ids=lambda cls: cls.__name__)
+def test_each_sampler_has_a_name_over_parts_with_its_options(cls):
+    dist = getattr(distributed, f"Dist{cls.__name__}")
+    assert registered_stages()[f"dist_{functional_name(cls)}"] is dist
+    plain, ours = ({**inspect.signature(kind).parameters} for kind in (cls, dist))
+    options = [name for name in plain if name not in ("source", "graph", "concurrency")]
+    assert (ours.pop("dist_graph").annotation, ours.pop("concurrency").default) == ("DistGraph", CONCURRENCY)
+    assert ours == {name: plain[name] for name in ("source", *options)}
+    said = " ".join(inspect.getdoc(dist).split())
+    assert f" {', '.join([*options, 'concurrency'])}: as for {functional_name(cls)}." in said
 
 
 def contract_chain(name: str) -> dp.Stage:

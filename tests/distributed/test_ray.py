@@ -127,8 +127,8 @@ def what_is_wrong_is_told(folder):
     root = write(folder / "root", a_graph())
     with pytest.raises(FileNotFoundError, match="holds no native partition"):
         RayServers(folder / "none")
-    with pytest.raises(ValueError, match="max_waiting must be 1 or more"):
-        RayServers(root, max_waiting=0)
+    with pytest.raises(ValueError, match="limits must be a ServerLimits"):
+        RayServers(root, limits=5)
     with pytest.raises(TimeoutError, match=r"2 servers were not placed within 2 s.*'CPU': 8.0.*actor_options"):
         RayServers(root, timeout=2.0, actor_options={"num_cpus": 100})
     for wrong in ({"replicas": 0}, {"timeout": 0}, {"parts": [-1]}, {"parts": []}, {"tls": 1}):

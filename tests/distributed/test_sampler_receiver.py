@@ -31,9 +31,9 @@ from datapipes.distributed import (
 )
 from datapipes.distributed.address import Address
 from datapipes.distributed.client.connection import PushConnection
+from datapipes.distributed.sampler_sender import JoinRequest, PushRequest, push_to_message
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.envelope import Meant, request_header
-from datapipes.distributed.wire.push_codec import JoinRequest, PushRequest, push_to_message
 from datapipes.distributed.wire.refusals import BadRequest, OtherPartition, Unavailable, UnknownSender
 
 SHORT_S = 0.3

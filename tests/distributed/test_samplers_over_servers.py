@@ -8,10 +8,10 @@ import torch
 from partitions import source_of
 
 import datapipes as dp
-from datapipes.distributed import DistGraph, PartitionBook, PartitionServer, connect
-from datapipes.distributed.server import memory_watch
+from datapipes.distributed import DistGraph, PartitionBook, PartitionServer, ServerLimits, connect
+from datapipes.distributed.server import guards
 from datapipes.distributed.server.connections import Connections
-from datapipes.distributed.server.memory_watch import MemoryWatch
+from datapipes.distributed.server.guards import MemoryWatch
 from datapipes.distributed.server.statistics import Statistics
 from datapipes.distributed.wire.refusals import BadRequest
 from datapipes.graph.choice import UNIFORM, Choice
@@ -157,12 +157,12 @@ def test_a_wrong_weight_names_stage_and_part(root, namebook):
 
 
 def test_what_a_part_makes_for_its_draws_does_not_count_against_the_bound_of_its_clients(root, monkeypatch):
-    with PartitionServer(root, 0, max_memory="auto") as server, PartitionServer(root, 1) as other:
+    with PartitionServer(root, 0, limits=ServerLimits(max_memory="auto")) as server, PartitionServer(root, 1) as other:
         assert server._watch.kept_bytes() == 0
         with connect({0: server.address, 1: other.address}) as client:
             client._peers.digests(0, DigestRequest((None,), ByWeight("w"))).result(60)
         assert server._watch.kept_bytes() >= 9 * server._service.part.relation().num_edges - 64
-    monkeypatch.setattr(memory_watch, "own_memory", lambda *_: 150)
+    monkeypatch.setattr(guards, "own_memory", lambda *_: 150)
     with contextlib.closing(Connections()) as connections:
         watch = MemoryWatch(1, 100, Statistics(), connections, lambda: 50)
         with contextlib.closing(watch):

@@ -13,7 +13,7 @@ from pipelines import NUM_NODES, digests, refused, sampled, small_graph
 
 import datapipes as dp
 from datapipes import _core
-from datapipes.distributed import PartitionServer, RemoteReceivingChannel, RemoteSource, connect
+from datapipes.distributed import PartitionServer, RemoteReceivingChannel, RemoteSource, ServerLimits, connect
 from datapipes.partition.source import source_of
 from datapipes.processes.sharing import pack
 
@@ -269,7 +269,9 @@ def test_a_server_sends_the_bits_and_counts_their_bytes():
     """The rows of a minibatch as dense ones would take more than the server sends."""
     wide, most = words(num_columns=2**30), 2**20
     with (
-        PartitionServer(small_graph(), chains=True, features=store(wide), max_answer_bytes=most) as server,
+        PartitionServer(
+            small_graph(), chains=True, features=store(wide), limits=ServerLimits(max_answer_bytes=most)
+        ) as server,
         connect({0: server.address}) as client,
     ):
         producer = client.create_producer(0, chain(wide))

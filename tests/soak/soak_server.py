@@ -40,7 +40,7 @@ from ticket_fuzz import TOLD, TicketFuzz
 
 from datapipes.distributed import Part
 from datapipes.distributed.wire.arrow_message import to_bytes
-from datapipes.distributed.wire.rows_codec import rows_to_message
+from datapipes.distributed.wire.part_codec import rows_to_message
 from datapipes.partition.native.answers import answer_draw
 from datapipes.partition.native.requests import Draw, DrawRequest, Rows, RowsRequest
 

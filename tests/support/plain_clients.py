@@ -12,10 +12,14 @@ from datapipes.distributed import PartitionBook
 from datapipes.distributed.facts import PartitionFacts, greeting_from_message, hello_to_message
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.arrow_reading import from_batches
-from datapipes.distributed.wire.draw_codec import draw_to_message, drawn_from_message
 from datapipes.distributed.wire.envelope import Meant, request_header
+from datapipes.distributed.wire.part_codec import (
+    answered_rows_from_message,
+    draw_to_message,
+    drawn_from_message,
+    rows_to_message,
+)
 from datapipes.distributed.wire.refusals import error_from_bytes
-from datapipes.distributed.wire.rows_codec import answered_rows_from_message, rows_to_message
 from datapipes.partition.native.requests import Drawn, DrawRequest, RowsRequest
 
 TIMEOUT_S = 30.0  # of every call

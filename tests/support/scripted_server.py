@@ -9,11 +9,17 @@ from datapipes.distributed import Part
 from datapipes.distributed.facts import PartitionFacts, greeting_to_message
 from datapipes.distributed.wire.arrow_message import Message, to_batches
 from datapipes.distributed.wire.arrow_reading import from_bytes
-from datapipes.distributed.wire.digest_codec import digest_from_message, digests_to_message
-from datapipes.distributed.wire.draw_codec import draw_from_message, drawn_to_message
-from datapipes.distributed.wire.edges_codec import edges_from_message, found_edges_to_message
+from datapipes.distributed.wire.part_codec import (
+    answered_rows_to_message,
+    digest_from_message,
+    digests_to_message,
+    draw_from_message,
+    drawn_to_message,
+    edges_from_message,
+    found_edges_to_message,
+    rows_from_message,
+)
 from datapipes.distributed.wire.refusals import error_to_bytes
-from datapipes.distributed.wire.rows_codec import answered_rows_to_message, rows_from_message
 from datapipes.partition.native.answers import answer_digests, answer_draw, answer_edges, answer_rows
 
 

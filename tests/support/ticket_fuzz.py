@@ -20,10 +20,8 @@ from datapipes.distributed.wire.chain_codec import (
     MinibatchRequest,
     request_to_message,
 )
-from datapipes.distributed.wire.digest_codec import digest_to_message
-from datapipes.distributed.wire.draw_codec import draw_to_message
-from datapipes.distributed.wire.edges_codec import edges_to_message
 from datapipes.distributed.wire.envelope import Meant, request_header
+from datapipes.distributed.wire.part_codec import digest_to_message, draw_to_message, edges_to_message, rows_to_message
 from datapipes.distributed.wire.refusals import (
     AnswerTooLarge,
     BadRequest,
@@ -31,7 +29,6 @@ from datapipes.distributed.wire.refusals import (
     Unavailable,
     UnknownProducer,
 )
-from datapipes.distributed.wire.rows_codec import rows_to_message
 from datapipes.partition.native.requests import DigestRequest, Draw, DrawRequest, EdgesRequest, Rows, RowsRequest
 from datapipes.sampling.layer_neighbor_sampler import Numbered
 from datapipes.sampling.neighbor_sampler import ByWeight

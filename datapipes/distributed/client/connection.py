@@ -87,8 +87,8 @@ class Connection:
 
     def _told(self, failure: Exception) -> Exception | None:
         """Return the error of the server that a failure carries, if it carries one."""
-        told = error_from_bytes(getattr(failure, "extra_info", None) or b"")
-        return None if told is None else told[0](f"{self.where}: {told[1]}")
+        error = error_from_bytes(getattr(failure, "extra_info", None) or b"")
+        return None if error is None else error[0](f"{self.where}: {error[1]}")
 
     def close(self) -> None:
         """End the channel; nobody may be asking."""
@@ -124,8 +124,9 @@ class PushConnection(Connection):
 
 @functools.cache
 def _keep_freed_memory() -> None:
-    """Let glibc keep pieces of up to so many bytes that are freed, as it does from the first one on that is freed; else
-    gRPC would receive into fresh memory all the time, which takes as long as receiving.
+    """Free a piece of memory once: from then on glibc keeps freed pieces up to that size for the next one.
+
+    Otherwise gRPC would receive each answer into fresh memory, which takes as long as receiving.
     """
     np.empty(_KEPT_BYTES, dtype=np.uint8)
 
@@ -177,7 +178,7 @@ class Connections:
         ends = time.monotonic() + timeout
         with self._changed:
             while True:
-                best = min(self._live, key=lambda each: each.in_flight, default=None)
+                best = min(self._live, key=lambda connection: connection.in_flight, default=None)
                 if best is not None and (best.in_flight == 0 or len(self._live) + self._opening >= self._most):
                     best.in_flight += 1
                     return best
@@ -262,8 +263,8 @@ class Connections:
 def own_error(failure: BaseException) -> BaseException:
     """Return an error like this one for another caller: each adds its notes, and holds it with its frames."""
     try:
-        own = type(failure)(*failure.args)
+        copied = type(failure)(*failure.args)
     except Exception:  # its constructor takes other arguments
         return failure
-    own.__cause__ = failure.__cause__
-    return own
+    copied.__cause__ = failure.__cause__
+    return copied

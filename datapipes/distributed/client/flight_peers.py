@@ -1,49 +1,48 @@
-"""FlightPeers: parts behind servers, asked through Arrow Flight."""
+"""FlightPeers: parts behind servers, asked through Arrow Flight; their requests cut so that answers stay small enough
+to send, and the answers put together.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
 
 from datapipes.base.checks import shown
 from datapipes.distributed.address import Address
 from datapipes.distributed.arrow import arrow_flight, refuse_forked
 from datapipes.distributed.client.connection import Connection
-from datapipes.distributed.client.cut import (
-    cut_draw,
-    cut_edges,
-    cut_rows,
-    halves,
-    halves_of_rows,
-    join_draws,
-    join_edges,
-    join_rows,
-    most_bytes_of_draw,
-)
 from datapipes.distributed.client.greeting import WHAT, greeted
 from datapipes.distributed.client.remote_part import Limits, RemotePart, Send
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.resolver import Replicas
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message
-from datapipes.distributed.wire.digest_codec import digest_to_message, digests_from_message
-from datapipes.distributed.wire.draw_codec import draw_to_message, drawn_from_message
-from datapipes.distributed.wire.edges_codec import BYTES_PER_PAIR, edges_to_message, found_edges_from_message
 from datapipes.distributed.wire.envelope import Meant, request_header
-from datapipes.distributed.wire.refusals import AnswerTooLarge
-from datapipes.distributed.wire.rows_codec import (
+from datapipes.distributed.wire.part_codec import (
+    BYTES_PER_PAIR,
     RowsSink,
     answered_rows_bytes,
     answered_rows_from_message,
+    digest_to_message,
+    digests_from_message,
+    draw_to_message,
+    drawn_from_message,
+    edges_to_message,
+    found_edges_from_message,
+    most_drawn_bytes,
+    row_bytes,
     rows_to_message,
 )
+from datapipes.distributed.wire.refusals import AnswerTooLarge
 from datapipes.graph.graph import FoundEdges
 from datapipes.partition.native.requests import (
     DigestRequest,
@@ -51,9 +50,128 @@ from datapipes.partition.native.requests import (
     Drawn,
     DrawRequest,
     EdgesRequest,
+    Rows,
     RowsRequest,
     TakeRows,
 )
+
+ANSWER_BYTES = 64 * 2**20  # of the rows that one request asks for, about
+MOST_IDS = 2**20  # that one request has
+MOST_BYTES = 2**31  # of one answer; a server sends less
+
+
+class Piece(NamedTuple):
+    """A part of a RowsRequest.
+
+    Attributes:
+        entries: for each entry of `request.rows`, the number of the entry of the whole request that it is cut from.
+        firsts: for each, the place there of its first id.
+        request: the smaller request.
+    """
+
+    entries: tuple[int, ...]
+    firsts: tuple[int, ...]
+    request: RowsRequest
+
+    def taking(self, whole: RowsRequest, take: TakeRows) -> TakeRows:
+        """Return what takes the rows of this piece's answer, for `take` of the whole request."""
+        before = [0, *itertools.accumulate(len(rows.names) for rows in whole.rows)]
+        places = [
+            (before[entry] + number, first)
+            for entry, first in zip(self.entries, self.firsts, strict=True)
+            for number in range(len(whole.rows[entry].names))
+        ]
+
+        def shifted(number: int, first: int, rows: Tensor) -> None:
+            of_whole, begin = places[number]
+            take(of_whole, begin + first, rows)
+
+        return shifted
+
+
+def cut_rows(request: RowsRequest, facts: PartitionFacts, most_bytes: int = ANSWER_BYTES) -> list[Piece]:
+    """Return the pieces of a request, in its order; at least one. A row larger than `most_bytes` is asked for alone."""
+    pieces: list[list[tuple[int, int, Rows]]] = [[]]
+    room, ids_left = most_bytes, MOST_IDS
+    for number, rows in enumerate(request.rows):
+        width, done, count = row_bytes(rows, facts), 0, rows.ids.shape[0]
+        while True:
+            fitting = min(room // width, ids_left) if width > 0 else ids_left
+            if fitting == 0 and not pieces[-1]:
+                fitting = 1
+            taken = min(fitting, count - done)
+            if taken > 0 or count == 0:
+                pieces[-1].append((number, done, rows._replace(ids=rows.ids[done : done + taken])))
+            done, room, ids_left = done + taken, room - taken * width, ids_left - taken
+            if done == count:
+                break
+            pieces.append([])
+            room, ids_left = most_bytes, MOST_IDS
+    cut = []
+    for piece in pieces:
+        entries, firsts = tuple(number for number, _, _ in piece), tuple(first for _, first, _ in piece)
+        cut.append(Piece(entries, firsts, RowsRequest(tuple(rows for _, _, rows in piece))))
+    return cut
+
+
+def halves_of_rows(request: RowsRequest, facts: PartitionFacts) -> list[Piece]:
+    """Return pieces of a request, each with half of the bytes or less; one if it cannot be cut."""
+    return cut_rows(request, facts, max(answered_rows_bytes(request, facts) // 2, 1))
+
+
+def join_rows(request: RowsRequest, pieces: Sequence[Piece], answers: Sequence[list[Tensor]]) -> list[Tensor]:
+    """Return the answer to a request of which each piece was answered."""
+    answered: list[list[list[Tensor]]] = [[[] for _ in rows.names] for rows in request.rows]
+    for piece, answer in zip(pieces, answers, strict=True):
+        tensors = iter(answer)
+        for number in piece.entries:
+            for of_name in answered[number]:
+                of_name.append(next(tensors))
+    return [pieces[0] if len(pieces) == 1 else torch.cat(pieces) for of_entry in answered for pieces in of_entry]
+
+
+def most_bytes_of_draw(request: DrawRequest, facts: PartitionFacts) -> int:
+    """Return how many bytes the answer to a request may have; with all in-edges, what a server sends at most."""
+    most_bytes = most_drawn_bytes(request, facts)
+    return MOST_BYTES if most_bytes is None else min(most_bytes, MOST_BYTES)
+
+
+def cut_draw(request: DrawRequest, most_ids: int = MOST_IDS) -> list[DrawRequest]:
+    """Return requests for the same draws of at most so many nodes each, in order; at least one."""
+    total = sum(ids.shape[0] for ids in request.ids.values())
+    return [request.rows(begin, begin + most_ids) for begin in range(0, max(total, 1), most_ids)]
+
+
+def halves(request: DrawRequest) -> list[DrawRequest]:
+    """Return two requests for the same draws, each of half of the nodes; one if there is one node or none."""
+    total = sum(ids.shape[0] for ids in request.ids.values())
+    return cut_draw(request, max(-(-total // 2), 1))
+
+
+def cut_edges(request: EdgesRequest, most_pairs: int = MOST_IDS) -> list[EdgesRequest]:
+    """Return requests for the same pairs, at most so many each, in order; at least one."""
+    ends = zip(*(torch.split(ids, most_pairs) for ids in (request.destinations, request.sources)), strict=True)
+    return [EdgesRequest(request.edge_type, *ids) for ids in ends]
+
+
+def join_edges(answers: Sequence[FoundEdges]) -> FoundEdges:
+    """Return the answer to a request that was cut; the answers are in order."""
+    return answers[0] if len(answers) == 1 else FoundEdges(*map(torch.cat, zip(*answers, strict=True)))
+
+
+def join_draws(answers: Sequence[list[Drawn]]) -> list[Drawn]:
+    """Return the answer to a request that was cut; the answers are in order."""
+    return answers[0] if len(answers) == 1 else [_joined(drawn) for drawn in zip(*answers, strict=True)]
+
+
+def _joined(pieces: Sequence[Drawn]) -> Drawn:
+    indptr, count = [pieces[0].indptr[:1]], 0
+    for piece in pieces:
+        indptr.append(piece.indptr[1:] + count)
+        count += piece.neighbors.shape[0]
+    ids = [piece.edge_ids for piece in pieces if piece.edge_ids is not None]
+    return Drawn(torch.cat(indptr), torch.cat([piece.neighbors for piece in pieces]), torch.cat(ids) if ids else None)
+
 
 _WHERE = "FlightPeers"
 _Answer = TypeVar("_Answer")
@@ -68,7 +186,7 @@ class FlightPeers:
     Args:
         addresses: {part: where its server is}.
         facts: what the servers must agree with; a server that does not is refused when it is met.
-        tls: what client and server prove to each other who they are with; None: neither does.
+        tls: the certificates of this side; None speaks without TLS.
         deadline: seconds for each request in all, within which it is asked again as often as it helps.
         may_return: whether a server that is gone is waited for; else a request to it fails at once.
         by_rank: the numbers are those of servers, which may have any part, and not of parts.
@@ -102,11 +220,9 @@ class FlightPeers:
         """Ask a part for rows of features; return at once. See Peers."""
         pieces = cut_rows(request, self.facts)
         takes = [None if take is None else piece.taking(request, take) for piece in pieces]
-        answers = [
-            self.ask(part, partial(self._rows, part, piece.request, each))
-            for piece, each in zip(pieces, takes, strict=True)
-        ]
-        return joined(answers, lambda found: join_rows(request, pieces, found) if take is None else [])
+        asks = [partial(self._rows, part, piece.request, take) for piece, take in zip(pieces, takes, strict=True)]
+        answers = [self.ask(part, ask) for ask in asks]
+        return joined(answers, lambda tensors: join_rows(request, pieces, tensors) if take is None else [])
 
     def edges(self, part: int, request: EdgesRequest) -> Future[FoundEdges]:
         """Ask a part whether pairs are edges; return at once. See Peers."""
@@ -154,7 +270,7 @@ class FlightPeers:
             cut = halves(request)
             if len(cut) == 1:
                 raise
-            return join_draws([self._drawn(part, each, send) for each in cut])
+            return join_draws([self._drawn(part, half, send) for half in cut])
         return drawn_from_message(self.where(part), answer, request, self.facts)
 
     def _edges(self, part: int, request: EdgesRequest, send: Send) -> FoundEdges:
@@ -164,7 +280,7 @@ class FlightPeers:
         except AnswerTooLarge:
             if count < 2:
                 raise
-            return join_edges([self._edges(part, each, send) for each in cut_edges(request, -(-count // 2))])
+            return join_edges([self._edges(part, half, send) for half in cut_edges(request, -(-count // 2))])
         return found_edges_from_message(self.where(part), answer, request)
 
     def _rows(self, part: int, request: RowsRequest, take: TakeRows | None, send: Send) -> list[Tensor]:
@@ -177,8 +293,8 @@ class FlightPeers:
             if len(cut) == 1:
                 raise
             takes = [None if take is None else piece.taking(request, take) for piece in cut]
-            found = [self._rows(part, piece.request, each, send) for piece, each in zip(cut, takes, strict=True)]
-            return join_rows(request, cut, found) if take is None else []
+            answers = [self._rows(part, piece.request, sink, send) for piece, sink in zip(cut, takes, strict=True)]
+            return join_rows(request, cut, answers) if take is None else []
         if sink is not None:
             return []
         return answered_rows_from_message(where, answer, request, self.facts)
@@ -212,22 +328,16 @@ class _Here:
         self._end = weakref.finalize(peers, self.close)
 
     def part(self, part: int) -> RemotePart:
+        kind = WHAT[self._by_rank]
         with self._changing:
             if part not in self._parts:
                 if part not in self._addresses:
                     raise ValueError(
-                        f"{_WHERE}: {WHAT[self._by_rank]} {shown(part)} is not in the namebook; there are "
-                        f"{[*self._addresses]}."
+                        f"{_WHERE}: {kind} {shown(part)} is not in the namebook; there are {[*self._addresses]}."
                     )
+                replicas, connect = self._addresses[part], self._connecting(part)
                 again = None if self._again is None else partial(self._again, part)
-                self._parts[part] = RemotePart(
-                    part,
-                    self._addresses[part],
-                    self._limits,
-                    self._connecting(part),
-                    what=WHAT[self._by_rank],
-                    again=again,
-                )
+                self._parts[part] = RemotePart(part, replicas, self._limits, connect, kind=kind, again=again)
                 if self._closed:
                     self._parts[part].close()
             return self._parts[part]
@@ -238,24 +348,17 @@ class _Here:
         with self._changing:
             self._closed = True
             parts = [*self._parts.values()]
-        for each in parts:
-            each.stop()
-        for each in parts:
-            each.close()
+        for part in parts:
+            part.stop()
+        for part in parts:
+            part.close()
         self._end.detach()  # or it would keep this until the peers end, which may connect and close many times
 
     def _connecting(self, part: int) -> Callable[[Address, float], Connection]:
         facts, limits, tls, wanted = self._facts, self._limits, self._tls, None if self._by_rank else part
         named = f"{WHAT[self._by_rank]} {part} at"
         return lambda address, timeout: greeted(
-            wanted,
-            address,
-            limits,
-            timeout,
-            tls=tls,
-            facts=facts,
-            partition_id=facts.partition_id,
-            where=f"{named} {address}",
+            wanted, address, limits, timeout, tls=tls, facts=facts, where=f"{named} {address}"
         )[0]
 
 
@@ -279,10 +382,10 @@ def joined(pieces: Sequence[Future[_Piece]], join: Callable[[list[_Piece]], _Who
         ended_pieces = [*kept]
         kept.clear()  # they hold this function, which must not hold them and their answers
         try:
-            whole.set_result(join([each.result() for each in ended_pieces]))
+            whole.set_result(join([piece.result() for piece in ended_pieces]))
         except BaseException as error:
             whole.set_exception(error)
 
-    for each in pieces:
-        each.add_done_callback(ended)
+    for piece in pieces:
+        piece.add_done_callback(ended)
     return whole

@@ -28,7 +28,7 @@ def greeted(
     *,
     tls: TLSConfig | None,
     facts: PartitionFacts | None,
-    partition_id: str | None,
+    partition_id: str | None = None,
     where: str | None = None,
 ) -> tuple[Connection, PartitionFacts]:
     """Return a new connection to a server, and what it says of its partition, if it is the one that is meant.
@@ -37,28 +37,29 @@ def greeted(
         part: the part that it must have; None for any.
         where: names the server in errors; by default its part and address do.
         facts: what it must agree with in everything; None if nothing is known yet.
-        partition_id: what it must have; None for any.
+        partition_id: what it must have; by default that of `facts`, or any.
     Raises:
         OtherPartition: The message names both values.
         What Connection.ask raises.
     """
     where = where or f"part {part} at {address}"
+    partition_id = partition_id if facts is None else facts.partition_id
     connection = Connection(where, address, tls, limits.connect_s)
     meant = Meant(part, partition_id, None if facts is None else facts.content_id)
     try:
-        theirs, found = greeting_from_message(where, connection.ask(hello_to_message(meant), timeout, 0))
+        theirs, their_facts = greeting_from_message(where, connection.ask(hello_to_message(meant), timeout, 0))
         if part is not None and theirs != part:
             raise _other(where, "part", theirs, part)
-        if partition_id is not None and found.partition_id != partition_id:
-            raise _other(where, "partition_id", found.partition_id, partition_id)
+        if partition_id is not None and their_facts.partition_id != partition_id:
+            raise _other(where, "partition_id", their_facts.partition_id, partition_id)
         for field in fields(PartitionFacts) if facts is not None else ():
-            here, there = getattr(facts, field.name), getattr(found, field.name)
+            here, there = getattr(facts, field.name), getattr(their_facts, field.name)
             if here != there:
                 raise _other(where, field.name, there, here)
     except BaseException:
         connection.close()
         raise
-    return connection, found
+    return connection, their_facts
 
 
 def ask_facts(
@@ -83,7 +84,7 @@ def ask_facts(
     arrow_flight(where)
     refuse_forked(where)
     limits = Limits(deadline)
-    found: list[PartitionFacts] = []
+    received: list[PartitionFacts] = []
 
     def connect(address: Address, timeout: float) -> Connection:
         connection, facts = greeted(
@@ -96,15 +97,15 @@ def ask_facts(
             partition_id=partition_id,
             where=f"{WHAT[by_rank]} {part} at {address}",
         )
-        found.append(facts)
+        received.append(facts)
         return connection
 
-    remote = RemotePart(part, replicas, limits, connect, what=WHAT[by_rank])
+    remote = RemotePart(part, replicas, limits, connect, kind=WHAT[by_rank])
     try:
         remote.submit(lambda send: None).result()  # to have a connection is all that is asked
     finally:
         remote.close()
-    return found[-1]
+    return received[-1]
 
 
 def _other(where: str, name: str, theirs: object, ours: object) -> OtherPartition:

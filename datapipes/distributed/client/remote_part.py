@@ -1,8 +1,13 @@
-"""RemotePart: one part behind a server, as this process asks it: threads, connections, attempts, one deadline."""
+"""RemotePart: one part behind a server or its replicas, as this process asks it: threads, connections, attempts, one
+deadline.
+"""
 
 from __future__ import annotations
 
 import collections
+import hashlib
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -10,17 +15,99 @@ from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
-from datapipes.base.errors import ServerUnavailable, add_note
+from datapipes.base.errors import ServerUnavailable, add_note, text_of
 from datapipes.base.log import logger
 from datapipes.base.threads import add_thread
 from datapipes.distributed.address import Address
 from datapipes.distributed.client.connection import Connection, Connections
-from datapipes.distributed.client.places import Places
 from datapipes.distributed.client.retry import FULL, STRANGER, Failures, Moved, Pauses, judge, reason, verdict_on
 from datapipes.distributed.resolver import Replicas
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import Sink
 from datapipes.distributed.wire.refusals import OtherPartition
+
+
+class Places:
+    """The servers of one part, the one that is asked next at the front. Any thread may use it.
+
+    The first choice follows from a hash of this process and the address, so clients spread over replicas.
+
+    Args:
+        again: tells where they are now, asked when none can be reached; it may raise. None: they stay where they are.
+    Attributes:
+        complaint: what prevented `again` the last time, a sentence for errors.
+    """
+
+    def __init__(self, replicas: Replicas, again: Callable[[], Replicas] | None = None) -> None:
+        self._again, self.complaint = again, ""
+        self._changing = threading.Lock()
+        self._order = sorted(replicas, key=_rank)
+        self._have_answered: set[Address] = set()
+
+    def connect(self, connect: Callable[[Address, float], Connection], timeout: float) -> Connection:
+        """Return a connection to one of them, tried one after the other; each has its share of the time.
+
+        Raises:
+            Moved: Others answer where servers of this part have answered before, and `again` may tell where they are.
+            The failure of the last one; or the first that tells more than that a server cannot be reached.
+        """
+        ends, tried = time.monotonic() + timeout, list[Address]()
+        while waiting := [address for address in self.all() if address not in tried]:
+            address, left = waiting[0], ends - time.monotonic()
+            try:
+                connection = connect(address, left / len(waiting))
+            except Exception as failure:
+                tried.append(address)
+                self.failed(address)
+                is_final = verdict_on(failure).most == 0
+                if is_final and (self._again is None or address not in self._have_answered):
+                    raise
+                is_last = len(waiting) == 1
+                if is_last:
+                    self._ask_again()
+                if time.monotonic() >= ends or (is_last and not {*self.all()} - {*tried}):
+                    if is_final:
+                        raise Moved(reason(failure)) from failure
+                    raise
+            else:
+                self._have_answered.add(address)
+                return connection
+        raise AssertionError("there is always one that was not tried")
+
+    def all(self) -> Replicas:
+        """Return all of them, in the order in which they are asked."""
+        with self._changing:
+            return Replicas(self._order)
+
+    def failed(self, address: Address) -> bool:
+        """Ask the others first from now on; return whether there are others."""
+        with self._changing:
+            if address in self._order:
+                self._order.remove(address)
+                self._order.append(address)
+            return len(self._order) > 1
+
+    def _ask_again(self) -> None:
+        if self._again is None:
+            return
+        try:
+            replicas = self._again()
+        except BaseException as error:  # of the user's resolver; nobody but the one who waits could take it
+            self.complaint = f" The resolver was asked again: {type(error).__name__}: {text_of(error)}"
+            return
+        self.complaint = ""
+        with self._changing:
+            new = sorted((address for address in replicas if address not in self._order), key=_rank)
+            self._order = [*new, *(address for address in self._order if address in replicas)]
+
+
+def _rank(address: Address) -> bytes:
+    return hashlib.blake2b(f"{_client()} {address}".encode(), digest_size=8).digest()
+
+
+def _client() -> str:
+    return f"{socket.gethostname()} {os.getpid()}"
+
 
 _Answer = TypeVar("_Answer")
 
@@ -81,7 +168,7 @@ class RemotePart:
         connect: makes a connection to an address and greets the server, in so many seconds; it raises what prevented
             it.
         again: tells where it is now, see Places.
-        what: "part", or "server" or "receiver" if that is what the number is of.
+        kind: what the number is of: "part", "server" or "receiver".
         requests: that are made at a time; with 1 they are made in their order.
     Attributes:
         limits: may be changed between requests.
@@ -94,15 +181,15 @@ class RemotePart:
         limits: Limits,
         connect: Callable[[Address, float], Connection],
         *,
-        what: str = "part",
+        kind: str = "part",
         requests: int = REQUESTS,
         again: Callable[[], Replicas] | None = None,
     ) -> None:
-        self.where = f"{what} {part} at {replicas}"
+        self.where = f"{kind} {part} at {replicas}"
         self.limits, self._places = limits, Places(replicas, again)
-        self._command = _STARTED_BY[what].format(part=part, address=replicas[0])
+        self._command = _STARTED_BY[kind].format(part=part, address=replicas[0])
         self._connections = Connections(partial(self._places.connect, connect), min(CONNECTIONS, requests))
-        self._threads = Threads(f"datapipes-{what}-{part}", requests)
+        self._threads = Threads(f"datapipes-{kind}-{part}", requests)
         self._outage = Outage(self.where)
         self._stop = threading.Event()
 
@@ -194,17 +281,17 @@ class RemotePart:
             self._connections.give_back(connection, renew=renew)
 
     def _unavailable(self, failures: Failures) -> ServerUnavailable:
-        found = (
+        text = (
             f"{self.where}: no answer within {self.limits.deadline:g} s; it was asked {failures.count} times, and the "
             f"last attempt ended with: {failures.last}.{self._places.complaint}"
         )
         if not self.limits.may_return:
             return ServerUnavailable(
-                f"{found} Its process is stopped, or the network between the machines is down. Start all ranks again."
+                f"{text} Its process is stopped, or the network between the machines is down. Start all ranks again."
             )
         slow = "The server was reached and had not answered yet: if it needs longer, raise deadline. Else start it"
         return ServerUnavailable(
-            f"{found} {slow if failures.slow else 'Start the server'} again at this "
+            f"{text} {slow if failures.slow else 'Start the server'} again at this "
             f"address ({self._command}), or correct the namebook. "
             "A server also ends connections without TLS, or with a certificate, that it does not accept."
         )
@@ -242,8 +329,8 @@ class Outage:
         if self._since is None:  # mostly
             return
         with self._lock:
-            since, told, self._since, self._told = self._since, self._told, None, False
-        if told and since is not None:
+            since, was_told, self._since, self._told = self._since, self._told, None, False
+        if was_told and since is not None:
             logger.warning("%s answers again, after %.0f s.", self._where, now - since)
 
 

@@ -76,7 +76,7 @@ FINAL = Verdict(0, False, None, "an answer: the request is wrong, or what came i
 
 def verdict_on(failure: Exception) -> Verdict:
     """Return what follows from a failure."""
-    names = [each.__name__ for each in type(failure).__mro__]
+    names = [cls.__name__ for cls in type(failure).__mro__]
     if "FlightUnavailableError" in names and HANDSHAKE in text_of(failure).lower():
         return NOT_TRUSTED
     if "ArrowException" in names and EXHAUSTED in text_of(failure).lower():
@@ -100,8 +100,8 @@ def reason(failure: BaseException) -> str:
     What a server sends may hold what would move the cursor of a terminal; it is escaped.
     """
     text = text_of(failure).partition(" gRPC client debug context:")[0].partition(". Client context:")[0]
-    _, _, told = text.partition(", with message: ")
-    line = " ".join((told or text).split()).rstrip(".")
+    _, _, message = text.partition(", with message: ")
+    line = " ".join((message or text).split()).rstrip(".")
     return one_line(line[:500]) or type(failure).__name__
 
 

@@ -284,4 +284,4 @@ class _Room:
     def _little_held(self, place: str) -> int:
         """Return the bytes that are held by owners that hold little."""
         held = self._all._held_by_owners.copy()  # the garbage collector may end an answer in between
-        return sum(each for (host, _), each in held.items() if each <= self._kept and place in (host, _ALL))
+        return sum(count for (host, _), count in held.items() if count <= self._kept and place in (host, _ALL))

@@ -81,9 +81,9 @@ class Connections:
         with self._lock:
             if self._status < 0:
                 return
-            found = re.search(rb"^FDSize:\s*(\d+)", os.pread(self._status, 4096, 0), re.MULTILINE)
+            match = re.search(rb"^FDSize:\s*(\d+)", os.pread(self._status, 4096, 0), re.MULTILINE)
             try:
-                for descriptor in range(int(found[1]) if found else 0):
+                for descriptor in range(int(match[1]) if match else 0):
                     if descriptor in (self._status, self._nothing, self._ours):
                         continue
                     try:

@@ -156,12 +156,12 @@ def _batches(reader: Any) -> Iterator[Any]:
 def _try_to_listen(where: str, address: Address) -> None:
     """Listen for a moment, since Arrow does not say why it cannot."""
     try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise type(error)(
             error.errno, f"{where}: cannot listen on {address}: {error.strerror}. Name an address of this machine."
         ) from error
-    family, kind, _, _, place = found[0]
+    family, kind, _, _, place = addresses[0]
     with socket.socket(family, kind) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -128,32 +128,32 @@ def _metrics_page(service: Service) -> str:
 def _of_requests(numbers: dict[str, Any]) -> Iterator[str]:
     kinds = numbers["requests"].items()
     yield from _about("datapipes_requests_total", "counter", "Requests by kind and result.")
-    for kind, each in kinds:
-        for result, count in each["results"].items():
+    for kind, counts in kinds:
+        for result, count in counts["results"].items():
             yield f'datapipes_requests_total{{kind="{kind}",result="{result}"}} {count}'
     yield from _about("datapipes_request_seconds", "histogram", "From a request's arrival until its answer is made.")
-    for kind, each in kinds:
-        for bound, total in zip((*BUCKETS, "+Inf"), itertools.accumulate(each["buckets"]), strict=True):
+    for kind, counts in kinds:
+        for bound, total in zip((*BUCKETS, "+Inf"), itertools.accumulate(counts["buckets"]), strict=True):
             yield f'datapipes_request_seconds_bucket{{kind="{kind}",le="{bound}"}} {total}'
-        yield f'datapipes_request_seconds_sum{{kind="{kind}"}} {each["microseconds"] / 1e6}'
-        yield f'datapipes_request_seconds_count{{kind="{kind}"}} {sum(each["buckets"])}'
-    for name, key, what in (
+        yield f'datapipes_request_seconds_sum{{kind="{kind}"}} {counts["microseconds"] / 1e6}'
+        yield f'datapipes_request_seconds_count{{kind="{kind}"}} {sum(counts["buckets"])}'
+    for name, key, text in (
         ("datapipes_request_bytes_total", "received_bytes", "Bytes of requests."),
         ("datapipes_answer_bytes_total", "sent_bytes", "Bytes of answers."),
     ):
-        yield from _about(name, "counter", what)
-        for kind, each in kinds:
-            yield f'{name}{{kind="{kind}"}} {each[key]}'
+        yield from _about(name, "counter", text)
+        for kind, counts in kinds:
+            yield f'{name}{{kind="{kind}"}} {counts[key]}'
     yield from _about("datapipes_stalled_connections_total", "counter", "Connections ended since nothing was read.")
     yield f"datapipes_stalled_connections_total {numbers['stalled_connections']}"
     yield from _about("datapipes_memory_sheds_total", "counter", "Ends of all connections at the memory bound.")
     yield f"datapipes_memory_sheds_total {numbers['memory_sheds']}"
-    for name, key, what in (
+    for name, key, text in (
         ("datapipes_requests_waiting", "waiting", "Requests that wait for their turn."),
         ("datapipes_requests_working", "working", "Requests that are worked on."),
         ("datapipes_answer_bytes_in_flight", "bytes_in_flight", "Bytes of answers that are being made or sent."),
     ):
-        yield from _about(name, "gauge", what)
+        yield from _about(name, "gauge", text)
         yield f"{name} {numbers[key]}"
 
 
@@ -171,7 +171,7 @@ def _of_process() -> Iterator[str]:
         # The name of the program, in parentheses, may hold spaces. What follows begins with field 3 of proc(5).
         fields = file.read().rpartition(")")[2].split()
     ticks = os.sysconf("SC_CLK_TCK")
-    for name, kind, what, value in (
+    for name, kind, text, value in (
         ("process_cpu_seconds_total", "counter", "User and system time.", (int(fields[11]) + int(fields[12])) / ticks),
         ("process_threads", "gauge", "Threads.", int(fields[17])),
         ("process_virtual_memory_bytes", "gauge", "Virtual memory.", int(fields[20])),
@@ -183,9 +183,9 @@ def _of_process() -> Iterator[str]:
         ),
         ("process_open_fds", "gauge", "Open file descriptors.", len(os.listdir("/proc/self/fd"))),
     ):
-        yield from _about(name, kind, what)
+        yield from _about(name, kind, text)
         yield f"{name} {value}"
 
 
-def _about(name: str, kind: str, what: str) -> tuple[str, str]:
-    return f"# HELP {name} {what}", f"# TYPE {name} {kind}"
+def _about(name: str, kind: str, text: str) -> tuple[str, str]:
+    return f"# HELP {name} {text}", f"# TYPE {name} {kind}"

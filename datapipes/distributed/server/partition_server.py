@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from datapipes.base.checks import MOST_SECONDS, check_bool, check_int, shown
+from datapipes.base.checks import check_bool, check_int, shown
 from datapipes.base.log import logger
 from datapipes.base.sizes import parse_size
 from datapipes.chain.stage import Stage
@@ -22,15 +22,13 @@ from datapipes.distributed.address import Address, parse_address
 from datapipes.distributed.arrow import arrow_flight
 from datapipes.distributed.connecting import Security
 from datapipes.distributed.resolver import Namebook
-from datapipes.distributed.server.claims import ChainLimits
 from datapipes.distributed.server.connections import Connections
 from datapipes.distributed.server.flight_server import close_flight_server, flight_server
-from datapipes.distributed.server.guard import Guard
-from datapipes.distributed.server.memory_watch import MemoryWatch, own_memory
+from datapipes.distributed.server.guards import Guard, MemoryWatch, Strangers, own_memory
+from datapipes.distributed.server.limits import AUTO, ServerLimits, sizes_of
 from datapipes.distributed.server.metrics_server import MetricsServer
-from datapipes.distributed.server.served import ChainOffers, Served, served
-from datapipes.distributed.server.service import Limits, Service
-from datapipes.distributed.server.strangers import Strangers
+from datapipes.distributed.server.served import ChainOffers, Offers, Served, served
+from datapipes.distributed.server.service import Service
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
 from datapipes.features.feature_store import FeatureStore
 from datapipes.graph.csc_graph import CSCGraph
@@ -43,7 +41,6 @@ from datapipes.seeds.item_set import ItemSet
 __all__ = ["PartitionServer"]
 
 _WHERE = "PartitionServer"
-_AUTO = "auto"
 _DEADLINE_S = 8.0  # of what chains ask the servers of other parts; less than a client waits for an answer
 
 
@@ -64,23 +61,7 @@ class PartitionServer:
         tls: certificates for both sides; clients without a certificate of the authority are refused. Without it only
             addresses of this machine, such as 127.0.0.1, are allowed.
         insecure: allow other addresses without TLS. Whoever reaches the address may then read the part.
-        num_threads: threads of a kernel, for each request.
-        concurrency: requests that are worked on at once; by default one for each core.
-        max_waiting: requests that wait for their turn, in all; further ones are refused as "full", and clients ask
-            again. Clients take turns.
-        max_request_bytes: of a request; a number, or a text such as "64MB".
-        max_answer_bytes: of an answer; a larger one is refused before it is made, and clients ask for less at once.
-        max_bytes_in_flight: of all answers that are being made or sent; a connection holds a sixteenth, or one answer
-            if that is larger, and all of a host together hold at most half. Further requests wait, but for clients that
-            hold little: a sixteenth is kept for them. At least four times `max_answer_bytes`.
-        stall_s: seconds after which the connection of a client is ended that has taken nothing of its answer. More
-            than it takes for 4 MiB, and less than the deadline of clients, 30 s: those who wait for what a stalled one
-            holds must still get theirs. gRPC itself ends answers whose client has died, or whose deadline has passed.
-        max_memory: of the whole process, without mapped files; None for no bound, since a process that does other
-            work too has memory that is not the server's; "auto", for a process that only serves: what it has at the
-            start, twice `max_bytes_in_flight`, and 16 times `max_request_bytes`. Beyond it the largest producers end,
-            then all connections, and clients connect again. A soft bound: gRPC takes a request whole, and about six
-            times its size, before it can be refused.
+        limits: how much it does at once, and how many bytes it takes, sends and holds; see ServerLimits.
         metrics: "host:port" to tell Prometheus and probes how it is, on plain HTTP (/metrics, /health); None for not.
             Port 0 lets the system choose. It may be reached by other machines, also without `insecure`: what is told
             has no data of the graph, and probes have no certificate. 16 connections at once are served.
@@ -93,7 +74,6 @@ class PartitionServer:
             default.
         namebook: where the servers of the other parts are, which such chains ask; a part of several needs it. Read when
             the first chain is made. See DistGraph.connect.
-        max_workers: processes of a producer, at most; by default one for each core.
     Attributes:
         failure: the error of a guard that has died, which has ended the server; else None.
     Raises:
@@ -109,14 +89,7 @@ class PartitionServer:
         *,
         tls: TLSConfig | None = None,
         insecure: bool = False,
-        num_threads: int = 1,
-        concurrency: int | None = None,
-        max_waiting: int = 256,
-        max_request_bytes: int | str = "64MB",
-        max_answer_bytes: int | str = "256MB",
-        max_bytes_in_flight: int | str = "1GB",
-        stall_s: float = 10.0,
-        max_memory: int | str | None = None,
+        limits: ServerLimits | None = None,
         metrics: str | None = None,
         verify: bool = True,
         mmap: bool = True,
@@ -125,7 +98,6 @@ class PartitionServer:
         items: Mapping[str, ItemSet | HeteroItemSet] | None = None,
         features: FeatureStore | Mapping[str, FeatureStore] | Sequence[str] | None = None,
         namebook: Namebook | None = None,
-        max_workers: int | None = None,
     ) -> None:
         arrow_flight(_WHERE)
         self.root: Any = root if isinstance(root, (Part, Graph)) else Path(root)
@@ -139,39 +111,20 @@ class PartitionServer:
         self._asked: Address = parse_address(_WHERE, "address", address, lowest_port=0)
         refuse_plain(_WHERE, self._asked, tls, insecure)
         self._asked_metrics = None if metrics is None else parse_address(_WHERE, "metrics", metrics, lowest_port=0)
-        if isinstance(stall_s, bool) or not isinstance(stall_s, (int, float)) or not 0 < stall_s <= MOST_SECONDS:
-            raise ValueError(
-                f"{_WHERE}: stall_s must be seconds above 0 and at most {MOST_SECONDS:.0f}, got {shown(stall_s)}. "
-                "Choose more than a slow client needs for one batch of an answer, 4 MiB."
+        self.limits = limits = ServerLimits() if limits is None else limits
+        if not isinstance(limits, ServerLimits):
+            raise TypeError(
+                f"{_WHERE}: limits must be a ServerLimits, got {shown(limits)}. Pass ServerLimits(concurrency=2), say."
             )
-        self._limits = Limits(
-            len(os.sched_getaffinity(0)) if concurrency is None else check_int(_WHERE, "concurrency", concurrency, 1),
-            check_int(_WHERE, "num_threads", num_threads, 1),
-            check_int(_WHERE, "max_waiting", max_waiting, 1),
-            parse_size(_WHERE, "max_request_bytes", max_request_bytes),
-            parse_size(_WHERE, "max_answer_bytes", max_answer_bytes),
-            parse_size(_WHERE, "max_bytes_in_flight", max_bytes_in_flight),
-            stall_s,
-        )
-        if self._limits.max_bytes_in_flight < 4 * self._limits.max_answer_bytes:
-            raise ValueError(
-                f"{_WHERE}: max_bytes_in_flight must be at least 4 times max_answer_bytes "
-                f"({self._limits.max_answer_bytes}), got {shown(self._limits.max_bytes_in_flight)}. Raise it."
-            )
-        self._chains: tuple[ChainOffers, ChainLimits] | None = None
-        cores = len(os.sched_getaffinity(0))
+        self._offers: ChainOffers | None = None
         if check_bool(_WHERE, "chains", chains):
-            offers = ChainOffers(_WHERE, stages, items, features, namebook, Security(tls, insecure, _DEADLINE_S))
-            workers = cores if max_workers is None else check_int(_WHERE, "max_workers", max_workers, 0)
-            self._chains = offers, ChainLimits(workers)
+            self._offers = ChainOffers(_WHERE, stages, items, features, namebook, Security(tls, insecure, _DEADLINE_S))
         else:
-            given = {"stages": stages or None, "items": items, "features": features, "namebook": namebook}
-            unused = [name for name, value in {**given, "max_workers": max_workers}.items() if value is not None]
+            others = {"stages": stages or None, "items": items, "features": features, "namebook": namebook}
+            of_chains = {**others, "max_workers": limits.max_workers}
+            unused = [name for name, value in of_chains.items() if value is not None]
             if unused:
                 raise ValueError(f"{_WHERE}: {unused} are for chains. Set chains=True, or leave them out.")
-        self._max_memory: int | str | None = max_memory
-        if max_memory is not None and max_memory != _AUTO:
-            self._max_memory = parse_size(_WHERE, "max_memory", max_memory)
         self.failure: BaseException | None = None
         self._pid = 0  # of the process that has started it
         self._stopping = threading.Lock()
@@ -211,8 +164,8 @@ class PartitionServer:
         with contextlib.ExitStack() as made:  # what is to be ended if a later piece fails
             connections = Connections()
             made.callback(connections.close)
-            chains = None if self._chains is None else (self._chains[0].of(has), self._chains[1])
-            service = Service(*has, self._limits, connections, chains)
+            offers = None if self._offers is None else Offers(self._offers, has)
+            service = Service(*has, self.limits, connections, offers)
             made.callback(service.close, 0.0)
             if self._asked_metrics is not None:
                 self._metrics = MetricsServer(_WHERE, service, self._asked_metrics)
@@ -241,14 +194,14 @@ class PartitionServer:
         if service.producers is not None:
             looks["watch of producers"] = service.producers.look
         if max_memory is not None:
-            kept = (lambda: service.kept_bytes) if self._max_memory == _AUTO else (lambda: 0)
+            kept = (lambda: service.kept_bytes) if self.limits.max_memory == AUTO else (lambda: 0)
             self._watch = MemoryWatch(port, max_memory, service.statistics, connections, kept, service.end_producers)
             looks["watch of memory"] = self._watch.look
         for name, look in looks.items():
             self._guards.append(Guard(service.where, name, look, self._fail))
 
     def leave(self) -> None:
-        """Say, to who asks how it is, that it serves only because others still need it: the status "leaving"."""
+        """Answer health requests with the status "leaving" from now on: it serves only until others are done."""
         self._running().is_leaving = True
 
     def stop(self, grace_s: float = 10.0) -> bool:
@@ -297,16 +250,19 @@ class PartitionServer:
 
     def _memory_bound(self) -> int | None:
         """Return `max_memory` in bytes; the part is open."""
-        own, limits = own_memory(), self._limits
-        if isinstance(self._max_memory, str):
-            return own + 2 * limits.max_bytes_in_flight + 16 * limits.max_request_bytes
-        least = own + limits.max_bytes_in_flight + limits.max_request_bytes
-        if self._max_memory is not None and self._max_memory < least:
+        max_memory, now = self.limits.max_memory, own_memory()
+        max_request_bytes, _, max_bytes_in_flight = sizes_of(self.limits)
+        if max_memory is None:
+            return None
+        if max_memory == AUTO:
+            return now + 2 * max_bytes_in_flight + 16 * max_request_bytes
+        allowed, least = parse_size(_WHERE, "max_memory", max_memory), now + max_bytes_in_flight + max_request_bytes
+        if allowed < least:
             raise ValueError(
                 f"{_WHERE}: max_memory must be at least {least}: what the process has now, max_bytes_in_flight and "
-                f"max_request_bytes; got {self._max_memory}. Raise it, or lower the others."
+                f"max_request_bytes; got {allowed}. Raise it, or lower the others."
             )
-        return self._max_memory
+        return allowed
 
     def _close_watch(self) -> None:
         for guard in self._guards:
@@ -328,7 +284,7 @@ class PartitionServer:
 
     def _open(self) -> Served:
         has = served(_WHERE, self.root, self.part, verify=self.verify, mmap=self.mmap)
-        if has.part is None and self._chains is None:
+        if has.part is None and self._offers is None:
             raise ValueError(
                 f"{_WHERE}: {self.root} is a graph that is not in parts, of which only chains can be served. Set "
                 "chains=True, or partition it."
@@ -347,5 +303,5 @@ class PartitionServer:
 
     def __repr__(self) -> str:
         state = "not started" if self._address is None else f"listens on {self._address}"
-        what = f"{str(self.root)!r}, part={self.part}" if isinstance(self.root, Path) else repr(self.root)
-        return f"PartitionServer({what}, {state})"
+        source = f"{str(self.root)!r}, part={self.part}" if isinstance(self.root, Path) else repr(self.root)
+        return f"PartitionServer({source}, {state})"

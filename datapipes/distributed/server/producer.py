@@ -1,5 +1,5 @@
-"""What makes the minibatches of a producer, a chain of a server: threads of the server, or processes; and the answers
-that are kept for who asks again.
+"""Makers of a producer's minibatches, threads of the server or worker processes; and KeptAnswers, the last answers for
+requests that are made again.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class InProcesses:
             PeerDied: A worker died while it made this one, more often than `max_restarts`.
         """
         with self._choosing:
-            worker = min(self._workers, key=lambda each: each.num_asked)
+            worker = min(self._workers, key=lambda worker: worker.num_asked)
             worker.num_asked += 1
         try:
             outcome = worker.outcome((epoch, index), most_s)
@@ -255,7 +255,7 @@ def _deadly(index: _Index, deaths: list[Death]) -> PeerDied:
     return PeerDied(
         f"{len(deaths)} workers died while they made minibatch {number} of epoch {epoch}; the last one: "
         f"{deaths[-1].how}. Try the stages on this minibatch where the chain was described.",
-        [each.pid for each in deaths],
+        [death.pid for death in deaths],
     )
 
 
@@ -286,7 +286,7 @@ class _Bounded(Evaluator):
 
     def _looked_at(self, made: MiniBatch | None, epoch: int, index: int) -> MiniBatch | None:
         if made is not None:
-            _refuse_large(made, self._most_bytes)
+            _refuse_bytes(made, bytes_of(made), self._most_bytes)
         if time.monotonic() > self._ends:
             raise _too_slow(epoch, index, self._most_s)
         return made
@@ -316,19 +316,19 @@ class KeptAnswers:
             with self._changing:
                 if key in self._answers:
                     self._answers.move_to_end(key)
-                    found: Message | None = self._answers[key]
+                    answer: Message | None = self._answers[key]
                     break
                 under_way = self._making.get(key)
                 if under_way is None:
-                    found, self._making[key] = None, threading.Event()
+                    answer, self._making[key] = None, threading.Event()
                     break
             if is_cancelled():
                 raise Unavailable("the client has given up.")
             under_way.wait(LOOK_S)
         try:
-            yield found
+            yield answer
         finally:
-            if found is None:
+            if answer is None:
                 with self._changing:
                     self._making.pop(key).set()
 
@@ -353,7 +353,7 @@ class KeptAnswers:
 
 def bytes_of(minibatch: MiniBatch) -> int:
     """Return the bytes of all tensors."""
-    return sum(each.numel() * each.element_size() for each in minibatch.to_message().values())
+    return sum(tensor.numel() * tensor.element_size() for tensor in minibatch.to_message().values())
 
 
 def refuse_many_seeds(where: str, graph: StageGraph[Stage], most_bytes: int) -> None:
@@ -367,10 +367,6 @@ def refuse_many_seeds(where: str, graph: StageGraph[Stage], most_bytes: int) -> 
             f"{where}: a minibatch has {count} seeds, negatives counted too, of {BYTES_PER_SEED} bytes or more; at "
             f"most {most_bytes} bytes are sent at once. Lower batch_size or negative_ratio."
         )
-
-
-def _refuse_large(minibatch: MiniBatch, most: int) -> None:
-    _refuse_bytes(minibatch, bytes_of(minibatch), most)
 
 
 def _refuse_bytes(minibatch: MiniBatch, num_bytes: int, most: int) -> None:

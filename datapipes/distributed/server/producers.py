@@ -11,7 +11,8 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -23,8 +24,8 @@ from datapipes.base.threads import threads_of_kernels
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.distributed.chain_building import built_chain
-from datapipes.distributed.server.admission import KEPT_SHARE, Admission, Hold, host_of
-from datapipes.distributed.server.claims import Building, ChainLimits, Producer, refuse_many
+from datapipes.distributed.server.admission import HOSTS_SHARE, KEPT_SHARE, Admission, Hold, host_of
+from datapipes.distributed.server.limits import ServerLimits, or_cores, sizes_of
 from datapipes.distributed.server.producer import (
     InProcesses,
     InThreads,
@@ -37,6 +38,7 @@ from datapipes.distributed.server.served import Offers
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.chain_codec import (
     ClaimRequest,
+    Created,
     CreateRequest,
     ListRequest,
     Made,
@@ -50,7 +52,80 @@ from datapipes.distributed.wire.envelope import answer_header
 from datapipes.distributed.wire.refusals import BadRequest, Unavailable, UnknownProducer
 from datapipes.features.feature_fetcher import FeatureFetcher
 
+RATE_S = 1.0  # a rate is that of this time or longer
+NUM_PRODUCERS, NUM_PRODUCERS_EACH = 64, 16  # of a server, of which a host has at most half; and of a client
+TENSOR_BYTES = 2**30  # that all chains hold of the tensors of their descriptions; a client has at most a quarter
+CLIENTS_SHARE = 4  # a client has at most one in so many of the bytes of tensors, and of the worker processes
+
+
+@dataclass
+class Building:
+    """A producer that is being built for a client; it counts already.
+
+    Attributes:
+        claims: by client.
+        host: of who creates it.
+        held_bytes: that its chain holds of tensors that came with its description, in all processes.
+    """
+
+    claims: dict[str, Any]
+    host: str
+    num_workers: int
+    held_bytes: int = 0
+
+
+class Producer:
+    """A chain, and who has a claim on it: {client: (worker_key, when it was last used)}."""
+
+    def __init__(self, number: int, maker: Maker, admission: Admission, num_workers: int, num_batches: int) -> None:
+        self.number, self.maker, self.admission, self.num_workers = number, maker, admission, num_workers
+        self.num_batches, self.held_bytes, self.host = num_batches, 0, ""  # of who has created it
+        self.num_making = self.num_made = self.largest = 0  # minibatches, and the bytes of the largest
+        self.rate, self._seen = 0.0, (time.monotonic(), 0)  # minibatches a second, between the last two looks
+        self.claims: dict[str, tuple[str | None, float]] = {}
+
+    def created_for(self, client: str) -> Created:
+        """Return what a client with a claim is told."""
+        return Created(self.number, self.claims[client][0], self.num_workers, self.num_batches)
+
+    def look(self) -> None:
+        """Count how many minibatches were made in a second since the last look."""
+        now, (before, made) = time.monotonic(), self._seen
+        if now - before >= RATE_S:
+            self.rate, self._seen = (self.num_made - made) / (now - before), (now, self.num_made)
+
+
+def refuse_many(
+    where: str, max_workers: int, others: Collection[Producer | Building], added: Building, *, is_new: bool
+) -> None:
+    """Raise BadRequest if a producer would be too much beside the others, or, unless it is new, the claim on it."""
+    (client,) = added.claims
+    claimed = [producer for producer in others if client in producer.claims]
+    most = [("producers of one client", len(claimed) + 1, NUM_PRODUCERS_EACH)]
+    if is_new:
+        of_host = sum(producer.host == added.host for producer in others)
+        own_bytes, all_bytes = (sum(producer.held_bytes for producer in some) for some in (claimed, others))
+        own_workers, all_workers = (sum(producer.num_workers for producer in some) for some in (claimed, others))
+        workers = 2 * max_workers  # of one client; all have four times as many
+        most += [
+            ("producers of one host", of_host + 1, NUM_PRODUCERS // HOSTS_SHARE),
+            ("producers", len(others) + 1, NUM_PRODUCERS),
+            ("bytes of tensors of one client", own_bytes + added.held_bytes, TENSOR_BYTES // CLIENTS_SHARE),
+            ("bytes of tensors", all_bytes + added.held_bytes, TENSOR_BYTES),
+            ("workers of one client", own_workers + added.num_workers, workers),
+            ("workers", all_workers + added.num_workers, CLIENTS_SHARE * workers),
+        ]
+    for things, number, allowed in most:
+        if number > allowed:
+            raise BadRequest(
+                f"{where}: these would be {number} {things}; at most {allowed} are allowed. Destroy some, or give item "
+                "sets a name here."
+            )
+
+
 LOOK_S = 5.0
+MAKING_S = 120.0  # of one minibatch
+IDLE_S = 600.0  # after which a claim ends that nobody has used
 ANSWERS_SHARE = 8  # answers for retries are at most one in so many of the bytes in flight
 FIRST_BYTES = 2**24  # of the first minibatch, before any is known
 MOST_CLAIMS = 4096  # on a producer
@@ -61,28 +136,20 @@ LEAST_ENDED = 2**20  # bytes of tensors; ending a producer with fewer frees noth
 class Producers:
     """The producers of a server.
 
-    Args:
-        most_bytes: of a minibatch.
-        concurrency, max_waiting, max_bytes: of the admission of requests for minibatches, which is apart from that of
-            hops and rows: two servers whose producers ask each other for these cannot wait for each other.
+    Requests for minibatches have an admission of their own, apart from that of hops and rows: two servers whose
+    producers ask each other for these cannot wait for each other.
     """
 
-    def __init__(
-        self,
-        where: str,
-        offers: Offers,
-        limits: ChainLimits,
-        *,
-        concurrency: int,
-        num_threads: int,
-        max_waiting: int,
-        max_bytes: int,
-        most_bytes: int,
-    ) -> None:
-        self._where, self._offers, self.limits = where, offers, limits
-        self._num_threads, self._most_bytes = num_threads, most_bytes
+    def __init__(self, where: str, offers: Offers, limits: ServerLimits) -> None:
+        self._where, self._offers = where, offers
+        self._num_threads, self._max_workers = limits.num_threads, or_cores(limits.max_workers)
+        _, self._most_bytes, max_bytes = sizes_of(limits)
         self._first_bytes = min(FIRST_BYTES, max_bytes // KEPT_SHARE)
-        self._admitted = {"concurrency": concurrency, "max_waiting": max_waiting, "max_bytes": max_bytes}
+        self._admitted = {
+            "concurrency": or_cores(limits.concurrency),
+            "max_waiting": limits.max_waiting,
+            "max_bytes": max_bytes,
+        }
         self._admission = Admission(where, **self._admitted, spare=1)
         self._changing = threading.Lock()
         self._is_closed = False
@@ -106,18 +173,18 @@ class Producers:
         number = _number_of(request.chain, message.tensors, self._offers.content_id)
 
         def work() -> Message:
-            num_workers = min(request.num_workers, self.limits.num_workers)
+            num_workers = min(request.num_workers, self._max_workers)
             building = Building({request.client: None}, host_of(peer), num_workers)
             with self._changing:
                 self._refuse_other_key(request, number)
-                known = self._producers.get(number)
-                self._refuse_many(known, building)
-                if known is None:
+                existing = self._producers.get(number)
+                self._refuse_many(existing, building)
+                if existing is None:
                     self._refuse_aside(number)
                     self._building.append(building)
             made = None
             try:
-                made = None if known is not None else self._made(number, request, message, building)
+                made = None if existing is not None else self._made(number, request, message, building)
                 with self._changing:  # others may have come and gone meanwhile
                     producer = self._producers.get(number) or made
                     if producer is None:
@@ -130,7 +197,7 @@ class Producers:
                     made = None if producer is made else made
             finally:
                 with self._changing:
-                    self._building = [each for each in self._building if each is not building]
+                    self._building = [other for other in self._building if other is not building]
                 if made is not None:
                     self._end([made])
             return created_to_message(created)
@@ -177,22 +244,22 @@ class Producers:
         """Answer a ListRequest."""
         request: ListRequest = request_from_message(self._where, message, ListRequest)
         with self._changing:
-            claimed = [each for each in self._producers.values() if request.client in each.claims]
-            own = [each.created_for(request.client) for each in claimed]
-        return listed_to_message(own)
+            claimed = [producer for producer in self._producers.values() if request.client in producer.claims]
+            created = [producer.created_for(request.client) for producer in claimed]
+        return listed_to_message(created)
 
     # --- looks and the end
 
     def look(self) -> float:
         """End the claims that nobody has used for a while; return the seconds until the next look."""
-        latest, ended = time.monotonic() - self.limits.idle_s, []
+        latest, ended = time.monotonic() - IDLE_S, []
         with self._changing:
             for producer in [*self._producers.values()]:
                 producer.look()
                 for client in [client for client, (_, used) in producer.claims.items() if used < latest]:
                     ended += self._give_up(client, producer.number)
         self._end(ended)
-        return min(LOOK_S, self.limits.idle_s / 4)
+        return min(LOOK_S, IDLE_S / 4)
 
     def end_largest(self, num_bytes: int) -> int:
         """End producers until so many bytes are free, those whose chains hold most first; return how many ended.
@@ -202,12 +269,12 @@ class Producers:
         self._kept.forget()
         ended: list[Producer] = []
         with self._changing:
-            for each in sorted(self._producers.values(), key=lambda each: each.held_bytes, reverse=True):
-                if each.held_bytes < LEAST_ENDED or sum(one.held_bytes for one in ended) >= num_bytes:
+            for producer in sorted(self._producers.values(), key=lambda producer: producer.held_bytes, reverse=True):
+                if producer.held_bytes < LEAST_ENDED or sum(one.held_bytes for one in ended) >= num_bytes:
                     break
-                self._aside[each.number] = time.monotonic() + ASIDE_S
-                for client in [*each.claims]:
-                    ended += self._give_up(client, each.number)
+                self._aside[producer.number] = time.monotonic() + ASIDE_S
+                for client in [*producer.claims]:
+                    ended += self._give_up(client, producer.number)
         self._end(ended)
         return len(ended)
 
@@ -216,17 +283,17 @@ class Producers:
         with self._changing:
             return [
                 {
-                    "producer": each.number,
-                    "clients": len(each.claims),
-                    "num_workers": each.num_workers,
-                    "held_bytes": each.held_bytes,
-                    "waiting": each.admission.num_waiting,
-                    "working": each.admission.num_working,
-                    "num_made": each.num_made,
-                    "made_per_s": each.rate,
-                    "largest_bytes": each.largest if each.num_made else 0,
+                    "producer": producer.number,
+                    "clients": len(producer.claims),
+                    "num_workers": producer.num_workers,
+                    "held_bytes": producer.held_bytes,
+                    "waiting": producer.admission.num_waiting,
+                    "working": producer.admission.num_working,
+                    "num_made": producer.num_made,
+                    "made_per_s": producer.rate,
+                    "largest_bytes": producer.largest if producer.num_made else 0,
                 }
-                for each in self._producers.values()
+                for producer in self._producers.values()
             ]
 
     def close(self, grace_s: float) -> bool:
@@ -235,38 +302,38 @@ class Producers:
         with self._changing:
             self._is_closed = True
             producers = [*self._producers.values()]
-        for admission in {self._admission, *(each.admission for each in producers)}:
+        for admission in {self._admission, *(producer.admission for producer in producers)}:
             has_ended = admission.close(max(ends - time.monotonic(), 0.0)) and has_ended
         with self._changing:
             self._producers, self._keys = {}, {}
         self._kept.forget()
-        for each in producers:
-            each.maker.close()
+        for producer in producers:
+            producer.maker.close()
         return has_ended
 
     # --- producers and claims; `_changing` is held
 
     def _refuse_other_key(self, request: CreateRequest, number: int) -> None:
-        known = None if request.worker_key is None else self._keys.get(request.worker_key)
-        if known is not None and known != number:
+        existing = None if request.worker_key is None else self._keys.get(request.worker_key)
+        if existing is not None and existing != number:
             raise ValueError(
-                f"{self._where}: the worker_key {request.worker_key!r} is that of producer {known}, which has another "
-                "chain. Destroy that one first, or use another key."
+                f"{self._where}: the worker_key {request.worker_key!r} is that of producer {existing}, which has "
+                "another chain. Destroy that one first, or use another key."
             )
 
-    def _refuse_many(self, known: Producer | None, building: Building) -> None:
+    def _refuse_many(self, existing: Producer | None, building: Building) -> None:
         """Refuse a claim beyond the limits, and a producer if it is not known."""
         if self._is_closed:
             raise Unavailable(f"{self._where}: the server stops. Ask the next one.")
-        if known is None or not building.claims.keys() <= known.claims.keys():
+        if existing is None or not building.claims.keys() <= existing.claims.keys():
             others: list[Producer | Building] = [*self._producers.values()]
-            others += [each for each in self._building if each is not building]
-            refuse_many(self._where, self.limits, others, building, is_new=known is None)
+            others += [other for other in self._building if other is not building]
+            refuse_many(self._where, self._max_workers, others, building, is_new=existing is None)
 
     def _refuse_aside(self, number: int) -> None:
         """Refuse a producer that was ended a moment ago since memory was short."""
         now = time.monotonic()
-        self._aside = {each: until for each, until in self._aside.items() if until > now}
+        self._aside = {ended: until for ended, until in self._aside.items() if until > now}
         if number in self._aside:
             raise Unavailable(
                 f"{self._where}: producer {number} was ended since the server's memory exceeded its bound, max_memory. "
@@ -305,7 +372,7 @@ class Producers:
 
     def _forget_key(self, key: str | None) -> None:
         if key is not None and not any(
-            key == each for made in self._producers.values() for each, _ in made.claims.values()
+            key == other for made in self._producers.values() for other, _ in made.claims.values()
         ):
             self._keys.pop(key, None)
 
@@ -320,7 +387,7 @@ class Producers:
                 self._refuse_many(None, building)
 
         with self._opening:
-            graph, features = offers.graph(), None if offers.features is None else offers.features()
+            graph, features = offers.graph, offers.features
         with threads_of_kernels(self._num_threads):
             chain = built_chain(
                 Message(dict(request.chain), message.tensors),
@@ -351,11 +418,11 @@ class Producers:
         return producer
 
     def _end(self, producers: list[Producer]) -> None:
-        for each in producers:
-            logger.info("%s: producer %d has ended", self._where, each.number)
-            if each.admission is not self._admission:
-                each.admission.close(0.0)
-            each.maker.close()
+        for producer in producers:
+            logger.info("%s: producer %d has ended", self._where, producer.number)
+            if producer.admission is not self._admission:
+                producer.admission.close(0.0)
+            producer.maker.close()
 
     def _answer(self, producer: Producer, request: MinibatchRequest) -> Message:
         made = self._made_minibatch(producer, request)
@@ -369,7 +436,7 @@ class Producers:
         producer.num_making += 1
         try:
             with threads_of_kernels(self._num_threads):
-                minibatch = producer.maker.make(request.epoch, request.index, self.limits.making_s)
+                minibatch = producer.maker.make(request.epoch, request.index, MAKING_S)
         except UnknownProducer:
             raise
         except BaseException as error:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,25 +43,6 @@ class Served(NamedTuple):
     graph: LocalGraph | None
 
 
-@dataclass(frozen=True)
-class Offers:
-    """What a server has for chains.
-
-    Attributes:
-        graph: returns the graph.
-        features: returns the store that has what `keys` names; None where there is none.
-        keys: names of features that may be fetched; None for all of the store.
-        content_id: tells these data from others.
-    """
-
-    graph: Callable[[], Graph]
-    features: Callable[[], FeatureStore | Mapping[str, FeatureStore]] | None = None
-    keys: Sequence[str] | None = None
-    items: Mapping[str, ItemSet | HeteroItemSet] = field(default_factory=dict)
-    stages: Sequence[type[Stage]] = ()
-    content_id: str = ""
-
-
 def served(where: str, root: Path | Part | LocalGraph, part: int | None, *, verify: bool, mmap: bool) -> Served:
     """Return what is in a folder, or was opened already.
 
@@ -89,13 +69,13 @@ def _only_part(where: str, root: Path) -> int:
 
 
 def _facts_of(graph: LocalGraph) -> PartitionFacts:
-    maps = {of: RangeMap(torch.tensor([0, graph.num_nodes_of(of)])) for of in graph.node_types}
+    maps = {node_type: RangeMap(torch.tensor([0, graph.num_nodes_of(node_type)])) for node_type in graph.node_types}
     identity = identity_of(graph, PartitionBook(1, maps), None)
     return PartitionFacts(**vars(identity), index_dtype=graph.index_dtype, features=graph.forms())
 
 
 class ChainOffers:
-    """What the user said that chains may use, checked; graphs and stores are opened when the first chain needs them."""
+    """What the user said that chains may use, checked. See PartitionServer."""
 
     def __init__(
         self,
@@ -106,59 +86,58 @@ class ChainOffers:
         namebook: Any,
         security: Security,
     ) -> None:
-        self._where, self._namebook, self._security = where, namebook, security
-        self._stages: Sequence[type[Stage]] = tuple(stages)
-        wrong = [each for each in self._stages if not (isinstance(each, type) and issubclass(each, Stage))]
+        self.where, self.namebook, self.security = where, namebook, security
+        self.stages: Sequence[type[Stage]] = tuple(stages)
+        wrong = [stage for stage in self.stages if not (isinstance(stage, type) and issubclass(stage, Stage))]
         if wrong:
             raise TypeError(f"{where}: stages must be classes of stages, got {shown(wrong[0])}. Pass [MyStage].")
-        self._items: Mapping[str, ItemSet | HeteroItemSet] = dict(items or {})
-        for name, each in self._items.items():
-            if not isinstance(name, str) or not isinstance(each, (ItemSet, HeteroItemSet)):
-                raise TypeError(f"{where}: items must be {{name: item set}}, got {shown(name)}: {type(each).__name__}.")
-        self._names, self._stores = _features(where, features)
-
-    def of(self, has: Served) -> Offers:
-        """Return what a server offers that has this."""
-        if has.part is not None and has.part.num_parts > 1 and self._namebook is None:
-            raise ValueError(
-                f"{self._where}: it has part {has.part.part} of {has.part.num_parts}, and no namebook of the others, "
-                "which chains ask. Start it with namebook=, or --namebook."
-            )
-        unknown = sorted({*(self._names or ())} - {name for _, _, name in has.facts.features})
-        if unknown:
-            raise ValueError(
-                f"{self._where}: features has {unknown}, which are no attributes; there are "
-                f"{sorted({name for _, _, name in has.facts.features})}."
-            )
-        opened = _Opened(self._where, has, self._names, self._namebook, self._security)
-        if self._stores is None:
-            found: Callable[[], Any] | None = None if self._names is None else lambda: opened.store
-            return Offers(lambda: opened.graph, found, self._names, self._items, self._stages, has.facts.content_id)
-        stores = self._stores
-        data = f"{has.facts.content_id} {_digest_of(stores)}"
-        return Offers(lambda: opened.graph, lambda: stores, None, self._items, self._stages, data)
+        self.items: Mapping[str, ItemSet | HeteroItemSet] = dict(items or {})
+        for name, value in self.items.items():
+            if not isinstance(name, str) or not isinstance(value, (ItemSet, HeteroItemSet)):
+                raise TypeError(
+                    f"{where}: items must be {{name: item set}}, got {shown(name)}: {type(value).__name__}."
+                )
+        self.names, self.stores = _features(where, features)
 
 
-def _features(where: str, given: Any) -> tuple[Sequence[str] | None, Any]:
+def _features(where: str, features: Any) -> tuple[Sequence[str] | None, Any]:
     """Return the names of attributes that may be fetched, and the stores that were given in their place."""
-    if given is None:
+    if features is None:
         return None, None
-    stores = given if isinstance(given, Mapping) and not isinstance(given, FeatureStore) else {None: given}
-    if all(isinstance(each, FeatureStore) for each in stores.values()):
-        return None, given
-    if isinstance(given, (list, tuple)) and all(isinstance(each, str) for each in given):
-        return tuple(given), None
+    stores = features if isinstance(features, Mapping) and not isinstance(features, FeatureStore) else {None: features}
+    if all(isinstance(entry, FeatureStore) for entry in stores.values()):
+        return None, features
+    if isinstance(features, (list, tuple)) and all(isinstance(entry, str) for entry in features):
+        return tuple(features), None
     raise TypeError(
-        f"{where}: features must be names of attributes, a FeatureStore, or {{name: FeatureStore}}, got {shown(given)}."
+        f"{where}: features must be names of attributes, a FeatureStore, or {{name: FeatureStore}}, got "
+        f"{shown(features)}."
     )
 
 
-class _Opened:
-    """The graph and the store that chains read, each made when it is first asked for; by one thread at a time."""
+class Offers:
+    """What a server has for chains. The graph and the store are opened when the first chain needs them, by one thread
+    at a time.
 
-    def __init__(self, where: str, has: Served, names: Any, namebook: Any, security: Security) -> None:
-        self._where, self._has, self._names = where, has, names
-        self._namebook, self._security = namebook, security
+    Attributes:
+        keys: names of features that may be fetched; None for all of the store.
+        content_id: tells these data from others.
+    """
+
+    def __init__(self, offered: ChainOffers, has: Served) -> None:
+        self._offered, self._has = offered, has
+        self.items, self.stages, self.keys = offered.items, offered.stages, offered.names
+        where, part, names = offered.where, has.part, {name for _, _, name in has.facts.features}
+        if part is not None and part.num_parts > 1 and offered.namebook is None:
+            raise ValueError(
+                f"{where}: it has part {part.part} of {part.num_parts}, and no namebook of the others, which chains "
+                "ask. Start it with namebook=, or --namebook."
+            )
+        unknown = sorted({*(self.keys or ())} - names)
+        if unknown:
+            raise ValueError(f"{where}: features has {unknown}, which are no attributes; there are {sorted(names)}.")
+        content_id = has.facts.content_id
+        self.content_id = content_id if offered.stores is None else f"{content_id} {_digest_of(offered.stores)}"
 
     @cached_property
     def graph(self) -> Graph:
@@ -166,20 +145,26 @@ class _Opened:
         if graph is not None:
             return graph
         assert part is not None
-        where, namebook, security = self._where, {} if part.num_parts == 1 else self._namebook, self._security
+        where, security = self._offered.where, self._offered.security
+        namebook = {} if part.num_parts == 1 else self._offered.namebook
         addresses = addresses_of_others(where, namebook, part.num_parts, part.part, security)
         return DistGraph(facts, part.book, peers_at(where, addresses, facts, namebook, security), part)
 
     @cached_property
-    def store(self) -> FeatureStore:
+    def features(self) -> FeatureStore | Mapping[str, FeatureStore] | None:
+        """The store that has what `keys` names; None where there is none."""
+        if self.keys is None:
+            stores: FeatureStore | Mapping[str, FeatureStore] | None = self._offered.stores
+            return stores
         graph = self.graph
         if isinstance(graph, DistGraph):
             return DistFeatureStore(graph)
         features: dict[Any, Any] = {}
-        for domain, of, name in graph.forms():
-            if name in self._names:
-                rows = graph.node_attributes_of(of)[name] if domain == "node" else _by_id(graph.relation(of), name)
-                features[domain, of, name] = TensorFeature(rows)
+        for domain, type_, name in graph.forms():
+            if name in self.keys:
+                is_node = domain == "node"
+                rows = graph.node_attributes_of(type_)[name] if is_node else _by_id(graph.relation(type_), name)
+                features[domain, type_, name] = TensorFeature(rows)
         return FeatureStore(features)
 
 
@@ -205,6 +190,6 @@ def _digest_of(stores: Any) -> str:
             step = max(_READ_BYTES * len(first) // max(feature.bytes_for(first), 1), 1)
             for begin in range(0, feature.count, step):
                 rows: Any = feature.read(torch.arange(begin, min(begin + step, feature.count)))
-                for each in rows._parts().values() if isinstance(rows, SparseRows) else [rows]:
-                    digest.update(flat_bytes(each).data)
+                for tensor in rows._parts().values() if isinstance(rows, SparseRows) else [rows]:
+                    digest.update(flat_bytes(tensor).data)
     return digest.hexdigest()

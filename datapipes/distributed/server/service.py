@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,20 +17,32 @@ import torch
 from datapipes.base.log import logger
 from datapipes.base.threads import threads_of_kernels
 from datapipes.base.types import ends_of
+from datapipes.distributed.asking_parts import answer_of
 from datapipes.distributed.facts import PartitionFacts, greeting_to_message
 from datapipes.distributed.server.admission import Admission, Hold
-from datapipes.distributed.server.claims import ChainLimits
 from datapipes.distributed.server.connections import Connections
-from datapipes.distributed.server.memory_watch import own_memory
+from datapipes.distributed.server.guards import own_memory
+from datapipes.distributed.server.limits import ServerLimits, or_cores, sizes_of
 from datapipes.distributed.server.producers import Producers
 from datapipes.distributed.server.served import Offers
 from datapipes.distributed.server.statistics import Statistics
 from datapipes.distributed.wire.arrow_message import Message, to_batches
 from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
-from datapipes.distributed.wire.digest_codec import digest_from_message, digests_to_message
-from datapipes.distributed.wire.draw_codec import draw_from_message, drawn_bytes, drawn_to_message, most_drawn_bytes
-from datapipes.distributed.wire.edges_codec import BYTES_PER_PAIR, edges_from_message, found_edges_to_message
 from datapipes.distributed.wire.envelope import OF_CHAINS, Meant, answer_header, check_meant, check_versions, kind_of
+from datapipes.distributed.wire.part_codec import (
+    BYTES_PER_PAIR,
+    answered_rows_bytes,
+    answered_rows_to_message,
+    digest_from_message,
+    digests_to_message,
+    draw_from_message,
+    drawn_bytes,
+    drawn_to_message,
+    edges_from_message,
+    found_edges_to_message,
+    most_drawn_bytes,
+    rows_from_message,
+)
 from datapipes.distributed.wire.refusals import (
     AnswerTooLarge,
     BadRequest,
@@ -39,11 +50,10 @@ from datapipes.distributed.wire.refusals import (
     Unavailable,
     UnknownProducer,
 )
-from datapipes.distributed.wire.rows_codec import answered_rows_bytes, answered_rows_to_message, rows_from_message
 from datapipes.graph.local_graph import LocalGraph
-from datapipes.partition.native.answers import answer_digests, answer_draw, answer_edges, answer_rows
+from datapipes.partition.native.answers import answer_draw
 from datapipes.partition.native.part import Part
-from datapipes.partition.native.requests import DigestRequest, Digests, Draw, DrawRequest
+from datapipes.partition.native.requests import DigestRequest, Digests, Draw, DrawRequest, EdgesRequest, RowsRequest
 
 _RESULTS = {  # of what is counted; other errors are those of a request that the part refuses
     BadRequest: "bad_request",
@@ -52,21 +62,14 @@ _RESULTS = {  # of what is counted; other errors are those of a request that the
     Unavailable: "unavailable",
     UnknownProducer: "unknown_producer",
 }
+# {kind: (reads a request, writes its answer, what the answer has)}
+_OF_PARTS: dict[str, tuple[Callable[[str, Message], Any], Callable[[Any], Message], str]] = {
+    "rows": (rows_from_message, answered_rows_to_message, "rows"),
+    "edges": (edges_from_message, found_edges_to_message, "answers"),
+    "digest": (digest_from_message, digests_to_message, "digests"),
+}
 _JOIN_S = 1.0  # for threads that have nothing to do any more; one may be inside a kernel
 _REFUSED = (ValueError, TypeError, LookupError)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The limits of a server; see PartitionServer."""
-
-    concurrency: int
-    num_threads: int
-    max_waiting: int
-    max_request_bytes: int
-    max_answer_bytes: int
-    max_bytes_in_flight: int
-    stall_s: float
 
 
 class Service:
@@ -74,7 +77,7 @@ class Service:
 
     Args:
         part, graph: a part; or a whole graph, of which only minibatches are made.
-        chains: what it has for chains; None makes no minibatches.
+        offers: what it has for chains; None makes no minibatches.
     Attributes:
         greet: told the name of the connection of each request.
     """
@@ -84,32 +87,24 @@ class Service:
         facts: PartitionFacts,
         part: Part | None,
         graph: LocalGraph | None,
-        limits: Limits,
+        limits: ServerLimits,
         connections: Connections,
-        chains: tuple[Offers, ChainLimits] | None = None,
+        offers: Offers | None = None,
     ) -> None:
-        self.limits, self.facts = limits, facts
+        self.facts, self._num_threads = facts, limits.num_threads
+        self._max_request_bytes, self._max_answer_bytes, max_bytes_in_flight = sizes_of(limits)
+        concurrency = or_cores(limits.concurrency)
         number = 0 if part is None else part.part
         self.meant = Meant(number, facts.partition_id, facts.content_id)
         self.where = "server of a whole graph" if part is None else f"server of part {number}"
         self._part, self._graph = part, graph
-        self.producers: Producers | None = None
-        if chains is not None:
-            self.producers = Producers(
-                self.where,
-                *chains,
-                concurrency=limits.concurrency,
-                num_threads=limits.num_threads,
-                max_waiting=limits.max_waiting,
-                max_bytes=limits.max_bytes_in_flight,
-                most_bytes=limits.max_answer_bytes,
-            )
+        self.producers = None if offers is None else Producers(self.where, offers, limits)
         self.statistics = Statistics()
-        self.admission = Admission(self.where, limits.concurrency, limits.max_waiting, limits.max_bytes_in_flight)
+        self.admission = Admission(self.where, concurrency, limits.max_waiting, max_bytes_in_flight)
         self.answers = Answers(self.statistics, limits.stall_s, connections)
         self.greet: Callable[[str], None] = lambda peer: None
         # gRPC has a thread for each call; without a bound all of them could read at once.
-        self._reading = threading.BoundedSemaphore(limits.concurrency)
+        self._reading = threading.BoundedSemaphore(concurrency)
         self.is_stopping = self.is_leaving = False
 
     def answer(self, peer: str, ticket: bytes, is_cancelled: Callable[[], bool]) -> tuple[Any, Any]:
@@ -138,7 +133,7 @@ class Service:
         except BaseException as error:
             if hold is not None:
                 hold.release()
-            result = next((name for each, name in _RESULTS.items() if isinstance(error, each)), "error")
+            result = next((name for error_type, name in _RESULTS.items() if isinstance(error, error_type)), "error")
             if not isinstance(error, (*_REFUSED, Unavailable)):
                 logger.exception("%s: a request of %s failed", self.where, peer)
             raise
@@ -190,7 +185,7 @@ class Service:
         with self._reading:
             self._refuse_given_up(is_cancelled)
             try:
-                message = from_bytes(self.where, ticket, self.limits.max_request_bytes)
+                message = from_bytes(self.where, ticket, self._max_request_bytes)
             except BadMessage as error:
                 raise BadRequest(str(error)) from error
         check_versions(self.where, message.header)
@@ -210,13 +205,9 @@ class Service:
             return greeting_to_message(self.meant.part or 0, self.facts), None
         if kind in OF_CHAINS:
             return self._of_chains(kind, peer, message, is_cancelled)
-        if kind == "digest":
-            return self._digests(peer, message, is_cancelled)
-        if kind == "edges":
-            return self._edges(peer, message, is_cancelled)
-        if kind == "rows":
-            return self._rows(peer, message, is_cancelled)
-        return self._draw(peer, message, is_cancelled)
+        if kind == "draw":
+            return self._draw(peer, message, is_cancelled)
+        return self._of_part(kind, peer, message, is_cancelled)
 
     def _of_chains(
         self, kind: str, peer: str, message: Message, is_cancelled: Callable[[], bool]
@@ -229,39 +220,26 @@ class Service:
             return self.producers.minibatch(peer, message, is_cancelled)
         return (self.producers.destroy if kind == "destroy_producer" else self.producers.listed)(message), None
 
-    def _rows(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
+    def _of_part(
+        self, kind: str, peer: str, message: Message, is_cancelled: Callable[[], bool]
+    ) -> tuple[Message, Hold]:
+        """Answer a request whose answer has a known size: for rows, edges or digests."""
+        read, write, things = _OF_PARTS[kind]
         with self._reading:
-            request = rows_from_message(self.where, message)
-        num_bytes = self._within(answered_rows_bytes(request, self.facts), "rows")
+            request = read(self.where, message)
+        num_bytes = 0
+        if isinstance(request, RowsRequest):
+            num_bytes = answered_rows_bytes(request, self.facts)
+        elif isinstance(request, EdgesRequest):
+            num_bytes = BYTES_PER_PAIR * request.sources.shape[0]
 
         def work() -> Message:
-            with threads_of_kernels(self.limits.num_threads):
-                return answered_rows_to_message(answer_rows(self.part, request, num_threads=self.limits.num_threads))
+            with threads_of_kernels(self._num_threads):
+                if self._graph is not None and isinstance(request, DigestRequest):
+                    return write(_digests_of_graph(self._graph, request))
+                return write(answer_of(self.part, request, self._num_threads))
 
-        return self.admission.run(peer, num_bytes, work, is_cancelled)
-
-    def _edges(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
-        with self._reading:
-            request = edges_from_message(self.where, message)
-        num_bytes = self._within(BYTES_PER_PAIR * request.sources.shape[0], "answers")
-
-        def work() -> Message:
-            with threads_of_kernels(self.limits.num_threads):
-                return found_edges_to_message(answer_edges(self.part, request))
-
-        return self.admission.run(peer, num_bytes, work, is_cancelled)
-
-    def _digests(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
-        with self._reading:
-            request = digest_from_message(self.where, message)
-
-        def work() -> Message:
-            with threads_of_kernels(self.limits.num_threads):
-                if self._graph is not None:
-                    return digests_to_message(_digests_of_graph(self._graph, request))
-                return digests_to_message(answer_digests(self.part, request))
-
-        return self.admission.run(peer, 0, work, is_cancelled)
+        return self.admission.run(peer, self._within(num_bytes, things), work, is_cancelled)
 
     def _draw(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
         with self._reading:
@@ -278,15 +256,15 @@ class Service:
             return _num_edges(self.part, request, draw)
 
         def count() -> int:
-            with threads_of_kernels(self.limits.num_threads):
+            with threads_of_kernels(self._num_threads):
                 return drawn_bytes(request, self.facts, num_edges)
 
         def work() -> Message:
-            with threads_of_kernels(self.limits.num_threads):
-                drawn = answer_draw(self.part, request, num_threads=self.limits.num_threads, go_on=go_on)
+            with threads_of_kernels(self._num_threads):
+                drawn = answer_draw(self.part, request, num_threads=self._num_threads, go_on=go_on)
                 return drawn_to_message(drawn)
 
-        if num_bytes is None or num_bytes > self.limits.max_answer_bytes:
+        if num_bytes is None or num_bytes > self._max_answer_bytes:
             num_bytes, _ = self.admission.run(peer, 0, count, is_cancelled)
         return self.admission.run(peer, self._within(num_bytes, "edges"), work, is_cancelled)
 
@@ -294,10 +272,10 @@ class Service:
         if is_cancelled():
             raise Unavailable(f"{self.where}: the client has given up.")
 
-    def _within(self, num_bytes: int, what: str) -> int:
-        if num_bytes > self.limits.max_answer_bytes:
+    def _within(self, num_bytes: int, things: str) -> int:
+        if num_bytes > self._max_answer_bytes:
             raise AnswerTooLarge(
-                f"{self.where}: the {what} have {num_bytes} bytes; at most {self.limits.max_answer_bytes} are sent at "
+                f"{self.where}: the {things} have {num_bytes} bytes; at most {self._max_answer_bytes} are sent at "
                 "once. Ask for fewer ids at once."
             )
         return num_bytes
@@ -305,8 +283,8 @@ class Service:
 
 def _digests_of_graph(graph: LocalGraph, request: DigestRequest) -> Digests:
     """Return what answer_digests does, of a whole graph."""
-    found = graph.choose("the server", request.choice, request.edge_types).digests()
-    return [found.get(of) for of in request.edge_types]
+    digests = graph.choose("the server", request.choice, request.edge_types).digests()
+    return [digests.get(edge_type) for edge_type in request.edge_types]
 
 
 def _num_edges(part: Part, request: DrawRequest, draw: Draw) -> int:

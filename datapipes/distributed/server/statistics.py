@@ -57,7 +57,7 @@ class Statistics:
         with self._lock:
             kinds = {
                 kind: {
-                    "results": {name: count for (each, name), count in sorted(self._requests.items()) if each == kind},
+                    "results": {name: count for (k, name), count in sorted(self._requests.items()) if k == kind},
                     "microseconds": round(self._seconds[kind] * 1e6),
                     "buckets": [*self._buckets[kind]],
                     "received_bytes": self._bytes[kind, "received"],

@@ -32,7 +32,7 @@ class Message(NamedTuple):
     @property
     def num_bytes(self) -> int:
         """The bytes of all tensors."""
-        return sum(bytes_of(tuple(each.shape), each.dtype) for each in self.tensors.values())
+        return sum(bytes_of(tuple(tensor.shape), tensor.dtype) for tensor in self.tensors.values())
 
 
 def to_batches(where: str, message: Message, batch_bytes: int = BATCH_BYTES) -> tuple[Any, Iterator[Any]]:
@@ -43,16 +43,16 @@ def to_batches(where: str, message: Message, batch_bytes: int = BATCH_BYTES) -> 
         ValueError: The header holds a number that is not finite.
     """
     pa = arrow(where)
-    tensors = {name: plain(where, name, each) for name, each in message.tensors.items()}
+    tensors = {name: plain(where, name, tensor) for name, tensor in message.tensors.items()}
     header = json.dumps(message.header, allow_nan=False, separators=(",", ":")).encode()
     fields = [
         pa.field(
             name,
             pa.large_binary(),
             nullable=False,
-            metadata={DTYPE: dtype_name(each.dtype), SHAPE: json.dumps([*each.shape], separators=(",", ":"))},
+            metadata={DTYPE: dtype_name(tensor.dtype), SHAPE: json.dumps([*tensor.shape], separators=(",", ":"))},
         )
-        for name, each in tensors.items()
+        for name, tensor in tensors.items()
     ]
     schema = pa.schema(fields, metadata={HEADER: header})
     return schema, _batches(pa, schema, [*tensors.values()], batch_bytes)
@@ -62,13 +62,13 @@ def _batches(pa: Any, schema: Any, tensors: list[Tensor], batch_bytes: int) -> I
     # A row in a batch without columns could not be told from none.
     if not tensors:
         return
-    sizes = [bytes_of(tuple(each.shape), each.dtype) for each in tensors]
-    units = [bytes_of(tuple(each.shape[1:]), each.dtype) for each in tensors]
+    sizes = [bytes_of(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
+    units = [bytes_of(tuple(tensor.shape[1:]), tensor.dtype) for tensor in tensors]
     empty = _column(pa, pa.py_buffer(b""))  # most columns of most batches
     for cuts in _cuts(sizes, units, batch_bytes):
         columns = [
-            empty if first == end else _column(pa, pa.foreign_buffer(each.data_ptr() + first, end - first, each))
-            for each, (first, end) in zip(tensors, cuts, strict=True)
+            empty if first == end else _column(pa, pa.foreign_buffer(tensor.data_ptr() + first, end - first, tensor))
+            for tensor, (first, end) in zip(tensors, cuts, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -89,15 +89,15 @@ def from_batches(
     arriving = _arriving(where, pa, schema, most_bytes)
     header = header_of(where, schema, most_header_bytes)
     if sink is not None:
-        sink.begin(header, {each.name: (each.dtype, each.shape) for each in arriving})
-        for each in arriving:
-            each.sink = sink
+        sink.begin(header, {tensor.name: (tensor.dtype, tensor.shape) for tensor in arriving})
+        for tensor in arriving:
+            tensor.sink = sink
     for number, batch in enumerate(batches):
         _check_batch(where, pa, schema, batch)
-        taken = sum(each.take(_value_of(column)) for each, column in zip(arriving, batch.columns, strict=True))
+        taken = sum(tensor.take(_value_of(column)) for tensor, column in zip(arriving, batch.columns, strict=True))
         if taken == 0 and number > 0:
             raise BadMessage(f"{where}: found a batch without a byte after others.")
-    tensors = {each.name: each.whole() for each in arriving}
+    tensors = {tensor.name: tensor.whole() for tensor in arriving}
     return Message(header, tensors if sink is None else {})
 
 
@@ -153,9 +153,9 @@ class _Arriving:
         except ValueError as error:
             raise BadMessage(str(error)) from error
 
-    def _wrong(self, found: str) -> BadMessage:
+    def _wrong(self, size: str) -> BadMessage:
         return BadMessage(
-            f"{self.where}: {shown(self.name)} has {found} bytes; {self.dtype} of shape {list(self.shape)} has "
+            f"{self.where}: {shown(self.name)} has {size} bytes; {self.dtype} of shape {list(self.shape)} has "
             f"{self.num_bytes}."
         )
 
@@ -163,15 +163,15 @@ class _Arriving:
 def _arriving(where: str, pa: Any, schema: Any, most_bytes: int) -> list[_Arriving]:
     if len(schema) > MOST_COLUMNS:
         raise BadMessage(f"{where}: found {len(schema)} columns; at most {MOST_COLUMNS} are allowed.")
-    found = [_form(where, pa, field) for field in schema]
-    if len({each.name for each in found}) < len(found):
+    tensors = [_form(where, pa, field) for field in schema]
+    if len({tensor.name for tensor in tensors}) < len(tensors):
         raise BadMessage(f"{where}: found two columns of one name; each tensor has its own.")
-    total = sum(each.num_bytes for each in found)
+    total = sum(tensor.num_bytes for tensor in tensors)
     if total > most_bytes:
         raise BadMessage(
             f"{where}: found tensors of {total} bytes; at most {most_bytes} are allowed. Ask for less at once."
         )
-    return found
+    return tensors
 
 
 def _form(where: str, pa: Any, field: Any) -> _Arriving:
@@ -212,7 +212,7 @@ def _check_batch(where: str, pa: Any, schema: Any, batch: Any) -> None:
         batch.validate(full=True)
     except pa.ArrowException as error:
         raise BadMessage(f"{where}: found no valid Arrow batch: {_short(error)}.") from error
-    if batch.num_rows != 1 or batch.num_columns != len(schema) or any(each.null_count for each in batch.columns):
+    if batch.num_rows != 1 or batch.num_columns != len(schema) or any(column.null_count for column in batch.columns):
         raise BadMessage(
             f"{where}: found a batch of {batch.num_rows} rows and {batch.num_columns} columns; allowed is 1 row of "
             f"{len(schema)}, none of them null."

@@ -1,4 +1,4 @@
-"""What clients ask of producers, as messages: to make one, a minibatch of it, to give it up, which ones they have.
+"""Requests about producers as messages, and their answers: create one, make a minibatch, give up a claim, list claims.
 
 A minibatch travels as `minibatch.to_message()` names its tensors; an error of a stage in its place, with its traceback.
 """
@@ -163,13 +163,13 @@ def made_from_message(where: str, message: Message, request: MinibatchRequest) -
     Raises:
         BadMessage: It does not answer the request.
     """
-    header, what = message.header, message.header.get("what")
-    told = [header.get(name) for name in ("producer", "epoch", "index")]
-    if told != [request.producer, request.epoch, request.index] or what not in ("minibatch", "dropped", "error"):
-        raise BadMessage(f"{where}: the answer is {shown(what)} of {shown(told)}, expected was that of {request}.")
-    if what == "error":
+    header, kind = message.header, message.header.get("what")
+    numbers = [header.get(name) for name in ("producer", "epoch", "index")]
+    if numbers != [request.producer, request.epoch, request.index] or kind not in ("minibatch", "dropped", "error"):
+        raise BadMessage(f"{where}: the answer is {shown(kind)} of {shown(numbers)}, expected was that of {request}.")
+    if kind == "error":
         return Made(None, error_from_message(message.tensors, kept=(PeerDied, ServerUnavailable)))
-    if what == "dropped":
+    if kind == "dropped":
         return Made(None)
     try:
         minibatch = MiniBatch.from_message(message.tensors)

@@ -97,8 +97,8 @@ def own_record(message: Message, kind: str, record: type[Record]) -> Record:
     Raises:
         ValueError: It says something else.
     """
-    own = {name: value for name, value in message.header.items() if name not in COMMON}
-    return from_json(record, f"the header of a request {kind!r}", own)
+    values = {name: value for name, value in message.header.items() if name not in COMMON}
+    return from_json(record, f"the header of a request {kind!r}", values)
 
 
 def ids_of(message: Message, count: int) -> list[Tensor]:
@@ -119,15 +119,15 @@ def columns_of(message: Message, kinds: tuple[str, ...], count: int) -> dict[str
     wanted = [f"{kind}.{number}" for kind in kinds for number in range(count)]
     if [*message.tensors] != wanted:
         raise ValueError(f"the columns are {shown([*message.tensors])}, expected were {shown(wanted)}")
-    found = {kind: [message.tensors[f"{kind}.{number}"] for number in range(count)] for kind in kinds}
-    for kind, columns in found.items():
+    by_kind = {kind: [message.tensors[f"{kind}.{number}"] for number in range(count)] for kind in kinds}
+    for kind, columns in by_kind.items():
         for number, column in enumerate(columns):
             if column.dtype not in _DTYPES[kind] or column.ndim != 1:
                 allowed = " and ".join(dtype_name(dtype) for dtype in _DTYPES[kind])
                 raise ValueError(
                     f"{kind}.{number} is {column.dtype} {list(column.shape)}, allowed are {allowed} of 1 dimension"
                 )
-            num_rows = found["ids"][number].shape[0]
+            num_rows = by_kind["ids"][number].shape[0]
             if column.shape[0] != num_rows:
                 raise ValueError(f"{kind}.{number} has {column.shape[0]} rows, ids.{number} has {num_rows}")
-    return found
+    return by_kind

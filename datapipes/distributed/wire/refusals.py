@@ -46,20 +46,20 @@ class UnknownSender(LookupError):
 
 
 _OWN: dict[str, type[Exception]] = {
-    each.__name__: each
-    for each in (BadRequest, OtherPartition, AnswerTooLarge, Unavailable, UnknownProducer, NoRoom, UnknownSender)
+    cls.__name__: cls
+    for cls in (BadRequest, OtherPartition, AnswerTooLarge, Unavailable, UnknownProducer, NoRoom, UnknownSender)
 }
 
 
 def error_to_bytes(error: BaseException) -> bytes:
     """Return the type and the text of an error, JSON; a type that cannot travel goes as the nearest of its bases."""
-    known = next((each.__name__ for each in type(error).__mro__ if _type_of(each.__name__) is each), "RuntimeError")
+    sent = next((cls.__name__ for cls in type(error).__mro__ if _type_of(cls.__name__) is cls), "RuntimeError")
     name = type(error).__name__
-    text = text_of(error) if known == name else f"{name}: {text_of(error)}"
-    data = json.dumps({"type": known, "text": text[:MOST_BYTES]}).encode()
+    text = text_of(error) if sent == name else f"{name}: {text_of(error)}"
+    data = json.dumps({"type": sent, "text": text[:MOST_BYTES]}).encode()
     while len(data) > MOST_BYTES:
         text = text[: min(len(text), MOST_BYTES) * 3 // 4]
-        data = json.dumps({"type": known, "text": f"{text}..."}).encode()
+        data = json.dumps({"type": sent, "text": f"{text}..."}).encode()
     return data
 
 
@@ -74,8 +74,8 @@ def error_from_bytes(data: Any) -> tuple[type[Exception], str] | None:
     if not isinstance(values, dict):
         return None
     kind, text = values.get("type"), values.get("text")
-    known = _type_of(kind) if isinstance(kind, str) else None
-    return None if known is None or not isinstance(text, str) else (known, one_line(text))
+    error = _type_of(kind) if isinstance(kind, str) else None
+    return None if error is None or not isinstance(text, str) else (error, one_line(text))
 
 
 def _type_of(name: str) -> type[Exception] | None:

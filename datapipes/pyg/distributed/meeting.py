@@ -34,6 +34,7 @@ from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.resolver import Replicas
+from datapipes.distributed.server.limits import ServerLimits
 from datapipes.distributed.server.partition_server import PartitionServer
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
 from datapipes.distributed.wire.arrow_message import Message
@@ -257,8 +258,8 @@ def end_all(*, wait: bool = True) -> None:
 def _server(part: Part, place: Place) -> PartitionServer:
     address = Address(_own_host(place), 0)
     refuse_plain(WHERE, address, place.tls, place.insecure)
-    concurrency = min(place.num_threads, len(os.sched_getaffinity(0)))
-    return PartitionServer(part, address=str(address), tls=place.tls, insecure=place.insecure, concurrency=concurrency)
+    limits = ServerLimits(concurrency=min(place.num_threads, len(os.sched_getaffinity(0))))
+    return PartitionServer(part, address=str(address), tls=place.tls, insecure=place.insecure, limits=limits)
 
 
 def _own_host(place: Place) -> str:

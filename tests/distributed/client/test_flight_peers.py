@@ -13,7 +13,7 @@ from scripted_server import AsItIs, Dropped, ScriptedServer, answer_of
 
 import datapipes as dp
 from datapipes.distributed import Part, PartitionBook
-from datapipes.distributed.client import cut
+from datapipes.distributed.client import flight_peers
 from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.resolver import replicas_of
@@ -175,9 +175,9 @@ def test_many_requests_are_in_flight_over_few_connections_and_each_is_greeted_on
 def test_large_requests_are_cut_and_put_together(part, peers_of, monkeypatch):
     with ScriptedServer(part) as server:
         peers = peers_of(part, server.address)
-        monkeypatch.setattr(cut.cut_rows, "__defaults__", (7 * 20,))  # a row of x and y has 20 bytes
-        monkeypatch.setattr(cut.cut_draw, "__defaults__", (7,))
-        monkeypatch.setattr(cut.cut_edges, "__defaults__", (7,))
+        monkeypatch.setattr(flight_peers.cut_rows, "__defaults__", (7 * 20,))  # a row of x and y has 20 bytes
+        monkeypatch.setattr(flight_peers.cut_draw, "__defaults__", (7,))
+        monkeypatch.setattr(flight_peers.cut_edges, "__defaults__", (7,))
         expect_equal(peers.rows(1, some_rows()).result(WAIT_S), answer_rows(part, some_rows()))
         assert server.asked.count("rows") == 5
         expect_equal(peers.draw(1, a_draw()).result(WAIT_S), answer_draw(part, a_draw()))
@@ -276,7 +276,7 @@ def test_rows_that_are_taken_as_they_arrive_are_those_of_the_answer(part, peers_
             expect_equal(taken(peers, some_rows(), facts), answer_rows(part, some_rows()))
     with ScriptedServer(part) as server:
         peers = peers_of(part, server.address)
-        monkeypatch.setattr(cut.cut_rows, "__defaults__", (7 * 20,))  # a row of x and y has 20 bytes
+        monkeypatch.setattr(flight_peers.cut_rows, "__defaults__", (7 * 20,))  # a row of x and y has 20 bytes
         expect_equal(taken(peers, some_rows(), facts), answer_rows(part, some_rows()))
         monkeypatch.setattr(to_batches, "__defaults__", (64,))
         expect_equal(taken(peers, some_rows(), facts), answer_rows(part, some_rows()))
@@ -320,7 +320,10 @@ def test_an_answer_larger_than_the_request_can_give_is_refused_by_its_size(part,
 def test_a_draw_with_all_edges_or_of_several_types_is_bounded_by_its_own_size(part):
     facts = PartitionFacts.of(part)
     edge_bytes = facts.index_dtype.itemsize
-    assert cut.most_bytes_of_draw(a_draw(), facts) == 8 * 31 + 30 * 3 * (edge_bytes + 8)
+    assert flight_peers.most_bytes_of_draw(a_draw(), facts) == 8 * 31 + 30 * 3 * (edge_bytes + 8)
     twice = DrawRequest({None: OWN}, (Draw(None, 3, 7), Draw(None, 2, 8)), replace=True)
-    assert cut.most_bytes_of_draw(twice, facts) == 2 * 8 * 31 + 30 * (3 + 2) * edge_bytes
-    assert cut.most_bytes_of_draw(DrawRequest({None: OWN}, (Draw(None, -1, 7),)), facts) == cut.MOST_BYTES
+    assert flight_peers.most_bytes_of_draw(twice, facts) == 2 * 8 * 31 + 30 * (3 + 2) * edge_bytes
+    assert (
+        flight_peers.most_bytes_of_draw(DrawRequest({None: OWN}, (Draw(None, -1, 7),)), facts)
+        == flight_peers.MOST_BYTES
+    )

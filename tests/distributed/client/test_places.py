@@ -3,8 +3,8 @@
 import pyarrow.flight as flight
 import pytest
 
-from datapipes.distributed.client import places as module
-from datapipes.distributed.client.places import Places
+from datapipes.distributed.client import remote_part as module
+from datapipes.distributed.client.remote_part import Places
 from datapipes.distributed.resolver import Replicas, replicas_of
 from datapipes.distributed.wire.refusals import OtherPartition
 

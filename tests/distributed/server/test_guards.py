@@ -17,10 +17,9 @@ from warm_servers import WarmServer
 
 from datapipes.cli.main import main
 from datapipes.distributed import PartitionServer
-from datapipes.distributed.server import memory_watch, metrics_server, strangers
+from datapipes.distributed.server import guards, metrics_server
 from datapipes.distributed.server.connections import Connections
-from datapipes.distributed.server.guard import Guard
-from datapipes.distributed.server.strangers import Strangers
+from datapipes.distributed.server.guards import Guard, Strangers
 
 BOUND_S = 20.0
 
@@ -57,7 +56,7 @@ def outcomes(*given):
 
 
 def test_a_guard_goes_on_without_descriptors_and_says_so_once(monkeypatch, caplog):
-    monkeypatch.setattr("datapipes.distributed.server.guard._RETRY_S", 0.0)
+    monkeypatch.setattr("datapipes.distributed.server.guards._RETRY_S", 0.0)
     none = OSError(errno.EMFILE, "Too many open files")
     look, called = outcomes(none, none, MemoryError(), 0.0, none, 0.0)
     with caplog.at_level(logging.ERROR, "datapipes"):
@@ -73,7 +72,7 @@ def test_a_guard_that_dies_ends_the_server_with_the_reason(root, monkeypatch):
     def look(self):
         raise KeyError("lost")
 
-    monkeypatch.setattr(strangers.Strangers, "look", look)
+    monkeypatch.setattr(guards.Strangers, "look", look)
     server = PartitionServer(root, 1)
     server.start()
     until(lambda: server.failure is not None and server.address is None, "the server goes on without its guard")
@@ -84,9 +83,8 @@ def test_a_guard_that_dies_ends_the_server_with_the_reason(root, monkeypatch):
 WITHOUT_DESCRIPTORS = """
 import contextlib, os, resource, socket
 from datapipes.distributed.server.connections import Connections
-from datapipes.distributed.server.memory_watch import MemoryWatch
+from datapipes.distributed.server.guards import MemoryWatch, Strangers
 from datapipes.distributed.server.statistics import Statistics
-from datapipes.distributed.server.strangers import Strangers
 
 with socket.create_server(("127.0.0.1", 0)) as listens:
     port = listens.getsockname()[1]
@@ -139,17 +137,17 @@ def name_of(end: socket.socket) -> str:
 
 
 def test_of_connections_without_a_request_only_so_many_are_kept(monkeypatch, caplog):
-    monkeypatch.setattr(strangers, "_SHARE", 2**40)
-    with strangers_to(strangers._FEWEST + 5) as (port, ends, connections):
+    monkeypatch.setattr(guards, "_SHARE", 2**40)
+    with strangers_to(guards._FEWEST + 5) as (port, ends, connections):
         watch = Strangers("server", port, connections)
         for end in ends[:3]:
             watch.greet(name_of(end))
         watch.look()
-        assert sum(map(is_open, ends)) == strangers._FEWEST + 3
+        assert sum(map(is_open, ends)) == guards._FEWEST + 3
         assert all(map(is_open, ends[:3]))
         watch.look()
     assert [record.getMessage() for record in caplog.records] == [
-        f"server: {len(ends) - 3} connections have sent no request yet, at most {strangers._FEWEST} are kept; keep "
+        f"server: {len(ends) - 3} connections have sent no request yet, at most {guards._FEWEST} are kept; keep "
         f"strangers from port {port} by a firewall"
     ]
 
@@ -160,7 +158,7 @@ def test_a_connection_that_stays_silent_is_ended_unless_a_request_has_come_from_
         watch.greet(name_of(ends[1]))
         watch.look()
         assert all(map(is_open, ends))
-        monkeypatch.setattr(strangers, "_SILENT_S", 0.0)
+        monkeypatch.setattr(guards, "_SILENT_S", 0.0)
         watch.look()
         assert [*map(is_open, ends)] == [False, True]
 
@@ -212,14 +210,14 @@ def test_a_pending_connection_to_the_metrics_port_without_descriptors_is_not_tri
     with pytest.raises(OSError, match="Too many"):
         server.get_request()
     assert waits == [metrics_server._RETRY_S]
-    assert memory_watch.own_memory() > 0
+    assert guards.own_memory() > 0
 
 
 def test_the_command_ends_with_the_reason_when_a_guard_has_died(root, monkeypatch, capsys):
     def look(self):
         raise KeyError("lost")
 
-    monkeypatch.setattr(strangers.Strangers, "look", look)
+    monkeypatch.setattr(guards.Strangers, "look", look)
     assert main(["serve", str(root), "--part", "1"]) == 1
     assert (
         "datapipes serve: a guard of the server has died: KeyError('lost'). Start it again." in capsys.readouterr().err

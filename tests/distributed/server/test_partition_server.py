@@ -16,14 +16,14 @@ from channels import num_descriptors
 from partitions import expect_same_values
 from plain_clients import RELATIONS, PlainClient, in_parts, plain_graph, typed_graph
 
-from datapipes.distributed import Part, PartitionServer, TLSConfig
+from datapipes.distributed import Part, PartitionServer, ServerLimits, TLSConfig
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.server import memory_watch, partition_server, service
-from datapipes.distributed.server.memory_watch import own_memory
+from datapipes.distributed.server import guards, partition_server, service
+from datapipes.distributed.server.guards import own_memory
 from datapipes.distributed.wire import arrow_reading
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
-from datapipes.distributed.wire.draw_codec import draw_to_message
 from datapipes.distributed.wire.envelope import Meant, request_header
+from datapipes.distributed.wire.part_codec import draw_to_message
 from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
 from datapipes.partition.native.answers import answer_draw, answer_rows
 from datapipes.partition.native.requests import Draw, DrawRequest, Rows, RowsRequest
@@ -208,13 +208,13 @@ def test_an_answer_that_would_be_too_large_is_not_made(root, monkeypatch):
         (RowsRequest((Rows("node", None, ("x", "y"), ids.repeat(100)),)), 2000 * (6 + 8)),
     ]
     with (
-        PartitionServer(root, 1, max_answer_bytes=1000, max_bytes_in_flight=4000) as server,
+        PartitionServer(root, 1, limits=ServerLimits(max_answer_bytes=1000, max_bytes_in_flight=4000)) as server,
         PlainClient(server.address) as client,
     ):
         client.hello()
         assert len(client.draw(draw_of(ids, 3))) == 1
         monkeypatch.setattr(service, "answer_draw", lambda *_, **__: pytest.fail("drawn"))
-        monkeypatch.setattr(service, "answer_rows", lambda *_, **__: pytest.fail("read"))
+        monkeypatch.setattr(service, "answer_of", lambda *_, **__: pytest.fail("read"))
         for request, num_bytes in requests:
             text = rf"server of part 1: the \w+ have {num_bytes} bytes; at most 1000 are sent at once"
             with pytest.raises(AnswerTooLarge, match=text):
@@ -225,7 +225,7 @@ def test_an_answer_that_would_be_too_large_is_not_made(root, monkeypatch):
 
 def test_a_large_fanout_of_few_edges_is_answered(root):
     with (
-        PartitionServer(root, 1, max_answer_bytes=10_000, max_bytes_in_flight=40_000) as server,
+        PartitionServer(root, 1, limits=ServerLimits(max_answer_bytes=10_000, max_bytes_in_flight=40_000)) as server,
         PlainClient(server.address) as client,
     ):
         client.hello()
@@ -234,7 +234,10 @@ def test_a_large_fanout_of_few_edges_is_answered(root):
 
 
 def test_a_request_that_is_too_large_is_refused(root):
-    with PartitionServer(root, 1, max_request_bytes=2000) as server, PlainClient(server.address) as client:
+    with (
+        PartitionServer(root, 1, limits=ServerLimits(max_request_bytes=2000)) as server,
+        PlainClient(server.address) as client,
+    ):
         client.hello()
         with pytest.raises(BadRequest, match=r"found \d+ bytes; at most 2000 are allowed"):
             client.draw(draw_of(own(root).repeat(30)))
@@ -258,7 +261,7 @@ def test_no_more_requests_are_read_at_once_than_worked_on(root, monkeypatch):
         return real(*arguments)
 
     monkeypatch.setattr(service, "from_bytes", counted)
-    with PartitionServer(root, 1, concurrency=1) as server, ThreadPoolExecutor(6) as threads:
+    with PartitionServer(root, 1, limits=ServerLimits(concurrency=1)) as server, ThreadPoolExecutor(6) as threads:
         ticket = to_bytes("client", Message(request_header("health", Meant()), {}))
         answers = [threads.submit(server._service.answer, "client", ticket, lambda: False) for _ in range(6)]
         assert all(each.result(BOUND_S) for each in answers)
@@ -316,6 +319,18 @@ def test_off_loopback_tls_is_needed_or_insecure_said(root):
         ({"address": 7000}, TypeError, 'address must be a text "host:port"'),
         ({"tls": "cert.pem"}, TypeError, "tls must be a TLSConfig"),
         ({"insecure": 1}, TypeError, "insecure must be True or False"),
+        ({"limits": {"concurrency": 1}}, TypeError, "limits must be a ServerLimits, got {'concurrency': 1}"),
+        ({"metrics": "nine"}, ValueError, "metrics is 'nine', which has no port"),
+    ],
+)
+def test_arguments_are_checked_before_anything_starts(root, arguments, kind, text):
+    with pytest.raises(kind, match=re.escape(text)):
+        PartitionServer(root, **{"part": 0, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "text"),
+    [
         ({"concurrency": 0}, ValueError, "concurrency must be 1 or more"),
         ({"num_threads": 0}, ValueError, "num_threads must be 1 or more"),
         ({"max_waiting": 0}, ValueError, "max_waiting must be 1 or more"),
@@ -323,12 +338,12 @@ def test_off_loopback_tls_is_needed_or_insecure_said(root):
         ({"max_bytes_in_flight": "1GB", "max_answer_bytes": "512MB"}, ValueError, "at least 4 times max_answer_bytes"),
         ({"stall_s": 0}, ValueError, "stall_s must be"),
         ({"max_memory": "none"}, ValueError, "max_memory must be a number of bytes"),
-        ({"metrics": "nine"}, ValueError, "metrics is 'nine', which has no port"),
+        ({"max_workers": -1}, ValueError, "max_workers must be 0 or more"),
     ],
 )
-def test_arguments_are_checked_before_anything_starts(root, arguments, kind, text):
-    with pytest.raises(kind, match=re.escape(text)):
-        PartitionServer(root, **{"part": 0, **arguments})
+def test_limits_are_checked_when_they_are_made(arguments, kind, text):
+    with pytest.raises(kind, match=f"ServerLimits: .*{re.escape(text)}"):
+        ServerLimits(**arguments)
 
 
 def test_a_part_that_is_not_there_is_told(root, tmp_path):
@@ -392,12 +407,12 @@ def test_a_forked_child_leaves_the_server_to_its_parent(served):
 def test_stopping_answers_what_is_under_way_and_refuses_the_rest(root, monkeypatch):
     begun, go_on = threading.Event(), threading.Event()
 
-    def slow(*arguments, **options):
+    def slow(part, request, num_threads):
         begun.set()
         assert go_on.wait(BOUND_S)
-        return answer_rows(*arguments, **options)
+        return answer_rows(part, request, num_threads=num_threads)
 
-    monkeypatch.setattr(service, "answer_rows", slow)
+    monkeypatch.setattr(service, "answer_of", slow)
     request = RowsRequest((Rows("node", None, ("y",), own(root)),))
     server = PartitionServer(root, 1)
     with PlainClient(server.start()) as client, ThreadPoolExecutor(2) as threads:
@@ -440,7 +455,7 @@ def big_rows(root, megabytes: int) -> RowsRequest:
 
 
 def test_a_client_that_does_not_read_loses_its_connection_and_its_bytes_are_free(root):
-    with PartitionServer(root, 1, stall_s=0.2) as server, PlainClient(server.address) as client:
+    with PartitionServer(root, 1, limits=ServerLimits(stall_s=0.2)) as server, PlainClient(server.address) as client:
         client.hello()
         stream = client.open(request_bytes(client, big_rows(root, 40)))
         assert server.statistics()["bytes_in_flight"] > 0
@@ -454,12 +469,15 @@ def test_a_client_that_does_not_read_loses_its_connection_and_its_bytes_are_free
 
 def test_above_its_memory_a_server_ends_all_connections_and_goes_on(root, monkeypatch):
     with pytest.raises(ValueError, match=r"max_memory must be at least \d+: what the process has now"):
-        PartitionServer(root, 1, max_memory="10MB").start()
+        PartitionServer(root, 1, limits=ServerLimits(max_memory="10MB")).start()
     memory = own_memory()
-    with PartitionServer(root, 1, max_memory=memory + 2**32) as server, PlainClient(server.address) as client:
+    with (
+        PartitionServer(root, 1, limits=ServerLimits(max_memory=memory + 2**32)) as server,
+        PlainClient(server.address) as client,
+    ):
         client.hello()
         stream = client.open(request_bytes(client, big_rows(root, 40)))
-        monkeypatch.setattr(memory_watch, "own_memory", lambda *_: memory + 2**33)
+        monkeypatch.setattr(guards, "own_memory", lambda *_: memory + 2**33)
         until(lambda: server.statistics()["memory_sheds"] == 1, "the connections are not ended")
         with pytest.raises(flight.FlightError):
             stream.read_all()
@@ -476,9 +494,12 @@ def test_what_is_freed_goes_back_before_connections_end_and_when_nobody_asks(roo
         held[0] = memory
         backs.append(memory)
 
-    monkeypatch.setattr(memory_watch, "own_memory", lambda *_: held[0])
-    monkeypatch.setattr(memory_watch, "give_back", give_back)
-    with PartitionServer(root, 1, max_memory=memory + 2**32) as server, PlainClient(server.address) as client:
+    monkeypatch.setattr(guards, "own_memory", lambda *_: held[0])
+    monkeypatch.setattr(guards, "give_back", give_back)
+    with (
+        PartitionServer(root, 1, limits=ServerLimits(max_memory=memory + 2**32)) as server,
+        PlainClient(server.address) as client,
+    ):
         until(lambda: len(backs) == 1, "nothing goes back above the bound")
         client.hello()
         until(lambda: len(backs) == 2, "nothing goes back after the request")
@@ -491,7 +512,9 @@ def test_the_automatic_bound_of_memory_follows_the_limits(root, monkeypatch):
     monkeypatch.setattr(partition_server, "own_memory", lambda *_: 5)
     real = partition_server.MemoryWatch
     monkeypatch.setattr(partition_server, "MemoryWatch", lambda *given: bounds.append(given[1]) or real(*given))
-    with PartitionServer(root, 1, max_memory="auto", max_bytes_in_flight="2GB", max_request_bytes="1GB"):
+    with PartitionServer(
+        root, 1, limits=ServerLimits(max_memory="auto", max_bytes_in_flight="2GB", max_request_bytes="1GB")
+    ):
         assert bounds == [5 + 2 * 2 * 2**30 + 16 * 2**30]
     with PartitionServer(root, 1):
         assert len(bounds) == 1
@@ -530,7 +553,7 @@ def test_an_answer_that_the_client_gives_up_is_no_longer_in_flight(root):
 
 
 def request_bytes(client: PlainClient, request: RowsRequest) -> bytes:
-    from datapipes.distributed.wire.rows_codec import rows_to_message
+    from datapipes.distributed.wire.part_codec import rows_to_message
 
     return to_bytes("client", rows_to_message(request, client.meant))
 
@@ -550,7 +573,7 @@ def test_many_clients_at_once_get_their_own_answers(root):
             for one, other in zip(each, expected[(number + i) % 12], strict=True)
         )
 
-    with PartitionServer(root, 1, concurrency=2) as server, ThreadPoolExecutor(8) as threads:
+    with PartitionServer(root, 1, limits=ServerLimits(concurrency=2)) as server, ThreadPoolExecutor(8) as threads:
         assert all(threads.map(ask, range(12)))
         numbers = server.statistics()
         assert numbers["requests"]["draw"]["results"] == {"ok": 120}

@@ -9,7 +9,6 @@ import signal
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,10 +21,10 @@ from plain_clients import PlainClient
 from typed_pipelines import typed_fetched, typed_graph, typed_store
 
 import datapipes as dp
-from datapipes.distributed import PartitionBook, PartitionServer, connect, describe_chain
-from datapipes.distributed.server import memory_watch
+from datapipes.distributed import PartitionBook, PartitionServer, ServerLimits, connect, describe_chain
+from datapipes.distributed.server import guards
 from datapipes.distributed.server import producers as producers_module
-from datapipes.distributed.server.memory_watch import MemoryWatch
+from datapipes.distributed.server.guards import MemoryWatch
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.chain_codec import CreateRequest, MinibatchRequest, request_to_message
 from datapipes.distributed.wire.refusals import BadRequest, UnknownProducer
@@ -70,7 +69,7 @@ def test_features_travel_with_the_minibatch(is_typed):
 
 def test_worker_processes_make_the_same_bits():
     pipe = fetched()
-    with served(small_graph(), features=small_store(), max_workers=2) as (_, client):
+    with served(small_graph(), features=small_store(), limits=ServerLimits(max_workers=2)) as (_, client):
         producer = client.create_producer(3, pipe, num_workers=7)
         assert [(each.producer, each.num_workers) for each in client.list_producers(3)] == [(producer, 2)]
         assert made(client, producer, len(pipe)) == digests(pipe)
@@ -112,8 +111,8 @@ def test_servers_of_parts_make_the_same_bits_and_cannot_wait_for_each_other(tmp_
     """With one thread for hops and one for minibatches, each server makes minibatches and answers the others."""
     graph, root = parts
     pipe = over_parts(graph)
-    options = {"concurrency": 1, "max_workers": num_workers}
-    with three_servers(root, tmp_path / "book.json", **options) as servers:
+    limits = ServerLimits(concurrency=1, max_workers=num_workers)
+    with three_servers(root, tmp_path / "book.json", limits=limits) as servers:
         addresses = {10 + part: server.address for part, server in enumerate(servers)}
         with connect(addresses) as client:
             producers = {client.create_producer(rank, pipe, num_workers=num_workers) for rank in addresses}
@@ -195,7 +194,7 @@ def test_claims_that_nobody_uses_end(monkeypatch):
         producers = server._service.producers
         producers.look()
         assert len(client.list_producers(3)) == 1
-        monkeypatch.setattr(producers, "limits", replace(producers.limits, idle_s=-1.0))
+        monkeypatch.setattr(producers_module, "IDLE_S", -1.0)
         producers.look()
         assert client.list_producers(3) == []
         assert len(producers._kept) == 0
@@ -319,9 +318,8 @@ def test_a_chain_that_kills_its_workers_is_charged_alone(kind):
 
 @pytest.mark.full
 def test_a_minibatch_that_takes_too_long_ends(monkeypatch):
-    with served(small_graph(), stages=[WaitsForEver]) as (server, client):
-        producers = server._service.producers
-        monkeypatch.setattr(producers, "limits", replace(producers.limits, making_s=4.0))
+    with served(small_graph(), stages=[WaitsForEver]) as (_, client):
+        monkeypatch.setattr(producers_module, "MAKING_S", 4.0)
         slow = client.create_producer(3, WaitsForEver(sampled()), num_workers=1)
         asked = [client.minibatch(3, slow, 0, index) for index in range(4)]
         with pytest.raises(TimeoutError, match=r"minibatch 1 of epoch 0 was not made within 4 s"):
@@ -331,7 +329,7 @@ def test_a_minibatch_that_takes_too_long_ends(monkeypatch):
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_minibatch_that_is_too_large_is_refused(num_workers):
-    with served(small_graph(), max_answer_bytes="1KB", max_bytes_in_flight="4KB") as (_, client):
+    with served(small_graph(), limits=ServerLimits(max_answer_bytes="1KB", max_bytes_in_flight="4KB")) as (_, client):
         producer = client.create_producer(3, items().sample_neighbor(small_graph(), [-1, -1]), num_workers=num_workers)
         with pytest.raises(ValueError, match=r"minibatch 0 of epoch 0 has \d+ bytes; the server sends at most"):
             client.minibatch(3, producer, 0, 0).result(BOUND_S)
@@ -339,7 +337,7 @@ def test_a_minibatch_that_is_too_large_is_refused(num_workers):
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_a_hop_that_is_too_large_is_refused_before_it_is_drawn(num_workers):
-    with served(small_graph(), max_answer_bytes="1MB", max_bytes_in_flight="4MB") as (_, client):
+    with served(small_graph(), limits=ServerLimits(max_answer_bytes="1MB", max_bytes_in_flight="4MB")) as (_, client):
         pipe = items().sample_neighbor(small_graph(), [2, 10**9], replace=True)
         producer = client.create_producer(3, pipe, num_workers=num_workers)
         with pytest.raises(
@@ -351,7 +349,9 @@ def test_a_hop_that_is_too_large_is_refused_before_it_is_drawn(num_workers):
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_features_that_are_too_large_are_refused_before_they_are_read(num_workers):
     store = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(torch.zeros(40, 1000))})
-    with served(small_graph(), features=store, max_answer_bytes="16KB", max_bytes_in_flight="64KB") as (_, client):
+    with served(
+        small_graph(), features=store, limits=ServerLimits(max_answer_bytes="16KB", max_bytes_in_flight="64KB")
+    ) as (_, client):
         producer = client.create_producer(3, sampled().fetch_feature(store, ["feat"]), num_workers=num_workers)
         with pytest.raises(
             ValueError, match=r"minibatch 0 of epoch 0 has \d+000 bytes; the server sends at most 16384"
@@ -391,8 +391,11 @@ def test_a_client_that_closes_with_minibatches_under_way_leaves_no_producer():
 
 def test_a_minibatch_over_parts_that_is_too_large_is_refused(tmp_path, parts):
     graph, root = parts
-    options = {"max_answer_bytes": "1KB", "max_bytes_in_flight": "4KB"}
-    with three_servers(root, tmp_path / "book.json", **options) as servers, connect({0: servers[0].address}) as client:
+    limits = ServerLimits(max_answer_bytes="1KB", max_bytes_in_flight="4KB")
+    with (
+        three_servers(root, tmp_path / "book.json", limits=limits) as servers,
+        connect({0: servers[0].address}) as client,
+    ):
         producer = client.create_producer(0, items().sample_neighbor(graph, [-1, -1]))
         with pytest.raises(ValueError, match=r"minibatch 0 of epoch 0 has \d+ bytes; the server sends at most 1024"):
             client.minibatch(0, producer, 0, 0).result(BOUND_S)
@@ -402,8 +405,8 @@ def test_an_answer_that_its_client_does_not_read_holds_up_nobody_else():
     graph = dp.CSCGraph(*[each.clone() for each in (small_graph().indptr, small_graph().indices)])
     store = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(torch.zeros(graph.num_nodes, 2**18))})
     pipe = dp.ItemSampler(dp.ItemSet(40), 10).sample_neighbor(graph, [-1]).fetch_feature(store, ["feat"])
-    options = {"max_answer_bytes": "64MB", "max_bytes_in_flight": "256MB", "stall_s": BOUND_S, "concurrency": 2}
-    with served(graph, features=store, **options) as (server, client), PlainClient(server.address) as idle:
+    limits = ServerLimits(max_answer_bytes="64MB", max_bytes_in_flight="256MB", stall_s=BOUND_S, concurrency=2)
+    with served(graph, features=store, limits=limits) as (server, client), PlainClient(server.address) as idle:
         idle.hello()
         request, token = describe_chain(pipe), "i" * 32
         create = CreateRequest(token, request.header, None, 0)
@@ -422,7 +425,7 @@ def test_an_answer_that_its_client_does_not_read_holds_up_nobody_else():
 
 
 def test_a_client_whose_minibatches_never_end_leaves_the_others_a_thread():
-    with served(small_graph(), stages=[WaitsUntilTold], concurrency=1) as (server, client):
+    with served(small_graph(), stages=[WaitsUntilTold], limits=ServerLimits(concurrency=1)) as (server, client):
         WaitsUntilTold.told = threading.Event()
         slow = client.create_producer(3, WaitsUntilTold(sampled()))
         waiting = [client.minibatch(3, slow, 0, index) for index in range(4)]
@@ -442,8 +445,8 @@ def opens(idle, ask, kept):
 
 def test_clients_have_limits(monkeypatch):
     with served(small_graph()) as (server, client), connect({3: server.address}) as other:
-        producers = server._service.producers
-        monkeypatch.setattr(producers, "limits", replace(producers.limits, num_producers_each=2, tensor_bytes=2000))
+        monkeypatch.setattr(producers_module, "NUM_PRODUCERS_EACH", 2)
+        monkeypatch.setattr(producers_module, "TENSOR_BYTES", 2000)
 
         def numbered(seed):
             return dp.ItemSampler(dp.ItemSet(40), 4, seed=seed).sample_neighbor(small_graph(), [2])
@@ -469,9 +472,9 @@ def of_mask(num_bytes):
 
 
 def test_a_mask_counts_as_what_the_chain_will_hold(monkeypatch):
-    with served(small_graph(), max_workers=1) as (server, client):
+    with served(small_graph(), limits=ServerLimits(max_workers=1)) as (server, client):
         producers = server._service.producers
-        monkeypatch.setattr(producers, "limits", replace(producers.limits, tensor_bytes=4 * 8000))
+        monkeypatch.setattr(producers_module, "TENSOR_BYTES", 4 * 8000)
         for described, num_workers, found in ((of_mask(1001), 0, 8008), (of_mask(501), 1, 8016)):
             with pytest.raises(BadRequest, match=f"{found} bytes of tensors of one client; at most 8000 are allowed"):
                 client.create_producer(3, described, num_workers=num_workers)
@@ -491,7 +494,7 @@ def test_where_memory_is_short_the_largest_producers_end_first_and_stay_away(mon
         well = client.create_producer(3, sampled())
         small, large = (other.create_producer(3, numbered(seed, count)) for seed, count in ((1, 200), (2, 300)))
         memory = iter([3000, 3000, 500])  # above the bound of 1000, until a producer has ended
-        monkeypatch.setattr(memory_watch, "own_memory", lambda statm=None: next(memory, 500))
+        monkeypatch.setattr(guards, "own_memory", lambda statm=None: next(memory, 500))
         service = server._service
         watch = MemoryWatch(0, 1000, service.statistics, NoConnections(), end_producers=service.end_producers)
         watch.look()
@@ -511,7 +514,10 @@ class NoConnections:
 
 
 def test_what_one_client_asks_too_much_is_refused_and_others_go_on():
-    with served(small_graph(), max_request_bytes="1MB") as (server, client), connect({3: server.address}) as other:
+    with (
+        served(small_graph(), limits=ServerLimits(max_request_bytes="1MB")) as (server, client),
+        connect({3: server.address}) as other,
+    ):
         good = other.create_producer(3, sampled())
         seeds = torch.zeros(10**6, dtype=torch.int64)
         for pipe, error, match in (
@@ -548,7 +554,7 @@ def nested(depth):
 
 
 def test_a_producer_that_ends_while_its_workers_start_leaves_none():
-    with served(small_graph(), max_workers=2) as (server, client):
+    with served(small_graph(), limits=ServerLimits(max_workers=2)) as (server, client):
         children = {each.pid for each in multiprocessing.active_children()}
         for seed in range(amount(8, 2)):
             pipe = dp.ItemSampler(dp.ItemSet(40), 4, seed=seed).sample_neighbor(small_graph(), [2])
@@ -628,12 +634,13 @@ def test_wrong_arguments_are_refused():
         ({"stages": [1]}, TypeError, "stages must be classes of stages"),
         ({"items": {"train": 5}}, TypeError, "items must be {name: item set}"),
         ({"features": 5}, TypeError, "features must be names of attributes"),
-        ({"max_workers": -1}, ValueError, "max_workers must be"),
     ):
         with pytest.raises(error, match=match):
             PartitionServer(graph, chains=True, **options)
         with pytest.raises((ValueError, TypeError), match=r"are for chains\. Set chains=True"):
             PartitionServer(graph, **options)
+    with pytest.raises(ValueError, match=r"'max_workers'. are for chains\. Set chains=True"):
+        PartitionServer(graph, limits=ServerLimits(max_workers=1))
     with pytest.raises(ValueError, match="is a graph that is not in parts, of which only chains can be served"):
         PartitionServer(graph).start()
     with pytest.raises(ValueError, match="served as it is"):

@@ -22,25 +22,25 @@ from datapipes.base.rng import STREAM_VERSION
 from datapipes.distributed.facts import greeting_from_message, greeting_to_message, hello_to_message
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
-from datapipes.distributed.wire.digest_codec import (
+from datapipes.distributed.wire.envelope import PROTOCOL, Meant, check_meant, check_versions, kind_of, request_header
+from datapipes.distributed.wire.part_codec import (
+    answered_rows_from_message,
+    answered_rows_to_message,
     digest_from_message,
     digest_to_message,
     digests_from_message,
     digests_to_message,
-)
-from datapipes.distributed.wire.draw_codec import (
     draw_from_message,
     draw_to_message,
     drawn_from_message,
     drawn_to_message,
-)
-from datapipes.distributed.wire.edges_codec import (
     edges_from_message,
     edges_to_message,
     found_edges_from_message,
     found_edges_to_message,
+    rows_from_message,
+    rows_to_message,
 )
-from datapipes.distributed.wire.envelope import PROTOCOL, Meant, check_meant, check_versions, kind_of, request_header
 from datapipes.distributed.wire.refusals import (
     MOST_BYTES,
     AnswerTooLarge,
@@ -49,12 +49,6 @@ from datapipes.distributed.wire.refusals import (
     Unavailable,
     error_from_bytes,
     error_to_bytes,
-)
-from datapipes.distributed.wire.rows_codec import (
-    answered_rows_from_message,
-    answered_rows_to_message,
-    rows_from_message,
-    rows_to_message,
 )
 from datapipes.graph.choice import UNIFORM, Choice
 from datapipes.graph.graph import EarliestNode, FoundEdges

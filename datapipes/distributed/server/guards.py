@@ -1,0 +1,206 @@
+"""Guards: threads of a server that look again and again, and what two of them look for.
+
+**Strangers** are connections from which no request has come yet. Only so many are kept, and none that stays silent.
+Whoever reaches the port can connect, also without a certificate, and gRPC has no bound for such connections that Flight
+lets a server set. Each takes a descriptor, and without descriptors no client is served.
+
+**MemoryWatch** is a soft bound on what clients can make a server hold. gRPC takes a request whole before anybody here
+can look at its size, and then about six times its size to read it. Where the process's memory exceeds its bound, the
+producers whose chains hold most end first. If that frees too little, all connections end, and gRPC drops what has not
+come whole. A request that has come whole is still read, so the bound can be exceeded for a moment; a hard one is the
+system's, such as a cgroup's. Clients that did nothing wrong connect again and ask again. What is freed goes back to the
+system first, since the allocator keeps hundreds of MB for later requests. It goes back too when nobody has asked for a
+second.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from datapipes.base.log import logger
+from datapipes.distributed.server.connections import Connections
+from datapipes.distributed.server.statistics import Statistics
+
+_RETRY_S = 0.5
+_JOIN_S = 5.0  # for a look that is under way
+
+
+class Guard:
+    """Calls `look` until `close`.
+
+    A look that fails by an OSError or a MemoryError is tried again; the log has one line for each kind of failure
+    until a look succeeds. Any other error ends the guard: `died` is told, since a server must not go on without it.
+
+    Args:
+        where: the server, for the log.
+        name: what it guards, for the log and as the name of its thread.
+        look: returns the seconds until it is called again.
+        died: takes the error that has ended the guard; called in its thread.
+    """
+
+    def __init__(self, where: str, name: str, look: Callable[[], float], died: Callable[[BaseException], None]) -> None:
+        self._where, self._name, self._look, self._died = where, name, look, died
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"datapipes-{name}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; it is not waited for without bound, nor by itself."""
+        self._stop.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        pause, logged = 0.0, ""
+        while not self._stop.wait(pause):
+            try:
+                pause, logged = self._look(), ""
+            except (OSError, MemoryError) as error:
+                pause, text = _RETRY_S, f"{type(error).__name__}: {error}"
+                if text != logged:
+                    logger.error("%s: the %s has met %s; it goes on", self._where, self._name, text)
+                logged = text
+            except BaseException as error:
+                logger.critical("%s: the %s has died, so the server ends", self._where, self._name, exc_info=True)
+                self._died(error)
+                return
+
+
+_STRANGERS_EVERY_S = 0.25
+_SILENT_S = 10.0  # without a byte; a handshake takes milliseconds, and a request sends bytes all the time
+_SHARE = 4  # strangers may have a quarter of the descriptors
+_FEWEST = 16
+
+
+class Strangers:
+    """Ends connections to `port` from which no request has come, where they are silent or too many.
+
+    Args:
+        where: the server, for the log.
+    """
+
+    def __init__(self, where: str, port: int, connections: Connections) -> None:
+        self.where, self.port, self.connections = where, port, connections
+        self._greeted: set[str] = set()
+        self._told = False
+
+    def greet(self, peer: str) -> None:
+        """Note that a request has come from a connection."""
+        self._greeted.add(peer)
+
+    def look(self) -> float:
+        """End those that are silent, then those that are too many, the longest silent first; see Guard."""
+        before = {*self._greeted}  # before the look: who is greeted during it stays
+        idle = {connection.peer: connection.idle_s for connection in self.connections.to(self.port)}
+        self._greeted -= before - idle.keys()
+        strangers = sorted((idle_s, peer) for peer, idle_s in idle.items() if peer not in self._greeted)
+        most = max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE, _FEWEST)
+        silent = {peer for idle_s, peer in strangers if idle_s >= _SILENT_S}
+        self.connections.end(silent | {peer for _, peer in strangers[most:]})
+        if len(strangers) > most and not self._told:
+            logger.warning(
+                "%s: %d connections have sent no request yet, at most %d are kept; keep strangers from port %d by a "
+                "firewall",
+                self.where,
+                len(strangers),
+                most,
+                self.port,
+            )
+        self._told = len(strangers) > most
+        return _STRANGERS_EVERY_S
+
+
+_STATM = "/proc/self/statm"
+_MEMORY_EVERY_S = 0.1
+_PAUSE_S = 5.0  # after an end: what was freed takes a moment to go back to the system
+_QUIET_LOOKS = 10  # without a request, before what is freed goes back
+
+
+def own_memory(statm: int | None = None) -> int:
+    """Return the bytes of memory that are this process's own: not those of mapped files.
+
+    Args:
+        statm: a descriptor of /proc/self/statm, for those who may have no other to open it with.
+    """
+    text = Path(_STATM).read_bytes() if statm is None else os.pread(statm, 200, 0)
+    resident, shared = map(int, text.split()[1:3])
+    return (resident - shared) * os.sysconf("SC_PAGESIZE")
+
+
+def give_back() -> None:
+    """Give the memory that is freed back to the system."""
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+class MemoryWatch:
+    """Ends producers, then all connections to a port, while the process's memory exceeds `max_bytes`; `look` is for a
+    Guard.
+
+    Args:
+        kept_bytes: what the part has made of its attributes since the start, which is allowed on top.
+        end_producers: ends those that hold most, until so many bytes are free; returns how many.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        max_bytes: int,
+        statistics: Statistics,
+        connections: Connections,
+        kept_bytes: Callable[[], int] = lambda: 0,
+        end_producers: Callable[[int], int] = lambda num_bytes: 0,
+    ) -> None:
+        self.port, self.max_bytes, self.statistics, self.kept_bytes = port, max_bytes, statistics, kept_bytes
+        self.connections, self.end_producers = connections, end_producers
+        self._statm = os.open(_STATM, os.O_RDONLY)
+        self._count, self._quiet = 0, _QUIET_LOOKS
+
+    def close(self) -> None:
+        """Close the descriptor; no look may be under way."""
+        os.close(self._statm)
+
+    def look(self) -> float:
+        """Look once; return the seconds until the next look."""
+        pause = _MEMORY_EVERY_S
+        if self._excess() > 0:
+            give_back()
+            if self._end_producers_if_above():
+                give_back()
+            if self._end_all_if_above():
+                pause = _PAUSE_S
+        before, self._count = self._count, self.statistics.num_requests()
+        self._quiet = self._quiet + 1 if self._count == before else 0
+        if self._quiet == _QUIET_LOOKS:
+            give_back()
+        return pause
+
+    def _excess(self) -> int:
+        """Return by how many bytes the memory exceeds the bound; 0 or less if it does not."""
+        return own_memory(self._statm) - self.max_bytes - self.kept_bytes()
+
+    def _end_producers_if_above(self) -> bool:
+        excess = self._excess()
+        ended = self.end_producers(excess) if excess > 0 else 0
+        if ended:
+            logger.warning("the memory of this process is %d bytes above its bound: %d producers end", excess, ended)
+            self.statistics.count_shed()
+        return ended > 0
+
+    def _end_all_if_above(self) -> bool:
+        memory, allowed = own_memory(self._statm), self.max_bytes + self.kept_bytes()
+        if memory <= allowed:
+            return False
+        ended = self.connections.end_all(self.port)
+        logger.warning(
+            "the memory of this process is %d bytes, allowed are %d: %d connections are ended",
+            memory,
+            allowed,
+            ended,
+        )
+        self.statistics.count_shed()
+        return True

@@ -1,0 +1,88 @@
+"""ServerLimits: how much a server does at once, and how many bytes it takes, sends and holds."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from datapipes.base.checks import MOST_SECONDS, check_int, shown
+from datapipes.base.sizes import parse_size
+
+__all__ = ["ServerLimits"]
+
+_WHERE = "ServerLimits"
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class ServerLimits:
+    """The limits of a PartitionServer. A size is a number of bytes, or a text such as "64MB".
+
+    Attributes:
+        num_threads: threads of a kernel, for each request.
+        concurrency: requests that are worked on at once; by default one for each core.
+        max_waiting: requests that wait for their turn, in all; further ones are refused as "full", and clients ask
+            again. Clients take turns.
+        max_request_bytes: of a request.
+        max_answer_bytes: of an answer; a larger one is refused before it is made, and clients ask for less at once.
+        max_bytes_in_flight: of all answers that are being made or sent; a connection holds a sixteenth, or one answer
+            if that is larger, and all of a host together hold at most half. Further requests wait, but for clients that
+            hold little: a sixteenth is kept for them. At least four times `max_answer_bytes`.
+        stall_s: seconds after which the connection of a client is ended that has taken nothing of its answer. More
+            than it takes for 4 MiB, and less than the deadline of clients, 30 s: those who wait for what a stalled one
+            holds must still get theirs. gRPC itself ends answers whose client has died, or whose deadline has passed.
+        max_memory: of the whole process, without mapped files; None for no bound, since a process that does other
+            work too has memory that is not the server's; "auto", for a process that only serves: what it has at the
+            start, twice `max_bytes_in_flight`, and 16 times `max_request_bytes`. Beyond it the largest producers end,
+            then all connections, and clients connect again. A soft bound: gRPC takes a request whole, and about six
+            times its size, before it can be refused.
+        max_workers: processes of a producer, at most; by default one for each core. Only a server of chains has them.
+    Raises:
+        TypeError, ValueError: A number is not in its range, or a text is no size.
+    """
+
+    num_threads: int = 1
+    concurrency: int | None = None
+    max_waiting: int = 256
+    max_request_bytes: int | str = "64MB"
+    max_answer_bytes: int | str = "256MB"
+    max_bytes_in_flight: int | str = "1GB"
+    stall_s: float = 10.0
+    max_memory: int | str | None = None
+    max_workers: int | None = None
+
+    def __post_init__(self) -> None:
+        check_int(_WHERE, "num_threads", self.num_threads, 1)
+        check_int(_WHERE, "max_waiting", self.max_waiting, 1)
+        if self.concurrency is not None:
+            check_int(_WHERE, "concurrency", self.concurrency, 1)
+        if self.max_workers is not None:
+            check_int(_WHERE, "max_workers", self.max_workers, 0)
+        if self.max_memory is not None and self.max_memory != AUTO:
+            parse_size(_WHERE, "max_memory", self.max_memory)
+        stall_s = self.stall_s
+        if isinstance(stall_s, bool) or not isinstance(stall_s, (int, float)) or not 0 < stall_s <= MOST_SECONDS:
+            raise ValueError(
+                f"{_WHERE}: stall_s must be seconds above 0 and at most {MOST_SECONDS:.0f}, got {shown(stall_s)}. "
+                "Choose more than a slow client needs for one batch of an answer, 4 MiB."
+            )
+        _, max_answer_bytes, max_bytes_in_flight = sizes_of(self)
+        if max_bytes_in_flight < 4 * max_answer_bytes:
+            raise ValueError(
+                f"{_WHERE}: max_bytes_in_flight must be at least 4 times max_answer_bytes ({max_answer_bytes}), got "
+                f"{max_bytes_in_flight}. Raise it."
+            )
+
+
+def sizes_of(limits: ServerLimits) -> tuple[int, int, int]:
+    """Return max_request_bytes, max_answer_bytes and max_bytes_in_flight as numbers of bytes."""
+    return (
+        parse_size(_WHERE, "max_request_bytes", limits.max_request_bytes),
+        parse_size(_WHERE, "max_answer_bytes", limits.max_answer_bytes),
+        parse_size(_WHERE, "max_bytes_in_flight", limits.max_bytes_in_flight),
+    )
+
+
+def or_cores(number: int | None) -> int:
+    """Return a number; by default that of this process's cores."""
+    return len(os.sched_getaffinity(0)) if number is None else number

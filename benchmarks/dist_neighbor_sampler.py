@@ -92,7 +92,7 @@ class Replay:
             asked = hops.advance(self.answers[-1])
 
     def hops(self) -> HopRequests:
-        return HopRequests(self.graph, self.core, self.plan, self.seeds, self.keyed, None)
+        return HopRequests(self.graph, self.core, self.plan, self.seeds, *self.keyed, None)
 
     def __call__(self) -> None:
         hops = self.hops()

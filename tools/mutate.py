@@ -47,8 +47,8 @@ TESTS = {
     "datapipes/minibatch/minibatch.py": "tests/minibatch tests/test_golden.py tests/test_golden_typed.py",
     "datapipes/base/array_digest.py": "tests/base/test_array_digest.py tests/chain/test_changed_data.py "
     "tests/partition/native/test_piece_hash.py tests/graph/test_storage.py tests/features/test_cached_feature.py",
-    "datapipes/graph/rows_digest.py": "tests/graph",
-    "datapipes/graph/graph_digest.py": "tests/graph",
+    "datapipes/graph/choice.py": "tests/graph tests/sampling",
+    "datapipes/graph/arrays.py": "tests/graph",
     "datapipes/distributed/client/retry.py": "tests/distributed/client",
     "datapipes/features/cached_feature.py": "tests/features/test_cached_feature.py tests/features/test_update.py",
     "datapipes/distributed/hot_rows.py": "tests/distributed/test_dist_feature_store.py",

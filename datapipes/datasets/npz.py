@@ -36,7 +36,7 @@ from datapipes.datasets.raw import (
     normalised,
 )
 from datapipes.graph.npy import read_header
-from datapipes.ingest.archives import open_archive, read_member
+from datapipes.ingest.torch_archive import open_archive, read_member
 
 MAX_FILE_BYTES = 4 * 2**30
 

@@ -15,9 +15,8 @@ from datapipes.base.errors import add_note
 from datapipes.base.threads import num_threads
 from datapipes.chain.asynchronous import off_loop
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.graph.choice import Choice
+from datapipes.graph.choice import Choice, sum_of_digests
 from datapipes.graph.graph import FoundEdges, Graph
-from datapipes.graph.rows_digest import sum_of_digests
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.answers import answer_digests, answer_draw, answer_edges, answer_rows
 from datapipes.partition.native.part import Part
@@ -171,7 +170,7 @@ def answer_of(part: Part, request: Request, num_threads: int) -> Any:
 
 
 class ChosenOverParts:
-    """What a choice reads of the edge types that a stage samples; see ChosenEdges. Parts make what they draw by when
+    """What a choice reads of the edge types that a stage samples; see HopPlan. Parts make what they draw by when
     they are first asked; the part in this process when the stage is built.
     """
 

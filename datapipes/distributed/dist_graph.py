@@ -20,10 +20,9 @@ from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.hop_requests import HopRequests, core_graph
 from datapipes.distributed.resolver import Namebook
 from datapipes.distributed.tls import TLSConfig
-from datapipes.graph.choice import Choice, Keyed
-from datapipes.graph.edge_items import edge_items
-from datapipes.graph.graph import EarliestNode, FoundEdges, Relation, ends_of_pairs
-from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees
+from datapipes.graph.choice import Choice
+from datapipes.graph.graph import EarliestNode, FoundEdges, Relation, edge_items, ends_of_pairs
+from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.part import Part
 from datapipes.partition.native.part_arrays import refuse_other_times
@@ -164,19 +163,23 @@ class DistGraph(AsksParts):
     def topology(self) -> Any:
         self._refuse("topology", "sample_neighbor samples it")
 
-    def hops(self, plan: HopPlan, seeds: Any, keyed: Keyed, trees: SeedTrees | None = None) -> Sampled:
+    def hops(
+        self, plan: HopPlan, seeds: Any, keys: list[list[int]], choice: Choice, trees: SeedTrees | None = None
+    ) -> Sampled:
         """Return the neighborhood of `seeds`, hop by hop, waiting for the parts. See Graph.hops.
 
         Raises:
             TypeError, ValueError: A part answered what was not asked for.
             What the requests raise, see `connect`. A note names the part.
         """
-        return run_here(self.hops_async(plan, seeds, keyed, trees))
+        return run_here(self.hops_async(plan, seeds, keys, choice, trees))
 
-    async def hops_async(self, plan: HopPlan, seeds: Any, keyed: Keyed, trees: SeedTrees | None = None) -> Sampled:
+    async def hops_async(
+        self, plan: HopPlan, seeds: Any, keys: list[list[int]], choice: Choice, trees: SeedTrees | None = None
+    ) -> Sampled:
         """Return what `hops` does; the event loop goes on meanwhile."""
-        checked = plan.checked(self, seeds, keyed, trees)
-        hops = HopRequests(self, self._core_graph(plan.name), plan, checked, keyed, trees)
+        checked = plan.checked(self, seeds, choice, trees)
+        hops = HopRequests(self, self._core_graph(plan.name), plan, checked, keys, choice, trees)
         asks: list[Ask] | None = await beside(hops.start)
         while asks is not None:
             asks = await beside(hops.advance, await self._answers(asks))
@@ -276,9 +279,16 @@ class DistGraph(AsksParts):
             raise ValueError(f"{where}: part {part.part} {why}; node attributes are {names}. Name another mask.")
         return items_of[None] if None in items_of else HeteroItemSet(filled)
 
-    def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> ChosenEdges:
+    def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> ChosenOverParts:
         """Return what a choice reads of the edge types; the part in this process makes what it draws by."""
         return ChosenOverParts(self, where, choice, edge_types)
+
+    def _refuse_changes(self, plan: HopPlan) -> None:
+        plan.chosen.refuse_change()
+
+    def _choice_digests(self, plan: HopPlan) -> dict[Any, list[str] | None]:
+        digests: dict[Any, list[str] | None] = plan.chosen.digests()
+        return digests
 
     def forms(self) -> Mapping[tuple[str, Any, str], Any]:
         """Return {("node" or "edge", type or None, name): RowForm} of what was partitioned."""

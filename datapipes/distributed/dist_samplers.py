@@ -20,7 +20,6 @@ from datapipes.base.types import EdgeType, ends_of, type_in
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
 from datapipes.distributed.dist_graph import DistGraph
-from datapipes.graph.choice import Keyed
 from datapipes.graph.graph import Graph
 from datapipes.graph.hops import Sampled, SeedTrees
 from datapipes.partition.native.requests import Drawn
@@ -246,12 +245,9 @@ class DistNeighborSampler(SamplerOverParts, NeighborSampler):
         src, dst = ends_of(known_type)
         check_int(self.name, "fanout", fanout, -1)
         ids = check_index_tensor(self.name, "ids", ids)
-        keyed = Keyed([[check_int(self.name, "key", key, 0, 2**64 - 1)]], self.choice)
-        numbers = [graph.edge_types.index(known_type)], [self.plan.node_numbers[src]]
-        plan = with_fields(
-            self.plan, edge_types=(known_type,), fanouts=[[fanout]], edge_numbers=numbers[0], source_numbers=numbers[1]
-        )
-        sampled = await graph.hops_async(plan, {dst: ids}, keyed)
+        keys = [[check_int(self.name, "key", key, 0, 2**64 - 1)]]
+        plan = with_fields(self.plan, edge_types=(known_type,), fanouts=[[fanout]])
+        sampled = await graph.hops_async(plan, {dst: ids}, keys, self.choice)
         nodes, local, block = sampled.nodes, sampled.local_seeds, sampled.hops[0]
         if graph.is_heterogeneous:
             nodes, local, block = nodes[src], local[dst], block[known_type]

@@ -14,7 +14,7 @@ from datapipes import _core
 from datapipes.base.checks import dtype_name
 from datapipes.base.types import ends_of
 from datapipes.distributed.asking_parts import Ask, AsksParts
-from datapipes.graph.choice import Keyed
+from datapipes.graph.choice import Choice
 from datapipes.graph.graph import name_of
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees, sampled
 from datapipes.partition.native.requests import Draw, Drawn, DrawRequest
@@ -30,7 +30,7 @@ class HopRequests:
     Args:
         core: the graph as the core takes it.
         seeds: as `HopPlan.checked` returns them.
-        keyed: what the minibatch draws with.
+        keys, choice: what the minibatch draws with, `plan.keyed(rng)`.
         trees: the groups of the seeds, where these have nodes of their own.
     """
 
@@ -40,10 +40,11 @@ class HopRequests:
         core: _core.GraphInParts,
         plan: HopPlan,
         seeds: Mapping[Any, Tensor],
-        keyed: Keyed,
+        keys: list[list[int]],
+        choice: Choice,
         trees: SeedTrees | None,
     ) -> None:
-        self._graph, self._plan, self._keyed = graph, plan, keyed
+        self._graph, self._plan, self._keys, self._choice = graph, plan, keys, choice
         self._seeds, self._has_groups = seeds, trees is not None
         self._hops = _core.HopsOverParts(
             core,
@@ -94,10 +95,10 @@ class HopRequests:
         types, hop, plan = self._graph.node_types, len(self._found), self._plan
         self._asked = []
         for part, rows, draws in asks:
-            wanted = tuple(Draw(plan.edge_types[i], plan.fanouts[hop][i], self._keyed.keys[hop][i]) for i in draws)
+            wanted = tuple(Draw(plan.edge_types[i], plan.fanouts[hop][i], self._keys[hop][i]) for i in draws)
             ids, streams, times = (_column({types[number]: columns[i] for number, *columns in rows}) for i in range(3))
             assert ids is not None
-            choice = self._keyed.choice.at(hop, draws)
+            choice = self._choice.at(hop, draws)
             request = DrawRequest(ids, wanted, plan.replace, plan.edge_ids, streams, times, choice)
             self._asked.append(Ask(part, request))
         return self._asked

@@ -136,26 +136,26 @@ def by_place(entries: Iterable[AnyEntry], kinds: Mapping[str, int]) -> dict[Plac
     Raises:
         ValueError: An array is of another kind or type, or is named twice.
     """
-    found: dict[Place, AnyEntry] = {}
+    places: dict[Place, AnyEntry] = {}
     for entry in entries:
         if entry.kind not in kinds:
             raise ValueError(f"unknown array {shown(entry.kind)} {shown(entry.name)}")
         if entry.type >= kinds[entry.kind]:
             types = kinds[entry.kind]
             raise ValueError(f"{entry.type} is the number of a type of {entry.kind}, of which there are {types}")
-        if entry.place in found:
+        if entry.place in places:
             raise ValueError(f"the array {shown(entry.place)} is named more than once")
-        found[entry.place] = entry
-    return found
+        places[entry.place] = entry
+    return places
 
 
 def attributes_of(arrays: Mapping[Place, Tensor], kind: str, count: int) -> list[dict[str, Tensor]]:
     """Return {name: values} of each of `count` types; `kind` is "node_attributes" or "edge_attributes"."""
-    found: list[dict[str, Tensor]] = [{} for _ in range(count)]
-    for (of, number, name), values in arrays.items():
-        if of == kind:
-            found[number][name] = values
-    return found
+    attributes: list[dict[str, Tensor]] = [{} for _ in range(count)]
+    for (array_kind, number, name), values in arrays.items():
+        if array_kind == kind:
+            attributes[number][name] = values
+    return attributes
 
 
 # --- headers
@@ -183,9 +183,9 @@ def valid_header(where: str, path: Path, remedy: str) -> Iterator[None]:
 
 def refuse_other_format(header: Mapping[str, Any], wanted: str, version: int) -> None:
     """Raise ValueError if a header is of another format or version. Inside `valid_header`."""
-    found = header["format"], header["version"]
-    if found != (wanted, version) or type(found[1]) is not int:
-        raise ValueError(f"format {shown(found[0])} version {shown(found[1])}, allowed {wanted!r} version {version}")
+    form, number = header["format"], header["version"]
+    if (form, number) != (wanted, version) or type(number) is not int:
+        raise ValueError(f"format {shown(form)} version {shown(number)}, allowed {wanted!r} version {version}")
 
 
 # --- the file
@@ -195,14 +195,14 @@ def write_arena(
     path: Path,
     arena: Arena,
     arrays: Iterable[Iterable[Tensor]],
-    told: Callable[[memoryview], None] = lambda values: None,
+    on_bytes: Callable[[memoryview], None] = lambda values: None,
 ) -> None:
     """Write an arena; a file that is there is overwritten.
 
     Args:
         arena: as `planned` gives it.
         arrays: the pieces of each array; its values in C order are those of the pieces, one after the other.
-        told: called with all bytes of the file, in order, as they are written.
+        on_bytes: called with all bytes of the file, in order, as they are written.
     Raises:
         ValueError: The pieces have more or fewer bytes than the array.
     """
@@ -210,7 +210,7 @@ def write_arena(
 
         def put(values: memoryview) -> None:
             file.write(values)
-            told(values)
+            on_bytes(values)
 
         put(_file_header(arena))
         end = 0  # of the values written so far
@@ -247,7 +247,7 @@ class ArenaWriter:
     def __init__(self, path: Path, arena: Arena, kinds_of_ids: Sequence[str]) -> None:
         self.arena = arena
         self._digests = [
-            StreamedDigest(each.dtype, each.shape[1:], as_int64=each.kind in kinds_of_ids) for each in arena.arrays
+            StreamedDigest(entry.dtype, entry.shape[1:], as_int64=entry.kind in kinds_of_ids) for entry in arena.arrays
         ]
         self._written = [0] * len(arena.arrays)
         self._file = path.open("wb", buffering=0)
@@ -270,11 +270,11 @@ class ArenaWriter:
     def finished(self) -> Arena:
         """Return the arena with the digests of its arrays, all of which are whole."""
         entries = self.arena.arrays
-        assert self._written == [each.end - each.offset for each in entries]
-        digests = [each.digest() for each in self._digests]
-        return replace(
-            self.arena, arrays=tuple(map(lambda each, digest: replace(each, digest=digest), entries, digests))
-        )
+        assert self._written == [entry.end - entry.offset for entry in entries]
+        digested = [
+            replace(entry, digest=streamed.digest()) for entry, streamed in zip(entries, self._digests, strict=True)
+        ]
+        return replace(self.arena, arrays=tuple(digested))
 
     def _put(self, data: memoryview, place: int) -> None:
         while data:

@@ -1,6 +1,6 @@
 """Checks of the arrays of a graph, in O(1) reads; both kinds of graph make them.
 
-`where` is the class. `of` says, in a heterogeneous graph, which type the arrays belong to: " of 'paper'".
+`where` is the class, `type_` the node type or edge type that the arrays belong to; None without types.
 """
 
 from __future__ import annotations
@@ -14,60 +14,64 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes.base.checks import as_tensor, check_index_tensor, check_int, dtype_name, shown
-from datapipes.base.types import EdgeType, by_edge_type, check_node_type, known_edge_type, known_node_type
+from datapipes.base.types import EdgeType, by_edge_type, check_node_type, known_edge_type, known_node_type, of_type
 from datapipes.graph.arrays import TypedRelation
 
 _NAME = "HeteroCSCGraph"  # what takes arguments by type
 MAX_NODES = 2**48  # with more nodes the offsets alone exceed any memory
 
 
-def check_csc(where: str, indptr: Any, indices: Any, of: str = "") -> tuple[Tensor, Tensor]:
+def check_csc(where: str, indptr: Any, indices: Any, type_: Any = None) -> tuple[Tensor, Tensor]:
     """Return (indptr as int64, indices) as tensors, viewed; indptr goes from 0 to the number of indices."""
-    offsets = check_index_tensor(where, f"indptr{of}", indptr).long()
-    neighbors = check_index_tensor(where, f"indices{of}", indices)
+    suffix = of_type(type_)
+    offsets = check_index_tensor(where, f"indptr{suffix}", indptr).long()
+    neighbors = check_index_tensor(where, f"indices{suffix}", indices)
     if offsets.numel() == 0:
         raise ValueError(
-            f"{where}: indptr{of} is empty; it needs num_nodes + 1 entries, the first of them 0. A graph without "
+            f"{where}: indptr{suffix} is empty; it needs num_nodes + 1 entries, the first of them 0. A graph without "
             "nodes has [0]."
         )
     first, last, num_edges = int(offsets[0]), int(offsets[-1]), int(neighbors.shape[0])
     if first != 0 or last != num_edges:
         raise ValueError(
-            f"{where}: indptr{of} goes from {first} to {last}; it must go from 0 to the number of indices, "
+            f"{where}: indptr{suffix} goes from {first} to {last}; it must go from 0 to the number of indices, "
             f"{num_edges}. Rebuild the offsets, or use {where}.from_edge_index."
         )
     return offsets, neighbors
 
 
-def check_attributes(where: str, kind: str, attributes: Any, count: int, of: str = "") -> dict[str, Tensor]:
+def check_attributes(where: str, kind: str, attributes: Any, count: int, type_: Any = None) -> dict[str, Tensor]:
     """Return {name: tensor [count, ...]}; `kind` is "node" or "edge"."""
+    suffix = of_type(type_)
     if attributes is not None and not isinstance(attributes, Mapping):
         raise TypeError(
-            f"{where}: {kind}_attributes{of} must be a dict {{name: values}}, got {type(attributes).__name__}. Pass "
-            "one."
+            f"{where}: {kind}_attributes{suffix} must be a dict {{name: values}}, got {type(attributes).__name__}. "
+            "Pass one."
         )
     checked = {}
     for name, value in (attributes or {}).items():
         if not isinstance(name, str):
-            raise TypeError(f"{where}: names of {kind} attributes{of} must be str, got {shown(name)}. Pass a str.")
-        tensor = as_tensor(where, f"{kind} attribute {name!r}{of}", value)
+            raise TypeError(f"{where}: names of {kind} attributes{suffix} must be str, got {shown(name)}. Pass a str.")
+        tensor = as_tensor(where, f"{kind} attribute {name!r}{suffix}", value)
         if tensor.ndim == 0 or tensor.shape[0] != count:
             raise ValueError(
-                f"{where}: {kind} attribute {name!r}{of} has shape {list(tensor.shape)}; its first size must be "
+                f"{where}: {kind} attribute {name!r}{suffix} has shape {list(tensor.shape)}; its first size must be "
                 f"{count}, one row for each {kind}. Check that it belongs to this graph."
             )
         checked[name] = tensor
     return checked
 
 
-def check_edge_ids(where: str, edge_ids: Any, num_edges: int, of: str = "") -> Tensor | None:
+def check_edge_ids(where: str, edge_ids: Any, num_edges: int, type_: Any = None) -> Tensor | None:
     """Return the ids as int64 [num_edges], or None."""
     if edge_ids is None:
         return None
-    ids = check_index_tensor(where, f"edge_ids{of}", edge_ids).long()
+    suffix = of_type(type_)
+    ids = check_index_tensor(where, f"edge_ids{suffix}", edge_ids).long()
     if ids.shape[0] != num_edges:
         raise ValueError(
-            f"{where}: {ids.shape[0]} edge_ids{of} for {num_edges} edges; give one for each, or None for the positions."
+            f"{where}: {ids.shape[0]} edge_ids{suffix} for {num_edges} edges; give one for each, or None for the "
+            "positions."
         )
     return ids
 
@@ -83,12 +87,13 @@ def check_index_dtype(dtype: Any, num_nodes: int) -> torch.dtype:
     return dtype  # type: ignore[no-any-return]  # compared above
 
 
-def refuse_negative_ids(edge_ids: NDArray[np.int64], of: str = "") -> None:
+def refuse_negative_ids(edge_ids: NDArray[np.int64], edge_type: Any) -> None:
     """Raise ValueError for an edge id below 0. Reads all of them."""
     if edge_ids.size > 0 and edge_ids.min() < 0:
         place = int(edge_ids.argmin())
         raise ValueError(
-            f"graph: edge_ids[{place}]{of} is {edge_ids[place]}, which must be 0 or more. Rebuild the ids."
+            f"graph: edge_ids[{place}]{of_type(edge_type)} is {edge_ids[place]}, which must be 0 or more. Rebuild the "
+            "ids."
         )
 
 
@@ -113,31 +118,30 @@ def check_relation(
         known_node_type(f"{_NAME}, num_nodes for {edge_type}", end, num_nodes)
     if not isinstance(arrays, (tuple, list)) or len(arrays) != 2:
         raise TypeError(f"{_NAME}: {edge_type} must have a pair (indptr, indices), got {shown(arrays)}. Pass two.")
-    of = f" of {edge_type}"
-    indptr, indices = check_csc(_NAME, arrays[0], arrays[1], of)
+    indptr, indices = check_csc(_NAME, arrays[0], arrays[1], edge_type)
     if indptr.shape[0] != num_nodes[dst] + 1:
         raise ValueError(
-            f"{_NAME}: indptr{of} has {indptr.shape[0]} entries; it needs {num_nodes[dst] + 1}, one more "
-            f"than num_nodes[{dst!r}]. Rebuild the offsets, or correct num_nodes."
+            f"{_NAME}: indptr{of_type(edge_type)} has {indptr.shape[0]} entries; it needs {num_nodes[dst] + 1}, one "
+            f"more than num_nodes[{dst!r}]. Rebuild the offsets, or correct num_nodes."
         )
     num_edges = int(indices.shape[0])
-    ids = check_edge_ids(_NAME, edge_ids, num_edges, of)
-    return TypedRelation(indptr, indices, ids, check_attributes(_NAME, "edge", attributes, num_edges, of))
+    ids = check_edge_ids(_NAME, edge_ids, num_edges, edge_type)
+    return TypedRelation(indptr, indices, ids, check_attributes(_NAME, "edge", attributes, num_edges, edge_type))
 
 
 def check_num_nodes(num_nodes: Any) -> dict[str, int]:
     """Return {node type: number} in sorted order."""
-    given = check_mapping(_NAME, "num_nodes", num_nodes, "{node type: number}", optional=False)
-    names = sorted(check_node_type(f"{_NAME}, num_nodes", name) for name in given)
-    return {name: check_int(_NAME, f"num_nodes[{name!r}]", given[name], 0, MAX_NODES) for name in names}
+    counts = check_mapping(_NAME, "num_nodes", num_nodes, "{node type: number}", optional=False)
+    names = sorted(check_node_type(f"{_NAME}, num_nodes", name) for name in counts)
+    return {name: check_int(_NAME, f"num_nodes[{name!r}]", counts[name], 0, MAX_NODES) for name in names}
 
 
-def of_known_edge_types(what: str, given: Any, known: Mapping[EdgeType, Any], form: str) -> dict[EdgeType, Any]:
+def of_known_edge_types(name: str, values: Any, edge_types: Mapping[EdgeType, Any], form: str) -> dict[EdgeType, Any]:
     """Return an argument by edge type, {} for None; refuse a type that the graph does not have."""
-    found = by_edge_type(f"{_NAME}, {what}", check_mapping(_NAME, what, given, form))
-    for edge_type in found:
-        known_edge_type(f"{_NAME}, {what}", edge_type, known)
-    return found
+    by_type = by_edge_type(f"{_NAME}, {name}", check_mapping(_NAME, name, values, form))
+    for edge_type in by_type:
+        known_edge_type(f"{_NAME}, {name}", edge_type, edge_types)
+    return by_type
 
 
 def refuse_mixed_dtypes(relations: Mapping[EdgeType, TypedRelation]) -> None:

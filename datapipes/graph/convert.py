@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import as_tensor, check_edge_index, check_int, check_names, shown
+from datapipes.base.checks import as_tensor, check_edge_index, check_int, check_names, check_within, shown
 from datapipes.base.progress import working
 from datapipes.base.sizes import check_memory
 from datapipes.base.types import (
@@ -23,10 +23,10 @@ from datapipes.base.types import (
     by_edge_type,
     check_edge_type,
     check_node_type,
+    ends_of,
     known_edge_type,
     known_node_type,
     of_type,
-    type_text,
 )
 from datapipes.graph.arrays import GraphArrays
 from datapipes.graph.checks import MAX_NODES, check_mapping
@@ -54,31 +54,37 @@ def from_edge_index(
     if num_nodes is None:
         num_nodes = max(int(edges.max()) + 1, 0) if edges.numel() > 0 else 0
     check_int(_WHERE, "num_nodes", num_nodes, 0, MAX_NODES)
-    indptr, indices, order = sorted_by_destination(
-        edges, num_nodes, num_nodes, where=_WHERE, more_bytes=_bytes_of(edge_attributes)
-    )
-    of_edges = _in_order(edge_attributes, order)
-    return GraphArrays(
-        {None: (indptr, indices)}, {None: num_nodes}, {None: order}, {None: node_attributes}, {None: of_edges}
-    )
+    return _arrays({None: edges}, {None: num_nodes}, {None: node_attributes}, {None: edge_attributes or {}})
 
 
-def _in_order(edge_attributes: Mapping[str, Any] | None, order: Tensor, of: str = "") -> dict[str, Tensor]:
-    """Return edge attributes, given in the order of the columns, as the sort has moved the edges."""
-    moved = {}
-    for name, value in (edge_attributes or {}).items():
-        tensor = as_tensor(_WHERE, f"edge attribute {name!r}{of}", value)
-        if tensor.ndim == 0 or tensor.shape[0] != order.shape[0]:
-            raise ValueError(
-                f"{_WHERE}: edge attribute {name!r}{of} has shape {list(tensor.shape)}; its first size must be "
-                f"{order.shape[0]}, one row for each column of edge_index. Check that it belongs to these edges."
-            )
-        moved[name] = tensor[order]
-    return moved
+def _arrays(
+    edges: Mapping[Any, Tensor],
+    num_nodes: Mapping[Any, int],
+    node_attributes: Mapping[Any, Any],
+    edge_attributes: Mapping[Any, Mapping[str, Any]],
+) -> GraphArrays:
+    """Return the arrays of a graph, given its edges and their attributes in the order of the columns."""
+    relations, ids, moved = {}, {}, {}
+    for key, columns in edges.items():
+        (src, dst), where = ends_of(key), _WHERE if key is None else f"{_WHERE}, {key}"
+        attributes = edge_attributes.get(key, {})
+        num_bytes = sum(getattr(value, "nbytes", 0) for value in attributes.values())
+        sizes = num_nodes[src], num_nodes[dst]
+        indptr, indices, ids[key] = sorted_by_destination(columns, *sizes, where=where, more_bytes=num_bytes)
+        relations[key] = indptr, indices
+        moved[key] = {name: _in_order(name, value, ids[key], key) for name, value in attributes.items()}
+    return GraphArrays(relations, num_nodes, ids, node_attributes, moved)
 
 
-def _bytes_of(attributes: Mapping[str, Any] | None) -> int:
-    return sum(getattr(value, "nbytes", 0) for value in (attributes or {}).values())
+def _in_order(name: str, values: Any, order: Tensor, edge_type: EdgeType | None) -> Tensor:
+    """Return an edge attribute, given in the order of the columns, as the sort has moved the edges."""
+    tensor = as_tensor(_WHERE, f"edge attribute {name!r}{of_type(edge_type)}", values)
+    if tensor.ndim == 0 or tensor.shape[0] != order.shape[0]:
+        raise ValueError(
+            f"{_WHERE}: edge attribute {name!r}{of_type(edge_type)} has shape {list(tensor.shape)}; its first size "
+            f"must be {order.shape[0]}, one row for each column of edge_index. Check that it belongs to these edges."
+        )
+    return tensor[order]
 
 
 def sorted_by_destination(
@@ -113,8 +119,8 @@ def sorted_by_destination(
 def from_scipy(matrix: Any) -> GraphArrays:
     """See CSCGraph.from_scipy."""
     if not hasattr(matrix, "tocoo") or len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
-        found = getattr(matrix, "shape", type(matrix).__name__)
-        raise ValueError(f"from_scipy: needs a square scipy sparse matrix, got {found}. Pass the adjacency matrix.")
+        shape = getattr(matrix, "shape", type(matrix).__name__)
+        raise ValueError(f"from_scipy: needs a square scipy sparse matrix, got {shape}. Pass the adjacency matrix.")
     coo = matrix.tocoo()  # not tocsc, which would add up parallel edges
     edges = np.stack((coo.row, coo.col)).astype(np.int64)
     return from_edge_index(edges, int(matrix.shape[0]), edge_attributes={"weight": coo.data})
@@ -122,21 +128,52 @@ def from_scipy(matrix: Any) -> GraphArrays:
 
 def from_networkx(graph: Any, node_attributes: Iterable[str], edge_attributes: Iterable[str]) -> GraphArrays:
     """See CSCGraph.from_networkx."""
-    node_attributes = check_names("from_networkx", "node_attributes", node_attributes)
-    edge_attributes = check_names("from_networkx", "edge_attributes", edge_attributes)
-    number = {node: i for i, node in enumerate(graph.nodes)}
-    pairs = list(graph.edges(data=True))
-    edges = np.array([(number[u], number[v]) for u, v, _ in pairs], dtype=np.int64).reshape(-1, 2).T
-    columns = {name: _attribute_column("edge", name, [values for _, _, values in pairs]) for name in edge_attributes}
-    if not graph.is_directed():
-        loops = edges[0] == edges[1]  # a self-loop is not doubled
-        edges = np.concatenate((edges, edges[::-1, ~loops]), axis=1)
-        columns = {name: np.concatenate((column, column[~loops])) for name, column in columns.items()}
-    nodes = {
-        name: _attribute_column("node", name, [values for _, values in graph.nodes(data=True)])
-        for name in node_attributes
+    columns, counts, *attributes = _from_networkx(graph, None, None, {None: node_attributes}, {None: edge_attributes})
+    edges = columns.get(None, np.empty((2, 0), dtype=np.int64))
+    return from_edge_index(edges, counts.get(None, 0), *(by_type[None] for by_type in attributes))
+
+
+def _from_networkx(
+    graph: Any,
+    node_type: str | None,
+    edge_type: str | None,
+    node_attributes: Mapping[Any, Iterable[str]],
+    edge_attributes: Mapping[Any, Iterable[str]],
+) -> tuple[dict[Any, Any], dict[Any, int], dict[Any, Any], dict[Any, Any]]:
+    """Return, each by type, the columns, the numbers of nodes, and the attributes of nodes and of edges.
+
+    Args:
+        node_type, edge_type: the attributes that name the types; None without types.
+    """
+    nodes: dict[Any, list[dict[str, Any]]] = {}  # of each type, in the order of graph.nodes: the attributes
+    place: dict[Any, tuple[Any, int]] = {}
+    for node, values in graph.nodes(data=True):
+        kind = None
+        if node_type is not None:
+            kind = check_node_type("from_networkx", _type_in(values, node_type, "node", node))
+        rows = nodes.setdefault(kind, [])
+        place[node] = kind, len(rows)
+        rows.append(values)
+    edges: dict[Any, list[tuple[int, int, dict[str, Any]]]] = {}
+    for reverse in (False,) if graph.is_directed() else (False, True):
+        for u, v, values in graph.edges(data=True):
+            if reverse and u == v:
+                continue  # a self-loop is not doubled
+            (src, i), (dst, j) = (place[v], place[u]) if reverse else (place[u], place[v])
+            key = None
+            if edge_type is not None:
+                key = check_edge_type("from_networkx", (src, _type_in(values, edge_type, "edge", (u, v)), dst))
+            edges.setdefault(key, []).append((i, j, values))
+    columns = {
+        key: np.array([(i, j) for i, j, _ in rows], dtype=np.int64).reshape(-1, 2).T.copy()
+        for key, rows in edges.items()
     }
-    return from_edge_index(np.ascontiguousarray(edges), len(number), nodes, columns)
+    if edge_type is not None:
+        for key in edge_attributes:
+            known_edge_type("from_networkx, edge_attributes", key, edges)
+    of_edges = {key: [values for _, _, values in rows] for key, rows in edges.items()}
+    counts = {kind: len(rows) for kind, rows in nodes.items()}
+    return columns, counts, _columns("node", node_attributes, nodes), _columns("edge", edge_attributes, of_edges)
 
 
 def _attribute_column(kind: str, name: str, rows: list[dict[str, Any]]) -> Any:
@@ -161,17 +198,17 @@ def from_pyg(data: Any) -> GraphArrays:
     return from_edge_index(edge_index, data.num_nodes, _tensors(data, data.node_attrs()), _edge_tensors(data))
 
 
-def columns_of(where: str, edge_index: Any, of: str = "") -> Tensor:
+def columns_of(where: str, edge_index: Any, suffix: str = "") -> Tensor:
     """Return the edge_index of a Data, or of an edge type of a HeteroData, as check_edge_index does.
 
     A list is refused: PyG does not count the edges of a list, so it takes nothing for an attribute of edges.
     """
     if isinstance(edge_index, (list, tuple)):
         raise TypeError(
-            f"{where}: edge_index{of} must be a tensor or an array, got {type(edge_index).__name__}. Set it to "
+            f"{where}: edge_index{suffix} must be a tensor or an array, got {type(edge_index).__name__}. Set it to "
             "torch.as_tensor of the list."
         )
-    return check_edge_index(where, f"edge_index{of}", edge_index)
+    return check_edge_index(where, f"edge_index{suffix}", edge_index)
 
 
 def refuse_wrong_rows(where: str, data: Any) -> None:
@@ -194,14 +231,14 @@ def check_store_rows(where: str, features: Any, counts: Mapping[Any, int], num_e
     Without types the name tells whose they are, if it is x, edge_attr or edge_weight; others may be of the graph.
     """
     for attr in features.get_all_tensor_attrs():
-        of, name = (None if None in counts else attr.group_name), attr.attr_name
-        is_edge = of in num_edges if of is not None else name in ("edge_attr", "edge_weight")
-        if (of is None and not is_edge and name != "x") or (of not in counts and of not in num_edges):
+        type_, name = (None if None in counts else attr.group_name), attr.attr_name
+        is_edge = type_ in num_edges if type_ is not None else name in ("edge_attr", "edge_weight")
+        if (type_ is None and not is_edge and name != "x") or (type_ not in counts and type_ not in num_edges):
             continue
         size = features.get_tensor_size(attr)
         if size is not None:
             kind = "edge" if is_edge else "node"
-            check_rows(where, name, of, np.broadcast_to(0, size), (num_edges if is_edge else counts)[of], kind)
+            check_rows(where, name, type_, np.broadcast_to(0, size), (num_edges if is_edge else counts)[type_], kind)
 
 
 def num_edges_of(store: Any) -> int:
@@ -210,13 +247,13 @@ def num_edges_of(store: Any) -> int:
     return int(store.num_edges if edge_index is None else edge_index.shape[-1])
 
 
-def check_rows(where: str, name: str, of: Any, values: Any, count: int | None, kind: str) -> None:
+def check_rows(where: str, name: str, type_: Any, values: Any, count: int | None, kind: str) -> None:
     """Refuse values of nodes, or of edges, that are more or fewer than these; `kind` is "node" or "edge"."""
     rows = np.shape(values)[:1]
     if rows != (count,):
         raise ValueError(
-            f"{where}: {name}{of_type(of)} has {rows[0] if rows else 'no'} rows for {count} {kind}s. Give one row for "
-            f"each {kind}."
+            f"{where}: {name}{of_type(type_)} has {rows[0] if rows else 'no'} rows for {count} {kind}s. Give one row "
+            f"for each {kind}."
         )
 
 
@@ -233,8 +270,8 @@ def hetero_from_edge_index(
 ) -> GraphArrays:
     """See HeteroCSCGraph.from_edge_index. With `infer_others` the edges tell of types that `num_nodes` lacks."""
     form = "{edge type: edge_index}"
-    given = by_edge_type(_WHERE, check_mapping(_WHERE, "edge_index", edge_index, form, optional=False))
-    edges = {key: check_edge_index(_WHERE, f"edge_index of {key}", value).cpu() for key, value in given.items()}
+    by_type = by_edge_type(_WHERE, check_mapping(_WHERE, "edge_index", edge_index, form, optional=False))
+    edges = {key: check_edge_index(_WHERE, f"edge_index of {key}", value).cpu() for key, value in by_type.items()}
     numbers = check_mapping(_WHERE, "num_nodes", num_nodes, "{node type: number}")
     counts = _num_nodes(edges, numbers, num_nodes is None or infer_others)
     form = "{edge type: {name: values}}"
@@ -242,45 +279,26 @@ def hetero_from_edge_index(
     for key, values in attributes.items():
         known_edge_type(f"{_WHERE}, edge_attributes", key, edges)
         check_mapping(_WHERE, f"edge_attributes of {key}", values, "{name: values}")
-    relations, ids, moved = {}, {}, {}
     for key, columns in edges.items():
-        _check_ends(key, columns, counts)
-        indptr, indices, order = sorted_by_destination(
-            *(columns, counts[key[0]], counts[key[2]]),
-            where=f"{_WHERE}, {key}",
-            more_bytes=_bytes_of(attributes.get(key)),
-        )
-        relations[key], ids[key] = (indptr, indices), order
-        moved[key] = _in_order(attributes.get(key), order, f" of {key}")
-    return GraphArrays(relations, counts, ids, node_attributes or {}, moved)
+        for kind, ends in zip(ends_of(key), columns, strict=True):
+            remedy = f"Raise num_nodes[{kind!r}], or drop the edge."
+            check_within(_WHERE, f"nodes of {kind!r} in edge_index of {key}", ends, counts[kind], remedy)
+    return _arrays(edges, counts, node_attributes or {}, attributes)
 
 
-def _num_nodes(edges: Mapping[EdgeType, Tensor], given: Mapping[str, int], infer: bool) -> dict[str, int]:
-    """Return the number of nodes of each type as given; of others, with `infer`, the largest id of any edge plus 1."""
+def _num_nodes(edges: Mapping[EdgeType, Tensor], num_nodes: Mapping[str, int], infer: bool) -> dict[Any, int]:
+    """Return the numbers of nodes, checked; of other types, with `infer`, the largest id of any edge plus 1."""
     counts = {
         check_node_type(f"{_WHERE}, num_nodes", kind): check_int(_WHERE, f"num_nodes[{kind!r}]", count, 0, MAX_NODES)
-        for kind, count in given.items()
+        for kind, count in num_nodes.items()
     }
     for key, columns in edges.items():
         for kind, row in ((key[0], columns[0]), (key[2], columns[1])):
             if not infer:
-                known_node_type(f"{_WHERE}, num_nodes for {key}", kind, given)
-            elif kind not in given:
+                known_node_type(f"{_WHERE}, num_nodes for {key}", kind, num_nodes)
+            elif kind not in num_nodes:
                 counts[kind] = max(counts.get(kind, 0), int(row.max()) + 1 if row.numel() > 0 else 0)
     return counts
-
-
-def _check_ends(key: EdgeType, columns: Tensor, counts: Mapping[str, int]) -> None:
-    """Refuse an edge whose source or destination is no node of its type."""
-    for row, kind in ((0, key[0]), (1, key[2])):
-        ends, count = columns[row], counts[kind]
-        if ends.numel() == 0 or (int(ends.min()) >= 0 and int(ends.max()) < count):
-            continue
-        column = int(((ends < 0) | (ends >= count)).nonzero()[0])
-        raise IndexError(
-            f"{_WHERE}: edge_index of {key} has {int(ends[column])} at [{row}, {column}], which must be in "
-            f"[0, {count}), the nodes of {kind!r}. Raise num_nodes or drop the edge."
-        )
 
 
 def hetero_from_pyg(data: Any) -> GraphArrays:
@@ -301,8 +319,8 @@ def hetero_from_pyg(data: Any) -> GraphArrays:
             )
         columns[key] = columns_of("from_pyg", store.edge_index, f" of {key}")
         edges[key] = _edge_tensors(store)
-    known = {kind: int(count) for kind, count in counts.items() if count is not None}
-    return hetero_from_edge_index(columns, known, nodes, edges, infer_others=True)
+    num_nodes = {kind: int(count) for kind, count in counts.items() if count is not None}
+    return hetero_from_edge_index(columns, num_nodes, nodes, edges, infer_others=True)
 
 
 def _tensors(store: Any, names: list[str]) -> dict[str, Tensor]:
@@ -321,50 +339,24 @@ def hetero_from_networkx(
     edge_attributes: Mapping[Any, Iterable[str]],
 ) -> GraphArrays:
     """See HeteroCSCGraph.from_networkx."""
-    nodes: dict[str, list[dict[str, Any]]] = {}  # of each type, in the order of graph.nodes: the attributes
-    place: dict[Any, tuple[str, int]] = {}
-    for node, values in graph.nodes(data=True):
-        kind = check_node_type("from_networkx", _type_in(values, node_type, "node", node))
-        rows = nodes.setdefault(kind, [])
-        place[node] = kind, len(rows)
-        rows.append(values)
-    edges: dict[EdgeType, list[tuple[int, int, dict[str, Any]]]] = {}
-    for reverse in (False,) if graph.is_directed() else (False, True):
-        for u, v, values in graph.edges(data=True):
-            if reverse and u == v:
-                continue  # a self-loop is not doubled
-            (src, i), (dst, j) = (place[v], place[u]) if reverse else (place[u], place[v])
-            relation = _type_in(values, edge_type, "edge", (u, v))
-            edges.setdefault(check_edge_type("from_networkx", (src, relation, dst)), []).append((i, j, values))
-    columns = {
-        key: np.array([(i, j) for i, j, _ in rows], dtype=np.int64).reshape(-1, 2).T.copy()
-        for key, rows in edges.items()
-    }
     of_edges = by_edge_type("from_networkx", edge_attributes)
-    for key in of_edges:
-        known_edge_type("from_networkx, edge_attributes", key, edges)
-    return hetero_from_edge_index(
-        columns,
-        {kind: len(rows) for kind, rows in nodes.items()},
-        _columns("node", node_attributes, nodes),
-        _columns("edge", of_edges, {key: [values for _, _, values in rows] for key, rows in edges.items()}),
-    )
+    return hetero_from_edge_index(*_from_networkx(graph, node_type, edge_type, node_attributes, of_edges))
 
 
-def _type_in(values: Mapping[str, Any], name: str, what: str, which: Any) -> Any:
+def _type_in(values: Mapping[str, Any], name: str, domain: str, which: Any) -> Any:
     if name not in values:
         raise ValueError(
-            f"from_networkx: the {what} {shown(which)} lacks the attribute {name!r}, which names its type; all {what}s "
-            f"must have it. Set it, or pass the name of the attribute that does as {what}_type."
+            f"from_networkx: the {domain} {shown(which)} lacks the attribute {name!r}, which names its type; all "
+            f"{domain}s must have it. Set it, or pass the name of the attribute that does as {domain}_type."
         )
     return values[name]
 
 
-def _columns(what: str, wanted: Mapping[Any, Iterable[str]], rows: Mapping[Any, list[Any]]) -> dict[Any, Any]:
+def _columns(domain: str, wanted: Mapping[Any, Iterable[str]], rows: Mapping[Any, list[Any]]) -> dict[Any, Any]:
     return {
         key: {
-            name: _attribute_column(what, name, rows.get(key, []))
-            for name in check_names("from_networkx", f"{what}_attributes of {type_text(key)}", names)
+            name: _attribute_column(domain, name, rows.get(key, []))
+            for name in check_names("from_networkx", f"{domain}_attributes{of_type(key)}", names)
         }
         for key, names in wanted.items()
     }

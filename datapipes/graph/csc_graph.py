@@ -245,16 +245,16 @@ class CSCGraph(LocalGraph):
 
     def __repr__(self) -> str:
         attributes = "".join(
-            f", {kind}_attributes={sorted(given)}"
-            for kind, given in (("node", self.node_attributes), ("edge", self.edge_attributes))
-            if given
+            f", {kind}_attributes={sorted(values)}"
+            for kind, values in (("node", self.node_attributes), ("edge", self.edge_attributes))
+            if values
         )
         return f"CSCGraph({self.num_nodes} nodes, {self.num_edges} edges, {dtype_name(self.indices.dtype)}{attributes})"
 
 
-def _refuse_types(kind: str, found: Any) -> None:
-    if found is not None:
+def _refuse_types(kind: str, type_: Any) -> None:
+    if type_ is not None:
         raise ValueError(
-            f"CSCGraph: this graph has no types, so the {kind} type must be None, got {shown(found)}. Pass None, or "
+            f"CSCGraph: this graph has no types, so the {kind} type must be None, got {shown(type_)}. Pass None, or "
             "use a HeteroCSCGraph."
         )

@@ -60,16 +60,16 @@ def to_undirected(arrays: GraphArrays, reverse_names: Any, merge: bool) -> Graph
     """See LocalGraph.to_undirected."""
     check_bool("to_undirected", "merge", merge)
     edges: dict[Any, _Edges] = {}
-    for of, back in _reverses("to_undirected", arrays, reverse_names).items():
-        own = _listed(arrays, of)
-        if back == of:
-            edges[of] = own.then(own.at(~own.are_loops).reversed())
+    for edge_type, back in _reverses("to_undirected", arrays, reverse_names).items():
+        listed = _listed(arrays, edge_type)
+        if back == edge_type:
+            edges[edge_type] = listed.then(listed.at(~listed.are_loops).reversed())
             continue
-        edges[back] = own.reversed()
+        edges[back] = listed.reversed()
         if merge:
-            edges[of] = own
+            edges[edge_type] = listed
     if merge:
-        edges = {of: _joined(each, arrays.num_nodes, of) for of, each in edges.items()}
+        edges = {edge_type: _joined(listed, arrays.num_nodes, edge_type) for edge_type, listed in edges.items()}
     return _with_edges("to_undirected", arrays, edges)
 
 
@@ -82,58 +82,60 @@ def add_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None, fill
             f"{where}: no edge type goes from a node type to itself; known are {shown(sorted(arrays.relations))}. Add "
             "such a relation to the graph."
         )
-    edges = {of: _listed(arrays, of) for of in chosen}
+    edges = {edge_type: _listed(arrays, edge_type) for edge_type in chosen}
     if isinstance(fill_value, Mapping):
-        names = {name for each in edges.values() for name in each.attributes} - {ORIGINAL_ID}
+        names = {name for listed in edges.values() for name in listed.attributes} - {ORIGINAL_ID}
         if {*fill_value} != names:
             raise ValueError(
                 f"{where}: fill_value has values for {shown(sorted(fill_value, key=str))}, and the edge attributes are "
                 f"{sorted(names)}; each needs one. Name these."
             )
-    for of, each in edges.items():
-        have = torch.zeros(arrays.num_nodes[ends_of(of)[0]], dtype=torch.bool)
-        have[each.ends[0, each.are_loops]] = True
-        nodes = (~have).nonzero().flatten().to(each.ends.dtype)
-        filled = {name: _filled(where, name, rows, len(nodes), fill_value) for name, rows in each.attributes.items()}
-        edges[of] = each.then(_Edges(nodes.expand(2, -1), filled))
+    for edge_type, listed in edges.items():
+        have = torch.zeros(arrays.num_nodes[ends_of(edge_type)[0]], dtype=torch.bool)
+        have[listed.ends[0, listed.are_loops]] = True
+        nodes = (~have).nonzero().flatten().to(listed.ends.dtype)
+        filled = {name: _filled(where, name, rows, len(nodes), fill_value) for name, rows in listed.attributes.items()}
+        edges[edge_type] = listed.then(_Edges(nodes.expand(2, -1), filled))
     return _with_edges(where, arrays, edges)
 
 
 def remove_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None) -> GraphArrays:
     """See LocalGraph.remove_self_loops."""
     chosen = _of_one_node_type("remove_self_loops", arrays, edge_types)
-    edges = {of: _listed(arrays, of) for of in chosen}
-    return _with_edges("remove_self_loops", arrays, {of: each.at(~each.are_loops) for of, each in edges.items()})
+    edges = {edge_type: _listed(arrays, edge_type) for edge_type in chosen}
+    kept = {edge_type: listed.at(~listed.are_loops) for edge_type, listed in edges.items()}
+    return _with_edges("remove_self_loops", arrays, kept)
 
 
 def with_edges_kept(arrays: GraphArrays, kept: Mapping[Any, Tensor]) -> GraphArrays:
     """Return the arrays with some of the edges of each type, {edge type: bool [num_edges]}; edges keep their ids."""
     relations, attributes, ids = {**arrays.relations}, {**arrays.edge_attributes}, {**arrays.edge_ids}
-    for of, keep in kept.items():
-        indptr, indices = arrays.relations[of]
+    for edge_type, keep in kept.items():
+        indptr, indices = arrays.relations[edge_type]
         before = torch.cat((torch.zeros(1, dtype=torch.int64), keep.cumsum(0)))
-        relations[of] = before[indptr], indices[keep]
-        attributes[of] = {name: rows[keep] for name, rows in arrays.edge_attributes[of].items()}
-        ids[of] = keep.nonzero().flatten() if of not in ids else ids[of][keep]
+        relations[edge_type] = before[indptr], indices[keep]
+        attributes[edge_type] = {name: rows[keep] for name, rows in arrays.edge_attributes[edge_type].items()}
+        ids[edge_type] = keep.nonzero().flatten() if edge_type not in ids else ids[edge_type][keep]
     return arrays._replace(relations=relations, edge_attributes=attributes, edge_ids=ids)
 
 
-def _listed(arrays: GraphArrays, of: EdgeType | None) -> _Edges:
-    indptr, indices = arrays.relations[of]
+def _listed(arrays: GraphArrays, edge_type: EdgeType | None) -> _Edges:
+    indptr, indices = arrays.relations[edge_type]
     dst = np.repeat(np.arange(len(indptr) - 1, dtype=indices.numpy().dtype), np.diff(indptr.numpy()))
-    ids = arrays.edge_ids[of] if of in arrays.edge_ids else torch.arange(len(indices))
-    return _Edges(torch.stack((indices, torch.from_numpy(dst))), {ORIGINAL_ID: ids, **arrays.edge_attributes[of]})
+    ids = arrays.edge_ids[edge_type] if edge_type in arrays.edge_ids else torch.arange(len(indices))
+    attributes = {ORIGINAL_ID: ids, **arrays.edge_attributes[edge_type]}
+    return _Edges(torch.stack((indices, torch.from_numpy(dst))), attributes)
 
 
 def _with_edges(where: str, arrays: GraphArrays, edges: Mapping[Any, _Edges]) -> GraphArrays:
     """Return the arrays with other edges of some types, which may be new; the id of an edge is its position."""
     relations, attributes = {**arrays.relations}, {**arrays.edge_attributes}
-    for of, each in edges.items():
-        src, dst = ends_of(of)
-        indptr, indices, order = _sorted(where, each.ends, arrays.num_nodes[src], arrays.num_nodes[dst])
-        relations[of] = indptr, indices
-        attributes[of] = {name: rows[order] for name, rows in each.attributes.items()}
-    ids = {of: each for of, each in arrays.edge_ids.items() if of not in edges}
+    for edge_type, listed in edges.items():
+        src, dst = ends_of(edge_type)
+        indptr, indices, order = _sorted(where, listed.ends, arrays.num_nodes[src], arrays.num_nodes[dst])
+        relations[edge_type] = indptr, indices
+        attributes[edge_type] = {name: rows[order] for name, rows in listed.attributes.items()}
+    ids = {edge_type: rows for edge_type, rows in arrays.edge_ids.items() if edge_type not in edges}
     return arrays._replace(relations=relations, edge_attributes=attributes, edge_ids=ids)
 
 
@@ -141,9 +143,9 @@ def _sorted(where: str, ends: Tensor, num_src: int, num_dst: int) -> tuple[Tenso
     return sorted_by_destination(ends, num_src, num_dst, where=where, remedy="Use a machine with more memory.")
 
 
-def _joined(edges: _Edges, num_nodes: Mapping[Any, int], of: EdgeType | None) -> _Edges:
+def _joined(edges: _Edges, num_nodes: Mapping[Any, int], edge_type: EdgeType | None) -> _Edges:
     """Return the first of all edges with the same ends, in the order of the list."""
-    num_src, num_dst = (num_nodes[end] for end in ends_of(of))
+    num_src, num_dst = (num_nodes[end] for end in ends_of(edge_type))
     _, _, by_src = _sorted("to_undirected", edges.ends.flip(0), num_dst, num_src)
     _, _, by_dst = _sorted("to_undirected", edges.ends[:, by_src], num_src, num_dst)
     order = by_src[by_dst]
@@ -155,46 +157,48 @@ def _joined(edges: _Edges, num_nodes: Mapping[Any, int], of: EdgeType | None) ->
 
 def _reverses(where: str, arrays: GraphArrays, reverse_names: Any) -> dict[Any, Any]:
     """Return {edge type: the type of its reverses}, without the types that stay as they are."""
-    given: Mapping[Any, Any] = check_mapping(where, "reverse_names", reverse_names, "{edge type: name of its reverse}")
+    form = "{edge type: name of its reverse}"
+    given_names: Mapping[Any, Any] = check_mapping(where, "reverse_names", reverse_names, form)
     if None in arrays.relations:
-        if given:
+        if given_names:
             raise ValueError(f"{where}: the graph has no types, so it takes no reverse_names. Leave them out.")
         return {None: None}
-    names = {known_edge_type(where, of, arrays.relations): name for of, name in by_edge_type(where, given).items()}
-    found: dict[EdgeType, EdgeType] = {}
-    for of in arrays.relations:
-        src, relation, dst = of
-        if of not in names and src != dst:
+    by_type = by_edge_type(where, given_names)
+    names = {known_edge_type(where, key, arrays.relations): name for key, name in by_type.items()}
+    backs: dict[EdgeType, EdgeType] = {}
+    for edge_type in arrays.relations:
+        src, relation, dst = edge_type
+        if edge_type not in names and src != dst:
             raise ValueError(
-                f"{where}: found no name for the reverse of {type_text(of)}, which joins two node types; each such "
-                f"edge type needs one. Pass reverse_names={{{of}: 'rev_{relation}'}}, or None in the place of the name "
-                "to leave it as it is."
+                f"{where}: found no name for the reverse of {type_text(edge_type)}, which joins two node types; each "
+                f"such edge type needs one. Pass reverse_names={{{edge_type}: 'rev_{relation}'}}, or None in the place "
+                "of the name to leave it as it is."
             )
-        name = names.get(of, relation)
+        name = names.get(edge_type, relation)
         if name is None:
             continue
         back = check_edge_type(where, (dst, name, src))
-        if back != of and (back in arrays.relations or back in found.values()):
+        if back != edge_type and (back in arrays.relations or back in backs.values()):
             raise ValueError(
-                f"{where}: the reverse of {type_text(of)} is named {shown(name)}, and {type_text(back)} is there "
-                "already; the reverses need an edge type of their own. Choose another name, or None to leave "
-                f"{type_text(of)} as it is."
+                f"{where}: the reverse of {type_text(edge_type)} is named {shown(name)}, and {type_text(back)} is "
+                "there already; the reverses need an edge type of their own. Choose another name, or None to leave "
+                f"{type_text(edge_type)} as it is."
             )
-        found[of] = back
-    return found
+        backs[edge_type] = back
+    return backs
 
 
 def _of_one_node_type(where: str, arrays: GraphArrays, edge_types: Collection[Any] | None) -> list[Any]:
     """Return the edge types that may have self-loops: all of them, or the given ones, checked."""
-    have_loops = [of for of in arrays.relations if len({*ends_of(of)}) == 1]
+    have_loops = [edge_type for edge_type in arrays.relations if len({*ends_of(edge_type)}) == 1]
     if edge_types is None:
         return have_loops
     chosen = listed_edge_types(where, edge_types, arrays.relations) if len(edge_types) > 0 else []
-    for of in chosen:
-        if of not in have_loops:
+    for edge_type in chosen:
+        if edge_type not in have_loops:
             raise ValueError(
-                f"{where}: {type_text(of)} joins two node types, so it has no self-loops; those from a type to itself "
-                f"are {shown(have_loops)}. Choose among these."
+                f"{where}: {type_text(edge_type)} joins two node types, so it has no self-loops; those from a type to "
+                f"itself are {shown(have_loops)}. Choose among these."
             )
     return chosen
 

@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import check_pairs
+from datapipes.base.checks import check_index_tensor, check_pairs, shown
 from datapipes.base.html import table_html
 from datapipes.base.records import Count
-from datapipes.base.types import EdgeType, NodeType, type_text
-from datapipes.graph.choice import Choice, Edges, Keyed
-from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees
-from datapipes.graph.rows_digest import rows_digest
+from datapipes.base.types import EdgeType, NodeType, by_edge_type, ends_of, type_in, type_text
+from datapipes.graph.choice import Choice, Edges, rows_digest
+from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
 from datapipes.seeds import HeteroItemSet, ItemSet
+
+LINK_FIELDS = ("seeds", "edge_ids")  # of the items that are edges
 
 
 class Relation(Edges, Protocol):
@@ -133,13 +134,15 @@ class Graph(ABC):
         """Return a digest of the topology; computed once."""
 
     @abstractmethod
-    def hops(self, plan: HopPlan, seeds: Any, keyed: Keyed, trees: SeedTrees | None = None) -> Sampled:
+    def hops(
+        self, plan: HopPlan, seeds: Any, keys: list[list[int]], choice: Choice, trees: SeedTrees | None = None
+    ) -> Sampled:
         """Return the neighborhood of `seeds`, all hops. A DistGraph asks its parts for each; `hops_async` awaits them.
 
         Args:
             plan: what each hop draws, and from which edge types.
             seeds: ids [num_seeds], repeats allowed; with types {node type: ids}.
-            keyed: what the minibatch draws with, `plan.keyed(rng)`.
+            keys, choice: what the minibatch draws with, `plan.keyed(rng)`.
             trees: the groups of the seeds, where these have nodes of their own.
         Raises:
             IndexError: A seed is not a node of the graph.
@@ -184,13 +187,21 @@ class Graph(ABC):
         """
 
     @abstractmethod
-    def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> ChosenEdges:
-        """Return what a choice reads of some edge types, checked, for a stage that is being built.
+    def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> Any:
+        """Return what the graph keeps for a choice of some edge types, checked, for a HopPlan that is being made.
 
         Raises:
             TypeError, ValueError: The graph does not have what is read, or its values cannot be drawn by.
             MemoryError: What is made of the values exceeds the memory that is left.
         """
+
+    @abstractmethod
+    def _refuse_changes(self, plan: HopPlan) -> None:
+        """Raise ValueError if a value that a plan's choice reads is another one than when the plan was made."""
+
+    @abstractmethod
+    def _choice_digests(self, plan: HopPlan) -> dict[Any, list[str] | None]:
+        """Return the digests of what a plan's choice reads of each edge type; {} if nothing is read."""
 
     @abstractmethod
     def forms(self) -> Mapping[tuple[str, Any, str], Any]:
@@ -206,33 +217,33 @@ class Graph(ABC):
         and frees the old one. So it is made again when a tensor is no longer where it was.
         """
         if self._topology is not None:
-            found, tensors, places = self._topology
+            topology, tensors, places = self._topology
             if [tensor.data_ptr() for tensor in tensors] == places:
-                return found
+                return topology
         numbers = {node_type: number for number, node_type in enumerate(self.node_types)}
         nodes = [(name_of(node_type), self.num_nodes_of(node_type)) for node_type in self.node_types]
-        found = _core.Topology(nodes, [self._row(edge_type, numbers) for edge_type in self.edge_types])
+        topology = _core.Topology(nodes, [self._row(edge_type, numbers) for edge_type in self.edge_types])
         tensors = [tensor for edge_type in self.edge_types for tensor in _tensors(self.relation(edge_type))]
-        self._topology = (found, tensors, [tensor.data_ptr() for tensor in tensors])
-        return found
+        self._topology = (topology, tensors, [tensor.data_ptr() for tensor in tensors])
+        return topology
 
     def _row(self, edge_type: EdgeType | None, numbers: dict[NodeType | None, int]) -> tuple[Any, ...]:
-        src, dst = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
-        found = self.relation(edge_type)
-        edge_ids = None if found.edge_ids is None else found.edge_ids.numpy()
-        return numbers[src], numbers[dst], found.indptr.numpy(), found.indices.numpy(), edge_ids, name_of(edge_type)
+        (src, dst), relation = ends_of(edge_type), self.relation(edge_type)
+        edge_ids = None if relation.edge_ids is None else relation.edge_ids.numpy()
+        ends = numbers[src], numbers[dst]
+        return *ends, relation.indptr.numpy(), relation.indices.numpy(), edge_ids, name_of(edge_type)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: nodes and edges by type, and their attributes."""
         attributes: dict[Any, list[str]] = {}
-        for domain, of, name in self.forms():
-            attributes.setdefault((domain, of), []).append(name)
+        for domain, type_, name in self.forms():
+            attributes.setdefault((domain, type_), []).append(name)
         rows: list[tuple[object, ...]] = [("", "count", "attributes")]
         counts: dict[str, Any] = {"node": self.num_nodes_of, "edge": self.num_edges_of}
         for domain, types in (("node", self.node_types), ("edge", self.edge_types)):
-            for of in types:
-                kind = f"{domain}s {name_of(of)}".rstrip()
-                rows.append((kind, counts[domain](of), ", ".join(sorted(attributes.get((domain, of), [])))))
+            for type_ in types:
+                kind = f"{domain}s {name_of(type_)}".rstrip()
+                rows.append((kind, counts[domain](type_), ", ".join(sorted(attributes.get((domain, type_), [])))))
         return table_html(repr(self), rows)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -268,3 +279,82 @@ def edges_in_rows(relation: Any, rows: Tensor, sources: Tensor, num_sources: int
 def name_of(value: Any) -> str:
     """Return the name of a type in the errors of the kernels; "" in a graph without types."""
     return "" if value is None else type_text(value)
+
+
+# --- the edges of a graph as items, by destination, then by their place among its in-edges
+
+
+def edge_items(
+    relations: Mapping[Any, Any], nodes: Mapping[Any, Tensor | None], edge_type: Any, ids: Any
+) -> ItemSet | HeteroItemSet:
+    """Return the edges of some relations as an item set; see ItemSet.of_edges.
+
+    Args:
+        relations: {edge type: Relation}, of None without types.
+        nodes: {node type: the node of each row}, None where it is the number of the row.
+    """
+    where = "ItemSet.of_edges"
+    if edge_type is not None:
+        edge_type = type_in(where, "edge", edge_type, relations)
+    if None in relations:
+        links = items_of(where, relations[None], nodes[None], ids)
+        if links[0].shape[0] == 0:
+            raise ValueError(f"{where}: found no edges; at least 1 is needed. Take another graph, or other edge_ids.")
+        return ItemSet(links, names=LINK_FIELDS)
+    chosen = [*relations] if edge_type is None else [edge_type]
+    if ids is not None and not isinstance(ids, Mapping):
+        if edge_type is None:
+            raise TypeError(
+                f"{where}: edge_ids must be {{edge type: ids}} here, since the graph has types and edge_type is None, "
+                f"got {type(ids).__name__}. Name the edge_type."
+            )
+        ids = {edge_type: ids}
+    if ids is not None:
+        ids = {type_in(where, "edge", key, relations): rows for key, rows in by_edge_type(where, ids).items()}
+        chosen = [key for key in chosen if key in ids]
+        if edge_type is not None and [*ids] != chosen:
+            raise ValueError(
+                f"{where}: edge_ids is of {shown([*map(type_text, ids)])}, but edge_type is {type_text(edge_type)!r}. "
+                "Give the ids of this type alone, or leave edge_type out."
+            )
+    item_sets = {}
+    for key in chosen:
+        links = items_of(where, relations[key], nodes[ends_of(key)[1]], None if ids is None else ids[key])
+        if links[0].shape[0] > 0:
+            item_sets[key] = ItemSet(links, names=LINK_FIELDS)
+    if not item_sets:
+        raise ValueError(
+            f"{where}: found no edges of {shown([*map(type_text, chosen)])}; at least 1 is needed. Name another type."
+        )
+    return HeteroItemSet(item_sets)
+
+
+def items_of(where: str, relation: Any, nodes: Tensor | None, ids: Any) -> tuple[Tensor, Tensor]:
+    """Return pairs and ids of all edges, or of those with some ids, in their order."""
+    indices = relation.indices
+    if ids is None:
+        destinations = destinations_of(relation, nodes)
+        all_ids = torch.arange(len(indices)) if relation.edge_ids is None else relation.edge_ids
+        return torch.stack((indices, destinations.to(indices.dtype)), 1), all_ids
+    wanted = check_index_tensor(where, "edge_ids", ids).long()
+    places = wanted
+    if relation.edge_ids is not None:
+        order = relation.edge_ids.argsort()
+        ranks = torch.searchsorted(relation.edge_ids[order], wanted).clamp(max=max(len(order) - 1, 0))
+        places = order[ranks] if len(order) > 0 else wanted
+    outside = (places < 0) | (places >= len(indices))
+    if relation.edge_ids is not None and not bool(outside.any()):
+        outside = relation.edge_ids[places] != wanted
+    if bool(outside.any()):
+        raise IndexError(
+            f"{where}: found the edge id {int(wanted[outside][0])}, which no edge here has. Take edge ids of this "
+            "graph; over a DistGraph, of the local part."
+        )
+    rows = torch.searchsorted(relation.indptr, places, right=True) - 1
+    destinations = rows if nodes is None else nodes[rows]
+    return torch.stack((indices[places], destinations.to(indices.dtype)), 1), wanted
+
+
+def destinations_of(relation: Any, nodes: Tensor | None) -> Tensor:
+    rows = torch.arange(len(relation.indptr) - 1) if nodes is None else nodes
+    return rows.repeat_interleave(relation.indptr.diff(), output_size=len(relation.indices))

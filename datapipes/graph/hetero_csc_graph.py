@@ -85,19 +85,18 @@ class HeteroCSCGraph(LocalGraph):
         edge_ids: ByEdgeType | None = None,
     ) -> None:
         self._num_nodes = check_num_nodes(num_nodes)
-        given = by_edge_type(
-            _NAME, check_mapping(_NAME, "relations", relations, "{edge type: (indptr, indices)}", optional=False)
-        )
-        if len(given) > MOST_EDGE_TYPES:
+        form = "{edge type: (indptr, indices)}"
+        by_type = by_edge_type(_NAME, check_mapping(_NAME, "relations", relations, form, optional=False))
+        if len(by_type) > MOST_EDGE_TYPES:
             raise ValueError(
-                f"{_NAME}: {len(given)} edge types; at most {MOST_EDGE_TYPES} are allowed. Merge some, and keep what "
+                f"{_NAME}: {len(by_type)} edge types; at most {MOST_EDGE_TYPES} are allowed. Merge some, and keep what "
                 "tells them apart as an edge attribute."
             )
-        ids = of_known_edge_types("edge_ids", edge_ids, given, "{edge type: ids}")
-        attributes = of_known_edge_types("edge_attributes", edge_attributes, given, "{edge type: {name: values}}")
+        ids = of_known_edge_types("edge_ids", edge_ids, by_type, "{edge type: ids}")
+        attributes = of_known_edge_types("edge_attributes", edge_attributes, by_type, "{edge type: {name: values}}")
         self._relations = {
             edge_type: check_relation(edge_type, arrays, self._num_nodes, ids.get(edge_type), attributes.get(edge_type))
-            for edge_type, arrays in given.items()
+            for edge_type, arrays in by_type.items()
         }
         refuse_mixed_dtypes(self._relations)
         check_index_dtype(self.index_dtype, max(self._num_nodes.values(), default=0))
@@ -105,7 +104,7 @@ class HeteroCSCGraph(LocalGraph):
         for node_type in of_nodes:
             known_node_type(f"{_NAME}, node_attributes", node_type, self._num_nodes)
         self.node_attributes = {
-            node_type: check_attributes(_NAME, "node", of_nodes.get(node_type), count, f" of {node_type!r}")
+            node_type: check_attributes(_NAME, "node", of_nodes.get(node_type), count, node_type)
             for node_type, count in self._num_nodes.items()
         }
         self._max_edge_ids: dict[EdgeType, int] = {}
@@ -158,11 +157,11 @@ class HeteroCSCGraph(LocalGraph):
 
         Computed once; O(num_edges) if the edges have ids of their own, else O(1).
         """
-        known = known_edge_type(_NAME, edge_type, self._relations)
-        if known not in self._max_edge_ids:
-            relation = self._relations[known]
-            self._max_edge_ids[known] = max_edge_id(relation.edge_ids, relation.num_edges)
-        return self._max_edge_ids[known]
+        edge_type = known_edge_type(_NAME, edge_type, self._relations)
+        if edge_type not in self._max_edge_ids:
+            relation = self._relations[edge_type]
+            self._max_edge_ids[edge_type] = max_edge_id(relation.edge_ids, relation.num_edges)
+        return self._max_edge_ids[edge_type]
 
     def relation(self, edge_type: EdgeType | str | None) -> TypedRelation:
         """Return the edges of a type: an object with indptr, indices, edge_ids (or None) and edge_attributes.
@@ -202,16 +201,16 @@ class HeteroCSCGraph(LocalGraph):
         from datapipes.ingest.build import Wanted, build_graph  # an annex
 
         where, form = f"{_NAME}.build", "{edge type: edges}"
-        given = by_edge_type(where, check_mapping(where, "edges", edges, form, optional=False))
+        by_type = by_edge_type(where, check_mapping(where, "edges", edges, form, optional=False))
         counts = check_num_nodes(num_nodes)
-        for edge_type in given:
+        for edge_type in by_type:
             for end in (edge_type[0], edge_type[2]):
                 known_node_type(f"{where}, num_nodes for {edge_type}", end, counts)
-        of_edges = of_known_edge_types("edge_attributes", edge_attributes, given, "{edge type: {name: values}}")
+        of_edges = of_known_edge_types("edge_attributes", edge_attributes, by_type, "{edge type: {name: values}}")
         of_nodes = check_mapping(where, "node_attributes", node_attributes, "{node type: {name: values}}")
         for node_type in of_nodes:
             known_node_type(f"{where}, node_attributes", node_type, counts)
-        wanted = Wanted(given, counts, of_edges, of_nodes, index_dtype, edge_ids, max_memory)
+        wanted = Wanted(by_type, counts, of_edges, of_nodes, index_dtype, edge_ids, max_memory)
         build_graph(HETERO_FORMAT, folder, wanted)
         return cls.open(folder)
 
@@ -288,10 +287,11 @@ class HeteroCSCGraph(LocalGraph):
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with all tensors together, so that they reach workers in one memory."""
         tensors: list[Tensor] = []
-        relations = [(key, each.edge_ids is not None, [*each.edge_attributes]) for key, each in self._relations.items()]
-        for each in self._relations.values():
-            ids = [] if each.edge_ids is None else [each.edge_ids]
-            tensors += [each.indptr, each.indices, *ids, *each.edge_attributes.values()]
+        relations = []
+        for key, edges in self._relations.items():
+            relations.append((key, edges.edge_ids is not None, [*edges.edge_attributes]))
+            ids = [] if edges.edge_ids is None else [edges.edge_ids]
+            tensors += [edges.indptr, edges.indices, *ids, *edges.edge_attributes.values()]
         nodes = [(node_type, [*values]) for node_type, values in self.node_attributes.items()]
         for values in self.node_attributes.values():
             tensors += values.values()
@@ -299,8 +299,8 @@ class HeteroCSCGraph(LocalGraph):
         return {**super().__getstate__(), **replaced}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        given = state["tensors"]
-        tensors = iter(given.tensors if isinstance(given, Together) else given)  # copy.copy pickles nothing
+        together = state["tensors"]
+        tensors = iter(together.tensors if isinstance(together, Together) else together)  # copy.copy pickles nothing
         self.__dict__.update({name: value for name, value in state.items() if name != "tensors"})
         self._relations = {}
         for key, has_ids, names in state["_relations"]:

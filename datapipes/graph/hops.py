@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from datapipes import _core
 from datapipes.base.checks import INDEX_DTYPES, check_index_tensor, shown
 from datapipes.base.rng import RngKey
 from datapipes.base.types import ends_of
-from datapipes.graph.choice import Choice, Keyed
+from datapipes.graph.choice import Choice
 from datapipes.minibatch import Block
 
 __all__: list[str] = []
@@ -57,111 +57,77 @@ class SeedTrees(NamedTuple):
 
     def core(self, types: Iterable[Any]) -> _core.Groups:
         """Return them as the kernels take them; `types` are those of the seeds, in the order of the kernel's."""
-        of_seeds = [self.groups[of] for of in types] if isinstance(self.groups, dict) else [self.groups]
+        of_seeds = [self.groups[node_type] for node_type in types] if isinstance(self.groups, dict) else [self.groups]
         streams = self.streams if self.streams.any() else None  # seeds of one time have stream 0
         return _core.Groups(of_seeds, count=len(self.streams), streams=streams, times=self.times)
 
 
-class ChosenEdges(Protocol):
-    """What a choice reads of the edge types that a stage samples; `Graph.choose` makes it when the stage is built."""
-
-    graph: Any  # the Graph that made it
-
-    def refuse_change(self) -> None:
-        """Raise ValueError if the graph has other values now."""
-
-    def digests(self) -> dict[Any, list[str] | None]:
-        """Return the digests of the values of each edge type, None where there are none; {} if nothing is read."""
-
-
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class HopPlan:
     """All hops of a stage: what `graph.hops` needs beside the seeds of a minibatch. Made when the stage is built.
 
     Attributes:
         name: of the stage, for errors.
+        graph: the Graph that is sampled.
         edge_types: those that are sampled, in sorted order.
         fanouts: hop 0 (next to the seeds) first; of each edge type.
-        choice, chosen: how in-edges are drawn, and what is read for that.
+        choice: how in-edges are drawn.
         replace, only_new, edge_ids: as NeighborSampler has them; `only_new` stands for frontier "new".
+        chosen: what `graph.choose` keeps for the plan.
         node_numbers: the place of each node type in `graph.node_types`.
         edge_numbers, source_numbers: of each edge type: its place in `graph.edge_types`, that of its source in
             `graph.node_types`.
+    Raises:
+        What `graph.choose` raises.
     """
 
     name: str
+    graph: Any  # Graph stands above this module
     edge_types: tuple[Any, ...]
     fanouts: list[list[int]]
     choice: Choice
-    chosen: ChosenEdges
     replace: bool
     only_new: bool
     edge_ids: bool
-    node_numbers: dict[Any, int]
-    edge_numbers: list[int]
-    source_numbers: list[int]
+    chosen: Any = field(init=False)
+    node_numbers: dict[Any, int] = field(init=False)
+    edge_numbers: list[int] = field(init=False)
+    source_numbers: list[int] = field(init=False)
 
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        graph: Any,  # a Graph, which stands above this module
-        edge_types: tuple[Any, ...],
-        fanouts: list[list[int]],
-        choice: Choice,
-        *,
-        replace: bool,
-        only_new: bool,
-        edge_ids: bool,
-    ) -> HopPlan:
-        """Return the plan of a stage over a graph.
+    def __post_init__(self) -> None:
+        self.node_numbers = {node_type: number for number, node_type in enumerate(self.graph.node_types)}
+        numbers = {edge_type: number for number, edge_type in enumerate(self.graph.edge_types)}
+        self.edge_numbers = [numbers[edge_type] for edge_type in self.edge_types]
+        self.source_numbers = [self.node_numbers[ends_of(edge_type)[0]] for edge_type in self.edge_types]
+        self.chosen = self.graph.choose(self.name, self.choice, self.edge_types)
 
-        Raises:
-            What `graph.choose` raises.
-        """
-        nodes = {of: number for number, of in enumerate(graph.node_types)}
-        edges = {of: number for number, of in enumerate(graph.edge_types)}
-        return cls(
-            name,
-            edge_types,
-            fanouts,
-            choice,
-            graph.choose(name, choice, edge_types),
-            replace,
-            only_new,
-            edge_ids,
-            nodes,
-            [edges[of] for of in edge_types],
-            [nodes[ends_of(of)[0]] for of in edge_types],
-        )
-
-    def keyed(self, rng: RngKey) -> Keyed:
-        """Return what a minibatch draws with; `rng` is the stage's random key at it."""
+    def keyed(self, rng: RngKey) -> tuple[list[list[int]], Choice]:
+        """Return what a minibatch draws with, see Choice.keyed; `rng` is the stage's random key at it."""
         return self.choice.keyed(rng, len(self.fanouts), self.edge_numbers, self.source_numbers)
 
-    def checked(self, graph: Any, seeds: Any, keyed: Keyed, trees: SeedTrees | None) -> Mapping[Any, Tensor]:
+    def checked(self, graph: Any, seeds: Any, choice: Choice, trees: SeedTrees | None) -> Mapping[Any, Tensor]:
         """Return the seeds of a minibatch as {node type: ids}, of None without types.
 
         Raises:
             TypeError: Seeds are no ids.
-            ValueError: The plan is of another graph, `keyed` of another choice, seeds of a type that there is not, or
+            ValueError: The plan is of another graph, the keys of another choice, seeds of a type that there is not, or
                 without the times that they need; or values that the choice reads have changed.
         """
-        if self.chosen.graph is not graph:
-            raise ValueError(f"{self.name}: found the plan of another graph. Make a plan for this one, see HopPlan.of.")
-        if keyed.choice is not self.choice and keyed.choice.reads != self.choice.reads:
+        if self.graph is not graph:
+            raise ValueError(f"{self.name}: found the plan of another graph. Make a HopPlan for this one.")
+        if choice is not self.choice and choice.reads != self.choice.reads:
             raise ValueError(
-                f"{self.name}: the keys are for {keyed.choice}, the plan is for {self.choice}. Pass plan.keyed(rng)."
+                f"{self.name}: the keys are for {choice}, the plan is for {self.choice}. Pass plan.keyed(rng)."
             )
         if self.choice.of_times and (trees is None or trees.times is None):
             raise ValueError(f"{self.name}: found seeds without times; each needs one. Pass trees that have times.")
-        self.chosen.refuse_change()
+        graph._refuse_changes(self)
         typed = seeds if isinstance(seeds, Mapping) else {None: seeds}
-        for of, ids in typed.items():
-            if of not in self.node_numbers:
-                allowed = shown([*self.node_numbers])
+        for node_type, ids in typed.items():
+            if node_type not in self.node_numbers:
                 raise ValueError(
-                    f"{self.name}: found seeds of the type {shown(of)}, allowed are {allowed}. Pass {{type: ids}}."
+                    f"{self.name}: found seeds of the type {shown(node_type)}, allowed are "
+                    f"{shown([*self.node_numbers])}. Pass {{type: ids}}."
                 )
             if not isinstance(ids, Tensor) or ids.dtype not in INDEX_DTYPES:  # a stage has checked them: 2 us less
                 check_index_tensor(self.name, "seeds", ids)
@@ -178,13 +144,13 @@ def sampled(
         hops: of each hop: of each edge type (indptr, indices, edge ids or None, number of sources).
         groups: None if the seeds have none.
     """
-    found = _tensors(graph.node_types, nodes)
-    local = _tensors(seeds, local_seeds)
-    blocks = [{of: _block(*parts) for of, parts in zip(edge_types, hop, strict=True)} for hop in hops]
-    kept = None if groups is None else _tensors(graph.node_types, groups)
+    nodes_by_type, seeds_by_type = _tensors(graph.node_types, nodes), _tensors(seeds, local_seeds)
+    blocks = [{edge_type: _block(*arrays) for edge_type, arrays in zip(edge_types, hop, strict=True)} for hop in hops]
+    groups_by_type = None if groups is None else _tensors(graph.node_types, groups)
     if graph.is_heterogeneous:
-        return Sampled(found, local, blocks, kept)
-    return Sampled(found[None], local[None], [hop[None] for hop in blocks], kept and kept[None])
+        return Sampled(nodes_by_type, seeds_by_type, blocks, groups_by_type)
+    untyped_groups = groups_by_type and groups_by_type[None]
+    return Sampled(nodes_by_type[None], seeds_by_type[None], [hop[None] for hop in blocks], untyped_groups)
 
 
 def _block(indptr: Any, indices: Any, edge_ids: Any, num_src: int) -> Block:
@@ -194,4 +160,4 @@ def _block(indptr: Any, indices: Any, edge_ids: Any, num_src: int) -> Block:
 
 
 def _tensors(types: Any, arrays: Any) -> dict[Any, Tensor]:
-    return {of: torch.from_numpy(each) for of, each in zip(types, arrays, strict=True)}
+    return {type_: torch.from_numpy(array) for type_, array in zip(types, arrays, strict=True)}

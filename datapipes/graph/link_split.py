@@ -13,8 +13,8 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import check_int, shown
 from datapipes.base.rng import RngKey, check_seed
-from datapipes.base.types import ends_of, listed_edge_types, type_text
-from datapipes.graph.edge_items import NAMES, destinations_of, items_of
+from datapipes.base.types import ends_of, listed_edge_types, of_type, type_text
+from datapipes.graph.graph import LINK_FIELDS, destinations_of, items_of
 from datapipes.graph.local_graph import LocalGraph
 from datapipes.graph.reverses import checked_mapping
 from datapipes.seeds import HeteroItemSet, ItemSet
@@ -79,41 +79,41 @@ def random_link_split(
     key = RngKey(check_seed(_SPLIT, seed), 0, 0, 0)
     if not isinstance(supervision, numbers.Real) or isinstance(supervision, bool) or not 0 < supervision <= 1:
         raise ValueError(f"{_SPLIT}: supervision must be a share in (0, 1], got {shown(supervision)}. Pass 1.0.")
-    given: dict[Any, Any] = checked_mapping(_SPLIT, reverse_etypes_mapping, graph.edge_types) or {}
-    mapping = {of: back for of, back in given.items() if back is not None}
-    mapping = {of: back for of, back in mapping.items() if mapping.get(back) != of or of <= back}  # one of two ways
+    backs: dict[Any, Any] = checked_mapping(_SPLIT, reverse_etypes_mapping, graph.edge_types) or {}
+    mapping = {one: back for one, back in backs.items() if back is not None}
+    mapping = {one: back for one, back in mapping.items() if mapping.get(back) != one or one <= back}  # of two ways one
     for back in mapping.values():
-        both = sorted(type_text(of) for of in mapping if mapping[of] == back)
+        both = sorted(type_text(one) for one in mapping if mapping[one] == back)
         if len(both) > 1:
             raise ValueError(
                 f"{_SPLIT}: reverse_etypes_mapping says that {type_text(back)} holds the reverses of {shown(both)}; a "
                 "reverse follows one edge into its split. Give each a type of reverses of its own."
             )
-    chosen = [of for of in graph.edge_types if mapping.get(of) == of or of not in mapping.values()]
+    chosen = [one for one in graph.edge_types if mapping.get(one) == one or one not in mapping.values()]
     if edge_types is not None:
         chosen = sorted(listed_edge_types(_SPLIT, edge_types, graph.edge_types))
-    partners = {of: back for of, back in mapping.items() if of != back}
-    partners |= {back: of for of, back in partners.items()}  # whichever is split, the other follows
-    for of in chosen:
-        if of in partners and partners[of] in chosen:
+    partners = {one: back for one, back in mapping.items() if one != back}
+    partners |= {back: one for one, back in partners.items()}  # whichever is split, the other follows
+    for edge_type in chosen:
+        if edge_type in partners and partners[edge_type] in chosen:
             raise ValueError(
-                f"{_SPLIT}: edge_types has {type_text(of)} and {type_text(partners[of])}, which reverse_etypes_mapping "
-                "says are reverses of each other; they are split together. Name one of the two."
+                f"{_SPLIT}: edge_types has {type_text(edge_type)} and {type_text(partners[edge_type])}, which "
+                "reverse_etypes_mapping says are reverses of each other; they are split together. Name one of the two."
             )
-    chosen = [of for of in chosen if graph.num_edges_of(of) + graph.num_edges_of(partners.get(of, of)) > 0]
+    chosen = [one for one in chosen if graph.num_edges_of(one) + graph.num_edges_of(partners.get(one, one)) > 0]
     if not chosen:
         raise ValueError(f"{_SPLIT}: found no edges to split; at least 1 is needed. Name another edge type.")
     kept: dict[Any, Tensor] = {}
     sets: list[dict[Any, ItemSet]] = [{}, {}, {}]
-    for of in chosen:
-        relation = graph.relation(of)
-        links, link_of, count = _links(graph, of)
-        if of in partners:
-            followers = _reversed_links(graph, of, partners[of], links)
-        elif of not in given:
-            _refuse_reverses(graph, of, links)
-        sizes = _sizes(validation, test, count, of)
-        order = torch.from_numpy(_core.permutation_at(count, key.hop_key(0, graph.edge_types.index(of)), 0, count))
+    for edge_type in chosen:
+        links, link_of, count = _links(graph, edge_type)
+        if edge_type in partners:
+            followers = _reversed_links(graph, edge_type, partners[edge_type], links)
+        elif edge_type not in backs:
+            _refuse_reverses(graph, edge_type, links)
+        sizes = _sizes(validation, test, count, edge_type)
+        hop_key = key.hop_key(0, graph.edge_types.index(edge_type))
+        order = torch.from_numpy(_core.permutation_at(count, hop_key, 0, count))
         split = torch.zeros(count, dtype=torch.int8)  # 0: training, 1: validation, 2: test, 3: training, sampled only
         split[order[: sizes[0]]] = 1
         split[order[sizes[0] : sum(sizes)]] = 2
@@ -121,50 +121,49 @@ def random_link_split(
         if supervision < 1:
             split[order[sum(sizes) + max(int(supervision * num_train), 1) :]] = 3
         of_edges = split[link_of]
-        pairs, ids = items_of(_SPLIT, relation, None, None)
+        pairs, ids = items_of(_SPLIT, graph.relation(edge_type), None, None)
         for number, items in enumerate(sets):
             chosen_edges = of_edges == number
             if bool(chosen_edges.any()):
-                items[of] = ItemSet((pairs[chosen_edges], ids[chosen_edges]), names=NAMES)
+                items[edge_type] = ItemSet((pairs[chosen_edges], ids[chosen_edges]), names=LINK_FIELDS)
         stays = split == 3 if supervision < 1 else split == 0
-        kept[of] = stays[link_of]
-        if of in partners:
-            kept[partners[of]] = stays[followers]
+        kept[edge_type] = stays[link_of]
+        if edge_type in partners:
+            kept[partners[edge_type]] = stays[followers]
     whole: list[Any] = [None if not items else items[None] if None in items else HeteroItemSet(items) for items in sets]
-    train_set, validation_set, test_set = whole
-    return LinkSplit(train_set, validation_set, test_set, graph._with_edges_kept(kept))
+    return LinkSplit(*whole, graph._with_edges_kept(kept))
 
 
-def _numbers(graph: LocalGraph, of: Any, *, turn: bool) -> Tensor:
+def _numbers(graph: LocalGraph, edge_type: Any, *, turn: bool) -> Tensor:
     """Return a number of the ends of each edge, source first; with `turn` destination first."""
-    src, dst = ends_of(of)
-    sources, destinations = graph.relation(of).indices.long(), destinations_of(graph.relation(of), None)
+    (src, dst), relation = ends_of(edge_type), graph.relation(edge_type)
+    sources, destinations = relation.indices.long(), destinations_of(relation, None)
     if turn:
         sources, destinations, src, dst = destinations, sources, dst, src
     return sources * graph.num_nodes_of(dst) + destinations
 
 
-def _links(graph: LocalGraph, of: Any) -> tuple[Tensor, Tensor, int]:
+def _links(graph: LocalGraph, edge_type: Any) -> tuple[Tensor, Tensor, int]:
     """Return the links of an edge type as ascending numbers, the link of each edge, and how many there are."""
-    src, dst = ends_of(of)
-    ends = _numbers(graph, of, turn=False)
+    src, dst = ends_of(edge_type)
+    ends = _numbers(graph, edge_type, turn=False)
     if src == dst:
-        ends = torch.minimum(ends, _numbers(graph, of, turn=True))  # both directions are one link
+        ends = torch.minimum(ends, _numbers(graph, edge_type, turn=True))  # both directions are one link
     links, link_of = np.unique(ends.numpy(), return_inverse=True)
     return torch.from_numpy(links), torch.from_numpy(link_of.reshape(-1)), len(links)
 
 
-def _reversed_links(graph: LocalGraph, of: Any, back: Any, links: Tensor) -> Tensor:
+def _reversed_links(graph: LocalGraph, edge_type: Any, back: Any, links: Tensor) -> Tensor:
     """Return the link of each edge of the type that holds the reverses.
 
     Raises:
         ValueError: An edge has no reverse, or a reverse no edge.
     """
-    place, ends, alone, missing = _matched(graph, of, back, links)
-    for found, number, a, b in ((alone, ends, back, of), (missing, links, of, back)):
-        if found.numel() > 0:
-            u, v = divmod(int(number[int(found[0])]), graph.num_nodes_of(of[2]))
-            pair = (u, v) if a == of else (v, u)
+    place, ends, alone, missing = _matched(graph, edge_type, back, links)
+    for places, number, a, b in ((alone, ends, back, edge_type), (missing, links, edge_type, back)):
+        if places.numel() > 0:
+            u, v = divmod(int(number[int(places[0])]), graph.num_nodes_of(edge_type[2]))
+            pair = (u, v) if a == edge_type else (v, u)
             raise ValueError(
                 f"{_SPLIT}: the edge {pair} of {type_text(a)} has no reverse in {type_text(b)}, as "
                 "reverse_etypes_mapping says. Add the reverses to the graph, or leave the type out of the mapping."
@@ -172,26 +171,26 @@ def _reversed_links(graph: LocalGraph, of: Any, back: Any, links: Tensor) -> Ten
     return place
 
 
-def _refuse_reverses(graph: LocalGraph, of: Any, links: Tensor) -> None:
+def _refuse_reverses(graph: LocalGraph, edge_type: Any, links: Tensor) -> None:
     """Raise ValueError if another edge type holds the reverse of each edge, and nothing else."""
     for back in graph.edge_types:
-        if back in (None, of) or (back[0], back[2]) != (of[2], of[0]) or graph.num_edges_of(back) == 0:
+        if back in (None, edge_type) or ends_of(back) != ends_of(edge_type)[::-1] or graph.num_edges_of(back) == 0:
             continue
-        _, _, alone, missing = _matched(graph, of, back, links)
+        _, _, alone, missing = _matched(graph, edge_type, back, links)
         if alone.numel() == missing.numel() == 0:
             raise ValueError(
-                f"{_SPLIT}: {type_text(back)} holds the reverse of each edge of {type_text(of)}, but "
+                f"{_SPLIT}: {type_text(back)} holds the reverse of each edge of {type_text(edge_type)}, but "
                 "reverse_etypes_mapping does not name it, so the reverses of the test links would stay in the graph. "
-                f"Add {{{of}: {back}}}, or {{{of}: None}} if the reverses tell nothing."
+                f"Add {{{edge_type}: {back}}}, or {{{edge_type}: None}} if the reverses tell nothing."
             )
 
 
-def _matched(graph: LocalGraph, of: Any, back: Any, links: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _matched(graph: LocalGraph, edge_type: Any, back: Any, links: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return for each edge of `back` the place of its link and the number of its ends, turned; then which edges have no
-    link of `of`, and which links no edge.
+    link of `edge_type`, and which links no edge.
     """
     ends = _numbers(graph, back, turn=True)
-    if of[0] == of[2]:
+    if edge_type[0] == edge_type[2]:
         ends = torch.minimum(ends, _numbers(graph, back, turn=False))
     place = torch.searchsorted(links, ends)
     is_link = torch.cat((links, torch.tensor([-1])))[place] == ends  # -1 stands behind the last link
@@ -200,7 +199,7 @@ def _matched(graph: LocalGraph, of: Any, back: Any, links: Tensor) -> tuple[Tens
     return place, ends, (~is_link).nonzero(), (~there).nonzero()
 
 
-def _sizes(validation: Any, test: Any, count: int, of: Any) -> tuple[int, int]:
+def _sizes(validation: Any, test: Any, count: int, edge_type: Any) -> tuple[int, int]:
     """Return the numbers of validation and test links."""
     sizes = []
     for name, share in (("validation", validation), ("test", test)):
@@ -213,9 +212,8 @@ def _sizes(validation: Any, test: Any, count: int, of: Any) -> tuple[int, int]:
                 f"{_SPLIT}: {name} must be a share in [0, 1), or a number of links, got {shown(share)}. Pass 0.1."
             )
     if sum(sizes) >= count:
-        what = "" if of is None else f" of {type_text(of)}"
         raise ValueError(
-            f"{_SPLIT}: validation and test take {sum(sizes)} of {count} links{what}; at least 1 must be left for "
-            "training. Lower them."
+            f"{_SPLIT}: validation and test take {sum(sizes)} of {count} links{of_type(edge_type)}; at least 1 must be "
+            "left for training. Lower them."
         )
     return sizes[0], sizes[1]

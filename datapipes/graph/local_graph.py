@@ -19,14 +19,11 @@ from datapipes.base.threads import num_threads
 from datapipes.base.types import EdgeType, NodeType, ends_of, type_in
 from datapipes.device.pinnable import Pinnable, without_pin
 from datapipes.graph import edits, storage
-from datapipes.graph.arrays import GraphArrays, as_index_dtype
+from datapipes.graph.arrays import TOPOLOGY, GraphArrays, array_name, as_index_dtype, graph_digest
 from datapipes.graph.checks import check_index_dtype, refuse_negative_ids
-from datapipes.graph.choice import Choice, Keyed, RowForm, forms_of
-from datapipes.graph.edge_items import edge_items
-from datapipes.graph.graph import EarliestNode, FoundEdges, Graph, edges_in_rows, ends_of_pairs
-from datapipes.graph.graph_digest import TOPOLOGY, array_name, graph_digest
-from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees, sampled
-from datapipes.graph.kept_rows import Chosen, KeptRows
+from datapipes.graph.choice import Choice, Chosen, KeptRows, RowForm, forms_of
+from datapipes.graph.graph import EarliestNode, FoundEdges, Graph, edge_items, edges_in_rows, ends_of_pairs
+from datapipes.graph.hops import HopPlan, Sampled, SeedTrees, sampled
 from datapipes.processes.sharing import zeros_for_workers
 from datapipes.seeds import HeteroItemSet, ItemSet
 
@@ -79,13 +76,13 @@ class LocalGraph(Pinnable, Hashed, Graph):
         """Return the graph of these arrays, checked."""
 
     def _arrays(self) -> GraphArrays:
-        relations = {of: self.relation(of) for of in self.edge_types}
+        relations = {edge_type: self.relation(edge_type) for edge_type in self.edge_types}
         return GraphArrays(
-            {of: (each.indptr, each.indices) for of, each in relations.items()},
-            {of: self.num_nodes_of(of) for of in self.node_types},
-            {of: each.edge_ids for of, each in relations.items() if each.edge_ids is not None},
-            {of: self.node_attributes_of(of) for of in self.node_types},
-            {of: each.edge_attributes for of, each in relations.items()},
+            {edge_type: (edges.indptr, edges.indices) for edge_type, edges in relations.items()},
+            {node_type: self.num_nodes_of(node_type) for node_type in self.node_types},
+            {edge_type: edges.edge_ids for edge_type, edges in relations.items() if edges.edge_ids is not None},
+            {node_type: self.node_attributes_of(node_type) for node_type in self.node_types},
+            {edge_type: edges.edge_attributes for edge_type, edges in relations.items()},
         )
 
     def save(self, path: str | Path) -> None:
@@ -121,8 +118,8 @@ class LocalGraph(Pinnable, Hashed, Graph):
         arrays, promised = storage.load(Path(path), cls._saved_as, mmap)
         try:
             graph = cls._of(arrays)
-            num_nodes = {of: graph.num_nodes_of(of) for of in graph.node_types}
-            num_edges = {of: graph.num_edges_of(of) for of in graph.edge_types}
+            num_nodes = {node_type: graph.num_nodes_of(node_type) for node_type in graph.node_types}
+            num_edges = {edge_type: graph.num_edges_of(edge_type) for edge_type in graph.edge_types}
             if (num_nodes, num_edges) != (promised.node_types, promised.edge_types):
                 raise ValueError(f"{shown(graph)} in the files")
         except (TypeError, ValueError) as error:
@@ -142,16 +139,16 @@ class LocalGraph(Pinnable, Hashed, Graph):
                 message names the edge type and the first wrong entry. Or an array that came from a folder is not as
                 `save` wrote it.
         """
-        for of in self.edge_types:
-            relation, num_sources = self.relation(of), self.num_nodes_of(ends_of(of)[0])
+        for edge_type in self.edge_types:
+            relation, num_sources = self.relation(edge_type), self.num_nodes_of(ends_of(edge_type)[0])
             try:
                 _core.validate_csc(relation.indptr.numpy(), relation.indices.numpy(), num_sources=num_sources)
             except ValueError as error:
-                if of is None:
+                if edge_type is None:
                     raise
-                raise ValueError(f"graph, edge type {of}: {str(error).removeprefix('graph: ')}") from error
+                raise ValueError(f"graph, edge type {edge_type}: {str(error).removeprefix('graph: ')}") from error
             if relation.edge_ids is not None:
-                refuse_negative_ids(relation.edge_ids.numpy(), "" if of is None else f" of {of}")
+                refuse_negative_ids(relation.edge_ids.numpy(), edge_type)
         self._refuse_damage("graph")
         return self
 
@@ -163,15 +160,16 @@ class LocalGraph(Pinnable, Hashed, Graph):
         """
         arrays = self._arrays()
         dtype = check_index_dtype(dtype, max(arrays.num_nodes.values(), default=0))
-        relations = {of: (each[0], as_index_dtype(each[1], dtype)) for of, each in arrays.relations.items()}
-        return self._of(arrays._replace(relations=relations))
+        relations = arrays.relations.items()
+        converted = {edge_type: (indptr, as_index_dtype(indices, dtype)) for edge_type, (indptr, indices) in relations}
+        return self._of(arrays._replace(relations=converted))
 
     def _without_edge_ids(self: _Self) -> _Self:
         """Return the graph in which the id of an edge is its position; the arrays, and their digests, are shared."""
-        found = self._of(self._arrays()._replace(edge_ids={}))
-        names = {name for name, _, _ in found._named_arrays()}
-        found._came_with({name: digest for name, (_, _, digest) in (self._written or {}).items() if name in names})
-        return found
+        graph = self._of(self._arrays()._replace(edge_ids={}))
+        names = {name for name, _, _ in graph._named_arrays()}
+        graph._came_with({name: digest for name, (_, _, digest) in (self._written or {}).items() if name in names})
+        return graph
 
     # --- other edges, implemented in edits.py
 
@@ -229,7 +227,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return self._of(edits.with_edges_kept(self._arrays(), kept))
 
     def _edge_items(self, edge_type: Any, edge_ids: Any) -> ItemSet | HeteroItemSet:
-        relations = {of: self.relation(of) for of in self.edge_types}
+        relations = {kind: self.relation(kind) for kind in self.edge_types}
         return edge_items(relations, dict.fromkeys(self.node_types), edge_type, edge_ids)
 
     def in_degrees(self, edge_type: EdgeType | str | None = None) -> Tensor:
@@ -264,9 +262,9 @@ class LocalGraph(Pinnable, Hashed, Graph):
         Raises:
             ValueError: An array was replaced or changed in place after a minibatch or a digest was made from it.
         """
-        found = self._array_digests()
-        relations = {of: [found.get(array_name(kind, of)) for kind in TOPOLOGY] for of in self.edge_types}
-        return graph_digest({of: self.num_nodes_of(of) for of in self.node_types}, relations)
+        digests = self._array_digests()
+        relations = {one: [digests.get(array_name(kind, one)) for kind in TOPOLOGY] for one in self.edge_types}
+        return graph_digest({one: self.num_nodes_of(one) for one in self.node_types}, relations)
 
     def _hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
         """Return the arrays of the topology; see Hashed."""
@@ -284,8 +282,8 @@ class LocalGraph(Pinnable, Hashed, Graph):
     def _refuse_damage(self, where: str) -> None:
         """Raise ValueError if an array that came from a folder is not that whose digest the folder has. Reads all."""
         for name, values, in_topology in self._named_arrays():
-            given, version, digest = (self._written or {}).get(name, (None, 0, ""))
-            if given is not values or version_of(values) != version:
+            written, version, digest = (self._written or {}).get(name, (None, 0, ""))
+            if written is not values or version_of(values) != version:
                 continue  # another array has taken its place
             if array_digest(values, as_int64=in_topology) != digest:
                 raise ValueError(
@@ -295,58 +293,76 @@ class LocalGraph(Pinnable, Hashed, Graph):
 
     def _named_arrays(self) -> Iterator[tuple[str, Tensor, bool]]:
         """Yield name, values, and whether they belong to the topology, of all arrays."""
-        for kind, of, name, values in self._arrays().each():
-            yield array_name(kind, of, name), values, kind in TOPOLOGY
+        for kind, type_, name, values in self._arrays().each():
+            yield array_name(kind, type_, name), values, kind in TOPOLOGY
 
-    def hops(self, plan: HopPlan, seeds: Any, keyed: Keyed, trees: SeedTrees | None = None) -> Sampled:
+    def hops(
+        self, plan: HopPlan, seeds: Any, keys: list[list[int]], choice: Choice, trees: SeedTrees | None = None
+    ) -> Sampled:
         """Return the neighborhood of `seeds`: all hops and edge types in one call of the C++ core. See Graph.hops."""
-        typed = plan.checked(self, seeds, keyed, trees)
-        assert isinstance(plan.chosen, _ChosenEdges)  # this graph has made it
+        typed = plan.checked(self, seeds, choice, trees)
         nodes, local_seeds, hops, groups = _core.sample_neighbors(
             self.topology(),
-            [(plan.node_numbers[of], ids.numpy().astype(np.int64, copy=False)) for of, ids in typed.items()],
+            [(plan.node_numbers[kind], ids.numpy().astype(np.int64, copy=False)) for kind, ids in typed.items()],
             sampled=plan.edge_numbers,
             fanouts=plan.fanouts,
-            keys=keyed.keys,
+            keys=keys,
             replace=plan.replace,
             only_new=plan.only_new,
             want_edge_ids=plan.edge_ids,
             num_threads=num_threads(),
             op=plan.name,
             groups=None if trees is None else trees.core(typed),
-            choice=keyed.choice.kernel([each.argument() for each in plan.chosen.edges.values()]),
+            choice=choice.kernel([chosen.argument() for chosen in plan.chosen.values()]),
         )
         return sampled(self, typed, nodes, local_seeds, hops, None if trees is None else groups, plan.edge_types)
 
     def has_edges(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
-        known = type_in("has_edges", "edge", edge_type, self.edge_types)
+        checked_type = type_in("has_edges", "edge", edge_type, self.edge_types)
         sources, destinations = ends_of_pairs(pairs)
-        return edges_in_rows(self.relation(known), destinations, sources, self.num_nodes_of(ends_of(known)[0]))
+        num_sources = self.num_nodes_of(ends_of(checked_type)[0])
+        return edges_in_rows(self.relation(checked_type), destinations, sources, num_sources)
 
     def _node_times(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
         return self.node_attributes_of(node_type)[name][ids]
 
     def _earliest_nodes(self, where: str, name: str) -> dict[NodeType | None, EarliestNode]:
-        found: dict[NodeType | None, EarliestNode] = {}
-        for of in self.node_types:
-            times = self.node_attributes_of(of).get(name)
+        earliest: dict[NodeType | None, EarliestNode] = {}
+        for node_type in self.node_types:
+            times = self.node_attributes_of(node_type).get(name)
             if times is not None and times.shape[0] > 0:
-                known = self._earliest.get((name, of))
-                if known is None or known[0] is not times or known[1] != version_of(times):
-                    known = self._earliest[name, of] = times, version_of(times), EarliestNode.of(times)
-                found[of] = known[2]
-        return found
+                kept = self._earliest.get((name, node_type))
+                if kept is None or kept[0] is not times or kept[1] != version_of(times):
+                    kept = self._earliest[name, node_type] = times, version_of(times), EarliestNode.of(times)
+                earliest[node_type] = kept[2]
+        return earliest
 
-    def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> ChosenEdges:
-        """Return what a choice reads of the edge types. What it makes of that, once, is kept with the graph and shared
-        with worker processes; it is made again when an attribute is another tensor, or was changed in place.
+    def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> dict[Any, Chosen]:
+        """Return {edge type: Chosen}, what a choice draws by; {} if it reads nothing. It is made once, kept with the
+        graph and shared with worker processes; and made again when an attribute is another tensor, or was changed in
+        place.
         """
-        return _ChosenEdges(self, where, choice, edge_types)
+        reads = choice.reads
+        if reads is None:
+            return {}
+        reads.check(where, self, edge_types)
+        if self._kept_rows is None:
+            self._kept_rows = KeptRows()
+        kept = self._kept_rows
+        return {edge_type: kept.get(where, reads, edge_type, self.rows(edge_type)) for edge_type in edge_types}
+
+    def _refuse_changes(self, plan: HopPlan) -> None:
+        for edge_type, chosen in plan.chosen.items():
+            chosen.refuse_change(plan.name, self.rows(edge_type))
+
+    def _choice_digests(self, plan: HopPlan) -> dict[Any, list[str] | None]:
+        self._refuse_changes(plan)
+        return {edge_type: chosen.digests() for edge_type, chosen in plan.chosen.items()}
 
     def forms(self) -> dict[tuple[str, Any, str], RowForm]:
         """Return {("node" or "edge", type or None, name): RowForm} of all attributes."""
-        of_edges = {of: self.relation(of).edge_attributes for of in self.edge_types}
-        return forms_of({of: self.node_attributes_of(of) for of in self.node_types}, of_edges)
+        of_edges = {edge_type: self.relation(edge_type).edge_attributes for edge_type in self.edge_types}
+        return forms_of({node_type: self.node_attributes_of(node_type) for node_type in self.node_types}, of_edges)
 
     def rows(self, edge_type: Any = None) -> GraphRows:
         """Return the in-edges of an edge type as a choice reads them."""
@@ -362,26 +378,3 @@ class LocalGraph(Pinnable, Hashed, Graph):
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: value for name, value in super().__getstate__().items() if name != "_earliest"}
         return {**without_pin(kept), "_kept": None, "_written": None}
-
-
-class _ChosenEdges:
-    """What a stage reads of the edge types that it samples; see ChosenEdges."""
-
-    def __init__(self, graph: LocalGraph, where: str, choice: Choice, edge_types: Sequence[Any]) -> None:
-        self.graph, self._where, self._reads = graph, where, choice.reads
-        self.edges: dict[Any, Chosen] = {}
-        reads = choice.reads
-        if reads is not None:
-            reads.check(where, graph, edge_types)
-            if graph._kept_rows is None:
-                graph._kept_rows = KeptRows()
-            self.edges = {of: graph._kept_rows.get(where, reads, of, graph.rows(of)) for of in edge_types}
-
-    def refuse_change(self) -> None:
-        for of, each in self.edges.items():
-            assert self._reads is not None
-            each.refuse_change(self._where, self._reads.attributes(self.graph.rows(of)))
-
-    def digests(self) -> dict[Any, list[str] | None]:
-        self.refuse_change()
-        return {of: each.digests() for of, each in self.edges.items()}

@@ -90,11 +90,11 @@ def _parsed_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]
 
 def read_array(file: BinaryIO, shape: tuple[int, ...], mmap: bool) -> np.ndarray[Any, Any]:
     """Return the array in an open .npy file. Not np.load, which guesses the format and would unpack an archive."""
-    found, fortran, dtype = read_header(file)
+    written, fortran, dtype = read_header(file)
     if dtype.kind not in "biufc":
         raise ValueError(f"dtype {dtype}")
-    if found != shape:
-        raise ValueError(f"shape {shown(list(found))}")
+    if written != shape:
+        raise ValueError(f"shape {shown(list(written))}")
     # Before anything is allocated or mapped. A mapping beyond the end of the file would kill the process when read.
     begin, size = file.tell(), os.fstat(file.fileno()).st_size
     if begin + math.prod(shape) * dtype.itemsize != size:

@@ -23,52 +23,54 @@ def reverses_of(where: str, edge_types: Iterable[Any], mapping: Mapping[EdgeType
     Raises:
         ValueError: The mapping does not name a type that goes from one node type to another.
     """
-    found: dict[Any, Any] = {}
-    for of in edge_types:
-        if of is None or (of[0] == of[2] and of not in (mapping or {})):
-            found[of] = of
-        elif mapping is None or of not in mapping:
+    backs: dict[Any, Any] = {}
+    for edge_type in edge_types:
+        if edge_type is None or (edge_type[0] == edge_type[2] and edge_type not in (mapping or {})):
+            backs[edge_type] = edge_type
+        elif mapping is None or edge_type not in mapping:
+            src, _, dst = edge_type
             raise ValueError(
-                f"{where}: the edge type of the reverses of {type_text(of)} is not known; reverse_etypes_mapping has "
-                f"{shown(sorted(mapping or {}))}. Add it: {{{of}: ({of[2]!r}, its relation, {of[0]!r})}}; or "
-                f"{{{of}: None}} if it has no reverses."
+                f"{where}: the edge type of the reverses of {type_text(edge_type)} is not known; "
+                f"reverse_etypes_mapping has {shown(sorted(mapping or {}))}. Add it: {{{edge_type}: ({dst!r}, its "
+                f"relation, {src!r})}}; or {{{edge_type}: None}} if it has no reverses."
             )
-        elif mapping[of] is not None:
-            found[of] = mapping[of]
-    return found
+        elif mapping[edge_type] is not None:
+            backs[edge_type] = mapping[edge_type]
+    return backs
 
 
 def with_reverses(where: str, pairs: Mapping[Any, Tensor], mapping: Any) -> dict[Any, Tensor]:
-    found = {of: [each] for of, each in pairs.items()}
-    for of, back in reverses_of(where, pairs, mapping).items():
-        found.setdefault(back, []).append(pairs[of].flip(1))
-    return {of: torch.cat(each) for of, each in found.items()}
+    pieces = {edge_type: [rows] for edge_type, rows in pairs.items()}
+    for edge_type, back in reverses_of(where, pairs, mapping).items():
+        pieces.setdefault(back, []).append(pairs[edge_type].flip(1))
+    return {edge_type: torch.cat(rows) for edge_type, rows in pieces.items()}
 
 
-def checked_mapping(where: str, mapping: Any, known: Collection[Any] | None) -> Reverses | None:
-    """Return a mapping of edge types to those of their reverses; `known` are those of the graph, if it is known."""
+def checked_mapping(where: str, mapping: Any, edge_types: Collection[Any] | None) -> Reverses | None:
+    """Return a mapping of edge types to those of their reverses; `edge_types` are those of a known graph."""
     if mapping is None:
         return None
     if not isinstance(mapping, Mapping):
         raise TypeError(
             f"{where}: reverse_etypes_mapping must be a dict {{edge type: edge type}}, got {shown(mapping)}. Pass one."
         )
-    if known is not None and None in known:
+    if edge_types is not None and None in edge_types:
         raise mapping_without_types(where)
-    what = f"{where}, reverse_etypes_mapping"
-    found: Reverses = {}
-    for of, given in by_edge_type(what, mapping).items():
-        other = None if given is None else check_edge_type(what, given)
-        for each in (of, other) if known is not None else ():
-            if each is not None:
-                known_edge_type(what, each, known or ())
-        if other is not None and (other[0], other[2]) != (of[2], of[0]):
+    where = f"{where}, reverse_etypes_mapping"
+    backs: Reverses = {}
+    for edge_type, value in by_edge_type(where, mapping).items():
+        back = None if value is None else check_edge_type(where, value)
+        for key in (edge_type, back) if edge_types is not None else ():
+            if key is not None:
+                known_edge_type(where, key, edge_types or ())
+        src, _, dst = edge_type
+        if back is not None and (back[0], back[2]) != (dst, src):
             raise ValueError(
-                f"{what}: {other} cannot hold the reverses of {of}; they go from {of[2]!r} to {of[0]!r}. Name such a "
-                "type, or None."
+                f"{where}: {back} cannot hold the reverses of {edge_type}; they go from {dst!r} to {src!r}. Name such "
+                "a type, or None."
             )
-        found[of] = other
-    return found
+        backs[edge_type] = back
+    return backs
 
 
 def refuse_mapping(where: str, mapping: Any, why: str) -> None:

@@ -35,8 +35,7 @@ from datapipes.graph.arena import (
     valid_header,
     write_arena,
 )
-from datapipes.graph.arrays import GraphArrays
-from datapipes.graph.graph_digest import array_name, written_digest
+from datapipes.graph.arrays import GraphArrays, array_name, written_digest
 
 FORMAT = "datapipes-csc-graph"
 HETERO_FORMAT = "datapipes-hetero-csc-graph"
@@ -68,13 +67,14 @@ def save(arrays: GraphArrays, folder: Path) -> None:
     where = f"{CLASSES[written]}.save"
     if (folder / HEADER).exists():
         raise FileExistsError(f"{where}: {folder} holds a graph already; it is not overwritten. Choose another folder.")
-    numbers = {of: number for types in (arrays.relations, arrays.num_nodes) for number, of in enumerate(types)}
+    numbers = {type_: number for types in (arrays.relations, arrays.num_nodes) for number, type_ in enumerate(types)}
     listed = [
-        Array((kind, numbers[of], name), values.dtype, values.shape, [values], written_digest(kind, values))
-        for kind, of, name, values in arrays.each()
+        Array((kind, numbers[type_], name), values.dtype, values.shape, [values], written_digest(kind, values))
+        for kind, type_, name, values in arrays.each()
     ]
     arena = planned(listed)
-    text = header_of(written, arrays.num_nodes, {of: each[1].shape[0] for of, each in arrays.relations.items()}, arena)
+    num_edges = {edge_type: indices.shape[0] for edge_type, (_, indices) in arrays.relations.items()}
+    text = header_of(written, arrays.num_nodes, num_edges, arena)
     folder.mkdir(parents=True, exist_ok=True)
     write_arena(folder / ARRAYS, arena, [array.pieces for array in listed])
     write_text(folder / HEADER, text)  # last: a folder without a header is no graph, so half a graph is never opened
@@ -120,10 +120,10 @@ def load(folder: Path, wanted: str, mmap: bool) -> tuple[GraphArrays, Types]:
             raise ValueError(f"the types are {shown(nodes)} and {shown(edges)}, for a {CLASSES[wanted]}")
         counts = dict.fromkeys(_OF_EDGES, len(edges)) | {"node_attributes": len(nodes)}
         entries: dict[Place, Entry] = by_place(arena.arrays, counts)
-        for number, of in enumerate(edges):
+        for number, edge_type in enumerate(edges):
             for kind in ("indptr", "indices"):
                 if (kind, number, "") not in entries:
-                    raise ValueError(f"it names no {array_name(kind, of)}")
+                    raise ValueError(f"it names no {array_name(kind, edge_type)}")
     file = folder / ARRAYS
     whole = read_arena(where, file, arena.num_bytes, mmap)
     tensors = {place: part_of(where, file, whole, entry) for place, entry in entries.items()}
@@ -132,7 +132,7 @@ def load(folder: Path, wanted: str, mmap: bool) -> tuple[GraphArrays, Types]:
         for (kind, number, name), entry in entries.items()
     }
     arrays = GraphArrays(
-        {of: (tensors["indptr", number, ""], tensors["indices", number, ""]) for number, of in enumerate(edges)},
+        {kind: (tensors["indptr", number, ""], tensors["indices", number, ""]) for number, kind in enumerate(edges)},
         types.node_types,
         {edges[number]: values for (kind, number, _), values in tensors.items() if kind == "edge_ids"},
         dict(zip(nodes, attributes_of(tensors, "node_attributes", len(nodes)), strict=True)),
@@ -151,22 +151,22 @@ def _read_header(where: str, folder: Path, wanted: str) -> dict[str, Any]:
         )
     with valid_header(where, path, _REMEDY):
         header: dict[str, Any] = parse_strict(read_regular(path, MOST_HEADER_BYTES).decode("utf-8"))
-        found = header["format"]
-    if isinstance(found, str) and found in CLASSES and found != wanted:
+        form = header["format"]
+    if isinstance(form, str) and form in CLASSES and form != wanted:
         raise ValueError(
-            f"{where}: {folder} holds a graph of the class {CLASSES[found]}; {CLASSES[wanted]} reads its own only. "
-            f"Use {CLASSES[found]}.open."
+            f"{where}: {folder} holds a graph of the class {CLASSES[form]}; {CLASSES[wanted]} reads its own only. "
+            f"Use {CLASSES[form]}.open."
         )
     return header
 
 
-def _digests_of(where: str, folder: Path, given: Mapping[str, str | None]) -> dict[str, str]:
+def _digests_of(where: str, folder: Path, digests: Mapping[str, str | None]) -> dict[str, str]:
     """Return the digests of the arrays that have one; log it if some have none."""
-    if None in given.values():
+    if None in digests.values():
         logger.info(
             "%s: %s was saved without digests of its arrays, so they are hashed anew when a state needs them. Save the "
             "graph again to keep them.",
             where,
             folder,
         )
-    return {name: digest for name, digest in given.items() if digest is not None}
+    return {name: digest for name, digest in digests.items() if digest is not None}

@@ -64,7 +64,7 @@ class Buckets:
         self._shift = max((max(num_nodes - 1, 0)).bit_length() - (_MOST_BUCKETS.bit_length() - 1), 0)
         self.num_buckets = (max(num_nodes - 1, 0) >> self._shift) + 1
         self._all = {"dst": Column(torch.int32 if self._shift < 31 else torch.int64, ()), **self.columns}
-        self.edge_bytes = sum(each.row_bytes for each in self._all.values())
+        self.edge_bytes = sum(column.row_bytes for column in self._all.values())
         self.counts = np.zeros(self.num_buckets, np.int64)
         self._most_bytes, self.held_bytes = most_bytes, 0
         self._held: list[tuple[NDArray[np.int64], dict[str, Tensor]]] = []
@@ -137,17 +137,17 @@ class Buckets:
         if num_edges == 0:
             return
         with self.file.open("rb") as file:
-            size, found = os.fstat(file.fileno()).st_size, 0
-            while found < num_edges:
+            size, count = os.fstat(file.fileno()).st_size, 0
+            while count < num_edges:
                 file.seek(self._end)
                 indptr = np.fromfile(file, np.int64, self.num_buckets + 1)
                 if len(indptr) <= self.num_buckets or indptr[0] != 0 or not 0 < indptr[-1] == indptr.max():
                     raise ValueError(f"{self.file} has no run at byte {self._end}")
                 self._add_run(indptr)
                 self.counts += np.diff(indptr)
-                found += int(indptr[-1])
-        if found != num_edges or self._end > size or self.counts.min() < 0:
-            raise ValueError(f"{self.file} has {found} edges in {size} bytes; {num_edges} in {self._end} were written")
+                count += int(indptr[-1])
+        if count != num_edges or self._end > size or self.counts.min() < 0:
+            raise ValueError(f"{self.file} has {count} edges in {size} bytes; {num_edges} in {self._end} were written")
 
     def sorted(self, most_bytes: int) -> Iterator[SortedEdges]:
         """Yield all edges in the order of the graph; the files stay.
@@ -197,7 +197,8 @@ class Buckets:
 
     def _read(self, bucket: int, begin: int, end: int) -> dict[str, Tensor]:
         """Return the edges [begin, end) of a bucket: all columns."""
-        found = {name: torch.empty((end - begin, *each.shape), dtype=each.dtype) for name, each in self._all.items()}
+        sizes = {name: ((end - begin, *column.shape), column.dtype) for name, column in self._all.items()}
+        edges = {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in sizes.items()}
         with self.file.open("rb", buffering=0) if self._runs else contextlib.nullcontext() as file:
             before = 0
             for offset, indptr in self._runs:
@@ -205,7 +206,7 @@ class Buckets:
                 if first < last:
                     place = offset + indptr.nbytes
                     for name, column in self._all.items():
-                        rows = found[name][before + first - begin : before + last - begin]
+                        rows = edges[name][before + first - begin : before + last - begin]
                         _read_into(file, rows, place + (int(indptr[bucket]) + first) * column.row_bytes)
                         place += int(indptr[-1]) * column.row_bytes
                 before += int(indptr[bucket + 1] - indptr[bucket])
@@ -215,9 +216,9 @@ class Buckets:
             if first < last:
                 held = slice(int(indptr[bucket]) + first, int(indptr[bucket]) + last)
                 for name, values in grouped.items():
-                    found[name][before + first - begin : before + last - begin] = values[held]
+                    edges[name][before + first - begin : before + last - begin] = values[held]
             before += count
-        return found
+        return edges
 
 
 def _most_sources(src: NDArray[Any]) -> int:

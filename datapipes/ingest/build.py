@@ -33,9 +33,9 @@ from datapipes.base.files import read_regular, write_text
 from datapipes.base.folder import check_place, check_space, locked, new_folder
 from datapipes.base.progress import Progress, bars
 from datapipes.base.sizes import parse_size
-from datapipes.base.types import EdgeType, NodeType, ends_of
+from datapipes.base.types import EdgeType, ends_of
 from datapipes.graph.arena import ARRAYS, ArenaWriter, Array, Place, planned
-from datapipes.graph.graph_digest import TOPOLOGY, array_name
+from datapipes.graph.arrays import TOPOLOGY, array_name
 from datapipes.graph.storage import CLASSES, HEADER, built_of, header_of, load
 from datapipes.ingest.buckets import Buckets
 from datapipes.ingest.edge_chunks import Chunk, Column, Values, attributes_of, edge_source
@@ -73,20 +73,20 @@ def build_graph(form: str, folder: str | Path, wanted: Wanted) -> None:
     check_bool(where, "edge_ids", wanted.edge_ids)
     dtype = _index_dtype(where, wanted.index_dtype, max(wanted.num_nodes.values(), default=0))
     of_nodes = {
-        of: attributes_of(where, wanted.node_attributes.get(of, {}), wanted.num_nodes[of], "node")
-        for of in _in_order(wanted.num_nodes)
+        node_type: attributes_of(where, wanted.node_attributes.get(node_type, {}), wanted.num_nodes[node_type], "node")
+        for node_type in _in_order(wanted.num_nodes)
     }
-    relations = [_Relation(where, of, wanted, dtype) for of in _in_order(wanted.edges)]
+    relations = [_Relation(where, edge_type, wanted, dtype) for edge_type in _in_order(wanted.edges)]
     state = _State(where, most_bytes, relations)
     if _is_there(Path(folder), form, state.built_of, wanted.num_nodes, of_nodes):
         with locked(where, check_place(where, folder)):  # removes the lock that a killed build has left
             return
     with new_folder(where, folder, goes_on=state.goes_on) as new, bars() as say:
         state.folder = new
-        check_space(new, _bytes_needed(relations, of_nodes) - sum(each.written_bytes for each in relations))
+        check_space(new, _bytes_needed(relations, of_nodes) - sum(relation.written_bytes for relation in relations))
         for relation in relations:
             relation.read(state, say)
-        _write(new, form, relations, wanted.num_nodes, of_nodes, most_bytes, state.built_of, say)
+        _write(state, form, wanted.num_nodes, of_nodes, say)
         shutil.rmtree(new / _WORK, ignore_errors=True)
         (new / _STATE).unlink(missing_ok=True)
 
@@ -98,12 +98,12 @@ def _is_there(
     if edges is None or built_of(folder) != edges:
         return False
     arrays, _ = load(folder, form, mmap=True)
-    given = {(of, name): rows for of, each in of_nodes.items() for name, rows in each.items()}
-    names = {(of, name) for of, each in arrays.node_attributes.items() for name in each}
+    wanted = [((key, name), rows) for key, attributes in of_nodes.items() for name, rows in attributes.items()]
+    names = {(key, name) for key, attributes in arrays.node_attributes.items() for name in attributes}
     return (
-        arrays.num_nodes == {of: num_nodes[of] for of in of_nodes}
-        and names == given.keys()
-        and all(_digest(rows) == arrays.digests.get(array_name("node_attributes", *key)) for key, rows in given.items())
+        arrays.num_nodes == {node_type: num_nodes[node_type] for node_type in of_nodes}
+        and names == {key for key, _ in wanted}
+        and all(_digest(rows) == arrays.digests.get(array_name("node_attributes", *key)) for key, rows in wanted)
     )
 
 
@@ -118,30 +118,28 @@ def _in_order(types: Mapping[Any, Any]) -> list[Any]:
     return [None] if None in types else sorted(types)
 
 
-def _index_dtype(where: str, given: Any, most_nodes: int) -> torch.dtype:
+def _index_dtype(where: str, index_dtype: Any, most_nodes: int) -> torch.dtype:
     named = {"int32": torch.int32, "int64": torch.int64}
-    if isinstance(given, str) and given == "auto":
-        return torch.int32 if most_nodes <= INT32_MAX else torch.int64
-    found = named.get(given) if isinstance(given, str) else given
-    if found not in (torch.int32, torch.int64):
+    named["auto"] = torch.int32 if most_nodes <= INT32_MAX else torch.int64
+    dtype = named.get(index_dtype) if isinstance(index_dtype, str) else index_dtype
+    if dtype not in (torch.int32, torch.int64):
         raise ValueError(
-            f"{where}: index_dtype must be 'auto', torch.int32, torch.int64 or its name, got {shown(given)}. Pass "
-            "one of them."
+            f"{where}: index_dtype must be 'auto', torch.int32, torch.int64 or its name, got {shown(index_dtype)}. "
+            "Pass one of them."
         )
-    if found == torch.int32 and most_nodes > INT32_MAX:
+    if dtype == torch.int32 and most_nodes > INT32_MAX:
         raise ValueError(f"{where}: {most_nodes} nodes do not fit into int32, which holds {INT32_MAX}. Use int64.")
-    return found
+    return dtype
 
 
 def _bytes_needed(relations: Sequence[_Relation], of_nodes: Mapping[Any, Mapping[str, Values]]) -> int:
     """Return the bytes of the graph and of the files for its edges; edges whose number is unknown do not count."""
     of_edges = sum(
-        (each.source.num_edges or 0) * 2 * sum(column.row_bytes for column in each.columns.values())
-        + 8 * (each.num_dst + 1)
-        for each in relations
+        (relation.source.num_edges or 0) * 2 * relation.edge_bytes + 8 * (relation.num_dst + 1)
+        for relation in relations
     )
-    values = [each for attributes in of_nodes.values() for each in attributes.values()]
-    return of_edges + sum(each.count * each.column.row_bytes for each in values)
+    columns = [rows for attributes in of_nodes.values() for rows in attributes.values()]
+    return of_edges + sum(rows.count * rows.column.row_bytes for rows in columns)
 
 
 # --- the first pass
@@ -159,22 +157,24 @@ class _Saved:
 class _Relation:
     """The edges of one type while they are read, and after it."""
 
-    def __init__(self, where: str, of: EdgeType | None, wanted: Wanted, dtype: torch.dtype) -> None:
-        src, dst = ends_of(of)
-        self.of = of
-        self.where = where if of is None else f"{where}, {of}"
+    def __init__(self, where: str, edge_type: EdgeType | None, wanted: Wanted, dtype: torch.dtype) -> None:
+        src, dst = ends_of(edge_type)
+        self.edge_type = edge_type
+        self.where = where if edge_type is None else f"{where}, {edge_type}"
+        self.title = "the edges" if edge_type is None else f"the edges {edge_type}"
         self.num_src, self.num_dst = wanted.num_nodes[src], wanted.num_nodes[dst]
-        self.source = edge_source(self.where, wanted.edges[of], wanted.edge_attributes.get(of))
+        self.source = edge_source(self.where, wanted.edges[edge_type], wanted.edge_attributes.get(edge_type))
         ids = {"edge_ids": Column(torch.int64, ())} if wanted.edge_ids else {}
         self.columns = {"indices": Column(dtype, ()), **ids}
         self.columns.update({f"attribute {name}": column for name, column in self.source.columns.items()})
+        self.edge_bytes = sum(column.row_bytes for column in self.columns.values())
         self.saved = _Saved()
         self.buckets: Buckets | None = None
 
     @property
     def written_bytes(self) -> int:
         """Bytes of the edges that a killed build has left in files."""
-        return self.saved.edges * sum(column.row_bytes for column in self.columns.values())
+        return self.saved.edges * self.edge_bytes
 
     def read(self, state: _State, say: Progress) -> None:
         """Put all edges into buckets."""
@@ -194,7 +194,7 @@ class _Relation:
                 saved.digests.append(digest)
             is_written = self.buckets.add(*self._columns_of(chunk, done), done)
             done += len(chunk.src)
-            say(f"read the edges{'' if self.of is None else f' {self.of}'}", done, self.source.num_edges or 0)
+            say(f"read {self.title}", done, self.source.num_edges or 0)
             if is_written:
                 state.save(self, done)
         if done < saved.edges:
@@ -232,37 +232,41 @@ class _State:
 
     def __init__(self, where: str, most_bytes: int, relations: Sequence[_Relation]) -> None:
         self.folder = Path()
-        self._most, self._relations = most_bytes, relations
-        asked = [
-            [each.of, each.num_src, each.num_dst, each.source.identity]
-            + [[name, dtype_name(column.dtype), column.shape] for name, column in each.columns.items()]
-            for each in relations
+        self.most_bytes, self.relations = most_bytes, relations
+        facts = [
+            [relation.edge_type, relation.num_src, relation.num_dst, relation.source.identity]
+            + [[name, dtype_name(column.dtype), column.shape] for name, column in relation.columns.items()]
+            for relation in relations
         ]
-        self._asked = _hashed([where, most_bytes, asked])
-        self.built_of = None if None in [each.source.identity for each in relations] else _hashed([where, asked])
+        self._asked = _hashed([where, most_bytes, facts])
+        is_named = all(relation.source.identity is not None for relation in relations)
+        self.built_of = _hashed([where, facts]) if is_named else None
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of edges that lie in memory."""
+        return sum(relation.buckets.held_bytes for relation in self.relations if relation.buckets is not None)
 
     def chunk_edges(self, relation: _Relation) -> int:
         """Return how many edges are read at once."""
         of_attributes = sum(column.row_bytes for column in relation.source.columns.values())
-        return max(min(self._most // _CHUNK, _MOST_CHUNK_BYTES) // (_END_BYTES + of_attributes), 1)
+        return max(min(self.most_bytes // _CHUNK, _MOST_CHUNK_BYTES) // (_END_BYTES + of_attributes), 1)
 
     def buckets_of(self, relation: _Relation) -> Buckets:
         """Return the buckets for the edges of a relation, with those that a killed build has written."""
-        held = sum(each.buckets.held_bytes for each in self._relations if each.buckets is not None)
-        buckets = self._new_buckets(self.folder, relation, self._most // _HELD - held)
+        buckets = self._new_buckets(self.folder, relation, self.most_bytes // _HELD - self.held_bytes)
         buckets.take_written(relation.saved.edges)
         return buckets
 
     def _new_buckets(self, folder: Path, relation: _Relation, most_bytes: int = 0) -> Buckets:
-        place = folder / _WORK / str(self._relations.index(relation))
+        place = folder / _WORK / str(self.relations.index(relation))
         return Buckets(place, relation.num_dst, relation.columns, most_bytes)
 
     def read(self, relation: _Relation, num_edges: int) -> None:
         """Note that all edges of a relation were read. They stay in memory if they, and those before, are few."""
         buckets = relation.buckets
         assert buckets is not None
-        held = sum(each.buckets.held_bytes for each in self._relations if each.buckets is not None)
-        if buckets.is_written or held > self._most // _HELD // 2:
+        if buckets.is_written or self.held_bytes > self.most_bytes // _HELD // 2:
             buckets.write()
             relation.saved.has_all = True
             self.save(relation, num_edges)
@@ -270,7 +274,7 @@ class _State:
     def save(self, relation: _Relation, num_edges: int) -> None:
         """Note that the first `num_edges` edges lie in files."""
         relation.saved.edges = num_edges
-        saved = [asdict(each.saved) for each in self._relations]
+        saved = [asdict(other.saved) for other in self.relations]
         fields = {"version": _VERSION, "boot": _boot(), "asked": self._asked, "relations": saved}
         write_text(self.folder / _STATE, json.dumps(fields))
 
@@ -280,16 +284,16 @@ class _State:
         Not after a restart of the machine: what it had not brought to the disk is lost.
         """
         try:
-            found = json.loads(read_regular(folder / _STATE, _MOST_STATE_BYTES))
-            if (found["version"], found["boot"], found["asked"]) != (_VERSION, _boot(), self._asked):
+            state = json.loads(read_regular(folder / _STATE, _MOST_STATE_BYTES))
+            if (state["version"], state["boot"], state["asked"]) != (_VERSION, _boot(), self._asked):
                 return False
-            saved = [_Saved(**each) for each in found["relations"]]
-            for relation, each in zip(self._relations, saved, strict=True):
-                self._new_buckets(folder, relation).take_written(each.edges)
+            progress = [*zip(self.relations, [_Saved(**fields) for fields in state["relations"]], strict=True)]
+            for relation, saved in progress:
+                self._new_buckets(folder, relation).take_written(saved.edges)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return False
-        for relation, each in zip(self._relations, saved, strict=True):
-            relation.saved = each
+        for relation, saved in progress:
+            relation.saved = saved
         return True
 
 
@@ -321,20 +325,20 @@ def _even(chunks: Iterator[Chunk], size: int) -> Iterator[Chunk]:
 
 
 def _part(chunk: Chunk, begin: int, end: int) -> Chunk:
-    of = {name: values[begin:end] for name, values in chunk.attributes.items()}
-    return Chunk(chunk.src[begin:end], chunk.dst[begin:end], of)
+    attributes = {name: values[begin:end] for name, values in chunk.attributes.items()}
+    return Chunk(chunk.src[begin:end], chunk.dst[begin:end], attributes)
 
 
 def _joined(chunks: Sequence[Chunk]) -> Chunk:
     if len(chunks) == 1:
         return chunks[0]
-    src, dst = (np.concatenate(ends) for ends in zip(*((each.src, each.dst) for each in chunks), strict=True))
-    of = {name: torch.cat([each.attributes[name] for each in chunks]) for name in chunks[0].attributes}
-    return Chunk(src, dst, of)
+    src, dst = (np.concatenate(ends) for ends in zip(*((chunk.src, chunk.dst) for chunk in chunks), strict=True))
+    attributes = {name: torch.cat([chunk.attributes[name] for chunk in chunks]) for name in chunks[0].attributes}
+    return Chunk(src, dst, attributes)
 
 
 def _digest_of(chunk: Chunk) -> str:
-    ends = (torch.from_numpy(each.astype(np.int64)) for each in (chunk.src, chunk.dst))
+    ends = (torch.from_numpy(column.astype(np.int64)) for column in (chunk.src, chunk.dst))
     digests = [array_digest(values) for values in (*ends, *chunk.attributes.values())]
     return hashlib.blake2b(" ".join(digests).encode(), digest_size=16).hexdigest()
 
@@ -342,20 +346,12 @@ def _digest_of(chunk: Chunk) -> str:
 # --- the second pass
 
 
-def _write(
-    folder: Path,
-    form: str,
-    relations: Sequence[_Relation],
-    num_nodes: Mapping[NodeType | None, int],
-    of_nodes: Mapping[NodeType | None, Mapping[str, Values]],
-    most_bytes: int,
-    named: str | None,
-    say: Progress,
-) -> None:
+def _write(state: _State, form: str, num_nodes: Mapping[Any, int], of_nodes: Mapping[Any, Any], say: Progress) -> None:
+    relations, most_bytes = state.relations, state.most_bytes - state.held_bytes
     listed, num_edges = [], {}
     for number, relation in enumerate(relations):
         assert relation.buckets is not None
-        count = num_edges[relation.of] = int(relation.buckets.counts.sum())
+        count = num_edges[relation.edge_type] = int(relation.buckets.counts.sum())
         listed.append(Array(("indptr", number, ""), torch.int64, (relation.num_dst + 1,), ()))
         for name, column in relation.columns.items():
             listed.append(Array(_place(number, name), column.dtype, (count, *column.shape), ()))
@@ -363,28 +359,27 @@ def _write(
         for name, rows in attributes.items():
             shape = (rows.count, *rows.column.shape)
             listed.append(Array(("node_attributes", number, name), rows.column.dtype, shape, ()))
-    numbers = {each.place: number for number, each in enumerate(listed)}
-    held = sum(each.buckets.held_bytes for each in relations if each.buckets is not None)
-    with ArenaWriter(folder / ARRAYS, planned(listed), TOPOLOGY) as arrays:
+    numbers = {array.place: number for number, array in enumerate(listed)}
+    with ArenaWriter(state.folder / ARRAYS, planned(listed), TOPOLOGY) as arrays:
         for number, relation in enumerate(relations):
             assert relation.buckets is not None
             done = 0
             indptr = numbers["indptr", number, ""]
             arrays.put(indptr, torch.zeros(1, dtype=torch.int64))
-            for some in relation.buckets.sorted(most_bytes - held):
+            for some in relation.buckets.sorted(most_bytes):
                 arrays.put(indptr, some.degrees.cumsum(0).add_(done))
                 for name, values in some.columns.items():
                     arrays.put(numbers[_place(number, name)], values)
                 done += some.columns["indices"].shape[0]
-                say(f"sort the edges{'' if relation.of is None else f' {relation.of}'}", done, num_edges[relation.of])
+                say(f"sort {relation.title}", done, num_edges[relation.edge_type])
             relation.buckets = None
         for number, attributes in enumerate(of_nodes.values()):
             for name, rows in attributes.items():
                 for piece in _pieces(rows):
                     arrays.put(numbers["node_attributes", number, name], piece)
         arena = arrays.finished()
-    counts = {of: num_nodes[of] for of in of_nodes}
-    write_text(folder / HEADER, header_of(form, counts, num_edges, arena, named))
+    counts = {node_type: num_nodes[node_type] for node_type in of_nodes}
+    write_text(state.folder / HEADER, header_of(form, counts, num_edges, arena, state.built_of))
 
 
 def _place(number: int, column: str) -> Place:

@@ -78,19 +78,15 @@ def edge_source(where: str, edges: Any, attributes: Mapping[str, Any] | None = N
         where: for messages.
         attributes: {name: values of the edges: an array, the path of a .npy file, or the name of a column}.
     """
-    given = dict(attributes or {})
+    attributes = dict(attributes or {})
     if isinstance(edges, (str, os.PathLike)):
-        return _of_path(where, edges, given)
+        return _of_path(where, edges, attributes)
     if isinstance(edges, (np.ndarray, Tensor)):
-        return _Rows(where, [_matrix(where, "edges", edges)], given)
+        return _Rows(where, [_matrix(where, "edges", edges)], attributes)
     if isinstance(edges, Sequence) and len(edges) == 2 and all(map(_is_one_end, edges)):
-        return _Rows(
-            where,
-            [_two_columns(where, *(_rows_of(where, name, of) for name, of in zip(_ENDS, edges, strict=True)))],
-            given,
-        )
+        return _Rows(where, [_two_columns(where, edges)], attributes)
     if isinstance(edges, Iterable) or callable(edges):
-        return _Iterated(where, edges, given)
+        return _Iterated(where, edges, attributes)
     raise TypeError(
         f"{where}: edges must be an array [2, num_edges], a pair of arrays or files, a file, a folder, or an "
         f"iterable of chunks, got {shown(edges)}. Pass one of these."
@@ -101,47 +97,47 @@ def _is_one_end(value: Any) -> bool:
     return isinstance(value, (str, os.PathLike)) or getattr(value, "ndim", 0) == 1
 
 
-def _of_path(where: str, given: str | os.PathLike[str], attributes: dict[str, Any]) -> EdgeSource:
+def _of_path(where: str, place: str | os.PathLike[str], attributes: dict[str, Any]) -> EdgeSource:
     files: Sequence[AnyFile]
-    if isinstance(given, str) and is_uri(given):
-        path: Path | str = given
-        files = files_at(where, given)
+    if isinstance(place, str) and is_uri(place):
+        path: Path | str = place
+        files = files_at(where, place)
     else:
-        path = _local(where, "edges", given)
+        path = _local(where, "edges", place)
         if not path.exists():
             raise FileNotFoundError(f"{where}: {path} does not exist. Check the path.")
         files = parts_of(path)
-    kinds = {suffix_of(each.name) for each in files}
-    known = [*TABLES] if isinstance(path, str) else [".npy", *PAIRS, *TABLES]
-    if len(kinds) != 1 or not kinds <= {*known}:
+    kinds = {suffix_of(file.name) for file in files}
+    allowed = [*TABLES] if isinstance(path, str) else [".npy", *PAIRS, *TABLES]
+    if len(kinds) != 1 or not kinds <= {*allowed}:
         remedy = "Rename the files, or move the others away"
         remedy += "; copy files of other kinds to this machine." if isinstance(path, str) else "."
         raise ValueError(
-            f"{where}: {path} must be a file with one of the suffixes {known}, or a folder of files with one of them, "
-            f"found {shown(sorted(each.name for each in files)[:5])}. {remedy}"
+            f"{where}: {path} must be a file with one of the suffixes {allowed}, or a folder of files with one of "
+            f"them, found {shown(sorted(file.name for file in files)[:5])}. {remedy}"
         )
     kind = kinds.pop()
     if kind in TABLES:
         return _Table(where, path, files, kind, attributes)
-    here = [each for each in files if isinstance(each, Path)]
-    pieces = [_pairs(where, each, PAIRS[kind]) if kind in PAIRS else _matrix(where, str(each), each) for each in here]
+    here = [file for file in files if isinstance(file, Path)]
+    pieces = [_pairs(where, file, PAIRS[kind]) if kind in PAIRS else _matrix(where, str(file), file) for file in here]
     return _Rows(where, pieces, attributes)
 
 
-def _local(where: str, name: str, given: str | os.PathLike[str]) -> Path:
-    return Path(local_path(where, name, os.fspath(given)))
+def _local(where: str, name: str, path: str | os.PathLike[str]) -> Path:
+    return Path(local_path(where, name, os.fspath(path)))
 
 
 def _identity(files: Sequence[AnyFile]) -> str | None:
     """Return what names the files as they are; None if the store of one does not tell its version."""
-    found: list[tuple[str, int, Any] | None] = []
-    for each in files:
-        if isinstance(each, RemoteFile):
-            found.append(each.identity)
+    names: list[tuple[str, int, Any] | None] = []
+    for file in files:
+        if isinstance(file, RemoteFile):
+            names.append(file.identity)
         else:
-            status = each.stat()
-            found.append((str(each.resolve()), status.st_size, status.st_mtime_ns))
-    return None if None in found else repr(found)
+            status = file.stat()
+            names.append((str(file.resolve()), status.st_size, status.st_mtime_ns))
+    return None if None in names else repr(names)
 
 
 # --- rows at known places
@@ -161,11 +157,11 @@ class _Rows(EdgeSource):
     """Pieces one after the other, each with `read(begin, end) -> (src, dst)`."""
 
     def __init__(self, where: str, pieces: Sequence[Values], attributes: Mapping[str, Any]) -> None:
-        self.num_edges = sum(each.count for each in pieces)
+        self.num_edges = sum(piece.count for piece in pieces)
         self._pieces = pieces
         self._attributes = attributes_of(where, attributes, self.num_edges, "edge")
-        self.columns = {name: each.column for name, each in self._attributes.items()}
-        files = [each.files for each in [*pieces, *self._attributes.values()]]
+        self.columns = {name: rows.column for name, rows in self._attributes.items()}
+        files = [rows.files for rows in [*pieces, *self._attributes.values()]]
         if all(files):
             self.identity = _identity([*itertools.chain(*files)])
 
@@ -175,40 +171,40 @@ class _Rows(EdgeSource):
             for begin in range(max(first - before, 0), piece.count, most):
                 end = min(begin + most, piece.count)
                 src, dst = piece.read(begin, end)
-                of = {name: each.read(before + begin, before + end) for name, each in self._attributes.items()}
-                yield Chunk(src, dst, of)
+                edges = before + begin, before + end
+                yield Chunk(src, dst, {name: rows.read(*edges) for name, rows in self._attributes.items()})
             before += piece.count
 
 
-def attributes_of(where: str, given: Mapping[str, Any], count: int, kind: str) -> dict[str, Values]:
+def attributes_of(where: str, attributes: Mapping[str, Any], count: int, kind: str) -> dict[str, Values]:
     """Return the attributes of `count` nodes or edges, as `kind` says; values are tensors.
 
     Raises:
         ValueError: There is not one row for each.
     """
-    found = {}
-    for name, value in given.items():
+    checked = {}
+    for name, value in attributes.items():
         if not isinstance(name, str):
             raise TypeError(f"{where}: names of {kind} attributes must be str, got {shown(name)}. Pass a str.")
-        what = f"{kind} attribute {name!r}"
+        title = f"{kind} attribute {name!r}"
         if isinstance(value, (str, os.PathLike)):
-            rows = NpyRows(where, _local(where, what, value))
+            rows = NpyRows(where, _local(where, title, value))
             if rows.is_transposed:
                 raise ValueError(f"{where}: {rows.path} has Fortran's order. Write it with numpy.ascontiguousarray.")
             shape = rows.shape
             dtype = torch.from_numpy(np.empty(0, rows.dtype)).dtype
             values = Values(shape[0] if shape else 0, _tensors(rows.read), (rows.path,), Column(dtype, shape[1:]))
         else:
-            tensor = as_tensor(where, what, value).cpu()
+            tensor = as_tensor(where, title, value).cpu()
             shape = tuple(tensor.shape)
             values = Values(shape[0] if shape else 0, _copies(tensor), (), Column(tensor.dtype, shape[1:]))
         if not shape or shape[0] != count:
             raise ValueError(
-                f"{where}: {what} has shape {list(shape)}; its first size must be {count}, one row for each {kind}. "
+                f"{where}: {title} has shape {list(shape)}; its first size must be {count}, one row for each {kind}. "
                 "Check that it belongs to this graph."
             )
-        found[name] = values
-    return found
+        checked[name] = values
+    return checked
 
 
 def _tensors(read: Callable[[int, int], NDArray[Any]]) -> Callable[[int, int], Tensor]:
@@ -246,7 +242,9 @@ def refuse_no_ids(where: str, name: str, dtype: Any, count: int = 1) -> None:
         raise TypeError(f"{where}: {name} must hold integers, got {dtype}. Convert it, and drop edges without ends.")
 
 
-def _two_columns(where: str, src: Values, dst: Values) -> Values:
+def _two_columns(where: str, ends: Sequence[Any]) -> Values:
+    """Return both ends of edges, each an array or a .npy file."""
+    src, dst = (_rows_of(where, name, value) for name, value in zip(_ENDS, ends, strict=True))
     if src.count != dst.count:
         raise ValueError(f"{where}: {src.count} sources but {dst.count} destinations. Give one of each for every edge.")
     files = (*src.files, *dst.files) if src.files and dst.files else ()
@@ -274,7 +272,7 @@ def _matrix(where: str, name: str, value: Any) -> Values:
 
 
 def _of_columns(columns: Sequence[NpyRows]) -> Callable[[int, int], Any]:
-    return lambda begin, end: tuple(each.read(begin, end) for each in columns)
+    return lambda begin, end: tuple(column.read(begin, end) for column in columns)
 
 
 def _of_rows(rows: NpyRows) -> Callable[[int, int], Any]:
@@ -320,8 +318,8 @@ class _Table(EdgeSource):
             before += batch.num_rows
             if rows.num_rows > 0:
                 src, dst = (self._values(rows, column) for column in self._ends)
-                of = {name: torch.from_numpy(self._values(rows, column)) for name, column in self._attributes.items()}
-                yield Chunk(src, dst, of)
+                columns = self._attributes.items()
+                yield Chunk(src, dst, {name: torch.from_numpy(self._values(rows, column)) for name, column in columns})
 
     def _column(self, name: str) -> Column:
         dtype = self._rows.dtype(name)
@@ -361,8 +359,8 @@ class _Iterated(EdgeSource):
 
     def chunks(self, first: int, most: int) -> Iterator[Chunk]:
         before = 0
-        for given in itertools.chain([] if self._first is None else [self._first], self._left):
-            source = self._source(given)
+        for chunk in itertools.chain([] if self._first is None else [self._first], self._left):
+            source = self._source(chunk)
             if source.columns != self.columns:
                 raise ValueError(
                     f"{self._where}: a chunk of edges has the attributes {shown(source.columns)}, the first one has "
@@ -371,9 +369,8 @@ class _Iterated(EdgeSource):
             yield from source.chunks(max(first - before, 0), most)
             before += source.num_edges or 0
 
-    def _source(self, given: Any) -> EdgeSource:
-        ends, attributes = given if isinstance(given, tuple) and isinstance(given[-1], Mapping) else (given, {})
+    def _source(self, chunk: Any) -> EdgeSource:
+        ends, attributes = chunk if isinstance(chunk, tuple) and isinstance(chunk[-1], Mapping) else (chunk, {})
         if isinstance(ends, Sequence) and len(ends) == 2:
-            columns = (_rows_of(self._where, name, each) for name, each in zip(_ENDS, ends, strict=True))
-            return _Rows(self._where, [_two_columns(self._where, *columns)], attributes)
+            return _Rows(self._where, [_two_columns(self._where, ends)], attributes)
         return _Rows(self._where, [_matrix(self._where, "a chunk of edges", ends)], attributes)

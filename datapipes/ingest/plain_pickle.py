@@ -87,8 +87,8 @@ class Global:
         self.name, self.make = name, make
 
 
-def _empty_dict(of: object = None) -> Items:
-    if of is not None and not isinstance(of, Global):
+def _empty_dict(default: object = None) -> Items:
+    if default is not None and not isinstance(default, Global):
         raise TypeError("a default that is no class")
     return Items()
 
@@ -97,19 +97,19 @@ ENCODE = Global("encode")  # of a text in latin-1, as Python 2's protocols write
 DEFAULTDICT, LIST, DICT = Global("defaultdict", _empty_dict), Global("list"), Global("dict")
 PLAIN: dict[tuple[str, str], Global] = {
     ("collections", "defaultdict"): DEFAULTDICT,
-    **{(module, known.name): known for module in ("__builtin__", "builtins") for known in (LIST, DICT)},
+    **{(module, kind.name): kind for module in ("__builtin__", "builtins") for kind in (LIST, DICT)},
     ("_codecs", "encode"): ENCODE,
 }
 
 
 def parse_pickles(
-    content: bytes, known: Mapping[tuple[str, str], Global], count: int = 1, kind: type[Reader] | None = None
+    content: bytes, allowed: Mapping[tuple[str, str], Global], count: int = 1, kind: type[Reader] | None = None
 ) -> list[object]:
     """Return what the first `count` pickles hold, which stand one behind the other.
 
     Args:
         content: the pickles, and perhaps more.
-        known: the globals that they may name.
+        allowed: the globals that they may name.
         kind: the class of their reader.
     Raises:
         FileRefused: They are broken or hostile, or hold something else.
@@ -117,13 +117,13 @@ def parse_pickles(
     kind = kind or Reader
     stream = io.BytesIO(content)
     try:
-        return [kind(content, stream, known).read() for _ in range(count)]
+        return [kind(content, stream, allowed).read() for _ in range(count)]
     except Exception as error:  # a corrupt stream can raise nearly anything; no other code runs in here
         _refuse_instructions(content, kind)
         if isinstance(error, FileRefused):
             raise
-        found = f"a broken pickle ({type(error).__name__}: {str(error)[:200]})"
-        raise FileRefused(found, "a whole one, as published") from error
+        text = f"a broken pickle ({type(error).__name__}: {str(error)[:200]})"
+        raise FileRefused(text, "a whole one, as published") from error
 
 
 def _refuse_instructions(content: bytes, kind: type[Reader]) -> None:
@@ -132,27 +132,27 @@ def _refuse_instructions(content: bytes, kind: type[Reader]) -> None:
     Such an instruction says more about a file than the place at which the reader stopped.
     """
     followed = {name for names in kind.methods.values() for name in names.split()}
-    known = _VALUES | _IGNORED | _CONSTANTS.keys() | followed
-    found = None
+    allowed = _VALUES | _IGNORED | _CONSTANTS.keys() | followed
+    refused = None
     with contextlib.suppress(Exception):  # of a file that breaks off
         for opcode, argument, position in itertools.islice(pickletools.genops(content), MAX_INSTRUCTIONS):
-            if opcode.name not in known:
+            if opcode.name not in allowed:
                 text = "" if argument is None else f" {shown(argument)}"
-                found = f"{opcode.name}{text} at byte {position}"
+                refused = f"{opcode.name}{text} at byte {position}"
                 break
-    if found is not None:
-        raise FileRefused(f"the pickle instruction {found}", "plain numbers, text, lists, dicts and arrays", _DISTRUST)
+    if refused is not None:
+        raise FileRefused(
+            f"the pickle instruction {refused}", "plain numbers, text, lists, dicts and arrays", _DISTRUST
+        )
 
 
 METHODS = {
     "mark": "MARK",
     "put": "PUT BINPUT LONG_BINPUT MEMOIZE",
     "get": "GET BINGET LONG_BINGET",
-    **{
-        name: name.upper()
-        for name in ("tuple", "tuple1", "tuple2", "tuple3", "empty_list", "list", "append", "appends")
-    },
+    **{name: name.upper() for name in ("tuple", "empty_list", "list", "append", "appends")},
     **{name: name.upper() for name in ("empty_dict", "dict", "setitem", "setitems", "global", "stack_global")},
+    "fixed_tuple": "TUPLE1 TUPLE2 TUPLE3",
     "call": "NEWOBJ REDUCE",
     "build": "BUILD",
 }
@@ -163,8 +163,8 @@ class Reader:
 
     methods: Mapping[str, str] = METHODS
 
-    def __init__(self, content: bytes, stream: io.BytesIO, known: Mapping[tuple[str, str], Global]) -> None:
-        self._content, self._stream, self._known = content, stream, known
+    def __init__(self, content: bytes, stream: io.BytesIO, allowed: Mapping[tuple[str, str], Global]) -> None:
+        self._content, self._stream, self._allowed = content, stream, allowed
         self._stack: list[Any] = []  # what was made since the last mark
         self._outer: list[list[Any]] = []  # the stacks before each mark
         self._memo: list[Any] = []  # not a dict, since the file chooses the numbers
@@ -181,7 +181,7 @@ class Reader:
                 self._stack.append(argument)
             elif name in follow:
                 try:
-                    follow[name](argument)
+                    follow[name](int(name[-1]) if name.startswith("TUPLE") and name != "TUPLE" else argument)
                 except IndexError as error:
                     raise ValueError(f"its operation {name} takes more values than there are") from error
             elif name in _CONSTANTS:
@@ -215,16 +215,7 @@ class Reader:
         made = tuple(self._since_mark())
         self._stack.append(made)
 
-    def _tuple1(self, _: Any) -> None:
-        self._take_tuple(1)
-
-    def _tuple2(self, _: Any) -> None:
-        self._take_tuple(2)
-
-    def _tuple3(self, _: Any) -> None:
-        self._take_tuple(3)
-
-    def _take_tuple(self, length: int) -> None:
+    def _fixed_tuple(self, length: int) -> None:
         parts = [self._stack.pop() for _ in range(length)]
         self._stack.append(tuple(parts[::-1]))
 
@@ -270,12 +261,11 @@ class Reader:
         self._push_global(module, name)
 
     def _push_global(self, module: str, name: str) -> None:
-        known = self._known.get((module, name))
-        if known is None:
+        if (module, name) not in self._allowed:
             named = f"{module[:80]}.{name[:80]}"
-            allowed = shown(sorted({".".join(key) for key in self._known}))
+            allowed = shown(sorted({".".join(key) for key in self._allowed}))
             raise FileRefused(f"a pickle that asks for the global {named}", f"none but {allowed}", _DISTRUST, named)
-        self._stack.append(known)
+        self._stack.append(self._allowed[module, name])
 
     def _call(self, _: Any) -> None:
         arguments, function = self._stack.pop(), self._stack.pop()
@@ -285,8 +275,8 @@ class Reader:
         try:
             made = self._encoded(*arguments) if function is ENCODE else function.make(*arguments)
         except TypeError as error:
-            found = f"{function.name} called with {len(arguments)} arguments that no pickler passes"
-            raise ValueError(found) from error
+            text = f"{function.name} called with {len(arguments)} arguments that no pickler passes"
+            raise ValueError(text) from error
         self._stack.append(made)
 
     def _encoded(self, text: object, encoding: object) -> bytes:

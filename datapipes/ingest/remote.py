@@ -94,10 +94,10 @@ class RemoteFile:
         with _as_os_error(self.uri):
             info = system.info(path)
         if info["type"] != "file" or info.get("size") is None:
-            found = "is no file" if info["type"] != "file" else "has no length: its server tells none"
-            raise OSError(errno.EINVAL, f"it {found}; copy it to this machine", self.uri)
-        told = {re.sub(r"[^a-z0-9]", "", key.lower()): value for key, value in info.items()}
-        version = ", ".join(f"{key} {told[key]}" for key in _VERSIONS if told.get(key))
+            reason = "is no file" if info["type"] != "file" else "has no length: its server tells none"
+            raise OSError(errno.EINVAL, f"it {reason}; copy it to this machine", self.uri)
+        facts = {re.sub(r"[^a-z0-9]", "", key.lower()): value for key, value in info.items()}
+        version = ", ".join(f"{key} {facts[key]}" for key in _VERSIONS if facts.get(key))
         seen = int(info["size"]), version
         if self._seen not in (None, seen):
             raise ValueError(
@@ -201,13 +201,13 @@ def files_in(where: str, uri: str) -> list[RemoteFile]:
         system, path = _system_of(uri)
         with _as_os_error(uri):
             entries = system.ls(path, detail=True)
-    found = {}
+    files = {}
     for entry in entries:
         folder, _, name = entry["name"].rpartition("/")
         # Pages that list files, of HTTP, have other links, too.
         if entry["type"] == "file" and folder.rstrip("/") == path.rstrip("/") and name[:1] not in "?#":
-            found[name] = RemoteFile(f"{uri.rstrip('/')}/{name}", entry.get("size"))
-    return [found[name] for name in sorted(found)]
+            files[name] = RemoteFile(f"{uri.rstrip('/')}/{name}", entry.get("size"))
+    return [files[name] for name in sorted(files)]
 
 
 def files_at(where: str, uri: str) -> list[RemoteFile]:
@@ -225,7 +225,7 @@ def files_at(where: str, uri: str) -> list[RemoteFile]:
                 is_file = system.info(path)["type"] == "file"
         if is_file:
             return [RemoteFile(uri)]
-    return [each for each in files_in(where, uri) if not each.name.startswith((".", "_"))]
+    return [file for file in files_in(where, uri) if not file.name.startswith((".", "_"))]
 
 
 def _system_of(uri: str) -> tuple[Any, str]:

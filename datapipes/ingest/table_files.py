@@ -41,14 +41,14 @@ _OF_CONTENT = (ValueError, TypeError, LookupError, NotImplementedError, EOFError
 
 def suffix_of(name: str) -> str:
     """Return what the name of a file ends in; that of a table may have two parts."""
-    return next((each for each in TABLES if name.endswith(each)), Path(name).suffix)
+    return next((suffix for suffix in TABLES if name.endswith(suffix)), Path(name).suffix)
 
 
 def parts_of(path: Path) -> list[Path]:
     """Return the files in a folder whose names do not begin with "." or "_", sorted by name; a file alone."""
     if not path.is_dir():
         return [path]
-    return sorted(each for each in path.iterdir() if each.is_file() and not each.name.startswith((".", "_")))
+    return sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith((".", "_")))
 
 
 class TableFiles:
@@ -71,7 +71,7 @@ class TableFiles:
         if files is None:
             files = parts_of(Path(path))
             kind = suffix_of(files[0].name)
-        self._remote = [each for each in files if isinstance(each, RemoteFile)]
+        self._remote = [file for file in files if isinstance(file, RemoteFile)]
         needed("pyarrow.dataset", "distributed", f"{where}: a table")
         with self._told():
             if kind not in TABLES:
@@ -132,7 +132,7 @@ class TableFiles:
 
     def texts(self, name: str) -> list[str]:
         """Return the cells of a column as text, "" for an empty one."""
-        cells = ["" if each is None else str(each) for each in self._content.column(name).to_pylist()]
+        cells = ["" if cell is None else str(cell) for cell in self._content.column(name).to_pylist()]
         return cells if self._order is None else [cells[place] for place in self._order.tolist()]
 
     def numbers(self, name: str, *, missing: Any = None) -> Tensor:
@@ -185,8 +185,8 @@ class TableFiles:
             self._refuse_changed()
 
     def _refuse_changed(self) -> None:
-        for each in self._remote:
-            each.look()
+        for file in self._remote:
+            file.look()
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -231,7 +231,7 @@ class _Opener:
     protocol = "uri"
 
     def __init__(self, files: Sequence[RemoteFile]) -> None:
-        self._files = {each.uri: each for each in files}
+        self._files = {file.uri: file for file in files}
 
     def isfile(self, uri: str) -> bool:
         return uri in self._files
@@ -264,11 +264,11 @@ def _head_of(file: AnyFile, kind: str) -> _Head:
 
 def _csv(files: Sequence[AnyFile], kind: str) -> tuple[Any, bool]:
     """Return the rows of CSV files, and whether the files name their columns."""
-    heads = [each for each in (_head_of(file, kind) for file in files) if each.cells]
+    heads = [head for head in (_head_of(file, kind) for file in files) if head.cells]
     has_names = bool(heads) and heads[0].has_names
-    for each in heads:
-        _check_head(heads[0], each)
-    with_rows = [each.file for each in heads if each.has_more or not has_names]
+    for head in heads:
+        _check_head(heads[0], head)
+    with_rows = [head.file for head in heads if head.has_more or not has_names]
     if with_rows:
         form = _csv_format(kind, has_names)
         return _as_numbers(_opened_by_arrow(with_rows, form, _csv_schema(with_rows[0], kind, form))), has_names
@@ -290,7 +290,7 @@ def _check_head(first: _Head, other: _Head) -> None:
             "must begin with the names, or none. Write them into the first, or remove them from the others."
         )
     names = [
-        each.cells if first.has_names else [f"f{place}" for place in range(len(each.cells))] for each in (first, other)
+        head.cells if first.has_names else [f"f{place}" for place in range(len(head.cells))] for head in (first, other)
     ]
     _check_names(other.file, *names)
 
@@ -298,7 +298,7 @@ def _check_head(first: _Head, other: _Head) -> None:
 def _parquet(files: Sequence[AnyFile], kind: str) -> tuple[Any, bool]:
     """Return the rows of Parquet files, and that the files name their columns."""
     pyarrow = importlib.import_module("pyarrow")
-    schemas = [_opened_by_arrow([each], kind[1:]).schema for each in files]
+    schemas = [_opened_by_arrow([file], kind[1:]).schema for file in files]
     for file, schema in zip(files, schemas, strict=True):
         _check_names(file, schemas[0].names, schema.names)
     joined = pyarrow.unify_schemas(schemas, promote_options="permissive")
@@ -316,7 +316,7 @@ def _check_names(file: AnyFile, first: Sequence[str], names: Sequence[str]) -> N
 def _opened_by_arrow(files: Sequence[AnyFile], form: Any, schema: Any = None) -> Any:
     """Return the files as a data set of pyarrow; without `schema` the first file says it."""
     fs, dataset = (importlib.import_module(f"pyarrow.{name}") for name in ("fs", "dataset"))
-    remote = [each for each in files if isinstance(each, RemoteFile)]
+    remote = [file for file in files if isinstance(file, RemoteFile)]
     system = fs.PyFileSystem(fs.FSSpecHandler(_Opener(remote))) if remote else None
     return dataset.dataset([*map(str, files)], schema=schema, format=form, filesystem=system)
 
@@ -324,7 +324,9 @@ def _opened_by_arrow(files: Sequence[AnyFile], form: Any, schema: Any = None) ->
 def _as_numbers(data: Any) -> Any:
     """Return the data set with numbers in columns of no type, whose cells are all empty."""
     pyarrow = importlib.import_module("pyarrow")
-    fields = [each.with_type(pyarrow.int64()) if pyarrow.types.is_null(each.type) else each for each in data.schema]
+    fields = [
+        column.with_type(pyarrow.int64()) if pyarrow.types.is_null(column.type) else column for column in data.schema
+    ]
     return data.replace_schema(pyarrow.schema(fields))
 
 
@@ -337,7 +339,7 @@ def _rows_of(fragment: Any, types: Mapping[str, Any], most: int) -> Iterator[Any
         with importlib.import_module("pyarrow.parquet").ParquetFile(fragment.open()) as file:
             for group in range(file.num_row_groups):  # all at once stay in memory to the end
                 for batch in file.iter_batches(most, row_groups=[group], columns=names):
-                    columns = [batch.column(name).cast(of) for name, of in types.items()]
+                    columns = [batch.column(name).cast(type_) for name, type_ in types.items()]
                     yield pyarrow.RecordBatch.from_arrays(columns, names)
         return
     arrow_csv, stream = importlib.import_module("pyarrow.csv"), fragment.open()

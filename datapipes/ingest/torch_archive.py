@@ -11,6 +11,7 @@ not plain data or a dense tensor, a tensor beyond its storage, and one of more b
 
 from __future__ import annotations
 
+import io
 import math
 import struct
 import sys
@@ -23,9 +24,11 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from datapipes.base.checks import as_tensor
-from datapipes.ingest.archives import open_archive, read_member
 from datapipes.ingest.plain_pickle import MAX_LENGTH, METHODS, FileRefused, Global, Items, Reader, parse_pickles
 
+MAX_MEMBERS = 2**12
+PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # zipfile does not bound what others unpack to
+_ENTRY = b"PK\x01\x02"  # before each entry of the directory
 _MOST_DIMENSIONS = 64
 _SAVED = "a file that torch saved"
 _HEADER_BYTES, _LENGTHS_AT = 30, 26  # before a member; then its name and more, whose lengths stand at byte 26
@@ -111,7 +114,7 @@ TENSORS: dict[tuple[str, str], Global] = {
     **{("torch._utils", name): Global(name, _Tensor) for name in ("_rebuild_tensor_v2", "_rebuild_tensor_v3")},
     ("collections", "OrderedDict"): Global("OrderedDict", Items),  # the hooks of a tensor
     ("torch", "Size"): Global("Size", _size),
-    **{("torch", known.name): known for known in (*_STORAGES, *_DTYPES)},
+    **{("torch", kind.name): kind for kind in (*_STORAGES, *_DTYPES)},
     ("torch.storage", "UntypedStorage"): _UNTYPED,
 }
 
@@ -166,16 +169,16 @@ class TorchArchive:
         except Exception as error:  # zipfile raises nearly anything on corrupt archives
             raise _broken("a broken archive", error) from error
 
-    def read(self, known: Mapping[tuple[str, str], Global]) -> object:
-        """Return what the pickle holds, which may name the globals `known`; a tensor is a stand-in.
+    def read(self, allowed: Mapping[tuple[str, str], Global]) -> object:
+        """Return what the pickle holds, which may name the globals `allowed`; a tensor is a stand-in.
 
         Raises:
             FileRefused: The pickle is broken or hostile, or holds something else.
         """
-        return parse_pickles(self._pickled, known, kind=_TensorReader)[0]
+        return parse_pickles(self._pickled, allowed, kind=_TensorReader)[0]
 
-    def tensor(self, found: object, what: str) -> Tensor | None:
-        """Return the tensor that a stand-in describes; None if `found` is another value.
+    def tensor(self, value: object, name: str) -> Tensor | None:
+        """Return the tensor that a stand-in describes; None if `value` is another value.
 
         It shares the bytes of its storage: those that are mapped, or memory that may not be written to. A copy takes no
         more bytes than the file has.
@@ -183,49 +186,49 @@ class TorchArchive:
         Raises:
             FileRefused: The archive lacks its numbers.
         """
-        if not isinstance(found, _Tensor):
+        if not isinstance(value, _Tensor):
             return None
         try:
-            storage = self._storage(found.storage, found.dtype)
+            storage = self._storage(value.storage, value.dtype)
         except FileRefused:
             raise
         except Exception as error:  # no such member, or a broken one
             raise _broken("broken tensors", error) from error
-        if 0 in found.shape:
+        if 0 in value.shape:
             try:
-                return torch.empty(found.shape, dtype=found.dtype)
+                return torch.empty(value.shape, dtype=value.dtype)
             except Exception as error:
                 raise _broken("broken tensors", error) from error
-        count, whole = storage.nbytes() // found.dtype.itemsize, math.prod(found.shape) * found.dtype.itemsize
+        count, whole = storage.nbytes() // value.dtype.itemsize, math.prod(value.shape) * value.dtype.itemsize
         if whole > self._size:  # an expanded tensor: a file of a few bytes may name one number a billion times
-            shape = f"{what} of shape {[*found.shape]}, {whole} bytes, of {count} numbers in {self._size} bytes"
+            shape = f"{name} of shape {[*value.shape]}, {whole} bytes, of {count} numbers in {self._size} bytes"
             raise FileRefused(shape, "numbers for all of it", "Save what it stands for: tensor.contiguous().")
-        last = found.offset + sum((size - 1) * stride for size, stride in zip(found.shape, found.strides, strict=True))
+        last = value.offset + sum((size - 1) * stride for size, stride in zip(value.shape, value.strides, strict=True))
         if last >= count:
-            raise FileRefused(f"{what} up to number {last} of {count}", "numbers for all of it")
+            raise FileRefused(f"{name} up to number {last} of {count}", "numbers for all of it")
         try:
-            made = torch.empty(0, dtype=found.dtype).set_(storage, found.offset, found.shape, found.strides)
-            for sign in found.signs:
+            made = torch.empty(0, dtype=value.dtype).set_(storage, value.offset, value.shape, value.strides)
+            for sign in value.signs:
                 made = _SIGNS[sign](made)
         except Exception as error:  # more numbers than can be counted
             raise _broken("broken tensors", error) from error
         return made
 
-    def _storage(self, given: _Storage, dtype: torch.dtype) -> UntypedStorage:
+    def _storage(self, stored: _Storage, dtype: torch.dtype) -> UntypedStorage:
         """Return the bytes of a storage, in the byte order of this machine."""
-        if given.key not in self._read:
-            member = self._members[f"{self._folder}data/{given.key}"]
-            size = given.count * (1 if given.dtype is None else given.dtype.itemsize)
+        if stored.key not in self._read:
+            member = self._members[f"{self._folder}data/{stored.key}"]
+            size = stored.count * (1 if stored.dtype is None else stored.dtype.itemsize)
             if size != member.file_size:
-                found = f"a storage of {given.count} numbers with {member.file_size} bytes"
-                raise FileRefused(found, f"{size // max(given.count, 1)} bytes for each number")
+                text = f"a storage of {stored.count} numbers with {member.file_size} bytes"
+                raise FileRefused(text, f"{size // max(stored.count, 1)} bytes for each number")
             storage, only = self._bytes_of(member), None
             if self._is_swapped or storage.data_ptr() % dtype.itemsize:
                 storage, only = storage.clone(), dtype  # type: ignore[no-untyped-call]
             if self._is_swapped:
                 storage.byteswap(dtype)  # type: ignore[no-untyped-call]
-            self._read[given.key] = storage, only
-        storage, only = self._read[given.key]
+            self._read[stored.key] = storage, only
+        storage, only = self._read[stored.key]
         if only not in (None, dtype) or storage.data_ptr() % dtype.itemsize:  # a copy for each would take memory
             raise FileRefused(f"a storage of {dtype} that has another dtype too", "one dtype for each storage")
         return storage
@@ -243,5 +246,36 @@ class TorchArchive:
         return storage
 
 
-def _broken(what: str, error: Exception) -> FileRefused:
-    return FileRefused(f"{what} ({type(error).__name__}: {str(error)[:200]})", _SAVED)
+def _broken(text: str, error: Exception) -> FileRefused:
+    return FileRefused(f"{text} ({type(error).__name__}: {str(error)[:200]})", _SAVED)
+
+
+# --- zip archives of unknown origin, such as npz files: memory stays in proportion to the archive and to the sizes that
+# its members state, also if these are false
+
+
+def open_archive(content: bytes) -> zipfile.ZipFile:
+    """Return the archive in `content`.
+
+    Raises:
+        Exception: It is broken, or has more than about `MAX_MEMBERS` members; zipfile raises nearly anything.
+    """
+    count = content.count(_ENTRY)  # before zipfile makes an object of half a kilobyte for each
+    if count > MAX_MEMBERS:
+        raise ValueError(f"about {count} members, at most {MAX_MEMBERS} are allowed")
+    return zipfile.ZipFile(io.BytesIO(content))
+
+
+def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    """Return the content of a member; no more than the size that it states is unpacked.
+
+    Raises:
+        Exception: It is broken, or packed in another way than `PACKINGS`.
+    """
+    if member.compress_type not in PACKINGS:
+        raise ValueError(f"a member packed by method {member.compress_type}, {PACKINGS} are allowed")
+    with archive.open(member) as stream:
+        content = stream.read(member.file_size)  # read() would first unpack up to 2 GiB, and then cut
+    if len(content) != member.file_size:
+        raise EOFError(f"{len(content)} of {member.file_size} bytes")
+    return content

@@ -70,41 +70,33 @@ class ChoiceSampler(Sampler):
         self.replace = check_bool(self.name, "replace", replace)
         self.frontier = check_choice(self.name, "frontier", frontier, ("all", "new"))
         self.disjoint = check_bool(self.name, "disjoint", disjoint)
-        own_async = type(self).transform_async is not ChoiceSampler.transform_async
-        self.asynchronous = own_async or (graph._in_parts and not hides_own(self, ChoiceSampler, "sample", "transform"))
-        if concurrency is not None or not own_async:  # else the attribute of the subclass counts
+        is_async = type(self).transform_async is not ChoiceSampler.transform_async  # by the subclass
+        self.asynchronous = is_async or (graph._in_parts and not hides_own(self, ChoiceSampler, "sample", "transform"))
+        if concurrency is not None or not is_async:  # else the attribute of the subclass counts
             self.concurrency = self._checked_concurrency(concurrency)
-        self.plan = HopPlan.of(
-            self.name,
-            graph,
-            self.edge_types,
-            [  # hop 0 first
-                [fanout[of] if isinstance(fanout, dict) else fanout for of in self.edge_types]
-                for fanout in reversed(self.fanouts)
-            ],
-            choice,
-            replace=self.replace,
-            only_new=self.frontier == "new",
-            edge_ids=self.return_edge_ids,
-        )
+        by_hop = [  # hop 0 first
+            [fanout[edge_type] if isinstance(fanout, dict) else fanout for edge_type in self.edge_types]
+            for fanout in reversed(self.fanouts)
+        ]
+        options = {"replace": self.replace, "only_new": frontier == "new", "edge_ids": self.return_edge_ids}
+        self.plan = HopPlan(self.name, graph, self.edge_types, by_hop, choice, **options)
         self.subgraph_type = check_choice(self.name, "subgraph_type", subgraph_type, FORMS)
         self.reverse_etypes_mapping = reverse_etypes_mapping
         self._form: SubgraphForm | None = None
         if subgraph_type == "directional":
             refuse_mapping(self.name, reverse_etypes_mapping, "subgraph_type is 'directional'")
         else:
-            self._form = SubgraphForm.of(subgraph_type, graph, self.plan, self._reverses())
+            self._form = SubgraphForm(subgraph_type, self.plan, self._reverses())
             self.edge_types = self._form.edge_types
 
     def _reverses(self) -> dict[Any, Any] | None:
         """Return the edge type of the reverses of each that is sampled; None where the form has no reverses."""
-        given = self.reverse_etypes_mapping
         if self.subgraph_type == "induced":
-            refuse_mapping(self.name, given, "subgraph_type is 'induced', which adds no reverses")
+            refuse_mapping(self.name, self.reverse_etypes_mapping, "subgraph_type is 'induced', which adds no reverses")
             return None
-        mapping = checked_mapping(self.name, given, self.graph.edge_types)
-        found: dict[Any, Any] = reverses_of(self.name, self.plan.edge_types, mapping)
-        return found
+        mapping = checked_mapping(self.name, self.reverse_etypes_mapping, self.graph.edge_types)
+        backs: dict[Any, Any] = reverses_of(self.name, self.plan.edge_types, mapping)
+        return backs
 
     def sample(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
         """Return the neighborhood of `seeds`; with `trees` each group of them has nodes of its own.
@@ -112,29 +104,29 @@ class ChoiceSampler(Sampler):
         Raises:
             ValueError: The seeds need times and have none; or values of the graph that it draws by were changed.
         """
-        found = self.graph.hops(self.plan, seeds, self.plan.keyed(rng), trees)
+        sampled = self.graph.hops(self.plan, seeds, *self.plan.keyed(rng), trees)
         if self._form is None:
-            return found
-        asked = self._form.asks(found, rng, trees)
-        return self._form.made(found, None if asked is None else self.graph.hops(*asked))
+            return sampled
+        question = self._form.question(sampled, rng, trees)
+        return self._form.made(sampled, None if question is None else self.graph.hops(*question))
 
     async def sample_async(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
         """Return what `sample` does; over a graph in parts the event loop goes on meanwhile."""
         graph: Any = self.graph
         if not graph._in_parts:
             return self.sample(seeds, rng, *(() if trees is None else (trees,)))
-        found: Sampled = await graph.hops_async(self.plan, seeds, self.plan.keyed(rng), trees)
+        sampled: Sampled = await graph.hops_async(self.plan, seeds, *self.plan.keyed(rng), trees)
         if self._form is None:
-            return found
-        asked = self._form.asks(found, rng, trees)
-        among = None if asked is None else await graph.hops_async(*asked)
-        return await off_loop(self._form.made, found, among)
+            return sampled
+        question = self._form.question(sampled, rng, trees)
+        among = None if question is None else await graph.hops_async(*question)
+        return await off_loop(self._form.made, sampled, among)
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         ids, restored = self.seeds_of(minibatch)
         trees = self._trees_of(minibatch.seeds, minibatch.timestamps)
-        given = () if trees is None else (trees,)
-        return self.filled(minibatch, restored(self.sample(ids, self.rng_of(minibatch), *given)), trees)
+        more = () if trees is None else (trees,)
+        return self.filled(minibatch, restored(self.sample(ids, self.rng_of(minibatch), *more)), trees)
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
         """Return what `transform` does, over a graph in parts."""
@@ -158,11 +150,11 @@ class ChoiceSampler(Sampler):
         if self._form is not None:
             drawn["subgraph_type"] = self.subgraph_type
         if self._form is not None and self._form.reverses is not None and self.graph.is_heterogeneous:
-            drawn["reverses"] = {join_key(of): join_key(other) for of, other in self._form.reverses.items()}
-        return {**super().fingerprint(), **drawn, **self.choice.fingerprint(self.plan.chosen.digests())}
+            drawn["reverses"] = {join_key(one): join_key(back) for one, back in self._form.reverses.items()}
+        return {**super().fingerprint(), **drawn, **self.choice.fingerprint(self.graph._choice_digests(self.plan))}
 
     def describe(self) -> dict[str, Any]:
-        given = {
+        options = {
             **super().describe(),
             "replace": self.replace or None,
             **self._describe_choice(),
@@ -172,21 +164,21 @@ class ChoiceSampler(Sampler):
             "reverse_etypes_mapping": self.reverse_etypes_mapping,
             "concurrency": self.concurrency if self.asynchronous else None,
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in options.items() if value is not None}
 
     def _describe_choice(self) -> dict[str, Any]:
         """Return what `describe` says of the choice; None is left out."""
         return {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self.plan.chosen.refuse_change()  # a worker would build the stage over the values as they are now
+        self.graph._refuse_changes(self.plan)  # a worker would build the stage over the values as they are now
         return super().__reduce__()
 
-    def _checked_concurrency(self, given: Any) -> int:
-        number = check_int(self.name, "concurrency", type(self).concurrency if given is None else given, 1)
+    def _checked_concurrency(self, concurrency: Any) -> int:
+        number = check_int(self.name, "concurrency", type(self).concurrency if concurrency is None else concurrency, 1)
         if self.asynchronous:
             return number
-        if given is not None and not self.graph._in_parts:
+        if concurrency is not None and not self.graph._in_parts:
             raise ValueError(
                 f"{self.name}: concurrency is {number}, but the graph is whole; only over a graph in parts minibatches "
                 "wait for answers. Leave it out; num_workers of a DataLoader makes several minibatches at once."
@@ -198,17 +190,15 @@ class ChoiceSampler(Sampler):
             )
         return 1
 
-    def filled(self, minibatch: MiniBatch, found: Sampled, trees: SeedTrees | None = None) -> MiniBatch:
-        filled = super().filled(minibatch, found)
-        return filled.replace(batch=_batch(found, trees)) if self.disjoint and trees is not None else filled
+    def filled(self, minibatch: MiniBatch, sampled: Sampled, trees: SeedTrees | None = None) -> MiniBatch:
+        filled = super().filled(minibatch, sampled)
+        return filled.replace(batch=_batch(sampled.groups, trees.rows)) if self.disjoint and trees else filled
 
 
-def _batch(found: Sampled, trees: SeedTrees) -> Any:
-    """Return the row of the seeds whose tree each node belongs to."""
-    rows = trees.rows
+def _batch(groups: Any, rows: Tensor | None) -> Any:
+    """Return the row of the seeds whose tree each node belongs to, given the row of each group."""
     if rows is None:
-        return found.groups
-    if isinstance(found.groups, dict):
-        return {of: torch.index_select(rows, 0, groups) for of, groups in found.groups.items()}
-    groups: Tensor = found.groups
+        return groups
+    if isinstance(groups, dict):
+        return {node_type: torch.index_select(rows, 0, numbers) for node_type, numbers in groups.items()}
     return torch.index_select(rows, 0, groups)

@@ -48,7 +48,9 @@ class InSubgraphSampler(ChoiceSampler):
         return_edge_ids: bool = False,
         concurrency: int | None = None,
     ) -> None:
-        fanouts = _fanouts(self.name, edge_types, graph)
+        fanouts: list[Fanout] = [-1]
+        if edge_types is not None and isinstance(graph, Graph):  # what is no graph is refused by the Sampler
+            fanouts = [dict.fromkeys(listed_edge_types(self.name, edge_types, graph.edge_types), -1)]
         super().__init__(source, graph, fanouts, Choice(), return_edge_ids=return_edge_ids, concurrency=concurrency)
 
     def describe(self) -> dict[str, Any]:
@@ -58,14 +60,3 @@ class InSubgraphSampler(ChoiceSampler):
             del details[name]
         some = {} if self.edge_types == self.graph.edge_types else {"edge_types": list(self.edge_types)}
         return {**some, **details}
-
-
-def _fanouts(where: str, edge_types: Any, graph: Any) -> list[Fanout]:
-    """Return the fanouts that keep all in-edges of the edge types that the user names, or of all for None.
-
-    Raises:
-        TypeError, ValueError: They are no edge types of the graph.
-    """
-    if edge_types is None or not isinstance(graph, Graph):  # what is no graph is refused by the Sampler
-        return [-1]
-    return [dict.fromkeys(listed_edge_types(where, edge_types, graph.edge_types), -1)]

@@ -18,7 +18,7 @@ from datapipes.base.records import Count, Form, list_of, whole
 from datapipes.base.rng import RngKey
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
-from datapipes.graph.choice import Choice, Keyed
+from datapipes.graph.choice import Choice
 from datapipes.graph.graph import Graph
 from datapipes.sampling.choice_sampler import ChoiceSampler
 from datapipes.sampling.fanouts import Fanout
@@ -41,19 +41,21 @@ class ByNumber(Choice):
     layer_dependency: bool = False
     batch_dependency: int = 1
 
-    def keyed(self, rng: RngKey, num_hops: int, edge_types: Sequence[int], source_types: Sequence[int]) -> Keyed:
+    def keyed(
+        self, rng: RngKey, num_hops: int, edge_types: Sequence[int], source_types: Sequence[int]
+    ) -> tuple[list[list[int]], Choice]:
         generation, place = divmod(rng.index, self.batch_dependency)
 
         def keys(generation: int) -> list[list[int]]:
-            of = replace(rng, index=generation)
+            shared = replace(rng, index=generation)
             hops = [0] * num_hops if self.layer_dependency else range(num_hops)
-            return [[of.hop_key(hop, kind) for kind in source_types] for hop in hops]
+            return [[shared.hop_key(hop, kind) for kind in source_types] for hop in hops]
 
         pairs: tuple[KeyPairs, ...] = ()
         if self.batch_dependency > 1:
             both = zip(keys(generation + 1), keys(0), strict=True)
             pairs = tuple(tuple(zip(*hop, strict=True)) for hop in both)
-        return Keyed(keys(generation), Numbered(self.batch_dependency, self.batch_dependency - place, pairs))
+        return keys(generation), Numbered(self.batch_dependency, self.batch_dependency - place, pairs)
 
     def fingerprint(self, digests: Mapping[Any, list[str] | None]) -> dict[str, Any]:
         return {"layer_dependency": self.layer_dependency, "batch_dependency": self.batch_dependency}
@@ -61,15 +63,15 @@ class ByNumber(Choice):
 
 def _read_keys(name: str, value: Any) -> tuple[KeyPairs, ...]:
     """Return the keys of one hop, of each draw two."""
-    pairs = [list_of(f"an entry of {name}", each, 2) for each in list_of(name, value)]
-    if any(len(each) != 2 for each in pairs):
+    pairs = [list_of(f"an entry of {name}", pair, 2) for pair in list_of(name, value)]
+    if any(len(pair) != 2 for pair in pairs):
         raise ValueError(f"{name} is {shown(value)}, it must have two keys for each draw")
     checked = [(_KEY.read("a key", one), _KEY.read("a key", other)) for one, other in pairs]
     return (tuple(checked),) if checked else ()
 
 
 _KEY = whole(0, 2**64 - 1)
-_KEYS = Form(_read_keys, lambda keys: [[*each] for hop in keys for each in hop])
+_KEYS = Form(_read_keys, lambda keys: [[*pair] for hop in keys for pair in hop])
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,9 @@ class Numbered(Choice):
         whole(1, self.dependency).read("until_next", self.until_next)
 
     def refuse_request(self, num_draws: int, *, replace: bool, has_streams: bool) -> None:
-        found = sum(map(len, self.keys))
-        if self.dependency > 1 and found != num_draws:
-            raise ValueError(f"keys has {found} entries, for {num_draws} draws")
+        num_keys = sum(map(len, self.keys))
+        if self.dependency > 1 and num_keys != num_draws:
+            raise ValueError(f"keys has {num_keys} entries, for {num_draws} draws")
         if replace or has_streams:
             raise ValueError("in-edges of the smallest numbers are drawn without replacement and have no streams")
 

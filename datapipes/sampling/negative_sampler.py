@@ -16,14 +16,13 @@ from torch import Tensor
 from datapipes.base.checks import check_choice, shown
 from datapipes.base.rng import RngKey
 from datapipes.base.sizes import check_memory
-from datapipes.base.types import EdgeType
+from datapipes.base.types import EdgeType, of_type
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.minibatch import MiniBatch
-from datapipes.sampling.sampler import Sampler
+from datapipes.sampling.sampler import Sampler, items_before, nearest_before
 from datapipes.sampling.seed_ids import check_seeds
-from datapipes.sampling.upstream import items_before, nearest_before
 
 __all__ = ["NegativeSampler"]
 
@@ -67,8 +66,8 @@ class Wanted(NamedTuple):
 
     def repeated(self) -> tuple[Tensor, Tensor | None]:
         """Return the positive of each negative, ids [N, 2], and its time."""
-        of = self.places.positive_of
-        return self.positives[of], None if self.times is None else self.times[of]
+        rows = self.places.positive_of
+        return self.positives[rows], None if self.times is None else self.times[rows]
 
 
 @register_stage("sample_negative")
@@ -144,12 +143,12 @@ class NegativeSampler(MiniBatchTransformer):
         """
         assert self.fn is not None
         fn: Any = self.fn
-        found: Tensor = fn(pairs, rng, edge_type, timestamps)
-        return found
+        negatives: Tensor = fn(pairs, rng, edge_type, timestamps)
+        return negatives
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         rng, wanted = self.rng_of(minibatch), self._wanted(minibatch)
-        return self._filled(minibatch, wanted, {of: self._seeds(each, rng, of) for of, each in wanted.items()})
+        return self._filled(minibatch, wanted, {kind: self._seeds(links, rng, kind) for kind, links in wanted.items()})
 
     def _seeds(self, wanted: Wanted, rng: RngKey, edge_type: Any) -> Tensor:
         """Return the positives of one edge type and their negatives, in the form of the stage."""
@@ -177,17 +176,19 @@ class NegativeSampler(MiniBatchTransformer):
             if not isinstance(kind, tuple):
                 raise ValueError(_no_pairs(self.name, f"seeds of the node type {shown(kind)}"))
         times = times if isinstance(times, dict) else {}
-        return {of: self._wanted_of(f"seeds of {shown(of)}", seeds[of], times.get(of)) for of in sorted(seeds)}
+        return {
+            kind: self._wanted_of(f"seeds of {shown(kind)}", seeds[kind], times.get(kind)) for kind in sorted(seeds)
+        }
 
-    def _wanted_of(self, what: str, given: Any, times: Any) -> Wanted:
-        pairs = check_seeds(self.name, what, given)
+    def _wanted_of(self, name: str, seeds: Any, times: Any) -> Wanted:
+        pairs = check_seeds(self.name, name, seeds)
         if pairs.ndim != 2 or pairs.shape[1] != 2:
-            raise ValueError(_no_pairs(self.name, f"{what} {list(pairs.shape)}"))
+            raise ValueError(_no_pairs(self.name, f"{name} {list(pairs.shape)}"))
         return Wanted(pairs, self._places_of(int(pairs.shape[0])), times)
 
     def _places_of(self, count: int) -> _Places:
-        found = self._places.get(count)
-        if found is None:
+        places = self._places.get(count)
+        if places is None:
             ratio = self.negative_ratio
             number = math.ceil(ratio * count)
             check_memory(self.name, f"{number} negatives", BYTES_EACH * number, "Lower negative_ratio or batch_size.")
@@ -197,10 +198,10 @@ class NegativeSampler(MiniBatchTransformer):
             else:
                 positive_of = torch.arange(number) * count // max(number, 1)
             labels = torch.arange(count + number) < count
-            found = self._places[count] = _Places(positive_of, labels, torch.cat((positives, positive_of)))
+            places = self._places[count] = _Places(positive_of, labels, torch.cat((positives, positive_of)))
             if len(self._places) > MOST_KEPT:
                 self._places.pop(next(iter(self._places)), None)
-        return found
+        return places
 
     def _filled(self, minibatch: MiniBatch, wanted: dict[Any, Wanted], seeds: dict[Any, Tensor]) -> MiniBatch:
         """Return the minibatch with its negatives."""
@@ -215,16 +216,17 @@ class NegativeSampler(MiniBatchTransformer):
         def repeated(values: Any) -> Any:
             """Return a field of the positives with the values of the negatives behind them."""
             by_type = values if has_types else {None: values}
-            return typed({of: torch.cat((each, each[wanted[of].places.positive_of])) for of, each in by_type.items()})
+            positive_of = {kind: links.places.positive_of for kind, links in wanted.items()}
+            return typed({kind: torch.cat((rows, rows[positive_of[kind]])) for kind, rows in by_type.items()})
 
-        given: Any = minibatch.indexes
-        indexes = {of: each.places.indexes.clone() for of, each in wanted.items()}
-        if given is not None:
-            indexes |= repeated(given) if has_types else {None: repeated(given)}
+        indexes = {kind: links.places.indexes.clone() for kind, links in wanted.items()}
+        if minibatch.indexes is not None:
+            again = repeated(minibatch.indexes)
+            indexes |= again if has_types else {None: again}
         times = minibatch.timestamps
         return minibatch.replace(
             seeds=typed(seeds),
-            labels=typed({of: each.places.labels.clone() for of, each in wanted.items()}),
+            labels=typed({kind: links.places.labels.clone() for kind, links in wanted.items()}),
             indexes=typed(indexes),
             timestamps=None if times is None else repeated(times),
             extra={name: repeated(values) for name, values in minibatch.extra.items()},
@@ -233,9 +235,9 @@ class NegativeSampler(MiniBatchTransformer):
     def _formed(self, wanted: Wanted, pairs: Tensor, negatives: Any) -> Tensor:
         """Return the seeds; raise TypeError or ValueError if `negatives` are none for `pairs`."""
         if not isinstance(negatives, Tensor) or negatives.shape != pairs.shape:
-            found = list(negatives.shape) if isinstance(negatives, Tensor) else type(negatives).__name__
+            answer = list(negatives.shape) if isinstance(negatives, Tensor) else type(negatives).__name__
             raise ValueError(
-                f"{self.name}: sample returned {found}; it must return a negative for each of the pairs, ids "
+                f"{self.name}: sample returned {answer}; it must return a negative for each of the pairs, ids "
                 f"{list(pairs.shape)}. Change a column of a copy of them."
             )
         check_seeds(self.name, "the negatives", negatives.contiguous())
@@ -255,18 +257,18 @@ class NegativeSampler(MiniBatchTransformer):
 
 
 def _checked_ratio(where: str, ratio: Any, form: str) -> int | float:
-    what = "a number above 0" if form == "pairs" else "an int of 1 or more, since each row has as many,"
-    what += " and below 2^31"
+    wanted = "a number above 0" if form == "pairs" else "an int of 1 or more, since each row has as many,"
+    text = f"{where}: negative_ratio must be {wanted} and below 2^31, got {shown(ratio)}. Pass 1."
     if isinstance(ratio, bool) or not isinstance(ratio, numbers.Real):
-        raise TypeError(f"{where}: negative_ratio must be {what}, got {shown(ratio)}. Pass 1.")
-    found = float(ratio)
-    if not 0 < found < 2**31 or (form == "rows" and found != int(found)):
-        raise ValueError(f"{where}: negative_ratio must be {what}, got {shown(ratio)}. Pass 1.")
-    return int(found) if found == int(found) else found
+        raise TypeError(text)
+    number = float(ratio)
+    if not 0 < number < 2**31 or (form == "rows" and number != int(number)):
+        raise ValueError(text)
+    return int(number) if number == int(number) else number
 
 
-def _no_pairs(where: str, found: str) -> str:
-    return f"{where}: found {found}; negatives belong to pairs [n, 2], source and destination. Give pairs as seeds."
+def _no_pairs(where: str, seeds: str) -> str:
+    return f"{where}: found {seeds}; negatives belong to pairs [n, 2], source and destination. Give pairs as seeds."
 
 
 def _labels_given(where: str) -> ValueError:
@@ -279,9 +281,8 @@ def _labels_given(where: str) -> ValueError:
 def _check_items(where: str, items: Any, form: str) -> None:
     """Raise ValueError if the items of an item set are no pairs, or have labels that the form would replace."""
     by_type = getattr(items, "item_sets", {None: items})
-    for kind, each in by_type.items():
-        if each.seeds_shape != (2,):
-            of = "" if kind is None else f" of {shown(kind)}"
-            raise ValueError(_no_pairs(where, f"seeds{of} {[len(each), *each.seeds_shape]}"))
-        if form == "pairs" and "labels" in each.names:
+    for kind, item_set in by_type.items():
+        if item_set.seeds_shape != (2,):
+            raise ValueError(_no_pairs(where, f"seeds{of_type(kind)} {[len(item_set), *item_set.seeds_shape]}"))
+        if form == "pairs" and "labels" in item_set.names:
             raise _labels_given(where)

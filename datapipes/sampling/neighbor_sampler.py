@@ -17,16 +17,14 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import dtype_name, shown
-from datapipes.base.codec import join_key
 from datapipes.base.sizes import check_memory
 from datapipes.base.threads import num_threads
-from datapipes.base.types import type_text
+from datapipes.base.types import of_type
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
-from datapipes.graph.choice import Attributed, Choice, Rows, form_of, refuse_elsewhere, refuse_no_tensor
+from datapipes.graph.choice import Attributed, Choice, Rows, by_text, check_form, check_values, rows_digest
 from datapipes.graph.graph import Graph
 from datapipes.graph.npy import to_numpy
-from datapipes.graph.rows_digest import rows_digest
 from datapipes.sampling.choice_sampler import ChoiceSampler
 from datapipes.sampling.fanouts import Fanout
 
@@ -56,36 +54,26 @@ class ByWeight(Choice):
 
     def check(self, where: str, graph: Attributed, edge_types: Sequence[Any]) -> None:
         forms = graph.forms()
-        for of in edge_types:
-            known = [name for domain, kind, name in forms if (domain, kind) == ("edge", of)]
-            self._refuse_missing(where, known, of, graph._anew)
-            dtype, shape = forms["edge", of, self.prob_name]
-            what = self._what(where, of)
-            refuse_no_tensor(what, dtype)
-            if dtype not in DTYPES:
-                names = ", ".join(dtype_name(dtype) for dtype in DTYPES)
-                raise TypeError(f"{what} must be one of {names}, got {dtype_name(dtype)}. Convert them.{graph._anew}")
-            if shape != ():
-                raise self._other_shape(where, of, "num_edges", ["num_edges", *map(str, shape)])
+        for edge_type in edge_types:
+            names = [name for domain, type_, name in forms if (domain, type_) == ("edge", edge_type)]
+            self._refuse_missing(where, names, edge_type, graph._anew)
+            form = forms["edge", edge_type, self.prob_name]
+            check_form(self._name(where, edge_type), form, DTYPES, "num_edges", anew=graph._anew)
 
     def attributes(self, rows: Rows) -> dict[str, Tensor | None]:
         return {_WHAT: rows.edge_attributes.get(self.prob_name)}
 
     def make(self, where: str, edge_type: Any, rows: Rows) -> list[Tensor]:
         values, num_edges = rows.edge_attributes[self.prob_name], rows.indices.shape[0]
-        what = self._what(where, edge_type)
-        refuse_no_tensor(what, form_of(values).dtype)
-        if tuple(values.shape) != (num_edges,):
-            raise self._other_shape(where, edge_type, str(num_edges), list(map(str, values.shape)))
-        refuse_elsewhere(what, values)
+        check_values(self._name(where, edge_type), values, DTYPES, num_edges)
         num_bytes = BYTES_PER_EDGE * num_edges + 8 * rows.indptr.shape[0]
         remedy = "Sample without prob_name, or a smaller graph."
-        check_memory(where, f"the sums of the weights {self.prob_name!r}{_of(edge_type)}", num_bytes, remedy)
+        check_memory(where, f"the sums of the weights {self.prob_name!r}{of_type(edge_type)}", num_bytes, remedy)
         made = _core.row_sums(
             rows.indptr.numpy(),
             to_numpy(values.detach().contiguous()).view("uint8"),
             dtype=dtype_name(values.dtype),
-            what=f"{where}: the weight {self.prob_name!r}{_of(edge_type)}",
+            what=f"{where}: the weight {self.prob_name!r}{of_type(edge_type)}",
             node_ids=None if rows.node_ids is None else rows.node_ids.numpy(),
             num_threads=num_threads(),
         )
@@ -102,34 +90,23 @@ class ByWeight(Choice):
         return _core.Weights(arguments)
 
     def fingerprint(self, digests: Mapping[Any, list[str] | None]) -> dict[str, Any]:
-        found = {of: each[0] for of, each in digests.items() if each is not None}
-        return {"weights_digest": found[None] if None in found else {join_key(of): each for of, each in found.items()}}
+        return {"weights_digest": by_text({key: values[0] for key, values in digests.items() if values})}
 
-    def _refuse_missing(self, where: str, known: Collection[str], edge_type: Any, anew: str) -> None:
+    def _refuse_missing(self, where: str, names: Collection[str], edge_type: Any, anew: str) -> None:
         if not isinstance(self.prob_name, str):
             raise TypeError(
                 f"{where}: prob_name must be a str, the name of an edge attribute, got {shown(self.prob_name)}. Pass "
-                f"one of {shown(sorted(known))}."
+                f"one of {shown(sorted(names))}."
             )
-        if self.prob_name not in known:
+        if self.prob_name not in names:
             raise ValueError(
-                f"{where}: no edge attribute {shown(self.prob_name)}{_of(edge_type)}, as prob_name says; there are "
-                f"{shown(sorted(known))}. Add it to edge_attributes of the graph; equal weights, such as ones, give "
+                f"{where}: no edge attribute {shown(self.prob_name)}{of_type(edge_type)}, as prob_name says; there are "
+                f"{shown(sorted(names))}. Add it to edge_attributes of the graph; equal weights, such as ones, give "
                 f"each in-edge the same probability.{anew}"
             )
 
-    def _what(self, where: str, edge_type: Any) -> str:
-        return f"{where}: the weights {self.prob_name!r}{_of(edge_type)}"
-
-    def _other_shape(self, where: str, edge_type: Any, wanted: str, found: list[str]) -> ValueError:
-        return ValueError(
-            f"{self._what(where, edge_type)} have shape [{', '.join(found)}]; they must be [{wanted}], one for each "
-            "edge. Give one number each."
-        )
-
-
-def _of(edge_type: Any) -> str:
-    return "" if edge_type is None else f" of {type_text(edge_type)}"
+    def _name(self, where: str, edge_type: Any) -> str:
+        return f"{where}: the weights {self.prob_name!r}{of_type(edge_type)}"
 
 
 @register_stage("sample_neighbor")

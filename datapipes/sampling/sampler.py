@@ -7,35 +7,31 @@ and tells the stages after it what a minibatch will hold, through its attributes
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.array_digest import Hashed
-from datapipes.base.checks import check_bool, dtype_name
+from datapipes.base.checks import check_bool, check_within, dtype_name
 from datapipes.base.codec import join_key
 from datapipes.base.rng import RngKey
-from datapipes.base.types import ends_of
-from datapipes.chain.stage import MiniBatchTransformer, Stage
-from datapipes.chain.stage_base import Fingerprint
+from datapipes.base.types import ends_of, of_type
+from datapipes.chain.stage import MiniBatchTransformer, SeedStage, Stage
+from datapipes.chain.stage_base import Fingerprint, StageBase
+from datapipes.chain.stage_graph import StageGraph
 from datapipes.graph.graph import Graph
 from datapipes.graph.hops import Sampled
 from datapipes.minibatch import Block, MiniBatch
 from datapipes.sampling.fanouts import Fanout, check_fanouts, sampled_edge_types, shortened
 from datapipes.sampling.seed_ids import check_seed_types, plain_seeds, seed_ids, warn_of_empty_blocks
-from datapipes.sampling.upstream import (
-    fetched_before,
-    items_at_start,
-    items_before,
-    names_of,
-    negative_end_before,
-    rows_left_behind,
-)
+from datapipes.seeds import ItemSampler
 
 __all__ = ["Picks", "Sampled", "Sampler"]
+
+_S = TypeVar("_S", bound=Stage)
 
 
 class Picks(NamedTuple):
@@ -95,7 +91,10 @@ class Sampler(MiniBatchTransformer):
                 f"{self.name}: its draw(nodes, hop, rng) knows no edge types, which this graph has. Define draw(nodes, "
                 "hop, rng, edge_type=None), or sample a CSCGraph."
             )
-        _refuse_fetch_before(self.name, source)
+        fetched = fetched_before(source)
+        if fetched:
+            stage = next(iter(fetched.values()))
+            raise ValueError(rows_left_behind(self.name, f"{' and '.join(stage._fills)} of {stage!r} before it"))
         items = items_before(source)
         if items is not None:
             check_seed_types(self.name, getattr(items, "types", None), graph)
@@ -105,7 +104,7 @@ class Sampler(MiniBatchTransformer):
         self._has_types, self._negative_end = graph.is_heterogeneous, negative_end_before(self.name, source)
         self.node_types: tuple[Any, ...] = graph.node_types
         self.edge_types: tuple[Any, ...] = sampled_edge_types(self.fanouts, graph)
-        types = [of for of, items in items_at_start(source).items() if len(items) > 0]
+        types = [key for key, items in items_at_start(source).items() if len(items) > 0]
         warn_of_empty_blocks(self.name, graph, types, self.edge_types)
 
     @property
@@ -139,14 +138,17 @@ class Sampler(MiniBatchTransformer):
             TypeError, ValueError: `draw` returned something other than in-edges of the nodes.
         """
         graph = self.graph
-        numberings = {of: _numbering(graph.index_dtype, graph.num_nodes_of(of)) for of in graph.node_types}
+        # Of local ids: `number(ids)` gives them, `nodes()` the distinct ids by first occurrence.
+        numbering = _core.NumberingInt32 if graph.index_dtype == torch.int32 else _core.NumberingInt64
+        numberings: dict[Any, Any] = {kind: numbering(graph.num_nodes_of(kind)) for kind in graph.node_types}
         typed = seeds if isinstance(seeds, Mapping) else {None: seeds}
-        local_seeds = {of: self._numbered_seeds(numberings[of], of, ids) for of, ids in typed.items()}
+        local_seeds = {kind: self._numbered_seeds(numberings[kind], kind, ids) for kind, ids in typed.items()}
         hops, nodes = [], _nodes(numberings)
         for hop in range(self.num_hops):
-            parts = [(of, *self._hop(nodes, numberings, hop, rng, of)) for of in self.edge_types]
+            drawn = [(edge_type, self._hop(nodes, numberings, hop, rng, edge_type)) for edge_type in self.edge_types]
             nodes = _nodes(numberings)
-            hops.append({of: Block(indptr, local, len(nodes[ends_of(of)[0]]), ids) for of, indptr, local, ids in parts})
+            sizes = {edge_type: len(nodes[ends_of(edge_type)[0]]) for edge_type in self.edge_types}
+            hops.append({kind: Block(indptr, local, sizes[kind], ids) for kind, (indptr, local, ids) in drawn})
         if graph.is_heterogeneous:
             return Sampled(nodes, local_seeds, hops)
         return Sampled(nodes[None], local_seeds[None], [blocks[None] for blocks in hops])
@@ -162,30 +164,31 @@ class Sampler(MiniBatchTransformer):
                 raise ValueError(rows_left_behind(self.name, f"{field} {sorted(names_of(getattr(minibatch, field)))}"))
         return self._checked_seeds(minibatch.seeds)
 
-    def _checked_seeds(self, given: Any) -> tuple[Any, Callable[[Sampled], Sampled]]:
+    def _checked_seeds(self, seeds: Any) -> tuple[Any, Callable[[Sampled], Sampled]]:
         """Return what `seeds_of` does, of seeds: ids [n] or [n, k]; with types {node or edge type: ids}."""
         if self._has_types:
-            by_type = seed_ids(self.name, given, self.graph, self._negative_end)
-            return by_type.ids, lambda found: found._replace(local_seeds=by_type.restore(found.local_seeds))
-        seeds = plain_seeds(self.name, given)
-        return seeds.view(-1), lambda found: found._replace(local_seeds=found.local_seeds.view(seeds.shape))
+            by_type = seed_ids(self.name, seeds, self.graph, self._negative_end)
+            return by_type.ids, lambda sampled: sampled._replace(local_seeds=by_type.restore(sampled.local_seeds))
+        ids = plain_seeds(self.name, seeds)
+        return ids.view(-1), lambda sampled: sampled._replace(local_seeds=sampled.local_seeds.view(ids.shape))
 
-    def filled(self, minibatch: MiniBatch, found: Sampled) -> MiniBatch:
+    def filled(self, minibatch: MiniBatch, sampled: Sampled) -> MiniBatch:
         """Return the minibatch with what was sampled."""
-        hops = found.hops[::-1]  # `batch` is of the nodes before: a sampler of trees sets it anew
-        return minibatch.replace(input_nodes=found.nodes, compacted_seeds=found.local_seeds, blocks=hops, batch=None)
+        nodes, seeds, blocks = sampled.nodes, sampled.local_seeds, sampled.hops[::-1]
+        # `batch` is of the nodes before: a sampler of trees sets it anew.
+        return minibatch.replace(input_nodes=nodes, compacted_seeds=seeds, blocks=blocks, batch=None)
 
     def fingerprint(self) -> Fingerprint:
-        graph = self.graph
-        if not graph.is_heterogeneous:
-            counts: Fingerprint = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "fanouts": self.fanouts}
-        else:
-            counts = {
-                "num_nodes": {join_key(of): graph.num_nodes_of(of) for of in graph.node_types if of is not None},
-                "num_edges": {join_key(of): graph.num_edges_of(of) for of in graph.edge_types if of is not None},
-                "fanouts": [{join_key(of): number for of, number in fanout.items()} for fanout in self.fanouts],
-            }
-        return {**counts, "return_edge_ids": self.return_edge_ids, "graph_digest": graph.digest()}
+        def by_text(numbers: Any) -> Any:
+            return {join_key(kind): count for kind, count in numbers.items()} if self._has_types else numbers
+
+        return {
+            "num_nodes": by_text(self.graph.num_nodes),
+            "num_edges": by_text(self.graph.num_edges),
+            "fanouts": [by_text(fanout) for fanout in self.fanouts],
+            "return_edge_ids": self.return_edge_ids,
+            "graph_digest": self.graph.digest(),
+        }
 
     @property
     def _hashed_inputs(self) -> tuple[Hashed, ...]:
@@ -199,18 +202,13 @@ class Sampler(MiniBatchTransformer):
         """Return whether the sampler can sample a graph with types."""
         if type(self).sample is not Sampler.sample:
             return True
-        parameters = inspect.signature(type(self).draw).parameters
-        return "edge_type" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        arguments = inspect.signature(type(self).draw).parameters.values()
+        return any(argument.name == "edge_type" or argument.kind is argument.VAR_KEYWORD for argument in arguments)
 
     def _numbered_seeds(self, numbering: Any, node_type: Any, seeds: Tensor) -> Tensor:
         num_nodes = self.graph.num_nodes_of(node_type)
-        outside = seeds[(seeds < 0) | (seeds >= num_nodes)]  # before an int32 graph narrows them
-        if outside.numel() > 0:
-            of = "the graph" if node_type is None else f"the type {node_type!r}"
-            raise IndexError(
-                f"{self.name}: seeds must be in [0, {num_nodes}), the nodes of {of}, got {int(outside[0])}. Take the "
-                "seeds from the same graph."
-            )
+        name = f"seeds{of_type(node_type)}"  # before an int32 graph narrows them
+        check_within(self.name, name, seeds, num_nodes, "Take the seeds from the same graph.")
         return torch.from_numpy(numbering.number(seeds.to(self.graph.index_dtype).numpy()))
 
     def _hop(
@@ -261,14 +259,9 @@ class Sampler(MiniBatchTransformer):
         return Picks(indptr, positions)
 
 
-def _numbering(dtype: torch.dtype, num_nodes: int) -> Any:
-    """Return a counter of local ids: `number(ids)` gives them, `nodes()` the distinct ids by first occurrence."""
-    return (_core.NumberingInt32 if dtype == torch.int32 else _core.NumberingInt64)(num_nodes)
-
-
 def _nodes(numberings: dict[Any, Any]) -> dict[Any, Tensor]:
     """Return the nodes of each type that were found so far."""
-    return {of: torch.from_numpy(numbering.nodes()) for of, numbering in numberings.items()}
+    return {node_type: torch.from_numpy(numbering.nodes()) for node_type, numbering in numberings.items()}
 
 
 def _remedy(graph: Any) -> str:
@@ -278,9 +271,89 @@ def _remedy(graph: Any) -> str:
     return "Convert it, see CSCGraph.from_*."
 
 
-def _refuse_fetch_before(where: str, source: Stage) -> None:
-    """Raise ValueError if features fetched upstream certainly reach the sampler that is built over `source`."""
-    fetched = fetched_before(source)
-    if fetched:
-        stage = next(iter(fetched.values()))
-        raise ValueError(rows_left_behind(where, f"{' and '.join(stage._fills)} of {stage!r} before it"))
+# --- what the stages before a stage certainly do with the minibatches that reach it, for checks when a chain is built
+#
+# A stage of the user's may do anything. So each question has an answer only as far as the stages in between are known.
+
+
+def fetched_before(source: Stage) -> dict[str, Stage]:
+    """Return {field: stage} of the fields of features that certainly reach the stage over `source`, filled."""
+    sources = [source]
+    fetched: dict[str, Stage] = {}
+    while sources:
+        stage = sources.pop()
+        fetched |= dict.fromkeys(stage._fills, stage)
+        if not stage.draws and len(stage.sources) == 1:  # any other stage may take the features out again
+            sources.append(stage.source)
+    return fetched
+
+
+def items_before(source: Stage) -> Any:
+    """Return the item set whose seeds certainly reach the stage over `source`; None if that is not known."""
+    while not source.draws and len(source.sources) == 1:
+        source = source.source
+    return source.item_set if isinstance(source, ItemSampler) else None
+
+
+def items_at_start(source: Stage) -> dict[Any, Any]:
+    """Return {type: ItemSet} of the seeds that a chain of known stages starts with, of None without types; else {}."""
+    start = line_before(source)[-1]
+    if not isinstance(start, ItemSampler) or not all_known(source):
+        return {}
+    item_sets: dict[Any, Any] = getattr(start.item_set, "item_sets", {None: start.item_set})
+    return item_sets
+
+
+def line_before(source: Stage) -> list[Stage]:
+    """Return the stages before a stage, nearest first, up to a join or the start."""
+    line = [source]
+    while len(line[-1].sources) == 1:
+        line.append(line[-1].source)
+    return line
+
+
+def all_known(source: StageBase) -> bool:
+    """Return whether all stages before a stage are classes of this package, which run no function of the user's."""
+    stages = list(StageGraph(source))
+    return all(
+        type(stage).__module__.startswith("datapipes.")
+        and (stage.sources or isinstance(stage, SeedStage))  # what a FromNode gives is not known
+        and getattr(stage, "fn", None) is None
+        and type(stage) is not MiniBatchTransformer
+        for stage in stages
+    )
+
+
+def negative_end_before(where: str, source: Stage) -> str:
+    """Return the end to which the columns of seeds [n, k] from column 2 on belong, "src" or "dst": that of the
+    NegativeSampler that has made them.
+
+    Raises:
+        ValueError: Stages that are joined differ.
+    """
+    stages: StageGraph[Stage] = StageGraph(source)
+    ends = sorted({end for stage in stages if (end := getattr(stage, "negative_end", None)) is not None})
+    if len(ends) > 1:
+        raise ValueError(
+            f"{where}: found negatives for the source and negatives for the destination in the chains that are joined "
+            "before it; rows [n, k] have one of the two. Sample the neighborhood of each before the join."
+        )
+    return ends[0] if ends else "dst"
+
+
+def nearest_before(source: Stage, cls: type[_S]) -> _S | None:
+    """Return the nearest stage of a class before a stage, up to a join; None if there is none."""
+    return next((stage for stage in line_before(source) if isinstance(stage, cls)), None)
+
+
+def rows_left_behind(where: str, features: str) -> str:
+    """Return the error of a sampler behind fetched features."""
+    return (
+        f"{where}: found {features}; their rows belong to the nodes before sampling, not to input_nodes. Fetch "
+        "features after the sampler; values of the seeds themselves go into labels, indexes or timestamps."
+    )
+
+
+def names_of(features: dict[Any, Tensor] | list[dict[Any, Tensor]]) -> Collection[Any]:
+    """Return the names of features, of nodes or of the edges of each hop."""
+    return {name for rows in ([features] if isinstance(features, dict) else features) for name in rows}

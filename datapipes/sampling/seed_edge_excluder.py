@@ -8,7 +8,6 @@ trees.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,12 +16,11 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import INDEX_DTYPES, check_bool, check_choice, check_pairs, dtype_name, shown
 from datapipes.base.codec import join_key
-from datapipes.base.types import by_edge_type, values_of
+from datapipes.base.types import by_edge_type, of_type, values_of
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.reverses import (
-    Reverses,
     checked_mapping,
     mapping_without_types,
     refuse_mapping,
@@ -31,9 +29,8 @@ from datapipes.graph.reverses import (
 )
 from datapipes.minibatch import MiniBatch
 from datapipes.minibatch.block import excluded_pairs
-from datapipes.sampling.sampler import Sampler
-from datapipes.sampling.seed_ids import check_seeds
-from datapipes.sampling.upstream import (
+from datapipes.sampling.sampler import (
+    Sampler,
     all_known,
     fetched_before,
     items_at_start,
@@ -41,6 +38,7 @@ from datapipes.sampling.upstream import (
     nearest_before,
     negative_end_before,
 )
+from datapipes.sampling.seed_ids import check_seeds
 
 __all__ = ["SeedEdgeExcluder", "add_reverse_edges", "exclude_seed_edges"]
 
@@ -82,7 +80,7 @@ class SeedEdgeExcluder(MiniBatchTransformer):
     ) -> None:
         super().__init__(source)
         sampler = nearest_before(source, Sampler)
-        self.exclusion = _Exclusion.checked(
+        self.exclusion = _Exclusion(
             self.name,
             include_reverse_edges,
             reverse_etypes_mapping,
@@ -106,21 +104,21 @@ class SeedEdgeExcluder(MiniBatchTransformer):
         fetched = fetched_before(source).get("edge_features")
         if fetched is not None:
             raise _features_left_behind(self.name, f"{fetched!r} before it")
-        for of, items in items_at_start(source).items():
+        for key, items in items_at_start(source).items():
             if items.seeds_shape == ():
-                raise _no_pairs(self.name, of, [len(items)])
+                raise _no_pairs(self.name, key, [len(items)])
             if by == "edge_id" and EDGE_IDS not in items.names:
-                raise _no_seed_ids(self.name, of, f"the items {shown([*items.names])}")
+                raise _no_seed_ids(self.name, key, f"the items {shown([*items.names])}")
             if include_reverse_edges:
-                reverses_of(self.name, [of], self.reverse_etypes_mapping)
+                reverses_of(self.name, [key], self.reverse_etypes_mapping)
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         return self.exclusion.applied(minibatch)
 
     def fingerprint(self) -> Fingerprint:
         mapping = {
-            join_key(of): None if other is None else join_key(other)
-            for of, other in (self.reverse_etypes_mapping or {}).items()
+            join_key(edge_type): None if back is None else join_key(back)
+            for edge_type, back in (self.reverse_etypes_mapping or {}).items()
         }
         return {
             "include_reverse_edges": self.include_reverse_edges,
@@ -130,13 +128,13 @@ class SeedEdgeExcluder(MiniBatchTransformer):
         }
 
     def describe(self) -> dict[str, Any]:
-        given = {
+        options = {
             "include_reverse_edges": self.include_reverse_edges or None,
             "reverse_etypes_mapping": self.reverse_etypes_mapping,
             "only_positive": self.only_positive or None,
             "by": self.by,
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 def exclude_seed_edges(
@@ -162,8 +160,8 @@ def exclude_seed_edges(
             "chain.exclude_seed_edges()."
         )
     end = check_choice(_NAME, "negative_end", negative_end, ("dst", "src"))
-    given = (include_reverse_edges, reverse_etypes_mapping, only_positive, by, end)
-    return _Exclusion.checked(_NAME, *given, None).applied(minibatch)
+    options = (include_reverse_edges, reverse_etypes_mapping, only_positive, by, end)
+    return _Exclusion(_NAME, *options, None).applied(minibatch)
 
 
 def add_reverse_edges(edges: Any, reverse_etypes_mapping: Mapping[Any, Any] | None = None) -> Any:
@@ -182,26 +180,20 @@ def add_reverse_edges(edges: Any, reverse_etypes_mapping: Mapping[Any, Any] | No
         check_pairs(where, "edges", pairs)
     if None in typed and reverse_etypes_mapping is not None:
         raise mapping_without_types(where)
-    found = with_reverses(where, typed, checked_mapping(where, reverse_etypes_mapping, None))
-    return found if isinstance(edges, Mapping) else found[None]
+    both = with_reverses(where, typed, checked_mapping(where, reverse_etypes_mapping, None))
+    return both if isinstance(edges, Mapping) else both[None]
 
 
-@dataclass(frozen=True)
 class _Exclusion:
-    """Which edges are taken out of a minibatch: the arguments of SeedEdgeExcluder, checked."""
+    """Which edges are taken out of a minibatch, by the arguments of SeedEdgeExcluder, which it checks.
 
-    where: str
-    reverse: bool
-    mapping: Reverses | None
-    only_positive: bool
-    by: str
-    negative_end: str
+    Args:
+        edge_types: those of the graph, (None,) without types; None if no graph is known.
+    """
 
-    @classmethod
-    def checked(
-        cls, where: str, reverse: Any, mapping: Any, only_positive: Any, by: Any, negative_end: str, known: Any
-    ) -> _Exclusion:
-        """Return it; `known` are the edge types of the graph, (None,) without types, or None."""
+    def __init__(
+        self, where: str, reverse: Any, mapping: Any, only_positive: Any, by: Any, negative_end: str, edge_types: Any
+    ) -> None:
         check_bool(where, "include_reverse_edges", reverse)
         check_bool(where, "only_positive", only_positive)
         check_choice(where, "by", by, ("pair", "edge_id"))
@@ -212,7 +204,8 @@ class _Exclusion:
             )
         if not reverse:
             refuse_mapping(where, mapping, "include_reverse_edges is False")
-        return cls(where, reverse, checked_mapping(where, mapping, known), only_positive, by, negative_end)
+        self.where, self.reverse, self.mapping = where, reverse, checked_mapping(where, mapping, edge_types)
+        self.only_positive, self.by, self.negative_end = only_positive, by, negative_end
 
     def applied(self, minibatch: MiniBatch) -> MiniBatch:
         """Return the minibatch without the edges."""
@@ -220,13 +213,13 @@ class _Exclusion:
         if nodes is None or hops is None:
             raise _not_sampled(self.where)
         if minibatch.edge_features:
-            found = sorted(names_of(minibatch.edge_features), key=str)
-            raise _features_left_behind(self.where, f"edge_features {shown(found)}")
+            names = sorted(names_of(minibatch.edge_features), key=str)
+            raise _features_left_behind(self.where, f"edge_features {shown(names)}")
         excluded = self._excluded(minibatch)
         kept: list[Any] = []
         for subgraphs in minibatch.sampled_subgraphs or ():
             if isinstance(subgraphs, dict):
-                kept.append({of: self._without(each, excluded.get(of)) for of, each in subgraphs.items()})
+                kept.append({key: self._without(subgraph, excluded.get(key)) for key, subgraph in subgraphs.items()})
             else:
                 kept.append(self._without(subgraphs, excluded.get(None)))
         return minibatch.replace(blocks=kept)
@@ -245,29 +238,29 @@ class _Exclusion:
             raise mapping_without_types(self.where)
         ids: dict[Any, Tensor] = {}
         pairs: dict[Any, Tensor] = {}
-        for of, given in (seeds if isinstance(seeds, dict) else {None: seeds}).items():
-            rows = check_seeds(self.where, "seeds" if of is None else f"seeds of {shown(of)}", given)
-            if rows.ndim != 2 or rows.shape[1] < 2 or isinstance(of, str):
-                raise _no_pairs(self.where, of, list(rows.shape))
-            wanted = self._wanted(values_of(minibatch.labels, of), rows)
+        for key, values in (seeds if isinstance(seeds, dict) else {None: seeds}).items():
+            rows = check_seeds(self.where, "seeds" if key is None else f"seeds of {shown(key)}", values)
+            if rows.ndim != 2 or rows.shape[1] < 2 or isinstance(key, str):
+                raise _no_pairs(self.where, key, list(rows.shape))
+            wanted = self._wanted(values_of(minibatch.labels, key), rows)
             if self.by == "edge_id":
-                ids[of] = self._ids(of, values_of(minibatch.extra.get(EDGE_IDS), of), rows)[wanted]
+                ids[key] = self._ids(key, values_of(minibatch.extra.get(EDGE_IDS), key), rows)[wanted]
             else:
-                pairs[of] = self._pairs(rows[wanted])
+                pairs[key] = self._pairs(rows[wanted])
         if self.by == "edge_id":
-            return {of: _core.ExcludedEdges(each.numpy()) for of, each in ids.items()}
+            return {key: _core.ExcludedEdges(numbers.numpy()) for key, numbers in ids.items()}
         if self.reverse:
             pairs = with_reverses(self.where, pairs, self.mapping)
-        return {of: excluded_pairs(each) for of, each in pairs.items()}
+        return {key: excluded_pairs(rows) for key, rows in pairs.items()}
 
     def _wanted(self, labels: Any, rows: Tensor) -> Tensor | slice:
         """Return which rows count."""
         if not self.only_positive or labels is None or rows.shape[1] > 2:
             return slice(None)
         if not isinstance(labels, Tensor) or labels.shape != rows.shape[:1]:
-            found = list(labels.shape) if isinstance(labels, Tensor) else type(labels).__name__
+            shape = list(labels.shape) if isinstance(labels, Tensor) else type(labels).__name__
             raise ValueError(
-                f"{self.where}: only_positive reads one label for each pair, [{len(rows)}], found {found}. Leave it "
+                f"{self.where}: only_positive reads one label for each pair, [{len(rows)}], found {shape}. Leave it "
                 "out, or name these labels otherwise in the item set."
             )
         return labels > 0
@@ -283,10 +276,10 @@ class _Exclusion:
             destinations = rows[:, 1:2].expand_as(sources)
         return torch.stack((sources.reshape(-1), destinations.reshape(-1)), 1)
 
-    def _ids(self, of: Any, ids: Any, rows: Tensor) -> Tensor:
+    def _ids(self, edge_type: Any, ids: Any, rows: Tensor) -> Tensor:
         if not isinstance(ids, Tensor) or ids.dtype not in INDEX_DTYPES or ids.shape != rows.shape[:1]:
-            found = f"{dtype_name(ids.dtype)} {list(ids.shape)}" if isinstance(ids, Tensor) else "none"
-            raise _no_seed_ids(self.where, of, f"{found} for {len(rows)} seeds")
+            text = f"{dtype_name(ids.dtype)} {list(ids.shape)}" if isinstance(ids, Tensor) else "none"
+            raise _no_seed_ids(self.where, edge_type, f"{text} for {len(rows)} seeds")
         return ids.long()
 
 
@@ -300,31 +293,29 @@ def _not_sampled(where: str) -> ValueError:
     )
 
 
-def _no_edge_ids(where: str, found: str) -> ValueError:
+def _no_edge_ids(where: str, sampled: str) -> ValueError:
     return ValueError(
-        f"{where}: by='edge_id' needs the ids of the sampled edges, found {found}. Set return_edge_ids=True at the "
+        f"{where}: by='edge_id' needs the ids of the sampled edges, found {sampled}. Set return_edge_ids=True at the "
         "sampler."
     )
 
 
-def _no_seed_ids(where: str, of: Any, found: str) -> ValueError:
-    kind = "" if of is None else f" of {shown(of)}"
+def _no_seed_ids(where: str, edge_type: Any, items: str) -> ValueError:
     return ValueError(
-        f"{where}: by='edge_id' needs the id of each seed{kind}, int64 [n], as an item named {EDGE_IDS!r}, found "
-        f"{found}. Make the item set by dp.ItemSet.of_edges, or use by='pair'."
+        f"{where}: by='edge_id' needs the id of each seed{of_type(edge_type)}, int64 [n], as an item named "
+        f"{EDGE_IDS!r}, found {items}. Make the item set by dp.ItemSet.of_edges, or use by='pair'."
     )
 
 
-def _features_left_behind(where: str, found: str) -> ValueError:
+def _features_left_behind(where: str, features: str) -> ValueError:
     return ValueError(
-        f"{where}: found {found}; the rows of edges that are taken out would stay. Fetch edge features behind this "
+        f"{where}: found {features}; the rows of edges that are taken out would stay. Fetch edge features behind this "
         "stage."
     )
 
 
-def _no_pairs(where: str, of: Any, found: Any) -> ValueError:
-    kind = "" if of is None else f" of {shown(of)}"
+def _no_pairs(where: str, key: Any, shape: list[int]) -> ValueError:
     return ValueError(
-        f"{where}: found seeds{kind} {found}; edges are pairs [n, 2], source and destination, or [n, k] with "
+        f"{where}: found seeds{of_type(key)} {shape}; edges are pairs [n, 2], source and destination, or [n, k] with "
         "negatives. Give pairs as seeds."
     )

@@ -109,12 +109,12 @@ def check_seed_types(where: str, types: Collection[Any] | None, graph: Graph) ->
 
 def warn_of_empty_blocks(where: str, graph: Graph, types: Collection[Any], sampled: Collection[Any]) -> None:
     """Warn if no edge of a sampled edge type leads to the seeds of a type; once for each graph, in all processes."""
-    ends = {of[2] for of in sampled if of is not None and graph.num_edges_of(of) > 0}
-    for of in types if graph.is_heterogeneous else ():
-        if ends.isdisjoint(node_type for _, node_type in seed_columns(of)) and (of, *sampled) not in graph._warned_of:
-            graph._warned_of = graph._warned_of | {(of, *sampled)}
+    ends = {key[2] for key in sampled if key is not None and graph.num_edges_of(key) > 0}
+    for key in types if graph.is_heterogeneous else ():
+        if ends.isdisjoint(node_type for _, node_type in seed_columns(key)) and (key, *sampled) not in graph._warned_of:
+            graph._warned_of = graph._warned_of | {(key, *sampled)}
             warnings.warn(
-                f"{where}: no sampled edge leads to the seeds of {type_text(of)}, so their blocks are empty, and a "
+                f"{where}: no sampled edge leads to the seeds of {type_text(key)}, so their blocks are empty, and a "
                 f"model sees nothing but the seeds; sampled are {shown([*map(type_text, sampled)])}. Sample an edge "
                 "type that ends there: graph.to_undirected, or T.ToUndirected of PyG, adds the reverses.",
                 UserWarning,
@@ -129,18 +129,18 @@ def _types_without_graph(where: str, types: Collection[Any]) -> TypeError:
     )
 
 
-def _no_types(where: str, found: str, graph: Graph) -> TypeError:
+def _no_types(where: str, seeds: str, graph: Graph) -> TypeError:
     return TypeError(
-        f"{where}: seeds must be a dict by type, since the graph has types, got {found}. Start the chain with "
+        f"{where}: seeds must be a dict by type, since the graph has types, got {seeds}. Start the chain with "
         f"dp.HeteroItemSet({{type: items}}); node types are {shown(list(graph.node_types))}."
     )
 
 
 def _columns(
-    where: str, key: Any, given: Any, graph: Graph, negative_end: str
+    where: str, key: Any, seeds: Any, graph: Graph, negative_end: str
 ) -> list[tuple[list[int] | None, str, Tensor]]:
     """Return the node ids in the seeds of a type: (columns or None for all, node type, ids row by row)."""
-    ids = check_seeds(where, f"seeds of {shown(key)}", given)
+    ids = check_seeds(where, f"seeds of {shown(key)}", seeds)
     if isinstance(key, str):
         known_node_type(where, key, graph.node_types)
         if ids.ndim != 1:
@@ -172,30 +172,30 @@ def seed_columns(key: Any, width: int = 2, negative_end: str = "dst") -> list[tu
     return [([0, *more], src), ([1], dst)] if negative_end == "src" else [([0], src), ([1, *more], dst)]
 
 
-def check_seeds(where: str, what: str, seeds: Any) -> Tensor:
+def check_seeds(where: str, name: str, seeds: Any) -> Tensor:
     """Return seeds of a minibatch: int32 or int64, [n] or [n, k], contiguous, in host memory."""
     if not isinstance(seeds, Tensor):
         raise TypeError(
-            f"{where}: {what} must be a tensor, got {type(seeds).__name__}. Name one item 'seeds' in the ItemSet."
+            f"{where}: {name} must be a tensor, got {type(seeds).__name__}. Name one item 'seeds' in the ItemSet."
         )
     if seeds.dtype not in INDEX_DTYPES:
         raise TypeError(
-            f"{where}: {what} must be int32 or int64, got {dtype_name(seeds.dtype)}. {how_to_get_ids(seeds)}"
+            f"{where}: {name} must be int32 or int64, got {dtype_name(seeds.dtype)}. {how_to_get_ids(seeds)}"
         )
     if seeds.ndim not in (1, 2):
-        raise ValueError(f"{where}: {what} must have shape [n] or [n, k], got {list(seeds.shape)}. Reshape them.")
+        raise ValueError(f"{where}: {name} must have shape [n] or [n, k], got {list(seeds.shape)}. Reshape them.")
     if seeds.device.type != "cpu":
         raise ValueError(
-            f"{where}: {what} must be in host memory, found them on {seeds.device}. Put copy_to after this stage."
+            f"{where}: {name} must be in host memory, found them on {seeds.device}. Put copy_to after this stage."
         )
     if not seeds.is_contiguous():
-        raise ValueError(f"{where}: {what} are not contiguous (stride {seeds.stride()}). Call .contiguous() on them.")
+        raise ValueError(f"{where}: {name} are not contiguous (stride {seeds.stride()}). Call .contiguous() on them.")
     return seeds
 
 
-def _no_seeds(where: str, found: str) -> ValueError:
+def _no_seeds(where: str, details: str) -> ValueError:
     return ValueError(
-        f"{where}: found no seeds ({found}); at least 1 is needed. Return None from a transform to drop a minibatch."
+        f"{where}: found no seeds ({details}); at least 1 is needed. Return None from a transform to drop a minibatch."
     )
 
 
@@ -246,17 +246,17 @@ def _aligned(parts: list[tuple[Any, Tensor]], columns: list[int], numbers: _I64,
     """Return the number of each seed, in the order in which the sampler is given the ids."""
     if parts[0][0] is None:
         return numbers
-    found: dict[Any, list[_I64]] = {}
+    pieces: dict[Any, list[_I64]] = {}
     begin = 0
     for (key, ids), count in zip(parts, columns, strict=True):
         of_key = numbers[begin : begin + ids.numel()]
         begin += ids.numel()
         for some, node_type in seed_columns(key, count, negative_end):
             of_type = of_key if some is None else of_key.reshape(-1, count)[:, some].reshape(-1)
-            found.setdefault(node_type, []).append(of_type)
+            pieces.setdefault(node_type, []).append(of_type)
     return {
-        node_type: np.ascontiguousarray(each[0]) if len(each) == 1 else np.concatenate(each)
-        for node_type, each in found.items()
+        node_type: np.ascontiguousarray(rows[0]) if len(rows) == 1 else np.concatenate(rows)
+        for node_type, rows in pieces.items()
     }
 
 
@@ -276,10 +276,10 @@ def _times_of_rows(where: str, parts: list[tuple[Any, Tensor]], timestamps: Any,
         return check_times(where, "timestamps", timestamps, parts[0][1])
     missing = [key for key, _ in parts if key not in timestamps]
     if missing or len(timestamps) > len(parts):
-        found = shown(sorted(map(type_text, timestamps)))
+        types = shown(sorted(map(type_text, timestamps)))
         wanted = shown([type_text(key) for key, _ in parts])
         raise ValueError(
-            f"{where}: timestamps have the types {found}, the seeds {wanted}; both must have the same. Name an item "
+            f"{where}: timestamps have the types {types}, the seeds {wanted}; both must have the same. Name an item "
             "'timestamps' in each ItemSet."
         )
     return np.concatenate(

@@ -10,7 +10,7 @@ choice, one hop of all in-edges, so groups (trees, times), weights and graphs in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,7 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.rng import RngKey
-from datapipes.base.types import ends_of, type_text
-from datapipes.graph.choice import Keyed
-from datapipes.graph.graph import Graph
+from datapipes.base.types import ends_of, of_type
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
 from datapipes.minibatch import Block
 
@@ -30,54 +28,44 @@ __all__: list[str] = []
 FORMS = ("directional", "bidirectional", "induced")
 
 
-@dataclass(frozen=True)
 class SubgraphForm:
-    """A form other than that of the hops.
+    """The form of what a plan samples, where it is other than that of the hops.
 
-    Attributes:
-        name: of the stage, for errors.
+    Args:
         form: "bidirectional" or "induced".
-        edge_types: those that the form has, sorted: those that are sampled, and where their reverses go.
         reverses: {edge type that is sampled: that of its reverses}, without types that have none; None for "induced".
+    Attributes:
+        edge_types: those that the form has, sorted: those that are sampled, and where their reverses go.
         plan: one hop of all in-edges of all edge types; None where it is not needed.
+    Raises:
+        What `graph.choose` raises for edge types that hold reverses.
     """
 
-    name: str
-    form: str
-    edge_types: tuple[Any, ...]
-    reverses: Mapping[Any, Any] | None
-    plan: HopPlan | None
-
-    @classmethod
-    def of(cls, form: str, graph: Graph, plan: HopPlan, reverses: Mapping[Any, Any] | None) -> SubgraphForm:
-        """Return the form of what a plan samples.
-
-        Raises:
-            What `graph.choose` raises for edge types that hold reverses.
-        """
-        edge_types = plan.edge_types
+    def __init__(self, form: str, plan: HopPlan, reverses: Mapping[Any, Any] | None) -> None:
+        self.name, self.form, self.reverses = plan.name, form, reverses
+        self.edge_types = plan.edge_types
+        self.plan: HopPlan | None = None
         if reverses is not None:
-            edge_types = tuple(sorted({*edge_types, *reverses.values()}, key=lambda of: of or ()))
-        all_of = None
+            both = {*plan.edge_types, *reverses.values()}
+            self.edge_types = tuple(sorted(both, key=lambda edge_type: edge_type or ()))
         if form == "induced" or plan.edge_ids:
-            given: Any = (plan.name, graph, edge_types, [[-1] * len(edge_types)], plan.choice)
-            all_of = HopPlan.of(*given, replace=False, only_new=False, edge_ids=plan.edge_ids)
-        return cls(plan.name, form, edge_types, reverses, all_of)
+            everything = [[-1] * len(self.edge_types)]
+            self.plan = replace(plan, edge_types=self.edge_types, fanouts=everything, replace=False, only_new=False)
 
-    def asks(self, found: Sampled, rng: RngKey, trees: SeedTrees | None) -> tuple[HopPlan, Any, Keyed, Any] | None:
-        """Return what `graph.hops` is asked for the edges among the nodes; None if they are not needed."""
+    def question(self, sampled: Sampled, rng: RngKey, trees: SeedTrees | None) -> tuple[Any, ...] | None:
+        """Return the arguments of `graph.hops` that ask for the edges among the nodes; None if they are not needed."""
         if self.plan is None:
             return None
-        nodes, groups = found.nodes, found.groups
+        nodes, groups = sampled.nodes, sampled.groups
         if isinstance(nodes, dict):  # seeds of a type without nodes would be none
-            nodes = {of: ids for of, ids in nodes.items() if ids.shape[0] > 0}
-            groups = None if groups is None else {of: groups[of] for of in nodes}
-        if trees is None:
-            return self.plan, nodes, self.plan.keyed(rng), None
-        of_nodes = {of: each.numpy() for of, each in groups.items()} if isinstance(groups, dict) else groups.numpy()
-        return self.plan, nodes, self.plan.keyed(rng), trees._replace(groups=of_nodes)
+            nodes = {node_type: ids for node_type, ids in nodes.items() if ids.shape[0] > 0}
+        if trees is not None:
+            is_typed = isinstance(nodes, dict)
+            numbers = {node_type: groups[node_type].numpy() for node_type in nodes} if is_typed else groups.numpy()
+            trees = trees._replace(groups=numbers)
+        return self.plan, nodes, *self.plan.keyed(rng), trees
 
-    def made(self, found: Sampled, among: Sampled | None) -> Sampled:
+    def made(self, sampled: Sampled, among: Sampled | None) -> Sampled:
         """Return the nodes that were found with the edges of this form.
 
         Args:
@@ -85,38 +73,44 @@ class SubgraphForm:
         Raises:
             ValueError: A reverse is no edge of the graph, but edge ids are asked for.
         """
-        nodes = found.nodes if isinstance(found.nodes, dict) else {None: found.nodes}
-        known: dict[Any, Block] = {}
+        is_typed = isinstance(sampled.nodes, dict)
+        nodes = sampled.nodes if is_typed else {None: sampled.nodes}
+        blocks: dict[Any, Block] = {}
         if among is not None:
-            hop = among.hops[0] if isinstance(found.nodes, dict) else {None: among.hops[0]}
-            known = {of: _among(block, *_sizes(nodes, of)) for of, block in hop.items()}
+            hop = among.hops[0] if is_typed else {None: among.hops[0]}
+            blocks = {edge_type: _among(block, *_sizes(nodes, edge_type)) for edge_type, block in hop.items()}
         if self.form == "bidirectional":
-            hops = [hop if isinstance(found.nodes, dict) else {None: hop} for hop in found.hops]
-            known = {of: self._both(of, nodes, hops, known.get(of)) for of in self.edge_types}
-        return found._replace(hops=[known if isinstance(found.nodes, dict) else known[None]])
+            hops = [hop if is_typed else {None: hop} for hop in sampled.hops]
+            blocks = {one: self._both(one, nodes, hops, blocks.get(one)) for one in self.edge_types}
+        return sampled._replace(hops=[blocks if is_typed else blocks[None]])
 
-    def _both(self, of: Any, nodes: Mapping[Any, Tensor], hops: list[Any], known: Block | None) -> Block:
-        """Return the edges of a type that were sampled, and the reverses that go there, each once."""
+    def _both(self, edge_type: Any, nodes: Mapping[Any, Tensor], hops: list[Any], among: Block | None) -> Block:
+        """Return the edges of a type that were sampled, and the reverses that go there, each once.
+
+        Args:
+            among: all edges of the type among the nodes, where they are needed.
+        """
         assert self.reverses is not None
-        size = _sizes(nodes, of)
-        sampled = [hop[of].edge_index for hop in hops if of in hop]
-        reversed_ = [hop[other].edge_index.flip(0) for hop in hops for other, to in self.reverses.items() if to == of]
+        size = _sizes(nodes, edge_type)
+        sampled = [hop[edge_type].edge_index for hop in hops if edge_type in hop]
+        types = [one for one, back in self.reverses.items() if back == edge_type]
+        reversed_ = [hop[one].edge_index.flip(0) for hop in hops for one in types]
         pairs = torch.cat([*sampled, *reversed_, torch.empty(2, 0, dtype=torch.int64)], 1)
         wanted = torch.ones(pairs.shape[1], dtype=torch.bool)
         dtype = hops[0][next(iter(hops[0]))].indices.dtype
-        if known is None:
+        if among is None:
             (indptr, indices), _ = _merged(pairs, wanted, None, size)
             return Block(indptr, indices.to(dtype), size[0])
-        assert known.edge_ids is not None
-        count = known.edge_ids.shape[0]
-        ids = torch.cat([known.edge_ids, *[hop[of].edge_ids for hop in hops if of in hop]])
-        into = torch.cat([known.edge_index[1], *[each[1] for each in sampled]])
+        assert among.edge_ids is not None
+        count = among.edge_ids.shape[0]
+        ids = torch.cat([among.edge_ids, *[hop[edge_type].edge_ids for hop in hops if edge_type in hop]])
+        into = torch.cat([among.edge_index[1], *[edge_index[1] for edge_index in sampled]])
         # An edge may be drawn in one tree and not in another; its destination tells the tree.
         numbers = torch.from_numpy(np.unique(ids.numpy(), return_inverse=True)[1].reshape(-1))
         drawn = numbers * size[1] + into
         was_sampled = torch.isin(drawn[:count], drawn[count:])
-        candidates = torch.cat((known.edge_index[:, was_sampled], known.edge_index[:, ~was_sampled]), 1)
-        of_candidates = torch.cat((known.edge_ids[was_sampled], known.edge_ids[~was_sampled]))
+        candidates = torch.cat((among.edge_index[:, was_sampled], among.edge_index[:, ~was_sampled]), 1)
+        of_candidates = torch.cat((among.edge_ids[was_sampled], among.edge_ids[~was_sampled]))
         (indptr, indices), edge_ids = _merged(
             torch.cat((candidates, pairs), 1),
             torch.cat((torch.zeros(candidates.shape[1], dtype=torch.bool), wanted)),
@@ -126,22 +120,21 @@ class SubgraphForm:
         assert edge_ids is not None
         missing = (edge_ids < 0).nonzero()
         if missing.numel() > 0:
-            self._refuse(of, nodes, Block(indptr, indices, size[0]).edge_index[:, int(missing[0])])
+            self._refuse(edge_type, nodes, Block(indptr, indices, size[0]).edge_index[:, int(missing[0])])
         return Block(indptr, indices.to(dtype), size[0], edge_ids)
 
-    def _refuse(self, of: Any, nodes: Mapping[Any, Tensor], pair: Tensor) -> None:
-        src, dst = ends_of(of)
+    def _refuse(self, edge_type: Any, nodes: Mapping[Any, Tensor], pair: Tensor) -> None:
+        src, dst = ends_of(edge_type)
         source, destination = int(nodes[src][pair[0]]), int(nodes[dst][pair[1]])
-        what = "" if of is None else f" of {type_text(of)}"
         raise ValueError(
-            f"{self.name}: the reverse ({source}, {destination}){what} of a sampled edge is no edge of the graph that "
-            "can be drawn, so it has no edge id, which return_edge_ids asks for. Add the reverses to the graph "
-            "(graph.to_undirected), or leave return_edge_ids out."
+            f"{self.name}: the reverse ({source}, {destination}){of_type(edge_type)} of a sampled edge is no edge of "
+            "the graph that can be drawn, so it has no edge id, which return_edge_ids asks for. Add the reverses to "
+            "the graph (graph.to_undirected), or leave return_edge_ids out."
         )
 
 
-def _sizes(nodes: Mapping[Any, Tensor], of: Any) -> tuple[int, int]:
-    src, dst = ends_of(of)
+def _sizes(nodes: Mapping[Any, Tensor], edge_type: Any) -> tuple[int, int]:
+    src, dst = ends_of(edge_type)
     return int(nodes[src].shape[0]), int(nodes[dst].shape[0])
 
 

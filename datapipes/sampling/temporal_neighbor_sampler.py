@@ -22,17 +22,15 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import check_bool, check_choice, check_int, dtype_name, shown
-from datapipes.base.codec import join_key
+from datapipes.base.checks import check_bool, check_choice, check_int, shown
 from datapipes.base.records import Count, one_of
 from datapipes.base.sizes import check_memory
 from datapipes.base.threads import num_threads
-from datapipes.base.types import ends_of, type_text
+from datapipes.base.types import ends_of, of_type, type_text
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
-from datapipes.graph.choice import Attributed, Choice, Rows, form_of, refuse_elsewhere, refuse_no_tensor
+from datapipes.graph.choice import Attributed, Choice, Rows, by_text, check_form, check_values, rows_digest
 from datapipes.graph.graph import Graph
-from datapipes.graph.rows_digest import rows_digest
 from datapipes.processes.sharing import zeros_for_workers
 from datapipes.sampling.choice_sampler import ChoiceSampler
 from datapipes.sampling.fanouts import Fanout
@@ -72,7 +70,7 @@ class ByTime(Choice):
         if self.edge_time_attr is not None:
             _check(where, graph, "edge", self.edge_time_attr, edge_types)
         if self.node_time_attr is not None:
-            sources = sorted({ends_of(of)[0] for of in edge_types}, key=lambda of: of or "")
+            sources = sorted({ends_of(one)[0] for one in edge_types}, key=lambda node_type: node_type or "")
             _check(where, graph, "node", self.node_time_attr, sources)
             graph._refuse_source_times(where, self.node_time_attr)
 
@@ -88,11 +86,10 @@ class ByTime(Choice):
         of_edges, of_nodes = self.attributes(rows).values()
         if of_edges is None and of_nodes is None:
             return []
-        src = ends_of(edge_type)[0]
-        of = "" if edge_type is None else f" of {edge_type}", "" if src is None else f" of {type_text(src)!r}"
-        num_edges = rows.indices.shape[0]
-        _check_values(where, f"edge attribute {self.edge_time_attr!r}{of[0]}", of_edges, num_edges)
-        _check_values(where, f"node attribute {self.node_time_attr!r}{of[1]}", of_nodes, rows.num_source_values)
+        num_edges, num_nodes = rows.indices.shape[0], rows.num_source_values
+        _check_values(where, f"edge attribute {self.edge_time_attr!r}{of_type(edge_type)}", of_edges, num_edges)
+        src = of_type(ends_of(edge_type)[0])
+        _check_values(where, f"node attribute {self.node_time_attr!r}{src}", of_nodes, num_nodes)
         sorted_rows = torch.zeros(rows.indptr.shape[0] - 1, dtype=torch.uint8)
         try:
             times = latest, *earliest = self._times(where, rows)
@@ -105,8 +102,8 @@ class ByTime(Choice):
             )
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
-        own = [each for each in times if each is not of_edges and each is not of_nodes]
-        return [sorted_rows, *_coarse(where, rows.indptr, latest, sorted_rows), *own]
+        made = [values for values in times if values is not of_edges and values is not of_nodes]
+        return [sorted_rows, *_coarse(where, rows.indptr, latest, sorted_rows), *made]
 
     def _times(self, where: str, rows: Rows) -> list[Tensor]:
         """Return the times of in-edges: those of edges or of sources; or the latest and the earliest of both."""
@@ -127,21 +124,20 @@ class ByTime(Choice):
         """Return the times of in-edges, given what `make` made: its own arrays, or the attribute that was read."""
         if len(made) > 3:
             return made[3:]
-        return [next(each for each in self.attributes(rows).values() if each is not None)]
+        return [next(values for values in self.attributes(rows).values() if values is not None)]
 
     def argument(self, rows: Rows, made: list[Tensor]) -> Any:
         if not made:
             return None
         sorted_rows, coarse, scale = made[:3]
-        latest, *earliest = (each.numpy() for each in self._made_times(rows, made))
+        latest, *earliest = (times.numpy() for times in self._made_times(rows, made))
         coarse_times = (coarse.numpy(), *scale.tolist()) if coarse.shape[0] > 0 else None
         return latest, earliest[0] if earliest else None, sorted_rows.numpy(), coarse_times
 
     def digests(self, rows: Rows, made: list[Tensor]) -> list[str] | None:
         if not made:
             return None
-        times = self._made_times(rows, made)
-        return [rows_digest(each, rows.indptr, node_ids=rows.node_ids) for each in times]
+        return [rows_digest(times, rows.indptr, node_ids=rows.node_ids) for times in self._made_times(rows, made)]
 
     def kernel(self, arguments: list[Any]) -> _core.EdgeTimes:
         last = self.strategy == "last"
@@ -157,12 +153,11 @@ class ByTime(Choice):
 
     def fingerprint(self, digests: Mapping[Any, list[str] | None]) -> dict[str, Any]:
         read = 1 if self.time_window is None else 2  # without a window the earliest times change no pick
-        found = {of: each and each[:read] for of, each in digests.items()}
         return {
             "strategy": self.strategy,
             "inclusive": self.inclusive,
             "time_window": self.time_window,
-            "times_digest": found[None] if None in found else {join_key(of): each for of, each in found.items()},
+            "times_digest": by_text({key: values and values[:read] for key, values in digests.items()}),
         }
 
 
@@ -181,58 +176,40 @@ def _coarse(where: str, indptr: Tensor, latest: Tensor, sorted_rows: Tensor) -> 
 def _check(where: str, graph: Attributed, domain: str, name: str, types: Sequence[Any]) -> None:
     """Raise TypeError or ValueError unless some of the types have an attribute of times, as int64, one for each."""
     forms = graph.forms()
-    given = {of: forms[domain, of, name] for of in types if (domain, of, name) in forms}
-    if not given:
+    wanted = {type_: forms[domain, type_, name] for type_ in types if (domain, type_, name) in forms}
+    if not wanted:
         raise _no_attribute(where, graph, domain, name)
-    for of, (dtype, shape) in given.items():
-        what = f"{where}: {_attribute(domain, name, of)}"
-        refuse_no_tensor(what, dtype)
-        if dtype != torch.int64:
-            raise TypeError(
-                f"{what} must hold times of int64, got {dtype_name(dtype)}. Convert it, in a unit that fits: (seconds "
-                f"* 1000).long().{graph._anew}"
-            )
-        if shape != ():
-            raise ValueError(
-                f"{what} must have shape [num_{domain}s], a time for each, got "
-                f"[{', '.join([f'num_{domain}s', *map(str, shape)])}]. Give one for each.{graph._anew}"
-            )
+    convert = "Convert it, in a unit that fits: (seconds * 1000).long()."
+    for type_, form in wanted.items():
+        holder = f"{where}: {domain} attribute {name!r}{of_type(type_)}, which holds times,"
+        check_form(holder, form, [torch.int64], f"num_{domain}s", convert=convert, anew=graph._anew)
 
 
 def _check_values(where: str, name: str, times: Tensor | None, count: int) -> None:
     if times is None:
         return
-    what = f"{where}: {name}"
-    refuse_no_tensor(what, form_of(times).dtype)
-    if times.dtype != torch.int64:  # of sources as a part has stored them; the others were checked by their form
-        raise TypeError(f"{what} must hold times of int64, got {dtype_name(times.dtype)}. Partition the graph again.")
-    if times.ndim != 1 or times.shape[0] != count:
-        raise ValueError(
-            f"{what} must have shape [{count}], a time for each, got {list(times.shape)}. Give one for each."
-        )
-    refuse_elsewhere(what, times)
+    name = f"{where}: {name}, which holds times,"
+    # The others were checked by their form; these are of sources as a part has stored them.
+    check_values(name, times, [torch.int64], count, convert="Partition the graph again.")
     if not times.is_contiguous():
-        raise ValueError(f"{what} is not contiguous (stride {times.stride()}). Call .contiguous().")
-
-
-def _attribute(domain: str, name: str, of: Any) -> str:
-    return f"{domain} attribute {name!r}{'' if of is None else f' of {of!r}' if domain == 'node' else f' of {of}'}"
+        raise ValueError(f"{name} is not contiguous (stride {times.stride()}). Call .contiguous().")
 
 
 def _no_attribute(where: str, graph: Attributed, domain: str, name: str) -> ValueError:
     """Return the error for an attribute that nothing has which is sampled."""
-    forms = graph.forms()
-    has_types = graph.is_heterogeneous
-    sampled = "no edge type that is sampled has it" if has_types else "the graph does not have it"
-    sources = ", nor have its sources" if has_types and domain == "node" else ""
-    owners = [type_text(of) for of_domain, of, each in forms if (of_domain, each) == (domain, name)]
+    names: dict[str, list[str]] = {}  # of the attributes, and what has each
+    for other, type_, attribute in graph.forms():
+        if other == domain:
+            names.setdefault(attribute, []).append(type_text(type_))
+    sampled = "no edge type that is sampled has it" if graph.is_heterogeneous else "the graph does not have it"
+    sources = ", nor have its sources" if graph.is_heterogeneous and domain == "node" else ""
     remedy = "Add it to the graph, or name one of these."
-    if owners:
-        remedy = f"Of {shown(owners)} it is known: sample what {'has it' if domain == 'edge' else 'comes from there'}."
-    names = shown(sorted({each for of_domain, _, each in forms if of_domain == domain}))
+    if name in names:
+        how = "has it" if domain == "edge" else "comes from there"
+        remedy = f"Of {shown(names[name])} it is known: sample what {how}."
     return ValueError(
         f"{where}: {domain}_time_attr is {shown(name)}, but {sampled}{sources}; the {domain} attributes of the graph "
-        f"are {names}. {remedy}{graph._anew}"
+        f"are {shown(sorted(names))}. {remedy}{graph._anew}"
     )
 
 

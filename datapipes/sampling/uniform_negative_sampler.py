@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import INT32_MAX, check_bool
+from datapipes.base.checks import INT32_MAX, check_bool, check_within
 from datapipes.base.codec import join_key
 from datapipes.base.rng import RngKey
-from datapipes.base.types import EdgeType, ends_of, known_edge_type, type_text
+from datapipes.base.types import EdgeType, ends_of, known_edge_type, of_type
 from datapipes.chain.asynchronous import hides_own, off_loop
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
@@ -26,8 +26,8 @@ from datapipes.minibatch import MiniBatch
 from datapipes.sampling.choice_sampler import CONCURRENCY
 from datapipes.sampling.negative_sampler import ENDS, NegativeSampler, Wanted
 from datapipes.sampling.node_values import NodeTimes, NodeWeights
+from datapipes.sampling.sampler import items_before
 from datapipes.sampling.seed_ids import check_times
-from datapipes.sampling.upstream import items_before
 
 __all__ = ["UniformNegativeSampler"]
 
@@ -99,18 +99,18 @@ class UniformNegativeSampler(NegativeSampler):
             )
         self.graph, self.strict = graph, check_bool(self.name, "strict", strict)
         self._columns = ENDS[self.corrupt]
-        given = {"src_weight": src_weight, "dst_weight": dst_weight}
-        self.weights = [self._weights(column, *each) for column, each in enumerate(given.items())]
-        self.src_weight, self.dst_weight = self.weights
+        self.src_weight = self._weights(0, "src_weight", src_weight)
+        self.dst_weight = self._weights(1, "dst_weight", dst_weight)
+        self.weights = [self.src_weight, self.dst_weight]
         self.node_time_attr = node_time_attr
         self.times = None if node_time_attr is None else NodeTimes(self.name, graph, node_time_attr)
         args, kwargs = self._arguments  # copies of the stage share what was made of the weights
-        made = dict(zip(given, self.weights, strict=True))
+        made = {"src_weight": self.src_weight, "dst_weight": self.dst_weight}
         self._arguments = args, {name: made.get(name, value) for name, value in kwargs.items()}
         items = items_before(source)
         if items is not None:
-            for of, each in getattr(items, "item_sets", {None: items}).items():
-                if self._has_times(self._checked_type(of)) and "timestamps" not in each.names:
+            for key, item_set in getattr(items, "item_sets", {None: items}).items():
+                if self._has_times(self._checked_type(key)) and "timestamps" not in item_set.names:
                     raise self._no_times()
         asks = graph._in_parts and (self.strict or self.times is not None)
         self.asynchronous = asks and not hides_own(self, UniformNegativeSampler, "sample", "transform")
@@ -120,10 +120,10 @@ class UniformNegativeSampler(NegativeSampler):
     def sample(self, pairs: Tensor, rng: RngKey, edge_type: EdgeType | None, timestamps: Tensor | None) -> Tensor:
         graph, steps, answer = self.graph, self._steps(pairs, rng, edge_type, timestamps), None
         while True:
-            asked, found = _advanced(steps, answer)
-            if found is not None:
-                return found
-            answer = getattr(graph, asked[0])(*asked[1])
+            (method, arguments), negatives = _advanced(steps, answer)
+            if negatives is not None:
+                return negatives
+            answer = getattr(graph, method)(*arguments)
 
     async def sample_async(
         self, pairs: Tensor, rng: RngKey, edge_type: EdgeType | None, timestamps: Tensor | None
@@ -131,80 +131,82 @@ class UniformNegativeSampler(NegativeSampler):
         """Return what `sample` does; over a graph in parts the event loop goes on meanwhile."""
         graph, steps, answer = self.graph, self._steps(pairs, rng, edge_type, timestamps), None
         while True:
-            asked, found = await off_loop(_advanced, steps, answer)
-            if found is not None:
-                return found
-            answer = await getattr(graph, f"{asked[0]}_async")(*asked[1])
+            (method, arguments), negatives = await off_loop(_advanced, steps, answer)
+            if negatives is not None:
+                return negatives
+            answer = await getattr(graph, f"{method}_async")(*arguments)
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
         """Return what `transform` does, over a graph in parts."""
         rng, wanted = self.rng_of(minibatch), self._wanted(minibatch)
         seeds = {}
-        for of, each in wanted.items():
-            pairs, times = each.repeated()
-            seeds[of] = self._formed(each, pairs, await self.sample_async(pairs, rng, of, times))
+        for edge_type, links in wanted.items():
+            pairs, times = links.repeated()
+            seeds[edge_type] = self._formed(links, pairs, await self.sample_async(pairs, rng, edge_type, times))
         return self._filled(minibatch, wanted, seeds)
 
     def _seeds(self, wanted: Wanted, rng: RngKey, edge_type: Any) -> Tensor:
-        own = type(self).sample is not UniformNegativeSampler.sample
-        if self.strict or self.times is not None or self.form == "rows" or own:
+        is_overridden = type(self).sample is not UniformNegativeSampler.sample
+        if self.strict or self.times is not None or self.form == "rows" or is_overridden:
             return super()._seeds(wanted, rng, edge_type)
         # The first try of each is its negative: one call of the core, in place of the steps.
-        of, positives = self._checked_type(edge_type), wanted.positives
+        edge_type, positives = self._checked_type(edge_type), wanted.positives
         ends: list[tuple[int, Any]] = [(0, None), (0, None)]  # an end that is kept
-        for column, _, drawn in self._ends(of):
+        for column, _, drawn in self._ends(edge_type):
             ends[column] = drawn
-        key = rng.hop_key(0, self.graph.edge_types.index(of))
-        found = torch.from_numpy(_core.corrupt_pairs(key, positives.long().numpy(), wanted.number, ends))
-        if positives.dtype == torch.int32 and max(ends[0][0], ends[1][0]) <= INT32_MAX:
-            return found.to(torch.int32)
-        return found
+        key = rng.hop_key(0, self.graph.edge_types.index(edge_type))
+        pairs = torch.from_numpy(_core.corrupt_pairs(key, positives.long().numpy(), wanted.number, ends))
+        is_narrow = positives.dtype == torch.int32 and max(ends[0][0], ends[1][0]) <= INT32_MAX
+        return pairs.to(torch.int32) if is_narrow else pairs
 
     def _steps(self, pairs: Tensor, rng: RngKey, edge_type: Any, times: Tensor | None) -> Steps:
         """Draw a negative for each of `pairs`, asking the graph between the rounds of tries."""
-        of = self._checked_type(edge_type)
-        key, drawn = rng.hop_key(0, self.graph.edge_types.index(of)), self._ends(of)
+        edge_type = self._checked_type(edge_type)
+        key, drawn = rng.hop_key(0, self.graph.edge_types.index(edge_type)), self._ends(edge_type)
         if self.times is not None:
             self.times.refuse_change()
-        if self.strict and len(pairs) > 0:
-            self._refuse_outside(pairs, of)
-        has_times = self._has_times(of)
+        for column, node_type in enumerate(ends_of(edge_type) if self.strict else ()):
+            name, count = f"column {column} of the seeds{of_type(node_type)}", self.graph.num_nodes_of(node_type)
+            check_within(self.name, name, pairs[:, column], count, "Take the pairs from the same graph.")
+        has_times = self._has_times(edge_type)
         if has_times and times is None:
             raise self._no_times()
         if has_times:
             times = torch.from_numpy(check_times(self.name, "timestamps", times, pairs))
         if any(num_nodes > INT32_MAX for _, _, (num_nodes, _) in drawn):
             pairs = pairs.long()
-        found, slots = pairs.clone(), torch.arange(len(pairs))
-        drawing = _Drawing(of, key, drawn, times if has_times else None)
-        left = yield from self._round(drawing, pairs, found, slots, 0, 1)
+        negatives, slots = pairs.clone(), torch.arange(len(pairs))
+        drawing = _Drawing(edge_type, key, drawn, times if has_times else None)
+        left = yield from self._round(drawing, pairs, negatives, slots, 0, 1)
         for some in torch.split(left, MOST_OPEN):  # a round of many tries takes so much memory and no more
             first, count = 1, 2
             while len(some) > 0 and first < MOST_TRIES:
-                some = yield from self._round(drawing, pairs, found, some, first, count)
+                some = yield from self._round(drawing, pairs, negatives, some, first, count)
                 first, count = first + count, min(2 * count, MOST_TRIES - first - count)
             if len(some) > 0:
-                found[some] = yield from self._last_resort(drawing, pairs, some)
-        return found
+                negatives[some] = yield from self._last_resort(drawing, pairs, some)
+        return negatives
 
-    def _round(self, drawing: _Drawing, pairs: Tensor, found: Tensor, slots: Tensor, first: int, count: int) -> Steps:
-        """Write the first of some tries that is allowed for each slot to `found`; return the slots without one."""
+    def _round(
+        self, drawing: _Drawing, pairs: Tensor, negatives: Tensor, slots: Tensor, first: int, count: int
+    ) -> Steps:
+        """Write the first of some tries that is allowed for each slot to `negatives`; return the slots without one."""
         ids = _core.draw_negatives(
             drawing.key, slots.numpy(), first_try=first, num_tries=count, ends=[end for _, _, end in drawing.drawn]
         )
         of_slots = pairs[slots.repeat_interleave(count)] if count > 1 else pairs[slots]
         tries = of_slots.clone()
-        for (column, _, _), each in zip(drawing.drawn, ids, strict=True):
-            tries[:, column] = torch.from_numpy(each)
+        for (column, _, _), nodes in zip(drawing.drawn, ids, strict=True):
+            tries[:, column] = torch.from_numpy(nodes)
         times = None if drawing.times is None else drawing.times[slots].repeat_interleave(count)
         allowed = yield from self._allowed(drawing, tries, of_slots, times)
         if allowed is None:
-            found[slots] = tries
+            negatives[slots] = tries
             return slots[:0]
         allowed = allowed.view(-1, count)
         place = allowed.to(torch.int8).argmax(1)  # the first that is allowed, if any
         done = allowed.any(1)
-        found[slots[done]] = tries.view(-1, count, 2)[done, place[done]]
+        negatives[slots[done]] = tries.view(-1, count, 2)[done, place[done]]
         return slots[~done]
 
     def _allowed(
@@ -227,7 +229,7 @@ class UniformNegativeSampler(NegativeSampler):
 
     def _last_resort(self, drawing: _Drawing, pairs: Tensor, left: Tensor) -> Steps:
         """Return the negatives of the slots that all tries have left: the earliest nodes, where nodes have times."""
-        tries, of = pairs[left], drawing.edge_type
+        tries = pairs[left]
         if drawing.times is not None:
             assert self.times is not None
             for column, node_type, _ in drawing.drawn:
@@ -242,37 +244,24 @@ class UniformNegativeSampler(NegativeSampler):
         both = len(self._columns) == 2
         kept = f"in place of its {' and '.join(ends)}" if both else f"with its {ends[1 - self._columns[0]]}"
         late = ", or does not exist at its time" if drawing.times is not None else ""
-        what = "" if of is None else f" of {type_text(of)}"
+        positive = f"({source}, {destination}){of_type(drawing.edge_type)}"
         raise ValueError(
-            f"{self.name}: found no negative for the positive ({source}, {destination}){what} in {MOST_TRIES} tries: "
-            f"{kept}, all that was drawn is an edge or the positive itself{late}. Leave out strict, or take "
-            "such pairs out of the item set."
+            f"{self.name}: found no negative for the positive {positive} in {MOST_TRIES} tries: {kept}, all that was "
+            f"drawn is an edge or the positive itself{late}. Leave out strict, or take such pairs out of the item set."
         )
 
-    def _refuse_outside(self, pairs: Tensor, of: Any) -> None:
-        """Raise IndexError if an end of a positive is no node."""
-        for column, node_type in enumerate(ends_of(of)):
-            num_nodes = self.graph.num_nodes_of(node_type)
-            outside = pairs[:, column][(pairs[:, column] < 0) | (pairs[:, column] >= num_nodes)]
-            if outside.numel() > 0:
-                what = "the graph" if node_type is None else f"the type {node_type!r}"
-                raise IndexError(
-                    f"{self.name}: found {int(outside[0])} in column {column} of the seeds; nodes of {what} are in "
-                    f"[0, {num_nodes}). Take the pairs from the same graph."
-                )
-
-    def _ends(self, of: Any) -> list[tuple[int, Any, tuple[int, Any]]]:
+    def _ends(self, edge_type: Any) -> list[tuple[int, Any, tuple[int, Any]]]:
         """Return of each end that is drawn: the column, the node type, and what the kernel takes."""
-        found = []
+        drawn = []
         for column in self._columns:
-            node_type, weights = ends_of(of)[column], self.weights[column]
+            node_type, weights = ends_of(edge_type)[column], self.weights[column]
             num_nodes = self.graph.num_nodes_of(node_type)
-            found.append((column, node_type, (num_nodes, None if weights is None else weights.sums(node_type))))
-        return found
+            drawn.append((column, node_type, (num_nodes, None if weights is None else weights.sums(node_type))))
+        return drawn
 
-    def _has_times(self, of: Any) -> bool:
+    def _has_times(self, edge_type: Any) -> bool:
         """Return whether an end that is drawn has nodes that exist since some time."""
-        return self.times is not None and any(self.times.has(ends_of(of)[column]) for column in self._columns)
+        return self.times is not None and any(self.times.has(ends_of(edge_type)[column]) for column in self._columns)
 
     def _no_times(self) -> ValueError:
         return ValueError(
@@ -280,19 +269,19 @@ class UniformNegativeSampler(NegativeSampler):
             "Name one item 'timestamps' in the ItemSet."
         )
 
-    def _weights(self, column: int, name: str, given: Any) -> NodeWeights | None:
-        if given is None:
+    def _weights(self, column: int, name: str, weights: Any) -> NodeWeights | None:
+        if weights is None:
             return None
         if column not in self._columns:
             raise ValueError(
                 f"{self.name}: {name} is given, but corrupt is {self.corrupt!r}, which keeps this end. Leave it out, "
                 "or corrupt that end."
             )
-        if isinstance(given, NodeWeights):  # of the stage that this one is a copy of
-            given.refuse_change()
-            given.refuse_other(self.graph)
-            return given
-        return NodeWeights(self.name, name, self.graph, given)
+        if isinstance(weights, NodeWeights):  # of the stage that this one is a copy of
+            weights.refuse_change()
+            weights.refuse_other(self.graph)
+            return weights
+        return NodeWeights(self.name, name, self.graph, weights)
 
     def _checked_type(self, edge_type: Any) -> Any:
         """Return an edge type of the seeds, or None; raise TypeError or ValueError if it is none of the graph's."""
@@ -303,20 +292,24 @@ class UniformNegativeSampler(NegativeSampler):
                 f"{self.name}: the seeds have {have}, the graph has {has}; both must have them. Use "
                 f"{'dp.HeteroItemSet({(src, rel, dst): items})' if graph.is_heterogeneous else 'dp.ItemSet(pairs)'}."
             )
-        of = None if edge_type is None else known_edge_type(f"{self.name}, seeds", edge_type, graph.edge_types)
+        if edge_type is not None:
+            edge_type = known_edge_type(f"{self.name}, seeds", edge_type, graph.edge_types)
         for column in self._columns:
-            node_type, weights = ends_of(of)[column], self.weights[column]
+            node_type, weights = ends_of(edge_type)[column], self.weights[column]
             if weights is not None:
                 weights.refuse_missing(node_type)
             if graph.num_nodes_of(node_type) == 0:
-                what = "the graph" if node_type is None else f"the type {node_type!r}"
-                raise ValueError(f"{self.name}: found no nodes of {what}; at least 1 is needed to draw one. Add nodes.")
-        return of
+                raise ValueError(
+                    f"{self.name}: found no nodes{of_type(node_type)}; at least 1 is needed to draw one. Add nodes."
+                )
+        return edge_type
 
     def fingerprint(self) -> Fingerprint:
         graph = self.graph
-        nodes = {join_key(of) if of is not None else "": graph.num_nodes_of(of) for of in graph.node_types}
-        drawn: Fingerprint = {"num_nodes": nodes if graph.is_heterogeneous else nodes[""], "strict": self.strict}
+        num_nodes: Any = graph.num_nodes
+        if graph.is_heterogeneous:
+            num_nodes = {join_key(node_type): count for node_type, count in num_nodes.items()}
+        drawn: Fingerprint = {"num_nodes": num_nodes, "strict": self.strict}
         if self.strict:
             drawn["graph_digest"] = graph.digest()
         for name, weights in zip(("src_weight", "dst_weight"), self.weights, strict=True):
@@ -328,18 +321,17 @@ class UniformNegativeSampler(NegativeSampler):
 
     @property
     def _hashed_inputs(self) -> Any:
-        from_graph = self.strict and not self.graph._in_parts
-        return (self.graph,) if from_graph else ()
+        return (self.graph,) if self.strict and not self.graph._in_parts else ()
 
     def describe(self) -> dict[str, Any]:
-        given = {
+        options = {
             **super().describe(),
             "strict": self.strict or None,
             "src_weight": self.src_weight,
             "dst_weight": self.dst_weight,
             "node_time_attr": self.node_time_attr,
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 def _advanced(steps: Steps, answer: Any) -> tuple[Asked, Tensor | None]:

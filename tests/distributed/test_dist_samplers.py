@@ -276,7 +276,7 @@ def test_hops_refuse_what_does_not_belong_together(is_whole):
         (stage.plan, stage.plan.keyed(rng), {"paper": ids}, ValueError, "seeds of the type 'paper', allowed"),
     ):
         with pytest.raises(error, match=text):
-            graph.hops(plan, seeds, keyed)
+            graph.hops(plan, seeds, *keyed)
 
 
 @pytest.mark.parametrize("method", ["sample", "transform"])
@@ -339,7 +339,7 @@ def test_a_sample_method_that_a_subclass_overrides_is_called_by_a_loop_of_ones_o
         ("times", {"edge_time_attr": 3}, TypeError, "got 3", "the name of"),
         ("weights", {"prob_name": "v"}, ValueError, "no edge attribute 'v'", "'w'"),
         ("weights", {"prob_name": 3}, TypeError, "got 3", "the name of an edge attribute"),
-        ("weights", {"prob_name": "rows"}, ValueError, r"\[num_edges, 2\]", "one for each edge"),
+        ("weights", {"prob_name": "rows"}, ValueError, r"\[num_edges, 2\]", "one number for each"),
     ],
 )
 def test_arguments_that_are_not_allowed_are_refused(name, change, error, found, allowed):
@@ -675,7 +675,7 @@ def test_a_partition_without_the_times_of_its_sources_is_refused_and_says_what_t
         ({}, {"edge_time_attr": "when"}, ValueError, "'when'", r"\['at'\]"),
         ({}, {"node_time_attr": "when"}, ValueError, "'when'", r"\['since'\]"),
         ({"edge_attributes": {"at": EDGE_TIMES.int()}}, {}, TypeError, "int32", "int64"),
-        ({"edge_attributes": {"at": EDGE_TIMES[:, None]}}, {}, ValueError, r"\[num_edges, 1\]", "a time for each"),
+        ({"edge_attributes": {"at": EDGE_TIMES[:, None]}}, {}, ValueError, r"\[num_edges, 1\]", "one number for each"),
         ({"node_attributes": {"since": NODE_TIMES.double()}}, {}, TypeError, "float64", "int64"),
     ],
 )
@@ -696,8 +696,8 @@ def test_seeds_without_times_are_refused():
     ("choice", "times", "error", "message"),
     [
         (ByTime("when", None), True, ValueError, "edge_time_attr is 'when', but the graph does not have it; the edge"),
-        (ByTime("wide", None), True, ValueError, r"must have shape \[num_edges\], a time for each"),
-        (ByTime("short", None), True, TypeError, "must hold times of int64, got int32"),
+        (ByTime("wide", None), True, ValueError, r"must have shape \[num_edges\], one number for each"),
+        (ByTime("short", None), True, TypeError, "must be int64, got int32"),
         (ByTime(None, "until"), True, ValueError, "node_time_attr of the partition is 'since'"),
         (ByTime("at", None), False, ValueError, "only then"),
         (None, True, ValueError, "only then"),

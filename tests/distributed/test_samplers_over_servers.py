@@ -113,7 +113,7 @@ def test_a_partition_says_in_its_handshake_which_times_its_edges_have(root, name
         (ByWeight("nope"), ValueError, "no edge attribute 'nope'"),
         (ByWeight("at"), TypeError, "the weights 'at' must be one of bool, float16"),
         (ByTime("nope", None), ValueError, "edge_time_attr is 'nope', but the graph does not have it"),
-        (ByTime("short", None), TypeError, "must hold times of int64, got int32"),
+        (ByTime("short", None), TypeError, "must be int64, got int32"),
         (ByTime(None, "when"), ValueError, "node_time_attr is 'when', but the graph does not have it"),
     ],
     ids=str,

@@ -10,7 +10,7 @@ from strategies import csc_graphs, random_graph
 
 from datapipes import _core
 from datapipes.base.threads import threads_of_kernels
-from datapipes.graph.rows_digest import rows_digest, sum_of_digests
+from datapipes.graph.choice import rows_digest, sum_of_digests
 
 STEP, WORD = 0x9E3779B97F4A7C15, 2**64
 RAW = (torch.uint8, torch.int16, torch.int32, torch.int64)

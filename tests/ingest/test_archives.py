@@ -13,7 +13,7 @@ import pytest
 from datapipes.base import sizes
 from datapipes.datasets.npz import NpzArrays
 from datapipes.datasets.raw import DatasetFormatError
-from datapipes.ingest import archives
+from datapipes.ingest import torch_archive
 
 
 def packed(num_members: int = 1, method: int = zipfile.ZIP_DEFLATED, size: int = 2) -> bytes:
@@ -26,7 +26,7 @@ def packed(num_members: int = 1, method: int = zipfile.ZIP_DEFLATED, size: int =
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("method", archives.METHODS)
+@pytest.mark.parametrize("method", torch_archive.PACKINGS)
 def test_members_come_out_as_written(method):
     arrays = NpzArrays("a.npz", packed(3, method))
     assert [arrays.get(key).tolist() for key in sorted(arrays.keys)] == [[0, 0]] * 3
@@ -53,7 +53,7 @@ def test_a_member_packed_in_another_way_is_refused():
 
 
 def test_an_archive_of_too_many_members_is_refused(monkeypatch):
-    monkeypatch.setattr(archives, "MAX_MEMBERS", 3)
+    monkeypatch.setattr(torch_archive, "MAX_MEMBERS", 3)
     assert len(NpzArrays("a.npz", packed(3)).keys) == 3
     with pytest.raises(DatasetFormatError, match="about 4 members, at most 3 are allowed"):
         NpzArrays("a.npz", packed(4))

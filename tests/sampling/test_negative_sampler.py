@@ -270,7 +270,7 @@ def test_seeds_that_are_no_pairs():
     three = dp.ItemSampler(dp.ItemSet(PAIRS.repeat(1, 2)[:, :3].contiguous()), 4)
     with refused(ValueError, stage="sample_negative", found=r"seeds \[22, 3\]", allowed=r"pairs \[n, 2\]"):
         three.sample_negative(1, next_destination)
-    with refused(ValueError, stage="sample_negative", found="seeds of 'author'", allowed=r"pairs \[n, 2\]"):
+    with refused(ValueError, stage="sample_negative", found="seeds of ('author'|author)", allowed=r"pairs \[n, 2\]"):
         typed_items().sample_negative(1, next_destination)
     with refused(ValueError, stage="sample_negative", found=r"seeds \[4\]", allowed=r"pairs \[n, 2\]"):
         first(items().transform(lambda minibatch: minibatch.replace(labels=None)).sample_negative(1, next_destination))

@@ -17,7 +17,7 @@ from pipelines import refused
 import datapipes as dp
 from datapipes import _core
 from datapipes.base import sizes
-from datapipes.graph.kept_rows import Chosen
+from datapipes.graph.choice import Chosen
 from datapipes.partition.native.part_arrays import PartRelation, PartRows
 from datapipes.processes.mappings import mapping_of
 from datapipes.processes.sharing import pack
@@ -52,7 +52,7 @@ def typed_graph() -> dp.HeteroCSCGraph:
 
 
 def found(graph, of=None, edges="at", nodes="since") -> Chosen:
-    return graph.choose("here", ByTime(edges, nodes), [of]).edges[of]
+    return graph.choose("here", ByTime(edges, nodes), [of])[of]
 
 
 class Times(NamedTuple):
@@ -136,7 +136,7 @@ def test_a_graph_whose_rows_are_sorted_has_no_coarse_times():
 
 def test_an_edge_type_has_the_times_of_its_edges_and_of_its_source_type_if_there_are_some():
     graph = typed_graph()
-    made = graph.choose("here", ByTime("at", "since"), graph.edge_types).edges
+    made = graph.choose("here", ByTime("at", "since"), graph.edge_types)
     assert list(made) == [WRITES, CITES, HOSTS]
     assert made[HOSTS].argument() is made[HOSTS].digests() is None
     ours = {of: times_of(each) for of, each in made.items() if of != HOSTS}

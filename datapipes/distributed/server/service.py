@@ -283,8 +283,8 @@ class Service:
 
 def _digests_of_graph(graph: LocalGraph, request: DigestRequest) -> Digests:
     """Return what answer_digests does, of a whole graph."""
-    digests = graph.choose("the server", request.choice, request.edge_types).digests()
-    return [digests.get(edge_type) for edge_type in request.edge_types]
+    chosen = graph.choose("the server", request.choice, request.edge_types)
+    return [chosen[edge_type].digests() if edge_type in chosen else None for edge_type in request.edge_types]
 
 
 def _num_edges(part: Part, request: DrawRequest, draw: Draw) -> int:

@@ -23,7 +23,7 @@ from torch import Tensor
 from datapipes.base.array_digest import digest_of_pieces, hashes_of, rows_of_piece
 from datapipes.base.checks import shown
 from datapipes.base.types import ends_of, of_type
-from datapipes.graph.graph_digest import graph_digest
+from datapipes.graph.arrays import graph_digest
 from datapipes.partition.across_ranks.exchange import Exchange
 from datapipes.partition.across_ranks.placement import (
     Column,

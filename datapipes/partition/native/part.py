@@ -17,9 +17,8 @@ from datapipes.base.array_digest import version_of
 from datapipes.base.checks import check_bool, check_index_tensor, check_int, shown
 from datapipes.base.types import EdgeType, NodeType, ends_of, type_in
 from datapipes.graph.arena import Place, attributes_of
-from datapipes.graph.choice import UNIFORM, Choice, RowForm, forms_of
+from datapipes.graph.choice import UNIFORM, Choice, Chosen, KeptRows, RowForm, forms_of
 from datapipes.graph.graph import Graph
-from datapipes.graph.kept_rows import Chosen, KeptRows
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.arrays_folder import HOT
 from datapipes.partition.native.manifest import Manifest, opened_manifest

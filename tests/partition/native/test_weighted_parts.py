@@ -13,7 +13,7 @@ from weights import sums_of, weights_for
 import datapipes as dp
 from datapipes import _core
 from datapipes.distributed import Part, PartitionBook
-from datapipes.graph.rows_digest import sum_of_digests
+from datapipes.graph.choice import sum_of_digests
 from datapipes.processes.sharing import pack
 from datapipes.sampling.neighbor_sampler import ByWeight
 
@@ -42,7 +42,7 @@ def test_parts_draw_by_weights_what_the_whole_graph_draws(tmp_path_factory, data
         for i, v in enumerate(own.tolist()):
             assert edge_ids[ends[i] : ends[i + 1]].tolist() == positions[indptr[v] : indptr[v + 1]].tolist()
     digests = [digest for part in parts for digest in part.chosen("test", ByWeight("w")).digests()]
-    assert [sum_of_digests(digests)] == graph.choose("test", ByWeight("w"), [None]).edges[None].digests()
+    assert [sum_of_digests(digests)] == graph.choose("test", ByWeight("w"), [None])[None].digests()
 
 
 def test_a_part_with_types_takes_its_sums_to_a_worker_and_refuses_what_is_no_weight(tmp_path):

@@ -33,7 +33,7 @@ from common import Figures, alternate, lacks_gpu, parser, report_parts
 from torch import Tensor
 
 import datapipes as dp
-from datapipes.device import gather, uva_threads
+from datapipes.device import gather
 
 WIDTHS = (4, 16, 64, 100, 128, 256, 400, 512, 1024, 2048, 4096)
 CAPS = (512, 1024, 2048, 4096, 8192, 10_240, 16_384, 32_768, 65_536)
@@ -108,7 +108,7 @@ def reads(feature: dp.TensorFeature, ids: Tensor, cap: int | None = None, sort_i
     feature_bytes = ids.numel() * feature.tensor[:1].nbytes
 
     def work() -> Tensor:
-        with uva_threads.limited_to(cap or uva_threads.MAX_UVA_THREADS):
+        with gather.limited_to(cap or gather.MAX_UVA_THREADS):
             return feature._device_rows.read(ids, feature.dtype, is_locked=True, scale=None, sort_ids=sort_ids)
 
     return rate(feature_bytes, work)
@@ -256,7 +256,7 @@ def tile_figures(host: Tensor, device: Tensor, repeats: int) -> Figures:
 
             return measure
 
-        caps = (uva_threads.MAX_UVA_THREADS, EIGHT_SMS) if where == "host" else (None,)
+        caps = (gather.MAX_UVA_THREADS, EIGHT_SMS) if where == "host" else (None,)
         for cap in caps:
             sides = {"copy": plain, **{str(tile): with_tile(tile, cap or 0) for tile in choices}}
             rates = alternate(sides, repeats)

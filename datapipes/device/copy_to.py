@@ -15,9 +15,8 @@ from datapipes.base.checks import check_bool, shown
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import QueuesOnStreams
-from datapipes.device.handover import give_to_loop, leave, queued_now, take, take_from_loop
+from datapipes.device.handover import SideStreams, give_to_loop, leave, queued_now, take, take_from_loop
 from datapipes.device.runtime import Event, cuda
-from datapipes.device.side_streams import SideStreams
 from datapipes.minibatch import MiniBatch
 
 __all__ = ["CopyTo"]
@@ -85,12 +84,10 @@ class CopyTo(QueuesOnStreams, MiniBatchTransformer):
         """Wait for the copies that are under way, and let the minibatches go that they read."""
         self._kept.finish()
 
-    def _end_kept(self) -> None:
-        self._finish()
+    _end_kept = _finish
 
     def describe(self) -> dict[str, Any]:
-        shown = {"device": str(self.device)}
-        return {**shown, "stream": "its own"} if self.device.type == "cuda" else shown
+        return {"device": str(self.device)} | ({"stream": "its own"} if self.device.type == "cuda" else {})
 
 
 def _copied(minibatch: MiniBatch, device: torch.device) -> MiniBatch:
@@ -162,6 +159,3 @@ class KeptSources:
             while self._kept:
                 self._kept[0][0].synchronize()
                 self._kept.popleft()
-
-    def __len__(self) -> int:
-        return len(self._kept)

@@ -8,6 +8,9 @@ can be capped: its programs then go through the rows in turns.
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -22,6 +25,9 @@ __all__: list[str] = []
 
 WARP = 32  # threads that load together
 WIDEST_LOAD = 16  # bytes, of one thread
+MAX_UVA_THREADS = 10240  # by default: as many as five SMs hold, though they spread over more; they fill the link
+
+_here = threading.local()
 
 
 class Tile(NamedTuple):
@@ -43,6 +49,25 @@ TILES = {"host": Tile(16, 64, 8), "device": Tile(4, 64, 8)}
 # give back (benchmarks/uva.py, "reach").
 SORTED_BEYOND = 2**30  # bytes of a table
 SORTED_FROM = 2**15  # ids
+
+
+def max_uva_threads() -> int:
+    """Return how many GPU threads a gather from host memory may take in this thread."""
+    return int(getattr(_here, "max_uva_threads", MAX_UVA_THREADS))
+
+
+@contextmanager
+def limited_to(most: int) -> Iterator[None]:
+    """Give the gathers of this thread at most so many GPU threads, but one warp at least; contexts may be nested.
+
+    Nothing process-wide is set: two chains with other caps may read at the same time, each in its own thread.
+    """
+    before = max_uva_threads()
+    _here.max_uva_threads = most
+    try:
+        yield
+    finally:
+        _here.max_uva_threads = before
 
 
 class Kept(NamedTuple):
@@ -110,22 +135,11 @@ def gather(
         ids, places = torch.sort(ids)
         kept = None if kept is None else kept._replace(slots=kept.slots[places])
     with missing.counter() as counter:
-        _copy_rows(table, ids, out, counter, places=places, scale=scale, max_threads=max_threads, kept=kept)
+        copy_rows(table, ids, out, counter, places=places, scale=scale, max_threads=max_threads, kept=kept)
     return out
 
 
-def put(rows: Tensor, numbers: Tensor, places: Tensor, into: Tensor, counter: Tensor) -> None:
-    """Do `into[places] = rows[numbers]` where a place is not below 0, on a device, queued as a gather.
-
-    Args:
-        rows, into: [n, *shape] and [m, *shape] on the device, of one dtype, contiguous; a row has bytes.
-        numbers, places: int64 [k] on the device; the places that are not below 0 are distinct.
-        counter: int64 [2] on the device, anything: no number is outside.
-    """
-    _copy_rows(rows, numbers, into, counter, places=places)
-
-
-def _copy_rows(
+def copy_rows(
     table: Tensor,
     ids: Tensor,
     out: Tensor,
@@ -136,6 +150,13 @@ def _copy_rows(
     max_threads: int | None = None,
     kept: Kept | None = None,
 ) -> None:
+    """Do `out[places] = table[ids]` where a place is not below 0, queued as a gather, whose other arguments it has.
+
+    Args:
+        out: [n, *shape] on the device, contiguous; a row has bytes.
+        counter: int64 [2] on the device, counts the ids that are outside.
+        places: int64 [k] on the device; those that are not below 0 are distinct. None: 0, 1, 2 ...
+    """
     from datapipes.device import kernels
 
     count, num_ids, is_here = int(table.shape[0]), int(ids.shape[0]), cuda().holds(table)
@@ -144,27 +165,16 @@ def _copy_rows(
     row_bytes, step_bytes = math.prod(table.shape[1:]) * table.itemsize, _step_bytes(table)
     decoded = out.dtype != table.dtype
     widest = 4 * table.itemsize if decoded else WIDEST_LOAD  # four float32 values are stored at once
-    also = 0 if kept is None else kept.rows.data_ptr()
-    unit_bytes = math.gcd(widest, table.data_ptr(), also, row_bytes, step_bytes)
+    cached, slots = (None, None) if kept is None else (kept.rows.view(torch.uint8), kept.slots)
+    unit_bytes = math.gcd(widest, table.data_ptr(), 0 if cached is None else cached.data_ptr(), row_bytes, step_bytes)
     value_bytes = table.itemsize if decoded else min(unit_bytes, 4)
     units = row_bytes // unit_bytes
     num_warps, tile, num_tiles, num_programs = _cut(num_ids * units, unit_bytes, is_here, max_threads)
     cuda().launch(
-        kernels.gather_rows,
-        (num_programs,),
-        ids.device,
+        *(kernels.gather_rows, (num_programs,), ids.device),
         _bytes_of(table, step_bytes) if is_here else table.data_ptr(),
-        ids,
-        out.view(torch.uint8),
-        places,
-        None if kept is None else kept.rows.view(torch.uint8),
-        None if kept is None else kept.slots,
-        scale if decoded else None,
-        counter,
-        num_ids,
-        count,
-        step_bytes // unit_bytes,
-        num_tiles,
+        *(ids, out.view(torch.uint8), places, cached, slots, scale if decoded else None, counter),
+        *(num_ids, count, step_bytes // unit_bytes, num_tiles),
         UNITS=units,
         LANES=unit_bytes // value_bytes,
         BITS=8 * value_bytes,

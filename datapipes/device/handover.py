@@ -7,16 +7,47 @@ is recycled only after what the taker queues.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from datapipes.device.runtime import Event, Stream, cuda
-from datapipes.device.side_streams import current_streams
 from datapipes.minibatch import MiniBatch
 
 __all__: list[str] = []
+
+
+class SideStreams:
+    """Streams of a thread's own, so that what it queues on a GPU runs beside what other threads queue there.
+
+    One for each device, made when it is first asked for and then kept: torch has a cache of memory for each stream.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[torch.device, Stream] = {}
+        self._making = threading.Lock()
+
+    def of(self, devices: Sequence[torch.device]) -> list[Stream]:
+        """Return the streams of CUDA devices, each once; that of this thread's current device comes last."""
+        wanted = {cuda().device(device) for device in devices}
+        with self._making:
+            for device in wanted - self._streams.keys():
+                self._streams[device] = cuda().new_stream(device)
+        here = cuda().device(torch.device("cuda")) if wanted else None
+        return [self._streams[device] for device in sorted(wanted, key=lambda device: (device == here, device.index))]
+
+
+@contextmanager
+def current_streams(streams: Sequence[Stream]) -> Iterator[None]:
+    """Make these the current streams of this thread, and the device of the last one its current device."""
+    with ExitStack() as entered:
+        for stream in streams:
+            entered.enter_context(cuda().on(stream))
+        yield
 
 
 class Queued(NamedTuple):
@@ -30,15 +61,15 @@ class Queued(NamedTuple):
 def on_devices(minibatch: MiniBatch) -> list[Tensor]:
     """Return the tensors of a minibatch that lie in the memory of a device."""
     here = cuda()
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
 
     def look(tensor: Tensor) -> Tensor:
         if here.holds(tensor):
-            found.append(tensor)
+            tensors.append(tensor)
         return tensor
 
     minibatch.map_tensors(look)
-    return found
+    return tensors
 
 
 def leave(minibatch: MiniBatch) -> list[Queued]:
@@ -72,7 +103,7 @@ def give_to_loop(minibatch: MiniBatch) -> None:
     streams wait for what this thread has queued.
     """
     queued = leave(minibatch)
-    with current_streams([cuda().default_stream(each.device) for each in queued]):
+    with current_streams([cuda().default_stream(device) for device, _, _ in queued]):
         take(minibatch, queued)
 
 

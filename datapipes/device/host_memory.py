@@ -14,9 +14,12 @@ import atexit
 import os
 import threading
 import weakref
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,16 +31,19 @@ from datapipes.device.runtime import cuda
 
 __all__: list[str] = []
 
+_Self = TypeVar("_Self", bound="Pinnable")
 
+
+@dataclass(eq=False)
 class _Segment:
     """Registered bytes [begin, end) and what keeps them. Without `is_ours` somebody else locked them, as torch does."""
 
-    def __init__(self, begin: int, end: int, memories: list[Memory], is_ours: bool = True) -> None:
-        self.begin, self.end = begin, end
-        self.memories = memories
-        self.is_ours = is_ours
-        self.is_there = True  # until it is unregistered
-        self.owners = 0
+    begin: int
+    end: int
+    memories: list[Memory]
+    is_ours: bool = True
+    is_there: bool = True  # until it is unregistered
+    owners: int = 0
 
     @property
     def num_bytes(self) -> int:
@@ -86,26 +92,31 @@ class _Table:
         self._never_freed: list[_Segment] = []
         self.is_exiting = False
 
-    def pin(self, where: str, given: list[Memory], locked: list[Memory], remedy: str) -> Pinned:
-        """Register the given memories but those of `locked`, which somebody else has locked."""
+    def pin(self, where: str, memories: list[Memory], locked: list[Memory], remedy: str) -> Pinned:
+        """Register the memories, and hold those of `locked` as well, which somebody else has locked."""
         with self._alone():
-            self._end_moved(given)
+            self._end_moved(memories)
             segments = [_Segment(memory.begin, memory.end, [memory], is_ours=False) for memory in locked]
             new: list[_Segment] = []
             try:
-                for run in runs_of(given):
-                    known = [each for each in self.segments if each.begin < run.end and run.begin < each.end]
-                    segments += known
-                    for gap in _gaps(run, known):
-                        new += _registered(where, gap, sum(each.num_bytes for each in self.segments + new), remedy)
+                for run in runs_of(memories):
+                    registered = self.overlapping(run.begin, run.end)
+                    segments += registered
+                    for gap in _gaps(run, registered):
+                        before = sum(segment.num_bytes for segment in self.segments + new)
+                        new += _registered(where, gap, before, remedy)
             except BaseException:
-                for each in new:  # no kernel has read them yet
-                    cuda().unregister(each.begin)
+                for segment in new:  # no kernel has read them yet
+                    cuda().unregister(segment.begin)
                 raise
             self.segments += new
-            for each in (segments := segments + new):
-                each.owners += 1
-            return Pinned([*given, *locked], segments)
+            for segment in (segments := segments + new):
+                segment.owners += 1
+            return Pinned([*memories, *locked], segments)
+
+    def overlapping(self, begin: int, end: int) -> list[_Segment]:
+        """Return the segments that have some of the bytes [begin, end)."""
+        return [segment for segment in [*self.segments] if segment.begin < end and begin < segment.end]
 
     def ended_later(self, segments: list[_Segment]) -> None:
         """Note that an owner was collected, and end its segments if no thread changes them now; that one does it."""
@@ -161,17 +172,10 @@ class _Table:
                     continue
             segment.memories = []
 
-    def _end_moved(self, given: list[Memory]) -> None:
+    def _end_moved(self, memories: list[Memory]) -> None:
         """End the segments in the way whose memory was given back under them; other memory may lie there now."""
-        self._end(
-            [
-                segment
-                for run in runs_of(given)
-                for segment in self.segments
-                if segment.begin < run.end and run.begin < segment.end
-                if not all(memory.is_there for memory in segment.memories)
-            ]
-        )
+        in_the_way = [segment for run in runs_of(memories) for segment in self.overlapping(run.begin, run.end)]
+        self._end([segment for segment in in_the_way if not all(memory.is_there for memory in segment.memories)])
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -211,13 +215,12 @@ def pin(where: str, tensors: Iterable[Tensor], remedy: str = "leave pin_memory_ 
         RuntimeError: There is no CUDA device, or CUDA refuses.
         MemoryError: The limit of locked memory is too low.
     """
-    given: list[Memory] = []
+    memories: list[Memory] = []
     locked: list[Memory] = []
     for tensor in tensors:
         if tensor.numel() > 0:
-            memory = Memory.of(tensor)
-            (locked if is_locked_elsewhere(tensor) else given).append(memory)
-    return _pinned(where, given, locked, remedy)
+            (locked if is_locked_elsewhere(tensor) else memories).append(Memory.of(tensor))
+    return _pinned(where, memories, locked, remedy)
 
 
 def pin_range(where: str, address: int, num_bytes: int, keep: object, remedy: str) -> Pinned:
@@ -225,7 +228,7 @@ def pin_range(where: str, address: int, num_bytes: int, keep: object, remedy: st
     return _pinned(where, [Memory(address, address + num_bytes, keep, address)], [], remedy)
 
 
-def _pinned(where: str, given: list[Memory], locked: list[Memory], remedy: str) -> Pinned:
+def _pinned(where: str, memories: list[Memory], locked: list[Memory], remedy: str) -> Pinned:
     global _watched
     if cuda().device_count() == 0:
         raise RuntimeError(
@@ -236,7 +239,52 @@ def _pinned(where: str, given: list[Memory], locked: list[Memory], remedy: str) 
         _watched = True
         os.register_at_fork(after_in_child=_after_fork)
         atexit.register(_at_exit)
-    return _table.pin(where, given, locked, remedy)
+    return _table.pin(where, memories, locked, remedy)
+
+
+class Pinnable:
+    """Has `pin_memory_`, `unpin_memory_` and `is_pinned`. A copy of the object, also one in a worker, is not pinned."""
+
+    _pinned: Pinned | None = None
+
+    @abstractmethod
+    def _pinned_tensors(self) -> Iterable[Tensor]:
+        """Return the tensors that are pinned together."""
+
+    def pin_memory_(self: _Self) -> _Self:
+        """Lock all arrays in memory where they are and map them for the GPUs of this process; return this object.
+
+        Nothing is copied, and a second call changes nothing. Arrays in mapped files are locked for reading only; where
+        the driver cannot do that, the system copies their pages into memory, and the log says so. What other objects
+        share with this one is locked once. The lock ends with `unpin_memory_`, or with this object; before that it
+        waits for the work of the GPUs. Processes that were forked from this one, and workers, have no lock; each may
+        make its own.
+
+        Raises:
+            RuntimeError: There is no CUDA device here, or CUDA refuses.
+            MemoryError: The limit of locked memory (`ulimit -l`) is too low.
+        Cost: every page is brought into memory and locked, so the time grows with the bytes.
+        """
+        if not self.is_pinned():
+            self._pinned = None  # of memory that has moved
+            self._pinned = pin(f"{type(self).__name__}.pin_memory_", self._pinned_tensors())
+        return self
+
+    def unpin_memory_(self: _Self) -> _Self:
+        """Undo `pin_memory_`, after the work of the GPUs; return this object."""
+        pinned, self._pinned = self._pinned, None
+        if pinned is not None:
+            pinned.release()
+        return self
+
+    def is_pinned(self) -> bool:
+        """Return whether `pin_memory_` of this object holds in this process."""
+        return self._pinned is not None and self._pinned.holds
+
+
+def without_pin(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a Pinnable without its lock, for a copy."""
+    return {name: value for name, value in state.items() if name != "_pinned"}
 
 
 def is_locked_elsewhere(tensor: Tensor) -> bool:
@@ -244,15 +292,15 @@ def is_locked_elsewhere(tensor: Tensor) -> bool:
     if tensor.numel() == 0 or cuda().holds(tensor):
         return False
     memory = Memory.of(tensor)
-    if any(each.begin < memory.end and memory.begin < each.end for each in [*_table.segments]):
+    if _table.overlapping(memory.begin, memory.end):
         return False
     return cuda().is_pinned(memory.begin) and cuda().is_pinned(memory.end - 1)
 
 
-def _gaps(run: Run, known: list[_Segment]) -> Iterator[Run]:
+def _gaps(run: Run, segments: list[_Segment]) -> Iterator[Run]:
     """Yield the bytes of a run that are in no segment."""
     begin = run.begin
-    for segment in sorted(known, key=lambda each: each.begin):
+    for segment in sorted(segments, key=lambda segment: segment.begin):
         if begin < segment.begin:
             yield _part(run, begin, segment.begin)
         begin = max(begin, segment.end)
@@ -261,7 +309,7 @@ def _gaps(run: Run, known: list[_Segment]) -> Iterator[Run]:
 
 
 def _part(run: Run, begin: int, end: int) -> Run:
-    return Run(begin, end, [each for each in run.memories if each.begin < end and begin < each.end])
+    return Run(begin, end, [memory for memory in run.memories if memory.begin < end and begin < memory.end])
 
 
 def _registered(where: str, gap: Run, before: int, remedy: str) -> list[_Segment]:
@@ -280,8 +328,8 @@ def _registered(where: str, gap: Run, before: int, remedy: str) -> list[_Segment
                 raise refusal(where, code, num_bytes, before + mapped.begin - gap.begin, remedy)
             done.append(_Segment(mapped.begin, mapped.end, _part(gap, mapped.begin, mapped.end).memories))
     except BaseException:
-        for each in done:
-            cuda().unregister(each.begin)
+        for segment in done:
+            cuda().unregister(segment.begin)
         raise
     return done
 

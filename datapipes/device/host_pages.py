@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import resource
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -53,7 +53,7 @@ def runs_of(memories: Iterable[Memory]) -> list[Run]:
     refuses to copy what is so in part. What lies beside a tensor in its first or last page is somebody else's.
     """
     runs: list[Run] = []
-    for memory in sorted(memories, key=lambda each: (each.begin, each.end)):
+    for memory in sorted(memories, key=lambda memory: memory[:2]):
         if runs and memory.begin < runs[-1].end + _PADDING:
             last = runs.pop()
             runs.append(Run(last.begin, max(last.end, memory.end), [*last.memories, memory]))
@@ -72,9 +72,9 @@ class Mapped(NamedTuple):
     copies_on_write: bool  # a private mapping of a file: a page that is locked for writing becomes a copy
 
 
-def mapped_in(begin: int, end: int) -> Iterator[Mapped]:
-    """Yield the mappings of this process in [begin, end), ascending; neighbours of one kind as one."""
-    last: Mapped | None = None
+def mapped_in(begin: int, end: int) -> list[Mapped]:
+    """Return the mappings of this process in [begin, end), ascending; neighbours of one kind as one."""
+    ranges: list[Mapped] = []
     with open("/proc/self/maps", "rb") as maps:
         for line in maps:
             bounds, mode, _, _, inode = line.split(maxsplit=5)[:5]
@@ -83,15 +83,11 @@ def mapped_in(begin: int, end: int) -> Iterator[Mapped]:
             if low >= high:
                 continue
             is_file = int(inode) != 0
-            found = Mapped(low, high, b"w" in mode, is_file, is_file and b"p" in mode)
-            if last is not None and last.end == low and last[2:] == found[2:]:
-                last = last._replace(end=high)
-                continue
-            if last is not None:
-                yield last
-            last = found
-    if last is not None:
-        yield last
+            mapped = Mapped(low, high, b"w" in mode, is_file, is_file and b"p" in mode)
+            if ranges and ranges[-1].end == low and ranges[-1][2:] == mapped[2:]:
+                mapped = ranges.pop()._replace(end=high)
+            ranges.append(mapped)
+    return ranges
 
 
 def refuse_read_only(where: str, tensor: Tensor, is_frozen: bool = False) -> None:
@@ -103,7 +99,7 @@ def refuse_read_only(where: str, tensor: Tensor, is_frozen: bool = False) -> Non
     """
     begin, mapping = tensor.data_ptr(), mapping_of(tensor)
     is_shared_file = mapping is not None and mapping[1].file is not None
-    if is_frozen or is_shared_file or not all(each.may_write for each in mapped_in(begin, begin + extent(tensor))):
+    if is_frozen or is_shared_file or not all(mapped.may_write for mapped in mapped_in(begin, begin + extent(tensor))):
         raise ValueError(
             f"{where}: the rows are read-only, as those of a file mapped for reading. Read them into memory, map the "
             "file with mmap_mode='r+', or take a DiskFeature."

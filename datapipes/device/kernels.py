@@ -77,17 +77,17 @@ def gather_rows(
             unit = tl.max_contiguous(unit, 1)  # neighbours in neighbouring threads: else a thread would take several
         number = unit // UNITS
         column = unit - number * UNITS
-        asked = number < num_ids
-        row = tl.load(ids + number, mask=asked, other=0).to(tl.int64)
+        is_wanted = number < num_ids
+        row = tl.load(ids + number, mask=is_wanted, other=0).to(tl.int64)
         if places is not None:
-            place = tl.load(places + number, mask=asked, other=-1)
-            asked = asked & (place >= 0)
-        in_table = asked
+            place = tl.load(places + number, mask=is_wanted, other=-1)
+            is_wanted = is_wanted & (place >= 0)
+        in_table = is_wanted
         if slots is not None:
-            slot = tl.load(slots + number, mask=asked, other=-1)
-            in_cache = asked & (slot >= 0)
-            in_table = asked & (slot < 0)
-        known = in_table & (row >= 0) & (row < count)
+            slot = tl.load(slots + number, mask=is_wanted, other=-1)
+            in_cache = is_wanted & (slot >= 0)
+            in_table = is_wanted & (slot < 0)
+        has_row = in_table & (row >= 0) & (row < count)
         wrong = in_table & (column == 0) & ((row < 0) | (row >= count))
         nothing = unit * 0
         tl.atomic_add(missing + nothing, nothing + 1, mask=wrong, sem="relaxed")
@@ -102,18 +102,18 @@ def gather_rows(
                 kept, in_cache = kept[:, None] + lane, in_cache[:, None]
         if LANES > 1:
             source, target, values_of = source[:, None] + lane, target[:, None] + lane, values_of[:, None] + lane
-            known, asked = known[:, None], asked[:, None]
-        found = tl.load(values + source, mask=known, other=0)
+            has_row, is_wanted = has_row[:, None], is_wanted[:, None]
+        read = tl.load(values + source, mask=has_row, other=0)
         if slots is not None:
             of_cache = cached.to(values.dtype)
-            found = tl.where(in_cache, tl.load(of_cache + kept, mask=in_cache, other=0), found)
+            read = tl.where(in_cache, tl.load(of_cache + kept, mask=in_cache, other=0), read)
         if DECODED_FROM == "float16":
-            found = _from_float16(found)
+            read = _from_float16(read)
         elif DECODED_FROM == "bfloat16":
-            found = (found.to(tl.int32) << 16).to(tl.float32, bitcast=True)
+            read = (read.to(tl.int32) << 16).to(tl.float32, bitcast=True)
         elif DECODED_FROM == "int8":
-            found = found.to(tl.float32) * tl.load(scale + values_of)
-        tl.store(to + target, found, mask=asked)
+            read = read.to(tl.float32) * tl.load(scale + values_of)
+        tl.store(to + target, read, mask=is_wanted)
 
 
 @_kernel()
@@ -159,19 +159,19 @@ def look_up(
 ):
     """Find the slots of ids, in the set `id % num_sets`, and stamp them. Two programs write only equal values."""
     number = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
-    asked = number < num_ids
-    row = tl.load(ids + number, mask=asked, other=-1).to(tl.int64)
-    known = asked & (row >= 0) & (row < count)
-    row = tl.where(known, row, 0)
+    is_wanted = number < num_ids
+    row = tl.load(ids + number, mask=is_wanted, other=-1).to(tl.int64)
+    has_row = is_wanted & (row >= 0) & (row < count)
+    row = tl.where(has_row, row, 0)
     of_set = row % num_sets
     slot = of_set[:, None] * WAYS + tl.arange(0, WAYS)
-    held = (tl.load(keys + slot) == row[:, None]) & known[:, None]
+    held = (tl.load(keys + slot) == row[:, None]) & has_row[:, None]
     tl.store(stamps + slot, slot * 0 + now, mask=held)
-    found = tl.max(tl.where(held, slot, -1), axis=1)
-    tl.store(slots + number, found, mask=asked)
-    lacking = known & (found < 0)
-    tl.store(orders + number, tl.where(lacking, of_set * per_set + row // num_sets, _NO_ORDER), mask=asked)
-    tl.atomic_add(counts, tl.sum((known & (found >= 0)).to(tl.int64), axis=0), sem="relaxed")
+    held_in = tl.max(tl.where(held, slot, -1), axis=1)
+    tl.store(slots + number, held_in, mask=is_wanted)
+    lacking = has_row & (held_in < 0)
+    tl.store(orders + number, tl.where(lacking, of_set * per_set + row // num_sets, _NO_ORDER), mask=is_wanted)
+    tl.atomic_add(counts, tl.sum((has_row & (held_in >= 0)).to(tl.int64), axis=0), sem="relaxed")
     tl.atomic_add(counts + 1, tl.sum(lacking.to(tl.int64), axis=0), sem="relaxed")
 
 
@@ -201,13 +201,13 @@ def choose_slots(
     way = tl.arange(0, WAYS)
     slot = of_set[:, None] * WAYS + way
     stamp = tl.load(stamps + slot)
-    other, own = stamp[:, None, :], stamp[:, :, None]
-    is_older = (other < own) | ((other == own) & (way[None, None, :] < way[None, :, None]))
+    other, this = stamp[:, None, :], stamp[:, :, None]
+    is_older = (other < this) | ((other == this) & (way[None, None, :] < way[None, :, None]))
     at = number[:, None] + tl.sum(is_older.to(tl.int64), axis=2)  # the oldest slot is for the first of the set
-    given = first[:, None] & (at < num_ids)
-    new = tl.load(orders + at, mask=given, other=_NO_ORDER)
-    previous = tl.load(orders + at - 1, mask=given & (at > number[:, None]), other=-1)
-    comes = given & (new < _NO_ORDER) & (new // per_set == of_set[:, None]) & (new != previous) & (stamp < now)
+    has_order = first[:, None] & (at < num_ids)
+    new = tl.load(orders + at, mask=has_order, other=_NO_ORDER)
+    previous = tl.load(orders + at - 1, mask=has_order & (at > number[:, None]), other=-1)
+    comes = has_order & (new < _NO_ORDER) & (new // per_set == of_set[:, None]) & (new != previous) & (stamp < now)
     tl.store(keys + slot, (new % per_set) * num_sets + of_set[:, None], mask=comes)
     tl.store(stamps + slot, slot * 0 + now, mask=comes)
     tl.store(places + at, slot, mask=comes)

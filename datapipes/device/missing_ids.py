@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import INT64_MAX
+from datapipes.base.errors import raise_first
 from datapipes.device.runtime import Event, cuda
 
 __all__: list[str] = []
@@ -28,7 +29,7 @@ class _Count(NamedTuple):
 
     on_device: Tensor
     in_host: Tensor
-    known: Event  # has passed when in_host holds what on_device held behind the gather
+    passed: Event  # has passed when in_host holds what on_device held behind the gather
 
 
 class MissingIds:
@@ -68,7 +69,7 @@ class MissingIds:
             cuda().used_on(count.on_device, stream)
         yield count.on_device
         cuda().copy_back(count.in_host, count.on_device)
-        count.known.record(stream)
+        count.passed.record(stream)
         with self._lock:
             self._in_flight.append(count)
 
@@ -76,14 +77,22 @@ class MissingIds:
         """Raise IndexError if a gather that has run met ids without a row; do not wait for the others."""
         with self._lock:
             self._look()
-            self._raise()
+            wrong, smallest = self._wrong, self._smallest
+            self._wrong, self._smallest = 0, INT64_MAX
+        if wrong > 0:
+            raise IndexError(
+                f"{self._where}: {wrong} of the ids that were read on {self._device} have no row, the smallest is "
+                f"{smallest}; allowed are ids in [0, {self._num_rows}). This was found on the device after the read "
+                "had returned, so it may belong to an earlier minibatch: its rows for these ids are zeros. Check the "
+                "ids, or give the feature a row for each."
+            )
 
     def finish(self) -> None:
         """Wait for the gathers that were queued before, then do as `raise_known`."""
         with self._lock:
             waited_for = [*self._in_flight]
         for count in waited_for:
-            count.known.synchronize()
+            count.passed.synchronize()
         self.raise_known()
 
     def _look(self) -> None:
@@ -91,7 +100,7 @@ class MissingIds:
         queued = [*self._in_flight]
         self._in_flight.clear()  # the list stays: what lets the table go has it too
         for count in queued:
-            if not count.known.query():
+            if not count.passed.query():
                 self._in_flight.append(count)
                 continue
             wrong, smallest = count.in_host.tolist()
@@ -100,22 +109,24 @@ class MissingIds:
             self._wrong += wrong
             self._smallest = min(self._smallest, smallest)
 
-    def _raise(self) -> None:
-        wrong, smallest = self._wrong, self._smallest
-        if wrong == 0:
-            return
-        self._wrong, self._smallest = 0, INT64_MAX
-        raise IndexError(
-            f"{self._where}: {wrong} of the ids that were read on {self._device} have no row, the smallest is "
-            f"{smallest}; allowed are ids in [0, {self._num_rows}). This was found on the device after the read had "
-            "returned, so it may belong to an earlier minibatch: its rows for these ids are zeros. Check the ids, or "
-            "give the feature a row for each."
-        )
+
+def wait_for_all(waits: Iterable[Callable[[], None]]) -> None:
+    """Make all of these calls, then raise the IndexError of the first that had one: ids without rows.
+
+    If the first error ended the calls, a later read would raise what the others had found.
+    """
+    errors: list[Exception] = []
+    for wait in waits:
+        try:
+            wait()
+        except IndexError as error:
+            errors.append(error)
+    raise_first(errors)
 
 
 def _let_go(in_flight: list[_Count], table: Tensor, pid: int) -> None:
     """Wait for the gathers in flight; only then may the table's memory be used for something else."""
     if os.getpid() == pid:  # a forked child has the objects, but not CUDA
         for count in in_flight:
-            count.known.synchronize()
+            count.passed.synchronize()
     del table

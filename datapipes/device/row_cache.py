@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from datapipes.device.gather import Kept, put
+from datapipes.device.gather import Kept, copy_rows
 from datapipes.device.runtime import OutOfMemory, cuda
 
 __all__: list[str] = []
@@ -50,13 +50,10 @@ class RowCache:
         self.slots = self._ways * self._num_sets
         self._memory = _taken(where, self.slots * (row_bytes + OF_SLOT), device)
         self.device = self._memory.device
-        found = self._memory[: self.slots * OF_SLOT].view(torch.int64)
-        self._keys, self._stamps = found[: self.slots], found[self.slots :]
+        finders = self._memory[: self.slots * OF_SLOT].view(torch.int64)
+        self._keys, self._stamps = finders[: self.slots], finders[self.slots :]
         self.rows = self._memory[self.slots * OF_SLOT :].view(dtype).view(self.slots, *shape)
-        self._counts = cuda().empty((2,), torch.int64, device)
-        self._unused = cuda().empty((2,), torch.int64, device)
-        self._counts.zero_()
-        self._unused.zero_()
+        self._counts, self._unused = (cuda().empty((2,), torch.int64, device).zero_() for _ in range(2))
         self._lock, self._last = threading.Lock(), cuda().new_event()
         self.clear()
         self._last.record(cuda().current_stream(self.device))
@@ -109,8 +106,7 @@ class RowCache:
 
         num_ids = int(orders.shape[0])
         ascending, numbers = torch.sort(orders)
-        places = cuda().empty((num_ids,), torch.int64, self.device)
-        places.fill_(-1)
+        places = cuda().empty((num_ids,), torch.int64, self.device).fill_(-1)
         try:
             cuda().launch(
                 *(kernels.choose_slots, (-(-num_ids // _CHOSEN),), self.device),
@@ -120,7 +116,7 @@ class RowCache:
                 TILE=_CHOSEN,
                 num_warps=1,  # what a warp stores it has loaded before
             )
-            put(rows, numbers, places, self.rows, self._unused)
+            copy_rows(rows, numbers, self.rows, self._unused, places=places)
         except BaseException:
             self.clear()  # else ids may be there without their rows
             raise
@@ -133,8 +129,8 @@ class RowCache:
     def counted(self) -> list[int]:
         """Return how many ids were there so far, and how many were not; waits for the turns before."""
         with self.turn():
-            found: list[int] = self._counts.tolist()
-        return found
+            counts: list[int] = self._counts.tolist()
+        return counts
 
 
 def _taken(where: str, num_bytes: int, device: torch.device) -> Tensor:

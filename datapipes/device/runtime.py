@@ -159,8 +159,8 @@ def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
 
 def _has_context(index: int) -> bool | None:
     """Return whether this process has used a device; None where torch does not tell."""
-    asked = getattr(torch._C, "_cuda_hasPrimaryContext", None)
-    return None if asked is None else bool(asked(index))
+    has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+    return None if has_context is None else bool(has_context(index))
 
 
 def _forgotten(code: int) -> int:

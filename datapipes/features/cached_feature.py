@@ -23,7 +23,7 @@ from datapipes.base.sizes import check_memory, parse_size
 from datapipes.base.threads import num_threads
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.features.feature import Feature, FeatureOver, check_out, note_cache
+from datapipes.features.feature import Feature, FeatureOver, check_out, note_cache, read_decoded
 from datapipes.features.feature_fetcher import FeatureFetcher
 from datapipes.features.feature_store import FeatureKey
 from datapipes.features.sparse_feature import SparseFeature
@@ -32,12 +32,13 @@ __all__ = ["CPUCachedFeature", "count_accesses"]
 
 POLICIES = ("sieve", "lru", "static")
 _FILLED_BYTES = 2**24  # of rows that are read at once to fill a static cache
-_COUNTED = ("hits", "misses")
 _WHERE = "CPUCachedFeature"
 
 
 class CachingFeature(FeatureOver):
     """A feature that keeps rows of another one, as they are stored; one process owns it."""
+
+    _max_bytes: int
 
     def __init__(self, feature: Feature) -> None:
         if not isinstance(feature, Feature):
@@ -55,15 +56,16 @@ class CachingFeature(FeatureOver):
         self._owner = os.getpid()
         note_cache(self)
 
-    def _refuse_other_process(self) -> None:
-        if os.getpid() != self._owner:  # forked: another thread may have held the lock
-            self._refuse()
-
     def _refuse(self) -> NoReturn:
         raise TypeError(
             f"{type(self).__name__}: one process owns a cache, so it goes to no worker. Leave the fetch behind the cut "
             "of the DataLoader, where it is by default, or give the workers the feature without a cache."
         )
+
+    @property
+    def max_bytes(self) -> int:
+        """Bytes that it may take. They are fixed: of a cache of another size build a new one."""
+        return self._max_bytes
 
     def update(self, ids: Tensor, values: Tensor) -> None:
         """Set rows of the feature, see Feature.update; its other caches are told too."""
@@ -73,9 +75,8 @@ class CachingFeature(FeatureOver):
     def _forget(self, ids: Tensor) -> Tensor:
         """Drop rows that have changed, at least these; return the ids of those that `keep` is to read again."""
 
-    @abstractmethod
     def _keep(self, ids: Tensor) -> None:
-        """Read rows again that were forgotten."""
+        """Read rows again that were forgotten; by default none."""
 
     def _decode(self, rows: Tensor) -> Tensor:
         return self.feature._decode(rows)
@@ -132,28 +133,37 @@ class CPUCachedFeature(CachingFeature):
         self.reads_async = feature.reads_async
         self._changing, self._changes = threading.Lock(), 0  # how often rows were forgotten
         if share_with is not None:
-            self._share(share_with, max_bytes, counts)
-            return
-        self.policy = check_choice(_WHERE, "policy", policy, POLICIES)
-        if (counts is None) is (self.policy == "static"):
+            self._memory = self._memory_of(share_with, max_bytes, counts)
+        else:
+            self._memory = self._new_memory(max_bytes, policy, counts)
+        self._max_bytes = self._memory.max_bytes
+        self._first = self._memory.join(feature.count)
+        if counts is not None:
+            self._fill(counts)
+
+    @property
+    def policy(self) -> str:
+        """Which row leaves for a new one; fixed."""
+        return self._memory.policy
+
+    def _new_memory(self, max_bytes: Any, policy: str, counts: Any) -> _Memory:
+        check_choice(_WHERE, "policy", policy, POLICIES)
+        if (counts is None) is (policy == "static"):
             raise ValueError(
                 f"{_WHERE}: policy={policy!r} with counts={'None' if counts is None else 'a tensor'}; counts say what "
                 "a static cache keeps, and only that. Pass policy='static', and dp.count_accesses(loader)[key]."
             )
         if max_bytes is None:
             raise TypeError(f"{_WHERE}: max_bytes is missing. Pass a size, such as '4GB'.")
-        self.max_bytes = parse_size(_WHERE, "max_bytes", max_bytes)
-        self._memory = _Memory(self._row_bytes, self.max_bytes, self.policy)
-        self._first = self._memory.join(feature.count)
-        if counts is not None:
-            self._fill(counts)
+        return _Memory(self._row_bytes, parse_size(_WHERE, "max_bytes", max_bytes), policy)
 
-    def _share(self, other: Any, max_bytes: Any, counts: Any) -> None:
+    def _memory_of(self, other: Any, max_bytes: Any, counts: Any) -> _Memory:
+        """Return the memory of the cache that is to be shared."""
         if not isinstance(other, CPUCachedFeature) or max_bytes is not None or counts is not None:
-            given = f"max_bytes={shown(max_bytes)} and counts={'None' if counts is None else 'a tensor'}"
             raise ValueError(
                 f"{_WHERE}: share_with must be a CPUCachedFeature, without max_bytes and counts, got "
-                f"{type(other).__name__}, {given}. Its memory and its policy are shared."
+                f"{type(other).__name__}, max_bytes={shown(max_bytes)} and "
+                f"counts={'None' if counts is None else 'a tensor'}. Its memory and its policy are shared."
             )
         if other.policy == "static":
             raise ValueError(f"{_WHERE}: a static cache takes no rows of other features. Give it a cache of its own.")
@@ -162,8 +172,7 @@ class CPUCachedFeature(CachingFeature):
                 f"{_WHERE}: rows of {self._row_bytes} bytes cannot share a cache of rows of {other._row_bytes}. Give "
                 "it a cache of its own."
             )
-        self.policy, self.max_bytes, self._memory = other.policy, other.max_bytes, other._memory
-        self._first = self._memory.join(self.feature.count)
+        return other._memory
 
     def _fill(self, counts: Any) -> None:
         wanted = check_index_tensor(_WHERE, "counts", counts)
@@ -180,16 +189,12 @@ class CPUCachedFeature(CachingFeature):
 
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids`, see Feature.read: those of the feature."""
-        if self._stored_dtype == self.dtype:
-            return self._decode(self._read_stored(ids, out))
-        if out is not None:
-            check_out(_WHERE, out, ids.shape[0], self.shape, self.dtype)
-        values = self._decode(self._read_stored(ids))
-        return values if out is None else out.copy_(values)
+        return read_decoded(_WHERE, self, ids, out)
 
     def _read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids` as the feature stores them."""
-        self._refuse_other_process()
+        if os.getpid() != self._owner:  # forked: another thread may have held the lock
+            self._refuse()
         wanted = check_index_tensor(_WHERE, "ids", ids)
         if out is not None:
             check_out(_WHERE, out, wanted.shape[0], self.shape, self._stored_dtype)
@@ -205,7 +210,7 @@ class CPUCachedFeature(CachingFeature):
             lacking, changes = wanted[places], self._changes
             read = self.feature._read_stored(lacking)
             put_rows(rows, places, read)
-            if self.policy != "static":
+            if self._memory.policy != "static":
                 self._put(lacking, read, changes)
         return rows
 
@@ -221,7 +226,7 @@ class CPUCachedFeature(CachingFeature):
         with self._changing:
             self._changes += 1
             kept = ids[:0]
-            if self.policy == "static":
+            if self._memory.policy == "static":
                 there = torch.ones_like(ids, dtype=torch.bool)
                 there[torch.from_numpy(cache.take(ids.numpy(), byte_rows(self._new_rows(ids)), **table))] = False
                 kept = ids[there]
@@ -238,12 +243,9 @@ class CPUCachedFeature(CachingFeature):
 
     def stats(self) -> dict[str, int]:
         """Return "hits" and "misses", rows that were there or not; "cached" rows, "cache_bytes"; and the feature's."""
-        counted = dict(zip(_COUNTED, self._counts.tolist(), strict=True))
-        held = {
-            "cached": self._memory.cache.held,
-            "cache_bytes": self._memory.num_bytes,
-        }
-        return {**counted, **held, **self.feature.stats()}
+        hits, misses = self._counts.tolist()
+        held = {"cached": self._memory.cache.held, "cache_bytes": self._memory.num_bytes}
+        return {"hits": hits, "misses": misses, **held, **self.feature.stats()}
 
     def __repr__(self) -> str:
         return f"{_WHERE}({self.feature!r}, {self._memory.cache.slots} rows, {self.policy})"
@@ -253,7 +255,7 @@ class _Memory:
     """The rows of the features that share it, as many as there is room for, and no more than there are."""
 
     def __init__(self, row_bytes: int, max_bytes: int, policy: str) -> None:
-        self._row_bytes, self._max_bytes, self._policy = row_bytes, max_bytes, policy
+        self._row_bytes, self.max_bytes, self.policy = row_bytes, max_bytes, policy
         self._count = 0
         self.cache = _core.RowCache(1, row_bytes, policy, 0)
 
@@ -261,20 +263,20 @@ class _Memory:
         """Return where the ids of another feature begin. What was kept before is dropped."""
         first, total = self._count, self._count + count
         of_slot = _core.RowCache.bytes_of_slot(self._row_bytes)
-        of_ids = _core.RowCache.bytes_of_id(self._policy) * total
-        check_room(_WHERE, self._max_bytes, of_slot, of_ids)
-        slots = max(min((self._max_bytes - of_ids) // of_slot, total, 2**31 - 1), 1)
+        of_ids = _core.RowCache.bytes_of_id(self.policy) * total
+        check_room(_WHERE, self.max_bytes, of_slot, of_ids)
+        slots = max(min((self.max_bytes - of_ids) // of_slot, total, 2**31 - 1), 1)
         needed = slots * of_slot + of_ids - self.num_bytes  # what is held is given back first
         check_memory(_WHERE, f"a cache of {slots} rows", max(needed, 0), "Lower max_bytes.")
-        self.cache = _core.RowCache(1, self._row_bytes, self._policy, total)
-        self.cache = _core.RowCache(slots, self._row_bytes, self._policy, total)
+        self.cache = _core.RowCache(1, self._row_bytes, self.policy, total)
+        self.cache = _core.RowCache(slots, self._row_bytes, self.policy, total)
         self._count = total
         return first
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all rows that there is room for, and of what is known of the others."""
-        of_ids = _core.RowCache.bytes_of_id(self._policy) * self._count
+        of_ids = _core.RowCache.bytes_of_id(self.policy) * self._count
         return self.cache.slots * _core.RowCache.bytes_of_slot(self._row_bytes) + of_ids
 
 

@@ -6,15 +6,14 @@ Padded rows begin at multiples of 128 bytes, so that a GPU reads each of them in
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from datapipes.base.errors import raise_first
 from datapipes.base.sizes import check_memory
-from datapipes.device import uva_threads
-from datapipes.device.gather import Kept, gather
-from datapipes.device.missing_ids import MissingIds
+from datapipes.device.gather import Kept, gather, max_uva_threads
+from datapipes.device.missing_ids import MissingIds, wait_for_all
 from datapipes.device.runtime import cuda
 from datapipes.processes.mappings import contiguous_stride
 
@@ -104,38 +103,22 @@ class DeviceRows:
                 f"TensorFeature: the ids lie on {device}, the rows in host memory that is not page-locked; no GPU can "
                 "read that. Call .pin_memory_() on the feature, or put fetch_feature before copy_to."
             )
-        missing = self._missing_on(device)
+        with self._lock:
+            if device not in self._missing:
+                in_host = None if self._is_on_device else table
+                self._missing[device] = MissingIds("TensorFeature", table.shape[0], device, in_host)
+            missing = self._missing[device]
         missing.raise_known()
-        stream = cuda().current_stream(device)
         if self._is_on_device:
+            stream = cuda().current_stream(device)
             stream.wait_event(self._written)
             cuda().used_on(table, stream)
             return gather(table, ids, scale=scale, dtype=dtype, missing=missing)
-        return gather(
-            *(table, ids),
-            scale=scale,
-            dtype=dtype,
-            max_threads=uva_threads.limit(),
-            sort_ids=sort_ids,
-            missing=missing,
-            kept=kept,
-        )
+        how: dict[str, Any] = {"max_threads": max_uva_threads(), "sort_ids": sort_ids, "kept": kept}
+        return gather(table, ids, scale=scale, dtype=dtype, missing=missing, **how)
 
     def finish(self) -> None:
         """Wait until all ids that were read are known to have a row; raise IndexError if one has none."""
         with self._lock:
-            all_missing = [*self._missing.values()]
-        errors: list[Exception] = []
-        for missing in all_missing:  # all of them, or a later read would raise what another device has found
-            try:
-                missing.finish()
-            except IndexError as error:
-                errors.append(error)
-        raise_first(errors)
-
-    def _missing_on(self, device: torch.device) -> MissingIds:
-        with self._lock:
-            if device not in self._missing:
-                table = None if self._is_on_device else self._table
-                self._missing[device] = MissingIds("TensorFeature", self._table.shape[0], device, table)
-            return self._missing[device]
+            waits = [missing.finish for missing in self._missing.values()]
+        wait_for_all(waits)

@@ -25,12 +25,12 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import check_bool, check_index_tensor, check_int, dtype_name
+from datapipes.base.checks import check_bool, check_index_tensor, check_int
 from datapipes.base.files import lock_within, open_regular
 from datapipes.base.rows import byte_rows
-from datapipes.features.feature import Feature, check_out
+from datapipes.features.feature import StoredFeature, check_out, read_decoded
 from datapipes.features.rows_file import BLOCK, SUFFIX, read_header, write_rows_file
-from datapipes.features.stored_values import decode, encode, scale_on
+from datapipes.features.stored_values import decode, encode
 from datapipes.graph.npy import NpyRows
 
 __all__ = ["DiskFeature"]
@@ -39,7 +39,7 @@ DEPTH, MOST_DEPTH = 64, 256  # reads under way
 _LOCK_S = 60  # to wait for another update of the file
 
 
-class DiskFeature(Feature):
+class DiskFeature(StoredFeature):
     """Rows of a file, which are read from the disk when they are asked for.
 
     Several minibatches are read at once, see Feature.reads_async. A copy in another process opens the file anew.
@@ -64,12 +64,9 @@ class DiskFeature(Feature):
 
     def __init__(self, path: str | Path, *, num_threads: int | None = None, direct: bool | None = None) -> None:
         self.path = Path(path)
-        self._depth = (
-            DEPTH if num_threads is None else check_int("DiskFeature", "num_threads", num_threads, 1, MOST_DEPTH)
-        )
+        num_threads = DEPTH if num_threads is None else num_threads
+        self._depth = check_int("DiskFeature", "num_threads", num_threads, 1, MOST_DEPTH)
         self._direct = None if direct is None else check_bool("DiskFeature", "direct", direct)
-        self.stored_as: torch.dtype | None = None
-        self.scale: Tensor | None = None
         self._scales: dict[torch.device, Tensor] = {}
         if self.path.suffix == SUFFIX:
             header, self.scale = read_header(self.path)
@@ -114,20 +111,21 @@ class DiskFeature(Feature):
         file = open_regular(self.path)
         with file:
             self._refuse_change(file.fileno())
-            self._reads_direct, self._descriptor = False, -1
-            if self._direct is not False:
-                self._open_direct()
-            if self._descriptor < 0:
-                self._descriptor = os.dup(file.fileno())
-                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+            descriptor = self._open_direct()
+            self._reads_direct = descriptor is not None
+            if descriptor is None:
+                descriptor = os.dup(file.fileno())
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+            self._descriptor = descriptor
         weakref.finalize(self, os.close, self._descriptor)
 
-    def _open_direct(self) -> None:
-        if self._direct is None and self._file.st_size <= _core.memory_left()[0]:
-            return
+    def _open_direct(self) -> int | None:
+        """Return a descriptor that reads past the page cache, None where that is not wanted or not allowed."""
+        is_wanted = self._file.st_size > _core.memory_left()[0] if self._direct is None else self._direct
+        if not is_wanted:
+            return None
         try:
-            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
-            self._reads_direct = True
+            return os.open(self.path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
         except OSError as error:
             if self._direct:
                 raise type(error)(
@@ -135,6 +133,7 @@ class DiskFeature(Feature):
                     f"DiskFeature: direct=True, but {self.path} cannot be read past the page cache: {error.strerror}. "
                     "Leave direct out",
                 ) from error
+            return None
 
     def _refuse_change(self, descriptor: int | None = None) -> None:
         """Raise ValueError if the file is not as it was when it was opened first, or last updated; RuntimeError if
@@ -148,10 +147,10 @@ class DiskFeature(Feature):
                 f"DiskFeature: another thread updates {self.path} through this feature, and no rows may be read "
                 "meanwhile. Read them when its call of update has returned."
             )
-        found = os.fstat(opened)  # anew: an update may have ended since
-        if _names(found) != _names(self._file):
+        status = os.fstat(opened)  # anew: an update may have ended since
+        if _names(status) != _names(self._file):
             raise ValueError(
-                f"DiskFeature: {self.path} has changed since it was opened: {_bytes_and_time(found)}, it had "
+                f"DiskFeature: {self.path} has changed since it was opened: {_bytes_and_time(status)}, it had "
                 f"{_bytes_and_time(self._file)}. Make a new feature of it."
             )
 
@@ -172,12 +171,7 @@ class DiskFeature(Feature):
             RuntimeError: Another thread updates it through this feature.
             OSError: The disk does not give what it has.
         """
-        if self.stored_as is None:
-            return self._read_stored(ids, out)
-        if out is not None:
-            check_out("DiskFeature", out, ids.shape[0], self.shape, self.dtype)
-        values = self._decode(self._read_stored(ids))
-        return values if out is None else out.copy_(values)
+        return read_decoded("DiskFeature", self, ids, out)
 
     def _read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids` as they lie in the file; errors as those of `read`."""
@@ -247,9 +241,9 @@ class DiskFeature(Feature):
                     "their ids, may be new, one of them in part; make room, and update them again",
                 ) from error
             finally:
-                found = os.fstat(descriptor)
-                if found.st_size == self._file.st_size:  # else somebody else has changed it meanwhile
-                    self._file = found
+                status = os.fstat(descriptor)
+                if status.st_size == self._file.st_size:  # else somebody else has changed it meanwhile
+                    self._file = status
                 self._is_updated = False
         finally:
             os.close(descriptor)
@@ -265,7 +259,7 @@ class DiskFeature(Feature):
     # --- what it is
 
     def _decode(self, rows: Tensor) -> Tensor:
-        return rows if self.stored_as is None else decode(rows, scale_on(self.scale, rows.device, self._scales))
+        return rows if self.stored_as is None else decode(rows, self._scale_on(rows.device))
 
     def stats(self) -> dict[str, int]:
         """Return what was read so far: "rows", "row_bytes", "reads" of the disk, and "disk_bytes" of these reads."""
@@ -288,10 +282,7 @@ class DiskFeature(Feature):
         return self.stored_as or self._dtype
 
     def __repr__(self) -> str:
-        stored = "" if self.stored_as is None else f", stored as {dtype_name(self.stored_as)}"
-        return (
-            f"DiskFeature({str(self.path)!r}, {self.count} rows of {dtype_name(self.dtype)} {list(self.shape)}{stored})"
-        )
+        return f"DiskFeature({str(self.path)!r}, {self._form()})"
 
 
 def _names(status: os.stat_result) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import as_tensor, check_index_tensor, dtype_name
+from datapipes.base.checks import as_tensor, check_index_tensor, check_within, dtype_name
 from datapipes.base.rows import bits_of
 from datapipes.chain.run import refuse_while_read
 from datapipes.device.runtime import cuda
@@ -138,11 +138,7 @@ class Feature(ABC):
                 f"{where}: values have shape {list(rows.shape)}; {list(expected)} is needed, a row for each id. "
                 "Reshape them."
             )
-        outside = wanted[(wanted < 0) | (wanted >= self.count)]
-        if outside.shape[0] > 0:
-            raise IndexError(
-                f"{where}: ids must be in [0, {self.count}), got {int(outside[0])}. Give ids of rows that are there."
-            )
+        check_within(where, "ids", wanted, self.count, "Give ids of rows that are there.")
         order = wanted.argsort(stable=True)
         ascending = wanted[order]
         is_last = torch.ones_like(wanted, dtype=torch.bool)
@@ -200,6 +196,34 @@ class FeatureOver(Feature):
         return self.feature.stats()
 
 
+class StoredFeature(Feature):
+    """A feature whose float32 values may be stored with fewer bits.
+
+    Attributes:
+        stored_as: the dtype of the rows as they are stored; None if it is that of the values.
+        scale: float32 [*shape], what stored int8 values are multiplied by; else None.
+    """
+
+    stored_as: torch.dtype | None = None
+    scale: Tensor | None = None
+    _scales: dict[torch.device, Tensor]
+
+    def _scale_on(self, device: torch.device) -> Tensor | None:
+        """Return `scale` on a device, for work queued there on the current stream; copied once and kept."""
+        if self.scale is None or device.type == "cpu":
+            return self.scale
+        copied = self._scales.get(device)
+        if copied is None:
+            copied = self._scales[device] = cuda().copy(self.scale, device, non_blocking=False)
+        if device.type == "cuda":
+            cuda().used_on(copied, cuda().current_stream(device))
+        return copied
+
+    def _form(self) -> str:
+        stored = "" if self.stored_as is None else f", stored as {dtype_name(self.stored_as)}"
+        return f"{self.count} rows of {dtype_name(self.dtype)} {list(self.shape)}{stored}"
+
+
 _caches: set[weakref.ref[Any]] = set()  # each of its operations is one step for other threads
 
 
@@ -210,6 +234,16 @@ def note_cache(cache: Any) -> None:
     them again.
     """
     _caches.add(weakref.ref(cache, _caches.discard))
+
+
+def read_decoded(where: str, feature: Feature, ids: Tensor, out: Tensor | None) -> Tensor:
+    """Return the rows at `ids`, see Feature.read, of a feature that decodes what its `_read_stored` returns."""
+    if feature._stored_dtype == feature.dtype:
+        return feature._read_stored(ids, out)
+    if out is not None:
+        check_out(where, out, ids.shape[0], feature.shape, feature.dtype)
+    values = feature._decode(feature._read_stored(ids))
+    return values if out is None else out.copy_(values)
 
 
 def check_out(where: str, out: Tensor, num_rows: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:

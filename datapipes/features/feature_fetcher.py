@@ -14,34 +14,46 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from datapipes.base.checks import check_bool, dtype_name, shown
-from datapipes.base.errors import raise_first
 from datapipes.base.log import logger
-from datapipes.base.types import known_edge_type, known_node_type
+from datapipes.base.types import type_in
 from datapipes.chain.asynchronous import hides_own
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.device.uva_threads import limited_to
+from datapipes.device.gather import limited_to
+from datapipes.device.missing_ids import wait_for_all
 from datapipes.features.feature import Feature
-from datapipes.features.feature_keys import Keys, Names, Wanted, check_keys, merged, other_form, wanted_of
-from datapipes.features.feature_store import FeatureKey, FeatureRequest, FeatureStore, feature_text, naming
+from datapipes.features.feature_store import (
+    FeatureKey,
+    FeatureRequest,
+    FeatureStore,
+    Keys,
+    Names,
+    by_name,
+    check_keys,
+    feature_text,
+    naming,
+    other_form,
+    store_keys,
+)
 from datapipes.features.tensor_feature import TensorFeature
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch, SparseRows
+from datapipes.minibatch.message import in_order_of_types
 from datapipes.sampling import Sampler
 
 __all__ = ["FeatureFetcher"]
 
 # The features, by type, name and number of rows, of which the log has said for a graph that they are too long. A chain
 # is rebuilt often, by passes of the DataLoader and by copies; one word of it is enough.
-_told: weakref.WeakKeyDictionary[Graph, set[tuple[Any, str, int]]] = weakref.WeakKeyDictionary()
+_warned_about: weakref.WeakKeyDictionary[Graph, set[tuple[Any, str, int]]] = weakref.WeakKeyDictionary()
 _here = threading.local()  # `silent` while a stage is unpickled: the process that built the chain has said it
 
 
@@ -87,16 +99,16 @@ class FeatureFetcher(MiniBatchTransformer):
         self.feature_store = feature_store
         self.node_feature_keys = check_keys("node", node_feature_keys)
         self.edge_feature_keys = check_keys("edge", edge_feature_keys)
-        self._of_nodes, self._of_edges = wanted_of(self.node_feature_keys), wanted_of(self.edge_feature_keys)
+        self._of_nodes = store_keys("node", self.node_feature_keys)
+        self._of_edges = store_keys("edge", self.edge_feature_keys)
         self._gpu: tuple[torch.device, int] | None = None
         fills = {"node_features": self._of_nodes, "edge_features": self._of_edges}
-        self._fills = tuple(field for field, wanted in fills.items() if wanted)
+        self._fills = tuple(field for field, keys in fills.items() if keys)
         samplers = StageGraph(self).find(Sampler)
         if samplers:
             self._check_types("node", self.node_feature_keys, samplers[-1])
             self._check_types("edge", self.edge_feature_keys, samplers[-1])
-        self._check_store("node", self._of_nodes)
-        self._check_store("edge", self._of_edges)
+        self._check_store()
         self.asynchronous, self.concurrency = self._reads_async(), feature_store.concurrency
         if samplers:
             self._check_rows(samplers[-1])
@@ -105,33 +117,29 @@ class FeatureFetcher(MiniBatchTransformer):
         requests = self.requests_of(minibatch)
         if not requests:
             return minibatch.replace()
-        with _named(), self._limits():
-            found = self._read_many(requests)
-        return self._filled(minibatch, requests, found)
+        with _named():
+            rows = self._read_many(requests)
+        return self._filled(minibatch, requests, rows)
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        own = vars(cls).get("transform")
-        if own is not None:  # reads features too
-            cls.transform = _within_limits(own)  # type: ignore[method-assign]
-        super().__init_subclass__(**kwargs)
-
-    def _limits(self) -> AbstractContextManager[None]:
-        """Return what keeps reads of this thread within what the plan of a loader allows."""
-        return nullcontext() if self._gpu is None else limited_to(self._gpu[1])
+    def _made_of(self, *minibatches: Any) -> Any:
+        """Return what `transform` does, also that of a subclass, within what the plan of a loader allows."""
+        if self._gpu is None:
+            return self.transform(*minibatches)
+        with limited_to(self._gpu[1]):
+            return self.transform(*minibatches)
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
         requests = self.requests_of(minibatch)
         if not requests:
             return minibatch.replace()
         with _named():
-            found = await self.feature_store.read_many_async(requests)
-        return self._filled(minibatch, requests, found)
+            rows = await self.feature_store.read_many_async(requests)
+        return self._filled(minibatch, requests, rows)
 
     @property
     def feature_keys(self) -> list[FeatureKey]:
         """The keys in the store of what is read, nodes first."""
-        of_nodes: list[FeatureKey] = [("node", type_, name) for type_, name, _ in self._of_nodes]
-        return of_nodes + [("edge", type_, name) for type_, name, _ in self._of_edges]
+        return [*self._of_nodes.values(), *self._of_edges.values()]
 
     @property
     def reads_from(self) -> dict[str, Feature]:
@@ -161,14 +169,12 @@ class FeatureFetcher(MiniBatchTransformer):
 
     def _finish_reads(self) -> None:
         """Wait until it is known whether all ids that were read on devices had rows; see Feature._finish_reads."""
-        errors: list[Exception] = []
-        for domain, type_, name in self.feature_keys:  # all of them, or the next epoch would raise the others' errors
-            try:
-                with _named(), naming(domain, type_, name):
-                    self.feature_store[domain, type_, name]._finish_reads()
-            except IndexError as error:
-                errors.append(error)
-        raise_first(errors)
+
+        def finish(key: FeatureKey) -> None:
+            with _named(), naming(*key):
+                self.feature_store[key]._finish_reads()
+
+        wait_for_all(functools.partial(finish, key) for key in self.feature_keys)
 
     def _read_many(self, requests: list[FeatureRequest]) -> Any:
         return self.feature_store.read_many(requests)
@@ -191,24 +197,23 @@ class FeatureFetcher(MiniBatchTransformer):
         requests: list[FeatureRequest] = []
         if self._of_nodes:
             nodes = self._nodes_of(minibatch)
-            requests += [("node", type_, name, nodes[type_]) for type_, name, _ in self._of_nodes]
+            requests += [("node", type_, name, nodes[type_]) for _, type_, name in self._of_nodes.values()]
         if self._of_edges:
             requests += self._of_each_hop(minibatch)
         return requests
 
-    def _filled(self, minibatch: MiniBatch, requests: list[FeatureRequest], found: Any) -> MiniBatch:
-        """Return the minibatch with the rows that were found for each request, once they are checked."""
-        read = iter(_checked(requests, found))
+    def _filled(self, minibatch: MiniBatch, requests: list[FeatureRequest], all_rows: Any) -> MiniBatch:
+        """Return the minibatch with the rows that the store gave for each request, once they are checked."""
+        read = iter(_checked(requests, all_rows))
         changes: dict[str, Any] = {}
         if self._of_nodes:
-            of_nodes = {key: next(read) for _, _, key in self._of_nodes}
+            of_nodes = {key: next(read) for key in self._of_nodes}
             before = minibatch.node_features
-            changes["node_features"] = merged(before, of_nodes, self.node_feature_keys) if before else of_nodes
+            changes["node_features"] = _merged(before, of_nodes) if before else of_nodes
         if self._of_edges:
-            of_edges = [{key: next(read) for _, _, key in self._of_edges} for _ in minibatch.blocks or ()]
+            of_edges = [{key: next(read) for key in self._of_edges} for _ in minibatch.blocks or ()]
             if minibatch.edge_features:
-                hops = zip(minibatch.edge_features, of_edges, strict=True)
-                of_edges = [merged(before, new, self.edge_feature_keys) for before, new in hops]
+                of_edges = [_merged(*hop) for hop in zip(minibatch.edge_features, of_edges, strict=True)]
             changes["edge_features"] = of_edges
         return minibatch.replace(**changes)
 
@@ -220,10 +225,10 @@ class FeatureFetcher(MiniBatchTransformer):
             of_each = [*nodes.values()] if isinstance(nodes, dict) else [nodes]
             if not all(isinstance(ids, Tensor) and ids.ndim == 1 for ids in of_each):
                 shapes = [list(ids.shape) for ids in of_each if isinstance(ids, Tensor)]
-                found = f"seeds of shape {shapes[0]}" if shapes else "no seeds"
+                seeds = f"seeds of shape {shapes[0]}" if shapes else "no seeds"
                 raise ValueError(
                     f"fetch_feature: node features need input_nodes, or 1-D seeds where nothing was sampled; found "
-                    f"{found}. Put a sampler before this stage."
+                    f"{seeds}. Put a sampler before this stage."
                 )
         return self._by_type("node", self.node_feature_keys, nodes)
 
@@ -238,7 +243,7 @@ class FeatureFetcher(MiniBatchTransformer):
         has_types = isinstance(self.edge_feature_keys, dict)
         for hop in minibatch.blocks:
             by_type = self._by_type("edge", self.edge_feature_keys, hop) if has_types or type(hop) is dict else None
-            for type_, name, _ in self._of_edges:
+            for _, type_, name in self._of_edges.values():
                 edge_ids = hop.edge_ids if by_type is None else by_type[type_].edge_ids
                 if edge_ids is None:
                     raise ValueError(
@@ -248,20 +253,20 @@ class FeatureFetcher(MiniBatchTransformer):
                 requests.append(("edge", type_, name, edge_ids))
         return requests
 
-    def _by_type(self, domain: str, keys: Names, found: Any) -> Mapping[Any, Any]:
-        """Return what a minibatch has for each type; refuse keys that do not fit it."""
-        has_types = isinstance(found, dict)
+    def _by_type(self, domain: str, keys: Names, value: Any) -> Mapping[Any, Any]:
+        """Return what a field of a minibatch has for each type; refuse keys that do not fit it."""
+        has_types = isinstance(value, dict)
         if has_types is not isinstance(keys, dict):
-            raise other_form(domain, keys, "the minibatch", sorted(found, key=shown) if has_types else None)
+            raise other_form(domain, keys, "the minibatch", sorted(value, key=shown) if has_types else None)
         if not has_types:
-            return {None: found}
+            return {None: value}
         for type_ in keys:
-            known = known_node_type if domain == "node" else known_edge_type
-            known("fetch_feature", type_, found)
-        return found  # type: ignore[no-any-return]
+            if type_ not in value:
+                type_in("fetch_feature", domain, type_, value)  # raises
+        return value  # type: ignore[no-any-return]
 
-    def _check_store(self, domain: str, wanted: list[Wanted]) -> None:
-        for type_, name, _ in wanted:
+    def _check_store(self) -> None:
+        for domain, type_, name in self.feature_keys:
             if (domain, type_, name) not in self.feature_store:
                 has: Any = self.feature_store.names(domain, type_)
                 if type_ is not None and not has:
@@ -275,12 +280,11 @@ class FeatureFetcher(MiniBatchTransformer):
         """Check the types against the graph of the nearest sampler upstream, and the edge types that it draws from."""
         graph = sampler.graph
         types: Any = graph.node_types if domain == "node" else graph.edge_types
+        drawn_from: Any = types if domain == "node" else sampler.edge_types
         if keys and isinstance(keys, dict) is not graph.is_heterogeneous:
             raise other_form(domain, keys, "the sampled graph", types if graph.is_heterogeneous else None)
         for type_ in keys if isinstance(keys, dict) else ():
-            if domain == "node":
-                known_node_type("fetch_feature", type_, types)
-            elif known_edge_type("fetch_feature", type_, types) not in sampler.edge_types:
+            if type_in("fetch_feature", domain, type_, types) not in drawn_from:
                 raise ValueError(
                     f"fetch_feature: edge features of {type_!r} are asked for, but the sampler upstream draws from "
                     f"{sorted(sampler.edge_types)} only. Give the type a fanout, or drop it from edge_feature_keys."
@@ -289,24 +293,17 @@ class FeatureFetcher(MiniBatchTransformer):
     def _check_rows(self, sampler: Sampler) -> None:
         """Check the features against the graph and the edge ids of the nearest sampler upstream."""
         graph = sampler.graph
-        for type_, name, _ in self._of_nodes:
-            rows, num_nodes = self.feature_store["node", type_, name].count, graph.num_nodes_of(type_)
-            if rows < num_nodes:
+        for domain, type_, name in self.feature_keys:
+            rows, is_node = self.feature_store[domain, type_, name].count, domain == "node"
+            needed = graph.num_nodes_of(type_) if is_node else graph.max_edge_id_of(type_) + 1
+            if rows < needed:
+                has = f"{needed} nodes" if is_node else f"edge ids up to {needed - 1}"
                 raise ValueError(
-                    f"fetch_feature: {feature_text('node', type_, name)} has {rows} rows, but the sampled graph has "
-                    f"{num_nodes} nodes; one row for each is needed. Fill up the feature, or sample the graph it "
-                    "belongs to."
+                    f"fetch_feature: {feature_text(domain, type_, name)} has {rows} rows, but the sampled graph has "
+                    f"{has}; one row for each is needed. Fill up the feature, or sample the graph it belongs to."
                 )
-            if rows > num_nodes:
-                _tell_once(graph, type_, name, rows)
-        for type_, name, _ in self._of_edges:
-            rows, last = self.feature_store["edge", type_, name].count, graph.max_edge_id_of(type_)
-            if rows <= last:
-                raise ValueError(
-                    f"fetch_feature: {feature_text('edge', type_, name)} has {rows} rows, but the sampled graph has "
-                    f"edge ids up to {last}; one row for each is needed. Fill up the feature, or sample the graph it "
-                    "belongs to."
-                )
+            if is_node and rows > needed:
+                _warn_once(graph, type_, name, rows)
         if self._of_edges and not sampler.return_edge_ids:
             raise ValueError(
                 f"fetch_feature: edge features {shown(self.edge_feature_keys)} need edge ids, but the sampler upstream "
@@ -317,11 +314,15 @@ class FeatureFetcher(MiniBatchTransformer):
         return _in_silence, super().__reduce__()
 
     def describe(self) -> dict[str, Any]:
-        given = {"node": self.node_feature_keys, "edge": self.edge_feature_keys}
-        shown: dict[str, Any] = {f"{domain}_feature_keys": keys for domain, keys in given.items() if keys}
-        stored = {key: _stored_as(self.feature_store[key]) for key in self.feature_keys}
-        if any(stored.values()):
-            shown["stored_as"] = by_name({key: dtype for key, dtype in stored.items() if dtype})
+        names = {"node_feature_keys": self.node_feature_keys, "edge_feature_keys": self.edge_feature_keys}
+        shown: dict[str, Any] = {argument: keys for argument, keys in names.items() if keys}
+        features = {key: self.feature_store[key] for key in self.feature_keys}
+        if stored := {
+            key: dtype_name(feature.stored_as)
+            for key, feature in features.items()
+            if isinstance(feature, TensorFeature) and feature.stored_as is not None
+        }:
+            shown["stored_as"] = by_name(stored)
         if self._gpu is not None:
             device, max_uva_threads = self._gpu
             shown["reads"] = by_name(self.reads_on(device))
@@ -330,24 +331,10 @@ class FeatureFetcher(MiniBatchTransformer):
         return {**shown, "concurrency": self.concurrency} if self.asynchronous else shown
 
 
-def by_name(of_each: Mapping[FeatureKey, Any]) -> dict[Any, Any]:
-    """Return what is to be shown of each feature, under its name, or (type, name)."""
-    return {name if type_ is None else (type_, name): value for (_, type_, name), value in of_each.items()}
-
-
-def _stored_as(feature: Feature) -> str | None:
-    """Return the dtype of fewer bits that a feature is stored with, if it is."""
-    stored_as = feature.stored_as if isinstance(feature, TensorFeature) else None
-    return None if stored_as is None else dtype_name(stored_as)
-
-
-def _within_limits(own: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(own)
-    def transform(self: FeatureFetcher, *args: Any, **kwargs: Any) -> Any:
-        with self._limits():
-            return own(self, *args, **kwargs)
-
-    return transform
+def _merged(old: Mapping[Any, Tensor], new: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
+    """Return the features of both; with types in their order, as a message gives them back."""
+    features = {**old, **new}
+    return in_order_of_types(features) if isinstance(next(iter(new)), tuple) else features
 
 
 @contextmanager
@@ -359,28 +346,29 @@ def _named() -> Iterator[None]:
         raise IndexError(f"fetch_feature: {error}") from error
 
 
-def _checked(requests: list[FeatureRequest], found: Any) -> list[Any]:
+def _checked(requests: list[FeatureRequest], all_rows: Any) -> list[Any]:
     """Return what a store gave, if it is a tensor or SparseRows with the right number of rows for each request."""
-    if len(found) != len(requests):
+    if len(all_rows) != len(requests):
         raise ValueError(
-            f"fetch_feature: read_many gave {len(found)} tensors for {len(requests)} requests; one for each is "
+            f"fetch_feature: read_many gave {len(all_rows)} tensors for {len(requests)} requests; one for each is "
             "needed. Correct the store's read_many()."
         )
-    for (domain, type_, name, ids), rows in zip(requests, found, strict=True):
-        if not isinstance(rows, (Tensor, SparseRows)) or rows.shape[:1] != ids.shape:
-            given = list(rows.shape) if isinstance(rows, (Tensor, SparseRows)) else type(rows).__name__
+    for (domain, type_, name, ids), rows in zip(requests, all_rows, strict=True):
+        is_rows = isinstance(rows, (Tensor, SparseRows))
+        if not is_rows or rows.shape[:1] != ids.shape:
             raise ValueError(
-                f"fetch_feature: {feature_text(domain, type_, name)} gave {given} for {ids.shape[0]} ids; a tensor "
-                "with one row for each is needed. Correct its read()."
+                f"fetch_feature: {feature_text(domain, type_, name)} gave "
+                f"{list(rows.shape) if is_rows else type(rows).__name__} for {ids.shape[0]} ids; a tensor with one row "
+                "for each is needed. Correct its read()."
             )
-    return list(found)
+    return list(all_rows)
 
 
-def _tell_once(graph: Graph, type_: Any, name: str, rows: int) -> None:
-    told = _told.setdefault(graph, set())
-    if getattr(_here, "silent", False) or (type_, name, rows) in told:
+def _warn_once(graph: Graph, type_: Any, name: str, rows: int) -> None:
+    warned_about = _warned_about.setdefault(graph, set())
+    if getattr(_here, "silent", False) or (type_, name, rows) in warned_about:
         return
-    told.add((type_, name, rows))
+    warned_about.add((type_, name, rows))
     logger.warning(
         "fetch_feature: %s has %d rows, but the sampled graph has %d nodes; one row for each is expected, the others "
         "are never read. Check that the feature belongs to this graph.",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from torch import Tensor
 
-from datapipes.base.checks import shown
+from datapipes.base.checks import check_names, shown
 from datapipes.base.errors import add_note
-from datapipes.base.types import check_edge_type, check_node_type
+from datapipes.base.types import by_edge_type, check_edge_type, check_node_type
 from datapipes.chain.asynchronous import off_loop
 from datapipes.features.feature import Feature
 
@@ -18,6 +19,8 @@ __all__ = ["FeatureStore"]
 
 FeatureKey = tuple[str, Any, str]  # ("node" or "edge", type or None, name); an edge type as a tuple
 FeatureRequest = tuple[str, Any, str, Tensor]  # a key's parts, and ids
+Keys = Sequence[str] | Mapping[Any, Sequence[str]]  # names of features to read, as a user gives them
+Names = list[str] | dict[Any, list[str]]  # as a FeatureFetcher has them
 
 _Self = TypeVar("_Self", bound="FeatureStore")
 
@@ -47,11 +50,11 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
                 "feature}."
             )
         self._features: dict[FeatureKey, Feature] = {}
-        for given, feature in features.items():
-            key = _check_key(given)
+        for written, feature in features.items():
+            key = _check_key(written)
             if not isinstance(feature, Feature):
                 raise TypeError(
-                    f"FeatureStore: {shown(given)} must be a Feature, got {type(feature).__name__}. Wrap a tensor: "
+                    f"FeatureStore: {shown(written)} must be a Feature, got {type(feature).__name__}. Wrap a tensor: "
                     "dp.TensorFeature(tensor)."
                 )
             if key in self._features:
@@ -60,17 +63,22 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
                 )
             self._features[key] = feature
 
+    @property
+    def features(self) -> Mapping[FeatureKey, Feature]:
+        """What the store was built from. It is fixed: of a store with other features build a new one."""
+        return MappingProxyType(self._features)
+
     def __getitem__(self, key: FeatureKey) -> Feature:
-        found = self._features.get(key)
-        if found is None:
+        feature = self._features.get(key)
+        if feature is None:
             with contextlib.suppress(ValueError):  # a text that is no edge type is no key
-                found = self._features.get(_with_tuple(key))
-        if found is None:
+                feature = self._features.get(_with_tuple(key))
+        if feature is None:
             raise KeyError(
                 f"FeatureStore: no feature {shown(key)}; the store has "
                 f"{shown(sorted(self._features, key=shown))}. Add it."
             )
-        return found
+        return feature
 
     def __iter__(self) -> Iterator[FeatureKey]:
         return iter(self._features)
@@ -81,16 +89,15 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
     def names(self, domain: str, type_: Any = None) -> list[str]:
         """Return the names of the features of a domain and type, sorted."""
         wanted = _with_tuple((domain, type_, ""))[:2]
-        return sorted(name for found_domain, found_type, name in self if (found_domain, found_type) == wanted)
+        return sorted(key[2] for key in self if key[:2] == wanted)
 
     def types(self, domain: str) -> list[Any]:
         """Return the types that have features of a domain, sorted; None, for a graph without types, comes first."""
-        found = {type_ for found_domain, type_, _ in self if found_domain == domain}
-        return sorted(found, key=lambda type_: (type_ is not None, type_ or ""))
+        return sorted({key[1] for key in self if key[0] == domain}, key=lambda type_: (type_ is not None, type_ or ""))
 
     def stats(self) -> Mapping[str, float]:
         """Return counts of what was read, for `DataLoader.stats()`: those of the features that count something."""
-        return {f"{feature_text(*key)}: {what}": count for key in self for what, count in self[key].stats().items()}
+        return {f"{feature_text(*key)}: {name}": count for key in self for name, count in self[key].stats().items()}
 
     def read(self, domain: str, type_: Any, name: str, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows of a feature at `ids`; see Feature.read."""
@@ -112,11 +119,11 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
         Raises:
             IndexError: An id has no row; the message names the feature.
         """
-        found = []
+        rows = []
         for domain, type_, name, ids in requests:
             with naming(domain, type_, name):
-                found.append(self.read(domain, type_, name, ids))
-        return found
+                rows.append(self.read(domain, type_, name, ids))
+        return rows
 
     async def read_many_async(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
         """Return what `read_many` returns, while other minibatches go on; by default in a thread beside the event loop.
@@ -151,8 +158,8 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
                     pinned.append(feature)
             except BaseException as error:
                 add_note(error, f"This is the {feature_text(*key)}; no feature of the store was locked by this call.")
-                for each in pinned:
-                    each.unpin_memory_()
+                for feature in pinned:
+                    feature.unpin_memory_()
                 raise
         return self
 
@@ -203,3 +210,44 @@ def _check_key(key: Any) -> FeatureKey:
     if type_ is not None:
         type_ = check_edge_type("FeatureStore", type_) if domain == "edge" else check_node_type("FeatureStore", type_)
     return domain, type_, name
+
+
+# --- the names of features that a FeatureFetcher reads: a list, or {type: names} where the graph has types
+
+
+def check_keys(domain: str, keys: Any) -> Names:
+    """Return the names, or {type: names} in the order of the types; edge types are tuples."""
+    where, argument = "fetch_feature", f"{domain}_feature_keys"
+    if not isinstance(keys, Mapping):
+        return [] if keys is None else check_names(where, argument, keys)
+    if domain == "edge":
+        keys = by_edge_type(where, keys)
+    else:
+        for type_ in keys:
+            check_node_type(where, type_)
+    return {type_: check_names(where, f"{argument}[{type_!r}]", keys[type_]) for type_ in sorted(keys)}
+
+
+def store_keys(domain: str, names: Names) -> dict[Any, FeatureKey]:
+    """Return {key in a minibatch: key in the store} in the order in which the features are read."""
+    by_type = names if isinstance(names, dict) else {None: names}
+    return by_name({(domain, type_, name): (domain, type_, name) for type_ in by_type for name in by_type[type_]})
+
+
+def by_name(values: Mapping[FeatureKey, Any]) -> dict[Any, Any]:
+    """Return a value of each feature under the key that it has in a minibatch: its name, or (type, name)."""
+    return {name if type_ is None else (type_, name): value for (_, type_, name), value in values.items()}
+
+
+def other_form(domain: str, keys: Names, owner: str, types: Sequence[Any] | None) -> ValueError:
+    """Return the error for keys with types where there are none (`types` is None), or without where there are some."""
+    if types is None:
+        has, needed = "no types", "a list of names"
+        write: Any = sorted({name for names in keys.values() for name in names}) if isinstance(keys, dict) else keys
+    else:
+        has, needed = f"the {domain} types {shown([*types])}", "{type: names}"
+        write = f"{ {type_: [*keys] for type_ in types[:1]} } .."
+    return ValueError(
+        f"fetch_feature: {domain}_feature_keys is {shown(keys)}, but {owner} has {has}; {needed} is needed. Write "
+        f"{write}."
+    )

@@ -16,8 +16,8 @@ from datapipes.chain.functional import functional_name
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.device.runtime import cuda
 from datapipes.features.feature import Feature
-from datapipes.features.feature_fetcher import FeatureFetcher, by_name
-from datapipes.features.feature_store import FeatureKey, FeatureRequest, FeatureStore, naming
+from datapipes.features.feature_fetcher import FeatureFetcher
+from datapipes.features.feature_store import FeatureKey, FeatureRequest, FeatureStore, by_name, naming
 from datapipes.features.sparse_feature import SparseFeature
 from datapipes.features.tensor_feature import TensorFeature
 from datapipes.minibatch import MiniBatch, SparseRows
@@ -61,10 +61,10 @@ class FetchForCopy(FeatureFetcher):
     def describe(self) -> dict[str, Any]:
         details, where = super().describe(), "page-locked memory"
         store = self.feature_store
-        given = [key for key in self.feature_keys if reads_into(store[key]) or isinstance(store[key], SparseFeature)]
-        if len(given) == len(self.feature_keys):
+        locked = [key for key in self.feature_keys if reads_into(store[key]) or isinstance(store[key], SparseFeature)]
+        if len(locked) == len(self.feature_keys):
             return {**details, "into": where}
-        return {**details, "into": by_name(dict.fromkeys(given, where))} if given else details
+        return {**details, "into": by_name(dict.fromkeys(locked, where))} if locked else details
 
 
 Stored = tuple[FeatureKey, TensorFeature]
@@ -85,8 +85,8 @@ class Decode(MiniBatchTransformer):
     def __init__(self, source: Stage, stored: Sequence[Stored]) -> None:
         super().__init__(source)
         self._stored: dict[str, dict[Any, TensorFeature]] = {"node": {}, "edge": {}}
-        for (domain, type_, name), feature in stored:
-            self._stored[domain][name if type_ is None else (type_, name)] = feature
+        for key, feature in stored:
+            self._stored[key[0]].update(by_name({key: feature}))
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         of_nodes, of_edges = self._stored["node"], self._stored["edge"]
@@ -116,8 +116,8 @@ def lies_on_gpu(feature: Feature) -> TypeGuard[TensorFeature]:
 
 def reads_into(feature: Feature) -> TypeGuard[TensorFeature]:
     """Return whether a feature is read as it is stored, into memory that is given; a subclass may read otherwise."""
-    own = any(getattr(type(feature), name, None) is not getattr(TensorFeature, name) for name in _READS)
-    return isinstance(feature, TensorFeature) and not own
+    reads_alike = all(getattr(type(feature), name, None) is getattr(TensorFeature, name) for name in _READS)
+    return isinstance(feature, TensorFeature) and reads_alike
 
 
 def _page_locked(tensor: Tensor) -> Tensor:

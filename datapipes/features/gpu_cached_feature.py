@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import check_index_tensor
-from datapipes.base.errors import raise_first
 from datapipes.device.gather import Kept, gather, need_triton
-from datapipes.device.missing_ids import MissingIds
+from datapipes.device.missing_ids import MissingIds, wait_for_all
 from datapipes.device.row_cache import NO_ORDER, OF_SLOT, RowCache
 from datapipes.device.runtime import cuda
 from datapipes.features.cached_feature import CachingFeature, check_room
@@ -22,7 +21,6 @@ from datapipes.features.fetch_for_copy import lies_on_gpu, reads_into
 __all__ = ["GPUCachedFeature"]
 
 _WHERE = "GPUCachedFeature"
-_HOST = torch.device("cpu")
 
 
 class GPUCachedFeature(CachingFeature):
@@ -51,7 +49,7 @@ class GPUCachedFeature(CachingFeature):
                 f"{_WHERE}: {feature!r} has its rows on a GPU; those of a feature in host memory or on a disk are kept "
                 "there. Leave this cache out."
             )
-        self.max_bytes = check_room(_WHERE, max_bytes, self._row_bytes + OF_SLOT)
+        self._max_bytes = check_room(_WHERE, max_bytes, self._row_bytes + OF_SLOT)
         if cuda().device_count() == 0:
             raise ValueError(
                 f"{_WHERE}: this machine offers no CUDA device to torch {torch.__version__}. Leave the cache out, or "
@@ -63,7 +61,7 @@ class GPUCachedFeature(CachingFeature):
         self._cache: RowCache | None = None
         if feature.count * self._row_bytes > 0:
             form = feature.count, feature.shape, feature._stored_dtype
-            self._cache = RowCache(_WHERE, *form, self.max_bytes, self._device)
+            self._cache = RowCache(_WHERE, *form, self._max_bytes, self._device)
 
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids` on the GPU, see Feature.read: those of the feature.
@@ -87,9 +85,8 @@ class GPUCachedFeature(CachingFeature):
                 f"{_WHERE}: out is given; rows are read into memory of {self._device} that is new. Leave out= out."
             )
         if self._cache is None:
-            return gather(
-                torch.empty((self.count, *self.shape), dtype=self._stored_dtype), wanted, missing=self._missing
-            )
+            nothing = torch.empty((self.count, *self.shape), dtype=self._stored_dtype)
+            return gather(nothing, wanted, missing=self._missing)
         if wanted.shape[0] == 0:
             return cuda().empty((0, *self.shape), self._stored_dtype, self._device)
         with self._cache.turn():
@@ -106,7 +103,7 @@ class GPUCachedFeature(CachingFeature):
         self._missing.raise_known()
         is_lacking = orders < NO_ORDER
         lacking, numbers = torch.unique(ids[is_lacking], return_inverse=True)  # waits for the GPU
-        read = feature._read_stored(cuda().copy(lacking, _HOST, non_blocking=False))
+        read = feature._read_stored(cuda().copy(lacking, torch.device("cpu"), non_blocking=False))
         rows = cuda().copy(read.contiguous(), self._device, non_blocking=False)
         # There are as many rows as the feature has or fewer, so an id without a row stays one.
         return gather(rows, ids.long().masked_scatter(is_lacking, numbers), missing=self._missing, kept=kept)
@@ -124,17 +121,8 @@ class GPUCachedFeature(CachingFeature):
                 self._cache.clear()
         return ids[:0]
 
-    def _keep(self, ids: Tensor) -> None:
-        pass
-
     def _finish_reads(self) -> None:
-        errors: list[Exception] = []
-        for finish in (self.feature._finish_reads, self._missing.finish):
-            try:
-                finish()
-            except IndexError as error:
-                errors.append(error)
-        raise_first(errors)
+        wait_for_all([self.feature._finish_reads, self._missing.finish])
 
     def stats(self) -> dict[str, int]:
         """Return "gpu_hits" and "gpu_misses", ids whose rows were there or not; "gpu_cache_bytes"; and the feature's.

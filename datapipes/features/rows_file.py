@@ -26,7 +26,7 @@ from datapipes.base.files import open_regular
 from datapipes.base.folder import check_space, room_told
 from datapipes.base.records import OMITTED, Count, from_json, to_json
 from datapipes.base.strict_json import parse_strict
-from datapipes.features.stored_values import Encoder, check_stored_as
+from datapipes.features.stored_values import Encoder, check_stored_as, pieces_of
 from datapipes.graph.arena import DTYPE, SHAPE
 from datapipes.graph.npy import to_numpy
 
@@ -95,8 +95,7 @@ def write_rows_file(path: str | Path, values: Any, stored_as: torch.dtype | str 
     scale = None
     if encoder is not None:
         for piece in pieces() if encoder.needs_scale else ():
-            if piece.shape[0] > 0:
-                encoder.look(_like(piece, dtype, shape))
+            encoder.look(_like(piece, dtype, shape))
         scale = encoder.scale(shape, first.device)
     begin = -(-(_MOST_HEADER + (0 if scale is None else scale.numel() * 4)) // BLOCK) * BLOCK
     with room_told(_WHERE, target), _replacing(target) as file:
@@ -161,13 +160,7 @@ def _pieces_of(values: Any) -> Callable[[], Iterable[Tensor]]:
     tensor = as_tensor(_WHERE, "values", values)
     if tensor.ndim == 0:
         raise ValueError(f"{_WHERE}: values need at least 1 dimension; the first is the number of rows. Add it.")
-    return lambda: _cut(tensor)
-
-
-def _cut(values: Tensor) -> Iterator[Tensor]:
-    step = max(1, _PIECE_BYTES // max(math.prod(values.shape[1:]) * values.element_size(), 1))
-    for begin in range(0, max(values.shape[0], 1), step):
-        yield values[begin : begin + step].resolve_conj().resolve_neg()
+    return lambda: (piece.resolve_conj().resolve_neg() for _, piece in pieces_of(tensor, _PIECE_BYTES))
 
 
 def _like(piece: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import as_tensor, check_index_tensor, check_int, shown
+from datapipes.base.checks import as_tensor, check_index_tensor, check_int, check_within, shown
 from datapipes.base.rows import byte_rows, take_rows
 from datapipes.base.threads import num_threads
 from datapipes.features.feature import Feature
@@ -36,8 +36,9 @@ class SparseFeature(Feature):
         num_columns: number of columns.
     Raises:
         TypeError: An argument has another dtype.
-        ValueError: indptr does not begin at 0, descends, or does not end at the number of entries; a column is not in
-            [0, num_columns); or there is not one value for each entry.
+        ValueError: indptr does not begin at 0, descends, or does not end at the number of entries; or there is not one
+            value for each entry.
+        IndexError: A column is not in [0, num_columns).
     Cost: indptr and indices are read once.
 
     Attributes:
@@ -56,15 +57,15 @@ class SparseFeature(Feature):
         columns = check_index_tensor(_WHERE, "indices", indices)
         check_int(_WHERE, "num_columns", num_columns, 0)
         _check_entries(offsets, columns, num_columns)
-        given = None if values is None else as_tensor(_WHERE, "values", values)
-        if given is not None:
-            if given.shape != columns.shape or given.device.type != "cpu":
+        entries = None if values is None else as_tensor(_WHERE, "values", values)
+        if entries is not None:
+            if entries.shape != columns.shape or entries.device.type != "cpu":
                 raise ValueError(
-                    f"{_WHERE}: values has shape {list(given.shape)} on {given.device}; it must have one for each of "
-                    f"the {columns.shape[0]} entries of indices, in host memory. Pass those of the same matrix."
+                    f"{_WHERE}: values has shape {list(entries.shape)} on {entries.device}; it must have one for each "
+                    f"of the {columns.shape[0]} entries of indices, in host memory. Pass those of the same matrix."
                 )
-            given = given.resolve_conj().resolve_neg().contiguous()
-        self.rows = SparseRows(offsets, columns, int(num_columns), given)
+            entries = entries.resolve_conj().resolve_neg().contiguous()
+        self.rows = SparseRows(offsets, columns, int(num_columns), entries)
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseFeature:
@@ -91,9 +92,9 @@ class SparseFeature(Feature):
             TypeError: It is none.
         """
         if not isinstance(tensor, Tensor) or tensor.layout is not torch.sparse_csr or tensor.ndim != 2:
-            found = f"layout {tensor.layout}" if isinstance(tensor, Tensor) else type(tensor).__name__
+            form = f"layout {tensor.layout}" if isinstance(tensor, Tensor) else type(tensor).__name__
             raise TypeError(
-                f"{_WHERE}.from_tensor: tensor must be a sparse CSR tensor of 2 dimensions, got {found}. Call "
+                f"{_WHERE}.from_tensor: tensor must be a sparse CSR tensor of 2 dimensions, got {form}. Call "
                 ".to_sparse_csr()."
             )
         return cls(tensor.crow_indices(), tensor.col_indices(), tensor.values(), num_columns=tensor.shape[1])
@@ -123,11 +124,9 @@ class SparseFeature(Feature):
                 num_threads=threads,
             )
         except IndexError:
-            outside = wanted[(wanted < 0) | (wanted >= self.count)]
-            raise IndexError(
-                f"{_WHERE}: id must be in [0, {self.count}), got {int(outside[0])}. Check the ids against the "
-                "number of rows of the feature."
-            ) from None
+            remedy = "Check the ids against the number of rows of the feature."
+            check_within(_WHERE, "id", wanted, self.count, remedy)
+            raise
         except MemoryError as error:
             raise MemoryError(
                 f"{_WHERE}: the entries of {len(wanted)} rows do not fit into memory. Make minibatches smaller."
@@ -144,8 +143,8 @@ class SparseFeature(Feature):
 
     def bytes_for(self, ids: Tensor) -> int:
         """Return the bytes of the rows at `ids`: 8 for each row, and those of its entries."""
-        known = ids[(ids >= 0) & (ids < self.count)].long()
-        entries = int((self.rows.indptr[known + 1] - self.rows.indptr[known]).sum())
+        inside = ids[(ids >= 0) & (ids < self.count)].long()
+        entries = int((self.rows.indptr[inside + 1] - self.rows.indptr[inside]).sum())
         of_value = 0 if self.rows.values is None else self.rows.values.itemsize
         return 8 * (int(ids.shape[0]) + 1) + entries * (self.rows.indices.itemsize + of_value)
 
@@ -180,9 +179,4 @@ def _check_entries(indptr: Tensor, indices: Tensor, num_columns: int) -> None:
         raise ValueError(
             f"{_WHERE}: indptr[{down[0] + 1}] is below indptr[{down[0]}]; offsets must not descend. Rebuild them."
         )
-    low, high = (int(each) for each in indices.aminmax()) if num_entries > 0 else (0, -1)
-    if low < 0 or high >= num_columns:
-        raise ValueError(
-            f"{_WHERE}: indices has columns from {low} to {high}; all must be in [0, {num_columns}). Correct them, or "
-            "num_columns."
-        )
+    check_within(_WHERE, "indices", indices, num_columns, "Correct them, or num_columns.")

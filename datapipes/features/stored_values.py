@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,19 +40,19 @@ def check_stored_as(where: str, stored_as: Any, dtype: torch.dtype) -> torch.dty
     """
     if stored_as is None:
         return None
-    named = {dtype_name(each): each for each in STORED_AS}
-    found = named.get(stored_as) if isinstance(stored_as, str) else stored_as
-    if not isinstance(found, torch.dtype) or found not in STORED_AS:
+    named = {dtype_name(stored): stored for stored in STORED_AS}
+    chosen = named.get(stored_as) if isinstance(stored_as, str) else stored_as
+    if not isinstance(chosen, torch.dtype) or chosen not in STORED_AS:
         raise ValueError(
             f"{where}: stored_as must be None, or one of {list(named)} or the torch dtype of such a name, got "
             f"{shown(stored_as)}. Pass one of them; None stores the values as they are."
         )
     if dtype != torch.float32:
         raise TypeError(
-            f"{where}: stored_as={dtype_name(found)!r} needs values of dtype float32, got {dtype_name(dtype)}. Call "
+            f"{where}: stored_as={dtype_name(chosen)!r} needs values of dtype float32, got {dtype_name(dtype)}. Call "
             ".float(), or leave out stored_as to store them as they are."
         )
-    return found
+    return chosen
 
 
 def encode(
@@ -76,9 +76,9 @@ def encode(
     rows = _memory_for(where, values, stored_as)
     encoder = Encoder(where, stored_as, scale)
     if encoder.needs_scale and scale is None:
-        for _, piece in _pieces(values):
+        for _, piece in pieces_of(values, _PIECE_BYTES):
             encoder.look(piece)
-    for begin, piece in _pieces(values):
+    for begin, piece in pieces_of(values, _PIECE_BYTES):
         encoder.store(piece, rows[begin : begin + piece.shape[0]])
     return rows, encoder.scale(values.shape[1:], values.device)
 
@@ -96,15 +96,17 @@ class Encoder:
         self._scale, self._is_given = scale, scale is not None
 
     def look(self, piece: Tensor) -> None:
-        """Take the largest magnitudes of a piece [n, *shape]; n is 1 or more."""
+        """Take the largest magnitudes of a piece [n, *shape]."""
+        if piece.shape[0] == 0:
+            return
         largest = piece.abs().amax(0)
         self._largest = largest if self._largest is None else torch.maximum(self._largest, largest)  # both keep NaN
 
     def scale(self, shape: Sequence[int], device: torch.device) -> Tensor | None:
         """Return the scale of each column, float32 [*shape]; None but for int8."""
         if self.needs_scale and self._scale is None:
-            found = torch.zeros(tuple(shape), device=device) if self._largest is None else self._largest
-            self._scale = _scale_of(self._where, found)
+            largest = torch.zeros(tuple(shape), device=device) if self._largest is None else self._largest
+            self._scale = _scale_of(self._where, largest)
         return self._scale
 
     def store(self, piece: Tensor, into: Tensor) -> None:
@@ -126,18 +128,6 @@ def decode(rows: Tensor, scale: Tensor | None) -> Tensor:
     """Return the float32 values of stored rows, on their device: int8 times the scale, rounded once."""
     values = rows.to(torch.float32)
     return values if scale is None else values.mul_(scale)
-
-
-def scale_on(scale: Tensor | None, device: torch.device, kept: dict[torch.device, Tensor]) -> Tensor | None:
-    """Return `scale` on a device, for work queued there on the current stream; copied once and kept in `kept`."""
-    if scale is None or device.type == "cpu":
-        return scale
-    found = kept.get(device)
-    if found is None:
-        found = kept[device] = cuda().copy(scale, device, non_blocking=False)
-    if device.type == "cuda":
-        cuda().used_on(found, cuda().current_stream(device))
-    return found
 
 
 def take_decoded(
@@ -210,10 +200,10 @@ def _check_within(where: str, values: Tensor, quotient: Tensor, scale: Tensor) -
     if bool(lost.any()):
         columns = lost.any(0)
         first = int(columns.flatten().nonzero()[0])
-        found, wrong = (each.reshape(each.shape[0], -1)[:, first] for each in (values, lost))
+        column, wrong = (rows.reshape(rows.shape[0], -1)[:, first] for rows in (values, lost))
         raise ValueError(
             f"{where}: the rows are stored as int8, with a scale that gives {_first_column(columns)} values up to "
-            f"{float(scale.flatten()[first]) * _LARGEST:g}, got {_first_value(found, wrong)}{_and_others(columns)}. "
+            f"{float(scale.flatten()[first]) * _LARGEST:g}, got {_first_value(column, wrong)}{_and_others(columns)}. "
             "Clip the values, or write a new feature, which has scales of its own."
         )
 
@@ -224,9 +214,8 @@ def _check_no_overflow(where: str, values: Tensor, stored: Tensor) -> None:
     lost = stored.isinf() & values.isfinite()
     if bool(lost.any()):
         columns, name = lost.any(0), dtype_name(stored.dtype)
-        remedy = (
-            "Store the values as 'bfloat16', or scale them" if stored.dtype == torch.float16 else "Scale the values"
-        )
+        is_half = stored.dtype == torch.float16
+        remedy = "Store the values as 'bfloat16', or scale them" if is_half else "Scale the values"
         raise ValueError(
             f"{where}: stored_as={name!r} holds values up to {torch.finfo(stored.dtype).max:g}, but "
             f"{_first_column(columns)} has {_first_value(values, lost)}{_and_others(columns)}. {remedy}."
@@ -247,10 +236,8 @@ def _and_others(bad: Tensor) -> str:
     return f" (so {'has' if others == 1 else 'have'} {others} more)" if others else ""
 
 
-def _pieces(values: Tensor) -> Any:
-    """Give (number of the first row, rows) of pieces of `values`; none of values without bytes."""
-    if values.numel() == 0:
-        return
-    step = max(1, _PIECE_BYTES // (math.prod(values.shape[1:]) * values.element_size()))
-    for begin in range(0, values.shape[0], step):
+def pieces_of(values: Tensor, num_bytes: int) -> Iterator[tuple[int, Tensor]]:
+    """Give (number of the first row, rows) of pieces of about so many bytes; of values without rows one empty piece."""
+    step = max(1, num_bytes // max(math.prod(values.shape[1:]) * values.element_size(), 1))
+    for begin in range(0, max(values.shape[0], 1), step):
         yield begin, values[begin : begin + step]

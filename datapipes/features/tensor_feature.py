@@ -16,20 +16,19 @@ from datapipes.base.log import logger
 from datapipes.base.rows import RowTable, bits_of, byte_rows, has_adjacent_values, take_rows
 from datapipes.base.sizes import check_memory
 from datapipes.base.threads import num_threads
-from datapipes.device import host_memory
 from datapipes.device.gather import Kept
+from datapipes.device.host_memory import Pinnable, is_locked_elsewhere, without_pin
 from datapipes.device.host_pages import refuse_read_only
-from datapipes.device.pinnable import Pinnable, without_pin
 from datapipes.device.runtime import cuda
 from datapipes.features.device_rows import DeviceRows, padded_rows
-from datapipes.features.feature import Feature, check_out
-from datapipes.features.stored_values import check_stored_as, decode, encode, scale_on, take_decoded
+from datapipes.features.feature import StoredFeature, check_out
+from datapipes.features.stored_values import check_stored_as, decode, encode, take_decoded
 from datapipes.processes.mappings import ask_for_huge_pages
 
 __all__ = ["TensorFeature"]
 
 
-class TensorFeature(Pinnable, Feature):
+class TensorFeature(Pinnable, StoredFeature):
     """The rows of a tensor or array, of any fixed-width dtype; it is viewed, so it may be memory-mapped.
 
     They lie in host memory, where ids in host memory read them, and ids on a GPU too if it is page-locked
@@ -66,20 +65,18 @@ class TensorFeature(Pinnable, Feature):
                 ".cpu()."
             )
         rows = rows.resolve_conj().resolve_neg()
-        given = rows
-        if not has_adjacent_values(rows):
+        is_by_row = has_adjacent_values(rows)
+        if not is_by_row:
             rows = _by_row(rows, is_mapped=isinstance(tensor, np.memmap))
         self.stored_as = check_stored_as("TensorFeature", stored_as, rows.dtype)
-        is_frozen = rows is given and isinstance(tensor, np.ndarray) and not tensor.flags.writeable
+        is_frozen = is_by_row and isinstance(tensor, np.ndarray) and not tensor.flags.writeable
         self._frozen_at = rows.data_ptr() if is_frozen else None
-        self.scale: Tensor | None = None
         self._scales: dict[torch.device, Tensor] = {}
         self._dtype = rows.dtype
         if self.stored_as is not None:
             rows, self.scale = encode("TensorFeature", rows, self.stored_as)
-        self.tensor = rows
         self._sort_ids: bool | None = None
-        self._view_rows()
+        self._show(rows)
 
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids`, see Feature.read, equal to `tensor[ids]`; on `torch.get_num_threads()` threads.
@@ -147,7 +144,7 @@ class TensorFeature(Pinnable, Feature):
     def write_rows(self, ids: Tensor, values: Tensor) -> None:
         where, device, on_device = "TensorFeature.update", self.tensor.device, cuda().holds(self.tensor)
         if on_device:
-            ids, rows = (cuda().copy(each, device, non_blocking=False) for each in (ids, values))
+            ids, rows = (cuda().copy(tensor, device, non_blocking=False) for tensor in (ids, values))
         else:
             refuse_read_only(where, self.tensor, self.tensor.data_ptr() == self._frozen_at)
             rows = values.cpu()
@@ -157,10 +154,6 @@ class TensorFeature(Pinnable, Feature):
         with torch.inference_mode(self.tensor.is_inference()):
             bits_of(self.tensor).index_copy_(0, ids, bits_of(rows))
         self._device_rows.note_written()
-
-    def _scale_on(self, device: torch.device) -> Tensor | None:
-        """Return `scale` on a device, for work queued there on the current stream; copied once and kept."""
-        return scale_on(self.scale, device, self._scales)
 
     def pin_memory_(self, *, pad_rows: bool = False, sort_ids: bool | None = None) -> TensorFeature:
         """Lock the rows in memory, so that GPUs read them there with ids of their own; return this feature.
@@ -232,8 +225,7 @@ class TensorFeature(Pinnable, Feature):
         return self.tensor.dtype
 
     def __repr__(self) -> str:
-        stored = "" if self.stored_as is None else f", stored as {dtype_name(self.stored_as)}"
-        return f"TensorFeature({self.count} rows of {dtype_name(self.dtype)} {list(self.shape)}{stored})"
+        return f"TensorFeature({self._form()})"
 
     def __getstate__(self) -> dict[str, Any]:
         # The first is a view of the rows, which a pickle would copy; the others belong to this process.
@@ -241,16 +233,13 @@ class TensorFeature(Pinnable, Feature):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._view_rows()
+        self._show(self.tensor)
 
     def _show(self, tensor: Tensor) -> None:
+        """Set `tensor`, and make what reads it."""
         self.tensor = tensor
-        self._view_rows()
-
-    def _view_rows(self) -> None:
-        """Make what reads `tensor`; called whenever it is another tensor than before."""
-        self._table = None if cuda().holds(self.tensor) else RowTable(self.tensor)
-        self._device_rows = DeviceRows(self.tensor)
+        self._table = None if cuda().holds(tensor) else RowTable(tensor)
+        self._device_rows = DeviceRows(tensor)
 
     def _read_on_device(self, ids: Tensor, out: Tensor | None, dtype: torch.dtype, kept: Kept | None = None) -> Tensor:
         wanted = check_index_tensor("TensorFeature", "ids", ids, in_host=False)
@@ -266,7 +255,7 @@ class TensorFeature(Pinnable, Feature):
 
     def _is_locked(self) -> bool:
         """Return whether this feature or torch has locked the rows; what another object locks, it may undo."""
-        return self.is_pinned() or host_memory.is_locked_elsewhere(self.tensor)
+        return self.is_pinned() or is_locked_elsewhere(self.tensor)
 
     def _host_table(self) -> NDArray[np.uint8]:
         if self._table is None:
@@ -287,11 +276,11 @@ def _by_row(rows: Tensor, *, is_mapped: bool) -> Tensor:
     Raises:
         ValueError: It would be far larger than what it is made of, or of a file that is mapped to save memory.
     """
-    found = f"got shape {list(rows.shape)} with stride {rows.stride()}"
+    form = f"got shape {list(rows.shape)} with stride {rows.stride()}"
     if is_mapped or 0 in [step for size, step in zip(rows.shape, rows.stride(), strict=True) if size > 1]:
-        what = "a file" if is_mapped else "an expanded tensor"
+        kind = "a file" if is_mapped else "an expanded tensor"
         raise ValueError(
-            f"TensorFeature: the values of a row must be adjacent in {what}, {found}. Call .contiguous(), or write the "
+            f"TensorFeature: the values of a row must be adjacent in {kind}, {form}. Call .contiguous(), or write the "
             "file by row, with numpy.ascontiguousarray."
         )
     size = rows.numel() * rows.element_size()
@@ -299,6 +288,6 @@ def _by_row(rows: Tensor, *, is_mapped: bool) -> Tensor:
     logger.warning(
         "TensorFeature: the values of a row lie apart, %s, as in a table of pandas; they are copied by row, %d bytes. "
         "Pass numpy.ascontiguousarray(table) to have one copy for all uses.",
-        *(found, size),
+        *(form, size),
     )
     return rows.contiguous()

@@ -17,7 +17,7 @@ from datapipes.base.cached import cached_property
 from datapipes.base.checks import check_bool, shown
 from datapipes.base.threads import num_threads
 from datapipes.base.types import EdgeType, NodeType, ends_of, type_in
-from datapipes.device.pinnable import Pinnable, without_pin
+from datapipes.device.host_memory import Pinnable, without_pin
 from datapipes.graph import edits, storage
 from datapipes.graph.arrays import TOPOLOGY, GraphArrays, array_name, as_index_dtype, graph_digest
 from datapipes.graph.checks import check_index_dtype, refuse_negative_ids

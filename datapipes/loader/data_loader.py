@@ -24,6 +24,7 @@ from datapipes.chain.run import stream_of
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase
+from datapipes.device.missing_ids import wait_for_all
 from datapipes.features import FeatureFetcher
 from datapipes.loader.facts import facts_of
 from datapipes.loader.gpu_passes import fetch_behind_copy
@@ -34,7 +35,7 @@ from datapipes.loader.passes import rewrite
 from datapipes.loader.report import lanes_of, write_report
 from datapipes.loader.stats import Delivered, LoaderStats, Watch
 from datapipes.loader.trace import Record, write_trace
-from datapipes.loader.wait_for_gpu import wait_for_all, waits_of
+from datapipes.loader.wait_for_gpu import waits_of
 from datapipes.loader.workers.workers import Workers
 from datapipes.minibatch import MiniBatch
 

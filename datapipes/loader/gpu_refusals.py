@@ -9,8 +9,7 @@ import torch
 from datapipes.base.errors import pip_install
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.device import CopyTo
-from datapipes.device.gather import has_triton
-from datapipes.device.uva_threads import MAX_UVA_THREADS
+from datapipes.device.gather import MAX_UVA_THREADS, has_triton
 from datapipes.features import FeatureFetcher
 from datapipes.features.feature_store import feature_text
 from datapipes.features.fetch_for_copy import Decode, FetchForCopy, lies_on_gpu

@@ -16,7 +16,7 @@ from datapipes.base.log import logger
 from datapipes.base.sizes import parse_size
 from datapipes.chain.stage import Stage
 from datapipes.channel import ChannelBase
-from datapipes.device.uva_threads import MAX_UVA_THREADS
+from datapipes.device.gather import MAX_UVA_THREADS
 from datapipes.processes.start import check_context
 
 WHERE = "data_loader"  # how errors name the DataLoader

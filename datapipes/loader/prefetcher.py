@@ -24,9 +24,8 @@ from datapipes.chain.functional import functional_name, register_stage
 from datapipes.chain.run import close_stream
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.device.handover import Queued, leave, take
+from datapipes.device.handover import Queued, SideStreams, current_streams, leave, take
 from datapipes.device.runtime import Stream
-from datapipes.device.side_streams import SideStreams, current_streams
 from datapipes.loader.graphs import gpus_of
 from datapipes.minibatch import MiniBatch
 from datapipes.processes.clone import end_if_clone

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from datapipes.base.errors import raise_first
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.run import close_stream
 from datapipes.chain.stage import StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.device import CopyTo
+from datapipes.device.missing_ids import wait_for_all
 from datapipes.features import FeatureFetcher
 from datapipes.loader.graphs import Graph
 from datapipes.minibatch import MiniBatch
@@ -34,17 +34,6 @@ def waits_of(graph: Graph) -> list[Callable[[], None]]:
     """Return the calls that wait for the copies and reads of a graph, for `wait_for_all`."""
     waits = [stage._finish for stage in graph.find(CopyTo)]
     return waits + [stage._finish_reads for stage in graph.find(FeatureFetcher)]
-
-
-def wait_for_all(waits: list[Callable[[], None]]) -> None:
-    """Make these calls, then raise the IndexError of the first that had one: ids without rows."""
-    errors: list[Exception] = []
-    for wait in waits:
-        try:
-            wait()
-        except IndexError as error:
-            errors.append(error)
-    raise_first(errors)
 
 
 class _Waiting(Iterator[MiniBatch]):

@@ -21,10 +21,10 @@ _FEATURES = ("node_features", "edge_features")
 NOTHING = MiniBatch()  # what a stage that starts minibatches is given
 
 
-def check_aligned(stage: Named, minibatch: MiniBatch, given: MiniBatch) -> None:
+def check_aligned(stage: Named, minibatch: MiniBatch, before: MiniBatch) -> None:
     """Raise ValueError if a field of the minibatch has another length than what its rows belong to.
 
-    It compares shapes and reads no values. Without types it skips labels whose tensor and seeds are those of `given`,
+    It compares shapes and reads no values. Without types it skips labels whose tensor and seeds are those of `before`,
     which was checked before; docs/decisions/009 says what that costs. With types it skips nothing: a field is a dict,
     which a stage may have changed in place, so the same dict may hold other rows. It takes 30 us for 30 node types and
     two hops of 150 edge types, 4 us for one type and one relation.
@@ -37,8 +37,8 @@ def check_aligned(stage: Named, minibatch: MiniBatch, given: MiniBatch) -> None:
     if seeds is not None:
         if has_types:
             _check_types(stage, "seeds", seeds)
-        changed = has_types or seeds is not given.seeds or minibatch.labels is not given.labels
-        if changed or minibatch.indexes is not given.indexes or minibatch.timestamps is not given.timestamps:
+        changed = has_types or seeds is not before.seeds or minibatch.labels is not before.labels
+        if changed or minibatch.indexes is not before.indexes or minibatch.timestamps is not before.timestamps:
             for name in ("labels", "indexes", "timestamps"):
                 rows = getattr(minibatch, name)
                 if rows is not None:
@@ -53,23 +53,23 @@ def check_aligned(stage: Named, minibatch: MiniBatch, given: MiniBatch) -> None:
         compacted = minibatch.compacted_seeds
         if compacted is not None and (has_types or getattr(compacted, "shape", None) != seeds.shape):
             _compare_shapes(stage, compacted, seeds)
-    known: Any = nodes
-    of, when = "input_nodes", ""
+    owners: Any = nodes
+    field, when = "input_nodes", ""
     if nodes is None and minibatch.node_features and seeds is not None and _are_nodes(seeds):
-        known, of, when = seeds, "seeds", " (nothing was sampled)"
-    count = -1 if has_types or known is None else _length_of(known)
+        owners, field, when = seeds, "seeds", " (nothing was sampled)"
+    count = -1 if has_types or owners is None else _length_of(owners)
     if nodes is not None:
         if has_types:
             _check_types(stage, "input_nodes", nodes)
         if minibatch.batch is not None:
-            _compare(stage, ("batch",), minibatch.batch, nodes, of)
+            _compare(stage, ("batch",), minibatch.batch, nodes, field)
         if blocks and (has_types or getattr(blocks[0], "num_src", None) != count):
             _check_blocks(stage, blocks, nodes)
-    if minibatch.node_features and known is not None:
+    if minibatch.node_features and owners is not None:
         for key, rows in minibatch.node_features.items():
             if has_types:
-                count = _length_of(_named_by(stage, ("node_features",), key, of, known))
-            _compare_rows(stage, ("node_features", key), rows, count, of + when)
+                count = _length_of(_named_by(stage, ("node_features",), key, field, owners))
+            _compare_rows(stage, ("node_features", key), rows, count, field + when)
     if minibatch.edge_features and blocks is not None:
         _check_edge_features(stage, minibatch.edge_features, blocks, dict if has_types else Block)
 
@@ -150,24 +150,24 @@ class Named(Protocol):
     def name(self) -> str: ...
 
 
-def _compare(stage: Named, path: tuple[Any, ...], rows: Any, known: Any, of: str) -> None:
-    """Refuse `rows` that are not as many as `known`, the field `of`; `path` leads to them: a field, and keys in it."""
-    if isinstance(known, dict):
+def _compare(stage: Named, path: tuple[Any, ...], rows: Any, owners: Any, field: str) -> None:
+    """Refuse `rows` that are not as many as their `owners`, a field; `path` leads to them: a field, and keys in it."""
+    if isinstance(owners, dict):
         _check_is(stage, path, rows, dict)
         for type_, of_type in rows.items():
-            if type_ not in known:
-                raise _other_types(stage, path, type_, of, known)
-            _compare_rows(stage, (*path, type_), of_type, _length_of(known[type_]), of)
+            if type_ not in owners:
+                raise _other_types(stage, path, type_, field, owners)
+            _compare_rows(stage, (*path, type_), of_type, _length_of(owners[type_]), field)
     else:
-        _compare_rows(stage, path, rows, _length_of(known), of)
+        _compare_rows(stage, path, rows, _length_of(owners), field)
 
 
-def _compare_rows(stage: Named, path: tuple[Any, ...], rows: Any, count: int, of: str) -> None:
+def _compare_rows(stage: Named, path: tuple[Any, ...], rows: Any, count: int, field: str) -> None:
     """Refuse `rows` that are no tensor, of features no SparseRows either, or not `count`."""
     if not isinstance(rows, (Tensor, SparseRows) if path[0] in _FEATURES else Tensor):
         raise _no_tensor(stage, path, rows)
     if _length_of(rows) != count:
-        raise _misaligned(stage, path, rows, f"{count} {of}")
+        raise _misaligned(stage, path, rows, f"{count} {field}")
 
 
 def _compare_shapes(stage: Named, compacted: Any, seeds: Any) -> None:
@@ -176,8 +176,8 @@ def _compare_shapes(stage: Named, compacted: Any, seeds: Any) -> None:
         _compare(stage, ("compacted_seeds",), compacted, seeds, "seeds")
         for type_, ids in seeds.items():
             if type_ not in compacted or compacted[type_].shape != ids.shape:
-                found = compacted.get(type_)
-                raise _misaligned(stage, ("compacted_seeds", type_), found, f"seeds {list(ids.shape)}")
+                path = ("compacted_seeds", type_)
+                raise _misaligned(stage, path, compacted.get(type_), f"seeds {list(ids.shape)}")
     elif not isinstance(compacted, Tensor):
         raise _no_tensor(stage, ("compacted_seeds",), compacted)
     else:
@@ -190,16 +190,16 @@ def _length_of(rows: Tensor | SparseRows) -> int:
     return shape[0] if shape else -1
 
 
-def _named_by(stage: Named, path: tuple[Any, ...], key: Any, of: str, known: Mapping[Any, Any]) -> Any:
-    """Return what `known`, the field `of`, has for the type in the key (type, name) of a feature."""
-    if not isinstance(key, tuple) or len(key) != 2 or key[0] not in known:
-        raise _other_types(stage, path, key, of, known)
-    return known[key[0]]
+def _named_by(stage: Named, path: tuple[Any, ...], key: Any, field: str, owners: Mapping[Any, Any]) -> Any:
+    """Return what `owners`, a field, have for the type in the key (type, name) of a feature."""
+    if not isinstance(key, tuple) or len(key) != 2 or key[0] not in owners:
+        raise _other_types(stage, path, key, field, owners)
+    return owners[key[0]]
 
 
-def _misaligned(stage: Named, path: tuple[Any, ...], found: object, expected: str) -> ValueError:
+def _misaligned(stage: Named, path: tuple[Any, ...], value: object, expected: str) -> ValueError:
     """Return the error for rows that are not as many as what they belong to."""
-    shown = list(found.shape) if isinstance(found, (Tensor, SparseRows)) else found
+    shown = list(value.shape) if isinstance(value, (Tensor, SparseRows)) else value
     return ValueError(
         f"{stage.name}: returned a minibatch whose {_name_of(path)} ({shown}) and {expected} do not belong "
         "together; they must have one row for each. Change both in the same replace(), or set the one that no longer "
@@ -212,27 +212,29 @@ def _name_of(path: tuple[Any, ...]) -> str:
     return str(path[0]) + "".join(f"[{key!r}]" for key in path[1:])
 
 
-def _no_tensor(stage: Named, path: tuple[Any, ...], found: object) -> TypeError:
+def _no_tensor(stage: Named, path: tuple[Any, ...], value: object) -> TypeError:
     """Return the error for rows that are no tensor."""
     return TypeError(
-        f"{stage.name}: returned a minibatch whose {_name_of(path)} is a {type(found).__name__}; a tensor is needed. "
+        f"{stage.name}: returned a minibatch whose {_name_of(path)} is a {type(value).__name__}; a tensor is needed. "
         "Convert it: torch.as_tensor(...)."
     )
 
 
-def _check_is(stage: Named, path: tuple[Any, ...], found: object, wanted: type) -> None:
+def _check_is(stage: Named, path: tuple[Any, ...], value: object, wanted: type) -> None:
     """Refuse a Block where a dict by type belongs, or the other way round; such a minibatch mixes both forms."""
-    if not isinstance(found, wanted):
+    if not isinstance(value, wanted):
         needed = {Block: "a Block", dict: "a dict by type"}[wanted]
         raise TypeError(
-            f"{stage.name}: returned a minibatch whose {_name_of(path)} is a {type(found).__name__}; {needed} is "
+            f"{stage.name}: returned a minibatch whose {_name_of(path)} is a {type(value).__name__}; {needed} is "
             "needed, since a minibatch has types in all of its fields or in none. Give all fields the same form."
         )
 
 
-def _other_types(stage: Named, path: tuple[Any, ...], found: object, of: str, known: Mapping[Any, Any]) -> ValueError:
+def _other_types(
+    stage: Named, path: tuple[Any, ...], types: object, field: str, owners: Mapping[Any, Any]
+) -> ValueError:
     return ValueError(
-        f"{stage.name}: returned a minibatch whose {_name_of(path)} names {shown(found)}, "
-        f"but {of} has the types {shown(sorted(known, key=shown))}; only these can be meant. Change both "
+        f"{stage.name}: returned a minibatch whose {_name_of(path)} names {shown(types)}, "
+        f"but {field} has the types {shown(sorted(owners, key=shown))}; only these can be meant. Change both "
         "in the same replace(); the key of a feature is (type, name)."
     )

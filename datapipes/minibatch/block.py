@@ -8,10 +8,10 @@ Block for each edge type. So both classes are views.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,47 @@ from datapipes.base.checks import check_index_tensor, check_pairs
 __all__ = ["CSC", "Block", "SampledSubgraph"]
 
 TensorMap = Callable[[Tensor], Tensor]
+_M = TypeVar("_M", bound="Movable")
+
+
+class Movable:
+    """What consists of tensors, all of which can be moved to a device."""
+
+    __slots__ = ("__weakref__",)  # a dataclass with slots has one by `weakref_slot` only from Python 3.11 on
+
+    @abstractmethod
+    def map_tensors(self: _M, fn: TensorMap) -> _M:
+        """Return another one, with `fn` applied to each tensor."""
+
+    def to(self: _M, device: torch.device | str, non_blocking: bool = False) -> _M:
+        """Return the same on `device`; tensors that are there already are shared.
+
+        Raises:
+            TypeError: `device` is a dtype or a tensor; ids keep their dtype.
+            ValueError: It is a CUDA device, and torch has none here; or a tensor has no values.
+        """
+        where = f"{type(self).__name__}.to"
+        if isinstance(device, (torch.dtype, Tensor)):  # which Tensor.to takes too, and would make floats of ids
+            kind = "a tensor" if isinstance(device, Tensor) else f"the dtype {device}"
+            raise TypeError(
+                f"{where}: device must be a device such as 'cpu' or 'cuda:0', got {kind}; ids and counts must keep "
+                "their dtype. Convert the features alone: minibatch.replace(node_features={name: rows.to(dtype) for "
+                "name, rows in minibatch.node_features.items()})."
+            )
+        try:
+            return self.map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        except NotImplementedError as error:
+            raise ValueError(
+                f"{where}: found a tensor without values, as those on the device meta are ({error}). Give it values in "
+                "the stage that makes it."
+            ) from error
+        except (AssertionError, RuntimeError) as error:
+            if not str(device).startswith("cuda") or torch.cuda.is_available():
+                raise
+            raise ValueError(
+                f"{where}: device is {str(device)!r}, but this machine offers no CUDA device to torch "
+                f"{torch.__version__}; allowed here: 'cpu'. Use .to('cpu'), or install a CUDA build of torch."
+            ) from error
 
 
 class CSC(NamedTuple):
@@ -33,7 +74,7 @@ class CSC(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class Block(Movable):
     """The bipartite graph of one hop over local ids; the destinations are the first `num_dst` of its sources.
 
     In a heterogeneous graph it is that of one hop and one edge type (src, rel, dst): its sources are the first
@@ -79,16 +120,6 @@ class Block:
         edge_ids = None if self.edge_ids is None else fn(self.edge_ids)
         return Block(fn(self.indptr), fn(self.indices), self.num_src, edge_ids)
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Block:
-        """Return the Block on `device`.
-
-        Raises:
-            TypeError: `device` is a dtype or a tensor; ids keep their dtype.
-            ValueError: It is a CUDA device, and torch has none here.
-        """
-        with moving("Block.to", device):
-            return self.map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
-
     def __repr__(self) -> str:
         edge_ids = ", edge_ids" if self.edge_ids is not None else ""
         return f"Block(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges}{edge_ids})"
@@ -96,11 +127,12 @@ class Block:
 
 def csr_tensor(indptr: Tensor, indices: Tensor, values: Tensor | None, num_columns: int) -> Tensor:
     """Return a sparse CSR tensor of these entries, unchecked; float32 ones where there are no values."""
-    given = torch.ones(indices.shape[0], device=indices.device) if values is None else values
+    if values is None:
+        values = torch.ones(indices.shape[0], device=indices.device)
     size = (int(indptr.shape[0]) - 1, num_columns)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
-        return torch.sparse_csr_tensor(indptr, indices.long(), given, size=size, check_invariants=False)
+        return torch.sparse_csr_tensor(indptr, indices.long(), values, size=size, check_invariants=False)
 
 
 def edges_of(hops: Sequence[Block], *, with_ids: bool = True) -> tuple[Tensor, Tensor | None]:
@@ -194,22 +226,20 @@ class SampledSubgraph:
             return check_index_tensor("exclude_edges", f"{name} of a block", ids.contiguous())
 
         local = checked("indices", block.indices)
-        sources, destinations = (
-            checked("nodes", self.original_row_node_ids),
-            checked("nodes", self.original_column_node_ids),
-        )
+        sources = checked("nodes", self.original_row_node_ids)
+        destinations = checked("nodes", self.original_column_node_ids)
         if not local.dtype == sources.dtype == destinations.dtype:  # of a sampler of the user's
             local, sources, destinations = local.long(), sources.long(), destinations.long()
-        found = excluded.without(
+        left = excluded.without(
             checked("indptr", block.indptr).long().numpy(),
             local.numpy(),
             None if block.edge_ids is None else checked("edge_ids", block.edge_ids).long().numpy(),
             sources.numpy(),
             destinations.numpy(),
         )
-        if found is None:
+        if left is None:
             return self
-        indptr, kept, ids = found
+        indptr, kept, ids = left
         indices = torch.from_numpy(kept).to(block.indices.dtype)
         edge_ids = None if ids is None else torch.from_numpy(ids)
         return replace(self, block=Block(torch.from_numpy(indptr), indices, block.num_src, edge_ids))
@@ -222,34 +252,3 @@ def excluded_pairs(pairs: Tensor) -> _core.ExcludedEdges:
     """Return pairs of original ids [n, 2], source and destination, as the kernel takes them."""
     sources, destinations = pairs.t().long().contiguous()
     return _core.ExcludedEdges(sources.numpy(), destinations.numpy())
-
-
-@contextmanager
-def moving(where: str, device: object) -> Iterator[None]:
-    """Say what is wrong with `device` where tensors are moved to it.
-
-    Raises:
-        TypeError: It is what `Tensor.to` takes as a dtype: it would turn ids into rounded floats.
-        ValueError: It is a CUDA device, and torch has none here; or a tensor has no values.
-    """
-    if isinstance(device, (torch.dtype, Tensor)):
-        found = "a tensor" if isinstance(device, Tensor) else f"the dtype {device}"
-        raise TypeError(
-            f"{where}: device must be a device such as 'cpu' or 'cuda:0', got {found}; ids and counts must keep their "
-            "dtype. Convert the features alone: minibatch.replace(node_features={name: rows.to(dtype) for name, rows "
-            "in minibatch.node_features.items()})."
-        )
-    try:
-        yield
-    except NotImplementedError as error:
-        raise ValueError(
-            f"{where}: found a tensor without values, as those on the device meta are ({error}). Give it values in the "
-            "stage that makes it."
-        ) from error
-    except (AssertionError, RuntimeError) as error:
-        if not str(device).startswith("cuda") or torch.cuda.is_available():
-            raise
-        raise ValueError(
-            f"{where}: device is {str(device)!r}, but this machine offers no CUDA device to torch {torch.__version__}; "
-            "allowed here: 'cpu'. Use .to('cpu'), or install a CUDA build of torch."
-        ) from error

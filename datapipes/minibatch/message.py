@@ -1,12 +1,13 @@
 """A minibatch as a message, a flat `dict[str, Tensor]`, and back (docs/semantics.md, section 5).
 
-Both directions work on fields by name, so that they do not need the class MiniBatch. A message has types in all of its
-keys, or in none; nothing else in it says which. Here a minibatch without types has the one type None, which no key
-names: what is by type is in the order of the types.
+A message is made of a minibatch and gives fields by name, so the class MiniBatch is not needed here. A message has
+types in all of its keys, or in none; nothing else in it says which. Here a minibatch without types has the one type
+None, which no key names: what is by type is in the order of the types.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeGuard
@@ -51,26 +52,26 @@ def _place_of(key: str) -> _Place:
     except ValueError as error:
         raise ValueError(f"MiniBatch.from_message: {error}. Send only what to_message() made.") from error
     match parts:
-        case [hop, str(part), *of] if part in HOP_PARTS and _is_hop(hop):
-            return _Place(part, _type_in(key, part, of), "", int(hop[3:]))
+        case [hop, str(part), *types] if part in HOP_PARTS and _is_hop(hop):
+            return _Place(part, _type_in(key, part, types), "", int(hop[3:]))
         case [("epoch" | "index") as field]:
             return _Place(field, None)
-        case [str(field), *of] if field in PLAIN_FIELDS:
-            return _Place(field, _type_in(key, field, of))
-        case [("node_features" | "extra") as field, *of, str(name)]:
-            return _Place(field, _type_in(key, field, of), name)
-        case [hop, ("edge_features" as field), *of, str(name)] if _is_hop(hop):
-            return _Place(field, _type_in(key, field, of), name, int(hop[3:]))
-        case [("node_features") as field, *of, (str(name), str(part))] if part in SPARSE_PARTS:
-            return _Place(field, _type_in(key, field, of), name, part=part)
-        case [hop, ("edge_features") as field, *of, (str(name), str(part))] if _is_hop(hop) and part in SPARSE_PARTS:
-            return _Place(field, _type_in(key, field, of), name, int(hop[3:]), part)
+        case [str(field), *types] if field in PLAIN_FIELDS:
+            return _Place(field, _type_in(key, field, types))
+        case [("node_features" | "extra") as field, *types, str(name)]:
+            return _Place(field, _type_in(key, field, types), name)
+        case [hop, ("edge_features" as field), *types, str(name)] if _is_hop(hop):
+            return _Place(field, _type_in(key, field, types), name, int(hop[3:]))
+        case [("node_features") as field, *types, (str(name), str(part))] if part in SPARSE_PARTS:
+            return _Place(field, _type_in(key, field, types), name, part=part)
+        case [hop, ("edge_features") as field, *types, (str(name), str(part))] if _is_hop(hop) and part in SPARSE_PARTS:
+            return _Place(field, _type_in(key, field, types), name, int(hop[3:]), part)
     raise _no_key(key)
 
 
-def _type_in(key: str, field: str, of: list[Any]) -> _Type:
+def _type_in(key: str, field: str, types: list[Any]) -> _Type:
     """Return the type that a key of the field names, None if it names none."""
-    match of:
+    match types:
         case []:
             return None
         case [str(node_type)] if node_type and field not in (*HOP_PARTS, "edge_features"):
@@ -82,10 +83,7 @@ def _type_in(key: str, field: str, of: list[Any]) -> _Type:
 
 def _is_hop(part: object) -> TypeGuard[str]:
     """Return whether the part of a key is "hop" and a number of at most three digits, written in one way."""
-    if not isinstance(part, str) or not part.startswith("hop"):
-        return False
-    digits = part[3:]
-    return digits.isascii() and digits.isdigit() and len(digits) < 4 and (digits == "0" or digits[0] != "0")
+    return isinstance(part, str) and re.fullmatch("hop(0|[1-9][0-9]{0,2})", part) is not None
 
 
 def _number_of(key: str, value: Tensor) -> int:
@@ -143,45 +141,31 @@ def _no_key(key: str) -> ValueError:
 # --- both directions
 
 
-def to_message(
-    *,
-    epoch: int,
-    index: int,
-    plain: Mapping[str, Any],
-    extra: Mapping[str, Any],
-    blocks: list[Any],
-    node_features: Mapping[Any, Tensor],
-    edge_features: list[dict[Any, Tensor]],
-) -> Message:
-    """Return the message of these fields; copies nothing.
-
-    Args:
-        plain: those of PLAIN_FIELDS that are set: a tensor, or a dict of them by type.
-        extra: such a value for each name.
-        blocks, edge_features: one entry a hop, the input layer first.
-    """
-    hops = [by_type(hop) for hop in reversed(blocks)]
+def to_message(minibatch: Any) -> Message:
+    """Return the message of a minibatch; copies nothing."""
+    hops = [by_type(hop) for hop in reversed(minibatch.blocks or ())]
     counts = [block.num_src for hop in hops for block in hop.values()]
-    first, second, *num_sources = torch.tensor([epoch, index, *counts]).unbind()  # one call for all is faster
+    # One call for all numbers is faster.
+    first, second, *num_sources = torch.tensor([minibatch.epoch, minibatch.index, *counts]).unbind()
     message: Message = {"epoch": first, "index": second}
-    for name, value in plain.items():
+    for name, value in minibatch._plain_fields().items():
         for type_, tensor in by_type(value).items():
             message[name if type_ is None else join_key(name, type_)] = tensor
-    for name, value in extra.items():
+    for name, value in minibatch.extra.items():
         for type_, tensor in by_type(value).items():
             message[join_key("extra", *_stated(type_), name)] = tensor
     left = iter(num_sources)
     for number, hop in enumerate(hops):
         for type_, block in hop.items():
-            of = "" if type_ is None else f".{join_key(type_)}"
-            message[f"hop{number}.indptr{of}"] = block.indptr
-            message[f"hop{number}.indices{of}"] = block.indices
-            message[f"hop{number}.num_src{of}"] = next(left)
+            suffix = "" if type_ is None else f".{join_key(type_)}"
+            message[f"hop{number}.indptr{suffix}"] = block.indptr
+            message[f"hop{number}.indices{suffix}"] = block.indices
+            message[f"hop{number}.num_src{suffix}"] = next(left)
             if block.edge_ids is not None:
-                message[f"hop{number}.edge_ids{of}"] = block.edge_ids
-    for key, value in node_features.items():
+                message[f"hop{number}.edge_ids{suffix}"] = block.edge_ids
+    for key, value in (minibatch.node_features or {}).items():
         _put(message, ("node_features",), key, value)
-    for number, features in enumerate(reversed(edge_features)):
+    for number, features in enumerate(reversed(minibatch.edge_features or ())):
         for key, value in features.items():
             _put(message, (f"hop{number}", "edge_features"), key, value)
     return message
@@ -189,20 +173,20 @@ def to_message(
 
 def _put(message: Message, field: tuple[str, ...], key: Any, value: Any) -> None:
     """Add a feature, by name or (type, name); each part of sparse rows has a key of its own."""
-    *of, name = (key,) if isinstance(key, str) else key
+    *types, name = (key,) if isinstance(key, str) else key
     if isinstance(value, SparseRows):
         for part, tensor in value._parts().items():
-            message[join_key(*field, *of, (name, part))] = tensor
+            message[join_key(*field, *types, (name, part))] = tensor
     else:
-        message[join_key(*field, *of, name)] = value
+        message[join_key(*field, *types, name)] = value
 
 
 def _add(features: dict[tuple[_Type, str], Any], place: _Place, value: Tensor) -> None:
     """Add what a key holds of a feature: all of it, or a part of its sparse rows to a dict of them."""
-    found = features.setdefault((place.type_, place.name), {} if place.part else value)
-    if place.part and isinstance(found, dict):
-        found[place.part] = value
-    elif found is not value:
+    rows = features.setdefault((place.type_, place.name), {} if place.part else value)
+    if place.part and isinstance(rows, dict):
+        rows[place.part] = value
+    elif rows is not value:
         raise ValueError(
             f"MiniBatch.from_message: the feature {place.name!r} has dense and sparse rows; it has one of the two. "
             "Send what to_message() made."

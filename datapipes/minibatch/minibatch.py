@@ -18,7 +18,7 @@ from datapipes.base.checks import dtype_name, refuse_other_keywords
 from datapipes.base.codec import Message, digest_message
 from datapipes.base.html import table_html
 from datapipes.base.rng import RngKey
-from datapipes.minibatch.block import Block, SampledSubgraph, TensorMap, moving
+from datapipes.minibatch.block import Block, Movable, SampledSubgraph, TensorMap
 from datapipes.minibatch.message import PLAIN_FIELDS, fields_of, to_message
 from datapipes.minibatch.pyg_data import pyg_data
 from datapipes.minibatch.sparse_rows import SparseRows
@@ -34,14 +34,8 @@ Subgraphs = list[SampledSubgraph] | list[Any]
 _WITH_TENSORS = (*PLAIN_FIELDS, "extra", "blocks", "node_features", "edge_features")
 
 
-class _WithWeakReferences:
-    """Gives a dataclass with slots a place for weak references, as `weakref_slot` does from Python 3.11 on."""
-
-    __slots__ = ("__weakref__",)
-
-
 @dataclass(slots=True, eq=False)
-class MiniBatch(_WithWeakReferences):
+class MiniBatch(Movable):
     """One minibatch on its way through the stages; a field is None until a stage fills it.
 
     Node types are str, edge types tuples (src, rel, dst) of str. In a heterogeneous graph the fields are dicts in the
@@ -161,16 +155,6 @@ class MiniBatch(_WithWeakReferences):
                 changes[name] = fn(value) if type(value) is Tensor else _mapped(fn, value)
         return self.replace(**changes)
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> MiniBatch:
-        """Return the minibatch on `device`; tensors that are there already are shared.
-
-        Raises:
-            TypeError: `device` is a dtype or a tensor; ids keep their dtype.
-            ValueError: It is a CUDA device, and torch has none here.
-        """
-        with moving("MiniBatch.to", device):
-            return self.map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
-
     def pin_memory(self) -> MiniBatch:
         """Return the minibatch in page-locked memory, so that copies to a GPU can be asynchronous. Needs CUDA.
 
@@ -191,15 +175,7 @@ class MiniBatch(_WithWeakReferences):
         """Return all fields as a flat `dict[str, Tensor]`; the keys are listed in docs/semantics.md, section 5.
         Copies nothing.
         """
-        return to_message(
-            epoch=self.epoch,
-            index=self.index,
-            plain=self._plain_fields(),
-            extra=self.extra,
-            blocks=self.blocks or [],
-            node_features=self.node_features or {},
-            edge_features=self.edge_features or [],
-        )
+        return to_message(self)
 
     @classmethod
     def from_message(cls, message: Mapping[str, Tensor]) -> MiniBatch:
@@ -257,6 +233,7 @@ class MiniBatch(_WithWeakReferences):
         Raises:
             ImportError: torch_geometric is not installed.
             TypeError: Edges have SparseRows.
+            IndexError: A compacted seed is no destination of the hop at the seeds.
             ValueError: The minibatch was not sampled; or a later hop drew other in-edges for a node, which Data cannot
                 hold (`frontier="all"` with a fanout below the in-degree, or with replacement); or the rows of seeds,
                 labels or features do not belong together; or two features have one name. The message says which.
@@ -272,12 +249,7 @@ class MiniBatch(_WithWeakReferences):
 
     def _plain_fields(self) -> dict[str, TensorOrDict]:
         """Return those of PLAIN_FIELDS that are set."""
-        found = {}
-        for name in PLAIN_FIELDS:
-            value = getattr(self, name)
-            if value is not None:
-                found[name] = value
-        return found
+        return {name: value for name in PLAIN_FIELDS if (value := getattr(self, name)) is not None}
 
     def __repr__(self) -> str:
         shown = [f"epoch={self.epoch}, index={self.index}"]
@@ -305,11 +277,9 @@ def _mapped(fn: TensorMap, value: Any) -> Any:
     if isinstance(value, (Block, SparseRows)):
         return value.map_tensors(fn)
     if isinstance(value, dict):
-        return {key: fn(each) if type(each) is Tensor else _mapped(fn, each) for key, each in value.items()}
-    return [_mapped(fn, each) for each in value] if isinstance(value, list) else fn(value)
+        return {key: fn(part) if type(part) is Tensor else _mapped(fn, part) for key, part in value.items()}
+    return [_mapped(fn, part) for part in value] if isinstance(value, list) else fn(value)
 
 
 def _shape(value: TensorOrDict) -> Any:
-    return (
-        {type_: list(tensor.shape) for type_, tensor in value.items()} if isinstance(value, dict) else list(value.shape)
-    )
+    return {type_: _shape(rows) for type_, rows in value.items()} if isinstance(value, dict) else list(value.shape)

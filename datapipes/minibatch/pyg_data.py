@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from datapipes.base.checks import check_within
 from datapipes.base.errors import needed
 from datapipes.base.types import EdgeType, NodeType, ends_of, type_text
 from datapipes.minibatch.block import Block, edges_of
@@ -63,8 +64,8 @@ def fill_stores(
         ImportError, ValueError: See MiniBatch.to_pyg.
     """
     if not blocks or input_nodes is None:
-        found = "of no hops; sample with one fanout or more" if blocks == [] else "without blocks; it must be sampled"
-        raise ValueError(f"to_pyg: found a minibatch {found}. Put a sampler into the chain.")
+        lack = "of no hops; sample with one fanout or more" if blocks == [] else "without blocks; it must be sampled"
+        raise ValueError(f"to_pyg: found a minibatch {lack}. Put a sampler into the chain.")
     hops: _Hops = [by_type(hop) for hop in reversed(blocks)]
     features_of_hops: list[Any] = [{} for _ in hops] if edge_features is None else edge_features[::-1]
     plain = {name: by_type(value) for name, value in plain.items()}
@@ -148,12 +149,8 @@ def _rows_of_seeds(where: str, compacted_seeds: Tensor | None, num_dst: int, num
     in_order = torch.arange(num_dst, device=seeds.device)
     if torch.equal(seeds, in_order):
         return None
-    outside = seeds[(seeds < 0) | (seeds >= num_dst)]
-    if outside.numel() > 0:
-        raise ValueError(
-            f"{where}: found {int(outside[0])} in compacted_seeds, but blocks[-1] has the destinations [0, {num_dst}), "
-            "and seeds are among them. Change seeds before the sampler, not after it."
-        )
+    remedy = "Seeds are destinations of blocks[-1]. Change them before the sampler, not after it."
+    check_within(where, "compacted_seeds", seeds, num_dst, remedy)
     is_seed = torch.zeros(num_dst, dtype=torch.bool, device=seeds.device)
     is_seed[seeds] = True
     first = torch.cat((seeds, in_order[~is_seed]))
@@ -216,18 +213,18 @@ def _check_seeds(where: str, plain: dict[str, Tensor]) -> None:
     """Raise ValueError where the fields of the seeds do not belong together; further fields count as such."""
     compacted = plain.get("compacted_seeds")
     aside = ("compacted_seeds", "input_nodes", "batch")
-    found = {name: list(value.shape) for name, value in plain.items() if name not in aside}
+    shapes = {name: list(value.shape) for name, value in plain.items() if name not in aside}
     if compacted is None:
-        if found:
+        if shapes:
             raise ValueError(
-                f"{where}: found {sorted(found)} without compacted_seeds, which tell where the seeds lie among the "
+                f"{where}: found {sorted(shapes)} without compacted_seeds, which tell where the seeds lie among the "
                 "nodes. Set compacted_seeds in the stage that samples."
             )
         return
-    wrong = {name: shape for name, shape in found.items() if shape[:1] != list(compacted.shape[:1])}
-    if wrong or found.get("seeds", list(compacted.shape)) != list(compacted.shape):
+    wrong = {name: shape for name, shape in shapes.items() if shape[:1] != list(compacted.shape[:1])}
+    if wrong or shapes.get("seeds", list(compacted.shape)) != list(compacted.shape):
         raise ValueError(
-            f"{where}: found {wrong or found} beside compacted_seeds of shape {list(compacted.shape)}; each must have "
+            f"{where}: found {wrong or shapes} beside compacted_seeds of shape {list(compacted.shape)}; each must have "
             "a row for each seed. Change seeds and what belongs to them together, before the sampler."
         )
 
@@ -315,7 +312,7 @@ def _set_edges(
         return {}
     _check_edge_features(where, hops, features_of_hops)
     picks = _kept_picks(where, hops)
-    counts = [each.stop - each.start for each in picks]
+    counts = [pick.stop - pick.start for pick in picks]
     kept: list[slice | Tensor] = [*picks]
     of_src, of_dst = rows
     edge_index, edge_ids = edges_of(hops)
@@ -356,7 +353,7 @@ def _num_seeds(
     """Return how many nodes of each type are seeds, {node type: number}, since their local ids come first; and whether
     that is certain.
     """
-    found, is_known = dict.fromkeys(nodes, 0), True
+    counts, is_known = dict.fromkeys(nodes, 0), True
     for type_, local in compacted.items():
         columns = [(type_, local)]
         if isinstance(type_, tuple):
@@ -368,8 +365,8 @@ def _num_seeds(
                 is_known &= bool(more.max() <= pairs.amax(0).min())
         for node_type, ids in columns:
             if ids.numel() > 0:
-                found[node_type] = max(found[node_type], int(ids.max()) + 1)
-    return found, is_known
+                counts[node_type] = max(counts[node_type], int(ids.max()) + 1)
+    return counts, is_known
 
 
 def _are_nodes(nodes: Tensor, local: Tensor, ids: Tensor) -> bool:
@@ -381,7 +378,7 @@ def _are_nodes(nodes: Tensor, local: Tensor, ids: Tensor) -> bool:
 def _types_of_seeds(*fields: Mapping[str, Mapping[Any, Tensor]]) -> list[Any]:
     """Return the types that fields of the seeds have."""
     aside = ("input_nodes", "batch")
-    return [*dict.fromkeys(type_ for each in fields for name in each if name not in aside for type_ in each[name])]
+    return [*dict.fromkeys(type_ for field in fields for name in field if name not in aside for type_ in field[name])]
 
 
 def _of_type(fields: Mapping[str, Mapping[Any, Tensor]], type_: Any) -> dict[str, Tensor]:

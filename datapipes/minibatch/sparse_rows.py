@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name
-from datapipes.minibatch.block import TensorMap, csr_tensor, moving
+from datapipes.minibatch.block import Movable, TensorMap, csr_tensor
 
 __all__ = ["SparseRows"]
 
 
 @dataclass(frozen=True, eq=False)
-class SparseRows:
+class SparseRows(Movable):
     """Rows [n, num_columns] by their entries: row `i` has `values[indptr[i]:indptr[i + 1]]`, in the columns
     `indices[indptr[i]:indptr[i + 1]]`, and zeros elsewhere.
 
@@ -64,16 +64,6 @@ class SparseRows:
         """Return SparseRows with `fn` applied to each tensor."""
         values = None if self.values is None else fn(self.values)
         return SparseRows(fn(self.indptr), fn(self.indices), self.num_columns, values)
-
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> SparseRows:
-        """Return the rows on `device`.
-
-        Raises:
-            TypeError: `device` is a dtype or a tensor; ids keep their dtype.
-            ValueError: It is a CUDA device, and torch has none here.
-        """
-        with moving("SparseRows.to", device):
-            return self.map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def __getitem__(self, ids: Tensor) -> SparseRows:
         """Return the rows at `ids`, int64 [n] on the same device; any order, repeats allowed."""

@@ -95,16 +95,15 @@ class DistributedItemSampler(ItemSampler):
         check_bool(self.name, "drop_uneven", drop_uneven)
         self.local_items = check_bool(self.name, "local_items", local_items)
         if num_steps is not None and (drop_uneven or not self.local_items):
-            found, why = (
-                ("with drop_uneven=True", "which asks the ranks to agree on a number")
-                if self.local_items
-                else ("without local_items=True", "and ranks that share an item set have equally many steps")
-            )
-            raise ValueError(f"{self.name}: num_steps={shown(num_steps)} is given {found}, {why}. Leave one out.")
+            why = "without local_items=True, and ranks that share an item set have equally many steps"
+            if self.local_items:
+                why = "with drop_uneven=True, which asks the ranks to agree on a number"
+            raise ValueError(f"{self.name}: num_steps={shown(num_steps)} is given {why}. Leave one out.")
         self._num_steps = None if num_steps is None else check_int(self.name, "num_steps", num_steps, 1)
+        is_group = group is not None and (group.get_rank(), group.get_world_size()) == (self.rank, self.world_size)
         cut: dict[str, Any] = {"shuffle": shuffle, "drop_last": drop_last, "seed": seed}
         if self.local_items and self._num_steps is None and self.world_size > 1:
-            if group is None or (group.get_rank(), group.get_world_size()) != (self.rank, self.world_size):
+            if not is_group:
                 raise ValueError(self._cannot_agree(group))
             with Ranks(self.name, group_timeout_s(), failed="could not build its sampler") as ranks:
                 super().__init__(item_set, batch_size, **cut)  # inside: what is wrong here ends the others too
@@ -117,8 +116,7 @@ class DistributedItemSampler(ItemSampler):
         self._topic: str | None = None  # under which ranks that differ are told
         self._unchecked = ""
         if not self.local_items and self.world_size > 1:
-            is_group = group is not None and (group.get_rank(), group.get_world_size()) == (self.rank, self.world_size)
-            self._unchecked = "no process group of these ranks" if not is_group else self._compare()
+            self._unchecked = self._compare() if is_group else "no process group of these ranks"
         if self.num_steps == 0:
             raise ValueError(
                 f"{self.name}: drop_uneven=True leaves nothing of {self.num_batches} minibatches for "
@@ -159,25 +157,25 @@ class DistributedItemSampler(ItemSampler):
             raise self._differs(other)
         self._topic = None
 
-    def _differs(self, told: str) -> ValueError:
-        other, own = json.loads(told), self._facts()
-        ranks = (own.pop("rank"), other.pop("rank"))
-        found = ", ".join(
-            f"{name} {own[name]} on rank {ranks[0]} and {other[name]} on rank {ranks[1]}"
-            for name in own
-            if own[name] != other[name]
+    def _differs(self, text: str) -> ValueError:
+        """Return the error for another rank, whose facts are `text`."""
+        other, here = json.loads(text), self._facts()
+        differences = ", ".join(
+            f"{name} {here[name]} on rank {self.rank} and {other[name]} on rank {other['rank']}"
+            for name in here
+            if name != "rank" and here[name] != other[name]
         )
         return ValueError(
-            f"{self.name}: ranks that share an item set must cut it alike, found {found}. Give all ranks the whole "
-            "item set and the same arguments, since the sampler takes the share of a rank itself; or say "
+            f"{self.name}: ranks that share an item set must cut it alike, found {differences}. Give all ranks the "
+            "whole item set and the same arguments, since the sampler takes the share of a rank itself; or say "
             "local_items=True if each rank has its own items."
         )
 
     def _cannot_agree(self, group: Any) -> str:
-        found = "no process group" if group is None else f"rank {group.get_rank()} of {group.get_world_size()}"
+        has = "no process group" if group is None else f"rank {group.get_rank()} of {group.get_world_size()}"
         return (
             f"{self.name}: local_items=True is given for rank {self.rank} of {self.world_size}, and torch.distributed "
-            f"has {found}, so these ranks cannot agree on the number of steps; with unequal numbers "
+            f"has {has}, so these ranks cannot agree on the number of steps; with unequal numbers "
             "DistributedDataParallel waits without end. Pass the same num_steps on all ranks, or call "
             "torch.distributed.init_process_group in all of them first."
         )
@@ -212,8 +210,8 @@ class DistributedItemSampler(ItemSampler):
     def fingerprint(self) -> Fingerprint:
         if not self.local_items:
             return super().fingerprint()
-        own = {"local_items": True, "rank": self.rank, "world_size": self.world_size, "num_steps": self.num_steps}
-        return {**super().fingerprint(), **own}
+        share = {"local_items": True, "rank": self.rank, "world_size": self.world_size, "num_steps": self.num_steps}
+        return {**super().fingerprint(), **share}
 
     def describe(self) -> dict[str, Any]:
         how: dict[str, Any] = {"drop_uneven": self.drop_uneven}

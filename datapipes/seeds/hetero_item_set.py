@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.array_digest import Hashed
-from datapipes.base.checks import shown
+from datapipes.base.checks import check_within, shown
 from datapipes.base.types import EdgeType, by_edge_type, check_edge_type, check_node_type
 from datapipes.seeds.item_set import ItemSet, as_fields, positions_at
 
@@ -104,15 +104,13 @@ class HeteroItemSet(Hashed):
     def _places(self, positions: Tensor) -> list[Tensor]:
         """Return for each type the places within its item set, in the order of `positions`."""
         # By NumPy: torch would wake its threads, which takes longer than the work.
-        given = positions.numpy()
-        outside = (given < 0) | (given >= len(self))
+        items = positions.numpy()
+        outside = (items < 0) | (items >= len(self))
         if outside.any():
-            raise IndexError(
-                f"HeteroItemSet: positions must be in [0, {len(self)}), got {given[outside][0]}. Take others."
-            )
-        number = np.searchsorted(self._ends, given, side="right")
+            check_within("HeteroItemSet", "positions", positions, len(self), "Take others.")
+        number = np.searchsorted(self._ends, items, side="right")
         ends = np.bincount(number, minlength=len(self.item_sets)).cumsum()[:-1]
-        grouped = np.split(given[np.argsort(number, kind="stable")], ends)
+        grouped = np.split(items[np.argsort(number, kind="stable")], ends)
         begins = [0, *self._ends[:-1]]
         return [torch.from_numpy(places - begin) for places, begin in zip(grouped, begins, strict=True)]
 
@@ -146,14 +144,13 @@ class HeteroItemSet(Hashed):
         return f"HeteroItemSet({len(self)} items of {len(self.types)} {kind} types)"
 
 
-def _sorted_by_type(given: Mapping[Any, ItemSet]) -> dict[Any, ItemSet]:
+def _sorted_by_type(item_sets: Mapping[Any, ItemSet]) -> dict[Any, ItemSet]:
     """Return the item sets in sorted order of their types: all node types, or all edge types as tuples."""
-    edges = {
-        key: items
-        for key, items in given.items()
-        if isinstance(key, tuple) or _is_pairs(items) or (_has_rows(items) and ":" in str(key))
-    }
-    nodes = {key: items for key, items in given.items() if key not in edges}
+    nodes: dict[Any, ItemSet] = {}
+    edges: dict[Any, ItemSet] = {}
+    for key, items in item_sets.items():
+        is_edges = isinstance(key, tuple) or items.seeds_shape == (2,) or (_has_rows(items) and ":" in str(key))
+        (edges if is_edges else nodes)[key] = items
     for key, items in nodes.items():
         check_node_type("HeteroItemSet", key)
         if items.seeds_shape != ():
@@ -163,8 +160,16 @@ def _sorted_by_type(given: Mapping[Any, ItemSet]) -> dict[Any, ItemSet]:
                 f"{_shape_of(items)}. {how}, or give an edge type and pairs [n, 2]."
             )
     for key, items in edges.items():
-        _check_pairs_type(key, items)
-        if not (_is_pairs(items) or _has_rows(items)):
+        try:
+            check_edge_type("HeteroItemSet", key)
+        except ValueError as error:
+            if not isinstance(key, str):  # else it may have been meant as a node type
+                raise
+            raise ValueError(
+                f"{error} Its seeds have shape {_shape_of(items)}, which are pairs of an edge type; seeds of a node "
+                "type have shape [n]."
+            ) from error
+        if not (items.seeds_shape == (2,) or _has_rows(items)):
             raise ValueError(
                 f"HeteroItemSet: seeds of the edge type {key} must be pairs of shape [n, 2], or rows [n, k], got "
                 f"{_shape_of(items)}. {_TWO_ROWS if _is_edge_index(items) else 'Stack source and destination.'}"
@@ -181,10 +186,6 @@ def _sorted_by_type(given: Mapping[Any, ItemSet]) -> dict[Any, ItemSet]:
 _TWO_ROWS = "Transpose it? (Two rows of pairs with more nodes behind them look like an edge_index; give three or more.)"
 
 
-def _is_pairs(items: ItemSet) -> bool:
-    return items.seeds_shape == (2,)
-
-
 def _has_rows(items: ItemSet) -> bool:
     """Return whether the seeds are pairs with more nodes behind them."""
     return len(items.seeds_shape) == 1 and items.seeds_shape[0] > 2 and not _is_edge_index(items)
@@ -197,16 +198,3 @@ def _is_edge_index(items: ItemSet) -> bool:
 
 def _shape_of(items: ItemSet) -> list[int]:
     return [len(items), *items.seeds_shape]
-
-
-def _check_pairs_type(key: Any, items: ItemSet) -> None:
-    """Refuse a key that is no edge type; a text may have been meant as a node type."""
-    try:
-        check_edge_type("HeteroItemSet", key)
-    except ValueError as error:
-        if not isinstance(key, str):
-            raise
-        raise ValueError(
-            f"{error} Its seeds have shape {_shape_of(items)}, which are pairs of an edge type; seeds of a node type "
-            "have shape [n]."
-        ) from error

@@ -68,7 +68,15 @@ class ItemSet(Hashed):
             raise ValueError(
                 f"ItemSet: {len(values)} items need as many different names, got {list(self.names)}. Name each once."
             )
-        _refuse_taken_names(self.names)
+        wrong = [name for name in self.names if not isinstance(name, str) or not name]
+        if wrong:
+            raise TypeError(f"ItemSet: names must be str of at least one character, got {shown(wrong)}. Name them.")
+        taken = [name for name in self.names if name in _TAKEN_NAMES]
+        if taken:
+            raise ValueError(
+                f"ItemSet: names must be among {list(ITEM_NAMES)}, or your own, got {taken}, which MiniBatch fills "
+                "itself. Choose other names."
+            )
         self._has_own = not {*self.names} <= {*ITEM_NAMES}
         if "seeds" not in self.names:
             raise ValueError(f"ItemSet: one of the items must be named 'seeds', got {list(self.names)}. Name it.")
@@ -80,7 +88,12 @@ class ItemSet(Hashed):
                 self._count = check_int("ItemSet", "number of seeds", value, 0)
             else:
                 self._tensors[name] = _check_item(name, value)
-        self._take_at_mask()
+        mask = self._tensors.get("seeds")
+        if mask is not None and mask.dtype == torch.bool:
+            ids = mask.nonzero().flatten()  # of its True places, where the other items are taken
+            of_mask = [name for name, tensor in self._tensors.items() if tensor.shape[0] == mask.shape[0]]
+            self._tensors.update({name: self._tensors[name][ids] for name in of_mask})
+            self._tensors["seeds"] = ids
         lengths = {name: int(tensor.shape[0]) for name, tensor in self._tensors.items()}
         if self._count is not None:
             lengths["seeds"] = self._count
@@ -113,16 +126,6 @@ class ItemSet(Hashed):
                 f"{type(graph).__name__}. Convert it, see CSCGraph.from_*."
             )
         return make(edge_type, edge_ids)
-
-    def _take_at_mask(self) -> None:
-        """Turn a mask into the ids of its True places, and take the other items there."""
-        mask = self._tensors.get("seeds")
-        if mask is None or mask.dtype != torch.bool:
-            return
-        ids = mask.nonzero().flatten()
-        of_mask = [name for name, tensor in self._tensors.items() if tensor.shape[0] == mask.shape[0]]
-        self._tensors.update({name: self._tensors[name][ids] for name in of_mask})
-        self._tensors["seeds"] = ids
 
     def __len__(self) -> int:
         return self._length
@@ -210,16 +213,18 @@ class ItemSet(Hashed):
 
 def kept_bytes(items: tuple[Any, ...], names: Any) -> int:
     """Return how many bytes of tensors an ItemSet of these items keeps: of a mask the ids, eight bytes each."""
-    tensors = [each for each in items if isinstance(each, Tensor)]
+    tensors = [tensor for tensor in items if isinstance(tensor, Tensor)]
     at = names.index("seeds") if isinstance(names, (list, tuple)) and "seeds" in names else len(items)
     mask = items[at] if at < len(items) else None
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.ndim != 1:
-        return sum(each.nbytes for each in tensors)
+        return sum(tensor.nbytes for tensor in tensors)
     count, length = int(mask.count_nonzero()), len(mask)
-    others = [each for each in tensors if each is not mask]
-    of_mask = [each for each in others if each.ndim > 0 and len(each) == length]
-    taken = sum(each.nbytes * count // max(length, 1) for each in of_mask)
-    return 8 * count + taken + sum(each.nbytes for each in others if not any(each is one for one in of_mask))
+    num_bytes = 8 * count
+    for tensor in tensors:
+        if tensor is not mask:
+            is_taken = tensor.ndim > 0 and len(tensor) == length
+            num_bytes += tensor.nbytes * count // max(length, 1) if is_taken else tensor.nbytes
+    return num_bytes
 
 
 def positions_at(where: str, index: Any, length: int) -> tuple[Tensor, bool]:
@@ -231,9 +236,9 @@ def positions_at(where: str, index: Any, length: int) -> tuple[Tensor, bool]:
         if not -length <= place < length:
             raise IndexError(f"{where}: found the position {place}, must be in [{-length}, {length}). Take another.")
         return torch.tensor([place % length]), True
-    given = torch.tensor(index, dtype=torch.int64) if isinstance(index, list) else index
-    given = given.contiguous() if isinstance(given, Tensor) else given
-    return check_index_tensor(where, "the index", given).long(), False
+    positions = torch.tensor(index, dtype=torch.int64) if isinstance(index, list) else index
+    positions = positions.contiguous() if isinstance(positions, Tensor) else positions
+    return check_index_tensor(where, "the index", positions).long(), False
 
 
 def as_fields(taken: dict[str, Any]) -> dict[str, Any]:
@@ -243,18 +248,6 @@ def as_fields(taken: dict[str, Any]) -> dict[str, Any]:
         return taken
     fields = {name: rows for name, rows in taken.items() if name not in extra}
     return {**fields, "extra": {name: rows for name, rows in taken.items() if name in extra}}
-
-
-def _refuse_taken_names(names: tuple[Any, ...]) -> None:
-    wrong = [name for name in names if not isinstance(name, str) or not name]
-    if wrong:
-        raise TypeError(f"ItemSet: names must be str of at least one character, got {shown(wrong)}. Name the items.")
-    taken = [name for name in names if name in _TAKEN_NAMES]
-    if taken:
-        raise ValueError(
-            f"ItemSet: names must be among {list(ITEM_NAMES)}, or your own, got {taken}, which MiniBatch fills itself. "
-            "Choose other names."
-        )
 
 
 def _can_gather(rows: Tensor) -> bool:

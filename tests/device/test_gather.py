@@ -5,6 +5,7 @@ Without a GPU the kernels are run by Triton's interpreter, over memory of the CP
 
 import ast
 import mmap
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from plain_cuda import Place
 
 import datapipes as dp
-from datapipes.device.gather import TILES, gather
+from datapipes.device.gather import MAX_UVA_THREADS, TILES, gather, limited_to, max_uva_threads
 from datapipes.features.stored_values import decode, encode
 
 WIDTHS = [
@@ -334,3 +335,32 @@ KERNELS = {
     "look_up": {"keys", "stamps", "slots", "orders", "counts"},
     "choose_slots": {"orders", "keys", "stamps", "places"},
 }
+
+
+# --- the cap of GPU threads belongs to a thread and ends with its context
+
+
+def test_a_cap_holds_in_its_context_and_contexts_nest():
+    assert max_uva_threads() == MAX_UVA_THREADS == 10240
+    with limited_to(512):
+        with limited_to(64):
+            assert max_uva_threads() == 64
+        assert max_uva_threads() == 512
+    assert max_uva_threads() == MAX_UVA_THREADS
+
+
+def test_a_cap_ends_with_an_error():
+    try:
+        with limited_to(512):
+            raise KeyError
+    except KeyError:
+        assert max_uva_threads() == MAX_UVA_THREADS
+
+
+def test_a_cap_does_not_reach_other_threads():
+    seen: list[int] = []
+    with limited_to(512):
+        thread = threading.Thread(target=lambda: seen.append(max_uva_threads()))
+        thread.start()
+        thread.join(timeout=30)
+    assert seen == [MAX_UVA_THREADS]

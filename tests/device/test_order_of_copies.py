@@ -127,10 +127,10 @@ def test_a_source_is_kept_until_its_copy_has_run():
         source = in_slots(gpu, next(iter(fetched())))
         copied = stage.transform(source)
         del source
-        assert len(stage._kept) == 1
+        assert len(stage._kept._kept) == 1
         assert len(gpu.registered) > 0
         stage._finish()
-        assert len(stage._kept) == 0
+        assert len(stage._kept._kept) == 0
         assert gpu.registered == {}
         del copied
 
@@ -150,7 +150,7 @@ def test_a_blocking_copy_keeps_nothing():
     with fake_cuda(haste=0.0) as gpu:
         stage = dp.CopyTo(fetched(), "cuda", non_blocking=False)
         stage.transform(in_slots(gpu, next(iter(fetched()))))
-        assert len(stage._kept) == 0
+        assert len(stage._kept._kept) == 0
         assert gpu.registered == {}
 
 
@@ -205,9 +205,9 @@ def test_a_forked_copy_of_the_stage_waits_for_nothing_of_its_parent(monkeypatch)
         with monkeypatch.context() as patch:
             patch.setattr(copy_to.os, "getpid", lambda: -1)
             stage._finish()
-            assert len(stage._kept) == 1  # these are the parent's
+            assert len(stage._kept._kept) == 1  # these are the parent's
         stage._finish()
-        assert len(stage._kept) == 0
+        assert len(stage._kept._kept) == 0
 
 
 # --- orders that are broken on purpose

@@ -192,6 +192,16 @@ def test_features_share_a_cache():
     assert cached.stats()["cached"] == 190
 
 
+@pytest.mark.parametrize("name", ["max_bytes", "policy"])
+def test_what_a_cache_was_built_with_is_read_and_not_set(name):
+    feature = dp.TensorFeature(torch.rand(10, 4))
+    cached = dp.CPUCachedFeature(feature, "1MB", "lru")
+    for cache in (cached, dp.CPUCachedFeature(feature, share_with=cached)):
+        with pytest.raises(AttributeError):
+            setattr(cache, name, getattr(cache, name))
+        assert (cache.max_bytes, cache.policy) == (2**20, "lru")
+
+
 def test_threads_may_read_at_once():
     rows = torch.rand(5000, 16)
     cached = dp.CPUCachedFeature(dp.TensorFeature(rows), bytes_for(500, 64, "sieve", 500))

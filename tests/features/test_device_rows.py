@@ -11,7 +11,7 @@ from pipelines import refused
 from plain_cuda import Place, needs_interpreter
 
 import datapipes as dp
-from datapipes.device import uva_threads
+from datapipes.device.gather import limited_to
 
 ROWS = torch.randn(20, 6, generator=torch.Generator().manual_seed(3))
 IDS = torch.tensor([3, 19, 0, 3, 7])
@@ -40,8 +40,7 @@ def test_rows_are_read_where_they_lie(place: Place, where, how, dtype):
 def test_stored_rows_are_decoded_as_on_the_cpu(place: Place, stored_as):
     wanted = dp.TensorFeature(ROWS, stored_as=stored_as)
     feature = dp.TensorFeature(ROWS, stored_as=stored_as)
-    feature.tensor = place.table(feature.tensor, "host")
-    feature._view_rows()
+    feature._show(place.table(feature.tensor, "host"))
     for _ in range(2):
         assert same_bits(feature.read(place.ids(IDS)), wanted.read(IDS))
     assert same_bits(feature._read_stored(place.ids(IDS)), wanted._read_stored(IDS))
@@ -91,7 +90,7 @@ def test_the_cap_of_threads_holds_for_host_memory_only(place: Place):
     rows = torch.zeros(2000, 128)
     for where, grid in [("host", (2,)), ("device", (125,))]:  # programs of 512 and of 128 threads
         feature = dp.TensorFeature(place.table(rows.clone(), where))
-        with uva_threads.limited_to(1024):
+        with limited_to(1024):
             feature.read(place.ids(torch.arange(2000)))
         assert place.cuda.grids[-1] == grid
 

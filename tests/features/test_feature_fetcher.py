@@ -150,6 +150,17 @@ class Squares(dp.Feature):
         return ids * ids
 
 
+def test_the_features_of_a_store_are_read_and_not_set():
+    feature = dp.TensorFeature(torch.rand(3, 2))
+    store = dp.FeatureStore({("node", None, "feat"): feature})
+    assert store.features == {("node", None, "feat"): feature}
+    with pytest.raises(AttributeError):
+        store.features = {}
+    with pytest.raises(TypeError):
+        store.features["node", None, "more"] = feature
+    assert [*store] == [("node", None, "feat")]
+
+
 def test_a_feature_of_ones_own_stands_in_a_store():
     store = dp.FeatureStore({("node", None, "square"): Squares()})
     minibatch = next(iter(sampled().fetch_feature(store, ["square"])))

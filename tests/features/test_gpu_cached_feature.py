@@ -228,7 +228,7 @@ def test_a_read_that_fails_keeps_nothing_of_it(place: Place):
         cached.read(place.ids(torch.tensor([1, 2])))
     del feature._read_stored
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("datapipes.device.row_cache.put", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("datapipes.device.row_cache.copy_rows", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             cached.read(place.ids(torch.tensor([2, 3])))
     feature.asked.clear()

@@ -11,7 +11,7 @@ from pipelines import as_it_is, digests, fetched, items, refused, sampled, small
 from plain_cuda import needs_interpreter
 
 import datapipes as dp
-from datapipes.device import uva_threads
+from datapipes.device.gather import max_uva_threads
 
 pytest.importorskip("triton")
 pytestmark = needs_interpreter
@@ -78,7 +78,7 @@ def test_each_chain_has_its_own_max_uva_threads_and_the_chain_that_is_given_stay
     read = dp.TensorFeature.read
 
     def noted(feature: dp.TensorFeature, ids: torch.Tensor) -> torch.Tensor:
-        limits.append(uva_threads.limit())
+        limits.append(max_uva_threads())
         return read(feature, ids)
 
     monkeypatch.setattr(dp.TensorFeature, "read", noted)
@@ -96,7 +96,7 @@ def test_each_chain_has_its_own_max_uva_threads_and_the_chain_that_is_given_stay
     limits.clear()
     next(iter(chain))
     assert set(limits) == {10240}
-    assert uva_threads.limit() == 10240
+    assert max_uva_threads() == 10240
 
 
 class ScaledFetcher(dp.FeatureFetcher):
@@ -139,7 +139,7 @@ def test_a_fetcher_with_a_transform_of_its_own_reads_within_max_uva_threads(gpu,
     read = dp.TensorFeature.read
 
     def noted(feature: dp.TensorFeature, ids: torch.Tensor) -> torch.Tensor:
-        limits.append(uva_threads.limit())
+        limits.append(max_uva_threads())
         return read(feature, ids)
 
     monkeypatch.setattr(dp.TensorFeature, "read", noted)
@@ -159,7 +159,7 @@ def test_loaders_of_one_chain_that_run_at_once_keep_their_caps_apart(gpu, monkey
     read = dp.TensorFeature.read
 
     def noted(feature: dp.TensorFeature, ids: torch.Tensor) -> torch.Tensor:
-        caps.setdefault(threading.current_thread(), set()).add(uva_threads.limit())
+        caps.setdefault(threading.current_thread(), set()).add(max_uva_threads())
         return read(feature, ids)
 
     monkeypatch.setattr(dp.TensorFeature, "read", noted)

@@ -340,10 +340,6 @@ def of_nodes(minibatch: dp.MiniBatch, node_type: str, *names: str) -> dict:
         (lambda m: {"extra": {"w": {"paper": torch.ones(2)}}}, r"\{'w': \[2\]\} beside"),
         (lambda m: {"seeds": {"paper": m.seeds["paper"][:2]}}, r"\{'seeds': \[2\]\} beside"),
         (lambda m: {"compacted_seeds": None}, r"\['seeds'\] without compacted_seeds"),
-        (
-            lambda m: {"compacted_seeds": {"paper": m.compacted_seeds["paper"] + 4}},
-            r"node type 'paper': found 4 in compacted_seeds.* \[0, 4\)",
-        ),
         (lambda m: {"node_features": {("author", "w"): torch.ones(99)}}, r"'author': feature 'w' has shape \[99\]"),
         (
             lambda m: {"edge_features": [{(CITES, "w"): torch.ones(1)}, {}]},
@@ -373,7 +369,6 @@ def of_nodes(minibatch: dp.MiniBatch, node_type: str, *names: str) -> dict:
         "extra",
         "seeds",
         "no_local_seeds",
-        "not_destinations",
         "node_rows",
         "edge_rows",
         "edge_names",
@@ -388,6 +383,13 @@ def test_what_does_not_belong_together_is_refused_with_its_type(change, named):
     minibatch = next(iter(slow_sampled(fanouts=[every(1), every(2)])))
     with pytest.raises(ValueError, match=f"to_pyg: .*{named}.* [A-Z]"):
         minibatch.replace(**change(minibatch)).to_pyg()
+
+
+def test_local_seeds_that_are_no_destinations_are_refused_with_their_type():
+    minibatch = next(iter(slow_sampled(fanouts=[every(1), every(2)])))
+    moved = minibatch.replace(compacted_seeds={"paper": minibatch.compacted_seeds["paper"] + 4})
+    with pytest.raises(IndexError, match=r"^to_pyg: node type 'paper': compacted_seeds must be in \[0, 4\), got \d\."):
+        moved.to_pyg()
 
 
 def test_without_torch_geometric_the_error_names_the_extra(monkeypatch):

@@ -16,9 +16,8 @@ from datapipes.base.log import logger
 from datapipes.base.outcome import as_error
 from datapipes.base.threads import EndingThread, preempt_nobody, share_of, threads_of_kernels
 from datapipes.chain.stage import Stage
-from datapipes.device.handover import leave
+from datapipes.device.handover import current_streams, leave
 from datapipes.device.runtime import Stream
-from datapipes.device.side_streams import current_streams
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.workers.making import work
 from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, in_words, tasks_for_each

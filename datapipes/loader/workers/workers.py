@@ -15,7 +15,7 @@ from datapipes.chain.run import Reading, note_reader
 from datapipes.chain.stage import SeedStage, Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase
-from datapipes.device.side_streams import SideStreams
+from datapipes.device.handover import SideStreams
 from datapipes.loader.graphs import gpus_of
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.sharded import Sharded

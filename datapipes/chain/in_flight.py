@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from datapipes.base.outcome import as_error
 from datapipes.base.threads import EndingThread, add_thread, share_here, threads_of_kernels
-from datapipes.processes.clone import end_if_clone
+from datapipes.processes.child import end_if_clone
 
 T = TypeVar("T")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -112,9 +111,7 @@ class ChannelBase(ABC):
     def __enter__(self: Channel) -> Channel:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     _next_epoch: int = 0  # of this sender

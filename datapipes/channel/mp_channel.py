@@ -169,10 +169,10 @@ class MpChannel(ChannelBase):
         try:
             return act()
         except (queue.Empty, queue.Full) as error:
-            found = "no message" if isinstance(error, queue.Empty) else "no room"
+            lack = "no message" if isinstance(error, queue.Empty) else "no room"
             within = f"within {timeout:g} s" if block and timeout is not None else "at once"
             raise QueueTimeoutError(
-                f"{where}: {found} {within}. Check that the other side makes progress, or give a longer timeout."
+                f"{where}: {lack} {within}. Check that the other side makes progress, or give a longer timeout."
             ) from None
         except (ValueError, OSError):
             self._check_open(call)  # closed by another thread meanwhile
@@ -198,13 +198,13 @@ def _packed(call: str, item: tuple[int, int, Message]) -> bytes:
 def _check_sendable(key: str, tensor: torch.Tensor) -> None:
     """Refuse what torch refuses without a remedy, or crashes on."""
     if tensor.device.type == "meta":
-        found, remedy = "is on device meta", "Make it on a device with memory"
+        problem, remedy = "is on device meta", "Make it on a device with memory"
     elif tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]
-        found, remedy = "has the layout of MKL-DNN", "Call .to_dense()"
+        problem, remedy = "has the layout of MKL-DNN", "Call .to_dense()"
     elif tensor.is_nested and tensor.layout is torch.strided:
-        found, remedy = "is nested and strided", "Make it with layout=torch.jagged, or send its parts"
+        problem, remedy = "is nested and strided", "Make it with layout=torch.jagged, or send its parts"
     elif tensor._is_zerotensor():
-        found, remedy = "has no memory", "Send torch.zeros of its shape"
+        problem, remedy = "has no memory", "Send torch.zeros of its shape"
     else:
         return
-    raise TypeError(f"MpChannel.send: {key!r} {found}; only tensors with values in memory can be sent. {remedy}.")
+    raise TypeError(f"MpChannel.send: {key!r} {problem}; only tensors with values in memory can be sent. {remedy}.")

@@ -335,13 +335,13 @@ def plain(key: Any, value: Any, most_bytes: int) -> tuple[Tensor, str]:
     except UnicodeEncodeError as error:
         raise ValueError(f"{where}: key {key!r} cannot be encoded as UTF-8. Rename it.") from error
     if value.is_nested or value.layout is not torch.strided:
-        found, remedy = f"layout {value.layout}", "Send its parts, such as indices and values, or call .to_dense()"
+        has, remedy = f"layout {value.layout}", "Send its parts, such as indices and values, or call .to_dense()"
     elif value.is_quantized:
-        found, remedy = f"quantized dtype {value.dtype}", "Send .int_repr() and the scale, or call .dequantize()"
+        has, remedy = f"quantized dtype {value.dtype}", "Send .int_repr() and the scale, or call .dequantize()"
     elif value.device.type != "cpu":
-        found, remedy = f"device {value.device}", "Call .cpu(), or copy to the device after the channel"
+        has, remedy = f"device {value.device}", "Call .cpu(), or copy to the device after the channel"
     elif value.dtype not in _HAS_DLPACK and value.dtype.itemsize not in _CARRIERS:
-        found, remedy = f"dtype {value.dtype} of {value.dtype.itemsize} bytes", "Convert it"
+        has, remedy = f"dtype {value.dtype} of {value.dtype.itemsize} bytes", "Convert it"
     else:
         _check_shape(where, key, value, most_bytes)
         tensor, name = value.detach().as_subclass(Tensor).resolve_conj().resolve_neg(), ""
@@ -353,7 +353,7 @@ def plain(key: Any, value: Any, most_bytes: int) -> tuple[Tensor, str]:
                 f"{where}: {key!r} has no memory, so there are no values to send. Send a tensor with values."
             )
         return tensor, name
-    raise TypeError(f"{where}: {key!r} has {found}; only dense tensors in host memory can be sent. {remedy}.")
+    raise TypeError(f"{where}: {key!r} has {has}; only dense tensors in host memory can be sent. {remedy}.")
 
 
 def _check_shape(where: str, key: str, value: Tensor, most_bytes: int) -> None:

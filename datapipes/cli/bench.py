@@ -305,9 +305,9 @@ def _report(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         )
     if page is not None and page.exists() and os.path.samefile(page, arguments.trace):
         raise WrongUsage(f"--html: {page} is the trace itself, which would be lost. Name another file.")
-    record = read_trace(arguments.trace)
-    bound = record.stats.found
+    stats = read_trace(arguments.trace)
+    bound = stats.found
     if page is not None:
-        write_report(page, record)
-    values = {"trace": arguments.trace, "bottleneck": None if bound is None else bound._asdict(), "stats": record.stats}
-    return str(record.stats), values
+        write_report(page, stats)
+    values = {"trace": arguments.trace, "bottleneck": None if bound is None else bound._asdict(), "stats": stats}
+    return str(stats), values

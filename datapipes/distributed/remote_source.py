@@ -9,16 +9,18 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from datapipes.base.array_digest import Hashed
 from datapipes.base.errors import ServerUnavailable
 from datapipes.base.outcome import as_error
+from datapipes.base.rng import RngKey
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.stage import SeedStage, Stage, StreamStage
+from datapipes.chain.stage_base import Fingerprint
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.chain.state import differences
 from datapipes.distributed.chain_description import describe_chain
 from datapipes.distributed.remote_receiving_channel import RemoteReceivingChannel
 from datapipes.distributed.wire.arrow_message import Message
-from datapipes.loader.sharded import Sharded
 from datapipes.loader.workers.dispatcher import Dispatcher
 from datapipes.loader.workers.pool import Death, Outcome, Pool, Task
 from datapipes.minibatch import MiniBatch
@@ -123,25 +125,41 @@ class RemoteSource(StreamStage):
         return {"servers": [*self.channel.server_ranks], "producer": self.channel.producer_id}
 
 
-class _OfRank(Sharded):
+class _OfRank(SeedStage):
     """The minibatches of `sampler` that one of several clients gets: rank, rank + world_size, ...; not padded."""
 
     def __init__(self, sampler: SeedStage, channel: RemoteReceivingChannel) -> None:
-        super().__init__(sampler)
+        super().__init__()
+        self.sampler, self.rng_seed = sampler, sampler.rng_seed
         self.rank, self.world_size, self._num_steps = channel.rank, channel.world_size, channel.num_steps
+
+    @property
+    def name(self) -> str:
+        return self.sampler.name
 
     @property
     def num_steps(self) -> int:
         return self._num_steps
 
-    def _index_of(self, step: int) -> int:
-        return step * self.world_size + self.rank
+    @property
+    def num_batches(self) -> int:
+        return self.sampler.num_batches
+
+    @property
+    def _hashed_inputs(self) -> tuple[Hashed, ...]:
+        return self.sampler._hashed_inputs
+
+    def make_minibatch(self, rng: RngKey) -> MiniBatch:
+        return self.sampler.make_minibatch(rng)
+
+    def fingerprint(self) -> Fingerprint:
+        return self.sampler.fingerprint()
 
     def describe(self) -> dict[str, Any]:
         return {**self.sampler.describe(), "rank": self.rank, "world_size": self.world_size}
 
     def __repr__(self) -> str:
-        return super().__repr__().replace(type(self).__name__, type(self.sampler).__name__, 1)
+        return repr(self.sampler)
 
 
 class _Servers(Pool):

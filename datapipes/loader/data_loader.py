@@ -24,18 +24,15 @@ from datapipes.chain.run import stream_of
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase
-from datapipes.device.missing_ids import wait_for_all
 from datapipes.features import FeatureFetcher
-from datapipes.loader.facts import facts_of
-from datapipes.loader.gpu_passes import fetch_behind_copy
+from datapipes.loader.gpu_passes import fetch_behind_copy, wait_for_gpus
 from datapipes.loader.graphs import copies_to_gpu
 from datapipes.loader.leaks import LookForLeaks
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.passes import rewrite
 from datapipes.loader.report import lanes_of, write_report
 from datapipes.loader.stats import Delivered, LoaderStats, Watch
-from datapipes.loader.trace import Record, write_trace
-from datapipes.loader.wait_for_gpu import waits_of
+from datapipes.loader.trace import write_trace
 from datapipes.loader.workers.workers import Workers
 from datapipes.minibatch import MiniBatch
 
@@ -128,7 +125,7 @@ class DataLoader(StreamStage):
         self.__dict__.update(vars(self.options))  # to be read, and not to be set
         self._plan = rewrite(StageGraph(self.source), self.options)
         self._clock = StageClock()
-        self._watch = Watch(partial(_processes_of, self._plan.find(Workers)))
+        self._watch = Watch(self._plan.find(Workers))
         self.window = max([stage.window for stage in self._plan.find(StreamStage)], default=1)
         self.options.log_unused()
         self._look = LookForLeaks(StageGraph(self.source))
@@ -139,7 +136,7 @@ class DataLoader(StreamStage):
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         calls = Calls(self._plan.numbering, self._clock)
-        starting = next((each.starting for each in self._plan.find(Workers) if each.starting), "")
+        starting = next((workers.starting for workers in self._plan.find(Workers) if workers.starting), "")
         stream = stream_of(self._plan.root, context.of_chain(calls))
         as_a_stage = partial(context.calls.clock.add, context.calls.numbering.label(self))  # of a chain that goes on
         return Delivered(stream, self._clock, self._watch, self._look, as_a_stage, starting)
@@ -160,7 +157,7 @@ class DataLoader(StreamStage):
         check_int("data_loader: minibatch", "index", index, 0, seed_stage.num_steps * seed_stage.world_size - 1)
         minibatch = Evaluator(Calls(graph.numbering, NoClock())).minibatch(graph, epoch, index)
         if any(map(copies_to_gpu, graph)):
-            wait_for_all(waits_of(graph))
+            wait_for_gpus(graph)
         return minibatch
 
     def _shown(self) -> tuple[str, Iterable[Stage]]:
@@ -185,21 +182,18 @@ class DataLoader(StreamStage):
         if (epochs := self._watch.epochs)["calls"] > 0:
             rows["epochs"] = {**epochs, "concurrent_seconds": epochs["seconds"]}
         for stage in self._plan.find(Workers):
-            if counts := stage.stats():
-                rows["channel"] = counts
-            if counts := stage.deaths():
-                rows["workers"] = counts
+            rows |= {name: counts for name, counts in stage.counts().items() if counts}
         for fetcher in self._plan.find(FeatureFetcher):
             if read := fetcher.feature_store.stats():
                 rows["features"] = {name: float(count) for name, count in read.items()}
-        return LoaderStats(rows, facts_of(repr(self), self._plan, self._plan.numbering))
+        return LoaderStats.of_plan(rows, repr(self), self._plan, self._watch.samples)
 
     def trace(self, path: str | Path) -> None:
         """Write the last calls of all stages, in all processes, as a trace that chrome://tracing and Perfetto show.
 
         The loader remembers 65,536 calls. `datapipes report` makes of a trace what `report` makes of the loader.
         """
-        write_trace(path, self._record())
+        write_trace(path, self._stats_and_calls())
 
     def report(self, path: str | Path) -> None:
         """Write a report of all epochs so far as one HTML page, which needs no other file and no network.
@@ -216,7 +210,7 @@ class DataLoader(StreamStage):
                 "data_loader: report: an epoch is running. Read it to its end, or let its iterator go (del); "
                 "trace(path) and stats() can be called at any time."
             )
-        write_report(path, self._record())
+        write_report(path, self._stats_and_calls())
 
     def progress(self, *, bottleneck: bool = False, **options: Any) -> Iterator[MiniBatch]:
         """Yield the minibatches of the next epoch under tqdm's bar, which shows minibatches/s; not off a terminal.
@@ -228,22 +222,23 @@ class DataLoader(StreamStage):
             ModuleNotFoundError: tqdm is not installed; the message says what to install.
         """
         tqdm = needed("tqdm.auto", "cli", "data_loader: progress").tqdm
-        told, hidden = time.monotonic(), {} if "TQDM_DISABLE" in os.environ else {"disable": None}
+        shown_at, hidden = time.monotonic(), {} if "TQDM_DISABLE" in os.environ else {"disable": None}
         with tqdm(self, **{"unit": " minibatches", **hidden, **options}) as bar:
             for minibatch in bar:
                 yield minibatch
-                if bottleneck and not bar.disable and time.monotonic() - told > 1:
-                    told, found = time.monotonic(), self.stats().found
-                    bar.set_postfix_str("" if found is None else found.short)
+                if bottleneck and not bar.disable and time.monotonic() - shown_at > 1:
+                    shown_at, cause = time.monotonic(), self.stats().found
+                    bar.set_postfix_str("" if cause is None else cause.short)
 
-    def _record(self) -> Record:
-        return Record(os.getpid(), self.stats(), self._clock.last_calls(), self._watch.samples)
+    def _stats_and_calls(self) -> LoaderStats:
+        stats = self.stats()
+        stats.calls = self._clock.last_calls()
+        return stats
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the chain as it was rewritten, with the time of each stage."""
         stats = self.stats()
-        lanes = lanes_of(stats)
-        return filled("loader.html", title=stats.facts.title, lanes=lanes, bottleneck=stats.bottleneck)
+        return filled("loader.html", title=stats.title, lanes=lanes_of(stats), bottleneck=stats.bottleneck)
 
     def _end_kept(self) -> None:
         for stage in self._plan:
@@ -255,8 +250,3 @@ class DataLoader(StreamStage):
         if options.num_workers > 0:
             shown["worker_method"] = options.worker_method
         return {**shown, "prefetch_factor": options.prefetch_factor, "overlap": options.overlap}
-
-
-def _processes_of(workers: Iterable[Workers]) -> list[int]:
-    """Return the worker processes."""
-    return [process for stage in workers for process in stage.processes()]

@@ -1,20 +1,34 @@
-"""Facts: what is known of a plan before its first minibatch, and what its figures are read with."""
+"""Facts: what a loader's plan is, and what was counted of it.
+
+`stats()` returns them as a dict, a trace carries them, a report shows them, and bottleneck.py judges them.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import InitVar, dataclass
+from typing import Annotated, NamedTuple, TypeVar
 
 from datapipes.base.checks import one_line, shown
-from datapipes.chain.epoch import Numbering
+from datapipes.base.clock import CallRecord
+from datapipes.base.records import whole
+from datapipes.chain.epoch import WAITING
 from datapipes.chain.explain import lanes
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import StageBase, is_async
+from datapipes.chain.stage_graph import StageGraph
 from datapipes.loader.workers.workers import Workers
 
+CONSUMER = "consumer"
+NO_STAGES = ("epochs", "channel", "workers", "features")  # rows that count something else than calls
 
-class StageFacts(NamedTuple):
+Counts = dict[str, float]
+AnyFacts = TypeVar("AnyFacts", bound="Facts")
+
+
+@dataclass(frozen=True)
+class StageFacts:
     """A stage of a lane.
 
     Attributes:
@@ -29,8 +43,17 @@ class StageFacts(NamedTuple):
     does: str
     awaits: bool
 
+    @classmethod
+    def of(cls, stage: StageBase, label: str) -> StageFacts:
+        """Return the facts of a stage."""
+        has_function = isinstance(stage, MiniBatchTransformer) and stage.fn is not None
+        is_theirs = has_function or not type(stage).__module__.startswith("datapipes.")
+        does = stage._does or ("transform" if is_theirs else "")
+        return cls(label, one_line(shown(stage)), does, is_async(stage))
 
-class LaneFacts(NamedTuple):
+
+@dataclass(frozen=True)
+class LaneFacts:
     """Stages that run one after the other.
 
     Attributes:
@@ -40,43 +63,72 @@ class LaneFacts(NamedTuple):
     """
 
     title: str
-    workers: int
+    workers: Annotated[int, whole(1)]
     pool: str
     waiting: str
     stages: tuple[StageFacts, ...]
 
 
-class Facts(NamedTuple):
-    """A plan as its lanes, the consumer's last; `batch_size` is 0 if it is not known."""
+class Sample(NamedTuple):
+    """The memory that is resident at a time of time.monotonic, in bytes; pages that processes share count in each."""
 
-    title: str
-    processors: int
-    batch_size: int
-    lanes: tuple[LaneFacts, ...]
-
-
-def facts_of(title: str, plan: Iterable[Stage], numbering: Numbering) -> Facts:
-    """Return the facts of a plan."""
-    found: list[LaneFacts] = []
-    batch_size = 0
-    for lane in lanes(plan):
-        workers, pool, waiting = 1, "", ""
-        if lane.carrier is not None:
-            waiting = numbering.waiting(lane.carrier.sources[0])
-        if isinstance(lane.carrier, Workers):
-            workers, pool = lane.carrier.options.num_workers, lane.carrier.options.worker_method
-        stages = tuple(_stage_facts(stage, numbering) for stage in lane.stages)
-        found.append(LaneFacts(lane.title, workers, pool, waiting, stages))
-        batch_size = next((size for stage in lane.stages if (size := _batch_size(stage))), batch_size)
-    return Facts(title, len(os.sched_getaffinity(0)), batch_size, tuple(found))
+    at: float
+    caller: float
+    workers: float
 
 
-def _stage_facts(stage: StageBase, numbering: Numbering) -> StageFacts:
-    is_theirs = not type(stage).__module__.startswith("datapipes.")
-    if isinstance(stage, MiniBatchTransformer) and stage.fn is not None:
-        is_theirs = True
-    does = stage._does or ("transform" if is_theirs else "")
-    return StageFacts(numbering.label(stage), one_line(shown(stage)), does, is_async(stage))
+@dataclass(eq=False, repr=False)  # a dict is equal to another one of the same counts
+class Facts(dict[str, Counts]):
+    """{name: counts} of the stages by their labels, of waits, of the consumer, and of NO_STAGES; {} before the first
+    minibatch. The counts are of all epochs and all processes together.
+
+    Attributes:
+        title: the loader, as users wrote it.
+        processors: how many it may use.
+        batch_size: 0 if it is not known.
+        lanes: those of the plan, the consumer's last; of counts alone, one lane of the stages that were counted.
+        caller: the process of the consumer.
+        samples: the memory over the time.
+        calls: the last calls of all stages, waits included; only a trace and a report have them.
+    """
+
+    rows: InitVar[Mapping[str, Counts]]
+    title: str = ""
+    processors: int = 1
+    batch_size: int = 0
+    lanes: tuple[LaneFacts, ...] = ()
+    caller: int = 0
+    samples: Sequence[Sample] = ()
+    calls: Sequence[CallRecord] = ()
+
+    def __post_init__(self, rows: Mapping[str, Counts]) -> None:
+        self.update(rows)
+        if not self.lanes:
+            names = [name for name in self if name not in (*NO_STAGES, CONSUMER) and not name.startswith(WAITING)]
+            self.lanes = (LaneFacts("", 1, "", "", tuple(StageFacts(name, "", "", False) for name in names)),)
+
+    @classmethod
+    def of_plan(
+        cls: type[AnyFacts], rows: Mapping[str, Counts], title: str, plan: StageGraph[Stage], samples: Iterable[Sample]
+    ) -> AnyFacts:
+        """Return what was counted of a plan of this process."""
+        described: list[LaneFacts] = []
+        batch_size = 0
+        for lane in lanes(plan):
+            workers, pool, waiting = 1, "", ""
+            if lane.carrier is not None:
+                waiting = plan.numbering.waiting(lane.carrier.sources[0])
+            if isinstance(lane.carrier, Workers):
+                workers, pool = lane.carrier.options.num_workers, lane.carrier.options.worker_method
+            stages = tuple(StageFacts.of(stage, plan.numbering.label(stage)) for stage in lane.stages)
+            described.append(LaneFacts(lane.title, workers, pool, waiting, stages))
+            batch_size = next((size for stage in lane.stages if (size := _batch_size(stage))), batch_size)
+        processors = len(os.sched_getaffinity(0))
+        return cls(rows, title, processors, batch_size, tuple(described), os.getpid(), tuple(samples))
+
+    def count(self, name: str, key: str = "seconds") -> float:
+        """Return one count; 0 if there is none."""
+        return self.get(name, {}).get(key, 0.0)
 
 
 def _batch_size(stage: StageBase) -> int:

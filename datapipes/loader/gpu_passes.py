@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
+import torch
+
+from datapipes.chain.epoch import EpochContext
+from datapipes.chain.run import close_stream
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_base import is_async
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.device import CopyTo
 from datapipes.device.gather import has_triton
+from datapipes.device.missing_ids import wait_for_all
 from datapipes.features import FeatureFetcher, FeatureStore
 from datapipes.features.feature_store import feature_text
 from datapipes.features.fetch_for_copy import Decode, FetchForCopy, stored_in
 from datapipes.loader.gpu_refusals import unused_max_uva_threads
-from datapipes.loader.graphs import (
-    Graph,
-    Passage,
-    copies_planned_here,
-    copies_to_gpu,
-    gpu_before,
-    num_readers,
-    only_carried_before,
-    single_line,
-)
+from datapipes.loader.graphs import Graph, copies_to_gpu, num_readers, planned_elsewhere, single_line
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.prefetcher import Overlap, Prefetcher
-from datapipes.loader.wait_for_gpu import WaitForGpu
 from datapipes.loader.workers.workers import Workers
+from datapipes.minibatch import MiniBatch
+
+
+class Passage(StreamStage):
+    """Passes minibatches on unchanged, in the same thread. The stages behind it are called minibatch by minibatch."""
+
+    def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
+        return streams[0]()
 
 
 def fetch_behind_copy(graph: Graph, options: LoaderOptions) -> Graph:
@@ -33,7 +38,7 @@ def fetch_behind_copy(graph: Graph, options: LoaderOptions) -> Graph:
     """
     if options.cut != LoaderOptions.cut:
         return graph
-    for stage in copies_planned_here(graph):
+    for stage in _copies_planned_here(graph):
         fetch = stage.source
         if _can_move(graph, fetch, stage):
             moved = graph.replace(stage, fetch.with_sources(stage.with_sources(fetch.source)))
@@ -51,18 +56,24 @@ def _can_move(graph: Graph, fetch: Stage, behind: Stage) -> bool:
     return num_readers(graph, fetch) == 1 and all(reads) and ("device memory" in reads or has_triton())
 
 
+def _copies_planned_here(graph: Graph) -> list[Stage]:
+    """Return the copies to a GPU that belong to the plan of `graph`."""
+    elsewhere = planned_elsewhere(graph)
+    return [stage for stage in graph if copies_to_gpu(stage) and id(stage) not in elsewhere]
+
+
 def fetch_for_copy(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with each FeatureFetcher right before a copy to a GPU reading into page-locked memory; rows that
     are stored with fewer bits are copied so and decoded behind the copy.
     """
-    for stage in copies_planned_here(graph):
+    for stage in _copies_planned_here(graph):
         fetches: list[FeatureFetcher] = []  # the last one first
         source = stage.source
         while (
             isinstance(source, FeatureFetcher)
             and FetchForCopy.can_replace(source)
             and num_readers(graph, source) == 1
-            and gpu_before(source) is None  # else its ids lie on that GPU
+            and _gpu_before(source) is None  # else its ids lie on that GPU
         ):
             fetches.append(source)
             source = source.source
@@ -85,20 +96,20 @@ def part_from_asynchronous(graph: Graph, options: LoaderOptions) -> Graph:
     Raises:
         ValueError: Behind the copy stages are joined, or an asynchronous stage stands.
     """
-    for stage in copies_planned_here(graph):
+    for stage in _copies_planned_here(graph):
         if any(map(is_async, _called_with(stage))):
-            if not any(stage is each for each in single_line(graph)):
+            if not any(stage is on_line for on_line in single_line(graph)):
                 raise ValueError(
                     "data_loader: asynchronous stages stand before copy_to, and sources are joined after it; the copy "
                     "would run in a thread that nobody waits for. Move copy_to behind the join."
                 )
             ahead: Stage = Overlap(stage.source, options.prefetch_factor) if options.overlap else Passage(stage.source)
             return graph.replace(stage, stage.with_sources(ahead))
-    for each in graph:
-        device = gpu_before(each)
-        if is_async(each) and device is not None:
+    for stage in graph:
+        device = _gpu_before(stage)
+        if is_async(stage) and device is not None:
             raise ValueError(
-                f"data_loader: {each.name} is asynchronous and stands behind copy_to({str(device)!r}); its calls run "
+                f"data_loader: {stage.name} is asynchronous and stands behind copy_to({str(device)!r}); its calls run "
                 "in a thread that does not wait for the copy. Put it before copy_to."
             )
     return graph
@@ -106,11 +117,36 @@ def part_from_asynchronous(graph: Graph, options: LoaderOptions) -> Graph:
 
 def _called_with(stage: Stage) -> list[Stage]:
     """Return the stages before `stage` that are called one after the other with it: those behind the last carrier."""
-    found: list[Stage] = []
+    called: list[Stage] = []
     for source in stage.sources:
         if not isinstance(source, StreamStage):
-            found += [source, *_called_with(source)]
-    return found
+            called += [source, *_called_with(source)]
+    return called
+
+
+def _gpu_before(stage: Stage) -> torch.device | None:
+    """Return the device of the last CopyTo before `stage` if it is a CUDA device. A stage of the user's in between may
+    have moved the minibatch elsewhere.
+    """
+    for source in stage.sources:
+        if isinstance(source, CopyTo):
+            device = source.device if copies_to_gpu(source) else None
+        else:
+            device = _gpu_before(source)
+        if device is not None:
+            return device
+    return None
+
+
+def _only_carried_before(stage: Stage) -> bool:
+    """Return whether no stage of the user's stands between `stage` and the last CopyTo before it."""
+    while len(stage.sources) == 1:
+        stage = stage.source
+        if isinstance(stage, CopyTo):
+            return True
+        if not isinstance(stage, (FeatureFetcher, StreamStage)):
+            return False
+    return False
 
 
 def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
@@ -122,11 +158,11 @@ def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
     """
     by_uva: list[bool] = []  # of each FeatureFetcher behind such a copy
     for stage in graph.find(FeatureFetcher):
-        device = gpu_before(stage)
+        device = _gpu_before(stage)
         if device is not None:
             on_device = stage.reads_on(device)
             unreadable = [key for key, how in on_device.items() if how is None]
-            if unreadable and only_carried_before(stage):
+            if unreadable and _only_carried_before(stage):
                 raise ValueError(
                     f"data_loader: fetch_feature stands behind copy_to({str(device)!r}), but "
                     f"{feature_text(*unreadable[0])} is read only with ids in host memory; page-locked features and "
@@ -138,7 +174,7 @@ def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
         options.has_no_effect(*unused_max_uva_threads(graph, options.max_uva_threads))
 
     def planned(stage: FeatureFetcher) -> Stage:
-        device = gpu_before(stage)
+        device = _gpu_before(stage)
         return stage if device is None else stage._behind_copy_to(device, options.max_uva_threads)
 
     return graph.replace_each(FeatureFetcher, planned) if by_uva else graph
@@ -169,3 +205,38 @@ def overlap_with_copies(graph: Graph, options: LoaderOptions) -> Graph:
 def wait_at_the_end(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with a WaitForGpu at its end if it copies to a GPU."""
     return StageGraph(WaitForGpu(graph.root)) if any(map(copies_to_gpu, graph)) else graph
+
+
+class WaitForGpu(StreamStage):
+    """Pass minibatches on; at the end of an epoch wait for the copies and reads of the stages before.
+
+    Reads on a GPU tell of ids without rows when they have run; so an error comes at the end of its epoch and not in the
+    next one. The sources of the last copies are let go, too.
+
+    Raises:
+        IndexError: At the end of an epoch: ids that were read on a GPU had no rows.
+    """
+
+    def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
+        return _Waiting(streams[0](), StageGraph(self.source))
+
+
+def wait_for_gpus(graph: Graph) -> None:
+    """Wait for the copies and reads of a graph, then raise the first IndexError that one had: ids without rows."""
+    waits = [stage._finish for stage in graph.find(CopyTo)]
+    wait_for_all(waits + [stage._finish_reads for stage in graph.find(FeatureFetcher)])
+
+
+class _Waiting(Iterator[MiniBatch]):
+    def __init__(self, minibatches: Iterator[MiniBatch], graph: Graph) -> None:
+        self._minibatches, self._graph = minibatches, graph
+
+    def __next__(self) -> MiniBatch:
+        try:
+            return next(self._minibatches)
+        except StopIteration:
+            wait_for_gpus(self._graph)
+            raise
+
+    def close(self) -> None:
+        close_stream(self._minibatches)

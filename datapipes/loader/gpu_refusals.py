@@ -15,7 +15,6 @@ from datapipes.features.feature_store import feature_text
 from datapipes.features.fetch_for_copy import Decode, FetchForCopy, lies_on_gpu
 from datapipes.loader.graphs import Graph, gpus_of, planned_elsewhere
 from datapipes.loader.options import LoaderOptions
-from datapipes.loader.sharded import Sharded
 from datapipes.sampling import Sampler
 from datapipes.seeds import ItemSampler
 
@@ -81,7 +80,6 @@ def _place_of_ids(stage: Stage) -> torch.device | None:
     """Return where the ids lie that a stage takes; None if a stage of the user's may decide that."""
     while len(stage.sources) == 1:
         stage = stage.source
-        stage = stage.sampler if isinstance(stage, Sharded) else stage
         if not _is_ours(type(stage)):
             return None
         if isinstance(stage, CopyTo):
@@ -93,15 +91,17 @@ def _place_of_ids(stage: Stage) -> torch.device | None:
     return None
 
 
-def _is_ours(of: Any) -> bool:
+def _is_ours(defined: Any) -> bool:
     """Return whether a class or a method is one of the package, and none of the user's."""
-    return str(of.__module__).startswith("datapipes.")
+    return str(defined.__module__).startswith("datapipes.")
 
 
-def unused_max_uva_threads(graph: Graph, given: int) -> tuple[str, str]:
+def unused_max_uva_threads(graph: Graph, max_uva_threads: int) -> tuple[str, str]:
     """Return what to say of `max_uva_threads` in a plan where no stage reads host memory from a GPU, and what to do."""
-    found = f"data_loader: max_uva_threads is {given}, but no stage of this chain reads host memory from a GPU"
-    return f"{found}; allowed: {MAX_UVA_THREADS}", f"Leave it out{_what_would_use_it(graph)}"
+    unused = (
+        f"data_loader: max_uva_threads is {max_uva_threads}, but no stage of this chain reads host memory from a GPU"
+    )
+    return f"{unused}; allowed: {MAX_UVA_THREADS}", f"Leave it out{_what_would_use_it(graph)}"
 
 
 def _what_would_use_it(graph: Graph) -> str:

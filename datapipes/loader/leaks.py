@@ -49,32 +49,35 @@ class LookForLeaks:
         samplers = graph.find(Sampler)
         self._sampler = samplers[-1] if samplers and not _earlier_only(samplers[-1]) else None
         excluders = graph.find(SeedEdgeExcluder)
-        self._mapping = {of: back for each in excluders for of, back in (each.reverse_etypes_mapping or {}).items()}
-        self._keeps_parallel = any(each.by == "edge_id" for each in excluders)
+        mappings = [excluder.reverse_etypes_mapping or {} for excluder in excluders]
+        self._mapping = {edge_type: back for mapping in mappings for edge_type, back in mapping.items()}
+        self._keeps_parallel = any(excluder.by == "edge_id" for excluder in excluders)
 
     def __call__(self, minibatch: MiniBatch) -> None:
         sampler, self._sampler = self._sampler, None
         if sampler is None:
             return
         leaks = self._leaks_of(minibatch, sampler.graph)
-        told, text = f"edges that {sampler.name} sampled for them", ""
+        edges, text = f"edges that {sampler.name} sampled for them", ""
         if leaks.found > 0:
             text = (
-                f"data_loader: {leaks.found} of the first {leaks.looked_at} positive seeds are among the {told}, so a "
+                f"data_loader: {leaks.found} of the first {leaks.looked_at} positive seeds are among the {edges}, so a "
                 "model is shown what it is to predict. Put exclude_seed_edges() behind the sampler, with "
                 "include_reverse_edges=True if the graph has the reverses too; or sample the graph of "
                 "dp.random_link_split, which does not have them. If it is meant so, filter this warning."
             )
         elif leaks.reversed > 0:
-            of, back = leaks.types
-            given = f"True, {{{of}: {back}}}" if of is not None else "include_reverse_edges=True"
-            none = f"; if they tell nothing, say {{{of}: None}} there" if of is not None else ""
+            edge_type, back = leaks.types
+            arguments, none = "include_reverse_edges=True", ""
+            if edge_type is not None:
+                arguments = f"True, {{{edge_type}: {back}}}"
+                none = f"; if they tell nothing, say {{{edge_type}: None}} there"
             text = (
                 f"data_loader: {leaks.reversed} of the first {leaks.looked_at} positive seeds have their reverse"
-                f"{of_type(back)} among the {told}, so a model is shown what it is to predict. Put "
-                f"exclude_seed_edges({given}) behind the sampler{none}; or sample the graph of dp.random_link_split, "
-                "which takes out both directions (name types of reverses in its reverse_etypes_mapping). If it is "
-                "meant so, filter this warning."
+                f"{of_type(back)} among the {edges}, so a model is shown what it is to predict. Put "
+                f"exclude_seed_edges({arguments}) behind the sampler{none}; or sample the graph of "
+                "dp.random_link_split, which takes out both directions (name types of reverses in its "
+                "reverse_etypes_mapping). If it is meant so, filter this warning."
             )
         if text:
             warnings.warn(text, UserWarning, stacklevel=users_frame()[0])  # the loop over the loader
@@ -82,21 +85,21 @@ class LookForLeaks:
     def _leaks_of(self, minibatch: MiniBatch, graph: Graph) -> Leaks:
         seeds, hops = minibatch.seeds, minibatch.sampled_subgraphs or []
         pairs_of: dict[Any, Rows] = {}
-        for of, pairs in (seeds if isinstance(seeds, dict) else {None: seeds}).items():
-            if not isinstance(pairs, Tensor) or pairs.ndim != 2 or pairs.shape[1] < 2 or isinstance(of, str):
+        for edge_type, pairs in (seeds if isinstance(seeds, dict) else {None: seeds}).items():
+            if not isinstance(pairs, Tensor) or pairs.ndim != 2 or pairs.shape[1] < 2 or isinstance(edge_type, str):
                 continue
-            labels: Any = values_of(minibatch.labels, of)
+            labels: Any = values_of(minibatch.labels, edge_type)
             if isinstance(labels, Tensor) and labels.shape == pairs.shape[:1] and pairs.shape[1] == 2:
                 pairs = pairs.cpu()[labels.cpu() > 0]
-            pairs_of[of] = pairs[:MOST_PAIRS, :2].cpu().long().numpy()
+            pairs_of[edge_type] = pairs[:MOST_PAIRS, :2].cpu().long().numpy()
 
-        def edges_of(of: Any) -> Iterable[Rows]:
+        def edges_of(edge_type: Any) -> Iterable[Rows]:
             for hop in hops:
-                subgraph = hop.get(of) if isinstance(hop, dict) else hop
+                subgraph = hop.get(edge_type) if isinstance(hop, dict) else hop
                 if subgraph is not None:
                     yield _ends(subgraph)
 
-        types = {of for hop in hops for of in (hop if isinstance(hop, dict) else [None])}
+        types = {edge_type for hop in hops for edge_type in (hop if isinstance(hop, dict) else [None])}
         return look(pairs_of, edges_of, types, graph, self._mapping, keeps_parallel=self._keeps_parallel)
 
 
@@ -122,26 +125,27 @@ def look(
         mapping: {edge type: that of its reverses, or None}; of other types each that fits is looked at.
         keeps_parallel: whether the seeds were taken out by edge id, so that edges parallel to them are meant to stay.
     """
-    looked_at = found = 0
+    looked_at = left = 0
     seeds: dict[Any, Rows] = {}
-    for of, pairs in pairs_of.items():
-        seeds[of] = pairs[: MOST_PAIRS - looked_at]
-        looked_at += len(seeds[of])
-        found += 0 if keeps_parallel else _num_left(seeds[of], edges_of(of))
-    for of, pairs in seeds.items():
+    for edge_type, pairs in pairs_of.items():
+        seeds[edge_type] = pairs[: MOST_PAIRS - looked_at]
+        looked_at += len(seeds[edge_type])
+        left += 0 if keeps_parallel else _num_left(seeds[edge_type], edges_of(edge_type))
+    for edge_type, pairs in seeds.items():
         turned = pairs[:, [1, 0, *range(2, pairs.shape[1])]]
-        for back in [mapping[of]] if of in mapping else sorted(types, key=lambda each: each or ()):
-            if back not in types or (of is not None and (back[0], back[2]) != (of[2], of[0])):
+        for back in [mapping[edge_type]] if edge_type in mapping else sorted(types, key=lambda name: name or ()):
+            if back not in types or (edge_type is not None and (back[0], back[2]) != (edge_type[2], edge_type[0])):
                 continue
-            left = _num_left(turned, edges_of(back))
-            if left > 2 * found and 2 * _num_reverses(turned, graph, back, left) > len(turned):
-                return Leaks(looked_at, 0, left, (of, back))
-    return Leaks(looked_at, found)
+            reverses = _num_left(turned, edges_of(back))
+            if reverses > 2 * left and 2 * _num_reverses(turned, graph, back, reverses) > len(turned):
+                return Leaks(looked_at, 0, reverses, (edge_type, back))
+    return Leaks(looked_at, left)
 
 
-def _num_reverses(turned: Rows, graph: Graph | None, back: Any, left: int) -> int:
+def _num_reverses(turned: Rows, graph: Graph | None, back: Any, sampled: int) -> int:
+    """Return how many reverses the graph has; of one that cannot be asked, how many were sampled."""
     if graph is None or graph._in_parts:
-        return left
+        return sampled
     return int((graph.has_edges(torch.from_numpy(turned[:, :2].copy()), back).counts > 0).sum())
 
 
@@ -163,5 +167,5 @@ def _ends(subgraph: SampledSubgraph) -> Rows:
     """Return the sampled edges, source and destination of each, by original ids."""
     local = subgraph.block.edge_index
     ends = (subgraph.original_row_node_ids[local[0]], subgraph.original_column_node_ids[local[1]])
-    found: Rows = torch.stack([each.long() for each in ends], 1).cpu().numpy()
-    return found
+    rows: Rows = torch.stack([ids.long() for ids in ends], 1).cpu().numpy()
+    return rows

@@ -82,32 +82,29 @@ class LoaderOptions:
             size = check_int(WHERE, "shm_size", parse_size(WHERE, "shm_size", self.shm_size), LEAST_SHM_SIZE)
             object.__setattr__(self, "shm_size", size)
         check_bool(WHERE, "overlap", self.overlap)
-        self._refuse_what_has_no_effect()
+        if self.shm_size is not None and self.channel != "shm":
+            raise ValueError(
+                f"{WHERE}: shm_size={self.shm_size} is the size of the channel 'shm', but channel is "
+                f"{shown(self.channel)}. Leave one of them out."
+            )
+        of_processes = [name for name in self.changed() if name in OF_PROCESSES]
+        if self.worker_method == "thread" and of_processes:
+            raise ValueError(
+                f"{WHERE}: {of_processes} belong to worker processes, but worker_method is 'thread'. Leave them out."
+            )
 
     def changed(self) -> list[str]:
         """Return the names of the options that differ from their defaults."""
-        return [each.name for each in fields(self) if getattr(self, each.name) != each.default]
+        return [option.name for option in fields(self) if getattr(self, option.name) != option.default]
 
-    def has_no_effect(self, found: str, remedy: str) -> None:
+    def has_no_effect(self, message: str, remedy: str) -> None:
         """Raise ValueError about an option that has no effect in a plan; without workers write it into the log."""
         if self.num_workers > 0:
-            raise ValueError(f"{found}. {remedy}.")
-        logger.info("%s. With num_workers=0 this is allowed, and has no effect.", found)
+            raise ValueError(f"{message}. {remedy}.")
+        logger.info("%s. With num_workers=0 this is allowed, and has no effect.", message)
 
     def log_unused(self) -> None:
         """Name in the log the options of workers that are given without workers."""
         unused = [name for name in self.changed() if name in OF_WORKERS]
         if self.num_workers == 0 and unused:
             logger.info("%s: num_workers is 0, so %s have no effect", WHERE, unused)
-
-    def _refuse_what_has_no_effect(self) -> None:
-        if self.shm_size is not None and self.channel != "shm":
-            raise ValueError(
-                f"{WHERE}: shm_size={self.shm_size} is the size of the channel 'shm', but channel is "
-                f"{shown(self.channel)}. Leave one of them out."
-            )
-        given = [name for name in self.changed() if name in OF_PROCESSES]
-        if self.worker_method == "thread" and given:
-            raise ValueError(
-                f"{WHERE}: {given} belong to worker processes, but worker_method is 'thread'. Leave them out."
-            )

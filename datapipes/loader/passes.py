@@ -7,8 +7,14 @@ workers, the others in the caller's process.
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
+
+import numpy as np
+import torch
 
 from datapipes.base.checks import shown
 from datapipes.chain.stage import Stage, StreamStage
@@ -25,43 +31,51 @@ from datapipes.loader.gpu_passes import (
     wait_at_the_end,
 )
 from datapipes.loader.gpu_refusals import refuse_ids_elsewhere
-from datapipes.loader.graphs import Graph, Passage, copies_to_gpu, num_readers, single_line
+from datapipes.loader.graphs import Graph, copies_to_gpu, num_readers, single_line
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.prefetcher import Overlap, Prefetcher
-from datapipes.loader.sharded import shard
-from datapipes.loader.workers.pickling import refuse_unpicklable
 from datapipes.loader.workers.workers import Workers
+from datapipes.processes.main_module import NAMES, refuse_hidden, refuse_missing_main, refuse_repetition
+from datapipes.processes.sharing import Together
 from datapipes.processes.start import context_of, refuse_unsafe_fork
 
 
-class Cut(Passage):
-    """Marks the place of the cut."""
-
-
-def cut(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` with a Cut before the first stage that `options.cut` names; without workers, `graph` itself.
+def put_in_workers(graph: Graph, options: LoaderOptions) -> Graph:
+    """Return `graph` with Workers before the first stage that `options.cut` names; without workers, `graph` itself.
 
     `options.cut` is a functional name, a class (subclasses count) or "end". The default, "fetch_feature", means the
     first CopyTo to a GPU or the first FeatureFetcher whose store is not read in workers (`fetch_in_worker`), whichever
     comes first. If there is none, it means the first CopyTo; if there is none of these either, the end.
 
     Raises:
-        TypeError, ValueError: `options.cut` names no stage of the chain; sources are joined after the cut; or a stage
-            before the cut cannot run in a worker.
+        TypeError, ValueError: The chain starts with a stage that keeps an order of its own, which workers cannot share;
+            `options.cut` names no stage of the chain; sources are joined after the cut; a stage before the cut cannot
+            run in a worker; worker processes would copy to a GPU; or a stage cannot be pickled.
+        RuntimeError: Workers would be forked from a process that uses CUDA.
     """
-    before = _place_of(graph, options.cut)
     if options.num_workers == 0:
+        _place_of(graph, options.cut)
         return graph
-    if before is None:
-        _check_before(StageGraph(graph.root))
-        return StageGraph(Cut(graph.root))
-    if not any(stage is before for stage in single_line(graph)) or num_readers(graph, before.source) != 1:
+    for stage in graph.find(StreamStage):
+        if not stage.sources:
+            raise ValueError(
+                f"data_loader: {stage.name} starts this chain and keeps an order of its own, which workers cannot "
+                "share. Start it with an ItemSampler, or use num_workers=0."
+            )
+    behind = _place_of(graph, options.cut)
+    is_on_line = any(stage is behind for stage in single_line(graph))
+    if behind is not None and (not is_on_line or num_readers(graph, behind.source) != 1):
         raise ValueError(
-            f"data_loader: the chain cannot be cut before {before.name}, since sources are joined after it. Join "
+            f"data_loader: the chain cannot be cut before {behind.name}, since sources are joined after it. Join "
             "before the cut, give cut='end', or use num_workers=0."
         )
-    _check_before(StageGraph(before.source))
-    return graph.replace(before, before.with_sources(Cut(before.source)))
+    before: Graph = graph if behind is None else StageGraph(behind.source)
+    _refuse_before_cut(before, options)
+    if options.worker_method == "process" and context_of(options.multiprocessing_context).get_start_method() != "fork":
+        _refuse_unpicklable(before, options.worker_init_fn)
+    pins = any(map(copies_to_gpu, graph)) and not any(map(copies_to_gpu, before))
+    workers = Workers(before.root, options, pin=pins)
+    return StageGraph(workers) if behind is None else graph.replace(behind, behind.with_sources(workers))
 
 
 def _place_of(graph: Graph, place: Any) -> Stage | None:
@@ -76,18 +90,18 @@ def _place_of(graph: Graph, place: Any) -> Stage | None:
     if place == LoaderOptions.cut:
         here: list[Stage] = [stage for stage in graph if _stays_here(stage)]
         return next(iter([*here, *graph.find(CopyTo)]), None)
-    found: list[Stage] = graph.find(place)
-    if not found:
+    named: list[Stage] = graph.find(place)
+    if not named:
         names = [stage.name for stage in graph if stage.sources]
         raise ValueError(
             f"data_loader: cut is {shown(place)}, but this chain has no such stage; it has {names}. Name one of these, "
             "or 'end'."
         )
-    if not found[0].sources:
+    if not named[0].sources:
         raise ValueError(
             f"data_loader: cut is {shown(place)}, but no stage stands before it. Name a later stage, or 'end'."
         )
-    return found[0]
+    return named[0]
 
 
 def _stays_here(stage: Stage) -> bool:
@@ -95,26 +109,12 @@ def _stays_here(stage: Stage) -> bool:
     return copies_to_gpu(stage) or (isinstance(stage, FeatureFetcher) and not stage.feature_store.fetch_in_worker)
 
 
-def _check_before(graph: Graph) -> None:
-    for stage in graph.find(StreamStage):
+def _refuse_before_cut(before: Graph, options: LoaderOptions) -> None:
+    for stage in before.find(StreamStage):
         raise ValueError(
             f"data_loader: {stage.name} stands before the cut, in the part that workers make minibatch by minibatch. "
             "Take it out (workers run ahead by prefetch_factor), move it behind the cut, or use num_workers=0."
         )
-
-
-def put_in_workers(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` with Workers at its Cut.
-
-    Raises:
-        ValueError: Worker processes would copy to a GPU.
-        TypeError: A stage cannot be pickled, so it cannot be passed on to a worker process.
-        RuntimeError: Workers would be forked from a process that uses CUDA.
-    """
-    if options.num_workers == 0:
-        return graph
-    (mark,) = graph.find(Cut)
-    before: Graph = StageGraph(mark.source)
     on_gpu = [stage for stage in before if copies_to_gpu(stage)]
     if on_gpu and options.worker_method == "thread" and any(map(is_async, before)):
         raise ValueError(
@@ -127,12 +127,47 @@ def put_in_workers(graph: Graph, options: LoaderOptions) -> Graph:
                 f"data_loader: {on_gpu[0]!r} stands before the cut, but worker processes use no GPU. Move copy_to to "
                 "the end of the chain, give another cut, or use worker_method='thread'."
             )
-        context = context_of(options.multiprocessing_context)
-        refuse_unsafe_fork(context)
-        if context.get_start_method() != "fork":
-            refuse_unpicklable(before, options.worker_init_fn)
-    pins = any(copies_to_gpu(stage) for stage in graph) and not on_gpu
-    return graph.replace(mark, Workers(mark.source, options, pin=pins))
+        refuse_unsafe_fork(context_of(options.multiprocessing_context))
+
+
+def _refuse_unpicklable(graph: Graph, worker_init_fn: Any) -> None:
+    """Check that processes which are not forked can make minibatches of `graph`; the message says why they cannot.
+
+    Raises:
+        TypeError: A stage or worker_init_fn cannot be pickled, or workers do not find a class or function of it.
+        RuntimeError: Workers cannot import the main module, or would run it again.
+    """
+    refuse_missing_main()
+    refuse_repetition(is_building=True)
+    values = [(graph.numbering.where(stage), (type(stage), *stage.arguments)) for stage in graph]
+    for name, value in [*values, ("worker_init_fn", worker_init_fn)]:
+        trial = _Trial()
+        try:
+            trial.dump(value)
+        except Exception as error:
+            raise TypeError(
+                f"data_loader: {name} cannot be passed on to a worker process, since it cannot be pickled: "
+                f"{str(error).rstrip('.')}. Define functions and classes at the top of a module, or use "
+                "multiprocessing_context='fork' or worker_method='thread'."
+            ) from error
+        for hidden in trial.names_of_main:
+            refuse_hidden(name, hidden)
+
+
+class _Trial(pickle.Pickler):
+    """Pickles the arguments of a stage as processes/sharing.py does, but without tensors, arrays and the stages before
+    it. Remembers which classes and functions of the main module it has met.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO())
+        self.names_of_main: list[str] = []
+
+    def persistent_id(self, value: Any) -> str | None:
+        if isinstance(value, (type, FunctionType)) and value.__module__ in NAMES:
+            self.names_of_main.append(value.__qualname__)
+        is_numbers = isinstance(value, np.ndarray) and not value.dtype.hasobject
+        return "left out" if is_numbers or isinstance(value, (Stage, torch.Tensor, Together)) else None
 
 
 def overlap_with_consumer(graph: Graph, options: LoaderOptions) -> Graph:
@@ -144,17 +179,12 @@ def overlap_with_consumer(graph: Graph, options: LoaderOptions) -> Graph:
     """
     if not options.overlap or any(not stage.sources for stage in graph.find(StreamStage)):
         return graph
-    if any(map(copies_to_gpu, _behind_workers(graph))):
+    in_workers = {id(stage) for workers in graph.find(Workers) for stage in StageGraph(workers)}
+    if any(copies_to_gpu(stage) and id(stage) not in in_workers for stage in graph):
         return overlap_with_copies(graph, options)
     if isinstance(graph.root, Workers):
         return graph
     return StageGraph(Overlap(graph.root, options.prefetch_factor))
-
-
-def _behind_workers(graph: Graph) -> list[Stage]:
-    """Return the stages that run in the caller's process."""
-    in_workers = {id(stage) for workers in graph.find(Workers) for stage in StageGraph(workers)}
-    return [stage for stage in graph if id(stage) not in in_workers]
 
 
 def overlap_fetch_with_sampling(graph: Graph, options: LoaderOptions) -> Graph:
@@ -190,9 +220,9 @@ def limit_the_consumers_wait(graph: Graph, options: LoaderOptions) -> Graph:
         return graph.replace(ahead[-1], ahead[-1].with_timeout(options.timeout))
     unused = [name for name in options.changed() if name in ("prefetch_factor", "timeout")]
     if unused:
-        found = " and ".join(f"{name}={getattr(options, name)}" for name in unused)
+        values = " and ".join(f"{name}={getattr(options, name)}" for name in unused)
         options.has_no_effect(
-            f"data_loader: {found} belong to the background threads, but this plan has none (overlap=False, a "
+            f"data_loader: {values} belong to the background threads, but this plan has none (overlap=False, a "
             "FromNode, or a join behind a copy to a GPU)",
             "Leave them out",
         )
@@ -200,9 +230,7 @@ def limit_the_consumers_wait(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 PASSES: tuple[Callable[[Graph, LoaderOptions], Graph], ...] = (
-    shard,
     fetch_behind_copy,
-    cut,
     put_in_workers,
     fetch_for_copy,
     part_from_asynchronous,
@@ -217,6 +245,6 @@ PASSES: tuple[Callable[[Graph, LoaderOptions], Graph], ...] = (
 
 def rewrite(graph: Graph, options: LoaderOptions) -> Graph:
     """Return the plan of a DataLoader: `graph` after all passes."""
-    for each in PASSES:
-        graph = each(graph, options)
+    for rewrite_pass in PASSES:
+        graph = rewrite_pass(graph, options)
     return graph

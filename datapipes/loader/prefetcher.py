@@ -28,7 +28,7 @@ from datapipes.device.handover import Queued, SideStreams, current_streams, leav
 from datapipes.device.runtime import Stream
 from datapipes.loader.graphs import gpus_of
 from datapipes.minibatch import MiniBatch
-from datapipes.processes.clone import end_if_clone
+from datapipes.processes.child import end_if_clone
 
 __all__ = ["Prefetcher"]
 
@@ -65,9 +65,7 @@ class Prefetcher(StreamStage):
                 )
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
-        waiting = context.calls.numbering.waiting(self.source)
-        on_gpu = self._streams.of(self._gpus)
-        return _Reader(streams[0], on_gpu, self.depth, self.timeout, context, waiting, self._where, self._thread_name)
+        return _Reader(self, streams[0], self._streams.of(self._gpus), context)
 
     @property
     def _thread_name(self) -> str:
@@ -163,23 +161,18 @@ class _Queue:
 class _Reader(Iterator[MiniBatch]):
     def __init__(
         self,
+        stage: Prefetcher,
         open_stream: Callable[[], Iterator[MiniBatch]],
         streams: list[Stream],
-        depth: int,
-        timeout: float | None,
         context: EpochContext,
-        waiting: str,
-        where: str,
-        thread_name: str,
     ) -> None:
-        self._where = where
-        self._queue = _Queue(depth)
+        self._where, self._timeout = stage._where, stage.timeout
+        self._waiting = context.calls.numbering.waiting(stage.source)
+        self._queue = _Queue(stage.depth)
         self._last: weakref.ref[MiniBatch] | None = None  # what the consumer was given last
         self._process = os.getpid()
-        self._timeout = timeout
         self._context = context
-        self._waiting = waiting
-        self._thread = EndingThread(_make_minibatches, (open_stream, streams, self._queue), name=thread_name)
+        self._thread = EndingThread(_make_minibatches, (open_stream, streams, self._queue), name=stage._thread_name)
         self._thread.start()
         self.close = weakref.finalize(
             self, _stop, self._process, self._queue, self._thread, context.stopped

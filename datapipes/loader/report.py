@@ -1,20 +1,17 @@
-"""The report of a loader: a Record as one HTML page, which fetches nothing."""
+"""The report of a loader: its stats as one HTML page, which fetches nothing."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from datapipes.base.clock import CallRecord
 from datapipes.base.files import write_text
 from datapipes.base.html import COLORS, filled
 from datapipes.chain.epoch import WAITING
-from datapipes.loader.bottleneck import CONSUMER
-from datapipes.loader.facts import Facts
-from datapipes.loader.stats import NO_STAGES, Figures, LoaderStats, counts_in_words
-from datapipes.loader.trace import Record
+from datapipes.loader.facts import CONSUMER, NO_STAGES
+from datapipes.loader.stats import LoaderStats
 
 BINS = 60  # of a curve
 MOST_BLOCKS = 800  # of the timeline
@@ -22,77 +19,71 @@ WAITS_COLOR, CONSUMER_COLOR = "rgba(128,128,128,.35)", "#8d99ae"
 _Points = Sequence[tuple[float, float]]  # (time, value)
 
 
-def write_report(path: str | Path, record: Record) -> None:
-    """Write the report of a record.
+def write_report(path: str | Path, stats: LoaderStats) -> None:
+    """Write the report of a loader's stats, with the calls.
 
     Raises:
-        RuntimeError: It has no minibatch.
+        RuntimeError: There is no minibatch.
         OSError: The file cannot be written.
     """
-    write_text(path, as_html(record))
+    write_text(path, as_html(stats))
 
 
-def as_html(record: Record) -> str:
-    """Return the report of a record as HTML; raise RuntimeError if it has no minibatch."""
-    found = record.stats.found
-    if found is None:
+def as_html(stats: LoaderStats) -> str:
+    """Return the report as HTML; raise RuntimeError if there is no minibatch."""
+    bottleneck = stats.found
+    if bottleneck is None:
         raise RuntimeError(
             "data_loader: report: no minibatch was delivered yet, so there is nothing to report. Read an epoch first."
         )
-    epochs, facts = record.stats["epochs"], record.stats.facts
+    epochs = stats["epochs"]
     count, seconds = epochs["calls"], epochs["seconds"]
     headline = [
         ("minibatches", f"{count:,.0f}"),
         ("epochs begun", f"{epochs.get('begun', 1):.0f}"),
         ("seconds", f"{seconds:.2f}"),
         ("minibatches/s", f"{count / seconds:,.1f}"),
-        ("of the time the consumer waits", f"{found.waits:.0%}"),
+        ("of the time the consumer waits", f"{bottleneck.waits:.0%}"),
         ("s until the first minibatch of an epoch", f"{epochs.get('start_seconds', 0) / epochs.get('begun', 1):.2f}"),
     ]
-    colors = _colors(facts)
-    charts = [each for each in (_rates(record), _memory(record), _queues(record)) if each is not None]
     return filled(
         "report.html",
         title="What bounds this loader",
-        subtitle=f"{facts.title}, {facts.processors} processors",
+        subtitle=f"{stats.title}, {stats.processors} processors",
         headline=headline,
-        found=found.found[:1].upper() + found.found[1:],
-        advice=found.advice,
-        is_well=found.cause == "consumer",
-        lanes=lanes_of(record.stats),
-        table=_table(record.stats),
-        charts=charts,
-        timeline=_timeline(record, colors),
-        counts=[(name, counts_in_words(name, record.stats[name])) for name in NO_STAGES[1:] if name in record.stats],
+        found=bottleneck.found[:1].upper() + bottleneck.found[1:],
+        advice=bottleneck.advice,
+        is_well=bottleneck.cause == "consumer",
+        lanes=lanes_of(stats),
+        table=_table(stats),
+        charts=[chart for chart in (_rates(stats), _memory(stats), _queues(stats)) if chart is not None],
+        timeline=_timeline(stats),
+        counts=[(name, stats.in_words(name)) for name in NO_STAGES[1:] if name in stats],
     )
 
 
 def lanes_of(stats: LoaderStats) -> list[dict[str, Any]]:
     """Return the lanes as the template chain.html shows them; without figures before the first minibatch."""
-    facts, found = stats.facts, stats.found
-    colors = _colors(facts)
-    epochs = stats.get("epochs", {})
-    count, seconds = epochs.get("calls", 0.0), epochs.get("seconds", 0.0)
+    bottleneck, colors = stats.found, _colors(stats)
+    seconds = stats.count("epochs") if stats.count("epochs", "calls") else 0.0
     lanes = []
-    for lane in facts.lanes:
+    for lane in stats.lanes:
         stages = []
         for stage in lane.stages:
-            shown: dict[str, Any] = {"name": stage.label, "text": stage.text, "color": colors[stage.label]}
-            row = stats.get(stage.label)
-            if row is not None and count and seconds:
-                figures = Figures.of(row, epochs)
-                text = f"{figures.call_ms:.2f} ms a call, busy {figures.busy:.0%}"
-                shown |= {"figures": text, "busy": round(figures.busy * 100)}
-            shown["is_slowest"] = found is not None and found.stage == stage.label
-            stages.append(shown)
-        waits = stats.get(lane.waiting, {}).get("seconds", 0.0)
+            box: dict[str, Any] = {"name": stage.label, "text": stage.text, "color": colors[stage.label]}
+            if stage.label in stats and seconds:
+                call_ms, _, busy, _ = stats.figures(stage.label)
+                box |= {"figures": f"{call_ms:.2f} ms a call, busy {busy:.0%}", "busy": round(busy * 100)}
+            box["is_slowest"] = bottleneck is not None and bottleneck.stage == stage.label
+            stages.append(box)
+        waits = stats.count(lane.waiting)
         load = f"its reader waits {min(waits / seconds, 1.0):.0%} of the time" if waits and seconds else ""
         lanes.append({"title": lane.title, "load": load, "stages": stages})
     return lanes
 
 
-def _colors(facts: Facts) -> dict[str, str]:
-    labels = [stage.label for lane in facts.lanes for stage in lane.stages]
+def _colors(stats: LoaderStats) -> dict[str, str]:
+    labels = [stage.label for lane in stats.lanes for stage in lane.stages]
     return {label: COLORS[number % len(COLORS)] for number, label in enumerate(labels)}
 
 
@@ -101,33 +92,26 @@ def _table(stats: LoaderStats) -> list[list[str]]:
     for name, row in stats.items():
         if name in NO_STAGES:
             continue
-        call_ms, minibatch_ms, busy, at_once = Figures.of(row, stats["epochs"])
+        call_ms, minibatch_ms, busy, at_once = stats.figures(name)
         ran, spent = row.get("processor_seconds", 0.0), row["concurrent_seconds"]
-        rows.append(
-            [
-                name,
-                f"{row['calls']:,.0f}",
-                f"{call_ms:.3f}",
-                f"{minibatch_ms:.3f}",
-                f"{busy:.0%}",
-                f"{at_once:.1f}",
-                f"{min(ran / spent, 1):.0%}" if ran and spent else "",
-                f"{row.get('disk_bytes', 0) / 1e6:,.1f}",
-            ]
-        )
+        share = f"{min(ran / spent, 1):.0%}" if ran and spent else ""
+        figures = [f"{call_ms:.3f}", f"{minibatch_ms:.3f}", f"{busy:.0%}", f"{at_once:.1f}", share]
+        rows.append([name, f"{row['calls']:,.0f}", *figures, f"{row.get('disk_bytes', 0) / 1e6:,.1f}"])
     return rows
 
 
 # --- over the time
 
 
-def _chart(record: Record, title: str, curves: Iterable[tuple[str, _Points]], unit: str = "") -> dict[str, Any] | None:
+def _chart(
+    stats: LoaderStats, title: str, curves: Iterable[tuple[str, _Points]], unit: str = ""
+) -> dict[str, Any] | None:
     """Return a chart of curves, in a square of 100 by 100, over the time of all calls; None without points."""
     drawn = [(name, points) for name, points in curves if len(points) > 1]
     if not drawn:
         return None
-    first = min(call.began for call in record.calls)
-    last = max(call.began + call.seconds for call in record.calls)
+    first = min(call.began for call in stats.calls)
+    last = max(call.began + call.seconds for call in stats.calls)
     most = max(value for _, points in drawn for _, value in points) or 1.0
     span = (last - first) or 1.0
     lines = []
@@ -137,34 +121,32 @@ def _chart(record: Record, title: str, curves: Iterable[tuple[str, _Points]], un
     return {"title": title, "most": f"{most:,.4g}{unit}", "lines": lines, "first": "0 s", "last": f"{span:.4g} s"}
 
 
-def _rates(record: Record) -> dict[str, Any] | None:
-    times = sorted(call.began for call in record.calls if call.stage == CONSUMER)
+def _rates(stats: LoaderStats) -> dict[str, Any] | None:
+    times = sorted(call.began for call in stats.calls if call.stage == CONSUMER)
     if len(times) < 3:
         return None
     width = (times[-1] - times[0]) / min(BINS, len(times) // 2) or 1.0
-    counts: dict[int, int] = defaultdict(int)
-    for at in times[:-1]:
-        counts[int((at - times[0]) / width)] += 1
-    points = [(times[0] + (each + 0.5) * width, counts[each] / width) for each in range(max(counts) + 1)]
-    return _chart(record, "minibatches/s", [("delivered", points)])
+    counts = Counter(int((at - times[0]) / width) for at in times[:-1])
+    points = [(times[0] + (place + 0.5) * width, counts[place] / width) for place in range(max(counts) + 1)]
+    return _chart(stats, "minibatches/s", [("delivered", points)])
 
 
-def _memory(record: Record) -> dict[str, Any] | None:
-    began = min((call.began for call in record.calls), default=0.0)  # of those that are kept
-    samples = [sample for sample in record.samples if sample.at >= began]
+def _memory(stats: LoaderStats) -> dict[str, Any] | None:
+    began = min((call.began for call in stats.calls), default=0.0)  # of those that are kept
+    samples = [sample for sample in stats.samples if sample.at >= began]
     caller = [(sample.at, sample.caller / 1e6) for sample in samples]
     workers = [(sample.at, sample.workers / 1e6) for sample in samples]
     curves = [("this process", caller), ("all workers, shared pages in each", workers)]
-    return _chart(record, "resident memory", curves if any(value for _, value in workers) else curves[:1], " MB")
+    return _chart(stats, "resident memory", curves if any(value for _, value in workers) else curves[:1], " MB")
 
 
-def _queues(record: Record) -> dict[str, Any] | None:
+def _queues(stats: LoaderStats) -> dict[str, Any] | None:
     """Return how many minibatches were made and not yet taken, behind each lane."""
     ends: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for call in record.calls:
+    for call in stats.calls:
         ends[call.stage][call.minibatch].append(call.began + call.seconds)
     curves = []
-    for lane in record.stats.facts.lanes:
+    for lane in stats.lanes:
         made, taken = ends[lane.stages[-1].label] if lane.stages else {}, ends[lane.waiting]
         changes = []
         for index, times in taken.items():
@@ -175,7 +157,7 @@ def _queues(record: Record) -> dict[str, Any] | None:
             waiting += change
             points.append((at, float(max(waiting, 0))))
         curves.append((lane.waiting.removeprefix(WAITING), _thinned(points)))
-    return _chart(record, "made and not yet taken", curves)
+    return _chart(stats, "made and not yet taken", curves)
 
 
 def _thinned(points: _Points) -> _Points:
@@ -185,32 +167,29 @@ def _thinned(points: _Points) -> _Points:
     return [(group[0][0], sum(value for _, value in group) / len(group)) for group in groups]
 
 
-def _timeline(record: Record, colors: dict[str, str]) -> dict[str, Any] | None:
+def _timeline(stats: LoaderStats) -> dict[str, Any] | None:
     """Return the last calls as blocks of each thread and process."""
-    calls = sorted(record.calls, key=lambda call: call.began)[-MOST_BLOCKS:]
+    calls = sorted(stats.calls, key=lambda call: call.began)[-MOST_BLOCKS:]
     if not calls:
         return None
+    colors = _colors(stats)
     first, last = calls[0].began, max(call.began + call.seconds for call in calls)
     scale = 1000 / ((last - first) or 1.0)
     rows: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
     for call in calls:
-        rows[call.process, call.thread].append(_block(call, first, scale, colors))
+        waits = call.stage.startswith(WAITING)
+        block = {
+            "x": f"{(call.began - first) * scale:.2f}",
+            "width": f"{max(call.seconds * scale, 0.3):.2f}",
+            "y": 3 if waits else 0,
+            "height": 4 if waits else 10,
+            "color": WAITS_COLOR if waits else colors.get(call.stage, CONSUMER_COLOR),
+            "text": f"{call.stage}, minibatch {call.minibatch}: {call.seconds * 1e3:.2f} ms",
+        }
+        rows[call.process, call.thread].append(block)
     shown = [
-        {"name": f"{'caller' if process == record.caller else f'process {process}'}, {thread}", "blocks": blocks}
-        for (process, thread), blocks in sorted(rows.items(), key=lambda row: (row[0][0] == record.caller, row[0]))
+        {"name": f"{'caller' if process == stats.caller else f'process {process}'}, {thread}", "blocks": blocks}
+        for (process, thread), blocks in sorted(rows.items(), key=lambda row: (row[0][0] == stats.caller, row[0]))
     ]
-    key = [*colors.items(), (CONSUMER, CONSUMER_COLOR), ("waits", WAITS_COLOR)]
-    return {"rows": shown, "span": f"{last - first:.3g} s", "key": key}
-
-
-def _block(call: CallRecord, first: float, scale: float, colors: dict[str, str]) -> dict[str, Any]:
-    waits = call.stage.startswith(WAITING)
-    color = WAITS_COLOR if waits else colors.get(call.stage, CONSUMER_COLOR)
-    return {
-        "x": f"{(call.began - first) * scale:.2f}",
-        "width": f"{max(call.seconds * scale, 0.3):.2f}",
-        "y": 3 if waits else 0,
-        "height": 4 if waits else 10,
-        "color": color,
-        "text": f"{call.stage}, minibatch {call.minibatch}: {call.seconds * 1e3:.2f} ms",
-    }
+    colors |= {CONSUMER: CONSUMER_COLOR, "waits": WAITS_COLOR}
+    return {"rows": shown, "span": f"{last - first:.3g} s", "key": [*colors.items()]}

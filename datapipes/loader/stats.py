@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from typing import NamedTuple
 
 from datapipes.base.checks import aligned, one_line
 from datapipes.base.clock import StageClock
 from datapipes.base.progress import working
-from datapipes.chain.epoch import WAITING
 from datapipes.chain.run import close_stream
-from datapipes.loader.bottleneck import CONSUMER, Bottleneck, find_bottleneck
-from datapipes.loader.facts import Facts, LaneFacts, StageFacts
+from datapipes.loader.bottleneck import Bottleneck, find_bottleneck
+from datapipes.loader.facts import CONSUMER, NO_STAGES, Facts, Sample
+from datapipes.loader.workers.workers import Workers
 from datapipes.minibatch import MiniBatch
 
-NO_STAGES = ("epochs", "channel", "workers", "features")  # rows that count something else than calls
 COUNTS = {  # in words
     "channel": {
         "messages": "messages sent",
@@ -46,101 +44,65 @@ COUNTS = {  # in words
 }
 
 
-class Figures(NamedTuple):
-    """What a row of the table says of a stage.
-
-    Attributes:
-        call_ms: milliseconds that one of its calls takes.
-        minibatch_ms: milliseconds in which at least one of its calls ran, for each minibatch that was delivered. Less
-            than `call_ms` where calls overlap, in workers or in one event loop.
-        busy: the share of the time in which at least one of its calls ran.
-        at_once: how many of its calls ran at once while one did.
-    """
-
-    call_ms: float
-    minibatch_ms: float
-    busy: float
-    at_once: float
-
-    @classmethod
-    def of(cls, row: Mapping[str, float], epochs: Mapping[str, float]) -> Figures:
-        """Return the figures of a stage's row, beside the row of the epochs."""
-        seconds, spent = row["seconds"], row["concurrent_seconds"]
-        return cls(
-            spent / max(row["calls"], 1) * 1e3,
-            seconds / epochs["calls"] * 1e3,
-            min(seconds / epochs["seconds"], 1.0),
-            spent / seconds if seconds > 0 else 0.0,
-        )
-
-
-def counts_in_words(name: str, row: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Return the counts of one of the rows NO_STAGES as (what is counted, the number)."""
-    texts = COUNTS.get(name, {})
-    counts = []
-    for key, value in row.items():
-        feature, colon, count = key.rpartition(": ")  # the store counts some of each feature
-        number = f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
-        counts.append((feature + colon + texts.get(count, count.replace("_", " ")), number))
-    return counts
-
-
-class LoaderStats(dict[str, dict[str, float]]):
+class LoaderStats(Facts):
     """What `DataLoader.stats()` returns. `print` shows it as a table, `json.dumps` takes it as a dict."""
-
-    def __init__(self, rows: Mapping[str, dict[str, float]], facts: Facts | None = None) -> None:
-        super().__init__(rows)
-        self.facts = facts or self._one_lane()
 
     @property
     def found(self) -> Bottleneck | None:
         """What bounds the epochs, its cause and its parts; None before the first minibatch."""
-        return find_bottleneck(self.facts, self)
+        return find_bottleneck(self)
 
     @property
     def bottleneck(self) -> str:
         """What bounds the epochs, in words, with the option to turn; "" before the first minibatch."""
-        return "" if self.found is None else one_line(str(self.found))
+        verdict = self.found
+        return "" if verdict is None else one_line(str(verdict))
 
-    def _one_lane(self) -> Facts:
-        """Return the facts of counts alone."""
-        names = [name for name in self if name not in (*NO_STAGES, CONSUMER) and not name.startswith(WAITING)]
-        stages = tuple(StageFacts(name, "", "", False) for name in names)
-        return Facts("", 1, 0, (LaneFacts("", 1, "", "", stages),))
+    def figures(self, name: str) -> tuple[float, float, float, float]:
+        """Return what the table says of a row that counts calls: (call_ms, minibatch_ms, busy, at_once).
+
+        call_ms: milliseconds that one call takes.
+        minibatch_ms: milliseconds in which at least one call ran, for each minibatch that was delivered. Less than
+            `call_ms` where calls overlap, in workers or in one event loop.
+        busy: the share of the time in which at least one call ran.
+        at_once: how many calls ran at once while one did.
+        """
+        row, epochs = self[name], self["epochs"]
+        seconds, spent = row["seconds"], row["concurrent_seconds"]
+        call_ms, minibatch_ms = spent / max(row["calls"], 1) * 1e3, seconds / epochs["calls"] * 1e3
+        return call_ms, minibatch_ms, min(seconds / epochs["seconds"], 1.0), spent / seconds if seconds > 0 else 0.0
+
+    def in_words(self, name: str) -> list[tuple[str, str]]:
+        """Return the counts of one of the rows NO_STAGES as (what is counted, the number)."""
+        counts, texts = [], COUNTS.get(name, {})
+        for key, value in self.get(name, {}).items():
+            feature, colon, count = key.rpartition(": ")  # the store counts some of each feature
+            number = f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
+            counts.append((feature + colon + texts.get(count, count.replace("_", " ")), number))
+        return counts
 
     def __str__(self) -> str:
-        rows = {name: row for name, row in self.items() if name not in NO_STAGES}
-        epochs = self.get("epochs", {"calls": 0.0, "seconds": 0.0})
-        if epochs["calls"] == 0 or epochs["seconds"] == 0:
+        count, total = self.count("epochs", "calls"), self.count("epochs")
+        if count == 0 or total == 0:
             return "no minibatches yet"
-        count, total = epochs["calls"], epochs["seconds"]
         table: list[tuple[object, ...]] = [("stage", "calls", "ms/call", "ms/minibatch", "busy", "at once")]
-        for name, row in rows.items():
-            call_ms, minibatch_ms, busy, at_once = Figures.of(row, epochs)
-            table.append((name, f"{row['calls']:.0f}", call_ms, minibatch_ms, f"{busy:.0%}", f"{at_once:.1f}"))
-        lines = aligned(table, len(rows))
+        for name in self:
+            if name not in NO_STAGES:
+                call_ms, minibatch_ms, busy, at_once = self.figures(name)
+                calls = f"{self[name]['calls']:.0f}"
+                table.append((name, calls, call_ms, minibatch_ms, f"{busy:.0%}", f"{at_once:.1f}"))
+        lines = aligned(table, len(table) - 1)
         for name in NO_STAGES[1:]:
-            counts = counts_in_words(name, self.get(name, {}))
-            if counts:
+            if counts := self.in_words(name):
                 lines.append(f"{name}: {', '.join(f'{number} {text}' for text, number in counts)}")
-        start = epochs.get("start_seconds", 0.0)
-        begins = (
-            f"; {start:.2f} s before the first of each epoch, left out of the next line" if start > 0.05 * total else ""
-        )
+        start = self.count("epochs", "start_seconds")
+        begins = f"; {start:.2f} s before the first of each epoch, left out of the next line"
         lines.append(
             f"{count:.0f} minibatches in {total:.2f} s: {total / count * 1e3:.3f} ms/minibatch, "
-            f"{count / total:.1f} minibatches/s{begins}"
+            f"{count / total:.1f} minibatches/s{begins if start > 0.05 * total else ''}"
         )
         lines.append(f"bottleneck: {self.bottleneck}")
         return "\n".join(map(one_line, lines))
-
-
-class Sample(NamedTuple):
-    """The memory that is resident at a time of time.monotonic, in bytes; pages that processes share count in each."""
-
-    at: float
-    caller: float
-    workers: float
 
 
 class Watch:
@@ -156,7 +118,7 @@ class Watch:
 
     MOST_SAMPLES = 256
 
-    def __init__(self, workers: Callable[[], Iterable[int]]) -> None:
+    def __init__(self, workers: Iterable[Workers]) -> None:
         names = "calls seconds start_seconds latest_start_seconds begun watched_seconds processor_seconds idle_seconds"
         self.epochs = dict.fromkeys(names.split(), 0.0)
         self.samples: list[Sample] = []
@@ -177,8 +139,8 @@ class Watch:
         self.epochs["watched_seconds"] += now - since
         self.epochs["processor_seconds"] += self._looked[1] - used
         self.epochs["idle_seconds"] += self._looked[2] - idle
-        workers = sum(map(resident_bytes, self._workers()))
-        self.samples.append(Sample(now, resident_bytes(os.getpid()), workers))
+        workers = [process for stage in self._workers for process in stage.processes()]
+        self.samples.append(Sample(now, _resident_bytes([os.getpid()]), _resident_bytes(workers)))
         if len(self.samples) >= self.MOST_SAMPLES:
             self.samples = self.samples[::2]
             self._every_s *= 2
@@ -186,18 +148,18 @@ class Watch:
 
 def _idle_seconds() -> float:
     """Return the idle time of all processors of the machine since it started; 0 if the system does not tell."""
+    return _second_number("/proc/uptime")
+
+
+def _resident_bytes(processes: Iterable[int]) -> float:
+    """Return the memory of processes that is resident, shared pages included; 0 of those that have ended."""
+    return resource.getpagesize() * sum(_second_number(f"/proc/{process}/statm") for process in processes)
+
+
+def _second_number(path: str) -> float:
     try:
-        with open("/proc/uptime", encoding="ascii") as file:
+        with open(path, encoding="ascii") as file:
             return float(file.read().split()[1])
-    except (OSError, IndexError):
-        return 0.0
-
-
-def resident_bytes(process: int) -> float:
-    """Return the memory of a process that is resident, shared pages included; 0 if there is no such process."""
-    try:
-        with open(f"/proc/{process}/statm", encoding="ascii") as file:
-            return float(file.read().split()[1]) * resource.getpagesize()
     except (OSError, IndexError):
         return 0.0
 
@@ -222,36 +184,36 @@ class Delivered(Iterator[MiniBatch]):
     ) -> None:
         self._stream, self._clock, self._watch, self._look, self._waited = stream, clock, watch, look, waited
         self._starting = starting
-        self._given: tuple[float, int] | None = None  # when the last minibatch left, and its index
+        self._delivered: tuple[float, int] | None = None  # when the last minibatch left, and its index
         self._has_begun = False
 
     def __next__(self) -> MiniBatch:
-        began = asked = time.monotonic()
+        began = called = time.monotonic()
         epochs, is_first = self._watch.epochs, not self._has_begun
         if is_first:
             self._has_begun = True
             epochs["begun"] += 1
-        if self._given is not None:
-            began = self._given[0]
-            self._clock.add(CONSUMER, *self._given)
-            self._given = None
+        if self._delivered is not None:
+            began = self._delivered[0]
+            self._clock.add(CONSUMER, *self._delivered)
+            self._delivered = None
         try:
             with working(self._starting) if is_first and self._starting else nullcontext():
                 minibatch = next(self._stream)
             self._look(minibatch)
-            self._waited(asked, minibatch.index)
-            self._given = (time.monotonic(), minibatch.index)
+            self._waited(called, minibatch.index)
+            self._delivered = (time.monotonic(), minibatch.index)
             epochs["calls"] += 1
             if is_first:
-                epochs["latest_start_seconds"] = self._given[0] - asked
-                epochs["start_seconds"] += self._given[0] - asked
+                epochs["latest_start_seconds"] = self._delivered[0] - called
+                epochs["start_seconds"] += self._delivered[0] - called
                 self._watch.begin()
             return minibatch
         finally:
-            now = time.monotonic() if self._given is None else self._given[0]
+            now = time.monotonic() if self._delivered is None else self._delivered[0]
             epochs["seconds"] += now - began
             if not is_first:
-                self._watch.look(now, at_end=self._given is None)
+                self._watch.look(now, at_end=self._delivered is None)
 
     def close(self) -> None:
         close_stream(self._stream)

@@ -29,6 +29,7 @@ LOOK_S = 0.05  # seconds between two looks where there is no pidfd
 PARENT_LOOK_S = 1.0  # seconds between two looks whether the parent runs, where there is no pidfd
 COLLECT_S = 1.0  # seconds in which the fork server must tell how its child ended
 _UNKNOWN = 255  # exit code of a process whose exit status was collected elsewhere
+_CLONE = 1  # exit code of a clone
 _ORPHAN = 3  # exit code of a process whose parent has ended
 
 _C = TypeVar("_C", bound="ChildProcess")
@@ -219,6 +220,25 @@ def begin_as_child() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # after a fork the handler is the caller's
     signal.set_wakeup_fd(-1)
     end_with_parent()
+
+
+def end_if_clone(pid: int) -> None:
+    """End this process at once, without exit handlers, if it is a clone: a copy of the process `pid` that the user's
+    code has made by os.fork() and lets return into this package.
+
+    A clone of a worker would go on as the worker, send what the worker sends, and take the worker's tasks. In a thread
+    of this package a clone has nobody to return to. One that returns into the user's own code, where a stage runs in
+    the consumer's thread, is the user's; leave it alone.
+    """
+    if os.getpid() == pid:
+        return
+    message = (
+        f"datapipes: a stage called os.fork() in process {pid} and returned in the child, too. The child, process "
+        f"{os.getpid()}, ends here. End it by os._exit() in the stage.\n"
+    )
+    with contextlib.suppress(OSError):
+        os.write(2, message.encode())  # not through sys.stderr: a thread of the parent may have held its lock
+    os._exit(_CLONE)
 
 
 def end_with_parent() -> None:

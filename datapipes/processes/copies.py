@@ -12,7 +12,6 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.processes.mappings import LARGE, Mapped, attached, contiguous_stride, known
-from datapipes.processes.values import bits
 
 ALIGNED = 64  # bytes; where a tensor among others begins
 
@@ -29,23 +28,24 @@ def copied(tensors: list[Tensor], most: int) -> list[tuple[Mapped, int]]:
     if the earlier copies lie in more than `most` memories. An earlier copy counts only if its values are equal.
     tensor._version cannot tell: it does not count writes through NumPy or by a worker.
     """
-    named = [((each.data_ptr(), each.dtype, tuple(each.shape), each.stride()), each) for each in tensors]
+    keys = [(tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) for tensor in tensors]
+    by_key = dict(zip(keys, tensors, strict=True))
     with _copying:
-        found: dict[_Key, tuple[Mapped, int]] = {}
-        for key, tensor in named:
+        places: dict[_Key, tuple[Mapped, int]] = {}
+        for key, tensor in by_key.items():
             memory = _copies.get(key)
             if memory is not None and torch.equal(bits(values_in(memory, tensor, _begins[memory][key])), bits(tensor)):
-                found[key] = memory, _begins[memory][key]
-        if len({id(memory) for memory, _ in found.values()}) > most:
-            found = {}
-        new = {key: tensor for key, tensor in named if key not in found}
+                places[key] = memory, _begins[memory][key]
+        if len({id(memory) for memory, _ in places.values()}) > most:
+            places = {}
+        new = {key: tensor for key, tensor in by_key.items() if key not in places}
         if new:
             memory, begins = copy_together([*new.values()])
             _begins[memory] = dict(zip(new, begins, strict=True))
             for key, begin in _begins[memory].items():
                 _copies[key] = memory
-                found[key] = memory, begin
-        return [found[key] for key, _ in named]
+                places[key] = memory, begin
+        return [places[key] for key in keys]
 
 
 def copy_together(tensors: list[Tensor]) -> tuple[Mapped, list[int]]:
@@ -97,3 +97,9 @@ def _begins_of(sizes: Sequence[int]) -> tuple[list[int], int]:
 def values_in(memory: Mapped, tensor: Tensor, begin: int) -> Tensor:
     """Return the content of shared memory as a tensor with the dtype and shape of `tensor`, contiguous."""
     return attached(memory, begin, tensor.dtype, tuple(tensor.shape), contiguous_stride(tensor))
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """Return the bits of `tensor` as integers, so that NaN equals NaN and -0.0 differs from 0.0."""
+    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return real.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[real.element_size()])

@@ -31,8 +31,8 @@ def refuse_missing_main(where: str = "data_loader", remedy: str = REMEDY) -> Non
         )
 
 
-def refuse_hidden(what: str, name: str) -> None:
-    """Raise TypeError if workers do not find the class or function `name` of the main module, which `what` uses."""
+def refuse_hidden(user: str, name: str) -> None:
+    """Raise TypeError if workers do not find the class or function `name` of the main module, which `user` names."""
     place = None
     if not _is_imported():
         place = "stands in a notebook, at a prompt or in a command (python -c), and workers cannot import these"
@@ -41,7 +41,7 @@ def refuse_hidden(what: str, name: str) -> None:
         place = f"stands below `if __name__ == '__main__':` (line {line}), which workers do not run"
         remedy = f"Move it above, or {REMEDY}"
     if place is not None:
-        raise TypeError(f"data_loader: {what} cannot be passed on to a worker process: {name} {place}. {remedy}")
+        raise TypeError(f"data_loader: {user} cannot be passed on to a worker process: {name} {place}. {remedy}")
 
 
 def refuse_repetition(
@@ -53,7 +53,8 @@ def refuse_repetition(
     """
     source = _source() if _is_imported() else ""
     line = _running_line()
-    if line is None or (is_building and _has_guard(source)) or not _runs_always(source, line):
+    has_guard = any(map(_is_guard, ast.walk(_tree(source))))
+    if line is None or (is_building and has_guard) or not _runs_always(source, line):
         return
     raise RuntimeError(
         f"{where}: worker processes import the main module again, and would run line {line} of {_path()} again, "
@@ -124,10 +125,6 @@ def _is_guard(node: ast.AST) -> bool:
     return compared is not None and any(isinstance(e, ast.Name) and e.id == "__name__" for e in ast.walk(compared))
 
 
-def _has_guard(source: str) -> bool:
-    return any(map(_is_guard, ast.walk(_tree(source))))
-
-
 def _runs_always(source: str, line: int) -> bool:
     """Return whether importing the module runs the statement at `line`, whatever the conditions in the module are."""
     for statement in _tree(source).body:
@@ -165,7 +162,7 @@ def _statements(body: list[ast.stmt], is_guarded: bool) -> Iterator[tuple[ast.st
 
 def _is_for_main(test: ast.expr) -> bool:
     """Return whether `test` is `__name__ == "__main__"`."""
-    values = [each.value for each in ast.walk(test) if isinstance(each, ast.Constant)]
+    values = [node.value for node in ast.walk(test) if isinstance(node, ast.Constant)]
     is_equation = isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)
     return is_equation and _is_guard(test) and values == ["__main__"]
 

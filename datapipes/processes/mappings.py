@@ -11,7 +11,6 @@ import os
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,13 @@ class File:
 
     path: str
     identity: _Address
+
+    def is_still_there(self) -> bool:
+        """Return whether the path leads to the file that was mapped."""
+        try:
+            return identity_of(os.stat(self.path)) == self.identity
+        except OSError:
+            return False
 
     def open(self) -> int:
         """Return a descriptor of the file; raise ValueError if it has changed since it was mapped."""
@@ -57,10 +63,6 @@ class Mapping:
         self.num_bytes = len(mapped)
         self.file = file
         self.offset = offset  # of the first byte within the file
-
-    def holds(self, address: int, num_bytes: int) -> bool:
-        """Return whether so many bytes at an address lie in it."""
-        return self.address <= address and address + num_bytes <= self.address + self.num_bytes
 
 
 _mappings: weakref.WeakKeyDictionary[Mapped, Mapping] = weakref.WeakKeyDictionary()
@@ -127,10 +129,9 @@ def mapping_of(tensor: Tensor) -> tuple[Mapped, Mapping] | None:
     for reference in _mappings.keyrefs():  # a list, since other threads map and unmap meanwhile
         mapped = reference()
         mapping = _mappings.get(mapped) if mapped is not None else None
-        if mapping is not None and mapping.holds(address, num_bytes):
-            if mapping.file is not None and not _is_still(mapping.file):
-                return None
-            return mapped, mapping
+        if mapping is None or address < mapping.address or address + num_bytes > mapping.address + mapping.num_bytes:
+            continue
+        return (mapped, mapping) if mapping.file is None or mapping.file.is_still_there() else None
     return None
 
 
@@ -152,10 +153,3 @@ def contiguous_stride(tensor: Tensor) -> tuple[int, ...]:
 def identity_of(status: os.stat_result) -> _Address:
     """Return what tells the content of a file from another."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _is_still(file: File) -> bool:
-    try:
-        return identity_of(Path(file.path).stat()) == file.identity
-    except OSError:
-        return False

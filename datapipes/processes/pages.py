@@ -51,17 +51,17 @@ def of_shared(memories: Sequence[Mapped], files: Iterable[File], processes: Iter
 
     def held_in(inodes: set[int]) -> Held:
         most = [max((held.get(inode, Held()) for held in maps), default=Held()) for inode in inodes]
-        return Held(sum(each.num_bytes for each in most), sum(each.huge for each in most))
+        return Held(sum(held.num_bytes for held in most), sum(held.huge for held in most))
 
-    told = []
+    parts = []
     if in_memory := {os.fstat(memory.descriptor).st_ino for memory in memories if len(memory) >= LARGE}:
         held = held_in(in_memory)
-        told.append(f"{held} of shared memory" + ("" if held.is_enough else f" ({_more(held, root)})"))
+        parts.append(f"{held} of shared memory" + ("" if held.is_enough else f" ({_more(held, root)})"))
     if in_files := {file.identity[1] for file in files}:
         held = held_in(in_files)
         remedy = "" if held.is_enough else " (for more: open them with mmap=False)"
-        told.append(f"{held} of mapped files{remedy}")
-    return _TITLE + (", ".join(told) or "nothing, since nothing large is shared")
+        parts.append(f"{held} of mapped files{remedy}")
+    return _TITLE + (", ".join(parts) or "nothing, since nothing large is shared")
 
 
 def of_private(root: str = "/") -> str:
@@ -89,14 +89,14 @@ def _more(held: Held, root: str) -> str:
     """Return how to get huge pages for shared memory."""
     pages = -(-held.num_bytes // _HUGE) or "N"
     ways = [f"sysctl vm.nr_hugepages={pages} before the program starts"]
-    if (found := _setting("shmem_enabled", root)) in ("never", "deny"):
-        ways.append(f"echo advise > /{_SETTINGS}/shmem_enabled, which is {found}")
+    if (setting := _setting("shmem_enabled", root)) in ("never", "deny"):
+        ways.append(f"echo advise > /{_SETTINGS}/shmem_enabled, which is {setting}")
     return "for more: " + ", or ".join(ways)
 
 
 def _held_by_inode(smaps: Path) -> dict[int, Held]:
     """Return {inode: what a process has of it in memory}; {} if its smaps cannot be read."""
-    found: dict[int, Held] = {}
+    by_inode: dict[int, Held] = {}
     inode = 0
     try:
         with smaps.open(encoding="utf-8", errors="replace") as lines:
@@ -105,12 +105,12 @@ def _held_by_inode(smaps: Path) -> dict[int, Held]:
                 if len(words) >= 5 and "-" in words[0]:
                     inode = int(words[4])
                 elif words[0] in ("Rss:", *_HUGE_PAGES):
-                    held, num_bytes = found.get(inode, Held()), 1024 * int(words[1])
+                    held, num_bytes = by_inode.get(inode, Held()), 1024 * int(words[1])
                     counts = words[0] in ("Rss:", *_RESERVED_PAGES), words[0] in _HUGE_PAGES
-                    found[inode] = Held(held.num_bytes + counts[0] * num_bytes, held.huge + counts[1] * num_bytes)
+                    by_inode[inode] = Held(held.num_bytes + counts[0] * num_bytes, held.huge + counts[1] * num_bytes)
     except OSError:
         return {}
-    return found
+    return by_inode
 
 
 def _setting(name: str, root: str) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import functools
 import json
 import math
 import queue
@@ -62,10 +61,11 @@ class RankError(ValueError):
     @classmethod
     def of_ranks(cls: type[_E], rank: int, failed: Mapping[int, str], where: str, how: str) -> _E:
         """Return the error of a rank that stops since others have failed."""
-        names = ", ".join(f"rank {each}" for each in failed)
+        names = ", ".join(f"rank {number}" for number in failed)
         also = f", so rank {rank} has stopped too" if rank not in failed else ""
         head = f"{where}: {names} {how}{also}. Correct what the texts below name."
-        return cls("\n\n".join([head, *(f"rank {each}: {text}" for each, text in failed.items())]), failed_ranks=failed)
+        texts = [f"rank {number}: {text}" for number, text in failed.items()]
+        return cls("\n\n".join([head, *texts]), failed_ranks=failed)
 
 
 def shortened(text: str) -> str:
@@ -184,15 +184,15 @@ class Ranks:
         """
         if self._store is None:
             return [json.loads(json.dumps(value))]
-        given = f"value/{self._votes}"
-        self._ask(lambda store: store.set(f"{given}/{self.rank}", json.dumps(value)))
+        key = f"value/{self._votes}"
+        self._ask(lambda store: store.set(f"{key}/{self.rank}", json.dumps(value)))
         self.vote()
         if self.rank == 0:
-            values = [self._ask(functools.partial(_get, f"{given}/{rank}")).decode() for rank in range(self.size)]
-            self._ask(lambda store: store.set(given, f"[{', '.join(values)}]"))
+            values = [self._get(f"{key}/{rank}").decode() for rank in range(self.size)]
+            self._ask(lambda store: store.set(key, f"[{', '.join(values)}]"))
         self.vote()
-        found: list[Any] = json.loads(self._ask(functools.partial(_get, given)))
-        return found
+        collected: list[Any] = json.loads(self._get(key))
+        return collected
 
     def agreed(self, number: int, choose: Callable[[list[int]], int]) -> int:
         """Return what `choose`, such as `max`, makes of the numbers of all ranks; it waits and raises as `vote`."""
@@ -221,8 +221,8 @@ class Ranks:
         if isinstance(error, RankError) and error.failed_ranks:
             self._known = error.failed_ranks
         with contextlib.suppress(RankError):
-            told = json.dumps(self._known)
-            self._known = _failure_in(self._ask(lambda store: store.compare_set("failure", "", told)))
+            failure = json.dumps(self._known)
+            self._known = _failure_in(self._ask(lambda store: store.compare_set("failure", "", failure)))
             self._add("ready", _FAILED)
 
     def _leave(self) -> None:
@@ -249,7 +249,7 @@ class Ranks:
         return count
 
     def _told_failure(self) -> dict[int, str]:
-        return _failure_in(self._ask(lambda store: store.get("failure")))
+        return _failure_in(self._get("failure"))
 
     def _watch(self) -> None:
         """Look at the heartbeat of the next rank. If ranks are dead, the rank before one of them lives."""
@@ -258,17 +258,19 @@ class Ranks:
         if beats != self._seen:
             self._seen, self._seen_at = beats, now
         elif now - self._seen_at > self.timeout_s:
-            found, dead = "has given no sign of life", [watched]
+            how, dead = "has given no sign of life", [watched]
             if beats == 0:
-                found, dead = self._absent, [each for each in range(self.size) if self._add(beat_key(each), 0) == 0]
-            raise self._failure(dict.fromkeys(dead, f"it {found} for {self.timeout_s:g} s"))
+                how, dead = self._absent, [rank for rank in range(self.size) if self._add(beat_key(rank), 0) == 0]
+            raise self._failure(dict.fromkeys(dead, f"it {how} for {self.timeout_s:g} s"))
 
     def _failure(self, failed: dict[int, str]) -> RankError:
         return self._error.of_ranks(self.rank, failed, self.where, self._failed)
 
     def _add(self, key: str, count: int) -> int:
-        found: int = self._ask(lambda store: store.add(key, count))
-        return found
+        return int(self._ask(lambda store: store.add(key, count)))
+
+    def _get(self, key: str) -> Any:
+        return self._ask(lambda store: store.get(key))
 
     def _ask(self, call: Callable[[Any], Any]) -> Any:
         """Return what a call of the store returns, within the bound."""
@@ -277,11 +279,11 @@ class Ranks:
             return self._store.ask(call).result(self._answer_s)
         except NoAnswer as error:
             self._answer_s = 0.0  # it has had its time
-            found = f"has not answered for {self.timeout_s:g} s; {_HOLDER} is stopped"
-            raise self._failure({0: f"the store of torch.distributed {found}"}) from error
+            how = f"has not answered for {self.timeout_s:g} s; {_HOLDER} is stopped"
+            raise self._failure({0: f"the store of torch.distributed {how}"}) from error
         except RuntimeError as error:  # DistNetworkError, DistStoreError
-            found = f"is gone ({text_of(error).partition(chr(10))[0]}); {_HOLDER} has probably ended"
-            raise self._failure({0: f"the store of torch.distributed {found}"}) from error
+            how = f"is gone ({text_of(error).partition(chr(10))[0]}); {_HOLDER} has probably ended"
+            raise self._failure({0: f"the store of torch.distributed {how}"}) from error
 
 
 def first_told(topic: str, value: str) -> str | None:
@@ -294,8 +296,8 @@ def first_told(topic: str, value: str) -> str | None:
         return None
     store = _StoreThread(dist.distributed_c10d.PrefixStore("datapipes/told", shared), dist.get_rank(), _BEAT_S)
     try:
-        told: bytes = store.ask(lambda store: store.compare_set(topic, "", value)).result(ANSWER_S)
-        return told.decode()
+        first: bytes = store.ask(lambda store: store.compare_set(topic, "", value)).result(ANSWER_S)
+        return first.decode()
     except (NoAnswer, RuntimeError):
         return None
     finally:
@@ -321,12 +323,8 @@ def _of_process_group() -> Members:
     return Members(0, 1, None)
 
 
-def _get(key: str, store: Any) -> Any:
-    return store.get(key)
-
-
-def _failure_in(told: bytes) -> dict[int, str]:
-    return {int(rank): reason for rank, reason in json.loads(told).items()}
+def _failure_in(text: bytes) -> dict[int, str]:
+    return {int(rank): reason for rank, reason in json.loads(text).items()}
 
 
 class _StoreThread:
@@ -365,12 +363,12 @@ class _StoreThread:
                 with contextlib.suppress(RuntimeError):  # who asks is told
                     self._store.add(self._beat, 1)
             try:
-                asked = self._asked.get(timeout=max(next_beat - time.monotonic(), 0))
+                request = self._asked.get(timeout=max(next_beat - time.monotonic(), 0))
             except queue.Empty:
                 continue
-            if asked is None:
+            if request is None:
                 return
-            call, future = asked
+            call, future = request
             try:
                 future.set_result(call(self._store))
             except BaseException as error:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.processes.copies import copied, copy_together, values_in, zeros_together
+from datapipes.processes.copies import bits, copied, copy_together, values_in, zeros_together
 from datapipes.processes.mappings import (
     File,
     Mapped,
@@ -39,10 +39,10 @@ from datapipes.processes.mappings import (
     mapping_of,
     remember,
 )
-from datapipes.processes.values import by_value, from_values, tensors_of
 
 SMALL = 2**15  # bytes; a tensor up to this size travels by value, since a mapping of its own costs more
 MOST_MEMORIES = 128  # memfds per packed object; a process can be sent 256 descriptors when it starts
+_Parts = tuple[bytearray, torch.dtype, tuple[int, ...], bool]  # of a tensor that travels by value
 
 
 def zeros_for_workers(forms: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
@@ -80,7 +80,7 @@ class Packed:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.data, self.files = state["data"], []
-        self.memories = [known(_core.SharedMemory.attach(given.detach())) for given in state["descriptors"]]
+        self.memories = [known(_core.SharedMemory.attach(descriptor.detach())) for descriptor in state["descriptors"]]
 
     def unpack(self) -> Any:
         """Return the object, with its tensors mapped."""
@@ -98,7 +98,7 @@ class Together:
         self.tensors = tensors
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return tensors_of, ([by_value(each) if _is_simple(each) else each for each in self.tensors],)
+        return _tensors_of, ([_by_value(tensor) if _is_simple(tensor) else tensor for tensor in self.tensors],)
 
 
 class ForWorkers(Together):
@@ -181,21 +181,22 @@ class _Pickler(pickle.Pickler):  # not the one of multiprocessing: there torch p
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Together):
             return list, (self._gathered(value.tensors),)
-        return (from_values, by_value(value)) if type(value) is Tensor and _is_plain(value) else NotImplemented
+        return (_from_values, _by_value(value)) if type(value) is Tensor and _is_plain(value) else NotImplemented
 
     def _gathered(self, tensors: list[Tensor]) -> list[Tensor]:
         """Return the tensors; those in ordinary memory as copies in one shared memory, unless all are small."""
         room = MOST_MEMORIES - len(self.memories)
-        found = {
-            place: each.resolve_conj().resolve_neg()
-            for place, each in enumerate(tensors)
-            if _is_simple(each) and each.numel() > 0 and mapping_of(each) is None
+        ordinary = {
+            place: tensor.resolve_conj().resolve_neg()
+            for place, tensor in enumerate(tensors)
+            if _is_simple(tensor) and tensor.numel() > 0 and mapping_of(tensor) is None
         }
-        if room <= 0 or sum(each.nbytes for each in found.values()) <= SMALL:
+        if room <= 0 or sum(tensor.nbytes for tensor in ordinary.values()) <= SMALL:
             return tensors
         gathered = list(tensors)
-        for (place, each), (memory, begin) in zip(found.items(), copied([*found.values()], room), strict=True):
-            gathered[place] = values_in(memory, each, begin)
+        copies = copied([*ordinary.values()], room)
+        for (place, tensor), (memory, begin) in zip(ordinary.items(), copies, strict=True):
+            gathered[place] = values_in(memory, tensor, begin)
         return gathered
 
     def _handle_of_array(self, array: np.ndarray[Any, Any]) -> _Handle | None:
@@ -219,13 +220,13 @@ class _Pickler(pickle.Pickler):  # not the one of multiprocessing: there torch p
         if not _is_plain(tensor) or tensor.requires_grad or tensor.numel() == 0:
             return None
         tensor = tensor.resolve_conj().resolve_neg()
-        found = mapping_of(tensor)
-        if found is None:
+        mappable = mapping_of(tensor)
+        if mappable is None:
             if tensor.nbytes <= SMALL or len(self.memories) >= MOST_MEMORIES:
                 return None
             ((memory, begin),) = copied([tensor], 1)
             return self._in_memory(memory, begin, tensor, contiguous_stride(tensor), as_array)
-        mapped, mapping = found
+        mapped, mapping = mappable
         offset = tensor.data_ptr() - mapping.address + mapping.offset
         if mapping.file is None:
             return self._in_memory(mapped, offset, tensor, tensor.stride(), as_array)
@@ -256,6 +257,26 @@ class _Unpickler(pickle.Unpickler):
             mapped = self._mapped[handle.source] = map_file(handle.source)
         tensor = attached(mapped, handle.offset, handle.dtype, handle.shape, handle.stride)
         return tensor.numpy() if handle.as_array else tensor
+
+
+# --- by value; torch's own way pickles the whole storage of a view, and cannot restore uint16 and 8-bit floats
+
+
+def _by_value(tensor: Tensor) -> _Parts:
+    """Return the arguments of `_from_values` for a dense tensor in host memory."""
+    values = bytearray(bits(tensor.detach().resolve_conj().resolve_neg()).numpy().tobytes())
+    return values, tensor.dtype, tuple(tensor.shape), tensor.requires_grad
+
+
+def _from_values(values: bytearray, dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool) -> Tensor:
+    """Return a tensor that travelled by value."""
+    flat = torch.frombuffer(values, dtype=dtype) if values else torch.empty(0, dtype=dtype)
+    return flat.view(shape).requires_grad_(requires_grad)
+
+
+def _tensors_of(parts: list[_Parts | Tensor]) -> list[Tensor]:
+    """Return tensors of which some travelled by value."""
+    return [part if isinstance(part, Tensor) else _from_values(*part) for part in parts]
 
 
 def _is_plain(tensor: Tensor) -> bool:

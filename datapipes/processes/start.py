@@ -48,8 +48,8 @@ def prepare_server(context: Context) -> None:
     if context.get_start_method() == "forkserver":
         wanted = list(getattr(forkserver._forkserver, "_preload_modules", ["__main__"]))
         annexes = [name for name in ("datapipes.datasets", "datapipes.distributed") if name in sys.modules]
-        own = ("torch", "datapipes", *annexes, "datapipes.processes.preload")
-        context.set_forkserver_preload([module for module in wanted if module not in own] + list(own))
+        package = ("torch", "datapipes", *annexes, "datapipes.processes.preload")
+        context.set_forkserver_preload([module for module in wanted if module not in package] + list(package))
         with no_interrupt(), normal_policy():
             forkserver.ensure_running()
 
@@ -92,11 +92,11 @@ def no_interrupt() -> Iterator[None]:
 
 def refuse_unsafe_fork(context: Context) -> None:
     """Raise RuntimeError if a process would be forked whose children would crash or hang: see unforkable.py."""
-    found = why_not_to_fork() if context.get_start_method() == "fork" else None
-    if found is not None:
+    reason = why_not_to_fork() if context.get_start_method() == "fork" else None
+    if reason is not None:
         raise RuntimeError(
-            f"data_loader: multiprocessing_context is 'fork', but this process {found.has}, which does not survive a "
-            f"fork. Leave multiprocessing_context out (forkserver), or {found.instead}."
+            f"data_loader: multiprocessing_context is 'fork', but this process {reason.has}, which does not survive a "
+            f"fork. Leave multiprocessing_context out (forkserver), or {reason.instead}."
         )
 
 

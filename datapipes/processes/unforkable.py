@@ -48,15 +48,15 @@ def why_not_to_fork() -> Unforkable | None:
     return next(iter([*_things.values()]), None)
 
 
-def refuse_if_inherited(where: str, name: str, what: str) -> None:
+def refuse_if_inherited(where: str, name: str, deed: str) -> None:
     """Raise RuntimeError if this process was forked from one that had things of this name; it would wait for ever.
 
     Args:
-        what: what the process did, for the message: "{what} in process 7, ...".
+        deed: what the process did, for the message: "{deed} in process 7, ...".
     """
     if name in _inherited:
         raise RuntimeError(
-            f"{where}: {what} in process {_inherited[name]}, from which this one, {os.getpid()}, was forked later; "
+            f"{where}: {deed} in process {_inherited[name]}, from which this one, {os.getpid()}, was forked later; "
             "that does not survive a fork. Start processes by forkserver or spawn, or fork before that."
         )
 
@@ -67,5 +67,5 @@ def _after_fork() -> None:
     finalizers: dict[Any, Any] = getattr(weakref.finalize, "_registry", {})  # Arrow's servers have one that waits, too
     for thing in [*_things]:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))  # a reference that nobody gives back
-        for finalizer in [each for each, info in finalizers.items() if info.weakref() is thing]:
+        for finalizer in [registered for registered, info in finalizers.items() if info.weakref() is thing]:
             finalizer.detach()

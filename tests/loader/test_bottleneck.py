@@ -22,12 +22,17 @@ def row(ms: float, ran: float = 1.0, disk: float = 0.0, calls: int = 1000) -> di
     return {"calls": calls, "seconds": seconds, "concurrent_seconds": seconds, **used}
 
 
-def facts(num_workers: int = 0, first=(SEEDS, SAMPLE), second=(FETCH,), pool="process", batch_size=1024) -> Facts:
+def plan(num_workers: int = 0, first=(SEEDS, SAMPLE), second=(FETCH,), pool="process", batch_size=1024):
     lane = LaneFacts(
         "lane 1", max(num_workers, 1), pool if num_workers else "", f"waiting for {first[-1].label}", first
     )
     behind = LaneFacts("lane 2", 1, "", f"waiting for {second[-1].label}", second)
-    return Facts("DataLoader()", 8, batch_size, (lane, behind, LaneFacts("caller's thread", 1, "", "", ())))
+    lanes = (lane, behind, LaneFacts("caller's thread", 1, "", "", ()))
+    return {"title": "DataLoader()", "processors": 8, "batch_size": batch_size, "lanes": lanes}
+
+
+def found_in(planned, rows):
+    return find_bottleneck(Facts(rows, **planned))
 
 
 def epoch(ms: float, model_ms: float = 0.1, *, idle: float = 5.0, start: float = 0.0, begun: int = 1, **rows):
@@ -47,31 +52,31 @@ AWAITED = {SEEDS.label: row(0.1), REMOTE.label: row(40, 0), FETCH.label: row(3)}
 
 
 def test_nothing_is_found_before_the_first_minibatch():
-    assert find_bottleneck(facts(), {}) is None
-    assert find_bottleneck(facts(), {"epochs": {"calls": 0.0, "seconds": 1.0}}) is None
+    assert found_in(plan(), {}) is None
+    assert found_in(plan(), {"epochs": {"calls": 0.0, "seconds": 1.0}}) is None
 
 
 CASES = [
-    ("sampling", SAMPLE, "num_workers=6: 5.0 of 8", facts(), epoch(10.3, **named())),
-    ("workers", SAMPLE, "num_workers=6: 5.0 of 8", facts(1), epoch(10.3, **named())),
-    ("workers", SAMPLE, "num_workers=6: 4.5 of 8", facts(2), epoch(5.2, **named())),
-    ("workers", SAMPLE, "num_workers=6: 5.0 of 8", facts(1, pool="thread"), epoch(10.3, **named())),
-    ("sampling", SAMPLE, "fanouts.*0.1 of 8", facts(7), epoch(1.6, idle=0.2, **named(fetch_ms=1.0))),
-    ("gather", FETCH, "stored_as='float16'", facts(), epoch(9.1, **named(fetch_ms=9.0, sample_ms=4.0))),
-    ("disk", FETCH, "read 2000 MB.*memory", facts(), epoch(91, **named(**{FETCH.label: row(90, 0.2, 2 * MB)}))),
-    ("disk", SAMPLE, "for the disk 60%", facts(2), epoch(20, **named(**{SAMPLE.label: row(40, 0.4, MB)}))),
-    ("channel", SAMPLE, "channel slowly.*thread", facts(2), epoch(30, **named(fetch_ms=2.0))),
-    ("processors", SAMPLE, "only 50%.*threads", facts(), epoch(22, 15, idle=0.1, **named(sample_ms=20, ran=0.5))),
-    ("sampling", SAMPLE, "only 50%.*fanouts", facts(), epoch(22, 5, idle=0.1, **named(sample_ms=20, ran=0.5))),
-    ("tiny", SAMPLE, "4 seeds takes 0.60 ms.*=16", facts(batch_size=4), epoch(0.8, 0.01, **named(0.1, 0.3))),
-    ("network", REMOTE, "40.0 ms a call, 1.0.*concurrency", facts(first=(SEEDS, REMOTE)), epoch(41, **AWAITED)),
-    ("start", None, r"took 2\.00 s to its first.*persistent", facts(2), epoch(1, start=8, begun=4, **named(0.5, 1.5))),
+    ("sampling", SAMPLE, "num_workers=6: 5.0 of 8", plan(), epoch(10.3, **named())),
+    ("workers", SAMPLE, "num_workers=6: 5.0 of 8", plan(1), epoch(10.3, **named())),
+    ("workers", SAMPLE, "num_workers=6: 4.5 of 8", plan(2), epoch(5.2, **named())),
+    ("workers", SAMPLE, "num_workers=6: 5.0 of 8", plan(1, pool="thread"), epoch(10.3, **named())),
+    ("sampling", SAMPLE, "fanouts.*0.1 of 8", plan(7), epoch(1.6, idle=0.2, **named(fetch_ms=1.0))),
+    ("gather", FETCH, "stored_as='float16'", plan(), epoch(9.1, **named(fetch_ms=9.0, sample_ms=4.0))),
+    ("disk", FETCH, "read 2000 MB.*memory", plan(), epoch(91, **named(**{FETCH.label: row(90, 0.2, 2 * MB)}))),
+    ("disk", SAMPLE, "for the disk 60%", plan(2), epoch(20, **named(**{SAMPLE.label: row(40, 0.4, MB)}))),
+    ("channel", SAMPLE, "channel slowly.*thread", plan(2), epoch(30, **named(fetch_ms=2.0))),
+    ("processors", SAMPLE, "only 50%.*threads", plan(), epoch(22, 15, idle=0.1, **named(sample_ms=20, ran=0.5))),
+    ("sampling", SAMPLE, "only 50%.*fanouts", plan(), epoch(22, 5, idle=0.1, **named(sample_ms=20, ran=0.5))),
+    ("tiny", SAMPLE, "4 seeds takes 0.60 ms.*=16", plan(batch_size=4), epoch(0.8, 0.01, **named(0.1, 0.3))),
+    ("network", REMOTE, "40.0 ms a call, 1.0.*concurrency", plan(first=(SEEDS, REMOTE)), epoch(41, **AWAITED)),
+    ("start", None, r"took 2\.00 s to its first.*persistent", plan(2), epoch(1, start=8, begun=4, **named(0.5, 1.5))),
 ]
 
 
 @pytest.mark.parametrize(("cause", "stage", "said", "given", "stats"), CASES)
 def test_the_cause_and_the_option_to_turn_are_named(cause, stage, said, given, stats):
-    found = find_bottleneck(given, stats)
+    found = found_in(given, stats)
     assert (found.cause, found.stage) == (cause, stage.label if stage else "")
     assert re.search(said, str(found)), str(found)
     assert found.waits > 0.3
@@ -79,18 +84,18 @@ def test_the_cause_and_the_option_to_turn_are_named(cause, stage, said, given, s
 
 def test_a_slow_function_of_the_user_is_named_with_where_it_could_run():
     rows = {**named(), OWN.label: row(30)}
-    in_workers = find_bottleneck(facts(2, first=(SEEDS, SAMPLE, OWN)), epoch(20.2, **rows))
+    in_workers = found_in(plan(2, first=(SEEDS, SAMPLE, OWN)), epoch(20.2, **rows))
     assert in_workers.cause == "transform"
     assert "your 2 transform with num_workers=2 takes 30.0 ms" in in_workers.found
     assert "num_workers=6" in in_workers.advice
-    behind = find_bottleneck(facts(2, second=(FETCH, OWN)), epoch(33, **rows))
+    behind = found_in(plan(2, second=(FETCH, OWN)), epoch(33, **rows))
     assert "num_workers=6, cut='end'" in behind.advice
-    alone = find_bottleneck(facts(first=(SEEDS, SAMPLE, OWN)), epoch(40.2, **rows))
+    alone = found_in(plan(first=(SEEDS, SAMPLE, OWN)), epoch(40.2, **rows))
     assert alone.advice.endswith("num_workers=6.")
 
 
 def test_minibatches_of_servers_are_made_elsewhere():
-    found = find_bottleneck(facts(), epoch(30, **{
+    found = found_in(plan(), epoch(30, **{
         "waiting for 1 sample_neighbor": row(28), FETCH.label: row(2)}))  # fmt: skip
     assert (found.cause, "by lane 1" in found.found) == ("network", True)
 
@@ -99,25 +104,25 @@ def test_minibatches_of_servers_are_made_elsewhere():
 @pytest.mark.parametrize("start", [0.0, 60.0])
 def test_a_loader_that_the_model_does_not_wait_for_is_not_blamed(num_workers, start):
     slow_disk = {FETCH.label: row(20, 0.2, MB), OWN.label: row(19)}
-    found = find_bottleneck(facts(num_workers), epoch(30, 29, start=start, **named(**slow_disk)))
+    found = found_in(plan(num_workers), epoch(30, 29, start=start, **named(**slow_disk)))
     assert (found.cause, found.stage) == ("consumer", "consumer")
     assert "works 97% of the time; nothing in the loader" in found.found
 
 
 def test_a_function_that_waits_is_no_lack_of_processors():
     rows = {**named(), OWN.label: row(30, 0.0)}
-    found = find_bottleneck(facts(second=(FETCH, OWN)), epoch(33, 15, idle=0.0, **rows))
+    found = found_in(plan(second=(FETCH, OWN)), epoch(33, 15, idle=0.0, **rows))
     assert found.cause == "transform"
 
 
 def test_a_function_that_sleeps_does_not_make_minibatches_tiny():
     rows = {**named(0.1, 0.1), OWN.label: row(30, 0.0)}
-    assert find_bottleneck(facts(first=(SEEDS, SAMPLE, OWN)), epoch(31, **rows)).cause == "transform"
+    assert found_in(plan(first=(SEEDS, SAMPLE, OWN)), epoch(31, **rows)).cause == "transform"
 
 
 def test_another_loader_is_told_to_be_asked():
     inner = StageFacts("2 data_loader", "", "loader", False)
-    found = find_bottleneck(facts(first=(inner,)), epoch(22, **{inner.label: row(21, 0.0), FETCH.label: row(0.1)}))
+    found = found_in(plan(first=(inner,)), epoch(22, **{inner.label: row(21, 0.0), FETCH.label: row(0.1)}))
     assert (found.cause, found.stage, "ask its stats()" in found.advice) == ("loader", inner.label, True)
 
 
@@ -125,4 +130,4 @@ def test_another_loader_is_told_to_be_asked():
 def test_few_minibatches_tell_nothing(calls, begun):
     stats = epoch(0.5, start=3.0, begun=begun, **named())
     stats["epochs"]["calls"] = calls
-    assert find_bottleneck(facts(), stats).cause == "few"
+    assert found_in(plan(), stats).cause == "few"

@@ -18,6 +18,7 @@ import datapipes as dp
 from datapipes.base.clock import GAP_S, StageClock, Used
 from datapipes.loader.report import as_html, write_report
 from datapipes.loader.trace import VERSION, read_trace
+from datapipes.loader.workers.workers import Workers
 
 
 class Page(HTMLParser):
@@ -96,8 +97,8 @@ def test_a_trace_gives_the_report_of_its_loader(loader, tmp_path):
     loader.trace(tmp_path / "trace.json")
     loader.report(tmp_path / "report.html")
     again = read_trace(tmp_path / "trace.json")
-    assert again.stats == json.loads(json.dumps(loader.stats()))
-    assert again.stats.bottleneck == loader.stats().bottleneck
+    assert again == json.loads(json.dumps(loader.stats()))
+    assert again.bottleneck == loader.stats().bottleneck
     write_report(tmp_path / "again.html", again)
     assert (tmp_path / "again.html").read_text() == (tmp_path / "report.html").read_text()
 
@@ -108,7 +109,7 @@ def test_every_kind_of_loader_has_a_report(name, tmp_path):
         list(loader)
         loader.report(tmp_path / "report.html")
         loader.trace(tmp_path / "trace.json")
-    assert read_trace(tmp_path / "trace.json").stats.found is not None
+    assert read_trace(tmp_path / "trace.json").found is not None
     assert Page((tmp_path / "report.html").read_text()).text.count("What bounds this loader") == 2  # title and heading
 
 
@@ -116,7 +117,7 @@ def test_deaths_and_minibatches_that_were_made_again_are_counted(tmp_path):
     with dp.DataLoader(sampled(items(60)), 1, multiprocessing_context="fork") as loader:
         minibatches = iter(loader)
         next(minibatches)
-        (worker,) = loader._watch._workers()
+        (worker,) = loader.rewritten().find(Workers)[0].processes()
         os.kill(worker, signal.SIGKILL)
         assert len(list(minibatches)) == len(loader) - 1
         assert loader.stats()["workers"]["deaths"] == 1
@@ -198,7 +199,7 @@ def other(trace, change):
             "version 2; this release",
         ),
         (lambda trace: other(trace, lambda t: t["datapipes"].pop("stats")), "not a whole trace: KeyError"),
-        (lambda trace: other(trace, lambda t: t["datapipes"].update(stats=[])), "not a whole trace: AttributeError"),
+        (lambda trace: other(trace, lambda t: t["datapipes"].update(stats=[])), "not a whole trace: ValueError"),
         (
             lambda trace: other(trace, lambda t: t["datapipes"]["stats"]["consumer"].update(calls=0)),
             "the counts .*consumer",
@@ -207,7 +208,7 @@ def other(trace, change):
         (lambda trace: other(trace, lambda t: t["datapipes"]["stats"]["consumer"].pop("seconds")), "the counts"),
         (lambda trace: other(trace, lambda t: t["traceEvents"].pop()), "not a whole trace: KeyError"),
         (lambda trace: other(trace, lambda t: t["traceEvents"][0].update(ts="soon")), "not a whole trace: ValueError"),
-        (lambda trace: other(trace, lambda t: t["traceEvents"][0].update(name=[])), "not a whole trace: TypeError"),
+        (lambda trace: other(trace, lambda t: t["traceEvents"][0].update(name=[])), "not a whole trace: ValueError"),
         (lambda trace: json.dumps(trace).replace('"minibatch": 0', '"minibatch": 1e999'), "is not valid JSON"),
     ],
 )

@@ -2,13 +2,12 @@
 
 import pytest
 import worker_stages as ws
-from pipelines import distributed_chain, fetched, item_set, items, refused, sampled, small_store
+from pipelines import fetched, items, refused, sampled, small_store
 
 import datapipes as dp
 from datapipes.loader.options import LoaderOptions
-from datapipes.loader.passes import PASSES, Cut, cut, overlap_with_consumer, put_in_workers, rewrite
+from datapipes.loader.passes import PASSES, overlap_with_consumer, put_in_workers, rewrite
 from datapipes.loader.prefetcher import Prefetcher
-from datapipes.loader.sharded import Sharded, shard
 from datapipes.loader.workers.workers import Workers
 
 
@@ -20,44 +19,8 @@ def names(graph: dp.stages.StageGraph) -> list[str]:
     return [stage.name for stage in graph]
 
 
-def shape(graph: dp.stages.StageGraph) -> list[type]:
-    return [type(stage) for stage in graph]
-
-
 def remote_store() -> dp.FeatureStore:
     return ws.RemoteStore(dict(small_store()))
-
-
-# --- shard
-
-
-@pytest.mark.parametrize(
-    "start",
-    [items, lambda: ws.MyItems(item_set(), 4), distributed_chain],
-    ids=["item_sampler", "users_own", "distributed_item_sampler"],
-)
-def test_every_start_of_a_chain_gives_its_minibatches_out_by_index(start):
-    chain = start()
-    graph = shard(dp.stages.StageGraph(chain), workers())
-    before = [type(stage) for stage in dp.stages.StageGraph(chain)]
-    assert shape(graph) == [Sharded, *before[1:]]
-    assert dp.stages.StageGraph(chain).find(Sharded) == []
-    assert graph.seed_stage.num_steps == len(chain)
-    assert shard(graph, workers()).seed_stage is graph.seed_stage  # a second pass changes nothing
-
-
-def test_all_item_samplers_of_a_chain_are_sharded():
-    graph = shard(dp.stages.StageGraph(ws.joined()), workers())
-    assert len(graph.find(Sharded)) == 2
-    assert graph.find(dp.ItemSampler) == []
-
-
-def test_sharding_leaves_the_random_keys_and_the_state_as_they_are():
-    chain = ws.worker_chain()
-    graph = shard(dp.stages.StageGraph(chain), workers())
-    old = dp.stages.StageGraph(chain)
-    assert [graph.ordinal(stage) for stage in graph] == [old.ordinal(stage) for stage in old]
-    assert graph.root.state_dict() == chain.state_dict()
 
 
 # --- cut
@@ -66,44 +29,52 @@ def test_sharding_leaves_the_random_keys_and_the_state_as_they_are():
 @pytest.mark.parametrize(
     ("chain", "place", "expected"),
     [
-        (fetched, "fetch_feature", ["item_sampler", "sample_neighbor", "cut", "fetch_feature"]),
+        (fetched, "fetch_feature", ["item_sampler", "sample_neighbor", "workers", "fetch_feature"]),
         (
             lambda: fetched().fetch_feature(small_store(), ["feat"]),
             "fetch_feature",
-            ["item_sampler", "sample_neighbor", "cut", "fetch_feature", "fetch_feature"],
+            ["item_sampler", "sample_neighbor", "workers", "fetch_feature", "fetch_feature"],
         ),
         (
             lambda: sampled().fetch_feature(remote_store(), ["feat"]).fetch_feature(small_store(), ["feat"]),
             "fetch_feature",
-            ["item_sampler", "sample_neighbor", "fetch_feature", "cut", "fetch_feature"],
+            ["item_sampler", "sample_neighbor", "fetch_feature", "workers", "fetch_feature"],
         ),
         (
             lambda: sampled().fetch_feature(remote_store(), ["feat"]).copy_to("cpu"),
             "fetch_feature",
-            ["item_sampler", "sample_neighbor", "fetch_feature", "cut", "copy_to"],
+            ["item_sampler", "sample_neighbor", "fetch_feature", "workers", "copy_to"],
         ),
-        (lambda: sampled().copy_to("cpu"), "fetch_feature", ["item_sampler", "sample_neighbor", "cut", "copy_to"]),
-        (sampled, "fetch_feature", ["item_sampler", "sample_neighbor", "cut"]),
-        (items, "fetch_feature", ["item_sampler", "cut"]),
-        (fetched, "end", ["item_sampler", "sample_neighbor", "fetch_feature", "cut"]),
-        (fetched, "sample_neighbor", ["item_sampler", "cut", "sample_neighbor", "fetch_feature"]),
-        (fetched, dp.FeatureFetcher, ["item_sampler", "sample_neighbor", "cut", "fetch_feature"]),
-        (ws.as_subclasses, "fetch_feature", ["my_items", "sample_neighbor", "cut", "my_fetcher"]),
+        (lambda: sampled().copy_to("cpu"), "fetch_feature", ["item_sampler", "sample_neighbor", "workers", "copy_to"]),
+        (sampled, "fetch_feature", ["item_sampler", "sample_neighbor", "workers"]),
+        (items, "fetch_feature", ["item_sampler", "workers"]),
+        (fetched, "end", ["item_sampler", "sample_neighbor", "fetch_feature", "workers"]),
+        (fetched, "sample_neighbor", ["item_sampler", "workers", "sample_neighbor", "fetch_feature"]),
+        (fetched, dp.FeatureFetcher, ["item_sampler", "sample_neighbor", "workers", "fetch_feature"]),
+        (ws.as_subclasses, "fetch_feature", ["my_items", "sample_neighbor", "workers", "my_fetcher"]),
     ],
 )
 def test_the_chain_is_cut_where_the_place_says(chain, place, expected):
     given = chain()
-    graph = cut(dp.stages.StageGraph(given), workers(cut=place))
+    graph = put_in_workers(dp.stages.StageGraph(given), workers(cut=place))
     assert names(graph) == expected
-    assert dp.stages.StageGraph(given).find(Cut) == []
+    assert dp.stages.StageGraph(given).find(Workers) == []
 
 
 # --- workers and overlap
 
 
+def test_workers_leave_the_random_keys_and_the_state_as_they_are():
+    chain = ws.worker_chain()
+    graph, before = put_in_workers(dp.stages.StageGraph(chain), workers()), dp.stages.StageGraph(chain)
+    assert [graph.ordinal(stage) for stage in graph if stage.name != "workers"] == [
+        before.ordinal(stage) for stage in before
+    ]
+    assert graph.root.state_dict() == chain.state_dict()
+
+
 def test_the_cut_becomes_workers_and_what_follows_a_thread():
-    marked = cut(shard(dp.stages.StageGraph(fetched().copy_to("cpu")), workers()), workers())
-    graph = put_in_workers(marked, workers())
+    graph = put_in_workers(dp.stages.StageGraph(fetched().copy_to("cpu")), workers())
     assert names(graph) == ["item_sampler", "sample_neighbor", "workers", "fetch_feature", "copy_to"]
     assert names(overlap_with_consumer(graph, workers()))[-1] == "prefetch"
     assert not graph.find(Workers)[0].pin
@@ -111,14 +82,9 @@ def test_the_cut_becomes_workers_and_what_follows_a_thread():
 
 def test_workers_at_the_end_need_no_thread_that_runs_ahead():
     options = workers(cut="end")
-    graph = put_in_workers(cut(shard(dp.stages.StageGraph(sampled()), options), options), options)
+    graph = put_in_workers(dp.stages.StageGraph(sampled()), options)
     assert overlap_with_consumer(graph, workers()) is graph
     assert dp.DataLoader(sampled(), 1, timeout=3.0).rewritten().root.timeout == 3.0
-
-
-def test_workers_without_sharding_are_refused():
-    with refused(ValueError, stage="workers", found="item_sampler", allowed="by index"):
-        Workers(sampled(), workers())
 
 
 def test_the_wait_that_is_limited_is_the_consumers():
@@ -173,9 +139,9 @@ def test_every_pass_returns_a_graph_and_leaves_the_one_it_was_given(options):
     assert names(graph) == names(rewrite(dp.stages.StageGraph(fetched()), options))
 
 
-def test_without_workers_the_passes_that_make_them_change_nothing():
+def test_without_workers_the_pass_that_makes_them_changes_nothing():
     graph = dp.stages.StageGraph(fetched())
-    assert all(each(graph, LoaderOptions()) is graph for each in (shard, cut, put_in_workers))
+    assert put_in_workers(graph, LoaderOptions()) is graph
 
 
 def test_asynchronous_stages_are_not_parted_by_a_thread():

@@ -2,7 +2,7 @@
 
 import os
 
-from datapipes.processes.clone import end_if_clone
+from datapipes.processes.child import end_if_clone
 
 
 def test_a_clone_ends_and_says_why(capfd):

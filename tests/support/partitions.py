@@ -17,8 +17,8 @@ from datapipes.graph.graph import Graph
 from datapipes.partition.id_maps import RangeMap
 from datapipes.partition.native.native_write import write_native
 from datapipes.partition.source import Source
+from datapipes.processes.copies import bits
 from datapipes.processes.sharing import Packed
-from datapipes.processes.values import bits
 
 TIME = "time"
 

@@ -60,9 +60,9 @@ class Board:
     def row(self, worker: int) -> Row:
         """Return what a worker has written."""
         first, *entries = self._rows[worker].view(-1, _ENTRY).tolist()
-        found = sorted((entry for entry in entries if entry[_SINCE] != 0), key=lambda entry: entry[_SINCE])
-        seconds = (time.monotonic_ns() - found[0][_SINCE]) / 1e9 if found else 0.0
-        return Row(tuple(Task(*entry[:_SINCE]) for entry in found), seconds, bool(first[_READY]))
+        begun = sorted((entry for entry in entries if entry[_SINCE] != 0), key=lambda entry: entry[_SINCE])
+        seconds = (time.monotonic_ns() - begun[0][_SINCE]) / 1e9 if begun else 0.0
+        return Row(tuple(Task(*entry[:_SINCE]) for entry in begun), seconds, bool(first[_READY]))
 
 
 class OwnRow:

@@ -226,7 +226,7 @@ class Dispatcher(Iterator[MiniBatch]):
             f"{last.pid}): {last.how}. Try the stages on {'each of these' if others else 'this minibatch'} with "
             f"loader.minibatch({epoch}, {index}); use fewer workers or smaller minibatches if memory runs out; or "
             "raise max_restarts.",
-            [each.pid for each in deaths],
+            [death.pid for death in deaths],
         )
 
     # --- whereabouts --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Where the outcomes of worker processes arrive: one ShmChannel, or several channels with a listening thread each."""
+"""Where the outcomes of worker processes arrive that do not come through a ShmChannel: a thread for each channel."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import contextlib
 import queue
 import threading
 import time
-from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
 
 from datapipes.base.codec import Message
-from datapipes.base.errors import PeerDied, QueueTimeoutError
+from datapipes.base.errors import QueueTimeoutError
 from datapipes.base.log import logger
 from datapipes.base.threads import EndingThread
-from datapipes.channel import ChannelBase, MpChannel, ShmChannel
+from datapipes.channel import ChannelBase, MpChannel
 from datapipes.processes.endings import runs
 
 LOOK_S = 0.5  # seconds between two checks of a listening thread that it should go on
@@ -23,31 +22,7 @@ _WAKE = "#wake"
 _SENDER_GONE = (ConnectionError, FileNotFoundError, EOFError)  # fetching tensors from a process that has ended
 
 
-class Inbox(ABC):
-    """Messages of all workers."""
-
-    @abstractmethod
-    def get(self, timeout: float) -> Message | None:
-        """Return the next message; None after `timeout` seconds, or earlier when a worker has died."""
-
-    def close(self) -> None:
-        """Stop listening."""
-
-
-class ShmInbox(Inbox):
-    """One ShmChannel for all workers; it survives the death of any of them."""
-
-    def __init__(self, channel: ShmChannel) -> None:
-        self._channel = channel
-
-    def get(self, timeout: float) -> Message | None:
-        try:
-            return self._channel.recv(timeout)
-        except (QueueTimeoutError, PeerDied):
-            return None
-
-
-class ThreadInbox(Inbox):
+class Inbox:
     """Channels of any kind, each with a thread that waits for its messages."""
 
     def __init__(self) -> None:
@@ -61,11 +36,12 @@ class ThreadInbox(Inbox):
         if sender is None:
             self._channels.append(channel)
         thread = EndingThread(_listen, (channel, self._arrived, self._ended, sender), name="datapipes-inbox")
-        self._threads = [each for each in self._threads if each.is_alive()]
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
         self._threads.append(thread)
         thread.start()
 
     def get(self, timeout: float) -> Message | None:
+        """Return the next message; None after `timeout` seconds."""
         try:
             message = self._arrived.get(timeout=timeout)
         except queue.Empty:
@@ -75,17 +51,15 @@ class ThreadInbox(Inbox):
         return message
 
     def close(self) -> None:
+        """Stop listening."""
         self._ended.set()
-        self._wake()
-        ends = time.monotonic() + 2 * LOOK_S
-        for thread in self._threads:
-            thread.join(max(ends - time.monotonic(), 0.0))  # or it could take a message for the next inbox
-
-    def _wake(self) -> None:
         for channel in self._channels:  # a thread may wait in recv without a limit
             if not isinstance(channel, MpChannel):
                 with contextlib.suppress(Exception):
                     channel.send({_WAKE: torch.empty(0)})
+        ends = time.monotonic() + 2 * LOOK_S
+        for thread in self._threads:
+            thread.join(max(ends - time.monotonic(), 0.0))  # or it could take a message for the next inbox
 
 
 def _listen(

@@ -134,13 +134,13 @@ class _InFlight:
 
     def next_done(self) -> tuple[Task, Future[MiniBatch | None]] | None:
         """Wait for a task that is done; None means that there are no more. Stale ones are left out."""
-        while (found := self._done.get()) is not None:
-            if isinstance(found, BaseException):
-                raise found
+        while (done := self._done.get()) is not None:
+            if isinstance(done, BaseException):
+                raise done
             with self._changing:
-                future = self._futures.pop(found, None)
+                future = self._futures.pop(done, None)
             if future is not None:
-                return found, future
+                return done, future
         return None
 
     def close(self) -> None:

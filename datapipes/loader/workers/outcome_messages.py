@@ -160,9 +160,9 @@ class Opener:
         self._whole.pop(worker, None)
 
     def _label_of(self, message: Message) -> Label:
-        found: Any = message.get(LABEL)
-        if isinstance(found, Tensor) and found.dtype == torch.int64 and tuple(found.shape) == (8,):
-            label = Label.from_tensor(found)
+        tensor: Any = message.get(LABEL)
+        if isinstance(tensor, Tensor) and tensor.dtype == torch.int64 and tuple(tensor.shape) == (8,):
+            label = Label.from_tensor(tensor)
             if label.loader_id == self._loader_id:
                 return label
         raise RuntimeError(

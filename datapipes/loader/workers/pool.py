@@ -106,13 +106,6 @@ def tasks_for_each(root: Stage, prefetch_factor: int) -> int:
     return max(1, async_window(StageGraph(root))) + prefetch_factor
 
 
-def making_at_once(root: Stage, prefetch_factor: int) -> int:
-    """Return how many tasks a worker is making at most, those included whose outcome is not sent yet; of an epoch that
-    was left, one can still be under way to the channel.
-    """
-    return 1 if async_window(StageGraph(root)) == 0 else tasks_for_each(root, prefetch_factor) + 1
-
-
 def in_words(tasks: Sequence[Task]) -> str:
     """Return the tasks that a worker is making, the oldest first, in a few words."""
     others = f" and {len(tasks) - 1} more" if len(tasks) > 1 else ""

@@ -1,8 +1,8 @@
 """Workers as processes: started, given tasks, watched, and started again when they die.
 
 Each worker has a pipe for tasks, and a row of the board (board.py) in which it writes the tasks it is making. Outcomes
-come through an inbox (inbox.py). A watch (processes/child.py) tells that a worker has died, and its row which tasks it
-was making.
+come through a ShmChannel or an inbox (inbox.py). A watch (processes/child.py) tells that a worker has died, and its row
+which tasks it was making.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ import torch
 from datapipes import _core
 from datapipes.base.codec import Message
 from datapipes.base.error_message import error_from_json
-from datapipes.base.errors import ChannelClosed, ChannelDamaged, QueueTimeoutError, add_note
+from datapipes.base.errors import ChannelClosed, ChannelDamaged, PeerDied, QueueTimeoutError, add_note
 from datapipes.base.log import logger
 from datapipes.base.threads import share_of
+from datapipes.chain.asynchronous import async_window
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase, MpChannel, ShmChannel
 from datapipes.loader.options import LoaderOptions
-from datapipes.loader.workers.board import Board, Row
-from datapipes.loader.workers.inbox import Inbox, ShmInbox, ThreadInbox
+from datapipes.loader.workers.board import Board
+from datapipes.loader.workers.inbox import Inbox
 from datapipes.loader.workers.outcome_messages import CALLS, LABEL, Opener
-from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, in_words, making_at_once, tasks_for_each
+from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, in_words, tasks_for_each
 from datapipes.loader.workers.worker_handle import Start, WorkerHandle
 from datapipes.loader.workers.worker_process import main
 from datapipes.processes.child import begin, end_all
@@ -73,7 +74,10 @@ class ProcessPool(Pool):
     ) -> None:
         self.num_workers = options.num_workers
         self.tasks_each = tasks_for_each(root, options.prefetch_factor)
-        self._making_at_once = making_at_once(root, options.prefetch_factor)
+        # Tasks that a worker is making, with those whose outcome is not sent yet: of an epoch that was left, one can be
+        # under way to the channel.
+        self._making_at_once = 1 if async_window(StageGraph(root)) == 0 else self.tasks_each + 1
+        self._capacity = 4 * self.num_workers * self.tasks_each + 16  # outcomes of an abandoned epoch may still wait
         self._num_steps = StageGraph(root).seed_stage.num_steps
         self._chain = chain
         self._context = context
@@ -86,9 +90,9 @@ class ProcessPool(Pool):
         self._opener = Opener(self._id, StageGraph(root).numbering.labels())
         self._workers: list[WorkerHandle] = []
         self._num_threads = 1
-        self._board: Board | None = None
+        self._board: Board  # from `start` on
         self._channel: ChannelBase | None = None
-        self._inbox: Inbox | None = None
+        self._inbox: Inbox | None = None  # where a ShmChannel does not bring the outcomes
         self._events: deque[Outcome | Death] = deque()
         self._looked = 0.0
         self._changing = threading.RLock()  # held while workers start or end; `close` may run in another thread
@@ -130,30 +134,24 @@ class ProcessPool(Pool):
             self._use(self._wanted_channel)
         elif isinstance(self._wanted_channel, ChannelBase):
             self._channel = self._wanted_channel
-            self._inbox = inbox = ThreadInbox()
-            inbox.listen(self._channel)
+            self._inbox = Inbox()
+            self._inbox.listen(self._channel)
         elif self._wanted_channel == "mp":
-            self._inbox = ThreadInbox()  # with a channel for each worker: a killed one can leave its lock taken
+            self._inbox = Inbox()  # with a channel for each worker: a killed one can leave its lock taken
         else:
             assert self._wanted_channel == "shm"
             if self._shm_size is not None:  # else the first outcome decides
                 self._use(ShmChannel(self._capacity, self._shm_size))
 
-    @property
-    def _capacity(self) -> int:
-        return 4 * self.num_workers * self.tasks_each + 16  # outcomes of an abandoned epoch may still wait
-
     def _use(self, channel: ShmChannel) -> None:
         if self._pin:
             channel.pin_memory()
         self._channel = channel
-        self._inbox = ShmInbox(channel)
 
     def _launch(self, worker: int, life: int) -> WorkerHandle:
-        assert self._board is not None
         require_descriptors(f"data_loader: worker {worker} cannot be started")
-        own = MpChannel() if self._wanted_channel == "mp" else None
-        channel = self._channel if own is None else own
+        workers_own = MpChannel() if self._wanted_channel == "mp" else None
+        channel = workers_own or self._channel
         board = self._board.packed()
 
         def start(there: Connection) -> Start:
@@ -172,11 +170,13 @@ class ProcessPool(Pool):
 
         self._board.clear(worker)
         name = f"datapipes-worker-{worker}"
-        handle = begin(self._context, name, main, start, lambda process, here: WorkerHandle(process, here, life, own))
-        if own is not None:
-            assert isinstance(self._inbox, ThreadInbox)
-            own.only_receive()
-            self._inbox.listen(own, handle.process)
+        handle = begin(
+            self._context, name, main, start, lambda process, here: WorkerHandle(process, here, life, workers_own)
+        )
+        if workers_own is not None:
+            assert self._inbox is not None
+            workers_own.only_receive()
+            self._inbox.listen(workers_own, handle.process)
         return handle
 
     def replace(self, worker: int) -> None:
@@ -218,7 +218,7 @@ class ProcessPool(Pool):
             left = max(ends - time.monotonic(), 0.0)
             for worker in self._workers:
                 worker.send_rest()
-            if self._inbox is None:
+            if self._channel is None and self._inbox is None:
                 pipes = [worker.pipe for worker in self._workers if not worker.death_reported]
                 connection.wait(pipes, min(left, LOOK_S))
                 self._look()
@@ -252,13 +252,14 @@ class ProcessPool(Pool):
             )
 
     def _next_message(self, timeout: float) -> Message | None:
+        if isinstance(self._channel, ShmChannel):  # it survives the death of any worker, and stays readable
+            with suppress(QueueTimeoutError, PeerDied), self._ending_with_channel():
+                return self._channel.recv(timeout)
+            return None
         assert self._inbox is not None
         try:
-            with self._ending_with_channel():
-                return self._inbox.get(timeout)
+            return self._inbox.get(timeout)
         except Exception:
-            if isinstance(self._inbox, ShmInbox):
-                raise  # a death leaves nothing unreadable in a ShmChannel
             # In a channel of the user a dead worker may have left half a message; that minibatch is made again.
             self._look()
             if self.is_closed or not self._events:
@@ -292,7 +293,10 @@ class ProcessPool(Pool):
                     raise self._failed_start(number, said["error"])
             if not worker.death_reported and worker.has_ended():
                 worker.death_reported = True
-                self._events.append(self._death_of(number, worker))
+                row, code = self._board.row(number), worker.watch.exit_code()
+                by_signal = code is None or code < 0
+                how = how_it_exited(code)
+                self._events.append(Death(number, worker.pid, how, row.tasks, row.is_ready, by_signal))
 
     def _give_channel(self, size: int) -> None:
         """Make the channel for minibatches of `size` bytes and pass it to all workers, unless that was done before."""
@@ -318,15 +322,6 @@ class ProcessPool(Pool):
         )
         return raised
 
-    def _death_of(self, number: int, worker: WorkerHandle) -> Death:
-        row = self._row(number)
-        code = worker.watch.exit_code()
-        return Death(number, worker.pid, how_it_exited(code), row.tasks, row.is_ready, code is None or code < 0)
-
-    def _row(self, worker: int) -> Row:
-        assert self._board is not None
-        return self._board.row(worker)
-
     # --- whereabouts and counts ---------------------------------------------------------------------------------------
 
     def whereabouts(self, worker: int) -> str:
@@ -334,7 +329,7 @@ class ProcessPool(Pool):
         who = f"worker {worker} (pid {pid})"
         if (stands_still := why_it_stands_still(pid)) is not None:
             who = f"{who} {stands_still}; it"
-        tasks, seconds, is_ready = self._row(worker)
+        tasks, seconds, is_ready = self._board.row(worker)
         if not is_ready:
             return f"{who} is starting"
         if not tasks:

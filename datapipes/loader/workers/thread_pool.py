@@ -10,7 +10,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from datapipes.base.log import logger
 from datapipes.base.outcome import as_error
@@ -21,7 +21,7 @@ from datapipes.device.runtime import Stream
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.workers.making import work
 from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, in_words, tasks_for_each
-from datapipes.processes.clone import end_if_clone
+from datapipes.processes.child import end_if_clone
 
 JOIN_S = 5.0  # seconds that closing waits for minibatches that are being made
 
@@ -29,37 +29,37 @@ JOIN_S = 5.0  # seconds that closing waits for minibatches that are being made
 class _State:
     """What the threads share with the pool. It does not hold the pool, so the pool can be collected."""
 
-    def __init__(self, num_workers: int) -> None:
+    def __init__(self, root: Stage, options: LoaderOptions, streams: Sequence[Stream]) -> None:
+        self.root, self.init, self.streams = root, options.worker_init_fn, streams
         self.generation = 0
         self.closed = False
         self.outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-        self.tasks: list[queue.SimpleQueue[Task | None]] = [queue.SimpleQueue() for _ in range(num_workers)]
-        self.making = [_Making() for _ in range(num_workers)]
+        workers = range(options.num_workers)
+        self.tasks: list[queue.SimpleQueue[Task | None]] = [queue.SimpleQueue() for _ in workers]
+        self.making = [_Making() for _ in workers]
 
 
-class _Making:
+class _Making(dict[Task, float]):
     """The tasks that a worker is making, the oldest first, and when each began."""
 
-    def __init__(self) -> None:
-        self.began: dict[Task, float] = {}
-
     def begin(self, task: Task) -> None:
-        self.began[task] = time.monotonic()
+        self[task] = time.monotonic()
 
     def end(self, task: Task) -> None:
-        self.began.pop(task, None)
+        self.pop(task, None)
 
 
 class ThreadPool(Pool):
-    """Threads that make minibatches of the chain that ends in `root`."""
+    """Threads that make minibatches of the chain that ends in `root`.
+
+    Args:
+        streams: on which the threads queue work of GPUs.
+    """
 
     def __init__(self, root: Stage, options: LoaderOptions, streams: Sequence[Stream] = ()) -> None:
-        self._root = root
-        self._streams = streams  # on which the threads queue work of GPUs
         self.num_workers = options.num_workers
         self.tasks_each = tasks_for_each(root, options.prefetch_factor)
-        self._init = options.worker_init_fn
-        self._state = _State(options.num_workers)
+        self._state = _State(root, options, streams)
         self._threads: list[threading.Thread] = []
         self._process = os.getpid()
 
@@ -68,11 +68,8 @@ class ThreadPool(Pool):
             return
         logger.info("data_loader: %d worker threads", self.num_workers)
         for worker in range(self.num_workers):
-            thread = EndingThread(
-                _run,
-                (worker, self._root, self._state, self._init, share_of(self.num_workers), self._streams),
-                name=f"datapipes-worker-{worker}",
-            )
+            name, num_threads = f"datapipes-worker-{worker}", share_of(self.num_workers)
+            thread = EndingThread(_run, (worker, self._state, num_threads), name=name)
             self._threads.append(thread)
             thread.start()
 
@@ -93,12 +90,11 @@ class ThreadPool(Pool):
         raise AssertionError("a thread does not die by itself")
 
     def whereabouts(self, worker: int) -> str:
-        making = [*self._state.making[worker].began.items()]
-        if not making:
+        began = self._state.making[worker].copy()
+        if not began:
             return f"worker thread {worker} waits for a task"
-        tasks = [task for task, _ in making]
-        seconds = time.monotonic() - making[0][1]
-        return f"worker thread {worker} has been making {in_words(tasks)} for {seconds:.1f} s"
+        seconds = time.monotonic() - min(began.values())
+        return f"worker thread {worker} has been making {in_words([*began])} for {seconds:.1f} s"
 
     def close(self) -> None:
         self.is_closed = self._state.closed = True
@@ -114,14 +110,7 @@ class ThreadPool(Pool):
         self._threads = []
 
 
-def _run(
-    worker: int,
-    root: Stage,
-    state: _State,
-    init: Callable[[int], None] | None,
-    num_threads: int,
-    streams: Sequence[Stream],
-) -> None:
+def _run(worker: int, state: _State, num_threads: int) -> None:
     def take() -> Task | None:
         while not state.closed:  # checked each time, since the None that ends the work comes only once
             task = state.tasks[worker].get()
@@ -132,17 +121,17 @@ def _run(
     preempt_nobody()
     process = os.getpid()
     error: Exception | None = None
-    with threads_of_kernels(num_threads), current_streams(streams):
+    with threads_of_kernels(num_threads), current_streams(state.streams):
         try:
-            if init is not None:
-                init(worker)
+            if state.init is not None:
+                state.init(worker)
         except BaseException as raised:
             error = as_error(raised, "worker_init_fn", "Raise an error, or return.")
         end_if_clone(process)
         if error is None:
-            for outcome in work(worker, root, take, state.making[worker]):
+            for outcome in work(worker, state.root, take, state.making[worker]):
                 end_if_clone(process)
-                if streams and outcome.minibatch is not None:
+                if state.streams and outcome.minibatch is not None:
                     outcome.queued = leave(outcome.minibatch)
                 state.outcomes.put(outcome)
             return

@@ -68,8 +68,8 @@ class WorkerHandle(ChildProcess):
 
     def give(self, task: Task) -> None:
         """Tell the worker to make a minibatch."""
-        said = TASK + np.array(task.numbers(), np.int64).tobytes()
-        self._send(lambda pipe: pipe.send_bytes(said), is_task=True)
+        message = TASK + np.array(task.numbers(), np.int64).tobytes()
+        self._send(lambda pipe: pipe.send_bytes(message), is_task=True)
 
     def give_channel(self, channel: ShmChannel) -> None:
         """Give the worker the channel for its outcomes."""
@@ -106,11 +106,11 @@ class WorkerHandle(ChildProcess):
 
     def messages(self) -> list[dict[str, Any]]:
         """Return the messages that the worker has sent since the last call."""
-        found = []
+        messages = []
         with suppress(EOFError, OSError):
             while self.pipe.poll(0):
-                found.append(json.loads(self.pipe.recv_bytes()))
-        return found
+                messages.append(json.loads(self.pipe.recv_bytes()))
+        return messages
 
     def forget(self) -> None:
         super().forget()

@@ -30,8 +30,7 @@ from datapipes.loader.workers.making import work
 from datapipes.loader.workers.outcome_messages import num_bytes_of, to_messages
 from datapipes.loader.workers.pool import Outcome, Task
 from datapipes.loader.workers.worker_handle import CHANNEL, TASK, Start
-from datapipes.processes.child import begin_as_child
-from datapipes.processes.clone import end_if_clone
+from datapipes.processes.child import begin_as_child, end_if_clone
 from datapipes.processes.sharing import Packed
 
 NO_TERMINAL = (
@@ -99,7 +98,8 @@ class _Tasks:
             while not self._ended:
                 while self._connection.poll(0):  # read all messages first: they may make waiting tasks stale
                     self._read()
-                self._drop_old()
+                while self._waiting and self._waiting[0].generation < self._newest:
+                    self._waiting.popleft()
                 if self._waiting:
                     return self._waiting.popleft()
                 if not self._ended:
@@ -134,10 +134,6 @@ class _Tasks:
         else:
             self._ended = True
 
-    def _drop_old(self) -> None:
-        while self._waiting and self._waiting[0].generation < self._newest:
-            self._waiting.popleft()
-
 
 class _Sender:
     """Sends outcomes; asks the pool for a channel if there is none yet."""
@@ -162,20 +158,13 @@ class _Sender:
         _tell(self._start.connection, {"outcome": {name: part.tolist() for name, part in message.items()}})
 
     def _send(self, outcome: Outcome) -> None:
-        if (
-            self._channel is None
-            and outcome.minibatch is None
-            and outcome.error is None
-            and self._tasks.channel is None
-        ):
-            self._tell(outcome)  # was dropped, and may be ready first: it would make a channel too small for the others
-            return
-        if self._channel is None:
+        if self._channel is None and self._tasks.channel is None:
+            if outcome.minibatch is None and outcome.error is None:
+                self._tell(outcome)  # was dropped, and may be ready first: a channel of its size would be too small
+                return
             size = 0 if outcome.minibatch is None else num_bytes_of(outcome.minibatch.to_message())
-            if self._tasks.channel is None:
-                _tell(self._start.connection, {"bytes": size})
-            self._channel = self._tasks.wait_for_channel()
-        channel = self._channel
+            _tell(self._start.connection, {"bytes": size})
+        channel = self._channel = self._channel or self._tasks.wait_for_channel()
         limit = channel.most_bytes_kept if isinstance(channel, ShmChannel) else None
         if limit is not None and self._start.explicit_size:
             outcome = _checked(outcome, limit)
@@ -188,9 +177,7 @@ class _Sender:
 
 def _checked(outcome: Outcome, most_bytes: int) -> Outcome:
     """Return the outcome, or one with an error if it needs a larger channel than the user has chosen."""
-    if outcome.minibatch is None:
-        return outcome
-    size = num_bytes_of(outcome.minibatch.to_message())
+    size = 0 if outcome.minibatch is None else num_bytes_of(outcome.minibatch.to_message())
     if size <= most_bytes:
         return outcome
     error = ValueError(
@@ -201,5 +188,5 @@ def _checked(outcome: Outcome, most_bytes: int) -> Outcome:
     return Outcome(outcome.worker, outcome.task, error=error, calls=outcome.calls)
 
 
-def _tell(connection: Connection, what: dict[str, Any]) -> None:
-    connection.send_bytes(json.dumps(what).encode())
+def _tell(connection: Connection, message: dict[str, Any]) -> None:
+    connection.send_bytes(json.dumps(message).encode())

@@ -12,13 +12,12 @@ from typing import Any
 from datapipes.base.errors import LoaderTimeoutError
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.run import Reading, note_reader
-from datapipes.chain.stage import SeedStage, Stage, StreamStage
+from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase
 from datapipes.device.handover import SideStreams
 from datapipes.loader.graphs import gpus_of
 from datapipes.loader.options import LoaderOptions
-from datapipes.loader.sharded import Sharded
 from datapipes.loader.workers.dispatcher import Dispatcher
 from datapipes.loader.workers.pool import Pool, tasks_for_each
 from datapipes.loader.workers.process_pool import ProcessPool
@@ -46,14 +45,10 @@ class Workers(StreamStage):
         self, source: Stage, options: LoaderOptions, *, pin: bool = False, timeout: float | None = None
     ) -> None:
         super().__init__(source)
-        unsharded = [stage.name for stage in StageGraph(source).find(SeedStage) if not isinstance(stage, Sharded)]
-        if unsharded:
-            raise ValueError(f"workers: {unsharded} cannot give out minibatches by index. Run the pass `shard` first.")
         self.options = options
         self.pin = pin
         self.timeout = timeout
-        is_process = options.worker_method == "process"
-        self.context = context_of(options.multiprocessing_context) if is_process else None
+        self.context = context_of(options.multiprocessing_context) if options.worker_method == "process" else None
         self.window = 1 if options.in_order else options.num_workers * tasks_for_each(source, options.prefetch_factor)
         self._running = _Running()
         self._streams = SideStreams()  # of worker threads that copy to GPUs
@@ -61,7 +56,7 @@ class Workers(StreamStage):
         weakref.finalize(self, self._running.end)
         self._number = secrets.randbits(62)
         self._chain: Packed | tuple[Any, ...] | None = None  # as workers get it; kept, so that graphs are copied once
-        self._stats: dict[str, float] = {}
+        self._of_channel: dict[str, float] = {}
         self._counts = {"deaths": 0.0, "made_again": 0.0}
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
@@ -105,11 +100,13 @@ class Workers(StreamStage):
         remedy = "Close the loader, and build a new one afterwards; or fetch behind its cut, in this process."
         return Reading(self.source, "worker processes have a copy of the chain that ends in", remedy)
 
-    def stats(self) -> dict[str, float]:
-        """Return the counts of the channel; of the last one if the workers have ended."""
+    def counts(self) -> dict[str, dict[str, float]]:
+        """Return the counts of "channel", of the last one if the workers have ended, and of "workers": how many
+        processes died and how many minibatches were made again; {} of what there is none.
+        """
         if self._running.pool is not None:
-            self._stats = self._running.pool.stats() or self._stats
-        return self._stats
+            self._of_channel = self._running.pool.stats() or self._of_channel
+        return {"channel": self._of_channel, "workers": {} if self.context is None else {**self._counts}}
 
     @property
     def starting(self) -> str:
@@ -127,14 +124,10 @@ class Workers(StreamStage):
         """Return the pids of the worker processes that run."""
         return [] if self._running.pool is None else self._running.pool.processes()
 
-    def deaths(self) -> dict[str, float]:
-        """Return how many worker processes died and how many minibatches were made again; {} of threads."""
-        return {} if self.context is None else {**self._counts}
-
     def end_workers(self) -> None:
         """End the workers, within a bounded time; the next epoch starts new ones."""
         try:
-            self.stats()
+            self.counts()
         finally:
             self._running.end()
 

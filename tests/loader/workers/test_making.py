@@ -61,7 +61,7 @@ class Worker:
             self.tasks.put(Task(generation, 0, index))
 
     def made(self):
-        return {task.index for task in self.making.began}
+        return {task.index for task in self.making}
 
     def end(self):
         self.tasks.put(None)

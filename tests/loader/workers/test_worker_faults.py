@@ -32,7 +32,7 @@ from test_workers import WITHOUT_SERVER, expected, way
 import datapipes as dp
 from datapipes.channel import MpChannel
 from datapipes.loader.workers import process_pool
-from datapipes.loader.workers.inbox import ThreadInbox
+from datapipes.loader.workers.inbox import Inbox
 from datapipes.loader.workers.workers import Workers
 
 PROCESSES = ["fork", "forkserver"]
@@ -211,7 +211,7 @@ def test_a_thread_that_listens_leaves_the_exit_status_to_the_dispatcher():
     """A status is told once: the log would not say what has killed the worker."""
     process = multiprocessing.get_context("fork").Process(target=signal.pause, daemon=True)
     process.start()
-    inbox = ThreadInbox()
+    inbox = Inbox()
     inbox.listen(MpChannel(), process)
     os.kill(process.pid, signal.SIGKILL)
     wait_until(lambda: not inbox._threads[0].is_alive())  # it has seen the death

@@ -44,11 +44,12 @@ class Evaluator:
                     stage._leave_loop(minibatch)
             return minibatch
         made: dict[int, MiniBatch] = {}
-        self._count(self._pass_on(_replayed(graph, made, epoch, index), made, epoch, index))
+        self._record_drop(self._run_stages(_stages_after_replay(graph, made, epoch, index), made, epoch, index))
         return made.get(id(graph.root))
 
     async def minibatch_async(self, graph: StageGraph[Any], epoch: int, index: int) -> MiniBatch | None:
-        """Return what `minibatch` returns; many calls can be in flight.
+        """Return what `minibatch` returns; many calls can be in flight. Of stages that use a GPU the caller then calls
+        `_leave_loop` in its own thread.
 
         Stages that are not asynchronous are called beside the event loop, so they hold up no other minibatch.
         """
@@ -56,31 +57,31 @@ class Evaluator:
         dropped_by: StageBase | None = None
         every: Iterable[StageBase] = graph
         if graph._replays:
-            every = await off_loop(_replayed, graph, made, epoch, index)
+            every = await off_loop(_stages_after_replay, graph, made, epoch, index)
         for awaited, stages in groupby(every, is_async):
             if dropped_by is None and awaited:
-                dropped_by = await self._pass_on_async(stages, made, epoch, index)
+                dropped_by = await self._run_stages_async(stages, made, epoch, index)
             elif dropped_by is None:
-                dropped_by = await off_loop(self._pass_on, [*stages], made, epoch, index)
-        self._count(dropped_by)
+                dropped_by = await off_loop(self._run_stages, [*stages], made, epoch, index)
+        self._record_drop(dropped_by)
         return made.get(id(graph.root))
 
     def apply(self, stage: StageBase, minibatch: MiniBatch, epoch: int) -> MiniBatch | None:
         """Return what a stage behind a carrier makes of a minibatch of its source."""
         made = self._call(stage, [minibatch], epoch, minibatch.index)
-        self._count(stage if made is None else None)
+        self._record_drop(stage if made is None else None)
         return made
 
     async def apply_async(self, stage: StageBase, minibatch: MiniBatch, epoch: int) -> MiniBatch | None:
         """Return what `apply` returns, of an asynchronous stage."""
         made = await self._await(stage, [minibatch], epoch, minibatch.index)
-        self._count(stage if made is None else None)
+        self._record_drop(stage if made is None else None)
         return made
 
-    def _pass_on(
+    def _run_stages(
         self, stages: Iterable[StageBase], made: dict[int, MiniBatch], epoch: int, index: int
     ) -> StageBase | None:
-        """Let one stage after another make its minibatch; return the stage that drops it, if one does.
+        """Run the stages in order, adding each result to `made`; return the stage that dropped it, else None.
 
         Args:
             made: the minibatches so far, by the id of their stages; these stages add theirs.
@@ -92,10 +93,10 @@ class Evaluator:
             made[id(stage)] = minibatch
         return None
 
-    async def _pass_on_async(
+    async def _run_stages_async(
         self, stages: Iterable[StageBase], made: dict[int, MiniBatch], epoch: int, index: int
     ) -> StageBase | None:
-        """Do what `_pass_on` does, with asynchronous stages."""
+        """Do what `_run_stages` does, with asynchronous stages."""
         for stage in stages:
             minibatch = await self._await(stage, [made[id(source)] for source in stage.sources], epoch, index)
             if minibatch is None:
@@ -103,7 +104,7 @@ class Evaluator:
             made[id(stage)] = minibatch
         return None
 
-    def _count(self, dropped_by: StageBase | None) -> None:
+    def _record_drop(self, dropped_by: StageBase | None) -> None:
         """Count a minibatch if a stage has dropped it. For one graph, one thread at a time calls this."""
         if dropped_by is not None:
             self._drops[self.calls.numbering.label(dropped_by)] += 1
@@ -140,8 +141,13 @@ class Evaluator:
                 return _checked(stage, result, inputs[0], rng)
 
 
-def _replayed(graph: StageGraph[Any], made: dict[int, MiniBatch], epoch: int, index: int) -> tuple[StageBase, ...]:
-    """Put what a stage replays into `made`; return the stages that are to be called, none if it was dropped there."""
+def _stages_after_replay(
+    graph: StageGraph[Any], made: dict[int, MiniBatch], epoch: int, index: int
+) -> tuple[StageBase, ...]:
+    """Put the minibatch that a stage replays into `made`; return the stages that are still to be called.
+
+    None are, and `made` stays as it is, if the replaying stage says that the minibatch was dropped.
+    """
     stages = graph.walk()
     if graph._replays:
         place, stage = next((place, stage) for place, stage in enumerate(stages) if stage in graph._replays)
@@ -164,7 +170,9 @@ def _checked(stage: StageBase, result: object, source: MiniBatch, rng: RngKey | 
         )
     check_aligned(stage, result, source)
     if rng is not None and result.rng is rng and (result.epoch, result.index) == (source.epoch, source.index):
-        result.rng = None  # it is the copy that the stage was given, or was made of it: nobody else has that key
+        result.rng = (
+            None  # our copy or a replace() of it, since nobody else has this very key; it may be changed in place
+        )
         return result
     return result.replace(epoch=source.epoch, index=source.index, rng=None)
 

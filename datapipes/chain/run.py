@@ -30,40 +30,40 @@ from datapipes.chain.stage_graph import StageGraph
 from datapipes.minibatch import MiniBatch
 
 
-class Reading(NamedTuple):
-    """A chain whose stages read now: its last stage; for errors, what runs it and how to end that."""
+class InputUse(NamedTuple):
+    """A chain whose stages read graphs and features now: its last stage; for errors, who runs it, how to end that."""
 
     last: StageBase
     run_by: str
     remedy: str
 
 
-class Reader(Protocol):
-    """What may read: an epoch, or workers that have copies of stages."""
+class InputUser(Protocol):
+    """What may read graphs and features: an epoch, or workers that have copies of stages."""
 
-    def reading(self) -> Reading | None:
-        """Return what reads now; None if nothing does."""
-
-
-_readers: set[weakref.ref[Reader]] = set()  # each of its operations is one step for other threads
+    def input_use(self) -> InputUse | None:
+        """Return the chain that reads now; None if none does."""
 
 
-def note_reader(reader: Reader) -> None:
-    """Let `refuse_while_read` ask a reader, as long as it lives."""
-    _readers.add(weakref.ref(reader, _readers.discard))
+_users: set[weakref.ref[InputUser]] = set()  # each of its operations is one step for other threads
+
+
+def note_user(user: InputUser) -> None:
+    """Let `refuse_while_read` ask a user, as long as it lives."""
+    _users.add(weakref.ref(user, _users.discard))
 
 
 def refuse_while_read(where: str, inputs: Sequence[object]) -> None:
     """Raise RuntimeError if a chain that runs in this process, or for it in workers, reads one of `inputs`."""
-    for reader in [reference() for reference in _readers.copy()]:
-        if reader is None or (reading := reader.reading()) is None:
+    for user in [reference() for reference in _users.copy()]:
+        if user is None or (use := user.input_use()) is None:
             continue
-        for stage in StageGraph(reading.last):
+        for stage in StageGraph(use.last):
             for text, read in stage.reads_from.items():
                 if any(read is changed for changed in inputs):
                     raise RuntimeError(
-                        f"{where}: {reading.run_by} {shown(reading.last)}, whose stage {stage.name} reads the {text}; "
-                        f"no chain may read rows that change. {reading.remedy}"
+                        f"{where}: {use.run_by} {shown(use.last)}, whose stage {stage.name} reads the {text}; "
+                        f"no chain may read rows that change. {use.remedy}"
                     )
 
 
@@ -71,34 +71,36 @@ class Run(Iterator[MiniBatch]):
     """An epoch of a chain, and how far it has been read. It starts nothing before `begin`.
 
     Attributes:
-        gives_empty_rest: if resumed at an epoch's end, True yields nothing, and False starts the next epoch.
+        empty_after_end: at a state saved at an epoch's end, True gives nothing, and False starts the next epoch.
         has_begun: whether `begin` was called.
-        counts: whether it gave a minibatch or came to its end; if not, the epoch is not used up.
+        uses_up_epoch: whether it gave a minibatch or came to its end; if not, the next loop is the same epoch.
         finished: whether it came to its end.
     """
 
-    def __init__(self, *, gives_empty_rest: bool = False) -> None:
-        self.gives_empty_rest = gives_empty_rest
-        self.has_begun = self.counts = self.finished = False
+    def __init__(self, *, empty_after_end: bool = False) -> None:
+        self.empty_after_end = empty_after_end
+        self.has_begun = self.uses_up_epoch = self.finished = False
         self._beginning = threading.Lock()  # several threads may ask for the first minibatch at once
         self.epoch = self.next_step = 0
         self.ahead: set[int] = set()
         self._stream: Iterator[MiniBatch] = iter(())
         self._error: BaseException | None = None
-        self.reader: weakref.ref[Any] | None = None  # the iterator that a loop has; None if it is read without one
-        self._last: Callable[[], StageBase | None] = lambda: None  # the stage that it leaves, while it is open
+        self.consumer: weakref.ref[Any] | None = None  # the iterator that a loop has; None if it is read without one
+        self._root: Callable[[], StageBase | None] = lambda: (
+            None
+        )  # the last stage of the chain, while the epoch is open
 
     @property
-    def is_read(self) -> bool:
-        """Whether it has begun, and its reader may ask for more."""
-        is_over = self.finished or self._error is not None or (self.reader is not None and self.reader() is None)
+    def is_open(self) -> bool:
+        """Whether it has begun, and its consumer may ask for more."""
+        is_over = self.finished or self._error is not None or (self.consumer is not None and self.consumer() is None)
         return self.has_begun and not is_over
 
-    def reading(self) -> Reading | None:
-        """See Reader."""
-        last = self._last() if self.is_read else None
+    def input_use(self) -> InputUse | None:
+        """See InputUser."""
+        last = self._root() if self.is_open else None
         remedy = "Read it to its end, let its iterator go (del), or close that stage."
-        return None if last is None else Reading(last, "an epoch is open of", remedy)
+        return None if last is None else InputUse(last, "an epoch is open of", remedy)
 
     def begin(self, root: StageBase, position: Callable[[], Position]) -> None:
         """Start the epoch of the chain that ends in `root` at `position()`, unless it has begun."""
@@ -116,14 +118,14 @@ class Run(Iterator[MiniBatch]):
         self._seeds = graph.find(SeedBase)
         self._window = max([stage.window for stage in graph.find(CarrierBase)], default=1)
         self._context = EpochContext(Calls(graph.numbering, NoClock()), position)
-        self._hash_ahead = HashAhead([hashed for stage in graph for hashed in stage._hashed_inputs])
+        self._digests = DigestsInBackground([hashed for stage in graph for hashed in stage._hashed_inputs])
         from_its_start = position == Position(position.epoch)
         self._must_give = from_its_start and not any(stage.may_drop_all for stage in graph)
         nothing_left = bool(self._seeds) and position.step >= self._seeds[0].num_steps
         self._stream = iter(()) if nothing_left else stream_of(root, self._context)
-        self._last = weakref.ref(root)
+        self._root = weakref.ref(root)
         self.has_begun = True
-        note_reader(self)
+        note_user(self)
 
     def __next__(self) -> MiniBatch:
         try:
@@ -134,8 +136,8 @@ class Run(Iterator[MiniBatch]):
                     f"epoch {self.epoch} broke off at an error before its minibatch number {self.next_step} of this "
                     "rank; it has no more to give. Load its state_dict() to try the rest again."
                 ) from self._error
-            gave_nothing = not self.counts and not self.finished
-            self.counts = self.finished = True
+            gave_nothing = not self.uses_up_epoch and not self.finished
+            self.uses_up_epoch = self.finished = True
             if gave_nothing and self._must_give:
                 self._refuse_lost_epoch()
             raise
@@ -147,11 +149,11 @@ class Run(Iterator[MiniBatch]):
                 raise
             raise error from raised
         self._error = None
-        if not self.counts:
-            self._hash_ahead.start()
-        self.counts = True
+        if not self.uses_up_epoch:
+            self._digests.release()
+        self.uses_up_epoch = True
         if self._seeds:
-            self._count((minibatch.index - self._seeds[0].rank) // self._seeds[0].world_size)
+            self._record_delivery((minibatch.index - self._seeds[0].rank) // self._seeds[0].world_size)
         else:
             self.next_step += 1
         return minibatch
@@ -166,7 +168,7 @@ class Run(Iterator[MiniBatch]):
                 "may_drop_all = True in its class."
             ) from None
 
-    def _count(self, step: int) -> None:
+    def _record_delivery(self, step: int) -> None:
         """Record that `step` was delivered; so every step <= step - window was delivered or dropped before."""
         if step == self.next_step and not self.ahead:  # in order
             self.next_step += 1
@@ -180,19 +182,19 @@ class Run(Iterator[MiniBatch]):
     def finish_digests(self) -> None:
         """Wait for the digests that a thread takes beside the minibatches, which a state needs."""
         if self.has_begun:
-            self._hash_ahead.finish()
+            self._digests.finish()
 
     def close(self) -> None:
         """End the epoch and everything that runs for it."""
         if not self.has_begun:
             return
-        self._hash_ahead.stop()
+        self._digests.stop()
         self._context.stopped.set()
         close_stream(self._stream)
         # Whoever still keeps this object then keeps neither workers nor the memory of a channel alive.
         self._stream = iter(())
-        self._context.waiting_for = str
-        self._last = lambda: None
+        self._context.waiting_for = str  # str() is "": it waits for nothing
+        self._root = lambda: None
 
 
 def stream_of(stage: StageBase, context: EpochContext) -> Iterator[MiniBatch]:
@@ -299,11 +301,11 @@ def close_stream(stream: Iterator[Any]) -> None:
         close()
 
 
-class HashAhead:
-    """Digests of `inputs`, which are noted now; after `start` a thread takes those that nobody has taken yet.
+class DigestsInBackground:
+    """Digests of `inputs` as they are now; after `release` a thread takes those that nobody has taken yet.
 
     It takes them beside the minibatches of an epoch, from the first one on: the first minibatch waits for no digest,
-    and a state waits for what is left of them. A change of `inputs` since they were noted is seen.
+    and a state waits for what is left of them. If an input changes meanwhile, its digest raises.
 
     The thread ends with this object and before the interpreter does. In a forked child there is none. Two epochs that
     begin over one graph before its digest is known both take it.
@@ -324,8 +326,8 @@ class HashAhead:
                 self._thread = thread
                 weakref.finalize(self, _end, os.getpid(), self._begin, self._stopped, thread)
 
-    def start(self) -> None:
-        """Begin; a second call changes nothing."""
+    def release(self) -> None:
+        """Let the thread take digests; a second call changes nothing."""
         self._has_begun = True
         self._begin.put(None)
 
@@ -335,9 +337,9 @@ class HashAhead:
             self._thread.join()
 
     def stop(self) -> None:
-        """End the thread; the next one goes on where it stopped."""
+        """End the thread; the next DigestsInBackground over the same input goes on where it stopped."""
         self._stopped.set()
-        self.start()
+        self.release()
         self.finish()
 
 

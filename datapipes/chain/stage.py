@@ -141,15 +141,15 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         self.reset(None)
         assert self._run is not None
         iterator = _EpochIterator(self, self._run)
-        self._run.reader = weakref.ref(iterator)
+        self._run.consumer = weakref.ref(iterator)
         return iterator
 
     def reset(self, initial_state: Mapping[str, Any] | None = None) -> None:
-        """Go to the next epoch, or to where `initial_state` (from `state_dict()`) ended.
+        """Go to the next epoch, or to the position that `initial_state` (from `state_dict()`) names.
 
         Nothing runs before the first minibatch is asked for; until then `set_epoch` and `load_state_dict` still choose
-        what comes. After a state of an epoch's end this run is empty, as torchdata's Loader expects; the next epoch
-        comes after it.
+        what comes. With a state saved at the end of an epoch this run gives nothing, as torchdata's Loader expects, and
+        the following `iter` starts the next epoch.
 
         Raises:
             ValueError: The state was saved by another pipeline; the message names what differs.
@@ -160,8 +160,8 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         if initial_state is not None:
             self.load_state_dict(initial_state)
         self._end_run()
-        self._run = Run(gives_empty_rest=initial_state is not None)
-        self._position()  # refuses what cannot begin
+        self._run = Run(empty_after_end=initial_state is not None)
+        self._position()  # for its error: no epoch can begin there
         graph: StageGraph[Stage] = StageGraph(self)
         for start in graph.find(SeedStage):
             start._refuse_start()
@@ -173,14 +173,14 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         run = self._run
         if run is None:
             raise StopIteration
-        if run.counts:
+        if run.uses_up_epoch:
             return next(run)
         if not run.has_begun:
             run.begin(self, self._position)
         try:
             return next(run)
         finally:
-            if run.counts and run is self._run and not self._closed:  # from now on `iter` is another epoch
+            if run.uses_up_epoch and run is self._run and not self._closed:  # from now on `iter` is another epoch
                 self._next_epoch, self._pending = run.epoch + 1, None
 
     def get_state(self) -> State:
@@ -210,12 +210,12 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
 
         A stage that is built over this one counts its own epochs.
 
-        A position of that epoch which was loaded and not read from yet stays: training loops load a state, then name
-        its epoch.
+        If a state of this same epoch was loaded and not yet read from, it is kept: training loops call load_state_dict
+        and then set_epoch.
         """
         StageGraph(self).refuse_jumps(self.name)
         self._next_epoch = check_epoch(self.name, epoch)
-        if self._run is not None and self._run.has_begun and not self._run.counts:
+        if self._run is not None and self._run.has_begun and not self._run.uses_up_epoch:
             self._end_run()
         if self._pending is not None and (self._pending["epoch"] != epoch or self._pending.get("ended")):
             self._pending = None
@@ -245,7 +245,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
     def _position(self) -> Position:
         """Return where the run that begins now begins."""
         position = Position(self._next_epoch) if self._pending is None else parse_state(self, self._pending)
-        if position.ended and self._run is not None and not self._run.gives_empty_rest:
+        if position.ended and self._run is not None and not self._run.empty_after_end:
             position = Position(position.epoch + 1, node_state=position.node_state, after_end=True)
         check_epoch(self.name, position.epoch)
         return position
@@ -268,13 +268,13 @@ class MiniBatchTransformer(TransformerBase, Stage):
     gets one minibatch of each source, all of the same index. The result must depend on the minibatch alone; randomness
     comes from `self.generator(minibatch)`, in a function from `minibatch.rng.generator()`.
 
-    A stage that waits for something else may define `async transform_async(minibatch)` instead and set `concurrency`:
+    A stage that waits for something else may define `async transform_async(minibatch)` instead, and sets `concurrency`:
     that many calls are kept in flight, and the minibatches still leave in order.
 
     Args:
         fn: a function of a MiniBatch that returns a new one or None; a class that defines `transform` needs none.
-        may_drop_all: whether it is meant if the stages drop every minibatch of an epoch. If not, such an epoch ends in
-            a RuntimeError that names the stage, since most likely a `return` is missing. A class says it by its
+        may_drop_all: True if an epoch in which every minibatch is dropped is intended; otherwise it ends in a
+            RuntimeError that names the stage, since most likely a `return` is missing. A class says it by its
             attribute.
     """
 
@@ -298,7 +298,7 @@ class MiniBatchTransformer(TransformerBase, Stage):
             )
         self.fn = fn
         if fn is not None and type(self).transform is MiniBatchTransformer.transform:
-            self._made_of = fn  # type: ignore[method-assign]  # at once, for evaluators
+            self._made_of = fn  # type: ignore[method-assign]  # skips transform(), which also takes functions to chain
         if len(sources) > 1:
             refuse_join(self.name, fn or getattr(self, "transform_async", self.transform), len(sources))
         self.may_drop_all = check_bool(self.name, "may_drop_all", may_drop_all) or self.may_drop_all

@@ -3,12 +3,15 @@
 There are three kinds, and every stage is of exactly one:
 
 * SeedBase starts the minibatch of an index (ItemSampler);
-* TransformerBase makes one minibatch of one minibatch, a pure function of it;
-* CarrierBase carries minibatches on unchanged (Prefetcher, FromNode, DataLoader).
+* TransformerBase makes one minibatch from one of each source, a pure function of them;
+* CarrierBase delivers minibatches that it does not change: from its source (Prefetcher, DataLoader), or from outside of
+  the chain (FromNode).
+
+QueuesOnStreams is a mixin of stages that use a GPU.
 
 The graph of stages, the evaluator, the run and the state stand on these classes. stage.py derives the public ones from
-them and adds iteration. Building a stage checks its arguments and starts nothing; a chain is rebuilt from constructor
-arguments, so a stage keeps no state of its own.
+them and adds iteration. Building a stage checks its arguments and starts nothing. A copy of a chain is built from the
+constructors' arguments alone, so nothing that a stage gathers while it runs may change its minibatches.
 """
 
 from __future__ import annotations
@@ -37,8 +40,7 @@ class StageBase(ABC):
         draws: whether the stage may make random choices. Only such stages have an ordinal in the random key, and only
             their fingerprints are part of the state. Stages that merely move data (FeatureFetcher, CopyTo) set it to
             False, so that adding or moving one changes no bit of any other stage.
-        may_drop_all: whether it is meant if the stages drop every minibatch of an epoch; such an epoch is an error
-            otherwise.
+        may_drop_all: True if an epoch in which every minibatch is dropped is intended; otherwise it is an error.
     """
 
     draws: bool = True
@@ -73,14 +75,15 @@ class StageBase(ABC):
         self._sources = sources
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, but no argument that a constructor of the package has set; nor, from outside of the class,
-        one that only a stage before this one has.
+        """Set an attribute, unless it is an argument that is fixed.
 
-        Copies of the chain, in workers and loaders, are made from the constructor's arguments, and a running epoch and
-        its state would name others than the copies have. What the constructor of a user's own class takes is free.
+        Workers and loaders build copies of the chain from the constructors' arguments and would not see the change.
+        What the constructor of a user's own class takes is free.
 
         Raises:
-            AttributeError: A constructor of the package takes `name`.
+            AttributeError: `name` is an argument of a constructor of the package, and has another value; or only a
+                stage before this one has such an argument, and the code of this class does not use the name: then most
+                likely the wrong stage was meant.
         """
         if name in self._fixed and self.__dict__.get(name, value) is not value:
             raise _fixed_argument(self, name, self)
@@ -216,7 +219,7 @@ class CarrierBase(StageBase):
 
     draws = False
     window: int = 1
-    _replays: bool = False  # whether `_replay` has a minibatch, so that the stages before it are not called for it
+    _replays: bool = False  # whether `_replay` can give a minibatch; the stages before are then not called
 
     @property
     def _lane(self) -> str:

@@ -32,7 +32,7 @@ class StageGraph(Generic[_S]):
             )
         self.root = root
         self._walk = cast("tuple[_S, ...]", _walk(root))
-        self._check_readers()
+        self._check_consumers()
         self._check_lengths()
 
     def walk(self) -> tuple[_S, ...]:
@@ -51,8 +51,8 @@ class StageGraph(Generic[_S]):
     def find(self, kind: Any) -> list[Any]:
         """Return the stages that are a `kind`, a stage class or a functional name, in the order of the walk.
 
-        A class finds stages of its subclasses too. A name finds those that `explain` shows under it, and those whose
-        class has no registered name and derives from the class that is registered under it.
+        A class finds stages of its subclasses too. A name finds stages of that functional name, and those of
+        unregistered subclasses of the class that is registered under it.
 
         Raises:
             TypeError: `kind` is neither.
@@ -179,7 +179,7 @@ class StageGraph(Generic[_S]):
 
     @cached_property
     def _replays(self) -> list[CarrierBase]:
-        """The stages that have a minibatch by epoch and index, so that those before them are not called for it."""
+        """The stages that can give the minibatch of (epoch, index) themselves; those before are then not called."""
         return [stage for stage in self.find(CarrierBase) if stage._replays]
 
     @cached_property
@@ -202,15 +202,15 @@ class StageGraph(Generic[_S]):
             new[id(stage)] = swap(stage, stage if same else stage.with_sources(*sources))
         return StageGraph(new[id(self.root)])
 
-    def _check_readers(self) -> None:
-        readers: dict[int, int] = {}
+    def _check_consumers(self) -> None:
+        consumers: dict[int, int] = {}
         for stage in self._walk:
             for source in stage.sources:
-                readers[id(source)] = readers.get(id(source), 0) + 1
+                consumers[id(source)] = consumers.get(id(source), 0) + 1
         for carrier in self.find(CarrierBase):
-            if readers.get(id(carrier), 0) > 1:
+            if consumers.get(id(carrier), 0) > 1:
                 raise ValueError(
-                    f"{carrier.name}: feeds {readers[id(carrier)]} stages, 1 is allowed: it can be read only once. "
+                    f"{carrier.name}: feeds {consumers[id(carrier)]} stages, 1 is allowed: it can be read only once. "
                     "Branch before it."
                 )
 

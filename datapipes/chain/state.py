@@ -48,7 +48,7 @@ def make_position(root: StageBase, run: Run | None, next_epoch: int, pending: St
         run = None
     if run is None and pending is not None:
         return copy.deepcopy(pending)
-    if run is not None and run.finished and run.counts and next_epoch != run.epoch + 1:
+    if run is not None and run.finished and run.uses_up_epoch and next_epoch != run.epoch + 1:
         run = None  # set_epoch has named another epoch since
     graph = StageGraph(root)
     seeds = graph.find(SeedBase)

@@ -1,4 +1,4 @@
-"""Choice: how the in-edges of a row are drawn. The base of the policies, which stand in sampling/, and the simplest.
+"""Choice: how the in-edges of a node are drawn. The base of the policies in sampling/, and the uniform one.
 
 A choice is a value, what the user asked for. For a minibatch it makes keys, and the record that a request carries. From
 rows it makes what the kernel draws by, and what names it in a fingerprint; the rows may be those of a whole graph or of
@@ -99,12 +99,16 @@ _CARRIED: dict[str, type[Choice]] = {}  # the records that a request may have, b
 
 @dataclass(frozen=True)
 class Choice:
-    """How in-edges are drawn; this one draws all alike. A policy is a subclass: what it takes, it says once, here.
+    """How in-edges are drawn: the base of the policies, and itself the uniform one (each in-edge is equally likely).
+
+    A subclass declares which attributes it reads, and how the kernel gets them. One class has three uses: what the user
+    asked for; the part of it that names attributes (`reads`), by which prepared arrays are kept; and the record that a
+    request carries (`keyed`, `at`).
 
     Attributes:
         by: its name in a request; "" if no request names it.
-        of_times: whether rows have times, at which they are drawn.
-        every_type: whether each edge type that is sampled needs what is read, or one of them at least.
+        of_times: whether each seed must have a time.
+        every_type: True: each sampled edge type must have the attribute that is read; False: at least one must.
     """
 
     by: ClassVar[str] = ""
@@ -133,7 +137,9 @@ class Choice:
         return {}
 
     def make(self, where: str, edge_type: Any, rows: Rows) -> list[Tensor]:
-        """Return the arrays that the kernel needs beside the attributes; [] if there is nothing to read. O(num_edges).
+        """Return the arrays that the kernel draws by, beside the attributes or in their place; [] if nothing is read.
+
+        O(num_edges).
 
         Raises:
             TypeError, ValueError: The values cannot be drawn by; the message names the first wrong one.
@@ -154,16 +160,16 @@ class Choice:
         return None
 
     def keyed(
-        self, rng: RngKey, num_hops: int, edge_types: Sequence[int], source_types: Sequence[int]
+        self, rng: RngKey, num_hops: int, edge_numbers: Sequence[int], source_numbers: Sequence[int]
     ) -> tuple[list[list[int]], Choice]:
         """Return what a minibatch draws with: a uint64 of each hop and edge type, and the record of requests.
 
         Args:
             rng: the random key of the stage at the minibatch.
-            edge_types, source_types: of each edge type that is sampled: its place in `graph.edge_types`, and that of
-                its source in `graph.node_types`.
+            edge_numbers, source_numbers: of each edge type that is sampled: its place in `graph.edge_types`, and that
+                of its source in `graph.node_types`.
         """
-        return [[rng.hop_key(hop, number) for number in edge_types] for hop in range(num_hops)], self
+        return [[rng.hop_key(hop, number) for number in edge_numbers] for hop in range(num_hops)], self
 
     def at(self, hop: int, places: Sequence[int]) -> Choice:
         """Return the record as a request carries it, of one hop and some of the edge types that are sampled."""
@@ -173,7 +179,7 @@ class Choice:
         """Raise ValueError if the fields of a record that came from elsewhere contradict each other."""
 
     def refuse_request(self, num_draws: int, *, replace: bool, has_streams: bool) -> None:
-        """Raise ValueError if a request for so many draws says elsewhere what does not go with the choice."""
+        """Raise ValueError if `num_draws`, `replace` or `has_streams` of a request contradict the choice."""
 
     def fingerprint(self, digests: Mapping[Any, list[str] | None]) -> dict[str, Any]:
         """Return what a sampler's fingerprint says of the choice, given the digests of each edge type."""

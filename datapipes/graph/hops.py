@@ -82,7 +82,7 @@ class HopPlan:
     """
 
     name: str
-    graph: Any  # Graph stands above this module
+    graph: Any  # a Graph; typed Any, since graph.py imports this module
     edge_types: tuple[Any, ...]
     fanouts: list[list[int]]
     choice: Choice

@@ -205,7 +205,7 @@ class DataLoader(StreamStage):
             RuntimeError: No epoch has ended or broken off yet, or one is running.
             OSError: The file cannot be written.
         """
-        if self._run is not None and self._run.is_read:
+        if self._run is not None and self._run.is_open:
             raise RuntimeError(
                 "data_loader: report: an epoch is running. Read it to its end, or let its iterator go (del); "
                 "trace(path) and stats() can be called at any time."

@@ -1,8 +1,8 @@
 """MiniBatch: what flows between stages. A stage returns a new minibatch and does not change the one it was given.
 
-Annotations: a field that is a tensor, and with types a dict of tensors, is a `Tensor | Any`. So what reads minibatches
-without types is checked as before. A union with dict would have every such line ask which of the two it has, although
-its graph has decided that. Where there are types, `isinstance(minibatch.seeds, dict)` tells a type checker.
+Annotations: a field that is a tensor over a graph without types, and a dict of tensors over a graph with types, is a
+`Tensor | Any`. With `Tensor | dict` a type checker would ask for a test in every line, though the graph has decided it.
+Over a graph with types, `isinstance(minibatch.seeds, dict)` tells the checker.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class MiniBatch(Movable):
         node_features: {name: [num_nodes, ...]}, rows aligned with `input_nodes`; SparseRows of a SparseFeature.
         edge_features: one {name: [num_edges, ...]} for each of `blocks`, rows aligned with its edges.
         timestamps: [n], the time of each seed.
-        batch: int64 [num_nodes], the row of the seeds whose tree a node belongs to (disjoint sampling). With types the
-            rows of all types are counted together, type by type in sorted order.
+        batch: int64 [num_nodes], for each input node the position in `seeds` of the seed in whose tree it is (disjoint
+            sampling). With types the positions are counted over all types, type by type in sorted order.
         extra: {name: [n, ...]}, further named fields of the item set, aligned with the seeds; with types {name: {type:
             [n, ...]}}. {} where there are none.
-        epoch, index: the position of this minibatch; with the seed they decide all its content.
+        epoch, index: the position of this minibatch; with the ItemSampler's random seed they decide all its content.
         rng: random key of the stage that works on the minibatch; set by the runtime, not part of the message.
     """
 
@@ -208,7 +208,7 @@ class MiniBatch(Movable):
         * `batch_size`: the number of seeds. `y`: the labels, a row for each seed and not, as in PyG, for each node;
           `y[:batch_size]` is right in both. `input_id`: the `indexes` of the item set, if it has some. `seed_time`:
           its timestamps.
-        * `batch`, of a sampler with `disjoint=True`: the row of the seeds whose tree a node belongs to; of links, as
+        * `batch`, of a sampler with `disjoint=True`: the position of the seed in whose tree a node is; of links, as
           in PyG, the number of the link. Both ends of a link have a tree. `n_id` holds a node once for each tree.
         * `num_sampled_nodes`, `num_sampled_edges`: new nodes and edges of each hop, from the seeds outwards, for
           `torch_geometric.utils.trim_to_layer`; not with another `subgraph_type` of the sampler than "directional", nor
@@ -226,9 +226,8 @@ class MiniBatch(Movable):
         hops, `num_sampled_edges` one a hop, for each type. So `torch_geometric.nn.to_hetero`, HeteroConv and
         `trim_to_layer` run on `x_dict`, `edge_index_dict`, `num_sampled_nodes_dict` and `num_sampled_edges_dict`.
 
-        A model gives the seeds what the same layers over `blocks` give where each hop draws for all nodes found so
-        far and draws the same again (`frontier="all"`, fanouts -1), or where there is one hop. With `frontier="new"`
-        a layer over a block lacks the in-edges of older nodes, which Data has.
+        A model over this Data equals the same layers over `blocks` with `frontier="all"` and fanouts -1, or with one
+        hop. Otherwise they differ: with `frontier="new"` a block lacks the in-edges of older nodes, which Data has.
 
         Raises:
             ImportError: torch_geometric is not installed.

@@ -1,7 +1,8 @@
 """ChoiceSampler: the base of this package's samplers. They differ in the Choice by which in-edges are drawn.
 
-The graph runs the hops: a whole one in one call of the C++ core, one in parts by asking its parts, hop by hop. What a
-row draws depends on the random key and the row alone, so both give the same bits. docs/semantics.md, section 4.
+The graph runs the hops: a whole one in one call of the C++ core, one in parts by asking its parts, hop by hop. What
+is drawn for a node depends on the random key and its in-edges alone, so both give the same bits. docs/semantics.md,
+section 4.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ CONCURRENCY = 8  # minibatches in flight at once over a graph in parts, unless t
 class ChoiceSampler(Sampler):
     """Base of samplers that draw by a Choice, over a whole graph or one in parts.
 
-    Seeds may be in groups with nodes of their own: a tree for each seed, which also sets `batch`, or seeds of one time.
+    Seeds may form groups that share no nodes: one for each seed (`disjoint=True`, which also sets `batch`), or one for
+    each distinct time.
 
     Attributes:
         choice: how in-edges are drawn.
         replace, frontier, disjoint, subgraph_type, reverse_etypes_mapping: as NeighborSampler has them.
         concurrency: minibatches in flight at once, over a graph in parts.
         plan: what `graph.hops` needs beside the seeds.
-        fingerprinted: options that the fingerprint always names; trees are named where there are some.
     """
 
     _samples_parts = True
     concurrency = CONCURRENCY
-    _fingerprinted: tuple[str, ...] = ("replace", "frontier")
+    _fingerprinted: tuple[str, ...] = ("replace", "frontier")  # in every fingerprint; trees where there are some
 
     def __init__(
         self,
@@ -70,9 +71,9 @@ class ChoiceSampler(Sampler):
         self.replace = check_bool(self.name, "replace", replace)
         self.frontier = check_choice(self.name, "frontier", frontier, ("all", "new"))
         self.disjoint = check_bool(self.name, "disjoint", disjoint)
-        is_async = type(self).transform_async is not ChoiceSampler.transform_async  # by the subclass
-        self.asynchronous = is_async or (graph._in_parts and not hides_own(self, ChoiceSampler, "sample", "transform"))
-        if concurrency is not None or not is_async:  # else the attribute of the subclass counts
+        overrides = type(self).transform_async is not ChoiceSampler.transform_async
+        self.asynchronous = overrides or (graph._in_parts and not hides_own(self, ChoiceSampler, "sample", "transform"))
+        if concurrency is not None or not overrides:  # else the attribute of the subclass counts
             self.concurrency = self._checked_concurrency(concurrency)
         by_hop = [  # hop 0 first
             [fanout[edge_type] if isinstance(fanout, dict) else fanout for edge_type in self.edge_types]

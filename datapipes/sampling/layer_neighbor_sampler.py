@@ -42,14 +42,14 @@ class ByNumber(Choice):
     batch_dependency: int = 1
 
     def keyed(
-        self, rng: RngKey, num_hops: int, edge_types: Sequence[int], source_types: Sequence[int]
+        self, rng: RngKey, num_hops: int, edge_numbers: Sequence[int], source_numbers: Sequence[int]
     ) -> tuple[list[list[int]], Choice]:
         generation, place = divmod(rng.index, self.batch_dependency)
 
         def keys(generation: int) -> list[list[int]]:
             shared = replace(rng, index=generation)
             hops = [0] * num_hops if self.layer_dependency else range(num_hops)
-            return [[shared.hop_key(hop, kind) for kind in source_types] for hop in hops]
+            return [[shared.hop_key(hop, number) for number in source_numbers] for hop in hops]
 
         pairs: tuple[KeyPairs, ...] = ()
         if self.batch_dependency > 1:

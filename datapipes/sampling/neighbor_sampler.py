@@ -2,7 +2,7 @@
 
 What is drawn is fixed by docs/semantics.md, sections 3 and 4, trees by 4.5. Its choice is uniform, or ByWeight, section
 3.1. Running sums of the weights are made once for the rows of a graph or a part, by threads, and take 9 bytes an edge:
-a sum for each, and every eighth again. If some in-edges are never drawn, 8 bytes a node are added. The sums stay in
+a sum for each, and every eighth again. If some weight counts as 0, 8 bytes a node come to it. The sums stay in
 memory, also where the rows are mapped from files; worker processes get them with the rows, so all share one copy.
 """
 
@@ -32,7 +32,7 @@ __all__ = ["NeighborSampler"]
 
 DTYPES = (torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64)
 BYTES_PER_EDGE = 9
-_WHAT = "weights"  # what a change is told of
+_WEIGHTS = "weights"  # in errors about changes
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ByWeight(Choice):
             check_form(self._name(where, edge_type), form, DTYPES, "num_edges", anew=graph._anew)
 
     def attributes(self, rows: Rows) -> dict[str, Tensor | None]:
-        return {_WHAT: rows.edge_attributes.get(self.prob_name)}
+        return {_WEIGHTS: rows.edge_attributes.get(self.prob_name)}
 
     def make(self, where: str, edge_type: Any, rows: Rows) -> list[Tensor]:
         values, num_edges = rows.edge_attributes[self.prob_name], rows.indices.shape[0]
@@ -131,7 +131,7 @@ class NeighborSampler(ChoiceSampler):
             nodes that the hop before found (as PyG does). "new" is meant for `minibatch.to_pyg()`: in an outer block
             older nodes have no in-edges then.
         disjoint: sample a tree for each seed, which shares no node with the others. `input_nodes` then holds a node
-            once for each tree that it is in, and `batch` the row of `seeds` whose tree each input node belongs to.
+            once for each tree that it is in, and `batch` the position in `seeds` of the seed in whose tree it is.
         subgraph_type: which edges the minibatch has. "directional": those of each hop. "induced": all edges of the
             sampled edge types among the nodes that were found; with weights those above 0, within a tree where there
             are trees. "bidirectional": the sampled edges and their reverses, each pair of nodes once. The last two give
@@ -141,13 +141,13 @@ class NeighborSampler(ChoiceSampler):
             or "src:rel:dst"; needed for each sampled type between two node types. A type from a node type to itself has
             its reverses in itself, unless the mapping names another. None says that a type has no reverses.
         concurrency: over a DistGraph, minibatches in flight at once, by default 8. Each takes the memory of what it
-            finds, whatever the size of the graph. A whole graph has none.
+            finds, whatever the size of the graph. Not allowed for a graph in memory.
     Raises:
         TypeError, ValueError: An argument is not allowed.
         IndexError: While running, a seed is not a node of the graph.
         MemoryError: While running, a hop needs more memory than is left; the message names hop, fanout and bytes.
-        Over a DistGraph also what the requests raise, see DistGraph.connect. A note names stage and minibatch, another
-            one the part.
+        Over a DistGraph also what the requests raise, see DistGraph.connect. Notes of an error name stage and
+            minibatch, and the part.
     Source: neighbor sampling as in GraphSAGE (Hamilton et al., 2017).
     """
 

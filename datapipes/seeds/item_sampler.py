@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes import _core
@@ -66,7 +68,7 @@ class ItemSampler(SeedStage):
                 f"{self.name}: drop_last=True leaves nothing of {len(item_set)} items at batch_size {batch_size}; at "
                 "least one whole minibatch is needed. Lower batch_size or keep the last one."
             )
-        self._order: tuple[int, Tensor] | None = None
+        self._order: tuple[int, NDArray[np.int64]] | None = None
 
     drop_uneven: bool = False
 
@@ -107,8 +109,8 @@ class ItemSampler(SeedStage):
             return torch.from_numpy(_core.permutation_at(num_items, key, first, count))
         order = self._order
         if order is None or order[0] != key:
-            order = self._order = (key, torch.from_numpy(_core.permutation_at(num_items, key, 0, num_items)))
-        return order[1].narrow(0, first, count).clone()
+            order = self._order = (key, _core.permutation_at(num_items, key, 0, num_items))
+        return torch.from_numpy(order[1][first : first + count].copy())
 
     def fingerprint(self) -> Fingerprint:
         return {

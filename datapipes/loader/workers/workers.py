@@ -11,7 +11,7 @@ from typing import Any
 
 from datapipes.base.errors import LoaderTimeoutError
 from datapipes.chain.epoch import EpochContext
-from datapipes.chain.run import Reading, note_reader
+from datapipes.chain.run import InputUse, note_user
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase
@@ -87,18 +87,18 @@ class Workers(StreamStage):
             return ThreadPool(self.source, self.options, self._streams.of(gpus_of(StageGraph(self.source))))
         refuse_unsafe_fork(self.context)
         hold_standard_descriptors()  # before there is shared memory
-        note_reader(self)
+        note_user(self)
         if self._chain is None:
             chain = (self.source, self.options.worker_init_fn)
             self._chain = chain if self._reads_our_memory else pack(chain)
         return ProcessPool(self.source, self._number, self._chain, self.options, self.context, pin=self.pin)
 
-    def reading(self) -> Reading | None:
+    def input_use(self) -> InputUse | None:
         """See Reader: worker processes read copies, also those that the next epoch starts from the same `Packed`."""
         if self.context is None or not (isinstance(self._chain, Packed) or self._running.pool is not None):
             return None
         remedy = "Close the loader, and build a new one afterwards; or fetch behind its cut, in this process."
-        return Reading(self.source, "worker processes have a copy of the chain that ends in", remedy)
+        return InputUse(self.source, "worker processes have a copy of the chain that ends in", remedy)
 
     def counts(self) -> dict[str, dict[str, float]]:
         """Return the counts of "channel", of the last one if the workers have ended, and of "workers": how many

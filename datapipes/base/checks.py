@@ -204,7 +204,9 @@ def check_within(where: str, name: str, ids: torch.Tensor, count: int, remedy: s
 
 def check_index_tensor(where: str, name: str, value: Any, *, in_host: bool = True) -> torch.Tensor:
     """Return `value` as a 1-D contiguous int32 or int64 tensor; in host memory, unless it may lie anywhere."""
-    tensor = as_tensor(where, name, value)
+    # Of plain ids nothing is to be made; `detach` alone takes a microsecond, at each minibatch.
+    is_plain = type(value) is torch.Tensor and value.dtype in INDEX_DTYPES and value.layout is torch.strided
+    tensor = value if is_plain else as_tensor(where, name, value)
     if tensor.dtype not in INDEX_DTYPES:
         raise TypeError(
             f"{where}: {name} must be int32 or int64, got {dtype_name(tensor.dtype)}. {how_to_get_ids(tensor)}"

@@ -11,6 +11,16 @@ from torch import Tensor
 
 from datapipes import _core
 
+# A view costs NumPy a fifth of the time that it costs torch.
+_NUMPY_DTYPES: dict[torch.dtype, type[np.generic]] = {
+    torch.float32: np.float32,
+    torch.float16: np.float16,
+    torch.float64: np.float64,
+    torch.int64: np.int64,
+    torch.int32: np.int32,
+    torch.int8: np.int8,
+}
+
 
 def has_adjacent_values(rows: Tensor) -> bool:
     """Return whether the values of each row are adjacent in memory; there may be gaps between rows."""
@@ -62,10 +72,13 @@ def take_rows(rows: Tensor, table: NDArray[np.uint8], ids: Tensor, num_threads: 
     Raises:
         IndexError: An id is outside the rows.
     """
-    taken = torch.from_numpy(_core.gather_rows(table, ids.numpy(), num_threads=num_threads))
-    if taken.numel() == 0:
-        return torch.empty((ids.shape[0], *rows.shape[1:]), dtype=rows.dtype)
-    return taken.view(rows.dtype).reshape(ids.shape[0], *rows.shape[1:])
+    taken = _core.gather_rows(table, ids.numpy(), num_threads=num_threads)
+    shape, dtype = (ids.shape[0], *rows.shape[1:]), _NUMPY_DTYPES.get(rows.dtype)
+    if taken.size == 0:
+        return torch.empty(shape, dtype=rows.dtype)
+    if dtype is not None:
+        return torch.from_numpy(taken.view(dtype).reshape(shape))
+    return torch.from_numpy(taken).view(rows.dtype).reshape(shape)
 
 
 def new_rows(count: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

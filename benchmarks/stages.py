@@ -7,11 +7,12 @@ over 10^4 to 10^7 items. Whole chains of 1, 16 and 128 seeds: [10, 5] neighbors 
 it has its own. What an epoch takes at its begin, such as GraphBolt's permutation, is divided among its minibatches. All
 in alternation, median of 9.
 Run: python benchmarks/stages.py [--graph GRAPH --peer-python PYTHON]
-Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, commit fdfc5db, two runs in slow hours; ratios to GraphBolt
-2.1.0): a transform that does nothing 2.7 and 3.3 us (0.9 and 1.6 of GraphBolt), in a DataLoader 3.3 to 8.5, where its
-threads are noise (4.8 without them; before, 10.0 and 12.5). 16 seeds 10 to 18 us, 0.7 to 1.8 times as long, the median
-1.1; 1,024 in order 0.5 to 1.5 times; shuffled, of 3 million 67 and 81 us, 1.19 and 1.14 times, of 100,000 1.5 and 1.7.
-A chain of one seed 0.4 to 0.6 times, in a DataLoader 0.9 to 1.0; of 16 0.3 to 1.1; of 128 0.24 to 0.36.
+Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, commit 5edf365, two runs; ratios to GraphBolt 2.1.0): a
+transform that does nothing 2.7 and 3.1 us, in a DataLoader 8.2 and 8.8, where its threads are noise (4.8 without them).
+16 seeds 0.75 to 2.0 times as long, the median 1.07; 1,024 in order 0.5 to 1.3 times; shuffled, of 3 million 0.9 and 1.5
+times, of 10 million 1.1 twice, of 100,000 1.7 and 1.8. A chain of one seed 0.36 and 0.58 times, in a DataLoader 0.6 and
+0.8; of 16 0.3 to 0.7; of 128 0.17 to 0.32. Alone, without the peer between the rounds, a chain of one seed takes 80 to
+91 us, where commit fcf3d75 took 99 to 121 in the same minutes.
 """
 
 from __future__ import annotations

@@ -105,18 +105,14 @@ async def settled(futures: Collection[Future[T]]) -> Collection[Future[T]]:
 
 
 class AsksParts(Graph):
-    """A graph in parts, as far as its parts are asked; see DistGraph. What a minibatch asks, HopRequests says.
-
-    Attributes:
-        kept_digests: what `ChosenOverParts` has asked so far.
-    """
+    """A graph in parts, as far as its parts are asked; see DistGraph. HopRequests says what a minibatch asks."""
 
     _in_parts = True
     facts: PartitionFacts
     book: PartitionBook
     peers: Peers
     local_part: Part | None
-    _kept_digests: dict[DigestRequest, dict[Any, list[str] | None]]
+    _kept_digests: dict[DigestRequest, dict[Any, list[str] | None]]  # what `ChosenOverParts` has asked so far
 
     async def _answers(self, asks: Sequence[Ask]) -> list[Any]:
         """Return the answer of each part. Other parts are asked first, so that they work while this one does."""

@@ -67,7 +67,7 @@ class Feature(ABC):
         return int(ids.shape[0]) * math.prod(self.shape) * self.dtype.itemsize
 
     def _read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the rows at `ids` as they are stored, by default as `read` gives them; `decode` gives their values."""
+        """Return the rows at `ids` as they are stored, by default as `read` gives them; `_decode` gives values."""
         return self.read(ids) if out is None else self.read(ids, out)
 
     def _decode(self, rows: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ class Feature(ABC):
         memory, as by default.
 
         A feature that returns no None takes such ids in `read`, and gives rows on their device. There an id that is not
-        in [0, count) gives zeros at first; a later `read` or `finish_reads` raises IndexError.
+        in [0, count) gives zeros at first; a later `read` or `_finish_reads` raises IndexError.
         """
         return None
 

@@ -117,13 +117,13 @@ class TensorFeature(Pinnable, StoredFeature):
         return take_rows(self.tensor, table, wanted, num_threads())
 
     def _read_beside(self, ids: Tensor, kept: Kept) -> Tensor:
-        """Return what `read_stored` does with ids on a GPU, of which some have their rows there already."""
+        """Return what `_read_stored` does with ids on a GPU, of which some have their rows there already."""
         return self._read_on_device(ids, None, self.tensor.dtype, kept)
 
     def _decode(self, rows: Tensor) -> Tensor:
         """Return the values of stored rows [n, *shape], float32, on the device of `rows`.
 
-        `decode(read_stored(ids))` has the bits of `read(ids)` on every device; of a NaN only that it is one. Without
+        `_decode(_read_stored(ids))` has the bits of `read(ids)` on every device; of a NaN only that it is one. Without
         `stored_as` the rows are returned as they are.
         """
         if self.stored_as is None:
@@ -132,12 +132,12 @@ class TensorFeature(Pinnable, StoredFeature):
         if rows.dtype != self.stored_as:
             raise TypeError(
                 f"TensorFeature: decode takes rows of {dtype_name(self.stored_as)}, as they are stored, got "
-                f"{dtype_name(rows.dtype)}. Pass what read_stored returns."
+                f"{dtype_name(rows.dtype)}. Pass what _read_stored returns."
             )
         if tuple(rows.shape[1:]) != self.shape:
             raise ValueError(
                 f"TensorFeature: decode takes rows [n, *{list(self.shape)}], got shape {list(rows.shape)}. Pass what "
-                "read_stored returns."
+                "_read_stored returns."
             )
         return decode(rows, self._scale_on(rows.device))
 

@@ -63,13 +63,9 @@ class EarliestNode(NamedTuple):
 
 
 class Graph(ABC):
-    """Base of CSCGraph, HeteroCSCGraph and DistGraph.
+    """Base of CSCGraph, HeteroCSCGraph and DistGraph."""
 
-    Attributes:
-        in_parts: whether the rows are in parts of a partition, which only samplers over parts read.
-    """
-
-    _in_parts: bool = False
+    _in_parts: bool = False  # whether the rows are in parts of a partition, which only samplers over parts read
     _warned_of: frozenset[Any] = frozenset()  # what users were warned of; it goes along to workers
     _anew: str = ""  # a sentence that errors append to the advice to change an attribute
 

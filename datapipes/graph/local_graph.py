@@ -56,19 +56,15 @@ class GraphRows(NamedTuple):
 
 
 class LocalGraph(Pinnable, Hashed, Graph):
-    """A graph whose arrays can be page-locked: those of its edges, and all attributes.
+    """A graph whose arrays can be page-locked: those of its edges, and all attributes."""
 
-    Attributes:
-        saved_as: the format of its folder.
-    """
-
-    _saved_as: ClassVar[str]
+    _saved_as: ClassVar[str]  # the format of its folder
     _kept_rows: KeptRows | None = None  # what samplers have asked for
     _written: dict[str, tuple[Tensor, int, str]] | None = None  # array, version and digest of what came from a folder
 
     @cached_property
     def _earliest(self) -> dict[Any, tuple[Tensor, int, EarliestNode]]:
-        return {}  # what `earliest_nodes` found, and of which values
+        return {}  # what `_earliest_nodes` found, and of which values
 
     @classmethod
     @abstractmethod
@@ -271,7 +267,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return {name: (values, True) for name, values, in_topology in self._named_arrays() if in_topology}
 
     def _came_with(self, digests: Mapping[str, str]) -> None:
-        """Take the digests that a folder has for the arrays, by `array_name`; `refuse_damage` compares them."""
+        """Take the digests that a folder has for the arrays, by `array_name`; `_refuse_damage` compares them."""
         arrays = [*self._named_arrays()]
         named = {name: values for name, values, _ in arrays}
         self._written = {name: (named[name], version_of(named[name]), digest) for name, digest in digests.items()}

@@ -61,11 +61,10 @@ class Sampler(MiniBatchTransformer):
         node_types: the node types that a minibatch holds, those of the graph; (None,) without types.
         edge_types: the edge types that a minibatch holds: those with a fanout other than 0 in some hop, in sorted
             order; (None,) without types.
-        samples_parts: whether the sampler can sample a graph in parts (DistGraph) too.
     """
 
     _does = "sampling"
-    _samples_parts: bool = False
+    _samples_parts: bool = False  # whether the sampler can sample a graph in parts (DistGraph) too
 
     def __init__(
         self, source: Stage, graph: Graph, fanouts: Sequence[Fanout], *, return_edge_ids: bool = False

@@ -25,7 +25,7 @@ from common import load_graph, parser, report
 
 import datapipes as dp
 from datapipes.base import clock
-from datapipes.chain import epoch
+from datapipes.chain import calls
 from datapipes.loader import stats
 
 FANOUTS, MINIBATCHES, TURNS = [15, 10], 10, 4
@@ -82,7 +82,7 @@ def paired(measure: Callable[[], float], rounds: int) -> list[float]:
 
 @contextlib.contextmanager
 def nothing_collected() -> Iterator[None]:
-    with mock.patch.object(epoch, "Used", Nothing), mock.patch.object(stats.Watch, "look"):
+    with mock.patch.object(calls, "Used", Nothing), mock.patch.object(stats.Watch, "look"):
         yield
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from datapipes.base.rng import RngKey
 from datapipes.chain.asynchronous import concurrency_of, off_loop
-from datapipes.chain.epoch import Call, Calls
+from datapipes.chain.calls import Call, Calls
 from datapipes.chain.in_flight import InFlight
 from datapipes.chain.stage_base import QueuesOnStreams, StageBase, is_async
 from datapipes.chain.stage_graph import StageGraph

@@ -1,70 +1,23 @@
-"""A running epoch: the stream of minibatches that leaves a chain, and how far it has been read.
-
-Up to its first carrier a chain is evaluated index by index (evaluator.py). A carrier opens a stream of its own; the
-stages after it map over that stream.
-"""
+"""Run: an epoch of a chain that is read, and how far it has been read."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from functools import partial
-from queue import SimpleQueue
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from datapipes.base.array_digest import Hashed
-from datapipes.base.checks import shown
 from datapipes.base.clock import NoClock
 from datapipes.base.errors import LoaderTimeoutError
 from datapipes.base.outcome import as_seen_by_consumer
-from datapipes.base.threads import EndingThread, preempt_nobody, threads_of_kernels
-from datapipes.chain.asynchronous import async_window, concurrency_of
-from datapipes.chain.epoch import Calls, EpochContext, Position
-from datapipes.chain.evaluator import Evaluator
-from datapipes.chain.in_flight import InFlight
-from datapipes.chain.stage_base import CarrierBase, QueuesOnStreams, SeedBase, StageBase, is_async
+from datapipes.chain.calls import Calls
+from datapipes.chain.digests_in_background import DigestsInBackground
+from datapipes.chain.epoch import EpochContext, Position
+from datapipes.chain.input_use import InputUse, note_user
+from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase
 from datapipes.chain.stage_graph import StageGraph
+from datapipes.chain.streams import close_stream, stream_of
 from datapipes.minibatch import MiniBatch
-
-
-class InputUse(NamedTuple):
-    """A chain whose stages read graphs and features now: its last stage; for errors, who runs it, how to end that."""
-
-    last: StageBase
-    run_by: str
-    remedy: str
-
-
-class InputUser(Protocol):
-    """What may read graphs and features: an epoch, or workers that have copies of stages."""
-
-    def input_use(self) -> InputUse | None:
-        """Return the chain that reads now; None if none does."""
-
-
-_users: set[weakref.ref[InputUser]] = set()  # each of its operations is one step for other threads
-
-
-def note_user(user: InputUser) -> None:
-    """Let `refuse_while_read` ask a user, as long as it lives."""
-    _users.add(weakref.ref(user, _users.discard))
-
-
-def refuse_while_read(where: str, inputs: Sequence[object]) -> None:
-    """Raise RuntimeError if a chain that runs in this process, or for it in workers, reads one of `inputs`."""
-    for user in [reference() for reference in _users.copy()]:
-        if user is None or (use := user.input_use()) is None:
-            continue
-        for stage in StageGraph(use.last):
-            for text, read in stage.reads_from.items():
-                if any(read is changed for changed in inputs):
-                    raise RuntimeError(
-                        f"{where}: {use.run_by} {shown(use.last)}, whose stage {stage.name} reads the {text}; "
-                        f"no chain may read rows that change. {use.remedy}"
-                    )
 
 
 class Run(Iterator[MiniBatch]):
@@ -195,166 +148,3 @@ class Run(Iterator[MiniBatch]):
         self._stream = iter(())
         self._context.waiting_for = str  # str() is "": it waits for nothing
         self._root = lambda: None
-
-
-def stream_of(stage: StageBase, context: EpochContext) -> Iterator[MiniBatch]:
-    """Return the epoch's minibatches as they leave `stage`, from this rank's step `context.start` on."""
-    return _stream(stage, context, Evaluator(context.calls, context.drops))
-
-
-def _stream(stage: StageBase, context: EpochContext, evaluator: Evaluator) -> Iterator[MiniBatch]:
-    if isinstance(stage, CarrierBase):
-        return stage.open([partial(_stream, source, context, evaluator) for source in stage.sources], context)
-    graph = StageGraph(stage)
-    if graph.find(CarrierBase):
-        return _mapped_stream(stage, context, evaluator)
-    return _indexed_stream(graph, context, evaluator)
-
-
-def _indexed_stream(graph: StageGraph[Any], context: EpochContext, evaluator: Evaluator) -> Iterator[MiniBatch]:
-    seed_stage, epoch = graph.seed_stage, context.epoch
-    indices = (seed_stage._index_of(step) for step in context.steps(seed_stage.num_steps))
-    window = async_window(graph)
-    if window > 0:
-        made = InFlight((evaluator.minibatch_async(graph, epoch, index) for index in indices), window)
-        return _Delivery(_FromLoop(made, graph))
-    return _Delivery(evaluator.minibatch(graph, epoch, index) for index in indices)
-
-
-def _mapped_stream(stage: StageBase, context: EpochContext, evaluator: Evaluator) -> Iterator[MiniBatch]:
-    (source,) = stage.sources  # StageGraph refuses a join behind a carrier
-    stream, epoch = _stream(source, context, evaluator), context.epoch
-    if is_async(stage):
-        graph = StageGraph(stage)
-
-        def start(minibatch: MiniBatch) -> Coroutine[Any, Any, MiniBatch | None]:
-            for passed in graph.find(QueuesOnStreams):
-                passed._enter_loop(minibatch)
-            return evaluator.apply_async(stage, minibatch, epoch)
-
-        # unlike a generator, map outlives a timeout of the source
-        return _Delivery(_FromLoop(InFlight(map(start, stream), concurrency_of(stage)), graph), stream)
-    return _Delivery(_Mapped(lambda minibatch: evaluator.apply(stage, minibatch, epoch), stream), stream)
-
-
-class _Mapped(Iterator[MiniBatch | None]):
-    """The results of `fn` for each minibatch.
-
-    An error of `fn` ends it. An error of the source does not, since a timeout can be waited out.
-    """
-
-    def __init__(self, fn: Callable[[MiniBatch], MiniBatch | None], source: Iterator[MiniBatch]) -> None:
-        self._fn = fn
-        self._source = source
-        self._broken = False
-
-    def __next__(self) -> MiniBatch | None:
-        if self._broken:
-            raise StopIteration
-        minibatch = next(self._source)
-        try:
-            return self._fn(minibatch)
-        except BaseException:
-            self._broken = True  # to continue would skip a minibatch
-            raise
-
-
-class _FromLoop(Iterator[MiniBatch | None]):
-    """The minibatches that the threads of an event loop have made."""
-
-    def __init__(self, made: InFlight[MiniBatch | None], graph: StageGraph[Any]) -> None:
-        self._made = made
-        self._graph = graph
-
-    def __next__(self) -> MiniBatch | None:
-        minibatch = next(self._made)
-        if minibatch is not None:
-            for stage in self._graph.find(QueuesOnStreams):
-                stage._leave_loop(minibatch)
-        return minibatch
-
-    def close(self) -> None:
-        self._made.close()
-
-
-class _Delivery(Iterator[MiniBatch]):
-    """The minibatches that no stage dropped; closing it closes the streams it is made of."""
-
-    def __init__(self, made: Iterator[MiniBatch | None], *sources: Iterator[MiniBatch]) -> None:
-        self._made = made
-        self._parts = (made, *sources)
-
-    def __next__(self) -> MiniBatch:
-        while (minibatch := next(self._made)) is None:
-            pass
-        return minibatch
-
-    def close(self) -> None:
-        for part in self._parts:
-            close_stream(part)
-
-
-def close_stream(stream: Iterator[Any]) -> None:
-    """Close an iterator that can be closed: a generator, a Run or a Prefetcher's reader."""
-    close = getattr(stream, "close", None)
-    if close is not None:
-        close()
-
-
-class DigestsInBackground:
-    """Digests of `inputs` as they are now; after `release` a thread takes those that nobody has taken yet.
-
-    It takes them beside the minibatches of an epoch, from the first one on: the first minibatch waits for no digest,
-    and a state waits for what is left of them. If an input changes meanwhile, its digest raises.
-
-    The thread ends with this object and before the interpreter does. In a forked child there is none. Two epochs that
-    begin over one graph before its digest is known both take it.
-    """
-
-    def __init__(self, inputs: Sequence[Hashed]) -> None:
-        left = [hashed for hashed in inputs if hashed._note_arrays()]
-        self._stopped = threading.Event()
-        self._begin: SimpleQueue[None] = SimpleQueue()
-        self._has_begun = False
-        self._thread: threading.Thread | None = None
-        if left:
-            # It runs before the first minibatch. To start a thread after it can take 4 or 8 ms: threads of OpenMP then
-            # still spin on the other cores.
-            thread = EndingThread(_take_digests, (left, self._begin, self._stopped), name="datapipes-digests")
-            with contextlib.suppress(RuntimeError):  # no thread can start: a state takes the digests itself
-                thread.start()
-                self._thread = thread
-                weakref.finalize(self, _end, os.getpid(), self._begin, self._stopped, thread)
-
-    def release(self) -> None:
-        """Let the thread take digests; a second call changes nothing."""
-        self._has_begun = True
-        self._begin.put(None)
-
-    def finish(self) -> None:
-        """Wait until all digests are taken that were begun: at most one read of all arrays. Ctrl-C ends the wait."""
-        if self._thread is not None and self._has_begun:
-            self._thread.join()
-
-    def stop(self) -> None:
-        """End the thread; the next DigestsInBackground over the same input goes on where it stopped."""
-        self._stopped.set()
-        self.release()
-        self.finish()
-
-
-def _take_digests(left: Sequence[Hashed], begin: SimpleQueue[None], stopped: threading.Event) -> None:
-    preempt_nobody()
-    begin.get()
-    # An error is raised again where a state asks for the digest.
-    with contextlib.suppress(Exception), threads_of_kernels(1):
-        for hashed in left:
-            hashed._array_digests(stopped.is_set)
-
-
-def _end(process: int, begin: SimpleQueue[None], stopped: threading.Event, thread: threading.Thread) -> None:
-    if os.getpid() == process:
-        stopped.set()
-        begin.put(None)
-        if thread is not threading.current_thread():
-            thread.join()

@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar, cast, overload
 
 from datapipes.base.cached import cached_property
 from datapipes.base.checks import shown
-from datapipes.chain.epoch import Numbering, Numbers
 from datapipes.chain.functional import names_of
+from datapipes.chain.numbering import Numbering, Numbers
 from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase, is_async
 
 __all__ = ["StageGraph"]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from datapipes.base.checks import as_tensor, check_index_tensor, check_within, dtype_name
 from datapipes.base.rows import bits_of
-from datapipes.chain.run import refuse_while_read
+from datapipes.chain.input_use import refuse_while_read
 from datapipes.device.runtime import cuda
 
 __all__ = ["Feature"]

@@ -18,11 +18,12 @@ from datapipes.base.clock import NoClock, StageClock
 from datapipes.base.errors import needed
 from datapipes.base.html import filled
 from datapipes.base.rng import check_epoch
-from datapipes.chain.epoch import Calls, EpochContext
+from datapipes.chain.calls import Calls
+from datapipes.chain.epoch import EpochContext
 from datapipes.chain.evaluator import Evaluator
-from datapipes.chain.run import stream_of
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
+from datapipes.chain.streams import stream_of
 from datapipes.channel import ChannelBase
 from datapipes.features import FeatureFetcher
 from datapipes.loader.gpu_passes import fetch_behind_copy, wait_for_gpus

@@ -13,8 +13,8 @@ from typing import Annotated, NamedTuple, TypeVar
 from datapipes.base.checks import one_line, shown
 from datapipes.base.clock import CallRecord
 from datapipes.base.records import whole
-from datapipes.chain.epoch import WAITING
 from datapipes.chain.explain import lanes
+from datapipes.chain.numbering import WAITING
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import StageBase, is_async
 from datapipes.chain.stage_graph import StageGraph

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import torch
 
 from datapipes.chain.epoch import EpochContext
-from datapipes.chain.run import close_stream
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_base import is_async
 from datapipes.chain.stage_graph import StageGraph
+from datapipes.chain.streams import close_stream
 from datapipes.device import CopyTo
 from datapipes.device.gather import has_triton
 from datapipes.device.missing_ids import wait_for_all

@@ -21,9 +21,9 @@ from datapipes.base.outcome import as_error
 from datapipes.base.threads import EndingThread, preempt_nobody
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.functional import functional_name, register_stage
-from datapipes.chain.run import close_stream
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
+from datapipes.chain.streams import close_stream
 from datapipes.device.handover import Queued, SideStreams, current_streams, leave, take
 from datapipes.device.runtime import Stream
 from datapipes.loader.graphs import gpus_of

@@ -9,7 +9,7 @@ from typing import Any
 
 from datapipes.base.files import write_text
 from datapipes.base.html import COLORS, filled
-from datapipes.chain.epoch import WAITING
+from datapipes.chain.numbering import WAITING
 from datapipes.loader.facts import CONSUMER, NO_STAGES
 from datapipes.loader.stats import LoaderStats
 

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from datapipes.base.checks import aligned, one_line
 from datapipes.base.clock import StageClock
 from datapipes.base.progress import working
-from datapipes.chain.run import close_stream
+from datapipes.chain.streams import close_stream
 from datapipes.loader.bottleneck import Bottleneck, find_bottleneck
 from datapipes.loader.facts import CONSUMER, NO_STAGES, Facts, Sample
 from datapipes.loader.workers.workers import Workers

@@ -21,7 +21,7 @@ from datapipes.base.clock import NoClock
 from datapipes.base.errors import PeerDied
 from datapipes.base.log import logger
 from datapipes.chain.asynchronous import async_window
-from datapipes.chain.epoch import Calls
+from datapipes.chain.calls import Calls
 from datapipes.chain.evaluator import Evaluator
 from datapipes.chain.in_flight import LoopThread
 from datapipes.chain.stage import Stage

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from datapipes.base.clock import CallRecord, StageClock
 from datapipes.base.outcome import as_error
 from datapipes.chain.asynchronous import async_window
-from datapipes.chain.epoch import Calls
+from datapipes.chain.calls import Calls
 from datapipes.chain.evaluator import Evaluator
 from datapipes.chain.in_flight import LoopThread
 from datapipes.chain.stage import Stage

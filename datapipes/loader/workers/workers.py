@@ -11,7 +11,7 @@ from typing import Any
 
 from datapipes.base.errors import LoaderTimeoutError
 from datapipes.chain.epoch import EpochContext
-from datapipes.chain.run import InputUse, note_user
+from datapipes.chain.input_use import InputUse, note_user
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase

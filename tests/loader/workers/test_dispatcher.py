@@ -5,7 +5,8 @@ from pipelines import items
 
 import datapipes as dp
 from datapipes.base.clock import StageClock
-from datapipes.chain.epoch import Calls, EpochContext, Position
+from datapipes.chain.calls import Calls
+from datapipes.chain.epoch import EpochContext, Position
 from datapipes.loader.workers.dispatcher import Dispatcher
 from datapipes.loader.workers.pool import Death, Outcome, Pool, Task
 

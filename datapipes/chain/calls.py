@@ -1,0 +1,81 @@
+"""Call: one call of a stage. It gives its stage the random key, is timed, and adds its place to an error it raises."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from datapipes.base.clock import NOTHING, StageClock, Used
+from datapipes.base.errors import LoaderTimeoutError, add_note
+from datapipes.base.outcome import as_error
+from datapipes.base.rng import RngKey
+from datapipes.chain.numbering import Numbering, Numbers
+
+
+class Calls:
+    """The calls of the stages of one chain in this process.
+
+    Attributes:
+        numbering: the numbers of these stages.
+        clock: counts the calls that have ended.
+    """
+
+    def __init__(self, numbering: Numbering, clock: StageClock) -> None:
+        self.numbering = numbering
+        self.clock = clock
+        self.under_way: set[Call] = set()  # each of its operations is one step for other threads
+
+    def whereabouts(self) -> str:
+        """Return a sentence on the oldest call under way; "" if there is none."""
+        oldest = min(self.under_way.copy(), key=lambda call: call.began, default=None)
+        return "" if oldest is None else oldest.whereabouts()
+
+
+class Call:
+    """A context manager for one call of a stage; entering it gives the random key.
+
+    Args:
+        awaited: other calls run in the same thread meanwhile, so what the thread uses is not counted.
+    """
+
+    __slots__ = ("_calls", "_epoch", "_index", "_numbers", "_used", "began")
+
+    def __init__(self, calls: Calls, numbers: Numbers, epoch: int, index: int, awaited: bool = False) -> None:
+        self._calls, self._numbers, self._epoch, self._index = calls, numbers, epoch, index
+        self._used = None if awaited else 0.0  # processor time of this thread when the call began
+        self.began = time.monotonic()  # seconds
+
+    def whereabouts(self) -> str:
+        """Return a sentence on the stage, the minibatch and how long it has taken until now."""
+        stage = self._numbers.where
+        minibatch = f"minibatch {self._index} of epoch {self._epoch}"
+        return f" {stage[0].upper()}{stage[1:]} has been at {minibatch} for {time.monotonic() - self.began:.1f} s."
+
+    def __enter__(self) -> RngKey | None:
+        calls, numbers = self._calls, self._numbers
+        calls.under_way.add(self)
+        if calls.clock.counts and self._used is not None:
+            self._used = Used.at_begin(self.began)
+        return None if numbers.ordinal is None else calls.numbering.key(numbers.ordinal, self._epoch, self._index)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        calls, numbers = self._calls, self._numbers
+        calls.under_way.discard(self)
+        if error is None:
+            if calls.clock.counts:
+                used = NOTHING if self._used is None else Used.in_call(self.began, self._used)
+                calls.clock.add(numbers.label, self.began, self._index, used)
+            return
+        place = f"epoch {self._epoch}, minibatch {self._index}"
+        if isinstance(error, (StopIteration, StopAsyncIteration)):  # would end the epoch as if it were complete
+            raise RuntimeError(
+                f"{numbers.name}: its function raised {type(error).__name__} at {place}. Return None to drop a "
+                "minibatch, or give next() a default."
+            ) from error
+        if isinstance(error, LoaderTimeoutError):  # of a loader that the stage reads, not of this chain's
+            seen = as_error(error)
+            add_note(seen, f"in {numbers.where}, {place}")
+            raise seen from error
+        add_note(error, f"in {numbers.where}, {place}")

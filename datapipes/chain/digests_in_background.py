@@ -1,0 +1,72 @@
+"""DigestsInBackground: digests of large arrays, taken beside the minibatches of an epoch; a state needs them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from queue import SimpleQueue
+
+from datapipes.base.array_digest import Hashed
+from datapipes.base.threads import EndingThread, preempt_nobody, threads_of_kernels
+
+
+class DigestsInBackground:
+    """Digests of `inputs` as they are now; after `release` a thread takes those that nobody has taken yet.
+
+    It takes them beside the minibatches of an epoch, from the first one on: the first minibatch waits for no digest,
+    and a state waits for what is left of them. If an input changes meanwhile, its digest raises.
+
+    The thread ends with this object and before the interpreter does. In a forked child there is none. Two epochs that
+    begin over one graph before its digest is known both take it.
+    """
+
+    def __init__(self, inputs: Sequence[Hashed]) -> None:
+        left = [hashed for hashed in inputs if hashed._note_arrays()]
+        self._stopped = threading.Event()
+        self._begin: SimpleQueue[None] = SimpleQueue()
+        self._has_begun = False
+        self._thread: threading.Thread | None = None
+        if left:
+            # It runs before the first minibatch. To start a thread after it can take 4 or 8 ms: threads of OpenMP then
+            # still spin on the other cores.
+            thread = EndingThread(_take_digests, (left, self._begin, self._stopped), name="datapipes-digests")
+            with contextlib.suppress(RuntimeError):  # no thread can start: a state takes the digests itself
+                thread.start()
+                self._thread = thread
+                weakref.finalize(self, _end, os.getpid(), self._begin, self._stopped, thread)
+
+    def release(self) -> None:
+        """Let the thread take digests; a second call changes nothing."""
+        self._has_begun = True
+        self._begin.put(None)
+
+    def finish(self) -> None:
+        """Wait until all digests are taken that were begun: at most one read of all arrays. Ctrl-C ends the wait."""
+        if self._thread is not None and self._has_begun:
+            self._thread.join()
+
+    def stop(self) -> None:
+        """End the thread; the next DigestsInBackground over the same input goes on where it stopped."""
+        self._stopped.set()
+        self.release()
+        self.finish()
+
+
+def _take_digests(left: Sequence[Hashed], begin: SimpleQueue[None], stopped: threading.Event) -> None:
+    preempt_nobody()
+    begin.get()
+    # An error is raised again where a state asks for the digest.
+    with contextlib.suppress(Exception), threads_of_kernels(1):
+        for hashed in left:
+            hashed._array_digests(stopped.is_set)
+
+
+def _end(process: int, begin: SimpleQueue[None], stopped: threading.Event, thread: threading.Thread) -> None:
+    if os.getpid() == process:
+        stopped.set()
+        begin.put(None)
+        if thread is not threading.current_thread():
+            thread.join()

@@ -1,0 +1,48 @@
+"""Who reads graphs and features now, so that nobody changes them meanwhile."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from datapipes.base.checks import shown
+from datapipes.chain.stage_base import StageBase
+from datapipes.chain.stage_graph import StageGraph
+
+
+class InputUse(NamedTuple):
+    """A chain whose stages read graphs and features now: its last stage; for errors, who runs it, how to end that."""
+
+    last: StageBase
+    run_by: str
+    remedy: str
+
+
+class InputUser(Protocol):
+    """What may read graphs and features: an epoch, or workers that have copies of stages."""
+
+    def input_use(self) -> InputUse | None:
+        """Return the chain that reads now; None if none does."""
+
+
+_users: set[weakref.ref[InputUser]] = set()  # each of its operations is one step for other threads
+
+
+def note_user(user: InputUser) -> None:
+    """Let `refuse_while_read` ask a user, as long as it lives."""
+    _users.add(weakref.ref(user, _users.discard))
+
+
+def refuse_while_read(where: str, inputs: Sequence[object]) -> None:
+    """Raise RuntimeError if a chain that runs in this process, or for it in workers, reads one of `inputs`."""
+    for user in [reference() for reference in _users.copy()]:
+        if user is None or (use := user.input_use()) is None:
+            continue
+        for stage in StageGraph(use.last):
+            for text, read in stage.reads_from.items():
+                if any(read is changed for changed in inputs):
+                    raise RuntimeError(
+                        f"{where}: {use.run_by} {shown(use.last)}, whose stage {stage.name} reads the {text}; "
+                        f"no chain may read rows that change. {use.remedy}"
+                    )

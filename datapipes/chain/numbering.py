@@ -1,0 +1,74 @@
+"""Numbering: what the stages of a chain are called, in random keys, counts and errors.
+
+A stage has a label, for people ("2 fetch_feature"), and, if it may draw, an ordinal, for the random key
+(docs/semantics.md, section 1.1). A Numbering knows stages by identity and holds none of them, so a thread that keeps
+one keeps no stage alive.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from datapipes.base.rng import RngKey
+
+WAITING = "waiting for "  # begins the names that waits are counted under
+
+
+class Numbers(NamedTuple):
+    """What one stage is called.
+
+    Attributes:
+        name: its functional name.
+        label: the name under which its calls are counted: "2 fetch_feature", or "prefetch" for a carrier. The number is
+            its place among the stages that make, change or move minibatches.
+        where: how errors name it: "stage 2 (fetch_feature)".
+        ordinal: its place among the stages that may draw; None for the others.
+        works: whether it has a place; a carrier has none.
+    """
+
+    name: str
+    label: str
+    where: str
+    ordinal: int | None
+    works: bool
+
+
+class Numbering:
+    """The numbers of all stages of one graph.
+
+    Args:
+        numbers: the Numbers of each stage, by `id(stage)`.
+        rng_seed: the seed of the first ItemSampler; None without one.
+    """
+
+    def __init__(self, numbers: dict[int, Numbers], rng_seed: int | None) -> None:
+        self._numbers = numbers
+        self._rng_seed = rng_seed
+
+    def of(self, stage: object) -> Numbers:
+        """Return what a stage is called."""
+        return self._numbers[id(stage)]
+
+    def ordinal(self, stage: object) -> int | None:
+        """Return the stage's number in the random key; None for a stage that does not draw."""
+        return self._numbers[id(stage)].ordinal
+
+    def label(self, stage: object) -> str:
+        """Return the name under which the stage's calls are counted."""
+        return self._numbers[id(stage)].label
+
+    def waiting(self, stage: object) -> str:
+        """Return the name under which the time is counted that a reader waited for what leaves the stage."""
+        return f"{WAITING}{self.label(stage)}"
+
+    def where(self, stage: object) -> str:
+        """Return how errors name the stage."""
+        return self._numbers[id(stage)].where
+
+    def labels(self) -> list[str]:
+        """Return the labels of all stages that have a place, in the order of their places."""
+        return [numbers.label for numbers in self._numbers.values() if numbers.works]
+
+    def key(self, ordinal: int, epoch: int, index: int) -> RngKey | None:
+        """Return the random key of the stage with this ordinal at a minibatch; None if there is no seed."""
+        return None if self._rng_seed is None else RngKey(self._rng_seed, epoch, index, ordinal)

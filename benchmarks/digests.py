@@ -10,7 +10,7 @@ two; from int32 3.9 and 7.7 GB/s of int64; a sum 16.6, a copy 7.1. First minibat
 known; the first state right after it 0.29 ms where it is known, 50 to 100 ms where the digest has just begun.
 2-core AMD EPYC VM, five runs: 7.6 GB/s by one thread (0.51 to 0.59 of a sum) and 11.8 to 14.0 by two (0.93 to 1.08);
 from int32 8.5 and 15.5. First minibatch 1.09, 1.16 and 1.21 where the thread that hashes was started after it, 0.99 and
-0.99 where it waits from the epoch's begin on (see HashAhead); the first state 0.3 ms and 44 to 54 ms.
+0.99 where it waits from the epoch's begin on (see DigestsInBackground); the first state 0.3 ms and 44 to 54 ms.
 """
 
 from __future__ import annotations

@@ -129,4 +129,15 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         if name in ("datasets", "distributed", "stages"):
             return importlib.import_module(f"datapipes.{name}")
-        raise missing_public_name(name)
+        builders = (
+            "CSC",
+            "ChannelBase",
+            "Picks",
+            "RngKey",
+            "Sampled",
+            "Sampler",
+            "SeedStage",
+            "StageGraph",
+            "StreamStage",
+        )
+        raise missing_public_name(name, ours=f"dp.stages.{name}" if name in builders else None)

@@ -142,6 +142,15 @@ def test_dir_of_a_package_shows_public_names_only(package):
     assert ("__version__" in dir(module)) == (package == ROOT)
 
 
+def test_a_name_that_no_package_has_is_an_attribute_error_that_says_where_it_is():
+    for package in ("datapipes", "datapipes.stages", "datapipes.datasets", "datapipes.distributed"):
+        assert not hasattr(importlib.import_module(package), "Nobody")
+    with pytest.raises(AttributeError, match=r"Here: dp\.stages\.Sampler\."):
+        importlib.import_module("datapipes").Sampler  # noqa: B018
+    with pytest.raises(ImportError, match=r"Here: dp\.stages\.StageGraph\."):
+        exec("from datapipes import StageGraph")
+
+
 # --- importing
 
 HEAVY = ["pyarrow", "pymetis", "torch_geometric", "triton", "ray", "matplotlib", "scipy", "networkx"]

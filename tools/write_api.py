@@ -119,6 +119,10 @@ def _entry(name: str, value: Any, public: set[int]) -> str:
     if inspect.isclass(value):
         kind = "exception" if issubclass(value, BaseException) else "class"
         lines = [f".. auto{kind}:: {name}"]
+        if name.startswith(
+            "datapipes.stages."
+        ):  # pages of source text link to all names of a module as `datapipes.NAME`
+            lines[:0] = [".. raw:: html", "", f'   <span id="datapipes.{value.__name__}"></span>', ""]
         if any(id(base) in public or _is_foreign(base) for base in value.__bases__ if base is not object):
             lines.append("   :show-inheritance:")
         if members := _members(value, public):

@@ -202,11 +202,16 @@ def check_within(where: str, name: str, ids: torch.Tensor, count: int, remedy: s
         raise IndexError(f"{where}: {name} must be in [0, {count}), got {low if low < 0 else high}. {remedy}")
 
 
-def check_index_tensor(where: str, name: str, value: Any, *, in_host: bool = True) -> torch.Tensor:
-    """Return `value` as a 1-D contiguous int32 or int64 tensor; in host memory, unless it may lie anywhere."""
-    # Of plain ids nothing is to be made; `detach` alone takes a microsecond, at each minibatch.
+def check_index_tensor(
+    where: str, name: str, value: Any, *, in_host: bool = True, is_kept: bool = True
+) -> torch.Tensor:
+    """Return `value` as a 1-D contiguous int32 or int64 tensor; in host memory, unless it may lie anywhere.
+
+    Args:
+        is_kept: False if the caller only reads the ids now: then it may be `value` itself, which saves the view.
+    """
     is_plain = type(value) is torch.Tensor and value.dtype in INDEX_DTYPES and value.layout is torch.strided
-    tensor = value if is_plain else as_tensor(where, name, value)
+    tensor = value if is_plain and not is_kept else as_tensor(where, name, value)
     if tensor.dtype not in INDEX_DTYPES:
         raise TypeError(
             f"{where}: {name} must be int32 or int64, got {dtype_name(tensor.dtype)}. {how_to_get_ids(tensor)}"

@@ -124,7 +124,7 @@ def of_type(value: Any) -> str:
 
 
 def by_edge_type(where: str, values: Mapping[Any, Any]) -> dict[EdgeType, Any]:
-    """Return `given` with its keys as edge types in sorted order; a type that is written in two ways is refused."""
+    """Return `values` with its keys as edge types in sorted order; a type that is written in two ways is refused."""
     by_type: dict[EdgeType, Any] = {}
     for key, value in values.items():
         edge_type = check_edge_type(where, key)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast, overload
 import torch
 from torchdata.nodes import BaseNode
 
-from datapipes.base.checks import check_bool
+from datapipes.base.checks import check_bool, names_in_code
 from datapipes.base.rng import RngKey, check_epoch
 from datapipes.chain.epoch import Position
 from datapipes.chain.explain import as_svg, as_text, line_of
@@ -295,6 +295,11 @@ class MiniBatchTransformer(TransformerBase, Stage):
         if fn is None and not defines_own:
             raise TypeError(
                 f"{self.name}: found neither fn nor a transform method; one is needed. Pass fn, or define transform."
+            )
+        own_classes = type(self).__mro__[: type(self).__mro__.index(MiniBatchTransformer)]
+        if fn is not None and defines_own and "fn" not in names_in_code(own_classes):
+            raise TypeError(
+                f"{self.name}: has a transform method that calls no fn. Leave fn out, or add .transform(fn)."
             )
         self.fn = fn
         if fn is not None and type(self).transform is MiniBatchTransformer.transform:

@@ -32,7 +32,7 @@ class OtherName:
     """An attribute that a class does not have, under the name of another library: reading it raises AttributeError.
 
     Each name is one such attribute of the class and not a case in `__getattr__`, which would make every attribute of
-    the class slower to read. `dir` of an instance, and completion, leave them out.
+    the class slower to read. `dir` of an instance leaves them out.
     """
 
     def __init__(self, owner: str, name: str, ours: str) -> None:
@@ -46,13 +46,13 @@ class OtherName:
         raise AttributeError(_text(owner, self._name, self._ours), name=self._name, obj=obj)
 
 
-def missing_public_name(name: str, module: str = "datapipes") -> AttributeError | ImportError:
-    """Return the error for a name that a package does not have.
+def missing_public_name(name: str, module: str = "datapipes", ours: str | None = None) -> AttributeError | ImportError:
+    """Return the error for a name that a package does not have; `ours` says what to use, if no table does.
 
     It is an ImportError where `from ... import` asks: in place of an AttributeError Python raises one of its own there,
     without our text.
     """
-    ours = ATTRIBUTES[module].get(name)
+    ours = ours or ATTRIBUTES.get(module, {}).get(name)
     if ours is None:
         return AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
     asks = sys._getframe(2)  # behind the `__getattr__` of the package

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from queue import SimpleQueue
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from torch import Tensor
@@ -96,12 +97,21 @@ async def settled(futures: Collection[Future[T]]) -> Collection[Future[T]]:
     if all(future.done() for future in futures):
         return futures
     if _thread.waits:
-        wait(futures, return_when=FIRST_EXCEPTION)
+        ended: SimpleQueue[Future[T]] = SimpleQueue()
+        for future in futures:
+            future.add_done_callback(ended.put)  # also of one that is cancelled, for which `wait` would wait for ever
+        for _ in futures:
+            if _has_failed(ended.get()):
+                break
     else:
         with suppress(Exception):  # it is in its future
             await asyncio.gather(*map(asyncio.wrap_future, futures))
     done = [future for future in futures if future.done()]
-    return [future for future in done if future.cancelled() or future.exception() is not None] or futures
+    return [future for future in done if _has_failed(future)] or futures
+
+
+def _has_failed(future: Future[Any]) -> bool:
+    return future.cancelled() or future.exception() is not None
 
 
 class AsksParts(Graph):

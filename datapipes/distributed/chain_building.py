@@ -143,7 +143,10 @@ def _built(
     where = f"{_BUILD}: stage {place} ({shown(described.stage)})"
     cls = allowed.get(described.stage)
     if cls is None:
-        raise ValueError(f"{where} is not offered; there are {sorted(allowed)}. Offer it: stages=[...].")
+        raise ValueError(
+            f"{where} is not offered; there are {sorted(allowed)}. Give it to the server: "
+            "PartitionServer(..., stages=[...])."
+        )
     if any(source >= place for source in described.sources):
         raise ValueError(f"{where} has the sources {[*described.sources]}; they must stand before it.")
     parameters = {*inspect.signature(cls).parameters} - {"source"}

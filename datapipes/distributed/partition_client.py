@@ -206,8 +206,8 @@ class PartitionClient:
         created = self._peers.ask(server_rank, create).result()
         if created.num_workers != workers:
             logger.warning(
-                "%s: producer %d of %s has %d worker processes, asked was for %d: the server has a bound, or it was "
-                "there already",
+                "%s: producer %d of %s has %d worker processes; %d were asked for. The server allows no more, or the "
+                "producer was there already",
                 *(_CREATE, created.producer, self._peers.where(server_rank), created.num_workers, workers),
             )
         self._producers[server_rank, created.producer] = _Producer(created, description, worker_key, workers)

@@ -193,7 +193,7 @@ class RemoteReceivingChannel(ChannelBase):
         """
         now = time.monotonic()
         if server not in self._silent:
-            logger.warning("%s: it is left out for %g s, and others make its share: %s", _NAME, SILENT_S, error)
+            logger.warning("%s: left out for %g s, so that other servers make its share: %s", _NAME, SILENT_S, error)
         self._silent[server] = now
         if len(self._silent) < len(self.server_ranks):
             return True

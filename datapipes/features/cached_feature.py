@@ -195,7 +195,7 @@ class CPUCachedFeature(CachingFeature):
         """Return the rows at `ids` as the feature stores them."""
         if os.getpid() != self._owner:  # forked: another thread may have held the lock
             self._refuse()
-        wanted = check_index_tensor(_WHERE, "ids", ids)
+        wanted = check_index_tensor(_WHERE, "ids", ids, is_kept=False)
         if out is not None:
             check_out(_WHERE, out, wanted.shape[0], self.shape, self._stored_dtype)
         rows = self._new_rows(wanted) if out is None else out

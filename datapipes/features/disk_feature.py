@@ -175,7 +175,7 @@ class DiskFeature(StoredFeature):
 
     def _read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids` as they lie in the file; errors as those of `read`."""
-        wanted, dtype = check_index_tensor("DiskFeature", "ids", ids), self._stored_dtype
+        wanted, dtype = check_index_tensor("DiskFeature", "ids", ids, is_kept=False), self._stored_dtype
         if out is not None:
             check_out("DiskFeature", out, wanted.shape[0], self.shape, dtype)
         self._refuse_change()

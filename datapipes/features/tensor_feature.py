@@ -94,7 +94,7 @@ class TensorFeature(Pinnable, StoredFeature):
             return self._read_stored(ids, out)
         if _is_on_device(ids):
             return self._read_on_device(ids, out, self.dtype)
-        wanted = check_index_tensor("TensorFeature", "ids", ids)
+        wanted = check_index_tensor("TensorFeature", "ids", ids, is_kept=False)
         if out is not None:
             check_out("TensorFeature", out, wanted.shape[0], self.shape, self.dtype)
         return take_decoded(self._host_table(), self.stored_as, self.scale, self.shape, wanted, out, num_threads())
@@ -108,7 +108,7 @@ class TensorFeature(Pinnable, StoredFeature):
         if _is_on_device(ids):
             return self._read_on_device(ids, out, self.tensor.dtype)
         table = self._host_table()
-        wanted = check_index_tensor("TensorFeature", "ids", ids)
+        wanted = check_index_tensor("TensorFeature", "ids", ids, is_kept=False)
         if out is not None:
             check_out("TensorFeature", out, wanted.shape[0], self.shape, self.tensor.dtype)
             to = None if out.numel() == 0 else byte_rows(out)

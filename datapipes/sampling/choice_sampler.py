@@ -127,13 +127,14 @@ class ChoiceSampler(Sampler):
         ids, restored = self.seeds_of(minibatch)
         trees = self._trees_of(minibatch.seeds, minibatch.timestamps)
         more = () if trees is None else (trees,)
-        return self.filled(minibatch, restored(self.sample(ids, self.rng_of(minibatch), *more)), trees)
+        return self._filled_of(minibatch, restored(self.sample(ids, self.rng_of(minibatch), *more)), trees)
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
         """Return what `transform` does, over a graph in parts."""
         ids, restored = self.seeds_of(minibatch)
         trees = self._trees_of(minibatch.seeds, minibatch.timestamps)
-        return self.filled(minibatch, restored(await self.sample_async(ids, self.rng_of(minibatch), trees)), trees)
+        sampled = restored(await self.sample_async(ids, self.rng_of(minibatch), trees))
+        return self._filled_of(minibatch, sampled, trees)
 
     def _trees_of(self, seeds: Any, timestamps: Any) -> SeedTrees | None:
         """Return the groups of the seeds of a minibatch, which `seeds_of` has checked; None if all are in one."""
@@ -191,8 +192,8 @@ class ChoiceSampler(Sampler):
             )
         return 1
 
-    def filled(self, minibatch: MiniBatch, sampled: Sampled, trees: SeedTrees | None = None) -> MiniBatch:
-        filled = super().filled(minibatch, sampled)
+    def _filled_of(self, minibatch: MiniBatch, sampled: Sampled, trees: SeedTrees | None) -> MiniBatch:
+        filled = self.filled(minibatch, sampled)
         return filled.replace(batch=_batch(sampled.groups, trees.rows)) if self.disjoint and trees else filled
 
 

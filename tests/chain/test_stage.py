@@ -57,7 +57,7 @@ class Scaler(dp.MiniBatchTransformer):
 @pytest.fixture
 def scratch_registry():
     """Forget what a test registers."""
-    names, methods = dict(functional._registry), set(vars(functional.FunctionalForms))
+    names, methods = functional.registered_stages(), set(vars(functional.FunctionalForms))  # those of annexes too
     yield
     functional._registry.clear()
     functional._registry.update(names)
@@ -97,6 +97,18 @@ def test_a_registered_stage_chains_by_its_name_and_may_be_defined_again():
     assert (stage.name, stage.factor) == ("scale", 3)
     assert digests(stage) == digests(Scaler(items(), 3))
     assert Scaler.__doc__ in functional.FunctionalForms.scale.__doc__
+
+
+def test_a_function_that_a_class_would_not_call_is_refused():
+    class Calls(dp.MiniBatchTransformer):
+        def transform(self, minibatch):
+            return self.fn(minibatch)
+
+    assert digests(Calls(items(), as_it_is)) == digests(items())
+    with refused(
+        TypeError, stage="scaler", found="has a transform method", allowed="calls no fn", remedy="Leave fn out"
+    ):
+        dp.MiniBatchTransformer.__init__(Scaler(items()), items(), as_it_is)
 
 
 def test_a_stage_without_a_name_is_called_by_its_class():

@@ -54,3 +54,10 @@ def test_what_a_coroutine_raises_leaves_the_thread_as_it_was():
         return await beside(threading.get_ident)
 
     assert asyncio.run(where()) != threading.get_ident()
+
+
+def test_a_future_that_is_cancelled_ends_the_wait():
+    cancelled, waiting = Future(), Future()
+    threading.Timer(0.01, cancelled.cancel).start()
+    (told,) = run_here(settled([cancelled, waiting]))
+    assert told is cancelled

@@ -443,3 +443,11 @@ def test_flipped_bytes_end_in_an_error_or_in_another_graph(saved, data, mmap):
 def test_attributes_of_an_edge_index_that_are_no_dict_are_refused(attributes):
     with refused(TypeError, stage="CSCGraph", found=type(attributes).__name__, allowed="a dict"):
         dp.CSCGraph.from_edge_index(torch.zeros(2, 1).long(), 3, node_attributes=attributes)
+
+
+def test_a_graph_does_not_see_that_a_tensor_it_was_made_of_gets_other_memory():
+    indptr, indices = torch.tensor([0, 2, 3]), torch.tensor([1, 0, 1])
+    graph = dp.CSCGraph(indptr, indices)
+    digest = graph.digest()
+    indptr.data, indices.data = torch.tensor([0, 0, 0]), torch.tensor([0])
+    assert (graph.indptr.tolist(), graph.indices.tolist(), graph.digest()) == ([0, 2, 3], [1, 0, 1], digest)

@@ -159,3 +159,14 @@ def test_picks_that_are_no_in_edges_of_the_nodes_are_refused(kind):
     graph = dp.CSCGraph(indptr, np.zeros(200, dtype=np.int64))
     with refused(error, stage="wrong", found=found, allowed=allowed):
         next(iter(Wrong(first_four, graph, [1])))
+
+
+def test_a_subclass_of_a_sampler_of_the_package_fills_minibatches_its_own_way():
+    class Counting(dp.NeighborSampler):
+        def filled(self, minibatch, sampled):
+            return super().filled(minibatch, sampled).replace(extra={"found": torch.full((4,), len(sampled.nodes))})
+
+    for options in {}, {"disjoint": True}:
+        minibatch = next(iter(Counting(items(), small_graph(), [2], **options)))
+        assert minibatch.extra["found"].tolist() == [len(minibatch.input_nodes)] * 4
+        assert (minibatch.batch is not None) == bool(options)

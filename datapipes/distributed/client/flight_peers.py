@@ -333,7 +333,8 @@ class _Here:
             if part not in self._parts:
                 if part not in self._addresses:
                     raise ValueError(
-                        f"{_WHERE}: {kind} {shown(part)} is not in the namebook; there are {[*self._addresses]}."
+                        f"{_WHERE}: {kind} {shown(part)} is not in the namebook; there are {[*self._addresses]}. "
+                        "Name one of these, or add it there."
                     )
                 replicas, connect = self._addresses[part], self._connecting(part)
                 again = None if self._again is None else partial(self._again, part)

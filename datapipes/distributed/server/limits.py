@@ -52,12 +52,10 @@ class ServerLimits:
     max_workers: int | None = None
 
     def __post_init__(self) -> None:
-        check_int(_WHERE, "num_threads", self.num_threads, 1)
-        check_int(_WHERE, "max_waiting", self.max_waiting, 1)
-        if self.concurrency is not None:
-            check_int(_WHERE, "concurrency", self.concurrency, 1)
-        if self.max_workers is not None:
-            check_int(_WHERE, "max_workers", self.max_workers, 0)
+        for name, lowest in {"num_threads": 1, "max_waiting": 1, "concurrency": 1, "max_workers": 0}.items():
+            number = getattr(self, name)
+            if number is not None or name in ("num_threads", "max_waiting"):
+                object.__setattr__(self, name, check_int(_WHERE, name, number, lowest))  # an int, also of NumPy's
         if self.max_memory is not None and self.max_memory != AUTO:
             parse_size(_WHERE, "max_memory", self.max_memory)
         stall_s = self.stall_s

@@ -68,7 +68,8 @@ class PartitionServer:
         verify: compare the files with their hashes; reads all of them once.
         mmap: leave the part on disk, see Part.open; without it the part is in memory, and answers take less time.
         chains: whether clients may have minibatches made of chains that they describe.
-        stages: classes of stages that such chains may have besides those of datapipes.
+        stages: classes of stages that such chains may have besides those that a server offers by itself: ItemSampler,
+            the samplers, UniformNegativeSampler, SeedEdgeExcluder and FeatureFetcher.
         items: {name: item set} that descriptions may name.
         features: what such chains may fetch: names of attributes of the graph, or a store, or {name: store}. Nothing by
             default.
@@ -121,7 +122,7 @@ class PartitionServer:
             self._offers = ChainOffers(_WHERE, stages, items, features, namebook, Security(tls, insecure, _DEADLINE_S))
         else:
             others = {"stages": stages or None, "items": items, "features": features, "namebook": namebook}
-            of_chains = {**others, "max_workers": limits.max_workers}
+            of_chains = {**others, "limits.max_workers": limits.max_workers}
             unused = [name for name, value in of_chains.items() if value is not None]
             if unused:
                 raise ValueError(f"{_WHERE}: {unused} are for chains. Set chains=True, or leave them out.")

@@ -94,7 +94,7 @@ class Workers(StreamStage):
         return ProcessPool(self.source, self._number, self._chain, self.options, self.context, pin=self.pin)
 
     def input_use(self) -> InputUse | None:
-        """See Reader: worker processes read copies, also those that the next epoch starts from the same `Packed`."""
+        """See InputUser: worker processes read copies, also those that the next epoch starts from the same `Packed`."""
         if self.context is None or not (isinstance(self._chain, Packed) or self._running.pool is not None):
             return None
         remedy = "Close the loader, and build a new one afterwards; or fetch behind its cut, in this process."

@@ -59,11 +59,12 @@ def write_native(
     manifest = Manifest(folder, identity, graph.index_dtype, node_time_attr, about, {}, earliest)
     manifest_bytes(manifest)  # what it refuses is told before hours of writing
     files: dict[str, File] = {}
-    progress = now_and_then(progress)
     for part in range(book.num_parts):
         rows = part_of_graph(graph, book, part, times)
-        files |= write_part(folder, identity, rows, remote_sources(rows), partial(progress, f"write part {part}"))
-    files |= write_book(folder, book, identity, partial(progress, "write the book"))
+        files |= write_part(
+            folder, identity, rows, remote_sources(rows), partial(now_and_then(progress), f"write part {part}")
+        )
+    files |= write_book(folder, book, identity, partial(now_and_then(progress), "write the book"))
     (folder / MANIFEST).write_bytes(manifest_bytes(replace(manifest, files=files)))
 
 

@@ -639,7 +639,7 @@ def test_wrong_arguments_are_refused():
             PartitionServer(graph, chains=True, **options)
         with pytest.raises((ValueError, TypeError), match=r"are for chains\. Set chains=True"):
             PartitionServer(graph, **options)
-    with pytest.raises(ValueError, match=r"'max_workers'. are for chains\. Set chains=True"):
+    with pytest.raises(ValueError, match=r"'limits.max_workers'. are for chains\. Set chains=True"):
         PartitionServer(graph, limits=ServerLimits(max_workers=1))
     with pytest.raises(ValueError, match="is a graph that is not in parts, of which only chains can be served"):
         PartitionServer(graph).start()

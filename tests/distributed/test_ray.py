@@ -127,7 +127,7 @@ def what_is_wrong_is_told(folder):
     root = write(folder / "root", a_graph())
     with pytest.raises(FileNotFoundError, match="holds no native partition"):
         RayServers(folder / "none")
-    with pytest.raises(ValueError, match="limits must be a ServerLimits"):
+    with pytest.raises(TypeError, match="limits must be a ServerLimits"):
         RayServers(root, limits=5)
     with pytest.raises(TimeoutError, match=r"2 servers were not placed within 2 s.*'CPU': 8.0.*actor_options"):
         RayServers(root, timeout=2.0, actor_options={"num_cpus": 100})

@@ -58,6 +58,13 @@ def kill(part, replica=0, name="servers"):
     os.kill(ray.get(actor.pid.remote(), timeout=DEADLINE), signal.SIGKILL)
 
 
+def wait_for_both(servers, part):
+    """Wait until both replicas of a part serve: one that was killed takes long to come back on a busy machine."""
+    end = time.monotonic() + DEADLINE
+    while len(servers.addresses(part)) < 2:  # which waits for those that start
+        assert time.monotonic() < end
+
+
 # --- cases
 
 
@@ -90,6 +97,7 @@ def a_replica_is_killed(folder):
                 longest = max(longest, time.monotonic() - began)
                 found.append(minibatch.digest())
                 if len(found) % 25 == 0:
+                    wait_for_both(servers, len(found) // 25 % 2)
                     kill(len(found) // 25 % 2, len(found) // 50 % 2)
                 began = time.monotonic()
             assert found == expected

@@ -129,15 +129,5 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         if name in ("datasets", "distributed", "stages"):
             return importlib.import_module(f"datapipes.{name}")
-        builders = (
-            "CSC",
-            "ChannelBase",
-            "Picks",
-            "RngKey",
-            "Sampled",
-            "Sampler",
-            "SeedStage",
-            "StageGraph",
-            "StreamStage",
-        )
+        builders = importlib.import_module("datapipes.stages").__all__
         raise missing_public_name(name, ours=f"dp.stages.{name}" if name in builders else None)

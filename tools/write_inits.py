@@ -40,7 +40,7 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         if name in ({}):
             return importlib.import_module(f"datapipes.{{name}}")
-        builders = {}
+        builders = importlib.import_module("datapipes.stages").__all__
         raise missing_public_name(name, ours=f"dp.stages.{{name}}" if name in builders else None)
 """
 # Also for type checkers: PyG comes without types, so to them any name of its modules is Any.
@@ -115,9 +115,7 @@ def init_text(folder: Path) -> str:
             parts.append(f"expect_stages(\n{lines})\n")
     functions = [DIR.format(", ".join(shown))]
     if is_root:
-        functions.append(
-            LAZY_GETATTR.format(", ".join(f'"{name}"' for name in spaces), _tuple(sorted(BUILDERS, key=_isort)))
-        )
+        functions.append(LAZY_GETATTR.format(", ".join(f'"{name}"' for name in spaces)))
     elif is_space:
         functions.append(GETATTR.format(".".join(folder.relative_to(PACKAGE.parent).parts)))
     if mirrored is not None:
@@ -145,11 +143,6 @@ def registered_in(folder: Path) -> list[str]:
 def _statement(begin: str, names: list[str]) -> str:
     line = f"{begin}{', '.join(names)}\n"
     return line if len(line) <= 121 else f"{begin}(\n" + "".join(f"    {name},\n" for name in names) + ")\n"
-
-
-def _tuple(names: list[str]) -> str:
-    """Return the text of a tuple within a function, a name a line."""
-    return "(\n" + "".join(f'            "{name}",\n' for name in names) + "        )"
 
 
 def _isort(name: str) -> tuple[int, str]:

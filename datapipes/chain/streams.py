@@ -48,9 +48,10 @@ def _mapped_stream(stage: StageBase, context: EpochContext, evaluator: Evaluator
     stream, epoch = _stream(source, context, evaluator), context.epoch
     if is_async(stage):
         graph = StageGraph(stage)
+        queueing = graph.find(QueuesOnStreams)
 
         def start(minibatch: MiniBatch) -> Coroutine[Any, Any, MiniBatch | None]:
-            for passed in graph.find(QueuesOnStreams):
+            for passed in queueing:
                 passed._enter_loop(minibatch)
             return evaluator.apply_async(stage, minibatch, epoch)
 
@@ -86,12 +87,12 @@ class _FromLoop(Iterator[MiniBatch | None]):
 
     def __init__(self, made: InFlight[MiniBatch | None], graph: StageGraph[Any]) -> None:
         self._made = made
-        self._graph = graph
+        self._queueing = graph.find(QueuesOnStreams)
 
     def __next__(self) -> MiniBatch | None:
         minibatch = next(self._made)
         if minibatch is not None:
-            for stage in self._graph.find(QueuesOnStreams):
+            for stage in self._queueing:
                 stage._leave_loop(minibatch)
         return minibatch
 

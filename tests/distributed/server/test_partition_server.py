@@ -9,6 +9,7 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pyarrow.flight as flight
 import pytest
 import torch
@@ -344,6 +345,11 @@ def test_arguments_are_checked_before_anything_starts(root, arguments, kind, tex
 def test_limits_are_checked_when_they_are_made(arguments, kind, text):
     with pytest.raises(kind, match=f"ServerLimits: .*{re.escape(text)}"):
         ServerLimits(**arguments)
+
+
+def test_limits_that_numpy_gives_are_ints():
+    limits = ServerLimits(num_threads=np.int64(2), concurrency=np.int32(3), max_workers=np.int64(1))
+    assert [type(number) for number in (limits.num_threads, limits.concurrency, limits.max_workers)] == [int] * 3
 
 
 def test_a_part_that_is_not_there_is_told(root, tmp_path):

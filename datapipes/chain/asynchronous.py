@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from datapipes.base.checks import check_int
 from datapipes.base.threads import share_here, threads_of_kernels
-from datapipes.chain.in_flight import error_of, threads_here
+from datapipes.chain.loop_thread import error_of, threads_here
 from datapipes.chain.stage_base import StageBase, is_async
 from datapipes.chain.stage_graph import StageGraph
 

@@ -1,9 +1,15 @@
-"""Call: one call of a stage. It gives its stage the random key, is timed, and adds its place to an error it raises."""
+"""Call: one call of a stage. It gives its stage the random key, is timed, and adds its place to an error it raises.
+
+What is under way in an epoch, calls and waits, is known to all chains of the epoch, for the text of a time-out.
+"""
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from types import TracebackType
+from typing import Protocol
 
 from datapipes.base.clock import NOTHING, StageClock, Used
 from datapipes.base.errors import LoaderTimeoutError, add_note
@@ -12,23 +18,53 @@ from datapipes.base.rng import RngKey
 from datapipes.chain.numbering import Numbering, Numbers
 
 
+class UnderWay(Protocol):
+    """What an epoch works on or waits for at the moment."""
+
+    began: float  # of time.monotonic
+
+    def whereabouts(self) -> str:
+        """Return a sentence on it, with a space before it."""
+
+
 class Calls:
     """The calls of the stages of one chain in this process.
 
     Attributes:
         numbering: the numbers of these stages.
         clock: counts the calls that have ended.
+        under_way: what is under way in the epoch; of a chain that makes the minibatches of another one, such as a
+            DataLoader's plan, that of the other one. Each operation of the set is one step for other threads.
     """
 
-    def __init__(self, numbering: Numbering, clock: StageClock) -> None:
+    def __init__(self, numbering: Numbering, clock: StageClock, under_way: set[UnderWay] | None = None) -> None:
         self.numbering = numbering
         self.clock = clock
-        self.under_way: set[Call] = set()  # each of its operations is one step for other threads
+        self.under_way: set[UnderWay] = set() if under_way is None else under_way
 
     def whereabouts(self) -> str:
-        """Return a sentence on the oldest call under way; "" if there is none."""
+        """Return a sentence on what has been under way for the longest time; "" if nothing is."""
         oldest = min(self.under_way.copy(), key=lambda call: call.began, default=None)
         return "" if oldest is None else oldest.whereabouts()
+
+
+class Waiting:
+    """A context manager for a wait.
+
+    Args:
+        whereabouts: returns a sentence on what is waited for, with a space before it.
+    """
+
+    began = math.inf  # a call says more
+
+    def __init__(self, calls: Calls, whereabouts: Callable[[], str]) -> None:
+        self._under_way, self.whereabouts = calls.under_way, whereabouts
+
+    def __enter__(self) -> None:
+        self._under_way.add(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._under_way.discard(self)
 
 
 class Call:

@@ -15,7 +15,7 @@ from typing import Any
 from datapipes.base.rng import RngKey
 from datapipes.chain.asynchronous import concurrency_of, off_loop
 from datapipes.chain.calls import Call, Calls
-from datapipes.chain.in_flight import InFlight
+from datapipes.chain.loop_thread import LoopThread
 from datapipes.chain.stage_base import QueuesOnStreams, StageBase, is_async
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.minibatch import MiniBatch
@@ -38,7 +38,11 @@ class Evaluator:
     def minibatch(self, graph: StageGraph[Any], epoch: int, index: int) -> MiniBatch | None:
         """Return the minibatch of (epoch, global index) as it leaves `graph.root`; None if a stage drops it."""
         if graph._is_async:
-            minibatch = next(InFlight([self.minibatch_async(graph, epoch, index)], 1))
+            loop = LoopThread()
+            try:
+                minibatch = loop.submit(self.minibatch_async(graph, epoch, index)).result()
+            finally:
+                loop.close()
             if minibatch is not None:
                 for stage in graph.find(QueuesOnStreams):
                     stage._leave_loop(minibatch)

@@ -146,5 +146,4 @@ class Run(Iterator[MiniBatch]):
         close_stream(self._stream)
         # Whoever still keeps this object then keeps neither workers nor the memory of a channel alive.
         self._stream = iter(())
-        self._context.waiting_for = str  # str() is "": it waits for nothing
         self._root = lambda: None

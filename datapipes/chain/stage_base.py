@@ -182,9 +182,10 @@ class SeedBase(StageBase):
     def make_minibatch(self, rng: RngKey) -> MiniBatch:
         """Return the minibatch of `rng.epoch` and the global position `rng.index`."""
 
-    def _index_of(self, step: int) -> int:
-        """Return the global position of this rank's minibatch number `step`."""
-        return step * self.world_size + self.rank
+    @property
+    def _indices(self) -> range:
+        """The global positions of this rank's minibatches, in their order."""
+        return range(self.rank, self.rank + self.num_steps * self.world_size, self.world_size)
 
     def _refuse_start(self) -> None:
         """Raise an error if no epoch may begin; called in the process that reads it."""
@@ -232,7 +233,7 @@ class CarrierBase(StageBase):
 
     @abstractmethod
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
-        """Return an iterator over the epoch from step `context.start` on.
+        """Return an iterator over the epoch from step `context.position.step` on.
 
         Calling one of `streams` starts the stream of that source. Everything that `open` starts ends when the iterator
         is closed or collected.

@@ -61,7 +61,7 @@ def make_position(root: StageBase, run: Run | None, next_epoch: int, pending: St
         state["ended"] = True
     elif run and run.ahead:
         # Delivered out of order: these indices are valid for this rank alone.
-        ahead = sorted(seeds[0]._index_of(step) for step in run.ahead)
+        ahead = sorted(seeds[0]._indices[step] for step in run.ahead)
         state["ahead"] = {"rank": seeds[0].rank, "world_size": seeds[0].world_size, "indices": ahead}
     for stage in graph.find(CarrierBase):
         if not stage.sources:
@@ -157,11 +157,11 @@ def _parse_ahead(where: str, seeds: SeedBase, ahead: Any, step: int) -> tuple[in
             f"{where}: this state was saved with in_order=False by rank {rank} of {world_size}, this is "
             f"rank {seeds.rank} of {seeds.world_size}. Let each rank load its own, or save with in_order=True."
         )
-    reached = {at: seeds._index_of(at) for at in steps if step < at < seeds.num_steps}
+    reached = {at: seeds._indices[at] for at in steps if step < at < seeds.num_steps}
     if [reached.get(at) for at in steps] != list(indices):
         raise ValueError(
-            f"{where}: 'ahead' must be indices that this rank reaches after {seeds._index_of(step)}, got "
-            f"{shown(indices)}. Load what state_dict() returned."
+            f"{where}: 'ahead' must be indices that this rank reaches after "
+            f"{seeds.rank + step * seeds.world_size}, got {shown(indices)}. Load what state_dict() returned."
         )
     return steps
 

@@ -10,17 +10,20 @@ from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
 
-from datapipes.chain.asynchronous import async_window, concurrency_of
+from datapipes.base.errors import LoaderTimeoutError
+from datapipes.chain.asynchronous import concurrency_of
+from datapipes.chain.dispatcher import Dispatcher
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.evaluator import Evaluator
 from datapipes.chain.in_flight import InFlight
+from datapipes.chain.loop_pool import LoopPool
 from datapipes.chain.stage_base import CarrierBase, QueuesOnStreams, StageBase, is_async
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.minibatch import MiniBatch
 
 
 def stream_of(stage: StageBase, context: EpochContext) -> Iterator[MiniBatch]:
-    """Return the epoch's minibatches as they leave `stage`, from this rank's step `context.start` on."""
+    """Return the epoch's minibatches as they leave `stage`, from where the epoch begins."""
     return _stream(stage, context, Evaluator(context.calls, context.drops))
 
 
@@ -34,18 +37,17 @@ def _stream(stage: StageBase, context: EpochContext, evaluator: Evaluator) -> It
 
 
 def _indexed_stream(graph: StageGraph[Any], context: EpochContext, evaluator: Evaluator) -> Iterator[MiniBatch]:
-    seed_stage, epoch = graph.seed_stage, context.epoch
-    indices = (seed_stage._index_of(step) for step in context.steps(seed_stage.num_steps))
-    window = async_window(graph)
-    if window > 0:
-        made = InFlight((evaluator.minibatch_async(graph, epoch, index) for index in indices), window)
-        return _Delivery(_FromLoop(made, graph))
-    return _Delivery(evaluator.minibatch(graph, epoch, index) for index in indices)
+    indices, epoch = graph.seed_stage._indices, context.position.epoch
+    if graph._is_async:
+        pool = LoopPool(graph, evaluator)
+        return _Delivery(EndingWithEpoch(Dispatcher(pool, context, indices), pool.close))
+    steps = context.steps(len(indices))
+    return _Delivery(evaluator.minibatch(graph, epoch, indices[step]) for step in steps)
 
 
 def _mapped_stream(stage: StageBase, context: EpochContext, evaluator: Evaluator) -> Iterator[MiniBatch]:
     (source,) = stage.sources  # StageGraph refuses a join behind a carrier
-    stream, epoch = _stream(source, context, evaluator), context.epoch
+    stream, epoch = _stream(source, context, evaluator), context.position.epoch
     if is_async(stage):
         graph = StageGraph(stage)
         queueing = graph.find(QueuesOnStreams)
@@ -98,6 +100,26 @@ class _FromLoop(Iterator[MiniBatch | None]):
 
     def close(self) -> None:
         self._made.close()
+
+
+class EndingWithEpoch(Iterator[MiniBatch]):
+    """The minibatches of an epoch; `end` is called when it has ended, broken off or was closed."""
+
+    def __init__(self, minibatches: Iterator[MiniBatch], end: Callable[[], None]) -> None:
+        self._minibatches = minibatches
+        self._end = end
+
+    def __next__(self) -> MiniBatch:
+        try:
+            return next(self._minibatches)
+        except LoaderTimeoutError:
+            raise  # the next call goes on waiting
+        except BaseException:
+            self._end()
+            raise
+
+    def close(self) -> None:
+        self._end()
 
 
 class _Delivery(Iterator[MiniBatch]):

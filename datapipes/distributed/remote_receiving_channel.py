@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from typing import Any, NoReturn
 
 from datapipes.base.checks import check_bool, check_int
+from datapipes.base.clock import NoClock
 from datapipes.base.codec import Message
-from datapipes.base.errors import ChannelClosed, EndOfEpoch, QueueTimeoutError, ServerUnavailable
-from datapipes.base.log import logger
+from datapipes.base.errors import ChannelClosed, EndOfEpoch, LoaderTimeoutError, QueueTimeoutError
 from datapipes.base.rng import check_epoch
+from datapipes.chain.calls import Calls
+from datapipes.chain.dispatcher import Dispatcher
+from datapipes.chain.epoch import EpochContext, Position
+from datapipes.chain.numbering import Numbering
 from datapipes.channel import ChannelBase
 from datapipes.channel.base import check_timeout
 from datapipes.distributed.partition_client import PartitionClient, default_client
-from datapipes.minibatch import MiniBatch
+from datapipes.distributed.server_pool import ServerPool, SilentServers
 
 __all__ = ["RemoteReceivingChannel"]
 
 _NAME = "RemoteReceivingChannel"
-SILENT_S = 60.0  # that a server is left out which gave no answer, where there are others
 
 
 class RemoteReceivingChannel(ChannelBase):
@@ -41,7 +42,8 @@ class RemoteReceivingChannel(ChannelBase):
             waited for until the deadline.
         producer_id: what `create_producer` returned; for several servers also a list of these, all the same number.
         num_expected: messages after which an epoch ends for this client, if it has not ended before.
-        prefetch_size: minibatches that are asked for ahead, of each server; with `in_order` as many are held at most.
+        prefetch_size: minibatches that are asked for ahead, of each server. No minibatch is asked for that lies further
+            ahead of the first missing one than these of all servers together.
         client: a PartitionClient that has created the producer; by default the one that `connect` made last.
         in_order: whether messages come by index; else as they arrive.
         rank, world_size: the number of this client, and how many there are.
@@ -72,14 +74,16 @@ class RemoteReceivingChannel(ChannelBase):
         self.in_order = check_bool(_NAME, "in_order", in_order)
         self.world_size = check_int(_NAME, "world_size", world_size, 1)
         self.rank = check_int(_NAME, "rank", rank, 0, self.world_size - 1)
-        self._silent: dict[int, float] = {}  # {server that gave no answer: since when}
-        for rank, error in self.client.create_on(self.server_ranks, self.producer_id).items():
-            self.falls_silent(rank, error)
+        self._silent = SilentServers(self.server_ranks, self.client.deadline, _NAME)
+        for server, error in self.client.create_on(self.server_ranks, self.producer_id).items():
+            self._silent.add(server, error)
         self.num_batches = self.client.num_batches(self.server_ranks[0], self.producer_id)
         self.num_steps = len(range(self.rank, self.num_batches, self.world_size))
         self._using = threading.RLock()
-        self._is_closed, self._epoch, self._has_begun = False, 0, False
-        self._run = _Run(0)
+        self._is_closed = False
+        self._dispatcher: Dispatcher | None = None
+        self._pool: ServerPool | None = None
+        self._leave(0)
 
     def recv(self, timeout: float | None = None, **_: Any) -> Message:
         """Return the next message; `MiniBatch.from_message` makes a minibatch of it.
@@ -97,23 +101,25 @@ class RemoteReceivingChannel(ChannelBase):
         limit = check_timeout(_NAME, timeout)
         ends = None if limit is None else time.monotonic() + limit
         with self._used(limit):
-            while True:
-                if self._is_closed:
-                    raise ChannelClosed(f"{_NAME}: was closed. Make a new one.")
-                self._has_begun = True
-                if self._has_ended():
-                    ended = self._epoch
-                    self._leave(ended + 1)
-                    raise EndOfEpoch(ended)
-                self._ask()
-                outcome = self._run.ready(self.in_order)
-                if isinstance(outcome, BaseException):
-                    raise outcome
-                if outcome is not None:
-                    self._run.delivered += 1
-                    return outcome.to_message()
-                if self._run.waits():
-                    self._take(ends)
+            dispatcher = self._begin()
+            self._refuse_closed()  # after the pool was made, which `close` wakes
+            try:
+                if self._num_delivered == self.num_expected:
+                    raise StopIteration
+                minibatch = dispatcher.take(None if ends is None else max(ends - time.monotonic(), 0.0))
+            except StopIteration:
+                self._refuse_closed()
+                ended = self._epoch
+                self._leave(ended + 1)
+                raise EndOfEpoch(ended) from None
+            except LoaderTimeoutError:
+                raise _late() from None
+            self._num_delivered += 1
+            return minibatch.to_message()
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise ChannelClosed(f"{_NAME}: was closed. Make a new one.")
 
     @contextlib.contextmanager
     def _used(self, limit: float | None) -> Iterator[None]:
@@ -137,7 +143,7 @@ class RemoteReceivingChannel(ChannelBase):
             epoch: what the next `recv` is about; by default the next epoch, or this one if nothing of it was asked for.
         """
         with self._using:
-            following = self._epoch + 1 if self._has_begun else self._epoch
+            following = self._epoch if self._dispatcher is None else self._epoch + 1
             self._leave(following if epoch is None else check_epoch(_NAME, epoch))
 
     def close(self) -> None:
@@ -145,88 +151,33 @@ class RemoteReceivingChannel(ChannelBase):
         PartitionClient.destroy_producer. May be called twice.
         """
         self._is_closed = True
-        self._run.arrived.put(None)  # wakes who waits
+        if (pool := self._pool) is not None:
+            self._context.stopped.set()
+            pool.wake()
         with self._using:
             self._leave(self._epoch)
 
     def __len__(self) -> int:
         """Number of minibatches that have arrived."""
-        return len(self._run.made) + self._run.arrived.qsize()
+        dispatcher, pool = self._dispatcher, self._pool
+        return 0 if dispatcher is None or pool is None else len(dispatcher) + pool.num_arrived
+
+    def _begin(self) -> Dispatcher:
+        """Return the dispatcher of the present epoch; begin it if nothing of it was asked for."""
+        if self._dispatcher is None:
+            self._pool, calls = self._new_pool(), Calls(Numbering({}, None), NoClock())
+            self._context = EpochContext(calls, Position(self._epoch))
+            indices = range(self.rank, self.num_batches, self.world_size)
+            self._dispatcher = Dispatcher(self._pool, self._context, indices, in_order=self.in_order, goes_on=True)
+        return self._dispatcher
 
     def _leave(self, epoch: int) -> None:
-        self._epoch, self._has_begun, self._run = epoch, False, _Run(epoch)
+        self._epoch, self._num_delivered = epoch, 0
+        self._dispatcher = self._pool = None
 
-    def _has_ended(self) -> bool:
-        run = self._run
-        if self.num_expected is not None and run.delivered >= self.num_expected:
-            return True
-        return run.next_step >= self.num_steps and not (run.again or run.waits() or run.made)
-
-    def _ask(self) -> None:
-        """Ask for the next minibatches, as many as each server may have."""
-        run = self._run
-        while run.again or run.next_step < self.num_steps:
-            servers = [*run.asked.values()]
-            server = min(self.answering(), key=servers.count)
-            step = run.again[0] if run.again else run.next_step
-            most = run.next_delivered + self.prefetch_size * len(self.server_ranks)
-            if servers.count(server) >= self.prefetch_size or (self.in_order and step >= most):
-                return
-            index = self.rank + step * self.world_size
-            future = self.client.minibatch(server, self.producer_id, run.epoch, index)
-            if run.again:
-                run.again.pop(0)
-            run.next_step = max(run.next_step, step + 1)
-            run.asked[step] = server
-            future.add_done_callback(run.taking(step))
-
-    def answering(self) -> list[int]:
-        """Return the servers to be asked: all but those that gave no answer lately, or all if none did."""
-        now = time.monotonic()
-        silent = {rank for rank, since in [*self._silent.items()] if now - since < SILENT_S}
-        return [rank for rank in self.server_ranks if rank not in silent] or [*self.server_ranks]
-
-    def falls_silent(self, server: int, error: ServerUnavailable) -> bool:
-        """Note that a server gave no answer; return whether others are left. If not, all are asked again next time.
-
-        Servers that fell silent longer than a deadline ago may be back by now; these are left, too.
-        """
-        now = time.monotonic()
-        if server not in self._silent:
-            logger.warning("%s: left out for %g s, so that other servers make its share: %s", _NAME, SILENT_S, error)
-        self._silent[server] = now
-        if len(self._silent) < len(self.server_ranks):
-            return True
-        before = now - self.client.deadline - 1.0  # servers that are lost together fall silent within a deadline
-        self._silent = {rank: since for rank, since in self._silent.items() if since > before}
-        if len(self._silent) < len(self.server_ranks):
-            return True
-        self._silent = {}
-        return False
-
-    def answered(self, server: int) -> None:
-        """Note that a server gave an answer: it is there again for those that fall silent later."""
-        self._silent.pop(server, None)
-
-    def _take(self, ends: float | None) -> None:
-        """Take one answer."""
-        run = self._run
-        try:
-            taken = run.arrived.get(timeout=None if ends is None else max(ends - time.monotonic(), 0.0))
-        except queue.Empty:
-            raise _late() from None
-        if taken is None:
-            return
-        step, future = taken
-        server, error = run.asked.pop(step), future.exception()
-        if not isinstance(error, ServerUnavailable):
-            self.answered(server)
-            run.made[step] = error or future.result()
-            return
-        run.again = sorted([*run.again, step])
-        if not self.falls_silent(server, error):
-            run.ask_anew()
-            raise error
+    def _new_pool(self) -> ServerPool:
+        """Return the servers as those that make the minibatches of one epoch for one reader."""
+        return ServerPool(self.client, self.producer_id, self.server_ranks, self._silent, self.prefetch_size)
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = {"client": self.client, "in_order": self.in_order, "rank": self.rank, "world_size": self.world_size}
@@ -234,50 +185,6 @@ class RemoteReceivingChannel(ChannelBase):
 
     def __repr__(self) -> str:
         return f"{_NAME}(servers {[*self.server_ranks]}, producer {self.producer_id}, epoch {self._epoch})"
-
-
-class _Run:
-    """What is under way of one epoch.
-
-    Attributes:
-        next_step: the first step of this client that was not asked for.
-        asked: {step: the server that has it}.
-        again: steps to ask for again, ascending.
-        made: {step: what it became}.
-    """
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch, self.next_step, self.next_delivered, self.delivered = epoch, 0, 0, 0
-        self.asked: dict[int, int] = {}
-        self.again: list[int] = []
-        self.made: dict[int, MiniBatch | BaseException | None] = {}
-        self.arrived: queue.SimpleQueue[tuple[int, Future[MiniBatch | None]] | None] = queue.SimpleQueue()
-
-    def taking(self, step: int) -> Any:
-        """Return what a future calls that is done; it goes to this run alone."""
-        arrived = self.arrived
-        return lambda future: arrived.put((step, future))
-
-    def ask_anew(self) -> None:
-        """Forget what was asked for: all of it is asked for again."""
-        self.again = sorted([*self.again, *self.asked])
-        self.asked, self.arrived = {}, queue.SimpleQueue()
-
-    def waits(self) -> bool:
-        """Return whether an answer is still to come."""
-        return bool(self.asked)
-
-    def ready(self, in_order: bool) -> MiniBatch | BaseException | None:
-        """Return what can be delivered; dropped minibatches are left out."""
-        while self.made:
-            step = self.next_delivered if in_order else next(iter(self.made))
-            if step not in self.made:
-                return None
-            made = self.made.pop(step)
-            self.next_delivered = step + 1 if in_order else 0
-            if made is not None:
-                return made
-        return None
 
 
 def _late() -> QueueTimeoutError:

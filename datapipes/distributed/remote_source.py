@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import queue
-import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from typing import Any
 
 from datapipes.base.array_digest import Hashed
 from datapipes.base.errors import ServerUnavailable
-from datapipes.base.outcome import as_error
 from datapipes.base.rng import RngKey
+from datapipes.chain.dispatcher import Dispatcher
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.stage import SeedStage, Stage, StreamStage
 from datapipes.chain.stage_base import Fingerprint
@@ -21,8 +18,6 @@ from datapipes.chain.state import differences
 from datapipes.distributed.chain_description import describe_chain
 from datapipes.distributed.remote_receiving_channel import RemoteReceivingChannel
 from datapipes.distributed.wire.arrow_message import Message
-from datapipes.loader.workers.dispatcher import Dispatcher
-from datapipes.loader.workers.pool import Death, Outcome, Pool, Task
 from datapipes.minibatch import MiniBatch
 from datapipes.seeds.item_sampler import ItemSampler
 
@@ -85,21 +80,18 @@ class RemoteSource(StreamStage):
             )
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
-        seeds: Any = StageGraph(self.source).seed_stage
         return Dispatcher(
-            _Servers(self.channel),  # of this epoch alone: another reader may still be at its own
+            self.channel._new_pool(),  # of this epoch alone: another reader may still be at its own
             context,
-            seeds,
+            StageGraph(self.source).seed_stage._indices,
             context.calls.numbering.waiting(self.source),
             in_order=self.channel.in_order,
-            timeout=None,  # requests have their deadline
-            max_restarts=0,
-        )
+        )  # without a timeout: requests have their deadline
 
     def _replay(self, epoch: int, index: int) -> MiniBatch | None:
         """Return the minibatch of an epoch and a global index, asked of one server after the other."""
         channel = self.channel
-        answering = channel.answering()
+        answering = channel._silent.answering()
         ranks = sorted(channel.server_ranks, key=lambda rank: rank not in answering)
         for rank in ranks:
             try:
@@ -160,75 +152,6 @@ class _OfRank(SeedStage):
 
     def __repr__(self) -> str:
         return repr(self.sampler)
-
-
-class _Servers(Pool):
-    """Servers as workers. One that gives no answer has died; it is replaced by the one that has least to do."""
-
-    def __init__(self, channel: RemoteReceivingChannel) -> None:
-        self.num_workers, self.tasks_each = len(channel.server_ranks), channel.prefetch_size
-        self._channel, self._generation = channel, 0
-        self._done: queue.SimpleQueue[tuple[int, Task, Future[MiniBatch | None]]] = queue.SimpleQueue()
-        self._asked: dict[Task, tuple[int, int, float]] = {}  # {task: (worker, the server that was asked, when)}
-        self._ended: list[Outcome] = []  # of tasks that no server was left for
-
-    def start(self) -> None:
-        """Do nothing: servers run already."""
-
-    def begin(self) -> int:
-        self._generation += 1
-        self._asked, self._ended = {}, []
-        return self._generation
-
-    def give(self, worker: int, task: Task) -> None:
-        server, done, answering = self._channel.server_ranks[worker], self._done, self._channel.answering()
-        if server not in answering:
-            busy = [busy_server for _, busy_server, _ in self._asked.values()]
-            server = min(answering, key=busy.count)
-        future = self._channel.client.minibatch(server, self._channel.producer_id, task.epoch, task.index)
-        self._asked[task] = worker, server, time.monotonic()
-        future.add_done_callback(lambda answer: done.put((worker, task, answer)))
-
-    def receive(self, timeout: float) -> Outcome | Death | None:
-        ends = time.monotonic() + timeout
-        while not self._ended:
-            try:
-                worker, task, answer = self._done.get(timeout=max(ends - time.monotonic(), 0.0))
-            except queue.Empty:
-                return None
-            if task in self._asked:
-                self._note(worker, task, answer)
-        return self._ended.pop(0)
-
-    def _note(self, worker: int, task: Task, answer: Future[MiniBatch | None]) -> None:
-        """Take an answer. If a server gave none, another one is asked; if none is left, all that is asked for ends."""
-        _, server, _ = self._asked.pop(task)
-        error = answer.exception()
-        if not isinstance(error, ServerUnavailable):
-            self._channel.answered(server)
-        elif self._channel.falls_silent(server, error):
-            self.give(worker, task)
-            return
-        if error is None:
-            self._ended.append(Outcome(worker, task, answer.result()))
-            return
-        failed = {task: worker}
-        if isinstance(error, ServerUnavailable):
-            failed |= {task: worker for task, (worker, _, _) in self._asked.items()}
-            self._asked = {}
-        self._ended += [Outcome(worker, task, error=as_error(error)) for task, worker in failed.items()]
-
-    def replace(self, worker: int) -> None:
-        raise AssertionError("a server does not die by itself")
-
-    def whereabouts(self, worker: int) -> str:
-        server = self._channel.server_ranks[worker]
-        began = [when for _, asked_server, when in self._asked.values() if asked_server == server]
-        where = self._channel.client.where(server)
-        return f"{where} has been asked for {time.monotonic() - min(began):.1f} s" if began else f"{where} has no task"
-
-    def close(self) -> None:
-        """Do nothing: what was asked for ends by itself, and the servers stay."""
 
 
 def _differences(described: Message, pipe: Stage) -> list[str]:

@@ -136,9 +136,8 @@ class DataLoader(StreamStage):
         return self._plan
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
-        calls = Calls(self._plan.numbering, self._clock)
         starting = next((workers.starting for workers in self._plan.find(Workers) if workers.starting), "")
-        stream = stream_of(self._plan.root, context.of_chain(calls))
+        stream = stream_of(self._plan.root, context.of_chain(self._plan.numbering, self._clock))
         as_a_stage = partial(context.calls.clock.add, context.calls.numbering.label(self))  # of a chain that goes on
         return Delivered(stream, self._clock, self._watch, self._look, as_a_stage, starting)
 

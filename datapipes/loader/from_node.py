@@ -47,8 +47,8 @@ class FromNode(StreamStage):
         self.node = node
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
-        self.node.reset(context.node_state)
-        if context.after_end:
+        self.node.reset(context.position.node_state)
+        if context.position.after_end:
             next(self.node, None)  # a state of an epoch's end leaves an empty rest; then the node's next epoch begins
             self.node.reset(None)
         return self._minibatches()

@@ -198,8 +198,8 @@ class _Reader(Iterator[MiniBatch]):
                 if self._timeout is not None and waited >= self._timeout:
                     raise LoaderTimeoutError(
                         f"{self._where}: no minibatch came within {self._timeout} s, the limit that was set; the "
-                        f"thread still works on it.{self._context.whereabouts()} Raise timeout, or look into stats() "
-                        "for the slow stage."
+                        f"thread still works on it.{self._context.calls.whereabouts()} Raise timeout, or look into "
+                        "stats() for the slow stage."
                     )
                 left = LOOK_S if self._timeout is None else min(LOOK_S, self._timeout - waited)
                 queue.changed.wait(left)

@@ -10,7 +10,7 @@ import pytest
 import datapipes as dp
 from datapipes.base.threads import num_threads, threads_of_kernels
 from datapipes.chain.asynchronous import is_async, off_loop
-from datapipes.chain.in_flight import THREADS, LoopThread
+from datapipes.chain.loop_thread import THREADS, LoopThread
 
 BOUND_S = 20.0
 

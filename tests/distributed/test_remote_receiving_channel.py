@@ -26,7 +26,7 @@ from datapipes.distributed import (
     RemoteSource,
     connect,
     partition_client,
-    remote_receiving_channel,
+    server_pool,
 )
 from datapipes.distributed.wire.refusals import OtherPartition, UnknownProducer
 
@@ -177,27 +177,27 @@ def test_other_servers_take_over_what_a_lost_one_had(server, in_order):
 
 @pytest.mark.parametrize("loaded", [False, True])
 def test_a_server_that_is_back_takes_over_what_another_loses(server, loaded, monkeypatch):
-    monkeypatch.setattr(remote_receiving_channel, "SILENT_S", 0.0)
+    monkeypatch.setattr(server_pool, "SILENT_S", 0.0)
     gone, pipe = dp.ServerUnavailable("gone"), sampled()
     with PartitionServer(small_graph(), chains=True) as other, connect({3: server.address, 1: other.address}) as client:
         channel = RemoteReceivingChannel([3, 1], [client.create_producer(rank, pipe) for rank in (3, 1)], client=client)
-        assert channel.falls_silent(1, gone)
+        assert channel._silent.add(1, gone)
         list(dp.DataLoader(RemoteSource(pipe, channel)) if loaded else channel)
-        assert channel.falls_silent(3, gone)
-        assert not channel.falls_silent(1, gone)
+        assert channel._silent.add(3, gone)
+        assert not channel._silent.add(1, gone)
 
 
 def test_before_it_gives_up_it_asks_a_server_again_that_was_lost_earlier(server, monkeypatch):
     now, gone = [100.0], dp.ServerUnavailable("gone")
     with PartitionServer(small_graph(), chains=True) as other, connect({3: server.address, 1: other.address}) as client:
         channel = RemoteReceivingChannel([3, 1], client.create_producer(3, sampled()), client=client)
-        monkeypatch.setattr(remote_receiving_channel, "time", SimpleNamespace(monotonic=lambda: now[0]))
-        assert channel.falls_silent(1, gone)
+        monkeypatch.setattr(server_pool, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        assert channel._silent.add(1, gone)
         now[0] += client.deadline + 2
-        assert channel.answering() == [3]
-        assert channel.falls_silent(3, gone)
-        assert channel.answering() == [1]
-        assert not channel.falls_silent(1, gone)
+        assert channel._silent.answering() == [3]
+        assert channel._silent.add(3, gone)
+        assert channel._silent.answering() == [1]
+        assert not channel._silent.add(1, gone)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def no_handover_from_a_thread(patch):
 
 
 def no_handover_from_a_worker(patch):
-    patch.setattr("datapipes.loader.workers.dispatcher.take", lambda minibatch, queued: None)
+    patch.setattr("datapipes.loader.workers.thread_pool.take", lambda minibatch, queued: None)
 
 
 def no_handover_from_a_copy(patch):

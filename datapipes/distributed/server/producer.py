@@ -23,7 +23,8 @@ from datapipes.base.log import logger
 from datapipes.chain.asynchronous import async_window
 from datapipes.chain.calls import Calls
 from datapipes.chain.evaluator import Evaluator
-from datapipes.chain.in_flight import LoopThread
+from datapipes.chain.loop_thread import LoopThread
+from datapipes.chain.pool import Death, Outcome, Task
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_base import StageBase
 from datapipes.chain.stage_graph import StageGraph
@@ -31,7 +32,6 @@ from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.refusals import Unavailable, UnknownProducer
 from datapipes.features.feature_fetcher import FeatureFetcher
 from datapipes.loader.options import LoaderOptions
-from datapipes.loader.workers.pool import Death, Outcome, Task
 from datapipes.loader.workers.process_pool import ProcessPool
 from datapipes.minibatch import MiniBatch
 from datapipes.processes.sharing import pack

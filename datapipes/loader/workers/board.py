@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from datapipes.loader.workers.pool import Task
+from datapipes.chain.pool import Task
 from datapipes.processes.sharing import Packed, pack, share_memory
 
 _READY = 0

@@ -7,38 +7,31 @@ first is yielded first, and the dispatcher restores the order.
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from datapipes.base.clock import CallRecord, StageClock
 from datapipes.base.outcome import as_error
 from datapipes.chain.asynchronous import async_window
 from datapipes.chain.calls import Calls
 from datapipes.chain.evaluator import Evaluator
-from datapipes.chain.in_flight import LoopThread
+from datapipes.chain.loop_pool import LoopPool, Making
+from datapipes.chain.pool import Outcome, Task
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.loader.workers.pool import Outcome, Task
-from datapipes.minibatch import MiniBatch
 
 JOIN_S = 5.0  # seconds that the end waits for the thread that takes tasks
 
 Take = Callable[[], "Task | None"]
 
 
-class Making(Protocol):
-    """Where a worker writes which tasks it is making."""
-
-    def begin(self, task: Task) -> None:
-        """Write that a task begins."""
-
-    def end(self, task: Task) -> None:
-        """Write that a task is done with; may be called again for the same task."""
+def tasks_for_each(root: Stage, prefetch_factor: int) -> int:
+    """Return how many tasks a worker has at most: those it is making, which are one or, with asynchronous stages, as
+    many as these keep in flight, and `prefetch_factor` ahead.
+    """
+    return max(1, async_window(StageGraph(root))) + prefetch_factor
 
 
 def work(
@@ -50,8 +43,7 @@ def work(
         take: waits for a task and returns it; None means stop. With asynchronous stages another thread calls it.
     """
     maker = _Maker(worker, StageGraph(root), making, evaluator)
-    window = async_window(maker.graph)
-    return maker.one_by_one(take) if window == 0 else maker.several(take, window)
+    return maker.several(take) if maker.graph._is_async else maker.one_by_one(take)
 
 
 class _Maker:
@@ -67,108 +59,46 @@ class _Maker:
     def one_by_one(self, take: Take) -> Iterator[Outcome]:
         while (task := take()) is not None:
             self._making.begin(task)
-            yield self._outcome(task, partial(self._evaluator.minibatch, self.graph, task.epoch, task.index))
+            outcome = Outcome(self._worker, task)
+            try:
+                outcome.minibatch = self._evaluator.minibatch(self.graph, task.epoch, task.index)
+            except BaseException as error:
+                outcome.error = as_error(error)
+            yield self._labelled(outcome)
             self._making.end(task)
 
-    def several(self, take: Take, window: int) -> Iterator[Outcome]:
-        loop = LoopThread()
+    def several(self, take: Take) -> Iterator[Outcome]:
+        pool = LoopPool(self.graph, self._evaluator, self._making)
+        ends: list[BaseException | None] = []
 
-        def begin(task: Task) -> Future[MiniBatch | None]:
-            return loop.submit(self._evaluator.minibatch_async(self.graph, task.epoch, task.index))
+        def take_all() -> None:
+            try:
+                while (task := take()) is not None:
+                    pool.give(0, task)
+                ends.append(None)
+            except BaseException as error:  # the pool of this worker is gone
+                ends.append(error)
+            pool.wake()
 
-        in_flight = _InFlight(window, self._making, begin)
-        taker = threading.Thread(target=in_flight.take_all, args=(take,), name="datapipes-tasks", daemon=True)
+        taker = threading.Thread(target=take_all, name="datapipes-tasks", daemon=True)
         taker.start()
         try:
-            while (done := in_flight.next_done()) is not None:
-                task, future = done
-                yield self._outcome(task, future.result)
-                self._making.end(task)
+            while True:
+                outcome = pool.receive(None)
+                if outcome is not None:
+                    yield self._labelled(outcome)
+                    self._making.end(outcome.task)
+                elif ends:
+                    break
+            if ends[0] is not None:
+                raise ends[0]
             taker.join(JOIN_S)
         finally:
-            in_flight.close()
-            loop.close()
+            pool.close()
 
-    def _outcome(self, task: Task, make: Callable[[], MiniBatch | None]) -> Outcome:
-        outcome = Outcome(self._worker, task)
-        try:
-            outcome.minibatch = make()
-        except BaseException as error:
-            outcome.error = as_error(error)
-        outcome.calls = self._clock.take()
+    def _labelled(self, outcome: Outcome) -> Outcome:
+        outcome.worker, outcome.calls = self._worker, self._clock.take()
         return outcome
-
-
-class _InFlight:
-    """The tasks of a worker: those that wait, those that are being made, up to `window` at once, and those that are
-    made and not sent yet.
-
-    Tasks are taken also while none can begin, since the thread that takes them hears that the work ends.
-    """
-
-    def __init__(self, window: int, making: Making, begin: Callable[[Task], Future[MiniBatch | None]]) -> None:
-        self._window = window
-        self._making = making
-        self._begin = begin
-        self._waiting: deque[Task] = deque()
-        self._running = 0
-        self._futures: dict[Task, Future[MiniBatch | None]] = {}  # of tasks that run or are done
-        self._done: queue.SimpleQueue[Task | BaseException | None] = queue.SimpleQueue()
-        self._newest = 0  # generation
-        self._closed = False
-        self._changing = threading.RLock()
-
-    def take_all(self, take: Take) -> None:
-        """Take tasks until there are no more. Runs in a thread of its own."""
-        try:
-            while (task := take()) is not None:
-                with self._changing:
-                    if task.generation > self._newest:
-                        self._newest = task.generation
-                        self._forget_old()
-                    self._waiting.append(task)
-                    self._fill()
-        except BaseException as error:  # the pool is gone
-            self._done.put(error)
-        self._done.put(None)
-
-    def next_done(self) -> tuple[Task, Future[MiniBatch | None]] | None:
-        """Wait for a task that is done; None means that there are no more. Stale ones are left out."""
-        while (done := self._done.get()) is not None:
-            if isinstance(done, BaseException):
-                raise done
-            with self._changing:
-                future = self._futures.pop(done, None)
-            if future is not None:
-                return done, future
-        return None
-
-    def close(self) -> None:
-        """Begin no more tasks."""
-        with self._changing:
-            self._closed = True
-
-    def _fill(self) -> None:
-        while self._waiting and self._running < self._window and not self._closed:
-            task = self._waiting.popleft()
-            self._running += 1
-            self._making.begin(task)
-            future = self._futures[task] = self._begin(task)
-            future.add_done_callback(partial(self._is_done, task))
-
-    def _is_done(self, task: Task, _: Future[MiniBatch | None]) -> None:
-        with self._changing:
-            self._running -= 1
-            self._done.put(task)
-            self._fill()
-
-    def _forget_old(self) -> None:
-        """End the tasks of an epoch that was left, so that they take no time and no room from those of the next."""
-        self._waiting.clear()
-        old, self._futures = self._futures, {}
-        for task, future in old.items():
-            future.cancel()
-            self._making.end(task)
 
 
 class _NewCalls(StageClock):

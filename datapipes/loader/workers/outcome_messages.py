@@ -16,7 +16,7 @@ from torch import Tensor
 from datapipes.base.clock import CallRecord
 from datapipes.base.codec import Message
 from datapipes.base.error_message import error_from_message, error_to_message
-from datapipes.loader.workers.pool import Outcome, Task
+from datapipes.chain.pool import Outcome, Task
 from datapipes.minibatch import MiniBatch
 
 LABEL = "#label"  # int64 [8]: see Label

@@ -28,14 +28,15 @@ from datapipes.base.errors import ChannelClosed, ChannelDamaged, PeerDied, Queue
 from datapipes.base.log import logger
 from datapipes.base.threads import share_of
 from datapipes.chain.asynchronous import async_window
+from datapipes.chain.pool import Death, Outcome, Pool, Task, in_words
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase, MpChannel, ShmChannel
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.workers.board import Board
 from datapipes.loader.workers.inbox import Inbox
+from datapipes.loader.workers.making import tasks_for_each
 from datapipes.loader.workers.outcome_messages import CALLS, LABEL, Opener
-from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, in_words, tasks_for_each
 from datapipes.loader.workers.worker_handle import Start, WorkerHandle
 from datapipes.loader.workers.worker_process import main
 from datapipes.processes.child import begin, end_all
@@ -72,6 +73,7 @@ class ProcessPool(Pool):
         *,
         pin: bool,
     ) -> None:
+        super().__init__()
         self.num_workers = options.num_workers
         self.tasks_each = tasks_for_each(root, options.prefetch_factor)
         # Tasks that a worker is making, with those whose outcome is not sent yet: of an epoch that was left, one can be
@@ -86,7 +88,6 @@ class ProcessPool(Pool):
         self._pin = pin
         self._id = number
         self._generation = 0  # none
-        self._process = os.getpid()
         self._opener = Opener(self._id, StageGraph(root).numbering.labels())
         self._workers: list[WorkerHandle] = []
         self._num_threads = 1

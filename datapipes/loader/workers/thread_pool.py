@@ -11,16 +11,19 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from datapipes.base.log import logger
 from datapipes.base.outcome import as_error
 from datapipes.base.threads import EndingThread, preempt_nobody, share_of, threads_of_kernels
+from datapipes.chain.loop_pool import MakingHere
+from datapipes.chain.pool import Death, Outcome, Pool, Task
 from datapipes.chain.stage import Stage
-from datapipes.device.handover import current_streams, leave
+from datapipes.device.handover import Queued, current_streams, leave, take
 from datapipes.device.runtime import Stream
 from datapipes.loader.options import LoaderOptions
-from datapipes.loader.workers.making import work
-from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, in_words, tasks_for_each
+from datapipes.loader.workers.making import tasks_for_each, work
+from datapipes.minibatch import MiniBatch
 from datapipes.processes.child import end_if_clone
 
 JOIN_S = 5.0  # seconds that closing waits for minibatches that are being made
@@ -36,17 +39,14 @@ class _State:
         self.outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         workers = range(options.num_workers)
         self.tasks: list[queue.SimpleQueue[Task | None]] = [queue.SimpleQueue() for _ in workers]
-        self.making = [_Making() for _ in workers]
+        self.making = [MakingHere() for _ in workers]
 
 
-class _Making(dict[Task, float]):
-    """The tasks that a worker is making, the oldest first, and when each began."""
+@dataclass
+class _Queued(Outcome):
+    """An outcome whose minibatch waits for work on GPUs."""
 
-    def begin(self, task: Task) -> None:
-        self[task] = time.monotonic()
-
-    def end(self, task: Task) -> None:
-        self.pop(task, None)
+    queued: list[Queued] = field(default_factory=list)
 
 
 class ThreadPool(Pool):
@@ -57,11 +57,11 @@ class ThreadPool(Pool):
     """
 
     def __init__(self, root: Stage, options: LoaderOptions, streams: Sequence[Stream] = ()) -> None:
+        super().__init__()
         self.num_workers = options.num_workers
         self.tasks_each = tasks_for_each(root, options.prefetch_factor)
         self._state = _State(root, options, streams)
         self._threads: list[threading.Thread] = []
-        self._process = os.getpid()
 
     def start(self) -> None:
         if self._threads:
@@ -86,15 +86,14 @@ class ThreadPool(Pool):
         except queue.Empty:
             return None
 
-    def replace(self, worker: int) -> None:
-        raise AssertionError("a thread does not die by itself")
+    def taken(self, outcome: Outcome) -> MiniBatch:
+        minibatch = super().taken(outcome)
+        if isinstance(outcome, _Queued):
+            take(minibatch, outcome.queued)
+        return minibatch
 
     def whereabouts(self, worker: int) -> str:
-        began = self._state.making[worker].copy()
-        if not began:
-            return f"worker thread {worker} waits for a task"
-        seconds = time.monotonic() - min(began.values())
-        return f"worker thread {worker} has been making {in_words([*began])} for {seconds:.1f} s"
+        return self._state.making[worker].in_words(f"worker thread {worker}")
 
     def close(self) -> None:
         self.is_closed = self._state.closed = True
@@ -111,7 +110,7 @@ class ThreadPool(Pool):
 
 
 def _run(worker: int, state: _State, num_threads: int) -> None:
-    def take() -> Task | None:
+    def next_task() -> Task | None:
         while not state.closed:  # checked each time, since the None that ends the work comes only once
             task = state.tasks[worker].get()
             if task is not None and not state.closed and task.generation == state.generation:
@@ -129,11 +128,11 @@ def _run(worker: int, state: _State, num_threads: int) -> None:
             error = as_error(raised, "worker_init_fn", "Raise an error, or return.")
         end_if_clone(process)
         if error is None:
-            for outcome in work(worker, state.root, take, state.making[worker]):
+            for outcome in work(worker, state.root, next_task, state.making[worker]):
                 end_if_clone(process)
                 if state.streams and outcome.minibatch is not None:
-                    outcome.queued = leave(outcome.minibatch)
+                    outcome = _Queued(**vars(outcome), queued=leave(outcome.minibatch))
                 state.outcomes.put(outcome)
             return
-    while (task := take()) is not None:  # worker_init_fn failed: answer each task with its error
+    while (task := next_task()) is not None:  # worker_init_fn failed: answer each task with its error
         state.outcomes.put(Outcome(worker, task, error=error))

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from datapipes.chain.pool import Task
 from datapipes.channel import ChannelBase, ShmChannel
-from datapipes.loader.workers.pool import Task
 from datapipes.processes.child import ChildProcess
 from datapipes.processes.sharing import Packed
 

@@ -23,12 +23,12 @@ from datapipes.base.errors import ChannelClosed, ChannelDamaged, PeerDied, add_n
 from datapipes.base.outcome import as_error
 from datapipes.base.threads import preempt_nobody, threads_of_kernels
 from datapipes.chain.asynchronous import async_window
+from datapipes.chain.pool import Outcome, Task
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ShmChannel
 from datapipes.loader.workers.board import OwnRow
 from datapipes.loader.workers.making import work
 from datapipes.loader.workers.outcome_messages import num_bytes_of, to_messages
-from datapipes.loader.workers.pool import Outcome, Task
 from datapipes.loader.workers.worker_handle import CHANNEL, TASK, Start
 from datapipes.processes.child import begin_as_child, end_if_clone
 from datapipes.processes.sharing import Packed

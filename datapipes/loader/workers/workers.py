@@ -9,17 +9,19 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from datapipes.base.errors import LoaderTimeoutError
+from datapipes.chain.calls import Waiting
+from datapipes.chain.dispatcher import Dispatcher
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.input_use import InputUse, note_user
+from datapipes.chain.pool import Pool
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
+from datapipes.chain.streams import EndingWithEpoch
 from datapipes.channel import ChannelBase
 from datapipes.device.handover import SideStreams
 from datapipes.loader.graphs import gpus_of
 from datapipes.loader.options import LoaderOptions
-from datapipes.loader.workers.dispatcher import Dispatcher
-from datapipes.loader.workers.pool import Pool, tasks_for_each
+from datapipes.loader.workers.making import tasks_for_each
 from datapipes.loader.workers.process_pool import ProcessPool
 from datapipes.loader.workers.thread_pool import ThreadPool
 from datapipes.minibatch import MiniBatch
@@ -60,19 +62,19 @@ class Workers(StreamStage):
         self._counts = {"deaths": 0.0, "made_again": 0.0}
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
-        context.waiting_for = lambda: " Its workers are being started."
-        pool = self._running_pool()
+        with Waiting(context.calls, lambda: " Its workers are being started."):
+            pool = self._running_pool()
         dispatcher = Dispatcher(
             pool,
             context,
-            StageGraph(self.source).seed_stage,
+            StageGraph(self.source).seed_stage._indices,
             context.calls.numbering.waiting(self.source),
             in_order=self.options.in_order,
             timeout=self.timeout,
             max_restarts=self.options.max_restarts,
             counts=self._counts,
         )
-        return dispatcher if self.options.persistent_workers else _ThenEnd(dispatcher, partial(self._end, pool))
+        return dispatcher if self.options.persistent_workers else EndingWithEpoch(dispatcher, partial(self._end, pool))
 
     def _running_pool(self) -> Pool:
         running = self._running
@@ -181,23 +183,3 @@ class _Running:
         pool, self.pool = self.pool, None
         if pool is not None:
             pool.close()
-
-
-class _ThenEnd(Iterator[MiniBatch]):
-    """An epoch whose workers end with it."""
-
-    def __init__(self, minibatches: Iterator[MiniBatch], end: Callable[[], None]) -> None:
-        self._minibatches = minibatches
-        self._end = end
-
-    def __next__(self) -> MiniBatch:
-        try:
-            return next(self._minibatches)
-        except LoaderTimeoutError:
-            raise  # the next call goes on waiting
-        except BaseException:
-            self._end()
-            raise
-
-    def close(self) -> None:
-        self._end()

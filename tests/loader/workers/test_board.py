@@ -1,7 +1,7 @@
 """The board: what a worker writes about its tasks, and what the pool reads of it."""
 
+from datapipes.chain.pool import Task
 from datapipes.loader.workers.board import Board, OwnRow
-from datapipes.loader.workers.pool import Task
 
 FIRST, SECOND, THIRD = Task(1, 0, 7), Task(1, 0, 8), Task(2, 5, 2**62)
 

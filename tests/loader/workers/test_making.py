@@ -9,9 +9,9 @@ import torch
 from pipelines import BOUND_S, digests, items, sampled, wait_until
 
 import datapipes as dp
+from datapipes.chain.loop_pool import MakingHere
+from datapipes.chain.pool import Task
 from datapipes.loader.workers import making
-from datapipes.loader.workers.pool import Task
-from datapipes.loader.workers.thread_pool import _Making
 
 
 class Gate(dp.MiniBatchTransformer):
@@ -48,7 +48,7 @@ class Worker:
     def __init__(self, chain):
         self.tasks = queue.SimpleQueue()
         self.taken = []
-        self.making = _Making()
+        self.making = MakingHere()
         self.outcomes = making.work(0, chain, self.take, self.making)
 
     def take(self):
@@ -136,7 +136,7 @@ def test_an_error_of_taking_tasks_reaches_the_worker(gate):
         raise EOFError("the pool is gone")
 
     with pytest.raises(EOFError, match="the pool is gone"):
-        next(making.work(0, gate, take, _Making()))
+        next(making.work(0, gate, take, MakingHere()))
 
 
 def test_without_asynchronous_stages_tasks_are_made_in_their_order():

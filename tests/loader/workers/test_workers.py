@@ -260,8 +260,8 @@ def test_the_channel_has_no_room_for_more_than_an_epoch():
 
 
 def test_parts_of_every_size_make_the_message_whole_again():
+    from datapipes.chain.pool import Outcome, Task
     from datapipes.loader.workers.outcome_messages import Opener, num_bytes_of, to_messages
-    from datapipes.loader.workers.pool import Outcome, Task
 
     minibatch = ws.grow(list(itertools.islice(fetched(), 3))[2])
     outcome = Outcome(1, Task(3, minibatch.epoch, minibatch.index), minibatch)

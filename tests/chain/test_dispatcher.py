@@ -6,9 +6,9 @@ from pipelines import items
 import datapipes as dp
 from datapipes.base.clock import StageClock
 from datapipes.chain.calls import Calls
+from datapipes.chain.dispatcher import Dispatcher
 from datapipes.chain.epoch import EpochContext, Position
-from datapipes.loader.workers.dispatcher import Dispatcher
-from datapipes.loader.workers.pool import Death, Outcome, Pool, Task
+from datapipes.chain.pool import Death, Outcome, Pool, Task
 
 
 class PlayedPool(Pool):
@@ -18,6 +18,7 @@ class PlayedPool(Pool):
     tasks_each = 3
 
     def __init__(self, *events: Outcome | Death) -> None:
+        super().__init__()
         self.events = list(events)
         self.given: list[int] = []
         self.replacements = 0
@@ -55,7 +56,7 @@ def dispatcher(pool: Pool, max_restarts: int = 0, in_order: bool = True) -> Disp
     graph = dp.stages.StageGraph(items())
     context = EpochContext(Calls(graph.numbering, StageClock()), Position(0))
     options = {"in_order": in_order, "timeout": None, "max_restarts": max_restarts}
-    return Dispatcher(pool, context, graph.seed_stage, "waiting", **options)
+    return Dispatcher(pool, context, graph.seed_stage._indices, "waiting", **options)
 
 
 def test_a_death_in_the_middle_of_a_minibatch_is_charged_to_it():

@@ -1,20 +1,18 @@
-"""The workers as the dispatcher sees them: a pool that takes tasks and returns outcomes.
+"""What makes the minibatches of an epoch, as the dispatcher sees it: a pool that takes tasks and returns outcomes.
 
-Threads (thread_pool.py) and processes (process_pool.py) are pools; making.py is what a worker of either does.
+Pools are an event loop of this process (loop_pool.py), worker threads and processes (loader/workers/), and servers
+(distributed/server_pool.py).
 """
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from datapipes.base.clock import CallRecord
-from datapipes.chain.asynchronous import async_window
-from datapipes.chain.stage import Stage
-from datapipes.chain.stage_graph import StageGraph
-from datapipes.device.handover import Queued
 from datapipes.minibatch import MiniBatch
 
 
@@ -41,7 +39,6 @@ class Outcome:
     error: Exception | None = None
     calls: list[CallRecord] = field(default_factory=list)
     from_former_life: bool = False  # whether that worker has died and was started again since
-    queued: list[Queued] = field(default_factory=list)  # on GPUs: what the minibatch of a worker thread waits for
 
 
 class Death(NamedTuple):
@@ -56,13 +53,34 @@ class Death(NamedTuple):
 
 
 class Pool(ABC):
-    """Workers that make minibatches. Used by one thread at a time."""
+    """Workers that make minibatches. Used by one thread at a time.
+
+    A worker may be anything that takes tasks of its own: a process, a thread, an event loop, a server.
+    """
 
     num_workers: int
     tasks_each: int  # tasks that a worker can have at once
     is_closed = False  # whether its workers have ended; another pool can be made then
+    dropped_by = "a stage"  # what is counted for a minibatch that was dropped in no call it tells of; "" for nothing
+    where = "data_loader"  # what errors name
+    makers = "workers"  # what a forked child has not, in words
 
-    @abstractmethod
+    def __init__(self) -> None:
+        self._process = os.getpid()
+
+    @property
+    def most_ahead(self) -> int:
+        """How many steps can be given out, from the first one on that was not delivered; it bounds the memory held."""
+        return self.num_workers * self.tasks_each
+
+    def refuse_other_processes(self) -> None:
+        """Raise RuntimeError in a forked child, where nothing would ever come."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"{self.where}: this epoch was begun in another process, and a forked child cannot use the "
+                f"{self.makers} of its parent. Call iter() again in this process."
+            )
+
     def start(self) -> None:
         """Start the workers that do not run."""
 
@@ -76,15 +94,27 @@ class Pool(ABC):
 
     @abstractmethod
     def receive(self, timeout: float) -> Outcome | Death | None:
-        """Return the next outcome or death, of any worker; None after about `timeout` seconds."""
+        """Return the next outcome or death, of any worker; None after about `timeout` seconds.
 
-    @abstractmethod
+        An error that it raises loses the outcomes of all tasks that were given.
+        """
+
+    def taken(self, outcome: Outcome) -> MiniBatch:
+        """Return the minibatch of an outcome for the thread that calls this, which reads the epoch."""
+        assert outcome.minibatch is not None
+        return outcome.minibatch
+
     def replace(self, worker: int) -> None:
         """Start a worker in the place of one that died."""
+        raise AssertionError(f"{self.makers} do not die by themselves")
 
     @abstractmethod
     def whereabouts(self, worker: int) -> str:
         """Return in a few words what a worker is doing."""
+
+    def name_of(self, worker: int) -> str:
+        """Return how the note of an error names a worker; "" for none."""
+        return f"worker {worker}"
 
     def stats(self) -> dict[str, float]:
         """Return the counts of the channel between the workers and this process; {} if there is none."""
@@ -97,13 +127,6 @@ class Pool(ABC):
     @abstractmethod
     def close(self) -> None:
         """End the workers, within a bounded time; may be called twice."""
-
-
-def tasks_for_each(root: Stage, prefetch_factor: int) -> int:
-    """Return how many tasks a worker has at most: those it is making, which are one or, with asynchronous stages, as
-    many as these keep in flight, and `prefetch_factor` ahead.
-    """
-    return max(1, async_window(StageGraph(root))) + prefetch_factor
 
 
 def in_words(tasks: Sequence[Task]) -> str:

@@ -1,23 +1,26 @@
-"""Gives the tasks of an epoch to workers and delivers each outcome once, in order or as they come.
+"""Gives the tasks of an epoch to a pool and delivers each outcome once, in order or as they come.
 
-Any worker can make any minibatch, with the same bits. So the tasks of a worker that died are given to the one in its
-place, and an outcome that arrives twice is dropped. A step is settled once its minibatch was delivered or dropped. Only
-the `window` steps from the first one that is not settled are given out; this bounds the memory that is held here and in
-the channel.
+Any worker can make any minibatch, with the same bits. So the tasks of a worker that died are given out again, and an
+outcome that arrives twice is dropped. A step is settled once its minibatch was delivered or dropped. Only the
+`most_ahead` steps from the first one that is not settled are given out; this bounds the memory that is held here and in
+the pool.
+
+All that is made by (epoch, index) is asked for here. What has no index, or no order, stands apart: streams behind a
+carrier (streams.py, loader/prefetcher.py), the minibatches of a server that many clients ask
+(distributed/server/producers.py), and those that a sender pushes (distributed/sampler_sender.py).
 """
 
 from __future__ import annotations
 
-import os
 import time
+from collections import deque
 from collections.abc import Iterator
 
 from datapipes.base.errors import LoaderTimeoutError, PeerDied, add_note
 from datapipes.base.log import logger
+from datapipes.chain.calls import Waiting
 from datapipes.chain.epoch import EpochContext
-from datapipes.chain.stage_base import SeedBase
-from datapipes.device.handover import take
-from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, in_words
+from datapipes.chain.pool import Death, Outcome, Pool, Task, in_words
 from datapipes.minibatch import MiniBatch
 
 LOOK_S = 0.1  # seconds between two checks that the epoch still has a reader
@@ -27,41 +30,38 @@ class Dispatcher(Iterator[MiniBatch]):
     """The minibatches of one epoch, made by a pool.
 
     Args:
-        waiting: The name under which time spent waiting is counted.
-        timeout: Seconds to wait for a minibatch; None: as long as it takes.
-        max_restarts: How often a minibatch is made again after the worker that made it died.
+        indices: the global index of each step.
+        waiting: the name under which time spent waiting is counted; "" counts nothing.
+        timeout: seconds to wait for a minibatch; None: as long as it takes.
+        max_restarts: how often a minibatch is made again after the worker that made it died.
         counts: adds up "deaths", and the tasks that are given out again ("made_again").
+        goes_on: whether the epoch goes on after an error: with the next minibatch after one of a stage, and with the
+            same one if the pool failed.
     """
 
     def __init__(
         self,
         pool: Pool,
         context: EpochContext,
-        seeds: SeedBase,
-        waiting: str,
+        indices: range,
+        waiting: str = "",
         *,
-        in_order: bool,
-        timeout: float | None,
-        max_restarts: int,
+        in_order: bool = True,
+        timeout: float | None = None,
+        max_restarts: int = 0,
         counts: dict[str, float] | None = None,
+        goes_on: bool = False,
     ) -> None:
-        self._pool = pool
-        # Not the context itself: its `waiting_for` refers to this object, and a cycle would keep both alive.
-        self._epoch, self._clock, self._stopped = context.epoch, context.calls.clock, context.stopped
-        self._drops = context.drops
-        self._seeds = seeds
-        self._waiting = waiting
-        self._in_order = in_order
-        self._timeout = timeout
-        self._max_restarts = max_restarts
+        self._pool, self._context, self._epoch, self._indices = pool, context, context.position.epoch, indices
+        self._waiting, self._in_order, self._timeout = waiting, in_order, timeout
+        self._max_restarts, self._goes_on = max_restarts, goes_on
         self._counts = {"deaths": 0.0, "made_again": 0.0} if counts is None else counts
-        self._process = os.getpid()
         self._generation = pool.begin()
-        self._steps = iter(context.steps(seeds.num_steps))
+        self._steps = iter(context.steps(len(indices)))
         self._next_step = next(self._steps, None)  # the next to give out
-        self._low = context.start  # the first step that is not settled
-        self._settled: set[int] = set(context.ahead)
-        self._most_ahead = pool.num_workers * pool.tasks_each  # steps given out from `_low` on
+        self._again: deque[int] = deque()  # indices to give out before it: their worker died, or the pool failed
+        self._low = context.position.step  # the first step that is not settled
+        self._settled: set[int] = set(context.position.ahead)
         self._with: list[list[int]] = [[] for _ in range(pool.num_workers)]  # indices that each worker has, in order
         self._made: dict[int, Outcome] = {}  # by step: made and not yet delivered
         self._reached: dict[int, str] = {}  # by index: the last stage that was called, which is the one that drops it
@@ -69,47 +69,60 @@ class Dispatcher(Iterator[MiniBatch]):
         # Consecutive deaths during start-up since the last outcome, per worker.
         self._early_deaths = [0] * pool.num_workers
         self._broken = False
-        self._waits = False
-        context.waiting_for = self._waiting_for
 
     def __next__(self) -> MiniBatch:
-        if os.getpid() != self._process:
-            raise RuntimeError(
-                "data_loader: this epoch was begun in another process, and a forked child cannot use the workers of "
-                "its parent. Call iter() again in this process."
-            )
+        return self.take(self._timeout)
+
+    def take(self, timeout: float | None) -> MiniBatch:
+        """Return the next minibatch.
+
+        Args:
+            timeout: seconds to wait for it; None: as long as it takes.
+        Raises:
+            LoaderTimeoutError: None came; the next call goes on waiting.
+            StopIteration: The epoch has ended, or nobody reads it any more.
+            The error of a stage, or of the pool.
+        """
+        self._pool.refuse_other_processes()
         began = time.monotonic()
         while not self._broken:
             self._give_out()
+            low = self._low
             outcome = self._ready()
-            self._settle()
             if outcome is not None:
-                self._clock.add(self._waiting, began, outcome.task.index)
-                assert outcome.minibatch is not None
-                take(outcome.minibatch, outcome.queued)
-                return outcome.minibatch
-            if self._low >= self._seeds.num_steps or self._stopped.is_set():
+                if self._waiting:
+                    self._context.calls.clock.add(self._waiting, began, outcome.task.index)
+                return self._pool.taken(outcome)
+            if self._low >= len(self._indices) or self._context.stopped.is_set():
                 break
-            self._wait(began)
+            if self._low == low:  # else some were dropped, and there is room for more
+                self._wait(began, timeout)
         self._broken = True
         raise StopIteration
+
+    def __len__(self) -> int:
+        """Number of minibatches that were received and not delivered."""
+        return len(self._made)
 
     # --- giving out ---------------------------------------------------------------------------------------------------
 
     def _give_out(self) -> None:
-        self._settle()
-        while self._next_step is not None and self._next_step < self._low + self._most_ahead:
+        while self._again or (self._next_step is not None and self._next_step < self._low + self._pool.most_ahead):
             worker = min(range(self._pool.num_workers), key=lambda number: len(self._with[number]))
             if len(self._with[worker]) >= self._pool.tasks_each:
                 return
-            self._give(worker, self._seeds._index_of(self._next_step))
-            self._next_step = next(self._steps, None)
+            if not self._again:
+                assert self._next_step is not None
+                self._again.append(self._indices[self._next_step])
+                self._next_step = next(self._steps, None)
+            index = self._again[0]  # stays until it is given, which may raise
+            if self._is_wanted(index):
+                self._pool.give(worker, Task(self._generation, self._epoch, index))
+                self._with[worker].append(index)
+            self._again.popleft()
 
-    def _give(self, worker: int, index: int) -> None:
-        self._with[worker].append(index)
-        self._pool.give(worker, Task(self._generation, self._epoch, index))
-
-    def _settle(self) -> None:
+    def _settle(self, step: int) -> None:
+        self._settled.add(step)
         while self._low in self._settled:
             self._settled.remove(self._low)
             self._low += 1
@@ -119,39 +132,41 @@ class Dispatcher(Iterator[MiniBatch]):
     def _ready(self) -> Outcome | None:
         """Return the next outcome that can be delivered; raise its error if it has one."""
         while self._made:
-            self._settle()
             step = self._low if self._in_order else next(iter(self._made))
             if step not in self._made:
                 return None
             outcome = self._made.pop(step)
             if outcome.error is not None:
-                self._broken = True  # to continue would skip a minibatch
-                add_note(outcome.error, f"in worker {outcome.worker}")
+                if self._goes_on:
+                    self._settle(step)
+                else:
+                    self._broken = True  # to continue would skip a minibatch
+                if name := self._pool.name_of(outcome.worker):
+                    add_note(outcome.error, f"in {name}")
                 raise outcome.error
-            self._settled.add(step)
-            reached = self._reached.pop(outcome.task.index, "a stage")
+            self._settle(step)
+            reached = self._reached.pop(outcome.task.index, self._pool.dropped_by)
             if outcome.minibatch is not None:
                 return outcome
-            self._drops[reached] += 1
+            if reached:
+                self._context.drops[reached] += 1
         return None
 
-    def _wait(self, began: float) -> None:
-        left = LOOK_S
-        if self._timeout is not None:
-            left = min(LOOK_S, self._timeout - (time.monotonic() - began))
-            if left <= 0:
-                raise LoaderTimeoutError(
-                    f"data_loader: no minibatch came within {self._timeout} s, the limit that was set."
-                    f"{self._describe()} Raise timeout, or look into stats() for the slow stage."
-                )
-        self._waits = True
+    def _wait(self, began: float, timeout: float | None) -> None:
+        left = LOOK_S if timeout is None else min(LOOK_S, timeout - (time.monotonic() - began))
         try:
-            event = self._pool.receive(left)
+            with Waiting(self._context.calls, self._describe):
+                event = self._pool.receive(max(left, 0.0))
         except BaseException:
-            self._broken = True  # an outcome may be lost with the error
+            self._broken = not self._goes_on  # else all that was given is given out again
+            self._again.extendleft(sorted((index for indices in self._with for index in indices), reverse=True))
+            self._with = [[] for _ in self._with]
             raise
-        finally:
-            self._waits = False
+        if event is None and left <= 0:
+            raise LoaderTimeoutError(
+                f"data_loader: no minibatch came within {timeout} s, the limit that was set."
+                f"{self._describe()} Raise timeout, or look into stats() for the slow stage."
+            )
         if isinstance(event, Death):
             self._after_death(event)
         elif event is not None and event.task.generation == self._generation:
@@ -160,27 +175,24 @@ class Dispatcher(Iterator[MiniBatch]):
     def _take(self, outcome: Outcome) -> None:
         index = outcome.task.index
         for call in outcome.calls:
-            self._clock.add_call(*call)
+            self._context.calls.clock.add_call(*call)
             self._reached[call.minibatch] = call.stage
         self._early_deaths = [0] * self._pool.num_workers  # an outcome came, so workers can start
         if not outcome.from_former_life and index in self._with[outcome.worker]:
             self._with[outcome.worker].remove(index)
-        if self._is_wanted(outcome.task):
-            self._made[self._step_of(index)] = outcome
+        if self._is_wanted(index):
+            self._made[self._indices.index(index)] = outcome
 
-    def _is_wanted(self, task: Task) -> bool:
-        """Return whether the outcome of a task has not arrived yet."""
-        step = self._step_of(task.index)
+    def _is_wanted(self, index: int) -> bool:
+        """Return whether no outcome of a minibatch has arrived yet."""
+        step = self._indices.index(index)
         return step >= self._low and step not in self._settled and step not in self._made
-
-    def _step_of(self, index: int) -> int:
-        return (index - self._seeds.rank) // self._seeds.world_size
 
     # --- deaths -------------------------------------------------------------------------------------------------------
 
     def _after_death(self, death: Death) -> None:
         self._counts["deaths"] += 1
-        charged = [task for task in death.tasks if task.generation == self._generation and self._is_wanted(task)]
+        charged = [task for task in death.tasks if task.generation == self._generation and self._is_wanted(task.index)]
         for task in charged:
             self._deaths.setdefault(task.index, []).append(death)
         if too_often := [task for task in charged if len(self._deaths[task.index]) > self._max_restarts]:
@@ -212,8 +224,7 @@ class Dispatcher(Iterator[MiniBatch]):
             raise
         again, self._with[death.worker] = self._with[death.worker], []
         self._counts["made_again"] += len(again)
-        for index in again:
-            self._give(death.worker, index)
+        self._again.extend(again)
 
     def _died_too_often(self, tasks: list[Task], last: Death) -> PeerDied:
         """Return the error for minibatches that were being made at too many deaths, the oldest first."""
@@ -231,12 +242,9 @@ class Dispatcher(Iterator[MiniBatch]):
 
     # --- whereabouts --------------------------------------------------------------------------------------------------
 
-    def _waiting_for(self) -> str:
-        return self._describe() if self._waits else ""
-
     def _describe(self) -> str:
         """Return a sentence on the minibatch that is waited for and on the worker that has it."""
-        index = self._seeds._index_of(self._low)
+        index = self._indices[self._low]
         for worker, indices in enumerate(self._with):
             if index in indices:
                 return f" Waiting for minibatch {index} of epoch {self._epoch}: {self._pool.whereabouts(worker)}."

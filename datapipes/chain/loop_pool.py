@@ -1,0 +1,161 @@
+"""The minibatches of asynchronous stages before the first carrier, made by an event loop of this process."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Protocol
+
+from datapipes.base.outcome import as_error
+from datapipes.chain.asynchronous import async_window
+from datapipes.chain.evaluator import Evaluator
+from datapipes.chain.loop_thread import LoopThread
+from datapipes.chain.pool import Outcome, Pool, Task, in_words
+from datapipes.chain.stage_base import QueuesOnStreams
+from datapipes.chain.stage_graph import StageGraph
+from datapipes.minibatch import MiniBatch
+
+
+class Making(Protocol):
+    """Where a worker writes which tasks it is making."""
+
+    def begin(self, task: Task) -> None:
+        """Write that a task begins."""
+
+    def end(self, task: Task) -> None:
+        """Write that a task is done with; may be called again for the same task."""
+
+
+class MakingHere(dict[Task, float]):
+    """The tasks that this process is making, the oldest first, and when each began."""
+
+    def begin(self, task: Task) -> None:
+        self[task] = time.monotonic()
+
+    def end(self, task: Task) -> None:
+        self.pop(task, None)
+
+    def in_words(self, who: str) -> str:
+        """Return what `who` is making, and for how long."""
+        began = self.copy()
+        if not began:
+            return f"{who} waits for a task"
+        return f"{who} has been making {in_words([*began])} for {time.monotonic() - min(began.values()):.1f} s"
+
+
+class LoopPool(Pool):
+    """An event loop that makes minibatches of a chain with asynchronous stages, as many at once as these allow.
+
+    As many outcomes are made or wait to be received. While the next one takes long, the dispatcher keeps later ones, as
+    many again; so one that takes long holds up the others only after a while. Tasks may be given while none can begin:
+    they wait. The tasks of an epoch that was left are ended, so that they take no time and no room from the next.
+
+    Args:
+        making: where it is written which tasks are made. A task that is received is not ended there.
+    """
+
+    num_workers = 1
+    dropped_by = ""  # the evaluator counts drops
+    where = "asynchronous stages"
+    makers = "event loop"
+
+    def __init__(self, graph: StageGraph[Any], evaluator: Evaluator, making: Making | None = None) -> None:
+        super().__init__()
+        self.tasks_each = async_window(graph)
+        self._graph, self._evaluator = graph, evaluator
+        self._making: Making = MakingHere() if making is None else making
+        self._waiting: deque[Task] = deque()
+        self._running = 0
+        self._futures: dict[Task, Future[MiniBatch | None]] = {}  # of tasks that run or are done
+        self._done: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._newest = 0  # generation
+        self._changing = threading.RLock()
+        self._loop = LoopThread()
+        self._end = weakref.finalize(self, self._loop.close)  # runs also when this object is collected, and at exit
+
+    @property
+    def most_ahead(self) -> int:
+        return 2 * self.tasks_each
+
+    def begin(self) -> int:
+        return self._newest + 1
+
+    def give(self, worker: int, task: Task) -> None:
+        with self._changing:
+            if task.generation > self._newest:
+                self._newest = task.generation
+                self._forget_old()
+            self._waiting.append(task)
+            self._fill()
+
+    def receive(self, timeout: float | None) -> Outcome | None:
+        try:
+            task = self._done.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        with self._changing:
+            future = None if task is None else self._futures.pop(task, None)
+        if task is None or future is None:
+            return None
+        outcome = Outcome(0, task)
+        try:
+            outcome.minibatch = future.result()
+        except BaseException as error:
+            outcome.error = as_error(error)
+        return outcome
+
+    def wake(self) -> None:
+        """Let `receive` return None once all that is done before was received."""
+        self._done.put(None)
+
+    def taken(self, outcome: Outcome) -> MiniBatch:
+        minibatch = super().taken(outcome)
+        for stage in self._graph.find(QueuesOnStreams):
+            stage._leave_loop(minibatch)
+        return minibatch
+
+    def whereabouts(self, worker: int) -> str:
+        return "an event loop of this process makes it"
+
+    def name_of(self, worker: int) -> str:
+        return ""  # it runs here
+
+    def close(self) -> None:
+        with self._changing:
+            self.is_closed = True  # begin no more tasks
+        self._end()
+
+    def _fill(self) -> None:
+        while self._waiting and self._running < self.tasks_each and not self.is_closed:
+            task = self._waiting.popleft()
+            self._running += 1
+            self._making.begin(task)
+            made = self._evaluator.minibatch_async(self._graph, task.epoch, task.index)
+            future = self._futures[task] = self._loop.submit(made)
+            future.add_done_callback(partial(_tell_done, weakref.ref(self), task))
+
+    def _is_done(self, task: Task) -> None:
+        with self._changing:
+            self._running -= 1
+            self._done.put(task)
+            self._fill()
+
+    def _forget_old(self) -> None:
+        self._waiting.clear()
+        old, self._futures = self._futures, {}
+        for task, future in old.items():
+            future.cancel()
+            self._making.end(task)
+
+
+def _tell_done(pool: Callable[[], LoopPool | None], task: Task, _: Future[MiniBatch | None]) -> None:
+    """Tell a pool that a task is done. What runs does not hold the pool, so that it can be collected meanwhile."""
+    told = pool()
+    if told is not None:
+        told._is_done(task)

@@ -1,0 +1,215 @@
+"""An event loop in a thread, for stages that wait for something else (a server, a disk): `async transform_async`.
+
+The coroutines of an epoch share one event loop in a thread of its own, so the caller may run an event loop as well (as
+notebooks do). Synchronous work runs in threads beside the loop, while the loop goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Future
+from contextvars import Context, copy_context
+from typing import Any, NamedTuple, TypeVar
+
+from datapipes.base.outcome import as_error
+from datapipes.base.threads import EndingThread, add_thread, share_here, threads_of_kernels
+from datapipes.processes.child import end_if_clone
+
+T = TypeVar("T")
+
+JOIN_S = 10.0  # seconds that close() waits for a coroutine that does not give way
+
+
+class LoopThread:
+    """An event loop in a thread, and threads beside it for calls that would hold it up.
+
+    Its kernels use as many threads as those of the thread that makes it.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._process = os.getpid()
+        self._beside = OffLoopThreads(self._loop, share_here())
+        self._thread = EndingThread(run_loop, (self._loop, self._beside, share_here()), name="datapipes-async")
+        try:
+            self._thread.start()
+        except RuntimeError:  # the process may have no more threads
+            self._loop.close()
+            raise
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine; the future carries its result or error."""
+        return asyncio.run_coroutine_threadsafe(_Guarded(coroutine, self._process), self._loop)
+
+    def close(self) -> None:
+        """Cancel what still runs and end the thread; called once."""
+        if os.getpid() != self._process:
+            return  # in a forked child there is no thread, and the loop's wake-up pipe is the parent's
+        until = time.monotonic() + JOIN_S
+        asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).add_done_callback(lambda _: self._stop())
+        if self._thread is threading.current_thread():
+            self._beside.close(0.0)
+            return  # collected by the loop's own thread, which ends by itself
+        self._thread.join(JOIN_S)
+        self._beside.close(until)
+
+    def refuse_other_processes(self) -> None:
+        """Raise RuntimeError in a forked child, where nothing would ever finish."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "asynchronous stages: this epoch was begun in another process, and its event loop is not in a forked "
+                "child. Call iter() again in this process."
+            )
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+class _Guarded(Coroutine[Any, Any, T]):
+    """A coroutine whose steps neither end the event loop nor let a clone of the process run it."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], process: int) -> None:
+        self._coroutine = coroutine
+        self._process = process
+
+    def send(self, value: Any) -> Any:
+        return self._step(self._coroutine.send, value)
+
+    def throw(self, *thrown: Any) -> Any:
+        return self._step(self._coroutine.throw, *thrown)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._coroutine.__await__()
+
+    def _step(self, step: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return step(*arguments)
+        except (SystemExit, KeyboardInterrupt) as raised:  # would end the loop, and no other result would ever come
+            raise as_error(raised) from raised
+        finally:
+            end_if_clone(self._process)  # a clone has its parent's loop, and would take what the parent waits for
+
+
+async def _cancel_all() -> None:
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+# --- threads beside an event loop
+
+THREADS = "datapipes-async-call"
+_here = threading.local()  # `threads`: those of the event loop that runs in this thread
+MOST = 2  # while one thread is in a long call, the other serves the short ones; more would only share the same cores
+
+
+class Work(NamedTuple):
+    """A call to be made, and the future that gets what comes of it."""
+
+    call: Callable[[], Any]
+    context: Context
+    future: asyncio.Future[Any]
+
+
+class OffLoopThreads:
+    """Up to MOST threads that make calls for the event loop `loop`.
+
+    They start when work comes and none of them is free, and end when they are closed, within a bounded time. They hold
+    the work that was given to them and nothing else.
+
+    Args:
+        kernel_threads: how many threads the kernels of a call may use; None for as many as torch uses.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, kernel_threads: int | None) -> None:
+        self._loop = loop
+        self._kernel_threads = kernel_threads
+        self._process = os.getpid()
+        self._waiting: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._under_way = 0  # calls given and not delivered; counted by the loop's thread alone
+        self._ended = False
+
+    def submit(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Make a call in one of the threads; only the loop's own thread may ask for it.
+
+        Raises:
+            RuntimeError: There is no thread, and none can be started. A later call tries again.
+        """
+        if self._under_way >= len(self._threads) and len(self._threads) < MOST:
+            add_thread(self._threads, THREADS, self._serve)  # else the call waits for one of those there are
+        self._under_way += 1
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._waiting.put(Work(call, copy_context(), future))
+        return future
+
+    def close(self, until: float) -> None:
+        """Drop the calls that have not begun, and wait for those under way, to time.monotonic() `until` at most."""
+        self._ended = True
+        for _ in self._threads:
+            self._waiting.put(None)
+        for thread in self._threads:
+            if thread is not threading.current_thread():  # which collects the loop, and ends by itself
+                thread.join(max(until - time.monotonic(), 0.0))
+
+    def _serve(self) -> None:
+        with threads_of_kernels(self._kernel_threads):
+            while (work := self._waiting.get()) is not None and not self._ended:
+                result = error = None
+                try:
+                    if not work.future.cancelled():  # else nobody waits for it any more
+                        result = work.context.run(work.call)
+                except BaseException as raised:
+                    error = error_of(raised)
+                end_if_clone(self._process)  # a clone has its parent's loop, and would answer in its place
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(self._deliver, work.future, result, error)
+                del work, result, error  # or a thread that waits would keep a minibatch alive
+
+    def _deliver(self, future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+        self._under_way -= 1
+        if future.done():  # its coroutine was cancelled
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+
+def threads_here() -> OffLoopThreads | None:
+    """Return the threads of the event loop that runs in this thread; None if it has none, as a caller's own loop."""
+    threads: OffLoopThreads | None = getattr(_here, "threads", None)
+    return threads
+
+
+def run_loop(loop: asyncio.AbstractEventLoop, threads: OffLoopThreads, kernel_threads: int | None) -> None:
+    """Run an event loop in this thread until it is stopped, with `threads` beside it, and close it.
+
+    Its own thread closes it, as nobody else can do so in every case: who stops it may be this thread itself, or may
+    have waited for it in vain.
+    """
+    _here.threads = threads
+    try:
+        with threads_of_kernels(kernel_threads):
+            loop.run_forever()
+    finally:
+        loop.close()
+
+
+def error_of(raised: BaseException) -> Exception:
+    """Return what a call raised as an error that a future can carry and that ends neither the loop nor a task."""
+    if isinstance(raised, (StopIteration, asyncio.CancelledError)):
+        error = RuntimeError(f"a call beside the event loop raised {type(raised).__name__}: {raised}. Raise an error.")
+        error.__cause__ = raised
+        return error
+    return raised if isinstance(raised, Exception) else as_error(raised)

@@ -1,0 +1,144 @@
+"""Servers as the workers of a dispatcher: they are asked for minibatches of a producer by epoch and index."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from datapipes.base.errors import ServerUnavailable
+from datapipes.base.log import logger
+from datapipes.base.outcome import as_error
+from datapipes.chain.pool import Outcome, Pool, Task
+from datapipes.distributed.partition_client import PartitionClient
+from datapipes.minibatch import MiniBatch
+
+SILENT_S = 60.0  # that a server is left out which gave no answer, where there are others
+
+
+class SilentServers:
+    """Which of several servers gave no answer lately. They are left out while there are others.
+
+    Args:
+        deadline: seconds after which a request without an answer ends.
+        name: whose servers they are, for the log.
+    """
+
+    def __init__(self, servers: Sequence[int], deadline: float, name: str) -> None:
+        self._servers, self._deadline, self._name = servers, deadline, name
+        self._silent: dict[int, float] = {}  # {server: since when}
+
+    def answering(self) -> list[int]:
+        """Return the servers to be asked: all but those that gave no answer lately, or all if none did."""
+        now = time.monotonic()
+        silent = {server for server, since in [*self._silent.items()] if now - since < SILENT_S}
+        return [server for server in self._servers if server not in silent] or [*self._servers]
+
+    def add(self, server: int, error: ServerUnavailable) -> bool:
+        """Note that a server gave no answer; return whether others are left. If not, all are asked again next time.
+
+        Servers that fell silent longer than a deadline ago may be back by now; these are left, too.
+        """
+        now = time.monotonic()
+        if server not in self._silent:
+            logger.warning(
+                "%s: left out for %g s, so that other servers make its share: %s", self._name, SILENT_S, error
+            )
+        self._silent[server] = now
+        if len(self._silent) < len(self._servers):
+            return True
+        before = now - self._deadline - 1.0  # servers that are lost together fall silent within a deadline
+        self._silent = {server: since for server, since in self._silent.items() if since > before}
+        if len(self._silent) < len(self._servers):
+            return True
+        self._silent = {}
+        return False
+
+    def remove(self, server: int) -> None:
+        """Note that a server gave an answer: it is there again for those that fall silent later."""
+        self._silent.pop(server, None)
+
+
+class _Asked(NamedTuple):
+    worker: int
+    server: int
+    began: float  # of time.monotonic
+    answer: Future[MiniBatch | None]
+
+
+class ServerPool(Pool):
+    """The servers of a producer; for one reader and one epoch.
+
+    A server that gives no answer is no death: nothing is charged to the minibatch, and the server that has least to do
+    takes its place for a while. If none is left, `receive` raises ServerUnavailable.
+    """
+
+    where = "remote_source"
+    makers = "connections"
+
+    def __init__(
+        self, client: PartitionClient, producer: int, servers: Sequence[int], silent: SilentServers, ahead: int
+    ):
+        super().__init__()
+        self.num_workers, self.tasks_each = len(servers), ahead
+        self._client, self._producer, self._servers, self._silent = client, producer, servers, silent
+        self._done: queue.SimpleQueue[tuple[Task, Future[MiniBatch | None]] | None] = queue.SimpleQueue()
+        self._asked: dict[Task, _Asked] = {}
+
+    def begin(self) -> int:
+        return 1
+
+    def give(self, worker: int, task: Task) -> None:
+        server, done, answering = self._servers[worker], self._done, self._silent.answering()
+        if server not in answering:
+            server = min(answering, key=[asked.server for asked in self._asked.values()].count)
+        answer = self._client.minibatch(server, self._producer, task.epoch, task.index)
+        self._asked[task] = _Asked(worker, server, time.monotonic(), answer)
+        answer.add_done_callback(lambda answer: done.put((task, answer)))
+
+    def receive(self, timeout: float) -> Outcome | None:
+        ends = time.monotonic() + timeout
+        while True:
+            try:
+                done = self._done.get(timeout=max(ends - time.monotonic(), 0.0))
+            except queue.Empty:
+                return None
+            if done is None:
+                return None
+            task, answer = done
+            asked = self._asked.get(task)
+            if asked is None or asked.answer is not answer:
+                continue  # it was asked again meanwhile
+            del self._asked[task]
+            error = answer.exception()
+            if not isinstance(error, ServerUnavailable):
+                self._silent.remove(asked.server)
+                made = None if error is not None else answer.result()
+                return Outcome(asked.worker, task, made, None if error is None else as_error(error))
+            if not self._silent.add(asked.server, error):
+                self._asked.clear()
+                raise error
+            self.give(asked.worker, task)
+
+    def wake(self) -> None:
+        """Let a thread that waits in `receive` return; called from another one."""
+        self._done.put(None)
+
+    @property
+    def num_arrived(self) -> int:
+        """Number of answers that were not received yet."""
+        return self._done.qsize()
+
+    def whereabouts(self, worker: int) -> str:
+        server = self._servers[worker]
+        began = [asked.began for asked in self._asked.values() if asked.server == server]
+        where = self._client.where(server)
+        return f"{where} has been asked for {time.monotonic() - min(began):.1f} s" if began else f"{where} has no task"
+
+    def name_of(self, worker: int) -> str:
+        return ""  # the error names the server
+
+    def close(self) -> None:
+        """Do nothing: what was asked for ends by itself, and the servers stay."""

@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -157,9 +158,11 @@ class Play:
         """Let the chains of `broken` be as `sampled()` is."""
         self.is_broken.unlink(missing_ok=True)
 
-    def notes(self) -> list[str]:
-        """Return the notes of the last error."""
-        return getattr(self.seen[-1], "__notes__", [])
+    def check_notes(self, *patterns: str) -> None:
+        """Check that the last error has notes that begin so. Python 3.10 has no notes."""
+        if sys.version_info >= (3, 11):
+            notes = self.seen[-1].__notes__
+            assert all(any(re.match(pattern, note) for note in notes) for pattern in patterns), notes
 
     def read(
         self,

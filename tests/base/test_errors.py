@@ -1,11 +1,11 @@
-"""What docs/errors.md says: every error is named, what it carries, and after which the epoch goes on."""
+"""What docs/errors.md says: every error is named, and what it carries. Its table of faults is played in
+tests/distributed/test_fault_table.py.
+"""
 
-import sys
-import threading
 from pathlib import Path
 
 import pytest
-from pipelines import BOUND_S, items, small_graph
+from pipelines import items, small_graph
 
 import datapipes as dp
 
@@ -15,14 +15,6 @@ ERRORS = {
     for space in (dp, dp.datasets)
     for name in dir(space)
     if isinstance(getattr(space, name), type) and issubclass(getattr(space, name), Exception)
-}
-FAILING = 2
-LOADERS = {
-    "chain": lambda chain: chain,
-    "loader": dp.DataLoader,
-    "in_the_callers_thread": lambda chain: dp.DataLoader(chain, overlap=False),
-    "threads": lambda chain: dp.DataLoader(chain, 2, worker_method="thread"),
-    "processes": lambda chain: dp.DataLoader(chain, 1, persistent_workers=False, multiprocessing_context="fork"),
 }
 
 
@@ -35,59 +27,6 @@ def test_the_page_names_every_error_with_its_attributes_and_bases(name):
     assert all(any(f"`{attribute}`" in line for line in lines) for attribute in public)
     if error.__base__ in (TimeoutError, ValueError):
         assert any(f"`{name}`, a `{error.__base__.__name__}`" in line for line in lines)
-
-
-class OwnError(Exception):
-    """An error of a user."""
-
-
-@pytest.mark.parametrize("kind", LOADERS)
-def test_after_the_error_of_a_stage_the_epoch_is_over_and_its_state_gives_the_rest(kind):
-    broken = [True]  # processes are forked anew after it has changed
-
-    def fail(minibatch: dp.MiniBatch) -> dp.MiniBatch:
-        if broken[0] and minibatch.index == FAILING:
-            raise OwnError("the disk is full")
-        return minibatch
-
-    with LOADERS[kind](items().transform(fail)) as loader:
-        iterator = iter(loader)
-        assert [next(iterator).index for _ in range(FAILING)] == [0, 1]
-        with pytest.raises(OwnError, match="the disk is full") as first:
-            next(iterator)
-        if sys.version_info >= (3, 11):
-            worker = kind in ("threads", "processes")
-            assert first.value.__notes__[0] == f"in stage 1 (transform), epoch 0, minibatch {FAILING}"
-            assert any(note.startswith("in worker ") for note in first.value.__notes__) == worker
-        with pytest.raises(RuntimeError, match="broke off at an error") as second:
-            next(iterator)
-        assert second.value.__cause__ is first.value
-        broken[0] = False
-        loader.load_state_dict(loader.state_dict())
-        assert [minibatch.index for minibatch in loader] == list(range(FAILING, len(loader)))
-
-
-@pytest.mark.parametrize("overlap", [True, False])
-def test_after_a_timeout_the_next_call_waits_on_and_nothing_is_lost(overlap):
-    let_go = threading.Event()
-
-    def hold(minibatch: dp.MiniBatch) -> dp.MiniBatch:
-        assert minibatch.index != FAILING or let_go.wait(BOUND_S)
-        return minibatch
-
-    loader = dp.DataLoader(items().transform(hold), 1, worker_method="thread", timeout=0.05, overlap=overlap)
-    with loader:
-        seen, said = [], []
-        iterator = iter(loader)
-        while len(seen) < len(loader):
-            try:
-                seen.append(next(iterator).index)
-            except TimeoutError as error:
-                said.append(str(error))
-                let_go.set()
-    assert seen == list(range(len(loader)))
-    assert said
-    assert all("stage 1 (transform)" in text or "worker" in text for text in said)
 
 
 def test_a_state_that_is_refused_leaves_the_loader_as_it_was():

@@ -1,7 +1,7 @@
 """RemoteReceivingChannel: epochs, ranks, ends; and what GraphLearn's channel of this name gets wrong, one by one:
 
-* a request that fails is logged and dropped, and recv waits for ever: test_a_server_that_is_gone_is_an_error,
-  test_what_a_stage_raises_comes_at_its_place
+* a request that fails is logged and dropped, and recv waits for ever: test_fault_table.py, "a stage raises on a server"
+  and "the server of a producer is lost, and there is none other"
 * late answers of an epoch that was left are delivered in the next one: test_after_reset_nothing_stale_comes
 * recv ends an epoch by StopIteration, which is a RuntimeError in a generator: test_epochs_end_and_follow_each_other
 * a message goes to whoever asks first: test_ranks_share_an_epoch
@@ -42,16 +42,9 @@ class OnlyEven(dp.MiniBatchTransformer):
         return minibatch if minibatch.index % 2 == 0 else None
 
 
-class FailsAtTwo(dp.MiniBatchTransformer):
-    def transform(self, minibatch):
-        if minibatch.index == 2:
-            raise ZeroDivisionError("at 2")
-        return minibatch
-
-
 @pytest.fixture(scope="module")
 def server():
-    with PartitionServer(small_graph(), chains=True, stages=[OnlyEven, FailsAtTwo]) as running:
+    with PartitionServer(small_graph(), chains=True, stages=[OnlyEven]) as running:
         yield running
 
 
@@ -137,31 +130,6 @@ def test_minibatches_that_a_stage_drops_are_left_out(client):
     pipe = OnlyEven(sampled())
     channel = RemoteReceivingChannel(3, client.create_producer(3, pipe), client=client)
     assert [received(channel) for _ in range(2)] == of_epochs(2, pipe)
-
-
-def test_what_a_stage_raises_comes_at_its_place(client):
-    channel = RemoteReceivingChannel(3, client.create_producer(3, FailsAtTwo(sampled())), client=client)
-    expected = of_epochs(1)[0]
-    stream = iter(channel)
-    assert [dp.MiniBatch.from_message(next(stream)).digest() for _ in range(2)] == expected[:2]
-    with pytest.raises(ZeroDivisionError, match="at 2") as raised:
-        next(stream)
-    assert "in transform" in str(raised.value.__cause__)
-    assert received(channel) == expected[3:]
-
-
-def test_a_server_that_is_gone_is_an_error():
-    running = PartitionServer(small_graph(), chains=True)
-    address = running.start()
-    with connect({3: address}, deadline=SHORT_S) as client:
-        channel = RemoteReceivingChannel(3, client.create_producer(3, sampled()), client=client)
-        found = [dp.MiniBatch.from_message(channel.recv()).digest()]
-        running.stop(0.0)
-        rest = (found.append(dp.MiniBatch.from_message(message).digest()) for message in channel)
-        with pytest.raises(dp.ServerUnavailable, match=rf"server 3 at {address}: no answer within {SHORT_S:g} s"):
-            list(rest)
-        with PartitionServer(small_graph(), address=address, chains=True):
-            assert found + received(channel) == of_epochs(1)[0]
 
 
 @pytest.mark.parametrize("in_order", [pytest.param(False, marks=pytest.mark.full), True])

@@ -104,19 +104,6 @@ def test_a_broken_epoch_leaves_nothing_for_the_next():
         assert digests(loader) == expected[2]
 
 
-@pytest.mark.full
-def test_another_server_takes_over():
-    with remote(sampled(), small_graph(), 2, {"prefetch_size": 2}, SHORT_S) as (source, servers):
-        stream = iter(source)
-        found = [next(stream).digest()]
-        servers[1].stop(0.0)
-        found += [minibatch.digest() for minibatch in stream]
-        assert found == digests(sampled())
-        servers[0].stop(0.0)
-        with pytest.raises(dp.ServerUnavailable, match=r"server [01] at .*: no answer within 1 s"):
-            digests(source)
-
-
 def test_an_epoch_ends_within_a_deadline_where_all_servers_are_gone():
     with remote(sampled(items(400)), small_graph(), 3, {}, SHORT_S) as (source, servers):
         loader = dp.DataLoader(source, timeout=3 * SHORT_S)

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import threading
-import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -195,29 +194,6 @@ def test_a_sender_that_is_collected_delivers_first(addr):
 # --- ends and deaths
 
 
-def sends_and_waits(addr, count):
-    sender = sender_of(addr)
-    for minibatch in minibatches()[:count]:
-        sender.send(minibatch, 0)
-    threading.Event().wait()
-
-
-def test_a_sender_that_is_killed_is_named_and_another_takes_its_place(addr, monkeypatch):
-    monkeypatch.setattr(sampler_receiver, "_GONE_S", amount(sampler_receiver._GONE_S, SHORT_S))
-    made, child = minibatches(), process(sends_and_waits, addr, 2)
-    with receiving(addr, 1) as receiver:
-        receiver = receiver()
-        assert digests([next(receiver), next(receiver)]) == digests(made[:2])
-        child.kill()
-        began = time.monotonic()
-        with pytest.raises(dp.PeerDied, match=rf"'process {child.pid} of .* has ended, or its machine is away, in the"):
-            next(receiver)
-        assert time.monotonic() - began < 10
-        with sender_of(addr) as another:
-            send_all(another, made[2:])
-            assert digests(receiver) == digests(made[2:])
-
-
 def test_a_sender_that_fails_is_told_though_its_process_lives(addr, monkeypatch):
     monkeypatch.setattr(sampler_receiver, "_GONE_S", SHORT_S)
     made = minibatches()
@@ -252,24 +228,7 @@ def test_a_sender_that_stands_still_is_waited_for(addr, monkeypatch):
         next(receiver)
 
 
-def receives_and_waits(addr, count):
-    receiver = SamplerReceiver(None, addr, 1, timeout=BOUND_S)
-    for _ in range(count):
-        next(receiver)
-    threading.Event().wait()
-
-
-def test_a_receiver_that_is_killed_or_closed_is_an_error_of_the_sender(addr):
-    child = process(receives_and_waits, addr, 1)
-    sender = sender_of(addr, timeout=4 * BOUND_S)
-    sender.send(minibatches()[0], 0)
-    child.kill()
-    ended(child)
-    began = time.monotonic()
-    with pytest.raises(ServerUnavailable, match=f"receiver 0 at {addr}: nothing listens there any more"):
-        send_all(sender, minibatches() * 10)
-    assert time.monotonic() - began < 10
-    sender._abandon()
+def test_a_receiver_that_is_closed_is_an_error_of_the_sender(addr):
     with both(addr) as (sender, receiver):
         receiver.close()
         receiver.close()

@@ -55,22 +55,6 @@ def test_three_kills_in_an_epoch_change_nothing(graph, root, servers, loader, lo
 
 
 @pytest.mark.parametrize("loader", ["0 workers", "2 processes"])
-def test_a_server_that_dies_for_good_ends_the_epoch_with_an_error_that_names_it(root, loader):
-    with WarmServer(root, 1) as server:
-        dist_graph = DistGraph.connect(root, {1: server.address}, local_part=0, deadline=SHORT_S)
-        try:
-            with dp.DataLoader(over(dist_graph), **LOADERS[loader]) as epochs:
-                minibatches = iter(epochs)
-                server.kill()
-                message = f"part 1 at {server.address}: no answer within 1 s"
-                with pytest.raises(dp.ServerUnavailable, match=message) as caught:
-                    list(minibatches)
-            assert any("minibatch" in note for note in caught.value.__notes__)
-        finally:
-            dist_graph.close()
-
-
-@pytest.mark.parametrize("loader", ["0 workers", "2 processes"])
 def test_a_server_that_is_restarted_with_other_data_ends_the_epoch_at_once(root, tmp_path, loader):
     with WarmServer(root, 1) as server:
         dist_graph = DistGraph.connect(root, {1: server.address}, local_part=0, deadline=WAIT_S)

@@ -1,10 +1,12 @@
 """Helpers of the channel tests, and the functions of their child processes; a spawned child imports this module."""
 
+import ctypes
 import gc
 import multiprocessing
 import os
 import pickle
 import signal
+import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -198,3 +200,10 @@ def descriptors_from_now() -> Callable[[], int]:
     gc.collect()
     before = num_descriptors()
     return lambda: num_descriptors() - before
+
+
+def damage_slots(address: int, num_bytes: int) -> None:
+    """Overwrite the slots of a channel, which lie behind its header; csrc/shm/state.h has the places."""
+    memory = (ctypes.c_ubyte * num_bytes).from_address(address)
+    (slots,) = struct.unpack_from("<Q", memory, 32)
+    memory[slots : slots + 64 * 32] = b"\xee" * (64 * 32)

@@ -101,6 +101,14 @@ def processes_with(variable: str) -> list[int]:
     return sorted({*found} - {os.getpid()})
 
 
+def ended(pid: int) -> bool:
+    """Return whether the process is gone, or a zombie that its own parent has to collect."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it goes between open and read
+        return True
+
+
 def _run(script: str, stdout: str, stderr: str) -> None:
     _print_into(stdout, stderr)
     exec(script, {"__name__": "__main__"})

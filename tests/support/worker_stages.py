@@ -170,12 +170,6 @@ def system_exit(minibatch: dp.MiniBatch) -> dp.MiniBatch:
     return minibatch
 
 
-def die(minibatch: dp.MiniBatch) -> dp.MiniBatch:
-    if minibatch.index == BAD:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return minibatch
-
-
 class DieOnce(dp.MiniBatchTransformer):
     """Kills its process at minibatch BAD unless the file `mark` exists already."""
 
@@ -311,13 +305,6 @@ class SlowIsAsync(dp.MiniBatchTransformer):
         return note(minibatch, minibatch.index)
 
 
-def leave(minibatch: dp.MiniBatch) -> dp.MiniBatch:
-    """Ask the interpreter to exit at one minibatch."""
-    if minibatch.index == BAD:
-        raise SystemExit(5)
-    return minibatch
-
-
 class Cancelled(dp.MiniBatchTransformer):
     """An asynchronous stage that gives up at one minibatch."""
 
@@ -382,19 +369,11 @@ def fail_at_start(worker: int) -> None:
     raise OwnError(f"worker {worker} does not want to")
 
 
-def killed_at_start(worker: int) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 class Nested(dp.MiniBatchTransformer):
     """Uses a loader with workers of its own."""
 
     def transform(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
         return next(iter(dp.DataLoader(sampled(), 1, multiprocessing_context="fork", overlap=False)))
-
-
-def exit_at_start(worker: int) -> None:
-    os._exit(7)
 
 
 def as_subclasses() -> dp.Stage:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import worker_stages as ws
-from pipelines import BOUND_S, as_it_is, digests, fetched, sampled
-from test_worker_faults import ended, wait_until
+from pipelines import BOUND_S, as_it_is, digests, fetched, sampled, wait_until
+from scripts import ended
 from test_workers import way
 
 import datapipes as dp

@@ -1,7 +1,6 @@
 """When workers, their stages, the consumer or its process fail: nothing is lost, nothing hangs, nothing is left."""
 
 import contextlib
-import ctypes
 import errno
 import functools
 import gc
@@ -13,20 +12,19 @@ import re
 import resource
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
 from multiprocessing import active_children
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import worker_stages as ws
 from amounts import amount, ranked
+from channels import damage_slots
 from pipelines import BOUND_S, digests, fetched, items, refused, sampled, small_store, wait_until
-from scripts import SUPPORT
+from scripts import SUPPORT, ended
 from test_workers import WITHOUT_SERVER, expected, way
 
 import datapipes as dp
@@ -40,14 +38,6 @@ PROCESSES = ["fork", "forkserver"]
 
 def workers() -> list:
     return [child for child in active_children() if child.name.startswith("datapipes-worker")]
-
-
-def ended(pid: int) -> bool:
-    """Return whether the process is gone, or a zombie that its own parent has to collect."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):  # the latter if it goes between open and read
-        return True
 
 
 def descriptors() -> int:
@@ -113,18 +103,6 @@ def test_a_worker_that_cannot_be_prepared_says_why(method):
     loader.close()
 
 
-@pytest.mark.parametrize(
-    ("prepare", "how"),
-    [(ws.exit_at_start, "it exited with code 7"), (ws.killed_at_start, "it was killed by SIGKILL")],
-)
-def test_workers_that_die_at_the_start_are_not_started_for_ever(prepare, how):
-    loader = dp.DataLoader(sampled(), worker_init_fn=prepare, max_restarts=1, **way("fork"))
-    with pytest.raises(dp.PeerDied, match=rf"worker \d \(pid \d+\) died while it started: {how}") as caught:
-        list(loader)
-    assert len(caught.value.pids) == 1
-    loader.close()
-
-
 def sparse(minibatch: dp.MiniBatch) -> dp.MiniBatch:
     return minibatch.replace(labels=torch.eye(len(minibatch.seeds)).to_sparse())
 
@@ -162,14 +140,6 @@ def test_what_is_no_error_says_all_the_same_where_it_was_raised():
     assert "in stage 2 (cancelled), epoch 0, minibatch 3" in caught.value.__notes__
 
 
-@pytest.mark.parametrize("method", WITHOUT_SERVER)
-def test_a_stage_that_asks_to_exit_says_where(method):
-    loader = dp.DataLoader(sampled().transform(ws.leave), **way(method))
-    with loader, pytest.raises(RuntimeError, match="a stage raised SystemExit: 5") as caught:
-        list(loader)
-    assert "in stage 2 (transform), epoch 0, minibatch 3" in caught.value.__notes__
-
-
 class FullChannel(ws.QueueChannel):
     """A channel that has no room for minibatch 3, nor for its error."""
 
@@ -197,16 +167,6 @@ def test_a_workers_signals_are_its_own():
         signal.signal(signal.SIGTERM, before)
 
 
-@pytest.mark.parametrize("channel", ["shm", "mp"])
-@pytest.mark.parametrize("method", PROCESSES)
-def test_a_killed_worker_is_replaced_and_its_minibatch_made_again(tmp_path, caplog, method, channel):
-    chain = ws.DieOnce(sampled(), str(tmp_path / "mark"))
-    with dp.DataLoader(chain, channel=channel, **way(method)) as loader:
-        assert [digests(loader), digests(loader)] == [digests(sampled()), digests(start_at_one())]
-    assert (tmp_path / "mark").exists()
-    assert "killed by SIGKILL, perhaps since memory ran out. It was making minibatch 3 of epoch 0" in caplog.text
-
-
 def test_a_thread_that_listens_leaves_the_exit_status_to_the_dispatcher():
     """A status is told once: the log would not say what has killed the worker."""
     process = multiprocessing.get_context("fork").Process(target=signal.pause, daemon=True)
@@ -218,24 +178,6 @@ def test_a_thread_that_listens_leaves_the_exit_status_to_the_dispatcher():
     assert os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     process.join()
     inbox.close()
-
-
-def start_at_one() -> dp.Stage:
-    chain = sampled()
-    chain.set_epoch(1)
-    return chain
-
-
-@pytest.mark.parametrize("method", PROCESSES)
-def test_a_minibatch_that_kills_its_workers_ends_in_an_error_that_names_it(method):
-    with dp.DataLoader(sampled().transform(ws.die), max_restarts=2, **way(method)) as loader:
-        got = []
-        with pytest.raises(dp.PeerDied) as caught:
-            got.extend(minibatch.index for minibatch in loader)
-        assert got == [0, 1, 2]
-        assert len(set(caught.value.pids)) == 3
-        for part in (f"minibatch {ws.BAD} of epoch 0", "3 workers", "SIGKILL", "memory", str(caught.value.pids[-1])):
-            assert part in str(caught.value)
 
 
 @pytest.mark.parametrize("channel", ["shm", "mp"])
@@ -356,37 +298,6 @@ def test_a_worker_that_reads_nothing_holds_up_no_new_epoch():
         vars(loader._plan.root)["timeout"] = 60.0
         loader.set_epoch(0)
         assert next(iter(loader)).digest() == wanted
-
-
-def test_a_stopped_worker_is_a_timeout_that_can_be_waited_out():
-    with dp.DataLoader(sampled(), timeout=0.3, overlap=False, **way("fork", 1, prefetch_factor=1)) as loader:
-        iterator = iter(loader)
-        got = [next(iterator).digest()]
-        (worker,) = workers()
-        os.kill(worker.pid, signal.SIGSTOP)
-        late = rf"within 0.3 s.*minibatch \d of epoch 0: worker 0 \(pid {worker.pid}\)"
-        with pytest.raises(TimeoutError, match=late):
-            got.extend(minibatch.digest() for minibatch in iterator)
-        os.kill(worker.pid, signal.SIGCONT)
-        vars(loader._plan.root)["timeout"] = None
-        while len(got) < 6:
-            with contextlib.suppress(TimeoutError):
-                got.extend(minibatch.digest() for minibatch in iterator)
-        assert got == digests(sampled())
-
-
-def test_a_timeout_says_that_a_worker_was_stopped():
-    with dp.DataLoader(fetched(), timeout=0.3, **way("fork", 1, prefetch_factor=1)) as loader:
-        iterator, got = iter(loader), None
-        while got is None:  # a worker that starts may take longer
-            with contextlib.suppress(dp.LoaderTimeoutError):
-                got = next(iterator)
-        (worker,) = workers()
-        os.kill(worker.pid, signal.SIGSTOP)
-        told = rf"worker 0 \(pid {worker.pid}\) is stopped by a signal .*`kill -CONT {worker.pid}` lets it go on; it "
-        with pytest.raises(dp.LoaderTimeoutError, match=told):
-            list(iterator)
-        os.kill(worker.pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("method", WITHOUT_SERVER)
@@ -838,34 +749,9 @@ def test_a_fetch_behind_a_copy_of_what_no_gpu_reads_is_refused(monkeypatch, opti
 
 
 @pytest.mark.parametrize("persistent", [True, False])
-def test_a_loader_whose_channel_is_damaged_says_so_and_begins_again_with_a_new_one(persistent):
-    chain = sampled(items(200))
-    with dp.DataLoader(chain, shm_size="1MB", persistent_workers=persistent, **way("fork")) as loader:
-        iterator = iter(loader)
-        next(iterator)
-        channel = loader._plan.root._running.pool._channel
-        address, num_bytes = channel._shared.memory
-        damage_slots(address, num_bytes)
-        with pytest.raises(dp.ChannelDamaged) as caught:
-            list(iterator)
-        if sys.version_info >= (3, 11):
-            assert any("starts others, with a new channel" in note for note in caught.value.__notes__)
-        assert workers() == []
-        loader.set_epoch(0)
-        assert digests(loader) == digests(chain)
-
-
-@pytest.mark.parametrize("persistent", [True, False])
 def test_a_loader_whose_channel_is_damaged_closes_in_silence(persistent):
     loader = dp.DataLoader(sampled(items(200)), shm_size="1MB", persistent_workers=persistent, **way("fork"))
     next(iter(loader))
     damage_slots(*loader._plan.root._running.pool._channel._shared.memory)
     loader.close()
     assert workers() == []
-
-
-def damage_slots(address: int, num_bytes: int) -> None:
-    """Overwrite the slots of a channel, which lie behind its header; csrc/shm/state.h has the places."""
-    memory = (ctypes.c_ubyte * num_bytes).from_address(address)
-    (slots,) = struct.unpack_from("<Q", memory, 32)
-    memory[slots : slots + 64 * 32] = b"\xee" * (64 * 32)

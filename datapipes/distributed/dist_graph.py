@@ -18,6 +18,8 @@ from datapipes.distributed.asking_parts import Ask, AsksParts, ChosenOverParts, 
 from datapipes.distributed.connecting import check_security, connect_parts
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.hop_requests import HopRequests, core_graph
+from datapipes.distributed.requests.edges import EdgesRequest
+from datapipes.distributed.requests.rows import Rows, RowsRequest
 from datapipes.distributed.resolver import Namebook
 from datapipes.distributed.tls import TLSConfig
 from datapipes.graph.choice import Choice
@@ -26,7 +28,6 @@ from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.part import Part
 from datapipes.partition.native.part_arrays import refuse_other_times
-from datapipes.partition.native.requests import EdgesRequest, Rows, RowsRequest
 from datapipes.partition.source import TRAIN_MASK
 from datapipes.seeds import HeteroItemSet, ItemSet
 

@@ -20,9 +20,9 @@ from datapipes.base.types import EdgeType, ends_of, type_in
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
 from datapipes.distributed.dist_graph import DistGraph
+from datapipes.distributed.requests.draw import Drawn
 from datapipes.graph.graph import Graph
 from datapipes.graph.hops import Sampled, SeedTrees
-from datapipes.partition.native.requests import Drawn
 from datapipes.sampling.choice_sampler import CONCURRENCY, ChoiceSampler
 from datapipes.sampling.fanouts import Fanout
 from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler

@@ -645,8 +645,8 @@ def test_parts_that_do_not_agree_are_refused():
         def __init__(self, peers):
             self.peers = peers
 
-        def digests(self, part, request):
-            asked = self.peers.digests(part, request)
+        def ask(self, part, request):
+            asked = self.peers.ask(part, request)
             asked.result()[0] = None
             return asked
 

@@ -232,21 +232,21 @@ class Producers:
 
         return producer.admission.run(peer, expected, work, is_cancelled, request.client)
 
-    def destroy(self, message: Message) -> Message:
+    def destroy(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, None]:
         """Answer a ClaimRequest; the producer ends if it was the last claim. Without a claim it does nothing."""
         request: ClaimRequest = request_from_message(self._where, message, ClaimRequest)
         with self._changing:
             ended = self._give_up(request.client, request.producer)
         self._end(ended)
-        return Message(answer_header("destroy_producer"), {})
+        return Message(answer_header(request.kind), {}), None
 
-    def listed(self, message: Message) -> Message:
+    def listed(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, None]:
         """Answer a ListRequest."""
         request: ListRequest = request_from_message(self._where, message, ListRequest)
         with self._changing:
             claimed = [producer for producer in self._producers.values() if request.client in producer.claims]
             created = [producer.created_for(request.client) for producer in claimed]
-        return listed_to_message(created)
+        return listed_to_message(created), None
 
     # --- looks and the end
 

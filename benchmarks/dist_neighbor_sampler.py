@@ -23,8 +23,8 @@ from common import alternate, load_graph, parser, report, timed
 
 import datapipes as dp
 from datapipes.distributed import DistGraph, Part, Partitioner
-from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.hop_requests import HopRequests, core_graph
+from datapipes.distributed.partition_facts import PartitionFacts
 
 BATCH, FANOUTS, MINIBATCHES = 1024, [15, 10, 5], 4
 

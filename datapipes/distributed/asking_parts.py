@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 from datapipes.base.errors import add_note
 from datapipes.base.threads import num_threads
 from datapipes.chain.asynchronous import off_loop
-from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.partition_facts import PartitionFacts
 from datapipes.distributed.requests.digests import DigestRequest
 from datapipes.distributed.requests.request import Answer, Request
 from datapipes.graph.choice import Choice, sum_of_digests

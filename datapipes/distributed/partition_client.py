@@ -18,14 +18,14 @@ from datapipes.base.log import logger
 from datapipes.base.rng import check_epoch
 from datapipes.base.types import type_in
 from datapipes.chain.stage import Stage
+from datapipes.distributed.addresses import Namebook, Replicas
 from datapipes.distributed.chain_description import describe_chain
 from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.connecting import check_security, connect_servers
 from datapipes.distributed.dist_graph import DistGraph
-from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.partition_facts import PartitionFacts
 from datapipes.distributed.requests.draw import Drawn, DrawRequest
 from datapipes.distributed.requests.rows import Rows, RowsRequest
-from datapipes.distributed.resolver import Namebook, Replicas
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.chain_codec import (

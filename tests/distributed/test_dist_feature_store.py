@@ -20,7 +20,7 @@ from datapipes.distributed import DistFeatureStore, DistGraph, PartitionBook
 from datapipes.distributed.hot_rows import HotTable
 from datapipes.distributed.requests.rows import RowsRequest
 from datapipes.graph.graph import Graph
-from datapipes.partition.edge_map import with_edge_map
+from datapipes.partition.book import with_edge_map
 from datapipes.processes.sharing import pack
 
 FILES = examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])

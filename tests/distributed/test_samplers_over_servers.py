@@ -12,9 +12,9 @@ from datapipes.distributed import DistGraph, PartitionBook, PartitionServer, Ser
 from datapipes.distributed.requests.digests import DigestRequest
 from datapipes.distributed.requests.draw import Draw, DrawRequest
 from datapipes.distributed.server import guards
-from datapipes.distributed.server.connections import Connections
 from datapipes.distributed.server.guards import MemoryWatch
 from datapipes.distributed.server.statistics import Statistics
+from datapipes.distributed.server.tcp_connections import Connections
 from datapipes.distributed.wire.refusals import BadRequest
 from datapipes.graph.choice import UNIFORM, Choice
 from datapipes.graph.graph import Graph

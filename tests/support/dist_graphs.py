@@ -14,7 +14,7 @@ import datapipes as dp
 from datapipes.base.rows import byte_rows
 from datapipes.distributed import Part, PartitionBook
 from datapipes.distributed.dist_graph import DistGraph
-from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.partition_facts import PartitionFacts
 from datapipes.distributed.requests.request import Answer, Request
 from datapipes.distributed.requests.rows import RowsRequest, TakeRows
 from datapipes.graph.graph import Graph

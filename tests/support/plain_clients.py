@@ -9,7 +9,7 @@ from partitions import attributes_of, write
 
 import datapipes as dp
 from datapipes.distributed import PartitionBook
-from datapipes.distributed.facts import PartitionFacts, greeting_from_message, hello_to_message
+from datapipes.distributed.partition_facts import PartitionFacts, greeting_from_message, hello_to_message
 from datapipes.distributed.requests.draw import Drawn, DrawRequest
 from datapipes.distributed.requests.rows import RowsRequest
 from datapipes.distributed.wire.arrow_message import Message, to_bytes

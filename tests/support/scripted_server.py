@@ -6,7 +6,7 @@ from types import TracebackType
 import pyarrow.flight as flight
 
 from datapipes.distributed import Part
-from datapipes.distributed.facts import PartitionFacts, greeting_to_message
+from datapipes.distributed.partition_facts import PartitionFacts, greeting_to_message
 from datapipes.distributed.server.service import OF_PARTS
 from datapipes.distributed.wire.arrow_message import Message, to_batches
 from datapipes.distributed.wire.arrow_reading import from_bytes

@@ -11,7 +11,7 @@ import torch
 
 import datapipes as dp
 from datapipes.distributed import describe_chain
-from datapipes.distributed.facts import hello_to_message
+from datapipes.distributed.partition_facts import hello_to_message
 from datapipes.distributed.requests.digests import DigestRequest
 from datapipes.distributed.requests.draw import Draw, DrawRequest
 from datapipes.distributed.requests.edges import EdgesRequest

@@ -9,24 +9,24 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import fields
 from functools import partial
 from typing import Any, TypeVar
 
 from datapipes.base.checks import shown
-from datapipes.distributed.address import Address
+from datapipes.distributed.addresses import Address, Replicas
 from datapipes.distributed.arrow import arrow_flight, refuse_forked
 from datapipes.distributed.client.connection import Connection
-from datapipes.distributed.client.greeting import WHAT, greeted
 from datapipes.distributed.client.remote_part import Limits, RemotePart, Send
-from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.partition_facts import PartitionFacts, greeting_from_message, hello_to_message
 from datapipes.distributed.requests.request import Answer, Request
-from datapipes.distributed.resolver import Replicas
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.envelope import Meant, request_header
-from datapipes.distributed.wire.refusals import AnswerTooLarge
+from datapipes.distributed.wire.refusals import AnswerTooLarge, OtherPartition
 
 MOST_BYTES = 2**31  # of one answer; a server sends less
+WHAT = ("part", "server")  # what a number stands for, without and with `by_rank`
 
 _WHERE = "FlightPeers"
 _Answer = TypeVar("_Answer")
@@ -200,3 +200,55 @@ def joined(pieces: Sequence[Future[_Piece]], join: Callable[[list[_Piece]], _Who
     for piece in pieces:
         piece.add_done_callback(ended)
     return whole
+
+
+# --- the handshake: whether a server has the part, the partition and the content that the client means
+
+
+def greeted(
+    part: int | None,
+    address: Address,
+    limits: Limits,
+    timeout: float,
+    *,
+    tls: TLSConfig | None,
+    facts: PartitionFacts | None,
+    partition_id: str | None = None,
+    where: str | None = None,
+) -> tuple[Connection, PartitionFacts]:
+    """Return a new connection to a server, and what it says of its partition, if it is the one that is meant.
+
+    Args:
+        part: the part that it must have; None for any.
+        where: names the server in errors; by default its part and address do.
+        facts: what it must agree with in everything; None if nothing is known yet.
+        partition_id: what it must have; by default that of `facts`, or any.
+    Raises:
+        OtherPartition: The message names both values.
+        What Connection.ask raises.
+    """
+    where = where or f"part {part} at {address}"
+    partition_id = partition_id if facts is None else facts.partition_id
+    connection = Connection(where, address, tls, limits.connect_s)
+    meant = Meant(part, partition_id, None if facts is None else facts.content_id)
+    try:
+        theirs, their_facts = greeting_from_message(where, connection.ask(hello_to_message(meant), timeout, 0))
+        if part is not None and theirs != part:
+            raise _other(where, "part", theirs, part)
+        if partition_id is not None and their_facts.partition_id != partition_id:
+            raise _other(where, "partition_id", their_facts.partition_id, partition_id)
+        for field in fields(PartitionFacts) if facts is not None else ():
+            here, there = getattr(facts, field.name), getattr(their_facts, field.name)
+            if here != there:
+                raise _other(where, field.name, there, here)
+    except BaseException:
+        connection.close()
+        raise
+    return connection, their_facts
+
+
+def _other(where: str, name: str, theirs: object, ours: object) -> OtherPartition:
+    return OtherPartition(
+        f"{where}: the server has the {name} {shown(theirs)}, expected is {shown(ours)}. Compare the namebook, and the "
+        "folder that the server was started on, with the folder that is read here."
+    )

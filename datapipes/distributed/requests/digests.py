@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from datapipes.base.checks import shown
 from datapipes.base.records import OptionalEdgeType
-from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.partition_facts import PartitionFacts
 from datapipes.distributed.requests.request import GoOn, Request
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage

@@ -17,7 +17,7 @@ from torch import Tensor
 from datapipes.base.checks import shown
 from datapipes.base.records import OptionalEdgeType, OptionalNodeType, form_of, list_of, whole
 from datapipes.base.types import NodeType, ends_of
-from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.partition_facts import PartitionFacts
 from datapipes.distributed.requests.request import GoOn, Request
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage

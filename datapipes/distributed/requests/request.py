@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 from torch import Tensor
 
 from datapipes.base.records import to_json
-from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.partition_facts import PartitionFacts
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import Sink
 from datapipes.distributed.wire.envelope import Meant, answer_header, ids_of, own_record, request_header

@@ -13,7 +13,7 @@ from torch import Tensor
 from datapipes.base.checks import shown
 from datapipes.base.records import AnyType, edge_type_of, node_type_of, one_of, to_json, type_to_json
 from datapipes.base.rows import byte_rows, take_rows
-from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.partition_facts import PartitionFacts
 from datapipes.distributed.requests.request import MOST_IDS, GoOn, Request
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage

@@ -23,10 +23,10 @@ from datapipes.base.outcome import as_error
 from datapipes.base.threads import threads_of_kernels
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.distributed.chain_building import built_chain
+from datapipes.distributed.chain_description import built_chain
 from datapipes.distributed.server.admission import HOSTS_SHARE, KEPT_SHARE, Admission, Hold, host_of
 from datapipes.distributed.server.limits import ServerLimits, or_cores, sizes_of
-from datapipes.distributed.server.producer import (
+from datapipes.distributed.server.makers import (
     InProcesses,
     InThreads,
     KeptAnswers,
@@ -34,7 +34,7 @@ from datapipes.distributed.server.producer import (
     bytes_of,
     refuse_many_seeds,
 )
-from datapipes.distributed.server.served import Offers
+from datapipes.distributed.server.offers import Offers
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.chain_codec import (
     ClaimRequest,

@@ -15,19 +15,19 @@ from typing import Any
 from datapipes.base.checks import shown
 from datapipes.base.log import logger
 from datapipes.base.threads import threads_of_kernels
-from datapipes.distributed.facts import PartitionFacts, greeting_to_message
+from datapipes.distributed.partition_facts import PartitionFacts, greeting_to_message
 from datapipes.distributed.requests.digests import DigestRequest
 from datapipes.distributed.requests.draw import DrawRequest
 from datapipes.distributed.requests.edges import EdgesRequest
 from datapipes.distributed.requests.request import Request
 from datapipes.distributed.requests.rows import RowsRequest
 from datapipes.distributed.server.admission import Admission, Hold
-from datapipes.distributed.server.connections import Connections
 from datapipes.distributed.server.guards import own_memory
 from datapipes.distributed.server.limits import ServerLimits, or_cores, sizes_of
+from datapipes.distributed.server.offers import Offers
 from datapipes.distributed.server.producers import Producers
-from datapipes.distributed.server.served import Offers
 from datapipes.distributed.server.statistics import Statistics
+from datapipes.distributed.server.tcp_connections import Connections
 from datapipes.distributed.wire.arrow_message import Message, to_batches
 from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
 from datapipes.distributed.wire.chain_codec import ClaimRequest, CreateRequest, ListRequest, MinibatchRequest

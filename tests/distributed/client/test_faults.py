@@ -22,10 +22,10 @@ from warm_servers import WarmServer
 
 import datapipes as dp
 from datapipes.distributed import Part
+from datapipes.distributed.addresses import replicas_of
 from datapipes.distributed.client.flight_peers import FlightPeers
-from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.partition_facts import PartitionFacts
 from datapipes.distributed.requests.draw import Draw, DrawRequest
-from datapipes.distributed.resolver import replicas_of
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
 from datapipes.distributed.wire.refusals import OtherPartition, Unavailable, error_to_bytes

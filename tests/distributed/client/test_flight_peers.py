@@ -13,12 +13,12 @@ from scripted_server import AsItIs, Dropped, ScriptedServer, answer_of
 
 import datapipes as dp
 from datapipes.distributed import Part, PartitionBook, requests
+from datapipes.distributed.addresses import replicas_of
 from datapipes.distributed.client.flight_peers import MOST_BYTES, FlightPeers
-from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.partition_facts import PartitionFacts
 from datapipes.distributed.requests.draw import Draw, DrawRequest
 from datapipes.distributed.requests.edges import EdgesRequest
 from datapipes.distributed.requests.rows import Rows, RowsRequest
-from datapipes.distributed.resolver import replicas_of
 from datapipes.distributed.wire.arrow_message import to_batches
 from datapipes.distributed.wire.arrow_reading import BadMessage
 from datapipes.partition.native.native_write import write_native

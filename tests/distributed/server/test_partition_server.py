@@ -18,7 +18,7 @@ from partitions import expect_same_values
 from plain_clients import RELATIONS, PlainClient, in_parts, plain_graph, typed_graph
 
 from datapipes.distributed import Part, PartitionServer, ServerLimits, TLSConfig
-from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.partition_facts import PartitionFacts
 from datapipes.distributed.requests.draw import Draw, DrawRequest
 from datapipes.distributed.requests.rows import Rows, RowsRequest
 from datapipes.distributed.server import guards, partition_server, service

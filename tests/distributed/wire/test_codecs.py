@@ -19,7 +19,7 @@ from wire_messages import (
 )
 
 from datapipes.base.rng import STREAM_VERSION
-from datapipes.distributed.facts import greeting_from_message, greeting_to_message, hello_to_message
+from datapipes.distributed.partition_facts import greeting_from_message, greeting_to_message, hello_to_message
 from datapipes.distributed.requests.digests import DigestRequest
 from datapipes.distributed.requests.draw import Drawn, DrawRequest
 from datapipes.distributed.requests.edges import EdgesRequest

@@ -1,5 +1,5 @@
-"""Addresses of servers: "host:port", where a server listens or a client finds it; Replicas: those of one part; Resolver:
-what tells them, asked anew after a connection fails.
+"""Addresses of servers: "host:port", where a server listens or a client finds it. Replicas are those of one part; a
+Resolver tells them, and is asked anew after a connection fails.
 """
 
 from __future__ import annotations

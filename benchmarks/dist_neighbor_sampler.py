@@ -23,9 +23,8 @@ from common import alternate, load_graph, parser, report, timed
 
 import datapipes as dp
 from datapipes.distributed import DistGraph, Part, Partitioner
-from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.hop_requests import HopRequests, core_graph
-from datapipes.partition.native.answers import answer_draw
+from datapipes.distributed.partition_facts import PartitionFacts
 
 BATCH, FANOUTS, MINIBATCHES = 1024, [15, 10, 5], 4
 
@@ -38,7 +37,7 @@ class Here:
 
     def draw(self, part, request):
         answered: Future = Future()
-        answered.set_result(answer_draw(self.parts[part], request))
+        answered.set_result(request.answered_by(self.parts[part]))
         return answered
 
     def close(self) -> None:
@@ -88,7 +87,7 @@ class Replay:
         hops = self.hops()
         asked = hops.start()
         while asked is not None:
-            self.answers.append([answer_draw(parts[ask.part], ask.request) for ask in asked])
+            self.answers.append([ask.request.answered_by(parts[ask.part]) for ask in asked])
             asked = hops.advance(self.answers[-1])
 
     def hops(self) -> HopRequests:

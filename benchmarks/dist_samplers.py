@@ -28,7 +28,7 @@ from samplers import ROWS, with_values
 
 import datapipes as dp
 from datapipes.distributed import DistGraph, Part, Partitioner
-from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.partition_facts import PartitionFacts
 
 BATCH, MINIBATCHES = 1024, 4
 

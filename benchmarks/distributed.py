@@ -34,6 +34,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from common import load_graph, parser, report
 
 import datapipes as dp
 from datapipes import distributed
+from datapipes.distributed.requests.rows import RowsRequest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from proxy import Proxy
@@ -184,15 +186,13 @@ class Counted:
         self._peers = peers
         self.requests = self.bytes = 0
 
-    def draw(self, part: int, request: Any) -> Future[Any]:
-        return self._count(self._peers.draw(part, request))
-
-    def rows(self, part: int, request: Any, take: Any = None) -> Future[Any]:
+    def ask(self, part: int, request: Any) -> Future[Any]:
         def counted(number: int, first: int, rows: torch.Tensor) -> None:
-            take(number, first, rows)
+            request.take(number, first, rows)
             self.bytes += rows.numel()
 
-        return self._count(self._peers.rows(part, request, None if take is None else counted))
+        is_taken = isinstance(request, RowsRequest) and request.take is not None
+        return self._count(self._peers.ask(part, replace(request, take=counted) if is_taken else request))
 
     def close(self) -> None:
         self._peers.close()

@@ -44,7 +44,7 @@ from datapipes.partition.methods.all_nodes import EVEN, AllNodes
 from datapipes.partition.methods.assign import assign
 from datapipes.partition.methods.metis_parts import as_metis_counts
 from datapipes.partition.native.native_book import open_book
-from datapipes.partition.report import private_bytes
+from datapipes.partition.partition_report import private_bytes
 from datapipes.partition.source import Source, source_of
 
 SIZES = [(5_000, 100_000), (50_000, 1_000_000), (500_000, 10_000_000)]

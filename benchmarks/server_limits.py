@@ -37,7 +37,7 @@ from distributed import line_of, process
 
 import datapipes as dp
 from datapipes.distributed import PartitionClient, connect, describe_chain
-from datapipes.distributed.facts import greeting_from_message, hello_to_message
+from datapipes.distributed.partition_facts import greeting_from_message, hello_to_message
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.arrow_reading import from_batches
 from datapipes.distributed.wire.chain_codec import CreateRequest, MinibatchRequest, request_to_message

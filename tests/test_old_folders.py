@@ -15,7 +15,7 @@ import datapipes as dp
 from datapipes.base.array_digest import array_digest
 from datapipes.base.types import ends_of
 from datapipes.distributed import Part, PartitionBook
-from datapipes.partition.edge_map import with_edge_map
+from datapipes.partition.book import with_edge_map
 from datapipes.partition.native.native_write import write_native
 from datapipes.partition.pyg.pyg_read import PygFolder
 

@@ -21,14 +21,14 @@ from datapipes.partition.layouts import layout_of
 from datapipes.partition.native.manifest import read_manifest
 from datapipes.partition.native.native_book import open_book
 from datapipes.partition.native.part import Part
-from datapipes.partition.pyg.pyg_read import PygFolder
-from datapipes.partition.report import (
+from datapipes.partition.partition_report import (
     MOST_MATRIX_PARTS,
     PartitionReport,
     refuse_contradictions,
     refuse_other_part,
     refuse_other_report,
 )
+from datapipes.partition.pyg.pyg_read import PygFolder
 
 _VERIFIED = {
     "graph": "all edges were read: they are valid",

@@ -20,9 +20,9 @@ from datapipes.cli.command import FILE, FOLDER, Commands, WrongUsage, add_comman
 from datapipes.cli.inputs import add_input, open_input
 from datapipes.partition.methods.all_nodes import EVEN
 from datapipes.partition.methods.assign import METHODS
+from datapipes.partition.partition_report import MOST_MATRIX_PARTS, PartitionReport
 from datapipes.partition.partitioner import Partitioner
 from datapipes.partition.pyg.pyg_names import PygMisfit
-from datapipes.partition.report import MOST_MATRIX_PARTS, PartitionReport
 
 _LAYOUTS = ("native", "pyg")
 _CHOICES = (*_LAYOUTS, "native,pyg", "pyg,native")

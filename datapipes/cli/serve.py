@@ -16,7 +16,7 @@ from typing import Any
 
 from datapipes.base.log import logger
 from datapipes.cli.command import FILE, FOLDER, Commands, WrongUsage, add_command, completes
-from datapipes.distributed.address import parse_address
+from datapipes.distributed.addresses import parse_address
 from datapipes.distributed.server.limits import ServerLimits
 from datapipes.distributed.server.partition_server import PartitionServer
 from datapipes.distributed.tls import TLSConfig

@@ -11,7 +11,7 @@ from datapipes.base.checks import aligned, one_line
 from datapipes.base.errors import text_of
 from datapipes.cli.command import FILE, Commands, DoneInPart, WrongUsage, add_command, completes
 from datapipes.cli.serve import add_tls, tls_of
-from datapipes.distributed.address import Address
+from datapipes.distributed.addresses import Address
 from datapipes.distributed.connecting import check_security
 from datapipes.distributed.namebook import read_namebook
 from datapipes.distributed.partition_client import connect

@@ -6,8 +6,8 @@
 from typing import TYPE_CHECKING
 
 from datapipes.compat.other_names import missing_public_name
-from datapipes.distributed.chain_building import build_chain
-from datapipes.distributed.chain_description import describe_chain
+from datapipes.distributed.addresses import Resolver
+from datapipes.distributed.chain_description import build_chain, describe_chain
 from datapipes.distributed.dist_feature_store import DistFeatureStore
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.dist_samplers import (
@@ -20,7 +20,6 @@ from datapipes.distributed.namebook import publish_address
 from datapipes.distributed.partition_client import PartitionClient, connect
 from datapipes.distributed.remote_receiving_channel import RemoteReceivingChannel
 from datapipes.distributed.remote_source import RemoteSource
-from datapipes.distributed.resolver import Resolver
 from datapipes.distributed.sampler_pool import SamplerPool
 from datapipes.distributed.sampler_receiver import SamplerReceiver
 from datapipes.distributed.sampler_sender import SamplerSender
@@ -31,8 +30,8 @@ from datapipes.partition.book import PartitionBook
 from datapipes.partition.methods.metis_parts import MetisError
 from datapipes.partition.native.native_book import open_book
 from datapipes.partition.native.part import Part
+from datapipes.partition.partition_report import PartitionReport
 from datapipes.partition.partitioner import Partitioner
-from datapipes.partition.report import PartitionReport
 from datapipes.partition.stores.feature_lookup import FeatureClient
 from datapipes.partition.stores.local_feature_store import LocalFeatureStore
 from datapipes.partition.stores.local_graph_store import LocalGraphStore

@@ -10,26 +10,16 @@ from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from torch import Tensor
-
 from datapipes.base.errors import add_note
 from datapipes.base.threads import num_threads
 from datapipes.chain.asynchronous import off_loop
-from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.partition_facts import PartitionFacts
+from datapipes.distributed.requests.digests import DigestRequest
+from datapipes.distributed.requests.request import Answer, Request
 from datapipes.graph.choice import Choice, sum_of_digests
-from datapipes.graph.graph import FoundEdges, Graph
+from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
-from datapipes.partition.native.answers import answer_digests, answer_draw, answer_edges, answer_rows
 from datapipes.partition.native.part import Part
-from datapipes.partition.native.requests import (
-    DigestRequest,
-    Digests,
-    Drawn,
-    DrawRequest,
-    EdgesRequest,
-    RowsRequest,
-    TakeRows,
-)
 
 
 class Peers(Protocol):
@@ -39,17 +29,8 @@ class Peers(Protocol):
     typed and name the part; those of the server come with its reason.
     """
 
-    def draw(self, part: int, request: DrawRequest) -> Future[list[Drawn]]:
-        """Ask a part for a hop; return at once."""
-
-    def rows(self, part: int, request: RowsRequest, take: TakeRows | None = None) -> Future[list[Tensor]]:
-        """Ask a part for rows of features; return at once. With `take` the rows go there, and the answer is []."""
-
-    def edges(self, part: int, request: EdgesRequest) -> Future[FoundEdges]:
-        """Ask a part whether pairs are edges; return at once."""
-
-    def digests(self, part: int, request: DigestRequest) -> Future[Digests]:
-        """Ask a part for digests of what it draws by; return at once."""
+    def ask(self, part: int, request: Request[Answer]) -> Future[Answer]:
+        """Ask a part; return at once."""
 
     def close(self) -> None:
         """End all connections of this process; may be called twice. The next request connects again."""
@@ -57,14 +38,13 @@ class Peers(Protocol):
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Request = DrawRequest | EdgesRequest | RowsRequest | DigestRequest
 
 
 class Ask(NamedTuple):
     """What one part is asked."""
 
     part: int
-    request: Request
+    request: Request[Any]
 
 
 class _Thread(threading.local):
@@ -132,7 +112,7 @@ class AsksParts(Graph):
             for ask in asks:
                 if not self._is_here(ask.part):
                     with _noting_part(ask.part):
-                        waiting[self._send(ask)] = ask.part
+                        waiting[self.peers.ask(ask.part, ask.request)] = ask.part
             for ask in asks:
                 if self._is_here(ask.part):
                     with _noting_part(ask.part):
@@ -149,30 +129,9 @@ class AsksParts(Graph):
         """Return whether a part is that of this process, which is read without a request."""
         return self.local_part is not None and self.local_part.part == part
 
-    def _send(self, ask: Ask) -> Future[Any]:
-        part, request = ask
-        if isinstance(request, DrawRequest):
-            return self.peers.draw(part, request)
-        if isinstance(request, EdgesRequest):
-            return self.peers.edges(part, request)
-        if isinstance(request, DigestRequest):
-            return self.peers.digests(part, request)
-        return self.peers.rows(part, request)
-
-    def _answer_here(self, request: Request) -> Any:
+    def _answer_here(self, request: Request[Answer]) -> Answer:
         assert self.local_part is not None
-        return answer_of(self.local_part, request, num_threads())
-
-
-def answer_of(part: Part, request: Request, num_threads: int) -> Any:
-    """Return what a part answers to a request."""
-    if isinstance(request, DrawRequest):
-        return answer_draw(part, request, num_threads=num_threads)
-    if isinstance(request, EdgesRequest):
-        return answer_edges(part, request)
-    if isinstance(request, DigestRequest):
-        return answer_digests(part, request)
-    return answer_rows(part, request, num_threads=num_threads)
+        return request.answered_by(self.local_part, num_threads=num_threads())
 
 
 class ChosenOverParts:

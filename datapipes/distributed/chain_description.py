@@ -1,6 +1,6 @@
 """A chain of stages as a description that another process builds it from: JSON values and tensors, never code.
 
-describe_chain writes it, build_chain (chain_building.py) reads it. It names stages and their arguments; graphs, item
+describe_chain writes it, build_chain reads it. It names stages and their arguments; graphs, item
 sets and feature stores by the names under which the other process has them, or as the one graph and the one store that
 it has. It also says the chain's fingerprint, so a chain that would give other minibatches is not built.
 
@@ -8,38 +8,51 @@ A value of an argument is null, a boolean, a number, a text, a list, or an objec
 value is: {"tuple": [...]}, {"dict": [[key, value], ...]}, {"tensor": its name in the message}, {"graph": name or null},
 {"features": [name or null, forms]}, {"items": name}, {"item_set": [items, names]}, {"item_sets": {"dict": ...}}. Each
 tensor of the message stands in one place.
+
+Who builds a chain does so over what this process has. The description may come from anybody. Only stages that are
+offered are built. Each tensor that came with it is read in one place, and what the chain will hold of them is counted
+before it is made: a node of a mask is one byte in a message, and its id eight.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import shown
-from datapipes.base.records import Count, Form, form_of, to_json
+from datapipes.base.checks import dtype_name, shown
+from datapipes.base.errors import add_note
+from datapipes.base.records import Count, Form, form_of, from_json, to_json
+from datapipes.chain.functional import functional_name
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_base import CarrierBase, StageBase
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.chain.state import fingerprint
+from datapipes.chain.state import differences, fingerprint
 from datapipes.device.copy_to import CopyTo
-from datapipes.distributed.facts import FeatureForms
+from datapipes.distributed.partition_facts import FeatureForms
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.features.feature_fetcher import FeatureFetcher
-from datapipes.features.feature_store import FeatureStore
+from datapipes.features.feature_store import FeatureStore, feature_text
 from datapipes.graph.choice import RowForm
 from datapipes.graph.graph import Graph
-from datapipes.sampling.node_values import NodeWeights
+from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
+from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
+from datapipes.sampling.neighbor_sampler import NeighborSampler
+from datapipes.sampling.node_values import BYTES_PER_NODE, NodeWeights
+from datapipes.sampling.seed_edge_excluder import SeedEdgeExcluder
+from datapipes.sampling.temporal_neighbor_sampler import TemporalNeighborSampler
+from datapipes.sampling.uniform_negative_sampler import UniformNegativeSampler
 from datapipes.seeds.distributed_item_sampler import DistributedItemSampler
 from datapipes.seeds.hetero_item_set import HeteroItemSet
-from datapipes.seeds.item_set import ItemSet
+from datapipes.seeds.item_sampler import ItemSampler
+from datapipes.seeds.item_set import ItemSet, kept_bytes
 
-__all__ = ["describe_chain"]
+__all__ = ["build_chain", "describe_chain"]
 
 _DESCRIBE = "describe_chain"
 _ELSEWHERE = {  # stages that are not described, and why
@@ -209,3 +222,250 @@ def _has_stage(value: Any) -> bool:
 def forms_in(store: FeatureStore, keys: Iterable[Any]) -> dict[Any, RowForm]:
     """Return the forms of the rows of some features."""
     return {key: RowForm(store[key].dtype, store[key].shape) for key in keys}
+
+
+# --- building
+
+_BUILD = "build_chain"
+_STAGES: dict[str, type[Stage]] = {
+    functional_name(cls): cls
+    for cls in (
+        *(ItemSampler, UniformNegativeSampler, NeighborSampler, LayerNeighborSampler, TemporalNeighborSampler),
+        *(InSubgraphSampler, SeedEdgeExcluder, FeatureFetcher),
+    )
+}
+_MOST_NESTED = 8  # values within each other
+_MOST_STAGES = 64  # each may keep a minibatch
+
+
+def build_chain(
+    description: Message,
+    *,
+    graph: Graph | Mapping[str, Graph],
+    items: Mapping[str, ItemSet | HeteroItemSet] | None = None,
+    features: FeatureStore | Mapping[str, FeatureStore] | None = None,
+    stages: Iterable[type[Stage]] = (),
+) -> Stage:
+    """Return the chain of a description, over what this process has; its last stage.
+
+    Only stages of datapipes that are fit for it are built, and those in `stages`. The description may come from
+    anybody.
+
+    Args:
+        description: what describe_chain returned.
+        graph: the graph that stages sample, or {name: graph}.
+        items: {name: item set} that the description may name.
+        features: the store that is read, or {name: store}.
+        stages: further classes that may be built, such as a user's own samplers.
+    Raises:
+        ValueError: It is no description; a stage, an argument or a name is not offered; a tensor of it is read nowhere,
+            or twice; or the chain would give other minibatches than the described one: the message names what differs.
+        TypeError: An argument is not what the stage takes.
+    """
+    return built_chain(
+        description, graph=graph, items=items, features=features, stages=stages, admit=lambda held_bytes: None
+    )
+
+
+def built_chain(
+    description: Message,
+    *,
+    graph: Graph | Mapping[str, Graph],
+    items: Mapping[str, ItemSet | HeteroItemSet] | None,
+    features: FeatureStore | Mapping[str, FeatureStore] | None,
+    stages: Iterable[type[Stage]],
+    admit: Callable[[int], None],
+) -> Stage:
+    """Return what build_chain does.
+
+    Args:
+        admit: is told how many bytes the chain will hold of tensors that came with the description, before each is
+            made: all so far. What it raises ends the call.
+    """
+    if not isinstance(description, Message):
+        raise TypeError(
+            f"{_BUILD}: description must be what describe_chain returns, got {type(description).__name__}. Pass that."
+        )
+    offers = _Reading(
+        graph=_by_name("graph", graph, Graph),
+        items=_by_name("items", {} if items is None else items, (ItemSet, HeteroItemSet)),
+        features=_by_name("features", {} if features is None else features, FeatureStore),
+        tensors=description.tensors,
+        admit=admit,
+    )
+    chain = from_json(DescribedChain, f"{_BUILD}: the description", description.header)
+    if not 0 < len(chain.stages) <= _MOST_STAGES:
+        raise ValueError(f"{_BUILD}: the description has {len(chain.stages)} stages; 1 to {_MOST_STAGES} are allowed.")
+    allowed = {**_STAGES, **{functional_name(cls): cls for cls in stages}}
+    built: list[Stage] = []
+    for place, described in enumerate(chain.stages):
+        built.append(_built(place, described, allowed, built, offers))
+    unread = sorted(description.tensors.keys() - offers.read)
+    if unread:
+        raise ValueError(f"{_BUILD}: the description has tensors that no stage reads: {shown(unread)}. Leave them out.")
+    root: StageGraph[Stage] = StageGraph(built[-1])
+    if len(root.walk()) != len(built):
+        raise ValueError(f"{_BUILD}: the description has stages that the last one does not read. Leave them out.")
+    differing = differences(chain.fingerprint, json.loads(json.dumps(fingerprint(root))), "here it is")
+    if differing:
+        raise ValueError(
+            f"{_BUILD}: the chain gives other minibatches here than where it was described: {'; '.join(differing)}. "
+            "Use the same graph, items and version on both sides."
+        )
+    return root.root
+
+
+def _by_name(name: str, value: Any, kind: Any) -> dict[str | None, Any]:
+    named = {None: value} if isinstance(value, kind) else value
+    offers = named.values() if isinstance(named, Mapping) else [value]
+    wrong = [offer for offer in offers if not isinstance(offer, kind)]
+    if wrong:
+        raise TypeError(f"{_BUILD}: {name} has {type(wrong[0]).__name__}, which is none. Pass one, or {{name: one}}.")
+    return {**named}
+
+
+def _built(
+    place: int, described: DescribedStage, allowed: Mapping[str, type[Stage]], built: list[Stage], offers: _Reading
+) -> Stage:
+    where = f"{_BUILD}: stage {place} ({shown(described.stage)})"
+    cls = allowed.get(described.stage)
+    if cls is None:
+        raise ValueError(
+            f"{where} is not offered; there are {sorted(allowed)}. Give it to the server: "
+            "PartitionServer(..., stages=[...])."
+        )
+    if any(source >= place for source in described.sources):
+        raise ValueError(f"{where} has the sources {[*described.sources]}; they must stand before it.")
+    parameters = {*inspect.signature(cls).parameters} - {"source"}
+    unknown = sorted(described.arguments.keys() - parameters)
+    if unknown:
+        raise ValueError(f"{where} has no argument {shown(unknown[0])}; it has {sorted(parameters)}.")
+    arguments = {}
+    for name, value in described.arguments.items():
+        arguments[name] = offers.value(f"{where}: the argument {name!r}", value)
+    sources = [built[source] for source in described.sources]
+    args = () if not sources else (sources[0] if len(sources) == 1 else sources,)
+    try:
+        inspect.signature(cls).bind(*args, **arguments)
+    except TypeError as error:
+        raise ValueError(f"{where}: {error}. Describe it with all that it needs.") from None
+    try:
+        return cast("Callable[..., Stage]", cls)(*args, **arguments)
+    except Exception as error:
+        add_note(error, f"in {where}")
+        raise
+
+
+class _Reading:
+    """What a description may name, and the tensors that came with it.
+
+    Attributes:
+        read: names of the tensors that were read.
+    """
+
+    def __init__(
+        self,
+        *,
+        graph: Mapping[str | None, Graph],
+        items: Mapping[str | None, ItemSet | HeteroItemSet],
+        features: Mapping[str | None, FeatureStore],
+        tensors: Mapping[str, Tensor],
+        admit: Callable[[int], None],
+    ) -> None:
+        self._graph, self._items, self._features, self._tensors = graph, items, features, tensors
+        self._admit, self._held_bytes = admit, 0
+        self.read: set[str] = set()
+
+    def value(self, where: str, value: Any, nested: int = 0) -> Any:
+        """Return what a value of a description says."""
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if nested == _MOST_NESTED:
+            raise ValueError(f"{where} nests more than {_MOST_NESTED} values.")
+
+        def all_of(values: Any) -> list[Any]:
+            if not isinstance(values, list):
+                raise ValueError(f"{where} has {shown(values)} where a list must be.")
+            return [self.value(where, element, nested + 1) for element in values]
+
+        if isinstance(value, list):
+            return all_of(value)
+        match value:
+            case {"tuple": values, **others} if not others:
+                return tuple(all_of(values))
+            case {"dict": values, **others} if not others:
+                return _dict_of(where, all_of(values))
+            case {"tensor": str(name), **others} if not others:
+                tensor = self._received(where, name)
+                self._hold(tensor.nbytes + tensor.is_floating_point() * BYTES_PER_NODE * tensor.numel())
+                return tensor.clone()
+            case {"graph": name, **others} if not others:
+                return _offered(where, "graph", self._graph, name)
+            case {"items": str(name), **others} if not others:
+                return _offered(where, "item set", self._items, name)
+            case {"item_set": [items, names], **others} if not others:
+                return self._item_set(where, items, self.value(where, names, nested + 1), nested + 1)
+            case {"item_sets": sets, **others} if not others:
+                return HeteroItemSet(self.value(where, sets, nested + 1))
+            case {"features": [name, forms], **others} if not others:
+                return self._store(where, name, forms)
+        raise ValueError(f"{where} has {shown(value)}, which is no value of a description.")
+
+    def _received(self, where: str, name: str) -> Tensor:
+        """Return a tensor that came with the description; it views what was received."""
+        tensor: Tensor = _offered(where, "tensor", self._tensors, name)
+        if name in self.read:
+            raise ValueError(f"{where} reads the tensor {shown(name)}, which was read before. Send it once for each.")
+        self.read.add(name)
+        return tensor
+
+    def _hold(self, num_bytes: int) -> None:
+        self._held_bytes += num_bytes
+        self._admit(self._held_bytes)
+
+    def _item_set(self, where: str, items: Any, names: Any, nested: int) -> ItemSet:
+        """Return an item set whose tensors came with the description."""
+        match items:
+            case {"tuple": [*values], **others} if not others:
+                received = tuple(self._item(where, value, nested) for value in values)
+            case _:
+                received = (self._item(where, items, nested),)
+        self._hold(kept_bytes(received, names))
+        return ItemSet(tuple(array.clone() if isinstance(array, Tensor) else array for array in received), names)
+
+    def _item(self, where: str, value: Any, nested: int) -> Any:
+        match value:
+            case {"tensor": str(name), **others} if not others:
+                return self._received(where, name)
+        return self.value(where, value, nested)
+
+    def _store(self, where: str, name: Any, forms: Any) -> FeatureStore:
+        store: FeatureStore = _offered(where, "feature store", self._features, name)
+        wanted = FORMS.read(f"{where}: what it has of the features", forms)
+        for key, here in forms_in(store, wanted).items():
+            if here != wanted[key]:
+                raise ValueError(
+                    f"{where}: the {feature_text(*key)} has rows {dtype_name(here.dtype)} {[*here.shape]} here, "
+                    f"described are {dtype_name(wanted[key].dtype)} {[*wanted[key].shape]}. Use the same features on "
+                    "both sides."
+                )
+        return store
+
+
+def _offered(where: str, kind: str, offers: Mapping[Any, Any], name: Any) -> Any:
+    if isinstance(name, (str, type(None))) and name in offers:
+        return offers[name]
+    wanted = f"a {kind} without a name" if name is None else f"the {kind} {shown(name)}"
+    there = ["one without a name" if offer is None else shown(offer) for offer in offers]
+    raise ValueError(f"{where} is {wanted}, which is not offered; there is {', '.join(there) or 'none'}. Offer it.")
+
+
+def _dict_of(where: str, entries: list[Any]) -> dict[Any, Any]:
+    values: dict[Any, Any] = {}
+    for entry in entries:
+        if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], (str, tuple)):
+            raise ValueError(f"{where} has {shown(entry)} where a text or a tuple and its value must be.")
+        if not all(isinstance(part, str) for part in entry[0]) or entry[0] in values:
+            raise ValueError(f"{where} has the key {shown(entry[0])} twice, or it is no type.")
+        values[entry[0]] = entry[1]
+    return values

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from datapipes.base.checks import check_bool, check_int, check_seconds, shown
-from datapipes.distributed.client.flight_peers import FlightPeers
-from datapipes.distributed.client.greeting import ask_facts
-from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.addresses import Address, Replicas
+from datapipes.distributed.arrow import arrow_flight, refuse_forked
+from datapipes.distributed.client.connection import Connection
+from datapipes.distributed.client.flight_peers import WHAT, FlightPeers, greeted
+from datapipes.distributed.client.remote_part import Limits, RemotePart
 from datapipes.distributed.namebook import addresses_in, check_complete, resolver_of
-from datapipes.distributed.resolver import Replicas
+from datapipes.distributed.partition_facts import PartitionFacts
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
 from datapipes.distributed.wire.refusals import OtherPartition
 from datapipes.partition.book import PartitionBook
@@ -158,3 +160,49 @@ def _facts_of_servers(
             f"{ours}. Compare the namebook, and the folder of the server, with the book."
         )
     return facts
+
+
+def ask_facts(
+    where: str,
+    part: int,
+    replicas: Replicas,
+    *,
+    tls: TLSConfig | None,
+    deadline: float,
+    partition_id: str | None = None,
+    by_rank: bool = False,
+) -> PartitionFacts:
+    """Return the facts that the server of a part has; the connection ends with it.
+
+    Args:
+        by_rank: `part` is the number of a server, which may have any part.
+    Raises:
+        ImportError: pyarrow is not installed.
+        ServerUnavailable: There was no answer within `deadline` seconds.
+        OtherPartition: It has another part, or not `partition_id`, or another version of datapipes.
+    """
+    arrow_flight(where)
+    refuse_forked(where)
+    limits = Limits(deadline)
+    received: list[PartitionFacts] = []
+
+    def connect(address: Address, timeout: float) -> Connection:
+        connection, facts = greeted(
+            None if by_rank else part,
+            address,
+            limits,
+            timeout,
+            tls=tls,
+            facts=None,
+            partition_id=partition_id,
+            where=f"{WHAT[by_rank]} {part} at {address}",
+        )
+        received.append(facts)
+        return connection
+
+    remote = RemotePart(part, replicas, limits, connect, kind=WHAT[by_rank])
+    try:
+        remote.submit(lambda send: None).result()  # to have a connection is all that is asked
+    finally:
+        remote.close()
+    return received[-1]

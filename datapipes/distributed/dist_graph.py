@@ -14,11 +14,13 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import shown
 from datapipes.base.types import EdgeType, NodeType, ends_of, of_type, type_in
+from datapipes.distributed.addresses import Namebook
 from datapipes.distributed.asking_parts import Ask, AsksParts, ChosenOverParts, Peers, beside, run_here
 from datapipes.distributed.connecting import check_security, connect_parts
-from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.hop_requests import HopRequests, core_graph
-from datapipes.distributed.resolver import Namebook
+from datapipes.distributed.partition_facts import PartitionFacts
+from datapipes.distributed.requests.edges import EdgesRequest
+from datapipes.distributed.requests.rows import Rows, RowsRequest
 from datapipes.distributed.tls import TLSConfig
 from datapipes.graph.choice import Choice
 from datapipes.graph.graph import EarliestNode, FoundEdges, Relation, edge_items, ends_of_pairs
@@ -26,7 +28,6 @@ from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.part import Part
 from datapipes.partition.native.part_arrays import refuse_other_times
-from datapipes.partition.native.requests import EdgesRequest, Rows, RowsRequest
 from datapipes.partition.source import TRAIN_MASK
 from datapipes.seeds import HeteroItemSet, ItemSet
 

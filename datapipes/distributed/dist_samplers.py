@@ -7,9 +7,10 @@ the plain samplers; a test compares the signatures.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable
 from dataclasses import replace as with_fields
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import torch
 from torch import Tensor
@@ -20,11 +21,10 @@ from datapipes.base.types import EdgeType, ends_of, type_in
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
 from datapipes.distributed.dist_graph import DistGraph
+from datapipes.distributed.requests.draw import Drawn
 from datapipes.graph.graph import Graph
 from datapipes.graph.hops import Sampled, SeedTrees
-from datapipes.partition.native.requests import Drawn
 from datapipes.sampling.choice_sampler import CONCURRENCY, ChoiceSampler
-from datapipes.sampling.fanouts import Fanout
 from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
 from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
 from datapipes.sampling.neighbor_sampler import NeighborSampler
@@ -108,6 +108,30 @@ class SamplerOverParts(ChoiceSampler):
         return graph
 
 
+_P = ParamSpec("_P")
+
+
+def _with_parts(
+    init: Callable[Concatenate[Any, Stage, Any, _P], None],
+) -> Callable[Concatenate[Any, Stage, DistGraph, _P], None]:
+    """Return the constructor of a sampler over parts: that of the plain sampler, with `dist_graph` for `graph`."""
+
+    def construct(self: Any, source: Stage, dist_graph: DistGraph, *args: _P.args, **options: _P.kwargs) -> None:
+        init(self, source, self._in_parts(dist_graph), *args, **options)
+
+    signature = inspect.signature(init)
+    changes: dict[str, dict[str, Any]] = {
+        "graph": {"name": "dist_graph", "annotation": DistGraph},
+        "concurrency": {"default": CONCURRENCY, "annotation": int},
+    }
+    parameters = [parameter.replace(**changes.get(name, {})) for name, parameter in signature.parameters.items()]
+    construct.__name__, construct.__doc__ = "__init__", init.__doc__
+    construct.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters[1:]}
+    # __wrapped__: the names in annotations are those of the plain sampler's module.
+    vars(construct).update(__signature__=signature.replace(parameters=parameters), __wrapped__=init)
+    return construct  # type: ignore[return-value]  # mypy has no named arguments beside a ParamSpec
+
+
 @register_stage("dist_sample_in_subgraph")
 class DistInSubgraphSampler(SamplerOverParts, InSubgraphSampler):
     """InSubgraphSampler over a graph in parts: `sample_in_subgraph` with a DistGraph.
@@ -120,22 +144,7 @@ class DistInSubgraphSampler(SamplerOverParts, InSubgraphSampler):
         and minibatch, another one the part.
     """
 
-    def __init__(
-        self,
-        source: Stage,
-        dist_graph: DistGraph,
-        *,
-        concurrency: int = CONCURRENCY,
-        edge_types: Iterable[EdgeType | str] | None = None,
-        return_edge_ids: bool = False,
-    ) -> None:
-        super().__init__(
-            source,
-            self._in_parts(dist_graph),
-            concurrency=concurrency,
-            edge_types=edge_types,
-            return_edge_ids=return_edge_ids,
-        )
+    __init__ = _with_parts(InSubgraphSampler.__init__)
 
 
 @register_stage("dist_sample_layer_neighbor")
@@ -151,32 +160,7 @@ class DistLayerNeighborSampler(SamplerOverParts, LayerNeighborSampler):
         and minibatch, another one the part.
     """
 
-    def __init__(
-        self,
-        source: Stage,
-        dist_graph: DistGraph,
-        fanouts: Sequence[Fanout],
-        *,
-        concurrency: int = CONCURRENCY,
-        layer_dependency: bool = False,
-        batch_dependency: int = 1,
-        return_edge_ids: bool = False,
-        frontier: str = "all",
-        subgraph_type: str = "directional",
-        reverse_etypes_mapping: Mapping[Any, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            source,
-            self._in_parts(dist_graph),
-            fanouts,
-            concurrency=concurrency,
-            layer_dependency=layer_dependency,
-            batch_dependency=batch_dependency,
-            return_edge_ids=return_edge_ids,
-            frontier=frontier,
-            subgraph_type=subgraph_type,
-            reverse_etypes_mapping=reverse_etypes_mapping,
-        )
+    __init__ = _with_parts(LayerNeighborSampler.__init__)
 
 
 @register_stage("dist_sample_neighbor")
@@ -192,34 +176,7 @@ class DistNeighborSampler(SamplerOverParts, NeighborSampler):
         minibatch, another one the part.
     """
 
-    def __init__(
-        self,
-        source: Stage,
-        dist_graph: DistGraph,
-        fanouts: Sequence[Fanout],
-        *,
-        concurrency: int = CONCURRENCY,
-        replace: bool = False,
-        prob_name: str | None = None,
-        return_edge_ids: bool = False,
-        frontier: str = "all",
-        disjoint: bool = False,
-        subgraph_type: str = "directional",
-        reverse_etypes_mapping: Mapping[Any, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            source,
-            self._in_parts(dist_graph),
-            fanouts,
-            concurrency=concurrency,
-            replace=replace,
-            prob_name=prob_name,
-            return_edge_ids=return_edge_ids,
-            frontier=frontier,
-            disjoint=disjoint,
-            subgraph_type=subgraph_type,
-            reverse_etypes_mapping=reverse_etypes_mapping,
-        )
+    __init__ = _with_parts(NeighborSampler.__init__)
 
     async def sample_one_hop(
         self, ids: Tensor, *, fanout: int, key: int, edge_type: EdgeType | str | None = None
@@ -274,39 +231,4 @@ class DistTemporalNeighborSampler(SamplerOverParts, TemporalNeighborSampler):
         stage and minibatch, another one the part.
     """
 
-    def __init__(
-        self,
-        source: Stage,
-        dist_graph: DistGraph,
-        fanouts: Sequence[Fanout],
-        *,
-        concurrency: int = CONCURRENCY,
-        replace: bool = False,
-        return_edge_ids: bool = False,
-        node_time_attr: str | None = None,
-        edge_time_attr: str | None = None,
-        strategy: str = "uniform",
-        inclusive: bool = False,
-        time_window: int | None = None,
-        disjoint: bool = False,
-        frontier: str = "all",
-        subgraph_type: str = "directional",
-        reverse_etypes_mapping: Mapping[Any, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            source,
-            self._in_parts(dist_graph),
-            fanouts,
-            concurrency=concurrency,
-            replace=replace,
-            return_edge_ids=return_edge_ids,
-            node_time_attr=node_time_attr,
-            edge_time_attr=edge_time_attr,
-            strategy=strategy,
-            inclusive=inclusive,
-            time_window=time_window,
-            disjoint=disjoint,
-            frontier=frontier,
-            subgraph_type=subgraph_type,
-            reverse_etypes_mapping=reverse_etypes_mapping,
-        )
+    __init__ = _with_parts(TemporalNeighborSampler.__init__)

@@ -14,10 +14,10 @@ from datapipes import _core
 from datapipes.base.checks import dtype_name
 from datapipes.base.types import ends_of
 from datapipes.distributed.asking_parts import Ask, AsksParts
+from datapipes.distributed.requests.draw import Draw, Drawn, DrawRequest
 from datapipes.graph.choice import Choice
 from datapipes.graph.graph import name_of
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees, sampled
-from datapipes.partition.native.requests import Draw, Drawn, DrawRequest
 
 
 class HopRequests:

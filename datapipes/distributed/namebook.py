@@ -12,8 +12,7 @@ from typing import Any
 from datapipes.base.checks import check_bool, check_int, shown
 from datapipes.base.files import read_regular
 from datapipes.base.strict_json import parse_strict
-from datapipes.distributed.address import Address, parse_address
-from datapipes.distributed.resolver import Replicas, Resolver, ask_resolver, replicas_of
+from datapipes.distributed.addresses import Address, Replicas, Resolver, ask_resolver, parse_address, replicas_of
 from datapipes.partition.id_maps import MOST_PARTS
 
 __all__ = ["publish_address"]

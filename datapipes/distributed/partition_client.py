@@ -18,12 +18,14 @@ from datapipes.base.log import logger
 from datapipes.base.rng import check_epoch
 from datapipes.base.types import type_in
 from datapipes.chain.stage import Stage
+from datapipes.distributed.addresses import Namebook, Replicas
 from datapipes.distributed.chain_description import describe_chain
 from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.connecting import check_security, connect_servers
 from datapipes.distributed.dist_graph import DistGraph
-from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.resolver import Namebook, Replicas
+from datapipes.distributed.partition_facts import PartitionFacts
+from datapipes.distributed.requests.draw import Drawn, DrawRequest
+from datapipes.distributed.requests.rows import Rows, RowsRequest
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.chain_codec import (
@@ -43,7 +45,6 @@ from datapipes.distributed.wire.refusals import UnknownProducer
 from datapipes.minibatch import MiniBatch
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import RangeMap
-from datapipes.partition.native.requests import Drawn, DrawRequest, Rows, RowsRequest
 
 __all__ = ["PartitionClient", "connect"]
 
@@ -138,11 +139,11 @@ class PartitionClient:
 
     def draw(self, part: int, request: DrawRequest) -> Future[list[Drawn]]:
         """Ask a part for in-edges of its nodes; return at once. The future ends within the deadline."""
-        return self._peers.draw(self._rank_of(part), request)
+        return self._peers.ask(self._rank_of(part), request)
 
     def rows(self, part: int, request: RowsRequest) -> Future[list[Tensor]]:
         """Ask a part for rows of features; return at once. The future ends within the deadline."""
-        return self._peers.rows(self._rank_of(part), request)
+        return self._peers.ask(self._rank_of(part), request)
 
     def health(self, server_rank: int) -> dict[str, Any]:
         """Return {"status": "serving", "leaving" or "stopping", "part": its number}, as a server says it."""
@@ -203,12 +204,12 @@ class PartitionClient:
         if worker_key is not None and (not isinstance(worker_key, str) or len(worker_key) > MOST_KEY):
             raise TypeError(f"{_CREATE}: worker_key must be a text of up to {MOST_KEY} characters, or None.")
         create = partial(self._created_by, server_rank, description, worker_key, workers)
-        created = self._peers.ask(server_rank, create).result()
+        created = self._peers.submit(server_rank, create).result()
         if created.num_workers != workers:
             logger.warning(
                 "%s: producer %d of %s has %d worker processes; %d were asked for. The server allows no more, or the "
                 "producer was there already",
-                *(_CREATE, created.producer, self._peers.where(server_rank), created.num_workers, workers),
+                *(_CREATE, created.producer, self.where(server_rank), created.num_workers, workers),
             )
         self._producers[server_rank, created.producer] = _Producer(created, description, worker_key, workers)
         self._claims.add((server_rank, created.producer))
@@ -231,7 +232,7 @@ class PartitionClient:
         if producer is None:
             return {}
         others = [rank for rank in server_ranks if (rank, producer_id) not in self._producers]
-        answers = {rank: self._peers.ask(rank, partial(self._again, rank, producer_id, producer)) for rank in others}
+        answers = {rank: self._peers.submit(rank, partial(self._again, rank, producer_id, producer)) for rank in others}
         silent = {}
         for rank, answer in answers.items():
             try:
@@ -250,7 +251,7 @@ class PartitionClient:
             if created.producer == producer_id:
                 return created.num_batches
         raise UnknownProducer(
-            f"{self._peers.where(server_rank)}: producer {producer_id} is not one of this client's. Call "
+            f"{self.where(server_rank)}: producer {producer_id} is not one of this client's. Call "
             "create_producer first: the same chain has the same number."
         )
 
@@ -258,13 +259,13 @@ class PartitionClient:
         """Give up this client's claim on a producer, which ends with its last claim. May be called twice."""
         self._producers.pop((server_rank, producer_id), None)
         self._claims.discard((server_rank, producer_id))
-        self._peers.ask(server_rank, self._destroying(server_rank, self._checked_id(producer_id))).result()
+        self._peers.submit(server_rank, self._destroying(server_rank, self._checked_id(producer_id))).result()
 
     def list_producers(self, server_rank: int) -> list[Created]:
         """Return the producers of a server that this client has a claim on."""
         message = request_to_message(ListRequest(self._token), self._peers.meant(server_rank))
-        where = self._peers.where(server_rank)
-        return self._peers.ask(server_rank, lambda send: listed_from_message(where, send(message, 0))).result()
+        answer = self._peers.submit(server_rank, lambda send: send(message, 0)).result()
+        return listed_from_message(self.where(server_rank), answer)
 
     def minibatch(self, server_rank: int, producer_id: int, epoch: int, index: int) -> Future[MiniBatch | None]:
         """Ask a server for the minibatch of an epoch and a global index; return at once.
@@ -276,8 +277,7 @@ class PartitionClient:
         epoch, index = check_epoch(_MINIBATCH, epoch), check_int(_MINIBATCH, "index", index, 0)
         request = MinibatchRequest(self._token, number, epoch, index)
         message = request_to_message(request, self._peers.meant(server_rank))
-        where, closed = self._peers.where(server_rank), self._closed
-        producer = self._producers.get((server_rank, number))
+        where, closed, producer = self.where(server_rank), self._closed, self._producers.get((server_rank, number))
 
         def is_wanted() -> bool:
             return producer is self._producers.get((server_rank, number)) and closed == self._closed
@@ -298,14 +298,14 @@ class PartitionClient:
         answer.set_running_or_notify_cancel()
 
         def pass_on(made: Future[Made]) -> None:
-            if (error := made.exception()) is None and (raised := made.result().error) is not None:
-                add_note(error := raised, f"on {where}")
+            if (error := made.exception()) is None and (error := made.result().error) is not None:
+                add_note(error, f"on {where}")
             if error is None:
                 answer.set_result(made.result().minibatch)
             else:
                 answer.set_exception(error)
 
-        self._peers.ask(server_rank, ask).add_done_callback(pass_on)
+        self._peers.submit(server_rank, ask).add_done_callback(pass_on)
         return answer
 
     def _created_by(
@@ -321,7 +321,7 @@ class PartitionClient:
         if other != number:
             self._destroying(server_rank, other)(send)
             raise ValueError(
-                f"{self._peers.where(server_rank)}: the chain of producer {number} is producer {other} there, since it "
+                f"{self.where(server_rank)}: the chain of producer {number} is producer {other} there, since it "
                 "has other data. Serve the same graph and features on all servers."
             )
         self._claims.add((server_rank, number))
@@ -378,7 +378,7 @@ class PartitionClient:
         self._closed += 1  # before: what is under way must not create a producer again
         claims, self._claims = self._claims, set()
         with contextlib.suppress(RuntimeError):  # of a forked child, which has none
-            wait([self._peers.ask(rank, self._destroying(rank, number)) for rank, number in claims], _FAREWELL_S)
+            wait([self._peers.submit(rank, self._destroying(rank, number)) for rank, number in claims], _FAREWELL_S)
         self._peers.close()
 
     def _type(self, is_node: bool, input_type: Any) -> Any:

@@ -13,8 +13,7 @@ from typing import Any
 
 from datapipes.base.checks import check_int, check_seconds, shown
 from datapipes.base.errors import needed
-from datapipes.distributed.address import Address
-from datapipes.distributed.resolver import Resolver
+from datapipes.distributed.addresses import Address, Resolver
 from datapipes.distributed.server.partition_server import PartitionServer
 from datapipes.distributed.tls import TLSConfig, check_tls
 from datapipes.graph.saved import is_saved_graph

@@ -18,11 +18,11 @@ from datapipes.base.threads import num_threads
 from datapipes.distributed.asking_parts import Peers, beside, run_here, settled
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.hot_rows import HotRows, HotTable
+from datapipes.distributed.requests.rows import Rows, RowsRequest, TakeRows
 from datapipes.features.feature_store import feature_text
 from datapipes.graph.choice import RowForm
 from datapipes.partition.id_maps import IdMap
 from datapipes.partition.native.own_rows import OwnRows
-from datapipes.partition.native.requests import Rows, RowsRequest, TakeRows
 from datapipes.processes.copies import zeros_together
 from datapipes.processes.sharing import Together
 
@@ -210,7 +210,8 @@ class Reading:
         ]
         try:
             for part in sorted(requests):
-                self.sent[self.peers.rows(part, RowsRequest(tuple(requests[part])), self._taking(part))] = part
+                request = RowsRequest(tuple(requests[part]), self._taking(part))
+                self.sent[self.peers.ask(part, request)] = part
         except BaseException:
             self.cancel()
             raise

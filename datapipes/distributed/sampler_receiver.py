@@ -15,7 +15,7 @@ from typing import Any
 from datapipes.base.checks import check_int, one_line, shown
 from datapipes.base.errors import ChannelClosed, PeerDied, QueueTimeoutError
 from datapipes.base.log import logger
-from datapipes.distributed.address import Address, parse_address
+from datapipes.distributed.addresses import Address, parse_address
 from datapipes.distributed.arrow import arrow_flight, refuse_forked
 from datapipes.distributed.connecting import check_security
 from datapipes.distributed.sampler_sender import (
@@ -27,9 +27,9 @@ from datapipes.distributed.sampler_sender import (
     fingerprint_of,
     push_from_header,
 )
-from datapipes.distributed.server.connections import Connections
 from datapipes.distributed.server.flight_server import close_flight_server, flight_server
 from datapipes.distributed.server.guards import Guard, Strangers
+from datapipes.distributed.server.tcp_connections import Connections
 from datapipes.distributed.tls import TLSConfig, refuse_plain
 from datapipes.distributed.wire.arrow_reading import MOST_REQUEST_HEADER_BYTES, BadMessage, from_batches, header_of
 from datapipes.distributed.wire.envelope import check_versions

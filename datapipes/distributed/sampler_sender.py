@@ -21,13 +21,12 @@ from datapipes.base.checks import one_line, shown
 from datapipes.base.errors import ChannelClosed, QueueTimeoutError, raise_first
 from datapipes.base.log import logger
 from datapipes.base.records import Count, one_of, plain, to_json
-from datapipes.distributed.address import Address
+from datapipes.distributed.addresses import Address, Replicas
 from datapipes.distributed.arrow import arrow_flight, refuse_forked
 from datapipes.distributed.client.connection import Connection, PushConnection, own_error
 from datapipes.distributed.client.remote_part import Limits, RemotePart
 from datapipes.distributed.connecting import Security, check_security, refuse_all_plain
 from datapipes.distributed.namebook import read_namebook
-from datapipes.distributed.resolver import Replicas
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.chain_codec import Token

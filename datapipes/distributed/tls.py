@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from datapipes.base.checks import shown
 from datapipes.base.files import read_regular
-from datapipes.distributed.address import Address
+from datapipes.distributed.addresses import Address
 
 __all__ = ["TLSConfig"]
 

@@ -4,8 +4,8 @@ from datapipes.partition.book import PartitionBook
 from datapipes.partition.methods.metis_parts import MetisError
 from datapipes.partition.native.native_book import open_book
 from datapipes.partition.native.part import Part
+from datapipes.partition.partition_report import PartitionReport
 from datapipes.partition.partitioner import Partitioner
-from datapipes.partition.report import PartitionReport
 from datapipes.partition.stores.feature_lookup import FeatureClient
 from datapipes.partition.stores.local_feature_store import LocalFeatureStore
 from datapipes.partition.stores.local_graph_store import LocalGraphStore

@@ -12,14 +12,14 @@ from datapipes.base.checks import check_bool, check_choice
 from datapipes.base.folder import check_root, new_folder
 from datapipes.base.progress import Progress, bars
 from datapipes.graph.graph import Graph
-from datapipes.partition.edge_map import with_edge_map, wrong_edge_ids
+from datapipes.partition.book import with_edge_map, wrong_edge_ids
 from datapipes.partition.layouts import PARTITION
 from datapipes.partition.methods.assign import check_arguments, make_assignment
 from datapipes.partition.native.native_write import write_native
-from datapipes.partition.part_source import check_times
+from datapipes.partition.part_to_write import check_times
+from datapipes.partition.partition_report import Cost, PartitionReport, measure
 from datapipes.partition.pyg.pyg_names import PygMisfit
 from datapipes.partition.pyg.pyg_write import check_pyg, pyg_bytes, write_pyg
-from datapipes.partition.report import Cost, PartitionReport, measure
 from datapipes.partition.source import source_of
 
 __all__ = ["Partitioner"]

@@ -13,7 +13,7 @@ from command_files import run
 from partition_servers import END_S, namebook_of, servers_of
 from plain_clients import PlainClient, in_parts, plain_graph
 
-from datapipes.partition.native.requests import Rows, RowsRequest
+from datapipes.distributed.requests.rows import Rows, RowsRequest
 
 
 @pytest.fixture(scope="module")

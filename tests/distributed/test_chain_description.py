@@ -18,7 +18,7 @@ from typed_pipelines import (
 
 import datapipes as dp
 from datapipes.distributed import build_chain, describe_chain
-from datapipes.distributed.chain_building import built_chain
+from datapipes.distributed.chain_description import built_chain
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.arrow_reading import from_bytes
 from datapipes.sampling.node_values import NodeWeights

@@ -223,7 +223,7 @@ import ctypes, os, sys
 sys.path[:] = PATHS
 import datapipes as dp
 from datapipes.distributed import DistGraph, connect
-from datapipes.partition.native.requests import RowsRequest
+from datapipes.distributed.requests.rows import RowsRequest
 from parts_on_disk import over
 
 def in_child(ask):
@@ -241,7 +241,7 @@ def in_child(ask):
     assert os.waitpid(child, 0)[1] == 0
 
 def ask():
-    graph.peers.rows(1, RowsRequest(())).result()
+    graph.peers.ask(1, RowsRequest(())).result()
 
 graph = DistGraph.connect(ROOT, NAMEBOOK, local_part=0)
 in_child(ask)             # nothing was connected: the child connects for itself

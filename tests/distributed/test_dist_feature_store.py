@@ -3,6 +3,7 @@
 import asyncio
 import pickle
 from concurrent.futures import Future
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,9 +18,9 @@ import datapipes as dp
 from datapipes import _core
 from datapipes.distributed import DistFeatureStore, DistGraph, PartitionBook
 from datapipes.distributed.hot_rows import HotTable
+from datapipes.distributed.requests.rows import RowsRequest
 from datapipes.graph.graph import Graph
-from datapipes.partition.edge_map import with_edge_map
-from datapipes.partition.native.requests import RowsRequest
+from datapipes.partition.book import with_edge_map
 from datapipes.processes.sharing import pack
 
 FILES = examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -76,13 +77,10 @@ class CountingPeers:
     def __init__(self, peers, change=None):
         self.peers, self.change = peers, change
 
-    def draw(self, part, request):
-        return self.peers.draw(part, request)
-
-    def rows(self, part, request, take=None):
+    def ask(self, part, request):
         if self.change is None:
-            return self.peers.rows(part, request, take)
-        asked = self.peers.rows(part, request)
+            return self.peers.ask(part, request)
+        asked = self.peers.ask(part, replace(request, take=None))
         changed: Future = Future()
         changed.set_result(self.change(asked.result(timeout=20)))
         return changed
@@ -252,7 +250,7 @@ def test_an_empty_answer_is_an_error_where_the_caller_gave_the_memory(tmp_path):
 @pytest.mark.parametrize("is_async", [False, True])
 def test_the_error_of_a_part_reaches_the_caller(tmp_path, is_async):
     class Broken(CountingPeers):
-        def rows(self, part, request, take=None):
+        def ask(self, part, request):
             failed: Future = Future()
             failed.set_exception(TimeoutError(f"part {part} at 127.0.0.1:1 did not answer"))
             return failed

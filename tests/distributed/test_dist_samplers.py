@@ -101,7 +101,7 @@ def test_each_sampler_has_a_name_over_parts_with_its_options(cls):
     assert registered_stages()[f"dist_{functional_name(cls)}"] is dist
     plain, ours = ({**inspect.signature(kind).parameters} for kind in (cls, dist))
     options = [name for name in plain if name not in ("source", "graph", "concurrency")]
-    assert (ours.pop("dist_graph").annotation, ours.pop("concurrency").default) == ("DistGraph", CONCURRENCY)
+    assert (ours.pop("dist_graph").annotation, ours.pop("concurrency").default) == (DistGraph, CONCURRENCY)
     assert ours == {name: plain[name] for name in ("source", *options)}
     said = " ".join(inspect.getdoc(dist).split())
     assert f" {', '.join([*options, 'concurrency'])}: as for {functional_name(cls)}." in said
@@ -645,8 +645,8 @@ def test_parts_that_do_not_agree_are_refused():
         def __init__(self, peers):
             self.peers = peers
 
-        def digests(self, part, request):
-            asked = self.peers.digests(part, request)
+        def ask(self, part, request):
+            asked = self.peers.ask(part, request)
             asked.result()[0] = None
             return asked
 

@@ -18,9 +18,9 @@ from typed_pipelines import CITES, EDGE_TYPES, FANOUTS, REVIEWS, WRITES, typed_g
 
 import datapipes as dp
 from datapipes.distributed import DistGraph, PartitionBook, Partitioner, open_book
+from datapipes.distributed.requests.draw import Drawn
 from datapipes.graph.graph import Graph
 from datapipes.partition.id_maps import RangeMap
-from datapipes.partition.native.requests import Drawn
 
 OPTIONS = {"return_edge_ids": True}
 
@@ -200,8 +200,8 @@ class Spoiled:
     def __init__(self, peers, spoil) -> None:
         self.peers, self.spoil = peers, spoil
 
-    def draw(self, part, request):
-        answer = self.peers.draw(part, request).result(BOUND_S)
+    def ask(self, part, request):
+        answer = self.peers.ask(part, request).result(BOUND_S)
         spoiled = Future()
         try:
             spoiled.set_result(self.spoil(answer) if part == 2 else answer)

@@ -8,9 +8,8 @@ import pytest
 import torch.distributed as dist
 
 from datapipes.distributed import publish_address
-from datapipes.distributed.address import Address
+from datapipes.distributed.addresses import Address, Replicas
 from datapipes.distributed.namebook import Published, check_complete, published_addresses, read_namebook
-from datapipes.distributed.resolver import Replicas
 
 SHORT_S, WAIT_S = 0.05, 30.0
 

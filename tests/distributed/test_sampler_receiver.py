@@ -28,7 +28,7 @@ from datapipes.distributed import (
     sampler_receiver,
     sampler_sender,
 )
-from datapipes.distributed.address import Address
+from datapipes.distributed.addresses import Address
 from datapipes.distributed.client.connection import PushConnection
 from datapipes.distributed.sampler_sender import JoinRequest, PushRequest, push_to_message
 from datapipes.distributed.wire.arrow_message import Message

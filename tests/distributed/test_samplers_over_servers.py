@@ -9,15 +9,16 @@ from partitions import source_of
 
 import datapipes as dp
 from datapipes.distributed import DistGraph, PartitionBook, PartitionServer, ServerLimits, connect
+from datapipes.distributed.requests.digests import DigestRequest
+from datapipes.distributed.requests.draw import Draw, DrawRequest
 from datapipes.distributed.server import guards
-from datapipes.distributed.server.connections import Connections
 from datapipes.distributed.server.guards import MemoryWatch
 from datapipes.distributed.server.statistics import Statistics
+from datapipes.distributed.server.tcp_connections import Connections
 from datapipes.distributed.wire.refusals import BadRequest
 from datapipes.graph.choice import UNIFORM, Choice
 from datapipes.graph.graph import Graph
 from datapipes.partition.native.native_write import write_native
-from datapipes.partition.native.requests import DigestRequest, Draw, DrawRequest
 from datapipes.sampling.layer_neighbor_sampler import Numbered
 from datapipes.sampling.neighbor_sampler import ByWeight
 from datapipes.sampling.temporal_neighbor_sampler import ByTime
@@ -123,8 +124,8 @@ def test_what_a_part_cannot_draw_by_is_a_typed_error_that_names_the_part(nameboo
     times = {None: ids} if isinstance(choice, ByTime) else None
     with connect(namebook) as client:
         for asked in (
-            client._peers.draw(0, DrawRequest({None: ids}, (Draw(None, 2, 1),), times=times, choice=choice)),
-            client._peers.digests(0, DigestRequest((None,), choice)),
+            client._peers.ask(0, DrawRequest({None: ids}, (Draw(None, 2, 1),), times=times, choice=choice)),
+            client._peers.ask(0, DigestRequest((None,), choice)),
         ):
             with pytest.raises(error, match=rf"server 0 at {namebook[0]}: Part\..*{message}"):
                 asked.result(60)
@@ -160,7 +161,7 @@ def test_what_a_part_makes_for_its_draws_does_not_count_against_the_bound_of_its
     with PartitionServer(root, 0, limits=ServerLimits(max_memory="auto")) as server, PartitionServer(root, 1) as other:
         assert server._watch.kept_bytes() == 0
         with connect({0: server.address, 1: other.address}) as client:
-            client._peers.digests(0, DigestRequest((None,), ByWeight("w"))).result(60)
+            client._peers.ask(0, DigestRequest((None,), ByWeight("w"))).result(60)
         assert server._watch.kept_bytes() >= 9 * server._service.part.relation().num_edges - 64
     monkeypatch.setattr(guards, "own_memory", lambda *_: 150)
     with contextlib.closing(Connections()) as connections:

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from datapipes.distributed.address import Address
+from datapipes.distributed.addresses import Address
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
 
 PEM = b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"

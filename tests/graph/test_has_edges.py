@@ -10,9 +10,8 @@ from strategies import csc_graphs, star
 from typed_pipelines import NUM_NODES, WRITES, typed_graph
 
 import datapipes as dp
+from datapipes.distributed.requests.edges import EdgesRequest
 from datapipes.graph.graph import FoundEdges
-from datapipes.partition.native.answers import answer_edges
-from datapipes.partition.native.requests import EdgesRequest
 
 
 def searched(indptr, indices, edge_ids, pairs) -> tuple[list[int], list[int]]:
@@ -100,13 +99,13 @@ def test_a_type_that_is_none():
 def test_a_part_answers_for_its_own_nodes_alone():
     part = in_parts(small_graph(), torch.arange(40) % 2, 2).peers.parts[0]
     ids = torch.tensor([2, 4], dtype=torch.int32)
-    assert answer_edges(part, EdgesRequest(None, ids, ids)).counts.shape == (2,)
+    assert EdgesRequest(None, ids, ids).answered_by(part).counts.shape == (2,)
     with pytest.raises(IndexError, match="Ask part 1"):
-        answer_edges(part, EdgesRequest(None, ids + 1, ids))
+        EdgesRequest(None, ids + 1, ids).answered_by(part)
     with pytest.raises(IndexError, match="40"):
-        answer_edges(part, EdgesRequest(None, ids, ids + 40))
+        EdgesRequest(None, ids, ids + 40).answered_by(part)
     with pytest.raises(ValueError, match="no types"):
-        answer_edges(part, EdgesRequest(WRITES, ids, ids))
+        EdgesRequest(WRITES, ids, ids).answered_by(part)
 
 
 def test_a_corrupt_graph_is_refused():

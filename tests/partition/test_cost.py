@@ -4,7 +4,7 @@ import mmap
 
 import numpy as np
 
-from datapipes.partition.report import Cost, private_bytes
+from datapipes.partition.partition_report import Cost, private_bytes
 
 
 def test_steps_add_up_and_memory_is_seen():

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import datapipes as dp
 from datapipes.distributed import PartitionBook
-from datapipes.partition import edge_map
-from datapipes.partition.edge_map import with_edge_map, wrong_edge_ids
+from datapipes.partition import book as book_module
+from datapipes.partition.book import with_edge_map, wrong_edge_ids
 
 
 @given(typed_edges(), st.integers(1, 8), st.randoms(use_true_random=False), st.booleans())
@@ -38,7 +38,7 @@ def test_nodes_are_read_in_pieces(monkeypatch):
     graph = dp.CSCGraph(torch.tensor([0, 2, 2, 5]), torch.tensor([0, 1, 2, 0, 1]), edge_ids=torch.arange(5).flip(0))
     book = PartitionBook(3, torch.tensor([2, 0, 1]))
     whole = with_edge_map(book, graph).edges().dense()
-    monkeypatch.setattr(edge_map, "ROWS", 1)
+    monkeypatch.setattr(book_module, "ROWS", 1)
     assert with_edge_map(book, graph).edges().dense().tolist() == whole.tolist() == [1, 1, 1, 2, 2]
 
 
@@ -69,7 +69,7 @@ class Made(TorchDispatchMode):
 
 def test_edge_ids_are_checked_in_pieces(monkeypatch):
     count = 1000
-    monkeypatch.setattr(edge_map, "IDS", 10, raising=False)
+    monkeypatch.setattr(book_module, "IDS", 10, raising=False)
     ids = torch.arange(count).flip(0)
     graph = dp.CSCGraph(torch.tensor([0, count]), torch.zeros(count).long(), edge_ids=ids)
     with Made() as made:

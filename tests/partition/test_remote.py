@@ -8,7 +8,7 @@ from partitions import books, graphs, slow_remote
 from pipelines import graph_of, refused
 
 from datapipes.distributed import PartitionBook
-from datapipes.partition.part_source import by_count, part_of_graph, remote_sources
+from datapipes.partition.part_to_write import by_count, part_of_graph, remote_sources
 
 
 @examples(50)

@@ -26,7 +26,7 @@ from warm_servers import Supervisor, supervised
 
 import datapipes as dp
 from datapipes.distributed import DistGraph, connect
-from datapipes.partition.native.requests import RowsRequest
+from datapipes.distributed.requests.rows import RowsRequest
 
 NUM_NODES = 6_000  # 1,500 minibatches an epoch
 BACK_S = 1.0  # from `ready` to the first answer

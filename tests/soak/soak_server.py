@@ -39,10 +39,9 @@ from server_state import BOUND_S, FIRST, GROWTH, State, settled, state_of
 from ticket_fuzz import TOLD, TicketFuzz
 
 from datapipes.distributed import Part
+from datapipes.distributed.requests.draw import Draw, DrawRequest
+from datapipes.distributed.requests.rows import Rows, RowsRequest
 from datapipes.distributed.wire.arrow_message import to_bytes
-from datapipes.distributed.wire.part_codec import rows_to_message
-from datapipes.partition.native.answers import answer_draw
-from datapipes.partition.native.requests import Draw, DrawRequest, Rows, RowsRequest
 
 KINDS = ["join", "fuzz", "short"]
 FEW_FILES, FEW_THREADS = 128, 32
@@ -74,7 +73,7 @@ def joins(address: str, made: Certificates, ids: torch.Tensor, rng_seed: int, to
         for _ in range(rng.randrange(5)):
             client.rows(small)
         if way >= 4:
-            stream = client.open(to_bytes("soak", rows_to_message(large, client.meant)))
+            stream = client.open(to_bytes("soak", large.to_message(client.meant)))
             if way == 5:
                 next(iter(stream))
             elif way == 6:
@@ -109,7 +108,7 @@ def expect_bits(address: str, made: Certificates, root: Path, ids: torch.Tensor)
     request = DrawRequest({None: ids}, (Draw(None, 4, 9),), edge_ids=True)
     with PlainClient(address, **options_of(made)) as client:
         client.hello()
-        expected = answer_draw(Part.open(root, 1), request)[0]
+        expected = request.answered_by(Part.open(root, 1))[0]
         assert all(torch.equal(one, other) for one, other in zip(client.draw(request)[0], expected, strict=True))
 
 

@@ -14,19 +14,11 @@ import datapipes as dp
 from datapipes.base.rows import byte_rows
 from datapipes.distributed import Part, PartitionBook
 from datapipes.distributed.dist_graph import DistGraph
-from datapipes.distributed.facts import PartitionFacts
-from datapipes.graph.graph import FoundEdges, Graph
-from datapipes.partition.native.answers import answer_digests, answer_draw, answer_edges, answer_rows
+from datapipes.distributed.partition_facts import PartitionFacts
+from datapipes.distributed.requests.request import Answer, Request
+from datapipes.distributed.requests.rows import RowsRequest, TakeRows
+from datapipes.graph.graph import Graph
 from datapipes.partition.native.native_write import write_native
-from datapipes.partition.native.requests import (
-    DigestRequest,
-    Digests,
-    Drawn,
-    DrawRequest,
-    EdgesRequest,
-    RowsRequest,
-    TakeRows,
-)
 
 
 class LocalPeers:
@@ -34,35 +26,24 @@ class LocalPeers:
 
     def __init__(self, parts: list[Part]) -> None:
         self.parts = parts
-        self.asked: list[tuple[int, DrawRequest | RowsRequest]] = []
+        self.asked: list[tuple[int, Request]] = []
         self._threads: ThreadPoolExecutor | None = None
 
-    def draw(self, part: int, request: DrawRequest) -> Future[list[Drawn]]:
-        return self._submit(answer_draw, part, request)
+    def ask(self, part: int, request: Request[Answer]) -> Future[Answer]:
+        self.asked.append((part, request))
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(4)
+        return self._threads.submit(self._answer, self.parts[part], request)
 
-    def rows(self, part: int, request: RowsRequest, take: TakeRows | None = None) -> Future[list]:
-        def answered(of: Part, asked: RowsRequest) -> list:
-            found = answer_rows(of, asked)
-            return found if take is None else given_away(found, take)
-
-        return self._submit(answered, part, request)
-
-    def edges(self, part: int, request: EdgesRequest) -> Future[FoundEdges]:
-        return self._submit(answer_edges, part, request)
-
-    def digests(self, part: int, request: DigestRequest) -> Future[Digests]:
-        return self._submit(answer_digests, part, request)
+    def _answer(self, part: Part, request: Request[Answer]) -> Answer:
+        answer = request.answered_by(part)
+        take = request.take if isinstance(request, RowsRequest) else None
+        return answer if take is None else given_away(answer, take)
 
     def close(self) -> None:
         if self._threads is not None:
             self._threads.shutdown()
             self._threads = None
-
-    def _submit(self, answer, part, request):
-        self.asked.append((part, request))
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(4)
-        return self._threads.submit(answer, self.parts[part], request)
 
     def __getstate__(self):
         return {"parts": self.parts, "asked": [], "_threads": None}

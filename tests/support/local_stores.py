@@ -6,7 +6,7 @@ from pyg_layout import quiet, source_of, written
 
 import datapipes as dp
 from datapipes.distributed import PartitionBook
-from datapipes.partition.edge_map import with_edge_map
+from datapipes.partition.book import with_edge_map
 from datapipes.partition.native.native_write import write_native
 
 LAYOUTS = ["native", "pyg"]

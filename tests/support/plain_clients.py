@@ -9,18 +9,13 @@ from partitions import attributes_of, write
 
 import datapipes as dp
 from datapipes.distributed import PartitionBook
-from datapipes.distributed.facts import PartitionFacts, greeting_from_message, hello_to_message
+from datapipes.distributed.partition_facts import PartitionFacts, greeting_from_message, hello_to_message
+from datapipes.distributed.requests.draw import Drawn, DrawRequest
+from datapipes.distributed.requests.rows import RowsRequest
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.arrow_reading import from_batches
 from datapipes.distributed.wire.envelope import Meant, request_header
-from datapipes.distributed.wire.part_codec import (
-    answered_rows_from_message,
-    draw_to_message,
-    drawn_from_message,
-    rows_to_message,
-)
 from datapipes.distributed.wire.refusals import error_from_bytes
-from datapipes.partition.native.requests import Drawn, DrawRequest, RowsRequest
 
 TIMEOUT_S = 30.0  # of every call
 TYPES = {"author": 40, "paper": 30}
@@ -97,11 +92,11 @@ class PlainClient:
         return part, self.facts
 
     def draw(self, request: DrawRequest) -> list[Drawn]:
-        return drawn_from_message("client", self.ask(draw_to_message(request, self.meant)), request, self.facts)
+        return request.answer_from_message("client", self.ask(request.to_message(self.meant)), self.facts)
 
     def rows(self, request: RowsRequest) -> list[torch.Tensor]:
-        message = self.ask(rows_to_message(request, self.meant))
-        return answered_rows_from_message("client", message, request, self.facts)
+        message = self.ask(request.to_message(self.meant))
+        return request.answer_from_message("client", message, self.facts)
 
     def close(self) -> None:
         self.client.close()

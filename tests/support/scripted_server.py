@@ -6,21 +6,11 @@ from types import TracebackType
 import pyarrow.flight as flight
 
 from datapipes.distributed import Part
-from datapipes.distributed.facts import PartitionFacts, greeting_to_message
+from datapipes.distributed.partition_facts import PartitionFacts, greeting_to_message
+from datapipes.distributed.server.service import OF_PARTS
 from datapipes.distributed.wire.arrow_message import Message, to_batches
 from datapipes.distributed.wire.arrow_reading import from_bytes
-from datapipes.distributed.wire.part_codec import (
-    answered_rows_to_message,
-    digest_from_message,
-    digests_to_message,
-    draw_from_message,
-    drawn_to_message,
-    edges_from_message,
-    found_edges_to_message,
-    rows_from_message,
-)
 from datapipes.distributed.wire.refusals import error_to_bytes
-from datapipes.partition.native.answers import answer_digests, answer_draw, answer_edges, answer_rows
 
 
 class Dropped(Exception):
@@ -39,13 +29,8 @@ def answer_of(part: Part, message: Message) -> Message:
     kind = message.header["kind"]
     if kind == "hello":
         return greeting_to_message(part.part, PartitionFacts.of(part))
-    if kind == "draw":
-        return drawn_to_message(answer_draw(part, draw_from_message("scripted", message)))
-    if kind == "digest":
-        return digests_to_message(answer_digests(part, digest_from_message("scripted", message)))
-    if kind == "edges":
-        return found_edges_to_message(answer_edges(part, edges_from_message("scripted", message)))
-    return answered_rows_to_message(answer_rows(part, rows_from_message("scripted", message)))
+    request = OF_PARTS[kind].from_message("scripted", message)
+    return request.answer_to_message(request.answered_by(part))
 
 
 class ScriptedServer(flight.FlightServerBase):

@@ -11,7 +11,11 @@ import torch
 
 import datapipes as dp
 from datapipes.distributed import describe_chain
-from datapipes.distributed.facts import hello_to_message
+from datapipes.distributed.partition_facts import hello_to_message
+from datapipes.distributed.requests.digests import DigestRequest
+from datapipes.distributed.requests.draw import Draw, DrawRequest
+from datapipes.distributed.requests.edges import EdgesRequest
+from datapipes.distributed.requests.rows import Rows, RowsRequest
 from datapipes.distributed.wire.arrow_message import HEADER, Message, to_bytes
 from datapipes.distributed.wire.chain_codec import (
     ClaimRequest,
@@ -21,7 +25,6 @@ from datapipes.distributed.wire.chain_codec import (
     request_to_message,
 )
 from datapipes.distributed.wire.envelope import Meant, request_header
-from datapipes.distributed.wire.part_codec import digest_to_message, draw_to_message, edges_to_message, rows_to_message
 from datapipes.distributed.wire.refusals import (
     AnswerTooLarge,
     BadRequest,
@@ -29,7 +32,6 @@ from datapipes.distributed.wire.refusals import (
     Unavailable,
     UnknownProducer,
 )
-from datapipes.partition.native.requests import DigestRequest, Draw, DrawRequest, EdgesRequest, Rows, RowsRequest
 from datapipes.sampling.layer_neighbor_sampler import Numbered
 from datapipes.sampling.neighbor_sampler import ByWeight
 from datapipes.sampling.temporal_neighbor_sampler import ByTime
@@ -60,16 +62,16 @@ class TicketFuzz:
         trees = replace(draw, streams={None: torch.arange(len(ids)).to(torch.uint32)})
         by_time = replace(trees, times={None: ids.long()}, choice=ByTime("time", None))
         self.messages = [
-            draw_to_message(draw, meant),
-            draw_to_message(trees, meant),
-            draw_to_message(by_time, meant),
-            draw_to_message(replace(draw, choice=ByWeight("mask")), meant),
-            draw_to_message(replace(draw, choice=Numbered(3, 2, (((1, 2),),))), meant),
-            rows_to_message(rows, meant),
+            draw.to_message(meant),
+            trees.to_message(meant),
+            by_time.to_message(meant),
+            replace(draw, choice=ByWeight("mask")).to_message(meant),
+            (replace(draw, choice=Numbered(3, 2, (((1, 2),),)))).to_message(meant),
+            rows.to_message(meant),
             hello_to_message(meant),
-            digest_to_message(DigestRequest((None,), ByTime("time", None)), meant),
+            (DigestRequest((None,), ByTime("time", None))).to_message(meant),
             Message(request_header("statistics", meant), {}),
-            edges_to_message(EdgesRequest(None, ids, ids.flip(0)), meant),
+            EdgesRequest(None, ids, ids.flip(0)).to_message(meant),
         ]
         if chain is not None:
             self.messages = of_chains(chain, meant)

@@ -6,11 +6,13 @@ from dataclasses import replace
 import pyarrow as pa
 import torch
 
-from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.wire.arrow_message import Message
-from datapipes.distributed.wire.tensor_buffers import DTYPES
+from datapipes.distributed.partition_facts import PartitionFacts
+from datapipes.distributed.requests.digests import DigestRequest
+from datapipes.distributed.requests.draw import Draw, DrawRequest
+from datapipes.distributed.requests.edges import EdgesRequest
+from datapipes.distributed.requests.rows import Rows, RowsRequest
+from datapipes.distributed.wire.arrow_message import DTYPES, Message
 from datapipes.graph.choice import RowForm
-from datapipes.partition.native.requests import DigestRequest, Draw, DrawRequest, EdgesRequest, Rows, RowsRequest
 from datapipes.sampling.temporal_neighbor_sampler import ByTime
 
 WRITES = ("author", "writes", "paper")

@@ -24,7 +24,7 @@ from datapipes.datasets.tfrecord.to_partition import refuse_other_ranks, write_t
 from datapipes.datasets.tfrecord.torch_memory import shared_empty
 from datapipes.features import FeatureStore, TensorFeature
 from datapipes.partition.across_ranks.exchange import exchange
-from datapipes.partition.report import PartitionReport
+from datapipes.partition.partition_report import PartitionReport
 
 __all__ = ["DEFAULT_HOMOGENEOUS_EDGE_TYPE", "DEFAULT_HOMOGENEOUS_NODE_TYPE", "LoadedGraphTensors"]
 

@@ -23,7 +23,7 @@ from datapipes.partition.across_ranks.exchange import Exchange
 from datapipes.partition.across_ranks.placed_graph import Shard
 from datapipes.partition.across_ranks.write_shards import write_shards
 from datapipes.partition.layouts import PARTITION
-from datapipes.partition.report import PartitionReport
+from datapipes.partition.partition_report import PartitionReport
 from datapipes.partition.source import TRAIN_MASK
 
 _WHERE = "to_partition"

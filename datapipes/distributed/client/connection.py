@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipes.distributed.address import Address
+from datapipes.distributed.addresses import Address
 from datapipes.distributed.arrow import arrow_flight, note_client, refuse_forked
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message, to_batches, to_bytes

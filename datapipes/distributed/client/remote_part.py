@@ -18,10 +18,9 @@ from typing import NamedTuple, Protocol, TypeVar
 from datapipes.base.errors import ServerUnavailable, add_note, text_of
 from datapipes.base.log import logger
 from datapipes.base.threads import add_thread
-from datapipes.distributed.address import Address
+from datapipes.distributed.addresses import Address, Replicas
 from datapipes.distributed.client.connection import Connection, Connections
 from datapipes.distributed.client.retry import FULL, STRANGER, Failures, Moved, Pauses, judge, reason, verdict_on
-from datapipes.distributed.resolver import Replicas
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import Sink
 from datapipes.distributed.wire.refusals import OtherPartition

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from datapipes.base.log import logger
-from datapipes.distributed.address import Address
+from datapipes.distributed.addresses import Address
 from datapipes.distributed.arrow import arrow_flight, note_server
-from datapipes.distributed.server.connections import Connections
+from datapipes.distributed.server.tcp_connections import Connections
 from datapipes.distributed.tls import Pem
 from datapipes.distributed.wire.refusals import Unavailable, error_to_bytes
 

@@ -23,8 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from datapipes.base.log import logger
-from datapipes.distributed.server.connections import Connections
 from datapipes.distributed.server.statistics import Statistics
+from datapipes.distributed.server.tcp_connections import Connections
 
 _RETRY_S = 0.5
 _JOIN_S = 5.0  # for a look that is under way

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from datapipes.base.log import logger
-from datapipes.distributed.address import Address
+from datapipes.distributed.addresses import Address
 from datapipes.distributed.server.service import Service
 from datapipes.distributed.server.statistics import BUCKETS
 

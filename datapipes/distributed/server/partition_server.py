@@ -18,17 +18,16 @@ from datapipes.base.checks import check_bool, check_int, shown
 from datapipes.base.log import logger
 from datapipes.base.sizes import parse_size
 from datapipes.chain.stage import Stage
-from datapipes.distributed.address import Address, parse_address
+from datapipes.distributed.addresses import Address, Namebook, parse_address
 from datapipes.distributed.arrow import arrow_flight
 from datapipes.distributed.connecting import Security
-from datapipes.distributed.resolver import Namebook
-from datapipes.distributed.server.connections import Connections
 from datapipes.distributed.server.flight_server import close_flight_server, flight_server
 from datapipes.distributed.server.guards import Guard, MemoryWatch, Strangers, own_memory
 from datapipes.distributed.server.limits import AUTO, ServerLimits, sizes_of
 from datapipes.distributed.server.metrics_server import MetricsServer
-from datapipes.distributed.server.served import ChainOffers, Offers, Served, served
+from datapipes.distributed.server.offers import ChainOffers, Offers, Served, served
 from datapipes.distributed.server.service import Service
+from datapipes.distributed.server.tcp_connections import Connections
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
 from datapipes.features.feature_store import FeatureStore
 from datapipes.graph.csc_graph import CSCGraph

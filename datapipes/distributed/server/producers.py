@@ -23,10 +23,10 @@ from datapipes.base.outcome import as_error
 from datapipes.base.threads import threads_of_kernels
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.distributed.chain_building import built_chain
+from datapipes.distributed.chain_description import built_chain
 from datapipes.distributed.server.admission import HOSTS_SHARE, KEPT_SHARE, Admission, Hold, host_of
 from datapipes.distributed.server.limits import ServerLimits, or_cores, sizes_of
-from datapipes.distributed.server.producer import (
+from datapipes.distributed.server.makers import (
     InProcesses,
     InThreads,
     KeptAnswers,
@@ -34,7 +34,7 @@ from datapipes.distributed.server.producer import (
     bytes_of,
     refuse_many_seeds,
 )
-from datapipes.distributed.server.served import Offers
+from datapipes.distributed.server.offers import Offers
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.chain_codec import (
     ClaimRequest,
@@ -232,21 +232,21 @@ class Producers:
 
         return producer.admission.run(peer, expected, work, is_cancelled, request.client)
 
-    def destroy(self, message: Message) -> Message:
+    def destroy(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, None]:
         """Answer a ClaimRequest; the producer ends if it was the last claim. Without a claim it does nothing."""
         request: ClaimRequest = request_from_message(self._where, message, ClaimRequest)
         with self._changing:
             ended = self._give_up(request.client, request.producer)
         self._end(ended)
-        return Message(answer_header("destroy_producer"), {})
+        return Message(answer_header(request.kind), {}), None
 
-    def listed(self, message: Message) -> Message:
+    def listed(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, None]:
         """Answer a ListRequest."""
         request: ListRequest = request_from_message(self._where, message, ListRequest)
         with self._changing:
             claimed = [producer for producer in self._producers.values() if request.client in producer.claims]
             created = [producer.created_for(request.client) for producer in claimed]
-        return listed_to_message(created)
+        return listed_to_message(created), None
 
     # --- looks and the end
 

@@ -12,37 +12,26 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-
+from datapipes.base.checks import shown
 from datapipes.base.log import logger
 from datapipes.base.threads import threads_of_kernels
-from datapipes.base.types import ends_of
-from datapipes.distributed.asking_parts import answer_of
-from datapipes.distributed.facts import PartitionFacts, greeting_to_message
+from datapipes.distributed.partition_facts import PartitionFacts, greeting_to_message
+from datapipes.distributed.requests.digests import DigestRequest
+from datapipes.distributed.requests.draw import DrawRequest
+from datapipes.distributed.requests.edges import EdgesRequest
+from datapipes.distributed.requests.request import Request
+from datapipes.distributed.requests.rows import RowsRequest
 from datapipes.distributed.server.admission import Admission, Hold
-from datapipes.distributed.server.connections import Connections
 from datapipes.distributed.server.guards import own_memory
 from datapipes.distributed.server.limits import ServerLimits, or_cores, sizes_of
+from datapipes.distributed.server.offers import Offers
 from datapipes.distributed.server.producers import Producers
-from datapipes.distributed.server.served import Offers
 from datapipes.distributed.server.statistics import Statistics
+from datapipes.distributed.server.tcp_connections import Connections
 from datapipes.distributed.wire.arrow_message import Message, to_batches
 from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
-from datapipes.distributed.wire.envelope import OF_CHAINS, Meant, answer_header, check_meant, check_versions, kind_of
-from datapipes.distributed.wire.part_codec import (
-    BYTES_PER_PAIR,
-    answered_rows_bytes,
-    answered_rows_to_message,
-    digest_from_message,
-    digests_to_message,
-    draw_from_message,
-    drawn_bytes,
-    drawn_to_message,
-    edges_from_message,
-    found_edges_to_message,
-    most_drawn_bytes,
-    rows_from_message,
-)
+from datapipes.distributed.wire.chain_codec import ClaimRequest, CreateRequest, ListRequest, MinibatchRequest
+from datapipes.distributed.wire.envelope import Meant, answer_header, check_meant, check_versions
 from datapipes.distributed.wire.refusals import (
     AnswerTooLarge,
     BadRequest,
@@ -51,9 +40,7 @@ from datapipes.distributed.wire.refusals import (
     UnknownProducer,
 )
 from datapipes.graph.local_graph import LocalGraph
-from datapipes.partition.native.answers import answer_draw
 from datapipes.partition.native.part import Part
-from datapipes.partition.native.requests import DigestRequest, Digests, Draw, DrawRequest, EdgesRequest, RowsRequest
 
 _RESULTS = {  # of what is counted; other errors are those of a request that the part refuses
     BadRequest: "bad_request",
@@ -62,12 +49,16 @@ _RESULTS = {  # of what is counted; other errors are those of a request that the
     Unavailable: "unavailable",
     UnknownProducer: "unknown_producer",
 }
-# {kind: (reads a request, writes its answer, what the answer has)}
-_OF_PARTS: dict[str, tuple[Callable[[str, Message], Any], Callable[[Any], Message], str]] = {
-    "rows": (rows_from_message, answered_rows_to_message, "rows"),
-    "edges": (edges_from_message, found_edges_to_message, "answers"),
-    "digest": (digest_from_message, digests_to_message, "digests"),
+OF_PARTS: dict[str, type[Request[Any]]] = {
+    request.kind: request for request in (DigestRequest, DrawRequest, EdgesRequest, RowsRequest)
 }
+_OF_CHAINS = {
+    CreateRequest.kind: Producers.create,
+    MinibatchRequest.kind: Producers.minibatch,
+    ClaimRequest.kind: Producers.destroy,
+    ListRequest.kind: Producers.listed,
+}
+_KINDS = sorted(["health", "hello", "statistics", *OF_PARTS, *_OF_CHAINS])
 _JOIN_S = 1.0  # for threads that have nothing to do any more; one may be inside a kernel
 _REFUSED = (ValueError, TypeError, LookupError)
 
@@ -97,7 +88,7 @@ class Service:
         number = 0 if part is None else part.part
         self.meant = Meant(number, facts.partition_id, facts.content_id)
         self.where = "server of a whole graph" if part is None else f"server of part {number}"
-        self._part, self._graph = part, graph
+        self.part, self._graph = part, graph
         self.producers = None if offers is None else Producers(self.where, offers, limits)
         self.statistics = Statistics()
         self.admission = Admission(self.where, concurrency, limits.max_waiting, max_bytes_in_flight)
@@ -141,16 +132,9 @@ class Service:
             self.statistics.count(kind, result, time.monotonic() - began, received=len(ticket), sent=sent)
 
     @property
-    def part(self) -> Part:
-        """The part; BadRequest if it serves a whole graph."""
-        if self._part is None:
-            raise BadRequest(f"{self.where}: has no part; it makes minibatches of chains only. Serve a partition.")
-        return self._part
-
-    @property
     def kept_bytes(self) -> int:
         """Bytes of memory that the part has made for choices so far."""
-        return 0 if self._part is None else self._part.kept_bytes
+        return 0 if self.part is None else self.part.kept_bytes
 
     def end_producers(self, num_bytes: int) -> int:
         """End the producers that hold most, until so many bytes are free; return how many ended."""
@@ -203,70 +187,41 @@ class Service:
             raise Unavailable(f"{self.where}: the server stops. Ask the next one.")
         if kind == "hello":
             return greeting_to_message(self.meant.part or 0, self.facts), None
-        if kind in OF_CHAINS:
-            return self._of_chains(kind, peer, message, is_cancelled)
-        if kind == "draw":
-            return self._draw(peer, message, is_cancelled)
-        return self._of_part(kind, peer, message, is_cancelled)
-
-    def _of_chains(
-        self, kind: str, peer: str, message: Message, is_cancelled: Callable[[], bool]
-    ) -> tuple[Message, Hold | None]:
+        if kind in OF_PARTS:
+            return self._of_part(OF_PARTS[kind], peer, message, is_cancelled)
         if self.producers is None:
             raise BadRequest(f"{self.where}: makes no minibatches of chains. Start it with chains=True, or --chains.")
-        if kind == "producer":
-            return self.producers.create(peer, message, is_cancelled)
-        if kind == "minibatch":
-            return self.producers.minibatch(peer, message, is_cancelled)
-        return (self.producers.destroy if kind == "destroy_producer" else self.producers.listed)(message), None
+        return _OF_CHAINS[kind](self.producers, peer, message, is_cancelled)
 
     def _of_part(
-        self, kind: str, peer: str, message: Message, is_cancelled: Callable[[], bool]
+        self, kind: type[Request[Any]], peer: str, message: Message, is_cancelled: Callable[[], bool]
     ) -> tuple[Message, Hold]:
-        """Answer a request whose answer has a known size: for rows, edges or digests."""
-        read, write, things = _OF_PARTS[kind]
+        part, graph = self.part, self._graph
         with self._reading:
-            request = read(self.where, message)
-        num_bytes = 0
-        if isinstance(request, RowsRequest):
-            num_bytes = answered_rows_bytes(request, self.facts)
-        elif isinstance(request, EdgesRequest):
-            num_bytes = BYTES_PER_PAIR * request.sources.shape[0]
-
-        def work() -> Message:
-            with threads_of_kernels(self._num_threads):
-                if self._graph is not None and isinstance(request, DigestRequest):
-                    return write(_digests_of_graph(self._graph, request))
-                return write(answer_of(self.part, request, self._num_threads))
-
-        return self.admission.run(peer, self._within(num_bytes, things), work, is_cancelled)
-
-    def _draw(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
-        with self._reading:
-            request = draw_from_message(self.where, message)
-        num_bytes = most_drawn_bytes(request, self.facts)
+            request = kind.from_message(self.where, message)
 
         def go_on() -> None:
             self._refuse_given_up(is_cancelled)
             if self.admission.is_closed:
                 raise Unavailable(f"{self.where}: the server stops. Ask the next one.")
 
-        def num_edges(draw: Draw, _: int) -> int:
-            go_on()
-            return _num_edges(self.part, request, draw)
-
         def count() -> int:
             with threads_of_kernels(self._num_threads):
-                return drawn_bytes(request, self.facts, num_edges)
+                return request.counted_bytes(part, self.facts, go_on) if part is not None else 0
 
         def work() -> Message:
             with threads_of_kernels(self._num_threads):
-                drawn = answer_draw(self.part, request, num_threads=self._num_threads, go_on=go_on)
-                return drawn_to_message(drawn)
+                if part is not None:
+                    answer = request.answered_by(part, num_threads=self._num_threads, go_on=go_on)
+                else:
+                    assert graph is not None
+                    answer = request.answered_by_graph(self.where, graph)
+                return request.answer_to_message(answer)
 
-        if num_bytes is None or num_bytes > self._max_answer_bytes:
+        num_bytes = request.num_bytes(self.facts, self._max_answer_bytes)
+        if num_bytes is None:
             num_bytes, _ = self.admission.run(peer, 0, count, is_cancelled)
-        return self.admission.run(peer, self._within(num_bytes, "edges"), work, is_cancelled)
+        return self.admission.run(peer, self._within(num_bytes, request.things), work, is_cancelled)
 
     def _refuse_given_up(self, is_cancelled: Callable[[], bool]) -> None:
         if is_cancelled():
@@ -281,27 +236,16 @@ class Service:
         return num_bytes
 
 
-def _digests_of_graph(graph: LocalGraph, request: DigestRequest) -> Digests:
-    """Return what answer_digests does, of a whole graph."""
-    chosen = graph.choose("the server", request.choice, request.edge_types)
-    return [chosen[edge_type].digests() if edge_type in chosen else None for edge_type in request.edge_types]
-
-
-def _num_edges(part: Part, request: DrawRequest, draw: Draw) -> int:
-    """Return how many in-edges a draw gives at most, by the degrees of the nodes; so many, if it is uniform.
+def kind_of(where: str, header: dict[str, Any]) -> str:
+    """Return the kind of a request.
 
     Raises:
-        IndexError: A node is not the part's.
-        ValueError: There is no such type.
+        BadRequest: There is no such kind.
     """
-    dst = ends_of(draw.edge_type)[1]
-    indptr, rows = part.relation(draw.edge_type).indptr, part.rows_of(request.ids[dst], dst)
-    degrees = indptr[rows + 1] - indptr[rows]
-    if draw.fanout < 0:
-        return int(degrees.sum())
-    if request.replace:
-        return int(torch.count_nonzero(degrees)) * draw.fanout
-    return int(degrees.clamp(max=draw.fanout).sum())
+    kind = header.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise BadRequest(f"{where}: there is no request {shown(kind)}; there are {_KINDS}.")
+    return kind
 
 
 class _Entry:

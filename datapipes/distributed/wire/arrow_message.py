@@ -3,20 +3,25 @@
 The schema has the header as JSON in its metadata, and a large_binary column for each tensor, whose metadata state dtype
 and shape. Each batch has one row: the next bytes of each tensor, cut between two of its rows. No memory is copied.
 Without tensors there is no batch.
+
+A received tensor views the memory of its message. Nobody may write to it: torch knows no read-only tensors.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from datapipes.base.checks import dtype_name
+from datapipes import _core
+from datapipes.base.checks import dtype_name, shown
 from datapipes.distributed.arrow import arrow
-from datapipes.distributed.wire.tensor_buffers import bytes_of, plain
 
 # Of tensors in one batch. Each batch costs some 0.2 ms, and gRPC joins its pieces in fresh memory.
 BATCH_BYTES = 4 * 2**20
@@ -110,3 +115,107 @@ def to_bytes(where: str, message: Message) -> bytes:
             writer.write_batch(batch)
     data: bytes = sink.getvalue().to_pybytes()
     return data
+
+
+# --- tensors as bytes
+
+# Sub-byte and quantized dtypes have no row of whole bytes.
+_NAMES = (
+    *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+    *("float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+)
+# vars: torch imports some of its modules, which takes seconds, when getattr asks for their name.
+DTYPES: dict[str, torch.dtype] = {name: vars(torch)[name] for name in _NAMES if name in vars(torch)}
+MOST_DIMS = 64
+_INT64_MAX = 2**63 - 1
+
+
+class _Memory:
+    """Lets NumPy view an Arrow buffer as writable, or torch would warn of each; keeps the buffer alive."""
+
+    def __init__(self, buffer: Any) -> None:
+        self.buffer = buffer
+        self.__array_interface__ = {
+            "data": (buffer.address, False),
+            "shape": (buffer.size,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+def plain(where: str, name: str, value: Tensor) -> Tensor:
+    """Return a contiguous tensor in host memory with the bits of `value`; itself if it is one.
+
+    Raises:
+        TypeError: It is not dense, not in host memory, or of a dtype without whole bytes.
+    """
+    if not isinstance(value, Tensor) or value.layout is not torch.strided or value.device.type != "cpu":
+        raise TypeError(
+            f"{where}: {name} must be a dense tensor in host memory, got {shown(type(value))}. Call .cpu()."
+        )
+    if dtype_name(value.dtype) not in DTYPES:
+        raise TypeError(f"{where}: {name} has the dtype {value.dtype}; allowed are {list(DTYPES)}. Convert it.")
+    plain = value.detach().resolve_conj().resolve_neg()
+    # contiguous() of a tensor of one value keeps any stride; torch may not copy some dtypes, but their views as bytes.
+    return plain if plain.is_contiguous() else plain.contiguous()
+
+
+def bytes_of(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    """Return the size of a contiguous tensor in bytes."""
+    return math.prod(shape) * dtype.itemsize
+
+
+def check_form(where: str, name: str, dtype: Any, shape: Any) -> tuple[torch.dtype, tuple[int, ...]]:
+    """Return the dtype and the shape that a message states of a tensor.
+
+    Raises:
+        ValueError: There is no such dtype, or no tensor has such a shape.
+    """
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise ValueError(f"{where}: {name} has the dtype {shown(dtype)}; allowed are {list(DTYPES)}.")
+    if (
+        not isinstance(shape, list)
+        or len(shape) > MOST_DIMS
+        or any(type(size) is not int or not 0 <= size <= _INT64_MAX for size in shape)
+    ):
+        raise ValueError(
+            f"{where}: {name} has the shape {shown(shape)}; allowed are up to {MOST_DIMS} sizes of 0 or more."
+        )
+    # Also the strides must fit, those of an empty tensor too.
+    if math.prod(max(size, 1) for size in shape) * DTYPES[dtype].itemsize > _INT64_MAX:
+        raise ValueError(f"{where}: {name} has the shape {shown(shape)}, whose bytes int64 cannot count.")
+    return DTYPES[dtype], tuple(shape)
+
+
+def view_of(where: str, name: str, buffer: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """Return a buffer as a tensor: a view if the values are aligned, else a copy.
+
+    The caller has compared the size of the buffer with dtype and shape.
+
+    Raises:
+        ValueError: A bool is neither 0 nor 1.
+    """
+    if buffer is None or buffer.size == 0:
+        return torch.empty(0, dtype=torch.uint8).view(dtype).reshape(shape)
+    flat = np.asarray(_Memory(buffer))
+    if buffer.address % min(dtype.itemsize, 8) != 0:
+        # The core's memory is recycled; fresh memory takes longer to get than to fill.
+        flat = _core.gather_rows(flat.reshape(1, -1), np.zeros(1, dtype=np.int64)).reshape(-1)
+    return shaped(where, name, torch.from_numpy(flat), dtype, shape)
+
+
+def shaped(where: str, name: str, flat: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """Return bytes, uint8 [n], as a tensor that shares their memory.
+
+    Raises:
+        ValueError: A bool is neither 0 nor 1.
+    """
+    refuse_other_bools(where, name, flat, dtype)
+    return flat.view(dtype).reshape(shape)
+
+
+def refuse_other_bools(where: str, name: str, flat: Tensor, dtype: torch.dtype) -> None:
+    """Raise ValueError if bytes, uint8 [n], are no values of `dtype`: a bool is 0 or 1."""
+    if dtype == torch.bool and flat.numel() > 0 and int(flat.max()) > 1:
+        raise ValueError(f"{where}: {name} has the byte {int(flat.max())} as a bool; allowed are 0 and 1.")

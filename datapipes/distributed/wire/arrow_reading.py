@@ -19,8 +19,17 @@ from datapipes.base.checks import shown
 from datapipes.base.rows import new_rows
 from datapipes.base.strict_json import parse_strict
 from datapipes.distributed.arrow import arrow
-from datapipes.distributed.wire.arrow_message import DTYPE, HEADER, SHAPE, Message
-from datapipes.distributed.wire.tensor_buffers import bytes_of, check_form, refuse_other_bools, shaped, view_of
+from datapipes.distributed.wire.arrow_message import (
+    DTYPE,
+    HEADER,
+    SHAPE,
+    Message,
+    bytes_of,
+    check_form,
+    refuse_other_bools,
+    shaped,
+    view_of,
+)
 
 MOST_COLUMNS = 2**16
 # Of an answer: a handshake names all types and features, some 200 bytes each. Strict JSON reads 10 MB in a second.

@@ -37,6 +37,7 @@ class CreateRequest:
         num_workers: processes that are wished for.
     """
 
+    kind = "producer"
     client: Token
     chain: Annotated[Mapping[str, Any], _ANY]
     worker_key: Annotated[str, _KEY] | None
@@ -47,6 +48,7 @@ class CreateRequest:
 class MinibatchRequest:
     """For the minibatch of an epoch and a global index."""
 
+    kind = "minibatch"
     client: Token
     producer: ProducerId
     epoch: Annotated[int, whole(0, MAX_EPOCH)]
@@ -57,6 +59,7 @@ class MinibatchRequest:
 class ClaimRequest:
     """To give up a claim."""
 
+    kind = "destroy_producer"
     client: Token
     producer: ProducerId
 
@@ -65,15 +68,8 @@ class ClaimRequest:
 class ListRequest:
     """For the producers that the client has a claim on."""
 
+    kind = "producers"
     client: Token
-
-
-KIND_OF: dict[type, str] = {
-    CreateRequest: "producer",
-    MinibatchRequest: "minibatch",
-    ClaimRequest: "destroy_producer",
-    ListRequest: "producers",
-}
 
 
 @dataclass(frozen=True)
@@ -104,7 +100,7 @@ class Made(NamedTuple):
 
 def request_to_message(request: Any, meant: Meant, tensors: Mapping[str, Any] | None = None) -> Message:
     """Return a request as a message."""
-    return Message(request_header(KIND_OF[type(request)], meant, **to_json(request)), dict(tensors or {}))
+    return Message(request_header(request.kind, meant, **to_json(request)), dict(tensors or {}))
 
 
 def request_from_message(where: str, message: Message, kind: type[Any]) -> Any:
@@ -116,7 +112,7 @@ def request_from_message(where: str, message: Message, kind: type[Any]) -> Any:
     try:
         if message.tensors and kind is not CreateRequest:
             raise ValueError(f"the columns are {shown([*message.tensors])}, expected were none")
-        return own_record(message, KIND_OF[kind], kind)
+        return own_record(message, kind.kind, kind)
     except ValueError as error:
         raise BadRequest(f"{where}: {error}.") from error
 

@@ -16,8 +16,6 @@ from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.refusals import BadRequest, OtherPartition
 
 PROTOCOL = 1  # of the messages' form and of what they mean
-OF_CHAINS = ("destroy_producer", "minibatch", "producer", "producers")
-KINDS = ("digest", "draw", "edges", "health", "hello", "rows", "statistics", *OF_CHAINS)
 _DTYPES = {"ids": (torch.int32, torch.int64), "streams": (torch.uint32,), "times": (torch.int64,)}  # of columns
 
 
@@ -79,26 +77,18 @@ def check_meant(where: str, header: dict[str, Any], here: Meant) -> None:
             )
 
 
-def kind_of(where: str, header: dict[str, Any]) -> str:
-    """Return the kind of a request.
-
-    Raises:
-        BadRequest: There is no such kind.
-    """
-    kind = header.get("kind")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise BadRequest(f"{where}: there is no request {shown(kind)}; there are {list(KINDS)}.")
-    return kind
+def own_values(message: Message) -> dict[str, Any]:
+    """Return what the header of a request says beyond the values of every request."""
+    return {name: value for name, value in message.header.items() if name not in COMMON}
 
 
 def own_record(message: Message, kind: str, record: type[Record]) -> Record:
-    """Return what the header says beyond the values of every request.
+    """Return `own_values` as a record.
 
     Raises:
         ValueError: It says something else.
     """
-    values = {name: value for name, value in message.header.items() if name not in COMMON}
-    return from_json(record, f"the header of a request {kind!r}", values)
+    return from_json(record, f"the header of a request {kind!r}", own_values(message))
 
 
 def ids_of(message: Message, count: int) -> list[Tensor]:

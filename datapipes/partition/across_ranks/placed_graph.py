@@ -25,9 +25,9 @@ from datapipes.base.checks import shown
 from datapipes.base.types import ends_of, of_type
 from datapipes.graph.arrays import graph_digest
 from datapipes.partition.across_ranks.exchange import Exchange
-from datapipes.partition.across_ranks.placement import (
+from datapipes.partition.across_ranks.placed_rows import (
     Column,
-    Placement,
+    PlacedRows,
     as_bytes,
     column_of,
     placed_by_destination,
@@ -39,7 +39,7 @@ from datapipes.partition.methods.all_nodes import CHUNK, combined_weight
 from datapipes.partition.methods.range_parts import BY_ID, cut_by_weight, range_bounds, with_a_node_each
 from datapipes.partition.native.manifest import Identity
 from datapipes.partition.native.native_book import content_digest, partition_id_of
-from datapipes.partition.part_source import PartColumn, PartEdges, PartNodes, PartSource
+from datapipes.partition.part_to_write import PartColumn, PartEdges, PartNodes, PartToWrite
 from datapipes.partition.row_chunks import MOST_EDGES, pieces
 from datapipes.partition.source import TRAIN_MASK
 
@@ -75,7 +75,7 @@ class PlacedGraph(NamedTuple):
 
     ranks: Exchange
     owners: dict[Any, RangeMap]
-    part: PartSource
+    part: PartToWrite
     first_ids: dict[Any, int]
     first_positions: dict[Any, list[int]]
 
@@ -101,27 +101,27 @@ def place(ranks: Exchange, shard: Shard) -> PlacedGraph:
     edges, first_ids, first_positions = {}, {}, {}
     for number, (edge_type, edge_index) in enumerate(shard.edges.items()):
         offsets = owners[ends_of(edge_type)[1]].stored().tolist()
-        placement, indptr = placed_by_destination(ranks, edge_index[1], offsets)
+        placed, indptr = placed_by_destination(ranks, edge_index[1], offsets)
         first_ids[edge_type] = sum(of_edges[number] for _, of_edges in of_ranks[: ranks.rank])
-        first_positions[edge_type] = [0, *accumulate(placement.counts)]
+        first_positions[edge_type] = [0, *accumulate(placed.counts)]
         edges[edge_type] = PartEdges(
             first_positions[edge_type][-1],
             PartColumn(torch.int64, indptr.shape, partial(pieces, indptr, MOST_EDGES)),
-            placement.column(column_of(edge_index[0])),
-            placement.column(Column(torch.int64, (), partial(operator.add, first_ids[edge_type]))),
+            placed.column(column_of(edge_index[0])),
+            placed.column(Column(torch.int64, (), partial(operator.add, first_ids[edge_type]))),
             None,
-            _columns(placement, shard.of_edges[edge_type]),
+            _columns(placed, shard.of_edges[edge_type]),
         )
     nodes = {}
     for kind, ids in shard.ids.items():
-        placement = placed_by_id(ranks, ids, owners[kind].stored().tolist())
-        columns = _columns(placement, shard.of_nodes[kind])
+        placed = placed_by_id(ranks, ids, owners[kind].stored().tolist())
+        columns = _columns(placed, shard.of_nodes[kind])
         nodes[kind] = PartNodes(counts[kind], owners[kind].ids_of(ranks.rank), columns)
-    return PlacedGraph(ranks, owners, PartSource(ranks.rank, nodes, edges), first_ids, first_positions)
+    return PlacedGraph(ranks, owners, PartToWrite(ranks.rank, nodes, edges), first_ids, first_positions)
 
 
-def _columns(placement: Placement, attributes: Mapping[str, Tensor]) -> dict[str, PartColumn]:
-    return {name: placement.column(column_of(values)) for name, values in attributes.items()}
+def _columns(placed: PlacedRows, attributes: Mapping[str, Tensor]) -> dict[str, PartColumn]:
+    return {name: placed.column(column_of(values)) for name, values in attributes.items()}
 
 
 def _first_outside(ids: Tensor, count: int) -> int | None:
@@ -185,8 +185,8 @@ def _own_mask(ranks: Exchange, shard: Shard, kind: Any, count: int) -> Tensor | 
     allowed = f"the {count} nodes{of_kind} of all ranks must have the ids 0 to {count - 1}, each once. Renumber them."
     if place is not None:
         raise ValueError(f"{ranks.where}: node {int(ids[place])}{of_kind} of rank {ranks.rank} is outside; {allowed}")
-    placement = placed_by_id(ranks, ids, offsets)
-    for first, times, places in placement.times_there():
+    placed = placed_by_id(ranks, ids, offsets)
+    for first, times, places in placed.times_there():
         wrong = (times != 1).nonzero().flatten()
         if wrong.numel() > 0:
             place = int(wrong[0])
@@ -196,7 +196,7 @@ def _own_mask(ranks: Exchange, shard: Shard, kind: Any, count: int) -> Tensor | 
     mask = shard.of_nodes[kind].get(TRAIN_MASK)
     if mask is None:
         return None
-    return torch.cat([torch.empty(0, dtype=torch.bool), *placement.pieces(column_of(mask))])
+    return torch.cat([torch.empty(0, dtype=torch.bool), *placed.pieces(column_of(mask))])
 
 
 def _weights(mask: Tensor | None, count: int, base: int, extra: int) -> Iterator[NDArray[np.int64]]:

@@ -24,14 +24,14 @@ from datapipes.base.folder import new_beside, new_folder, room_told, sync_files
 from datapipes.base.types import ends_of
 from datapipes.partition.across_ranks.exchange import Exchange
 from datapipes.partition.across_ranks.placed_graph import PlacedGraph, Shard, identity_of_placed, place
-from datapipes.partition.across_ranks.placement import as_bytes, window
+from datapipes.partition.across_ranks.placed_rows import as_bytes, window
 from datapipes.partition.id_maps import RangeMap, smallest_dtype
 from datapipes.partition.layouts import MANIFEST, PARTITION
 from datapipes.partition.native.manifest import File, Identity, Manifest, manifest_bytes
 from datapipes.partition.native.native_book import write_book
 from datapipes.partition.native.native_write import write_part
-from datapipes.partition.part_source import PartSource, remote_sources
-from datapipes.partition.report import MOST_MATRIX_PARTS, Cost, PartitionReport
+from datapipes.partition.part_to_write import PartToWrite, remote_sources
+from datapipes.partition.partition_report import MOST_MATRIX_PARTS, Cost, PartitionReport
 from datapipes.partition.source import TRAIN_MASK
 
 
@@ -129,7 +129,7 @@ def _left_out(ranks: Exchange, shard: Shard) -> list[str]:
     return [f"{name}, {count} links" for name, count in links.items()]
 
 
-def _num_bytes(part: PartSource) -> int:
+def _num_bytes(part: PartToWrite) -> int:
     """Return about how many bytes a part takes."""
     columns = [column for nodes in part.nodes.values() for column in nodes.attributes.values()]
     for edges in part.edges.values():

@@ -24,7 +24,7 @@ from datapipes.partition.layouts import MANIFEST
 from datapipes.partition.native.arrays_folder import HOT, PART, Own, PartFields, write_folder
 from datapipes.partition.native.manifest import File, Identity, Manifest, manifest_bytes
 from datapipes.partition.native.native_book import identity_of, write_book
-from datapipes.partition.part_source import PartColumn, PartSource, check_times, part_of_graph, remote_sources
+from datapipes.partition.part_to_write import PartColumn, PartToWrite, check_times, part_of_graph, remote_sources
 from datapipes.partition.row_chunks import MOST_EDGES, pieces, refuse_other_book
 from datapipes.partition.source import Source
 
@@ -71,7 +71,7 @@ def write_native(
 def write_part(
     root: Path,
     identity: Identity,
-    part: PartSource,
+    part: PartToWrite,
     remote: Mapping[NodeType | None, tuple[Tensor, Tensor]],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, File]:

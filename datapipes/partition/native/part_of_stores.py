@@ -25,7 +25,7 @@ from datapipes.partition.id_maps import MOST_PARTS, RangeMap
 from datapipes.partition.native.manifest import Identity, Manifest
 from datapipes.partition.native.native_book import partition_id_of
 from datapipes.partition.native.own_rows import OwnRows, order_of
-from datapipes.partition.part_source import TIMES, are_times
+from datapipes.partition.part_to_write import TIMES, are_times
 
 WHERE = "Part.of_stores"
 _EDGES = (None, None)  # the group of edges without types

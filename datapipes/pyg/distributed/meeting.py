@@ -28,12 +28,11 @@ import torch.distributed
 from datapipes.base.checks import check_int, check_seconds, shown
 from datapipes.base.errors import text_of
 from datapipes.base.log import logger
-from datapipes.distributed.address import MOST_PORT, Address, parse_address
+from datapipes.distributed.addresses import MOST_PORT, Address, Replicas, parse_address
 from datapipes.distributed.client.connection import Connection
 from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.dist_graph import DistGraph
-from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.resolver import Replicas
+from datapipes.distributed.partition_facts import PartitionFacts
 from datapipes.distributed.server.limits import ServerLimits
 from datapipes.distributed.server.partition_server import PartitionServer
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain

@@ -28,8 +28,8 @@ from datapipes.base import array_digest
 from datapipes.datasets import SerializedTFRecordInfo, TFRecordDataLoader, write_tf_records
 from datapipes.distributed import Part, Partitioner
 from datapipes.distributed.dist_graph import DistGraph
-from datapipes.distributed.facts import PartitionFacts
-from datapipes.partition.across_ranks import placement
+from datapipes.distributed.partition_facts import PartitionFacts
+from datapipes.partition.across_ranks import placed_rows
 
 KINDS = ["all", "tasks", "links", "nothing"]
 
@@ -70,7 +70,7 @@ def test_any_shards_give_the_folder_of_one_process(tmp_path_factory, num_ranks, 
     root = tmp_path_factory.mktemp("any")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in zip(("SENT_BYTES", "LEAST_BYTES"), windows, strict=True):
-            patch.setattr(placement, name, value)
+            patch.setattr(placed_rows, name, value)
         patch.setattr(array_digest, "PIECE_BYTES", 24)
         write_whole(graph, num_ranks, root / "whole")
         in_threads(cut(graph, num_ranks, rng_seed), [root / "parts"] * num_ranks)

@@ -9,9 +9,9 @@ import pytest
 
 import datapipes as dp
 from datapipes.base.errors import text_of
+from datapipes.distributed.addresses import replicas_of
 from datapipes.distributed.client import remote_part
 from datapipes.distributed.client.remote_part import Limits, RemotePart
-from datapipes.distributed.resolver import replicas_of
 from datapipes.distributed.wire.arrow_message import Message
 
 WAIT_S = 60.0

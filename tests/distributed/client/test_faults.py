@@ -22,14 +22,13 @@ from warm_servers import WarmServer
 
 import datapipes as dp
 from datapipes.distributed import Part
+from datapipes.distributed.addresses import replicas_of
 from datapipes.distributed.client.flight_peers import FlightPeers
-from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.resolver import replicas_of
+from datapipes.distributed.partition_facts import PartitionFacts
+from datapipes.distributed.requests.draw import Draw, DrawRequest
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
 from datapipes.distributed.wire.refusals import OtherPartition, Unavailable, error_to_bytes
-from datapipes.partition.native.answers import answer_draw
-from datapipes.partition.native.requests import Draw, DrawRequest
 
 WAIT_S = 60.0  # for what comes at once, on a busy machine
 SHORT_S = 0.6  # a deadline that a test waits for
@@ -110,7 +109,7 @@ def expect_unavailable(future, address, reason="."):
 
 def expect_answer(future, part):
     ((indptr, neighbors, edge_ids),) = future.result(WAIT_S)
-    expected = answer_draw(part, REQUEST)[0]
+    expected = REQUEST.answered_by(part)[0]
     assert torch.equal(indptr, expected.indptr)
     assert torch.equal(neighbors, expected.neighbors)
     assert torch.equal(edge_ids, expected.edge_ids)
@@ -123,7 +122,7 @@ def test_a_server_that_accepts_and_never_answers(nothing_left, peers_of):
     with socket.create_server(("127.0.0.1", 0)) as hole:
         address = f"127.0.0.1:{hole.getsockname()[1]}"
         peers = peers_of(address, SHORT_S)
-        for future in [peers.draw(1, REQUEST) for _ in range(20)]:
+        for future in [peers.ask(1, REQUEST) for _ in range(20)]:
             expect_unavailable(future, address)
         peers.close()
 
@@ -132,23 +131,23 @@ def test_nobody_listens(nothing_left, peers_of):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     peers = peers_of(address, SHORT_S)
-    expect_unavailable(peers.draw(1, REQUEST), address, "Connection refused")
+    expect_unavailable(peers.ask(1, REQUEST), address, "Connection refused")
     peers.close()
 
 
 def test_a_server_that_is_frozen_dies_comes_back_and_has_other_data(nothing_left, peers_of, root, part, tmp_path):
     with WarmServer(root, 1) as server:
         patient, hasty = peers_of(server.address), peers_of(server.address, SHORT_S)
-        expect_answer(patient.draw(1, REQUEST), part)
+        expect_answer(patient.ask(1, REQUEST), part)
         # Connected, if the machine is not too busy; if it is, the next one cannot connect, which ends alike.
-        wait([hasty.draw(1, REQUEST)], WAIT_S)
+        wait([hasty.ask(1, REQUEST)], WAIT_S)
         server.freeze()
-        expect_unavailable(hasty.draw(1, REQUEST), server.address)
+        expect_unavailable(hasty.ask(1, REQUEST), server.address)
         server.thaw()
-        expect_answer(patient.draw(1, REQUEST), part)
+        expect_answer(patient.ask(1, REQUEST), part)
         server.kill()
-        expect_unavailable(hasty.draw(1, REQUEST), server.address)
-        waiting = [patient.draw(1, REQUEST) for _ in range(10)]
+        expect_unavailable(hasty.ask(1, REQUEST), server.address)
+        waiting = [patient.ask(1, REQUEST) for _ in range(10)]
         server.start()
         for future in waiting:
             expect_answer(future, part)
@@ -158,7 +157,7 @@ def test_a_server_that_is_frozen_dies_comes_back_and_has_other_data(nothing_left
         theirs = Part.open(server.root, 1).content_id
         assert theirs != part.content_id
         with pytest.raises(OtherPartition, match=f"part 1 at {server.address}: .*{theirs}.*{part.content_id}"):
-            patient.draw(1, REQUEST).result(WAIT_S)
+            patient.ask(1, REQUEST).result(WAIT_S)
         patient.close()
         hasty.close()
 
@@ -170,7 +169,7 @@ def test_cut_connections_lose_nothing(nothing_left, peers_of, root, part):
     with WarmServer(root, 1) as server, Proxy(server.address, delay=0.002) as proxy:
         peers = peers_of(proxy.address)
         for _ in range(5):
-            asked = [peers.draw(1, REQUEST) for _ in range(30)]
+            asked = [peers.ask(1, REQUEST) for _ in range(30)]
             wait(asked[:5], WAIT_S)
             proxy.tell("cut")
             for future in asked:
@@ -181,13 +180,13 @@ def test_cut_connections_lose_nothing(nothing_left, peers_of, root, part):
 def test_a_connection_that_stands_still_holds_up_only_its_own_requests(nothing_left, peers_of, root, part):
     with WarmServer(root, 1) as server, Proxy(server.address) as proxy:
         peers = peers_of(proxy.address, deadline=3.0)
-        expect_answer(peers.draw(1, REQUEST), part)
+        expect_answer(peers.ask(1, REQUEST), part)
         proxy.tell("stall 1 3600")
-        stuck = peers.draw(1, REQUEST)
+        stuck = peers.ask(1, REQUEST)
         assert settled(lambda: proxy.stalled() == 1)
         proxy.tell("stall 0 0")
         for _ in range(20):
-            expect_answer(peers.draw(1, REQUEST), part)
+            expect_answer(peers.ask(1, REQUEST), part)
         assert not stuck.done()
         expect_answer(stuck, part)  # it is asked again on another connection
         peers.close()
@@ -205,7 +204,7 @@ def test_a_server_that_is_full_is_asked_again_on_the_same_connection(peers_of, p
         return answer_of(part, message)
 
     with ScriptedServer(part, script) as server:
-        expect_answer(peers_of(server.address).draw(1, REQUEST), part)
+        expect_answer(peers_of(server.address).ask(1, REQUEST), part)
         assert server.asked == ["hello", *["draw"] * 5]
 
 
@@ -216,7 +215,7 @@ def test_a_server_that_stays_full_is_given_up_with_its_own_words(peers_of, part)
         return answer_of(part, message)
 
     with ScriptedServer(part, script) as server:
-        expect_unavailable(peers_of(server.address, SHORT_S).draw(1, REQUEST), server.address, "256 requests wait")
+        expect_unavailable(peers_of(server.address, SHORT_S).ask(1, REQUEST), server.address, "256 requests wait")
 
 
 def test_an_error_without_a_reason_is_asked_again_a_few_times(peers_of, part):
@@ -229,10 +228,10 @@ def test_an_error_without_a_reason_is_asked_again_a_few_times(peers_of, part):
 
     with ScriptedServer(part, script) as server:
         peers = peers_of(server.address)
-        expect_answer(peers.draw(1, REQUEST), part)
+        expect_answer(peers.ask(1, REQUEST), part)
         failures += [Dropped() for _ in range(100)]
         with pytest.raises(dp.RemoteError, match=f"part 1 at {server.address}: "):
-            peers.draw(1, REQUEST).result(WAIT_S)
+            peers.ask(1, REQUEST).result(WAIT_S)
         assert len(failures) == 97
 
 
@@ -255,7 +254,7 @@ def test_an_answer_that_does_not_fit_is_refused_at_once(peers_of, part, spoil):
     with ScriptedServer(part, script) as server:
         peers = peers_of(server.address)
         with pytest.raises(BadMessage, match=f"part 1 at {server.address}: "):
-            peers.draw(1, REQUEST).result(WAIT_S)
+            peers.ask(1, REQUEST).result(WAIT_S)
         assert server.asked == ["hello", "draw"]
 
 
@@ -270,7 +269,7 @@ def test_another_version_is_refused_in_the_greeting_with_both_versions(peers_of,
 
     with ScriptedServer(part, script) as server:
         with pytest.raises(OtherPartition, match=rf"part 1 at {server.address}: .*{message}.*here it is \d"):
-            peers_of(server.address).draw(1, REQUEST).result(WAIT_S)
+            peers_of(server.address).ask(1, REQUEST).result(WAIT_S)
         assert server.asked == ["hello"]
 
 
@@ -278,7 +277,7 @@ def test_the_server_of_another_part_is_refused_in_the_greeting(peers_of, root):
     with ScriptedServer(Part.open(root, 0)) as server:
         message = f"part 1 at {server.address}: the server has the part 0, expected is 1"
         with pytest.raises(OtherPartition, match=message):
-            peers_of(server.address).draw(1, REQUEST).result(WAIT_S)
+            peers_of(server.address).ask(1, REQUEST).result(WAIT_S)
 
 
 # --- closing
@@ -287,7 +286,7 @@ def test_the_server_of_another_part_is_refused_in_the_greeting(peers_of, root):
 def test_requests_in_flight_end_when_the_client_is_closed(nothing_left, peers_of):
     with socket.create_server(("127.0.0.1", 0)) as hole:
         peers = peers_of(f"127.0.0.1:{hole.getsockname()[1]}", 3.0)
-        futures = [peers.draw(1, REQUEST) for _ in range(40)]
+        futures = [peers.ask(1, REQUEST) for _ in range(40)]
         peers.close()
         for future in futures:
             with pytest.raises(RuntimeError, match=r"part 1 at .*: the connections were closed before the answer came"):
@@ -302,7 +301,7 @@ def test_peers_that_nobody_holds_any_more_end_their_threads_and_connections(noth
             tls=None,
             deadline=WAIT_S,
         )
-        expect_answer(peers.draw(1, REQUEST), part)
+        expect_answer(peers.ask(1, REQUEST), part)
         del peers
 
 
@@ -310,7 +309,7 @@ def test_peers_whose_server_could_not_be_reached_end_with_their_last_holder_too(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = replicas_of("test", "a part", f"127.0.0.1:{taken.getsockname()[1]}", "test")
     peers = FlightPeers({1: address}, PartitionFacts.of(part), tls=None, deadline=SHORT_S)
-    wait([peers.draw(1, REQUEST) for _ in range(3)], WAIT_S)
+    wait([peers.ask(1, REQUEST) for _ in range(3)], WAIT_S)
     held = weakref.ref(peers)
     del peers
     assert settled(lambda: gc.collect() >= 0 and held() is None, 5.0)
@@ -321,7 +320,7 @@ def test_peers_that_are_closed_and_connect_again_keep_nothing_of_it(peers_of, pa
         peers = peers_of(server.address)
         before = len(weakref.finalize._registry)
         for _ in range(5):
-            expect_answer(peers.draw(1, REQUEST), part)
+            expect_answer(peers.ask(1, REQUEST), part)
             peers.close()
         gc.collect()
         assert len(weakref.finalize._registry) <= before

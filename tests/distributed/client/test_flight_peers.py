@@ -12,16 +12,16 @@ from partitions import source_of
 from scripted_server import AsItIs, Dropped, ScriptedServer, answer_of
 
 import datapipes as dp
-from datapipes.distributed import Part, PartitionBook
-from datapipes.distributed.client import flight_peers
-from datapipes.distributed.client.flight_peers import FlightPeers
-from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.resolver import replicas_of
+from datapipes.distributed import Part, PartitionBook, requests
+from datapipes.distributed.addresses import replicas_of
+from datapipes.distributed.client.flight_peers import MOST_BYTES, FlightPeers
+from datapipes.distributed.partition_facts import PartitionFacts
+from datapipes.distributed.requests.draw import Draw, DrawRequest
+from datapipes.distributed.requests.edges import EdgesRequest
+from datapipes.distributed.requests.rows import Rows, RowsRequest
 from datapipes.distributed.wire.arrow_message import to_batches
 from datapipes.distributed.wire.arrow_reading import BadMessage
-from datapipes.partition.native.answers import answer_draw, answer_edges, answer_rows
 from datapipes.partition.native.native_write import write_native
-from datapipes.partition.native.requests import Draw, DrawRequest, EdgesRequest, Rows, RowsRequest
 
 WAIT_S = 60.0  # for what takes milliseconds
 OWN = torch.arange(1, 60, 2)  # of part 1
@@ -90,14 +90,14 @@ def expect_equal(found, expected):
 def test_a_server_answers_as_the_part_does(part, peers_of):
     with ScriptedServer(part) as server:
         peers = peers_of(part, server.address)
-        expect_equal(peers.draw(1, a_draw()).result(WAIT_S), answer_draw(part, a_draw()))
-        expect_equal(peers.rows(1, some_rows()).result(WAIT_S), answer_rows(part, some_rows()))
+        expect_equal(peers.ask(1, a_draw()).result(WAIT_S), a_draw().answered_by(part))
+        expect_equal(peers.ask(1, some_rows()).result(WAIT_S), some_rows().answered_by(part))
         empty = torch.empty(0, dtype=torch.int32)
-        expect_equal(peers.draw(1, a_draw(empty)).result(WAIT_S), answer_draw(part, a_draw(empty)))
-        expect_equal(peers.rows(1, some_rows(empty)).result(WAIT_S), answer_rows(part, some_rows(empty)))
-        assert peers.rows(1, RowsRequest(())).result(WAIT_S) == []
+        expect_equal(peers.ask(1, a_draw(empty)).result(WAIT_S), a_draw(empty).answered_by(part))
+        expect_equal(peers.ask(1, some_rows(empty)).result(WAIT_S), some_rows(empty).answered_by(part))
+        assert peers.ask(1, RowsRequest(())).result(WAIT_S) == []
         for ids in (OWN, empty):
-            expect_equal([peers.edges(1, some_pairs(ids)).result(WAIT_S)], [answer_edges(part, some_pairs(ids))])
+            expect_equal([peers.ask(1, some_pairs(ids)).result(WAIT_S)], [some_pairs(ids).answered_by(part)])
 
 
 OUTSIDE = "gone \x1b[2J\u202e\x9b of größe"
@@ -122,7 +122,7 @@ def test_what_a_server_says_moves_no_cursor(part, peers_of, raised, kind):
         raise raised
 
     with ScriptedServer(part, script) as server, pytest.raises(kind) as caught:
-        peers_of(part, server.address, 0.5).draw(1, a_draw()).result(WAIT_S)
+        peers_of(part, server.address, 0.5).ask(1, a_draw()).result(WAIT_S)
     text = str(caught.value)
     assert text.isprintable()
     assert r"gone \x1b[2J\u202e\x9b of größe" in text
@@ -155,7 +155,7 @@ def test_whatever_a_server_raises_ends_as_an_error_with_a_meaning(part, peers_of
 
     with ScriptedServer(part, script) as server:
         with pytest.raises(kind) as caught:
-            peers_of(part, server.address, 0.5).draw(1, a_draw()).result(WAIT_S)
+            peers_of(part, server.address, 0.5).ask(1, a_draw()).result(WAIT_S)
         said = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
         assert f"part 1 at {server.address}" in said
 
@@ -164,10 +164,10 @@ def test_many_requests_are_in_flight_over_few_connections_and_each_is_greeted_on
     with ScriptedServer(part) as server:
         peers = peers_of(part, server.address)
         draws = [a_draw(OWN[: 1 + n % 20]) for n in range(100)]
-        asked = [peers.draw(1, each) for each in draws]
+        asked = [peers.ask(1, each) for each in draws]
         assert not wait(asked, WAIT_S).not_done
         for request, answer in zip(draws, asked, strict=True):
-            expect_equal(answer.result(), answer_draw(part, request))
+            expect_equal(answer.result(), request.answered_by(part))
         assert 1 <= server.asked.count("hello") <= 4
         assert server.asked.count("draw") == 100
 
@@ -175,33 +175,32 @@ def test_many_requests_are_in_flight_over_few_connections_and_each_is_greeted_on
 def test_large_requests_are_cut_and_put_together(part, peers_of, monkeypatch):
     with ScriptedServer(part) as server:
         peers = peers_of(part, server.address)
-        monkeypatch.setattr(flight_peers.cut_rows, "__defaults__", (7 * 20,))  # a row of x and y has 20 bytes
-        monkeypatch.setattr(flight_peers.cut_draw, "__defaults__", (7,))
-        monkeypatch.setattr(flight_peers.cut_edges, "__defaults__", (7,))
-        expect_equal(peers.rows(1, some_rows()).result(WAIT_S), answer_rows(part, some_rows()))
+        monkeypatch.setattr(requests.rows, "ANSWER_BYTES", 7 * 20)  # a row of x and y has 20 bytes
+        monkeypatch.setattr(requests.request, "MOST_IDS", 7)
+        expect_equal(peers.ask(1, some_rows()).result(WAIT_S), some_rows().answered_by(part))
         assert server.asked.count("rows") == 5
-        expect_equal(peers.draw(1, a_draw()).result(WAIT_S), answer_draw(part, a_draw()))
+        expect_equal(peers.ask(1, a_draw()).result(WAIT_S), a_draw().answered_by(part))
         assert server.asked.count("draw") == 5
         ids = OWN.repeat(2)
         trees = replace(a_draw(ids), streams={None: torch.arange(len(ids)).to(torch.uint32)})
-        expect_equal(peers.draw(1, trees).result(WAIT_S), answer_draw(part, trees))
+        expect_equal(peers.ask(1, trees).result(WAIT_S), trees.answered_by(part))
         assert server.asked.count("draw") == 14
-        expect_equal([peers.edges(1, some_pairs(ids)).result(WAIT_S)], [answer_edges(part, some_pairs(ids))])
+        expect_equal([peers.ask(1, some_pairs(ids)).result(WAIT_S)], [some_pairs(ids).answered_by(part)])
         assert server.asked.count("edges") == 9
 
 
 @pytest.mark.parametrize(
     ("ask", "kind", "message"),
     [
-        (lambda peers: peers.draw(1, a_draw(torch.tensor([4]))), IndexError, "node 4 is not in part 1. Ask part 0"),
-        (lambda peers: peers.draw(1, a_draw(torch.tensor([60]))), IndexError, "node 60 is outside the graph"),
+        (lambda peers: peers.ask(1, a_draw(torch.tensor([4]))), IndexError, "node 4 is not in part 1. Ask part 0"),
+        (lambda peers: peers.ask(1, a_draw(torch.tensor([60]))), IndexError, "node 60 is outside the graph"),
         (
-            lambda peers: peers.draw(1, DrawRequest({"a": OWN}, (Draw(("a", "r", "a"), 1, 0),))),
+            lambda peers: peers.ask(1, DrawRequest({"a": OWN}, (Draw(("a", "r", "a"), 1, 0),))),
             ValueError,
             "the graph has no types",
         ),
         (
-            lambda peers: peers.rows(1, RowsRequest((Rows("node", None, ("z",), OWN),))),
+            lambda peers: peers.ask(1, RowsRequest((Rows("node", None, ("z",), OWN),))),
             KeyError,
             "no node feature 'z' of the type None; the part has .'x', 'y'.",
         ),
@@ -217,13 +216,13 @@ def test_errors_of_the_server_keep_type_and_reason_and_name_part_and_address(par
 def test_peers_go_to_other_processes_by_their_arguments(part, peers_of):
     with ScriptedServer(part) as server:
         peers = peers_of(part, server.address)
-        peers.draw(1, a_draw()).result(WAIT_S)
+        peers.ask(1, a_draw()).result(WAIT_S)
         copy = pickle.loads(pickle.dumps(peers))
         peers.close()
-        expect_equal(copy.draw(1, a_draw()).result(WAIT_S), answer_draw(part, a_draw()))
+        expect_equal(copy.ask(1, a_draw()).result(WAIT_S), a_draw().answered_by(part))
         copy.close()
         copy.close()
-        expect_equal(copy.draw(1, a_draw()).result(WAIT_S), answer_draw(part, a_draw()))
+        expect_equal(copy.ask(1, a_draw()).result(WAIT_S), a_draw().answered_by(part))
         copy.close()
 
 
@@ -237,7 +236,7 @@ def test_a_draw_that_is_too_large_is_halved_until_the_server_takes_it(part, peer
 
     with ScriptedServer(part, script) as server:
         peers = peers_of(part, server.address)
-        expect_equal(peers.draw(1, a_draw()).result(WAIT_S), answer_draw(part, a_draw()))
+        expect_equal(peers.ask(1, a_draw()).result(WAIT_S), a_draw().answered_by(part))
         assert server.asked.count("draw") == 7  # 30, 15, 8, 7, 15, 8, 7
 
 
@@ -257,7 +256,7 @@ def taken(peers, request, facts):
         table = whole[number].view(torch.uint8).view(whole[number].shape[0], -1)
         table[first : first + rows.shape[0]] = rows
 
-    assert peers.rows(1, request, take).result(WAIT_S) == []
+    assert peers.ask(1, replace(request, take=take)).result(WAIT_S) == []
     return whole
 
 
@@ -273,13 +272,13 @@ def test_rows_that_are_taken_as_they_arrive_are_those_of_the_answer(part, peers_
     for each in (None, script):
         with ScriptedServer(part, each) as server:
             peers = peers_of(part, server.address)
-            expect_equal(taken(peers, some_rows(), facts), answer_rows(part, some_rows()))
+            expect_equal(taken(peers, some_rows(), facts), some_rows().answered_by(part))
     with ScriptedServer(part) as server:
         peers = peers_of(part, server.address)
-        monkeypatch.setattr(flight_peers.cut_rows, "__defaults__", (7 * 20,))  # a row of x and y has 20 bytes
-        expect_equal(taken(peers, some_rows(), facts), answer_rows(part, some_rows()))
+        monkeypatch.setattr(requests.rows, "ANSWER_BYTES", 7 * 20)  # a row of x and y has 20 bytes
+        expect_equal(taken(peers, some_rows(), facts), some_rows().answered_by(part))
         monkeypatch.setattr(to_batches, "__defaults__", (64,))
-        expect_equal(taken(peers, some_rows(), facts), answer_rows(part, some_rows()))
+        expect_equal(taken(peers, some_rows(), facts), some_rows().answered_by(part))
 
 
 @pytest.mark.parametrize(
@@ -296,14 +295,15 @@ def test_nothing_is_taken_of_an_answer_to_something_else(part, peers_of, change,
         return answer._replace(tensors=change(answer.tensors)) if message.header["kind"] == "rows" else answer
 
     seen = []
+    request = replace(some_rows(), take=lambda *given: seen.append(given))
     with ScriptedServer(part, script) as server, pytest.raises(ValueError, match=found):
-        peers_of(part, server.address).rows(1, some_rows(), lambda *given: seen.append(given)).result(WAIT_S)
+        peers_of(part, server.address).ask(1, request).result(WAIT_S)
     assert seen == []
 
 
 @pytest.mark.parametrize(
     ("kind", "ask"),
-    [("draw", lambda peers: peers.draw(1, a_draw())), ("rows", lambda peers: peers.rows(1, some_rows()))],
+    [("draw", lambda peers: peers.ask(1, a_draw())), ("rows", lambda peers: peers.ask(1, some_rows()))],
 )
 def test_an_answer_larger_than_the_request_can_give_is_refused_by_its_size(part, peers_of, kind, ask):
     def script(message):
@@ -320,10 +320,8 @@ def test_an_answer_larger_than_the_request_can_give_is_refused_by_its_size(part,
 def test_a_draw_with_all_edges_or_of_several_types_is_bounded_by_its_own_size(part):
     facts = PartitionFacts.of(part)
     edge_bytes = facts.index_dtype.itemsize
-    assert flight_peers.most_bytes_of_draw(a_draw(), facts) == 8 * 31 + 30 * 3 * (edge_bytes + 8)
+    assert a_draw().num_bytes(facts, MOST_BYTES) == 8 * 31 + 30 * 3 * (edge_bytes + 8)
     twice = DrawRequest({None: OWN}, (Draw(None, 3, 7), Draw(None, 2, 8)), replace=True)
-    assert flight_peers.most_bytes_of_draw(twice, facts) == 2 * 8 * 31 + 30 * (3 + 2) * edge_bytes
-    assert (
-        flight_peers.most_bytes_of_draw(DrawRequest({None: OWN}, (Draw(None, -1, 7),)), facts)
-        == flight_peers.MOST_BYTES
-    )
+    assert twice.num_bytes(facts, MOST_BYTES) == 2 * 8 * 31 + 30 * (3 + 2) * edge_bytes
+    assert twice.num_bytes(facts, 100) is None
+    assert DrawRequest({None: OWN}, (Draw(None, -1, 7),)).num_bytes(facts, MOST_BYTES) is None

@@ -3,9 +3,9 @@
 import pyarrow.flight as flight
 import pytest
 
+from datapipes.distributed.addresses import Replicas, replicas_of
 from datapipes.distributed.client import remote_part as module
 from datapipes.distributed.client.remote_part import Places
-from datapipes.distributed.resolver import Replicas, replicas_of
 from datapipes.distributed.wire.refusals import OtherPartition
 
 ALL = replicas_of("test", "part 0", ["a:1", "b:1", "c:1"], "test")

@@ -18,8 +18,8 @@ from warm_servers import WarmServer
 from datapipes.cli.main import main
 from datapipes.distributed import PartitionServer
 from datapipes.distributed.server import guards, metrics_server
-from datapipes.distributed.server.connections import Connections
 from datapipes.distributed.server.guards import Guard, Strangers
+from datapipes.distributed.server.tcp_connections import Connections
 
 BOUND_S = 20.0
 
@@ -82,7 +82,7 @@ def test_a_guard_that_dies_ends_the_server_with_the_reason(root, monkeypatch):
 
 WITHOUT_DESCRIPTORS = """
 import contextlib, os, resource, socket
-from datapipes.distributed.server.connections import Connections
+from datapipes.distributed.server.tcp_connections import Connections
 from datapipes.distributed.server.guards import MemoryWatch, Strangers
 from datapipes.distributed.server.statistics import Statistics
 

@@ -12,8 +12,8 @@ import torch
 from plain_clients import PlainClient, in_parts, plain_graph
 
 from datapipes.distributed import PartitionServer
+from datapipes.distributed.requests.rows import Rows, RowsRequest
 from datapipes.distributed.server.metrics_server import MOST_CONNECTIONS
-from datapipes.partition.native.requests import Rows, RowsRequest
 
 LINE = re.compile(r'([a-z_]+)(\{[a-z_]+="[^"\n]*"(?:,[a-z_]+="[^"\n]*")*\})? (-?[0-9.e+-]+)')
 

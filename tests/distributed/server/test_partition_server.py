@@ -18,16 +18,15 @@ from partitions import expect_same_values
 from plain_clients import RELATIONS, PlainClient, in_parts, plain_graph, typed_graph
 
 from datapipes.distributed import Part, PartitionServer, ServerLimits, TLSConfig
-from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.partition_facts import PartitionFacts
+from datapipes.distributed.requests.draw import Draw, DrawRequest
+from datapipes.distributed.requests.rows import Rows, RowsRequest
 from datapipes.distributed.server import guards, partition_server, service
 from datapipes.distributed.server.guards import own_memory
 from datapipes.distributed.wire import arrow_reading
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.envelope import Meant, request_header
-from datapipes.distributed.wire.part_codec import draw_to_message
 from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
-from datapipes.partition.native.answers import answer_draw, answer_rows
-from datapipes.partition.native.requests import Draw, DrawRequest, Rows, RowsRequest
 
 BOUND_S = 20.0
 
@@ -79,7 +78,7 @@ def test_the_handshake_tells_the_facts(served, root):
 def test_a_hop_has_the_bits_of_the_part(served, root, fanout, replace, edge_ids):
     part = Part.open(root, 1)
     request = draw_of(part.node_ids().flip(0), fanout, replace=replace, edge_ids=edge_ids)
-    (found,), (expected,) = served[1].draw(request), answer_draw(part, request)
+    (found,), (expected,) = served[1].draw(request), request.answered_by(part)
     for one, other in zip(found, expected, strict=True):
         assert (one is None and other is None) or torch.equal(one, other)
 
@@ -90,7 +89,7 @@ def test_rows_of_every_dtype_and_labels_come_in_one_request(served, root):
     assert "y" in names
     edges = part.relation().edge_ids[:5]
     request = RowsRequest((Rows("node", None, names, ids), Rows("edge", None, ("x", "mask"), edges)))
-    found, expected = served[1].rows(request), answer_rows(part, request)
+    found, expected = served[1].rows(request), request.answered_by(part)
     assert len(found) == len(names) + 2
     expect_same_values(dict(enumerate(found)), dict(enumerate(expected)))
 
@@ -102,9 +101,9 @@ def test_a_graph_with_types_is_answered_for_all_edge_types_at_once(typed_root):
     rows = RowsRequest((Rows("node", "paper", ("x",), ids["paper"]), Rows("node", "author", ("mask",), ids["author"])))
     with PartitionServer(typed_root, 0) as server, PlainClient(server.address) as client:
         client.hello()
-        for found, expected in zip(client.draw(request), answer_draw(part, request), strict=True):
+        for found, expected in zip(client.draw(request), request.answered_by(part), strict=True):
             assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-        expect_same_values(dict(enumerate(client.rows(rows))), dict(enumerate(answer_rows(part, rows))))
+        expect_same_values(dict(enumerate(client.rows(rows))), dict(enumerate(rows.answered_by(part))))
         with pytest.raises(ValueError, match=r"no edge type \('author', 'writes', 'author'\)"):
             client.draw(DrawRequest(ids, (Draw(("author", "writes", "author"), 4, 0),)))
         with pytest.raises(ValueError, match="no node type 'nobody'"):
@@ -214,8 +213,8 @@ def test_an_answer_that_would_be_too_large_is_not_made(root, monkeypatch):
     ):
         client.hello()
         assert len(client.draw(draw_of(ids, 3))) == 1
-        monkeypatch.setattr(service, "answer_draw", lambda *_, **__: pytest.fail("drawn"))
-        monkeypatch.setattr(service, "answer_of", lambda *_, **__: pytest.fail("read"))
+        monkeypatch.setattr(DrawRequest, "answered_by", lambda *_, **__: pytest.fail("drawn"))
+        monkeypatch.setattr(RowsRequest, "answered_by", lambda *_, **__: pytest.fail("read"))
         for request, num_bytes in requests:
             text = rf"server of part 1: the \w+ have {num_bytes} bytes; at most 1000 are sent at once"
             with pytest.raises(AnswerTooLarge, match=text):
@@ -231,7 +230,7 @@ def test_a_large_fanout_of_few_edges_is_answered(root):
     ):
         client.hello()
         request = draw_of(own(root), 2**61)
-        assert torch.equal(client.draw(request)[0].neighbors, answer_draw(Part.open(root, 1), request)[0].neighbors)
+        assert torch.equal(client.draw(request)[0].neighbors, request.answered_by(Part.open(root, 1))[0].neighbors)
 
 
 def test_a_request_that_is_too_large_is_refused(root):
@@ -413,12 +412,14 @@ def test_a_forked_child_leaves_the_server_to_its_parent(served):
 def test_stopping_answers_what_is_under_way_and_refuses_the_rest(root, monkeypatch):
     begun, go_on = threading.Event(), threading.Event()
 
-    def slow(part, request, num_threads):
+    answered_by = RowsRequest.answered_by
+
+    def slow(*args, **options):
         begun.set()
         assert go_on.wait(BOUND_S)
-        return answer_rows(part, request, num_threads=num_threads)
+        return answered_by(*args, **options)
 
-    monkeypatch.setattr(service, "answer_of", slow)
+    monkeypatch.setattr(RowsRequest, "answered_by", slow)
     request = RowsRequest((Rows("node", None, ("y",), own(root)),))
     server = PartitionServer(root, 1)
     with PlainClient(server.start()) as client, ThreadPoolExecutor(2) as threads:
@@ -433,7 +434,7 @@ def test_stopping_answers_what_is_under_way_and_refuses_the_rest(root, monkeypat
             with pytest.raises(Unavailable, match="server of part 1: the server stops"):
                 refused()
         go_on.set()
-        assert torch.equal(asked.result(BOUND_S)[0], answer_rows(Part.open(root, 1), request)[0])
+        assert torch.equal(asked.result(BOUND_S)[0], request.answered_by(Part.open(root, 1))[0])
         stopped.result(BOUND_S)
 
 
@@ -448,7 +449,7 @@ def test_a_draw_that_the_client_gives_up_ends_before_the_next_edge_type(typed_ro
         return len(asked) > 3
 
     with PartitionServer(typed_root, 0) as server:
-        ticket = to_bytes("client", draw_to_message(request, server._service.meant))
+        ticket = to_bytes("client", request.to_message(server._service.meant))
         with pytest.raises(Unavailable, match="the client has given up"):
             server._service.answer("client", ticket, given_up)
         assert len(asked) == 4
@@ -559,15 +560,14 @@ def test_an_answer_that_the_client_gives_up_is_no_longer_in_flight(root):
 
 
 def request_bytes(client: PlainClient, request: RowsRequest) -> bytes:
-    from datapipes.distributed.wire.part_codec import rows_to_message
 
-    return to_bytes("client", rows_to_message(request, client.meant))
+    return to_bytes("client", request.to_message(client.meant))
 
 
 def test_many_clients_at_once_get_their_own_answers(root):
     part = Part.open(root, 1)
     requests = [draw_of(part.node_ids()[number:], 2, edge_ids=True) for number in range(12)]
-    expected = [answer_draw(part, request)[0] for request in requests]
+    expected = [request.answered_by(part)[0] for request in requests]
 
     def ask(number: int) -> bool:
         with PlainClient(server.address) as client:

@@ -7,7 +7,7 @@ import socket
 import pytest
 from channels import descriptors_from_now
 
-from datapipes.distributed.server.connections import Connections
+from datapipes.distributed.server.tcp_connections import Connections
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "mapped"])

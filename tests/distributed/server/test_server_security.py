@@ -13,9 +13,9 @@ from partition_servers import ServerProcess
 from plain_clients import PlainClient, in_parts, plain_graph
 
 from datapipes.distributed import Part, PartitionServer, TLSConfig
+from datapipes.distributed.requests.rows import Rows, RowsRequest
 from datapipes.distributed.wire.envelope import Meant
 from datapipes.distributed.wire.refusals import OtherPartition
-from datapipes.partition.native.requests import Rows, RowsRequest
 
 GROWTH = 32 * 2**20  # bytes
 

@@ -19,28 +19,15 @@ from wire_messages import (
 )
 
 from datapipes.base.rng import STREAM_VERSION
-from datapipes.distributed.facts import greeting_from_message, greeting_to_message, hello_to_message
+from datapipes.distributed.partition_facts import greeting_from_message, greeting_to_message, hello_to_message
+from datapipes.distributed.requests.digests import DigestRequest
+from datapipes.distributed.requests.draw import Drawn, DrawRequest
+from datapipes.distributed.requests.edges import EdgesRequest
+from datapipes.distributed.requests.rows import RowsRequest
+from datapipes.distributed.server.service import kind_of
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
-from datapipes.distributed.wire.envelope import PROTOCOL, Meant, check_meant, check_versions, kind_of, request_header
-from datapipes.distributed.wire.part_codec import (
-    answered_rows_from_message,
-    answered_rows_to_message,
-    digest_from_message,
-    digest_to_message,
-    digests_from_message,
-    digests_to_message,
-    draw_from_message,
-    draw_to_message,
-    drawn_from_message,
-    drawn_to_message,
-    edges_from_message,
-    edges_to_message,
-    found_edges_from_message,
-    found_edges_to_message,
-    rows_from_message,
-    rows_to_message,
-)
+from datapipes.distributed.wire.envelope import PROTOCOL, Meant, check_meant, check_versions, request_header
 from datapipes.distributed.wire.refusals import (
     MOST_BYTES,
     AnswerTooLarge,
@@ -52,11 +39,11 @@ from datapipes.distributed.wire.refusals import (
 )
 from datapipes.graph.choice import UNIFORM, Choice
 from datapipes.graph.graph import EarliestNode, FoundEdges
-from datapipes.partition.native.requests import Drawn, DrawRequest, RowsRequest
 from datapipes.sampling.layer_neighbor_sampler import Numbered
 from datapipes.sampling.neighbor_sampler import ByWeight
 
 MEANT = Meant(1, "0123456789abcdef", "fedcba9876543210")
+FACTS = some_facts()
 
 
 def travelled(message: Message) -> Message:
@@ -65,68 +52,68 @@ def travelled(message: Message) -> Message:
 
 def test_a_draw_comes_back():
     request = a_draw()
-    found = draw_from_message("server", travelled(draw_to_message(request, MEANT)))
+    found = DrawRequest.from_message("server", travelled(request.to_message(MEANT)))
     assert (found.draws, found.replace, found.edge_ids) == (request.draws, True, True)
     expect_equal(found.ids, request.ids)
 
 
 def test_a_draw_of_trees_comes_back():
     request = a_draw_of_trees()
-    found = draw_from_message("server", travelled(draw_to_message(request, MEANT)))
+    found = DrawRequest.from_message("server", travelled(request.to_message(MEANT)))
     expect_equal(found.ids, request.ids)
     expect_equal(found.streams, request.streams)
-    plain = draw_from_message("server", travelled(draw_to_message(a_draw(), MEANT)))
+    plain = DrawRequest.from_message("server", travelled(a_draw().to_message(MEANT)))
     assert plain.streams is None
 
 
 def test_a_draw_by_time_comes_back():
     for request in (a_draw_by_time(), replace(a_draw_by_time(), streams=None)):
-        found = draw_from_message("server", travelled(draw_to_message(request, MEANT)))
+        found = DrawRequest.from_message("server", travelled(request.to_message(MEANT)))
         assert (found.choice, found.streams is None) == (request.choice, request.streams is None)
         expect_equal(found.times, request.times)
 
 
 def test_a_draw_by_weight_comes_back():
     request = replace(a_draw(), choice=ByWeight("größe"))
-    message = draw_to_message(request, MEANT)
+    message = request.to_message(MEANT)
     assert message.header["choice"] == {"by": "weight", "prob_name": "größe"}
-    assert draw_from_message("server", travelled(message)).choice == request.choice
+    assert DrawRequest.from_message("server", travelled(message)).choice == request.choice
 
 
 def test_a_draw_by_number_comes_back_and_needs_two_keys_for_each_draw():
     choice = Numbered(4, 2, (((1, 2), (3, 2**64 - 1)),))
     request = replace(a_draw(), choice=choice, replace=False)
-    message = draw_to_message(request, MEANT)
+    message = request.to_message(MEANT)
     assert message.header["choice"] == BY_NUMBER
-    assert draw_from_message("server", travelled(message)).choice == choice
+    assert DrawRequest.from_message("server", travelled(message)).choice == choice
     for wrong, text in (
         (replace(request, choice=choice.at(0, [0])), "keys has 1 entries, for 2 draws"),
         (replace(request, replace=True), "are drawn without replacement"),
         (replace(a_draw_of_trees(), choice=choice, replace=False), "have no streams"),
     ):
         with pytest.raises(BadRequest, match=text):
-            draw_from_message("server", draw_to_message(wrong, MEANT))
+            DrawRequest.from_message("server", wrong.to_message(MEANT))
 
 
 def test_a_request_for_digests_and_its_answer_come_back():
     request = digests_of_times()
-    assert digest_from_message("server", travelled(digest_to_message(request, MEANT))) == request
+    assert DigestRequest.from_message("server", travelled(request.to_message(MEANT))) == request
     digests = [None, ["int64:" + "0123456789abcdef" * 2, "int64:" + "0" * 32]]
-    assert digests_from_message("client", travelled(digests_to_message(digests)), request) == digests
+    assert request.answer_from_message("client", travelled(DigestRequest.answer_to_message(digests)), FACTS) == digests
 
 
 def test_a_request_about_edges_and_its_answer_come_back():
     request = some_pairs()
-    found = edges_from_message("server", travelled(edges_to_message(request, MEANT)))
+    found = EdgesRequest.from_message("server", travelled(request.to_message(MEANT)))
     assert found.edge_type == request.edge_type
     expect_equal(vars(found) | {"edge_type": torch.ones(1)}, vars(request) | {"edge_type": torch.ones(1)})
     answer = FoundEdges(torch.tensor([0, 2, 1]), torch.tensor([-1, 5, 0]))
     expect_equal(
-        found_edges_from_message("client", travelled(found_edges_to_message(answer)), request)._asdict(),
+        request.answer_from_message("client", travelled(EdgesRequest.answer_to_message(answer)), FACTS)._asdict(),
         answer._asdict(),
     )
-    no_types = edges_to_message(replace(request, edge_type=None), MEANT)
-    assert edges_from_message("server", travelled(no_types)).edge_type is None
+    no_types = replace(request, edge_type=None).to_message(MEANT)
+    assert EdgesRequest.from_message("server", travelled(no_types)).edge_type is None
 
 
 @pytest.mark.parametrize(
@@ -139,20 +126,20 @@ def test_a_request_about_edges_and_its_answer_come_back():
     ],
 )
 def test_an_answer_about_edges_that_is_none_is_refused(counts, first_ids, text):
-    message = found_edges_to_message(FoundEdges(torch.tensor(counts), torch.tensor(first_ids)))
+    message = EdgesRequest.answer_to_message(FoundEdges(torch.tensor(counts), torch.tensor(first_ids)))
     with pytest.raises(BadMessage, match=text):
-        found_edges_from_message("client", message, some_pairs())
+        some_pairs().answer_from_message("client", message, FACTS)
 
 
 def test_a_request_about_edges_that_is_none_is_refused():
-    good = edges_to_message(some_pairs(), MEANT)
+    good = some_pairs().to_message(MEANT)
     for name, value in (("edge_type", 7), ("edge_type", ["a", "b"]), ("more", 1)):
         with pytest.raises(BadRequest, match=name.replace("_", " ")):
-            edges_from_message("server", Message({**good.header, name: value}, good.tensors))
+            EdgesRequest.from_message("server", Message({**good.header, name: value}, good.tensors))
     with pytest.raises(BadRequest, match="2 sources for 3 destinations"):
-        edges_from_message("server", edges_to_message(replace(some_pairs(), sources=torch.tensor([1, 2])), MEANT))
+        EdgesRequest.from_message("server", Message(good.header, {**good.tensors, "ids.1": torch.tensor([1, 2])}))
     with pytest.raises(BadMessage, match="expected was"):
-        found_edges_from_message("client", Message(good.header, {}), some_pairs())
+        some_pairs().answer_from_message("client", Message(good.header, {}), FACTS)
 
 
 def test_facts_with_the_earliest_nodes_come_back():
@@ -163,14 +150,14 @@ def test_facts_with_the_earliest_nodes_come_back():
 def test_a_draw_without_types_comes_back():
     ids = {None: torch.tensor([], dtype=torch.int64)}
     request = DrawRequest(ids, (a_draw().draws[0]._replace(edge_type=None),))
-    found = draw_from_message("server", travelled(draw_to_message(request, Meant())))
+    found = DrawRequest.from_message("server", travelled(request.to_message(Meant())))
     assert (found.draws, found.replace, found.edge_ids) == (request.draws, False, False)
     expect_equal(found.ids, ids)
 
 
 def test_rows_come_back():
     request = some_rows()
-    found = rows_from_message("server", travelled(rows_to_message(request, MEANT)))
+    found = RowsRequest.from_message("server", travelled(request.to_message(MEANT)))
     assert [each[:3] for each in found.rows] == [each[:3] for each in request.rows]
     assert [each.ids.tolist() for each in found.rows] == [[4, 4, 0], [1]]
 
@@ -178,7 +165,7 @@ def test_rows_come_back():
 @pytest.mark.parametrize("edge_ids", [True, False])
 def test_what_was_drawn_comes_back(edge_ids):
     request, drawn = drawn_of_a_draw(edge_ids)
-    found = drawn_from_message("client", travelled(drawn_to_message(drawn)), request, some_facts())
+    found = request.answer_from_message("client", travelled(DrawRequest.answer_to_message(drawn)), FACTS)
     for one, other in zip(found, drawn, strict=True):
         expect_equal(
             {name: value for name, value in one._asdict().items() if value is not None},
@@ -188,7 +175,7 @@ def test_what_was_drawn_comes_back(edge_ids):
 
 def test_answered_rows_come_back():
     rows = answered()
-    found = answered_rows_from_message("client", travelled(answered_rows_to_message(rows)), some_rows(), some_facts())
+    found = some_rows().answer_from_message("client", travelled(RowsRequest.answer_to_message(rows)), FACTS)
     expect_equal(dict(enumerate(found)), dict(enumerate(rows)))
 
 
@@ -254,29 +241,25 @@ def test_the_form_of_requests_does_not_change():
         '["edge",["author","writes","paper"],["w"]]]}'
     )
     for message, text in (
-        (draw_to_message(a_draw(), MEANT), draw),
-        (draw_to_message(a_draw_of_trees(), MEANT), draw.removesuffix("}") + ',"columns":["ids","streams"]}'),
-        (draw_to_message(a_draw_by_time(), MEANT), draw.removesuffix("}") + by_time),
-        (digest_to_message(digests_of_times(), MEANT), digests),
-        (rows_to_message(some_rows(), MEANT), rows),
-        (edges_to_message(some_pairs(), MEANT), common % "edges" + ',"edge_type":["author","writes","paper"]}'),
+        (a_draw().to_message(MEANT), draw),
+        (a_draw_of_trees().to_message(MEANT), draw.removesuffix("}") + ',"columns":["ids","streams"]}'),
+        (a_draw_by_time().to_message(MEANT), draw.removesuffix("}") + by_time),
+        (digests_of_times().to_message(MEANT), digests),
+        (some_rows().to_message(MEANT), rows),
+        (some_pairs().to_message(MEANT), common % "edges" + ',"edge_type":["author","writes","paper"]}'),
         (hello_to_message(MEANT), common % "hello" + "}"),
     ):
         assert json.dumps(message.header, separators=(",", ":")) == text
-    assert (
-        [*draw_to_message(a_draw(), MEANT).tensors]
-        == [*rows_to_message(some_rows(), MEANT).tensors]
-        == ["ids.0", "ids.1"]
-    )
-    assert [*draw_to_message(a_draw_of_trees(), MEANT).tensors] == ["ids.0", "ids.1", "streams.0", "streams.1"]
+    assert [*a_draw().to_message(MEANT).tensors] == [*some_rows().to_message(MEANT).tensors] == ["ids.0", "ids.1"]
+    assert [*a_draw_of_trees().to_message(MEANT).tensors] == ["ids.0", "ids.1", "streams.0", "streams.1"]
 
 
 def test_the_form_of_answers_does_not_change():
-    assert drawn_to_message(drawn_of_a_draw()[1]).header == {"protocol": 1, "stream": 1, "kind": "draw"}
+    assert DrawRequest.answer_to_message(drawn_of_a_draw()[1]).header == {"protocol": 1, "stream": 1, "kind": "draw"}
     names = ["indptr.0", "neighbors.0", "edge_ids.0", "indptr.1", "neighbors.1", "edge_ids.1"]
-    assert [*drawn_to_message(drawn_of_a_draw()[1]).tensors] == names
-    assert answered_rows_to_message(answered()).header == {"protocol": 1, "stream": 1, "kind": "rows"}
-    assert [*answered_rows_to_message(answered()).tensors] == ["0", "1", "2"]
+    assert [*DrawRequest.answer_to_message(drawn_of_a_draw()[1]).tensors] == names
+    assert RowsRequest.answer_to_message(answered()).header == {"protocol": 1, "stream": 1, "kind": "rows"}
+    assert [*RowsRequest.answer_to_message(answered()).tensors] == ["0", "1", "2"]
     header = greeting_to_message(2, some_facts()).header
     assert (header["kind"], header["part"]) == ("hello", 2)
     assert json.dumps(header["facts"], separators=(",", ":")) == (
@@ -332,17 +315,17 @@ WRONG_DRAWS = {
 @pytest.mark.parametrize("name", WRONG_DRAWS)
 def test_what_is_no_draw_is_refused(name):
     header, text = WRONG_DRAWS[name]
-    message = changed(draw_to_message(a_draw(), MEANT), **header)
+    message = changed(a_draw().to_message(MEANT), **header)
     message = Message({key: value for key, value in message.header.items() if value is not GONE}, message.tensors)
     with pytest.raises(BadRequest, match=re.escape(text)):
-        draw_from_message("server", message)
+        DrawRequest.from_message("server", message)
 
 
 @pytest.mark.parametrize("ids", [torch.ones(2), torch.ones(2).bool(), torch.tensor(1), torch.ones(2, 1).long()])
 def test_what_are_no_ids_is_refused(ids):
     for message, read in (
-        (draw_to_message(a_draw(), MEANT), draw_from_message),
-        (rows_to_message(some_rows(), MEANT), rows_from_message),
+        (a_draw().to_message(MEANT), DrawRequest.from_message),
+        (some_rows().to_message(MEANT), RowsRequest.from_message),
     ):
         message.tensors["ids.1"] = ids
         with pytest.raises(BadRequest, match=r"ids.1 is torch.* allowed are int32 and int64 of 1 dimension"):
@@ -397,22 +380,22 @@ BY_NUMBER = {"by": "number", "dependency": 4, "until_next": 2, "keys": [[1, 2], 
 )
 def test_what_is_no_choice_is_refused(choice, text):
     text = text.replace("by ALL", f"by {' or '.join(sorted(each.by for each in Choice.__subclasses__() if each.by))}")
-    message = changed(draw_to_message(a_draw_by_time(), MEANT), choice=choice)
+    message = changed(a_draw_by_time().to_message(MEANT), choice=choice)
     with pytest.raises(BadRequest, match=re.escape(text)):
-        draw_from_message("server", message)
+        DrawRequest.from_message("server", message)
     if choice is not None and "replacement" not in text:
         with pytest.raises(BadRequest, match=re.escape(text)):
-            digest_from_message("server", changed(digest_to_message(digests_of_times(), MEANT), choice=choice))
+            DigestRequest.from_message("server", changed(digests_of_times().to_message(MEANT), choice=choice))
 
 
 def test_times_without_a_choice_and_a_choice_without_times_are_refused():
     for request in (replace(a_draw_by_time(), times=None), replace(a_draw_by_time(), choice=UNIFORM)):
         with pytest.raises(BadRequest, match="rows have times if they are drawn by time, and only then"):
-            draw_from_message("server", draw_to_message(request, MEANT))
+            DrawRequest.from_message("server", request.to_message(MEANT))
 
 
 def test_what_is_no_request_for_digests_is_refused():
-    good = digest_to_message(digests_of_times(), MEANT)
+    good = digests_of_times().to_message(MEANT)
     for header, text in (
         ({"edge_types": "x"}, "edge_types is 'x', it must be a list"),
         ({"edge_types": ["a:b:c"]}, "the edge type 'a:b:c'"),
@@ -420,9 +403,9 @@ def test_what_is_no_request_for_digests_is_refused():
         ({"more": 1}, "must have exactly"),
     ):
         with pytest.raises(BadRequest, match=re.escape(text)):
-            digest_from_message("server", changed(good, **header))
+            DigestRequest.from_message("server", changed(good, **header))
     with pytest.raises(BadRequest, match=re.escape("the columns are ['ids.0']")):
-        digest_from_message("server", Message(good.header, {"ids.0": torch.tensor([1])}))
+        DigestRequest.from_message("server", Message(good.header, {"ids.0": torch.tensor([1])}))
 
 
 @pytest.mark.parametrize(
@@ -431,7 +414,7 @@ def test_what_is_no_request_for_digests_is_refused():
 )
 def test_what_are_no_digests_is_refused(digests):
     with pytest.raises(BadMessage, match="expected was one entry for each edge type"):
-        digests_from_message("client", digests_to_message(digests), digests_of_times())
+        digests_of_times().answer_from_message("client", DigestRequest.answer_to_message(digests), FACTS)
 
 
 @pytest.mark.parametrize(
@@ -443,10 +426,10 @@ def test_what_are_no_digests_is_refused(digests):
     ],
 )
 def test_what_are_no_streams_is_refused(streams, text):
-    message = draw_to_message(a_draw_of_trees(), MEANT)
+    message = a_draw_of_trees().to_message(MEANT)
     message.tensors["streams.1"] = streams
     with pytest.raises(BadRequest, match=re.escape(text)):
-        draw_from_message("server", message)
+        DrawRequest.from_message("server", message)
 
 
 @pytest.mark.parametrize(
@@ -464,12 +447,11 @@ def test_what_are_no_streams_is_refused(streams, text):
 )
 def test_what_are_no_rows_is_refused(rows, text):
     with pytest.raises(BadRequest, match=re.escape(text)):
-        rows_from_message("server", changed(rows_to_message(some_rows(), MEANT), rows=rows))
+        RowsRequest.from_message("server", changed(some_rows().to_message(MEANT), rows=rows))
 
 
 def test_an_answer_that_does_not_fit_the_draw_is_refused():
     request, drawn = drawn_of_a_draw()
-    facts = some_facts()
     wide = drawn[0]
     wrong = [
         ([wide], "the answer has"),
@@ -487,7 +469,7 @@ def test_an_answer_that_does_not_fit_the_draw_is_refused():
     ]
     for answer, text in wrong:
         with pytest.raises(BadMessage, match=re.escape(text)):
-            drawn_from_message("client", drawn_to_message(answer), request, facts)
+            request.answer_from_message("client", DrawRequest.answer_to_message(answer), FACTS)
 
 
 def test_an_answer_that_does_not_fit_the_rows_is_refused():
@@ -498,7 +480,7 @@ def test_an_answer_that_does_not_fit_the_rows_is_refused():
         ([rows[0][:2], *rows[1:]], "are torch.bfloat16 [2, 4, 2], expected were torch.bfloat16 [3, 4, 2]"),
     ):
         with pytest.raises(BadMessage, match=re.escape(text)):
-            answered_rows_from_message("client", answered_rows_to_message(answer), some_rows(), some_facts())
+            some_rows().answer_from_message("client", RowsRequest.answer_to_message(answer), FACTS)
 
 
 @pytest.mark.parametrize(
@@ -620,4 +602,4 @@ def test_a_long_error_keeps_its_beginning_and_fits():
 
 
 def test_a_request_without_rows_is_one():
-    assert rows_from_message("server", travelled(rows_to_message(RowsRequest(()), MEANT))).rows == ()
+    assert RowsRequest.from_message("server", travelled(RowsRequest(()).to_message(MEANT))).rows == ()

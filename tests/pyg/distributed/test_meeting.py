@@ -269,7 +269,7 @@ def test_a_store_that_is_there_already_is_shared(root):
 
 
 def test_other_machines_need_certificates_or_leave(root, monkeypatch):
-    from datapipes.distributed.address import Address
+    from datapipes.distributed.addresses import Address
 
     monkeypatch.setattr(meeting, "_own_host", lambda place: "10.0.0.1")
     found = in_ranks(2, lambda rank, size, port: loader_of(rank, size, root, port, 10), free_port())

@@ -10,10 +10,9 @@ import torch
 
 from datapipes.base.checks import INT32_MAX, dtype_name, shown
 from datapipes.base.records import OMITTED, AnyType, Form, OptionalNodeType, from_json, one_of, to_json, whole
-from datapipes.distributed.wire.arrow_message import Message
+from datapipes.distributed.wire.arrow_message import Message, check_form
 from datapipes.distributed.wire.arrow_reading import BadMessage
 from datapipes.distributed.wire.envelope import Meant, answer_header, request_header
-from datapipes.distributed.wire.tensor_buffers import check_form
 from datapipes.graph.choice import RowForm
 from datapipes.graph.graph import EarliestNode
 from datapipes.partition.native.manifest import Identity, IndexDtype

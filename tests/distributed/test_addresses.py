@@ -2,7 +2,7 @@
 
 import pytest
 
-from datapipes.distributed.address import Address, parse_address
+from datapipes.distributed.addresses import Address, parse_address
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Placement: where the rows of all ranks belong, and the way there, a window of rows at a time.
+"""PlacedRows: where the rows of all ranks belong, and the way there, a window of rows at a time.
 
 Each row has an owner, a rank, and a place among the owner's rows. A rank keeps the numbers of its rows in ascending
 order of (owner, place). Rows of one window of places are contiguous there, so each round sends one slice per owner. An
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from datapipes.base.rows import put_rows
 from datapipes.partition.across_ranks.exchange import Exchange
-from datapipes.partition.part_source import PartColumn
+from datapipes.partition.part_to_write import PartColumn
 from datapipes.partition.row_chunks import rows_at
 
 SENT_BYTES = 2**24  # that a rank sends in one window, at most; 2^26 took more memory and no less time
@@ -49,7 +49,7 @@ def column_of(values: Tensor) -> Column:
     return Column(values.dtype, tuple(values.shape[1:]), rows)
 
 
-class Placement:
+class PlacedRows:
     """Where the rows of this rank belong.
 
     Args:
@@ -127,16 +127,16 @@ def as_bytes(rows: Tensor) -> Tensor:
     return rows.contiguous().reshape(-1).view(torch.uint8)
 
 
-def placed_by_id(ranks: Exchange, ids: Tensor, offsets: Sequence[int]) -> Placement:
+def placed_by_id(ranks: Exchange, ids: Tensor, offsets: Sequence[int]) -> PlacedRows:
     """Place rows by their ids: rank r owns the ids in [offsets[r], offsets[r + 1]). O(n log n), 16 bytes a row."""
     places, order = ids.sort()
     bounds = torch.searchsorted(places, torch.tensor(offsets)).tolist()
     for owner, first in enumerate(offsets[:-1]):
         places[bounds[owner] : bounds[owner + 1]] -= first
-    return Placement(ranks, order, places, bounds, np.diff(offsets).tolist())
+    return PlacedRows(ranks, order, places, bounds, np.diff(offsets).tolist())
 
 
-def placed_by_destination(ranks: Exchange, destinations: Tensor, offsets: Sequence[int]) -> tuple[Placement, Tensor]:
+def placed_by_destination(ranks: Exchange, destinations: Tensor, offsets: Sequence[int]) -> tuple[PlacedRows, Tensor]:
     """Place edges as a CSC has them: by destination, then by the rank that has them, then in the order of that rank.
 
     O(n log n), 16 bytes an edge, and 8 for each node that this rank owns.
@@ -145,7 +145,7 @@ def placed_by_destination(ranks: Exchange, destinations: Tensor, offsets: Sequen
         destinations: int64 [n], in [0, offsets[-1]).
         offsets: the nodes that each rank owns, which owns their edges.
     Returns:
-        The placement, and indptr: int64 [own nodes + 1], from 0.
+        Where they belong, and indptr: int64 [own nodes + 1], from 0.
     """
     places, order = destinations.sort(stable=True)  # destinations first; each window of nodes puts places over them
     bounds: list[int] = torch.searchsorted(places, torch.tensor(offsets)).tolist()
@@ -167,7 +167,7 @@ def placed_by_destination(ranks: Exchange, destinations: Tensor, offsets: Sequen
             end = next_edges[owner] + int(num_into.sum())
             places[next_edges[owner] : end] = _ranges(answer.clone().view(torch.int64), num_into)
             next_edges[owner] = end
-    return Placement(ranks, order, places, bounds, ranks.gather(num_edges)), torch.cat(indptr)
+    return PlacedRows(ranks, order, places, bounds, ranks.gather(num_edges)), torch.cat(indptr)
 
 
 def _starts(messages: list[Tensor], count: int) -> tuple[Tensor, list[Tensor]]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from partitions import TIME, books, expect_same_values, graphs, slow_positions
 
 from datapipes.base.types import ends_of
-from datapipes.partition.part_source import part_of_graph
+from datapipes.partition.part_to_write import part_of_graph
 
 
 def values_of(column):

@@ -15,8 +15,8 @@ import datapipes as dp
 from datapipes.base.checks import one_line
 from datapipes.base.types import ends_of
 from datapipes.distributed import PartitionBook, PartitionReport
-from datapipes.partition.part_source import part_of_graph, remote_sources
-from datapipes.partition.report import MOST_MATRIX_PARTS, measure, refuse_contradictions
+from datapipes.partition.part_to_write import part_of_graph, remote_sources
+from datapipes.partition.partition_report import MOST_MATRIX_PARTS, measure, refuse_contradictions
 from datapipes.partition.row_chunks import PartRows
 from datapipes.partition.source import Source
 
@@ -153,7 +153,7 @@ def test_edges_are_counted_in_pieces(monkeypatch):
     def small(*args):
         return PartRows(*args, most_edges=2)
 
-    monkeypatch.setattr("datapipes.partition.report.PartRows", small)
+    monkeypatch.setattr("datapipes.partition.partition_report.PartRows", small)
     assert report_of(parts, 2, columns) == whole
 
 

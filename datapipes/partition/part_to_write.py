@@ -1,4 +1,4 @@
-"""PartSource: one part as its writers ask for it: its own ids, and the columns of its nodes and edges, piece by piece.
+"""PartToWrite: one part as its writers ask for it: its own ids, and the columns of its nodes and edges, piece by piece.
 
 A part comes from a whole graph in this process (`part_of_graph`), or from the shards of many ranks
 (across_ranks/placed_graph.py). Values of the latter come from all ranks while they are asked for, so all ranks must go
@@ -71,7 +71,7 @@ class PartEdges(NamedTuple):
         return self.indices.shape[0]
 
 
-class PartSource(NamedTuple):
+class PartToWrite(NamedTuple):
     """A part; nodes and edges by type, sorted."""
 
     part: int
@@ -81,7 +81,7 @@ class PartSource(NamedTuple):
 
 def part_of_graph(
     graph: Graph, book: PartitionBook, part: int, times: Mapping[NodeType | None, Tensor] | None = None
-) -> PartSource:
+) -> PartToWrite:
     """Return a part of a graph; nothing but ids and numbers of edges is looked at yet.
 
     Args:
@@ -99,7 +99,7 @@ def part_of_graph(
     for edge_type in graph.edge_types:
         src, dst = ends_of(edge_type)
         edges[edge_type] = _edges(graph, edge_type, nodes[dst].ids, (times or {}).get(src))
-    return PartSource(part, nodes, edges)
+    return PartToWrite(part, nodes, edges)
 
 
 def _of_nodes(values: Tensor, ids: Tensor) -> PartColumn:
@@ -127,7 +127,7 @@ def _edges(graph: Graph, edge_type: EdgeType | None, ids: Tensor, times: Tensor 
 
 
 def remote_sources(
-    part: PartSource, see: Callable[[EdgeType | None, Tensor], None] = lambda edge_type, sources: None
+    part: PartToWrite, see: Callable[[EdgeType | None, Tensor], None] = lambda edge_type, sources: None
 ) -> dict[NodeType | None, tuple[Tensor, Tensor]]:
     """Return {source node type: (ids, counts)}: the nodes of other parts at the other end of the part's edges.
 

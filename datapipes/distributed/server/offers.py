@@ -18,7 +18,7 @@ from datapipes.chain.stage import Stage
 from datapipes.distributed.connecting import Security, addresses_of_others, peers_at
 from datapipes.distributed.dist_feature_store import DistFeatureStore
 from datapipes.distributed.dist_graph import DistGraph
-from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.partition_facts import PartitionFacts
 from datapipes.features.feature_store import FeatureStore
 from datapipes.features.tensor_feature import TensorFeature
 from datapipes.graph.graph import Graph

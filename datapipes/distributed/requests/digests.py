@@ -1,0 +1,70 @@
+"""DigestRequest: digests of what a part draws by (times, weights). With them a state moves between graphs and parts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Any
+
+from datapipes.base.checks import shown
+from datapipes.base.records import OptionalEdgeType
+from datapipes.distributed.partition_facts import PartitionFacts
+from datapipes.distributed.requests.request import GoOn, Request
+from datapipes.distributed.wire.arrow_message import Message
+from datapipes.distributed.wire.arrow_reading import BadMessage
+from datapipes.distributed.wire.envelope import answer_header
+from datapipes.graph.choice import CHOICE, Choice
+from datapipes.graph.local_graph import LocalGraph
+from datapipes.partition.native.part import Part
+
+_DIGEST = re.compile(r"[a-z0-9_]{1,20}:[0-9a-f]{32}")
+Digests = list[list[str] | None]
+
+
+@dataclass(frozen=True)
+class DigestRequest(Request[Digests]):
+    """Digests of what a choice reads of the in-edges that the part stores. The answer is a list, aligned with
+    `edge_types`: digests, see sum_of_digests, or None where there is nothing to read.
+
+    Attributes:
+        edge_types: each once, in sorted order.
+    """
+
+    kind, things = "digest", "digests"
+    edge_types: tuple[OptionalEdgeType, ...]
+    choice: Annotated[Choice, CHOICE]
+
+    def __post_init__(self) -> None:
+        if any((one or ()) >= (after or ()) for one, after in pairwise(self.edge_types)):
+            raise ValueError(f"edge_types are {shown(self.edge_types)}; each comes once, in sorted order")
+
+    def answered_by(self, part: Part, *, num_threads: int = 1, go_on: GoOn | None = None) -> Digests:
+        reads = self.choice.reads
+        if reads is None:
+            return [None for _ in self.edge_types]
+        return [part.chosen("Part.chosen", reads, edge_type).digests() for edge_type in self.edge_types]
+
+    def answered_by_graph(self, where: str, graph: LocalGraph) -> Digests:
+        chosen = graph.choose("the server", self.choice, self.edge_types)
+        return [chosen[edge_type].digests() if edge_type in chosen else None for edge_type in self.edge_types]
+
+    def num_bytes(self, facts: PartitionFacts, most: int) -> int:
+        return 0
+
+    @classmethod
+    def answer_to_message(cls, answer: Digests) -> Message:
+        return Message(answer_header(cls.kind, digests=answer), {})
+
+    def answer_from_message(self, where: str, message: Message, facts: PartitionFacts) -> Digests:
+        digests = message.header.get("digests")
+        if not isinstance(digests, list) or len(digests) != len(self.edge_types) or not all(map(_is_entry, digests)):
+            raise BadMessage(f"{where}: the digests are {shown(digests)}; expected was one entry for each edge type.")
+        return digests
+
+
+def _is_entry(value: Any) -> bool:
+    if value is None:
+        return True
+    is_list = isinstance(value, list) and 1 <= len(value) <= 2
+    return is_list and all(isinstance(digest, str) and _DIGEST.fullmatch(digest) for digest in value)

@@ -1,0 +1,166 @@
+"""Request: one kind of question to the owner of a part; each kind is a class in a module of its own.
+
+Such a class says all there is to know of its kind: what is asked and answered, how both travel, how many bytes the
+answer has, how a large request is cut and its answers are joined, and how a part answers. Client and server know none
+of the kinds: they ask the class. `server/service.py` lists those that a server answers.
+
+Requests are idempotent: asked again, also after a restart of the server, they give the same bits. Ids are those of the
+whole graph. In a graph without types the one node type and the one edge type is None.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import fields, make_dataclass, replace
+from functools import cache
+from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
+
+from torch import Tensor
+
+from datapipes.base.records import to_json
+from datapipes.distributed.partition_facts import PartitionFacts
+from datapipes.distributed.wire.arrow_message import Message
+from datapipes.distributed.wire.arrow_reading import Sink
+from datapipes.distributed.wire.envelope import Meant, answer_header, ids_of, own_record, request_header
+from datapipes.distributed.wire.refusals import BadRequest
+from datapipes.graph.local_graph import LocalGraph
+from datapipes.partition.native.part import Part
+
+MOST_IDS = 2**20  # that one request has
+
+Answer = TypeVar("Answer")
+Kind = TypeVar("Kind", bound="Request[Any]")
+GoOn = Callable[[], None]  # called while a part works on an answer; may raise, such as that the client has gone
+
+
+class Request(ABC, Generic[Answer]):
+    """One kind of request: a frozen dataclass. A field that is a Tensor travels as a column of ids, int32 or int64 [n],
+    "ids.0" the first of them; all others stand in the header, as their annotations say (base/records.py). What the
+    fields may not be together, `__post_init__` refuses by a ValueError.
+
+    Attributes:
+        kind: its name on the wire.
+        things: what an answer has, for errors.
+    """
+
+    kind: ClassVar[str]
+    things: ClassVar[str]
+
+    # --- the answer
+
+    @abstractmethod
+    def answered_by(self, part: Part, *, num_threads: int = 1, go_on: GoOn | None = None) -> Answer:
+        """Return what a part answers.
+
+        Raises:
+            IndexError: A node or an edge is not the part's; the message names the first one.
+            ValueError, TypeError, KeyError: There is no such type or attribute.
+        """
+
+    def answered_by_graph(self, where: str, graph: LocalGraph) -> Answer:
+        """Return what a server of a whole graph answers; most kinds are for parts alone."""
+        raise BadRequest(f"{where}: has no part; it makes minibatches of chains only. Serve a partition.")
+
+    # --- its size
+
+    @abstractmethod
+    def num_bytes(self, facts: PartitionFacts, most: int) -> int | None:
+        """Return how many bytes the answer has at most; None if only the part can tell whether they are within `most`,
+        see `counted_bytes`.
+        """
+
+    def counted_bytes(self, part: Part, facts: PartitionFacts, go_on: GoOn) -> int:
+        """Return how many bytes the answer has, counted by the part."""
+        raise NotImplementedError
+
+    # --- its pieces
+
+    @property
+    def num_ids(self) -> int:
+        """How many ids the request has; 0 if it has none that it could be cut at."""
+        return next((ids.shape[0] for ids in self._columns()), 0)
+
+    def some(self: Kind, begin: int, end: int) -> Kind:
+        """Return the same request for the ids from `begin` to `end`."""
+        _, names = _header_and_columns(type(self))
+        return replace(self, **{name: getattr(self, name)[begin:end] for name in names})  # type: ignore[type-var]
+
+    def cut(self: Kind, most_ids: int) -> list[Kind]:
+        """Return requests of at most so many ids each, in order; at least one."""
+        if self.num_ids <= most_ids:
+            return [self]
+        return [self.some(begin, begin + most_ids) for begin in range(0, self.num_ids, most_ids)]
+
+    def pieces(self: Kind, facts: PartitionFacts) -> list[Kind]:
+        """Return the requests that are sent in place of this one, in order; at least one."""
+        return self.cut(MOST_IDS)
+
+    def halves(self: Kind, facts: PartitionFacts) -> list[Kind]:
+        """Return requests for half of the answer each, or less; one if it cannot be cut."""
+        return self.cut(max(-(-self.num_ids // 2), 1))
+
+    def joined(self, pieces: Sequence[Any], answers: Sequence[Answer]) -> Answer:
+        """Return the answer to a request of which each piece was answered, two or more."""
+        raise NotImplementedError
+
+    # --- how it travels
+
+    def to_message(self, meant: Meant) -> Message:
+        """Return the request as a message; the tensors are those of the request."""
+        header, _ = _header_and_columns(type(self))
+        values = to_json(header(**{field.name: getattr(self, field.name) for field in fields(header)}))
+        columns = {f"ids.{number}": ids for number, ids in enumerate(self._columns())}
+        return Message(request_header(self.kind, meant, **values), columns)
+
+    @classmethod
+    def from_message(cls: type[Kind], where: str, message: Message) -> Kind:
+        """Return the request that a message says. Types and names are compared with the part by whoever answers.
+
+        Raises:
+            BadRequest: It says none.
+        """
+        try:
+            return cls._read(message)
+        except ValueError as error:
+            raise BadRequest(f"{where}: {error}.") from error
+
+    @classmethod
+    def _read(cls: type[Kind], message: Message) -> Kind:
+        header, names = _header_and_columns(cls)
+        values = vars(own_record(message, cls.kind, header))
+        return cls(**values, **dict(zip(names, ids_of(message, len(names)), strict=True)))
+
+    @classmethod
+    def answer_to_message(cls, answer: Answer) -> Message:
+        """Return an answer as a message."""
+        return Message(answer_header(cls.kind), cls.answer_columns(answer))
+
+    @staticmethod
+    def answer_columns(answer: Any) -> dict[str, Tensor]:
+        """Return the tensors of an answer, by the names that they have on the wire."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def answer_from_message(self, where: str, message: Message, facts: PartitionFacts) -> Answer:
+        """Return the answer that a message says.
+
+        Raises:
+            BadMessage: It does not answer this request: other columns, dtypes or lengths, values that cannot be.
+        """
+
+    def sink(self, where: str, facts: PartitionFacts) -> Sink | None:
+        """Return what takes the tensors of the answer as they arrive; None if they come with it."""
+        return None
+
+    def _columns(self) -> list[Tensor]:
+        return [getattr(self, name) for name in _header_and_columns(type(self))[1]]
+
+
+@cache
+def _header_and_columns(kind: type[Request[Any]]) -> tuple[Any, list[str]]:
+    """Return a record of the fields of a kind that stand in the header, and the names of those that are columns."""
+    hints = get_type_hints(kind, include_extras=True)
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    in_header = [(name, hints[name]) for name in names if hints[name] is not Tensor]
+    return make_dataclass(kind.__name__, in_header, frozen=True), [name for name in names if hints[name] is Tensor]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -9,11 +10,13 @@ import resource
 import struct
 import threading
 import time
+from collections import deque
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+FRESH_CALLS = 64  # calls that are counted together
 KEPT_CALLS = 2**16  # calls that a StageClock keeps, 72 bytes each
 SHORT_S = 1e-3  # calls that take less are too short to wait for a disk
 _ROW = struct.Struct("9d")  # of StageClock._kept; NumPy takes ten times as long to write one
@@ -126,6 +129,8 @@ class StageClock:
     counts = True
 
     def __init__(self) -> None:
+        # Calls that were not counted yet. Several at a time take half as long each, since the code stays in a cache.
+        self._fresh: deque[tuple[Any, ...]] = deque()
         # By stage and thread, so each entry has one writer. A lock might be held by a thread that a fork leaves out.
         self._spent: dict[tuple[str, int], list[float]] = {}
         self._kept = self._rows()
@@ -142,10 +147,20 @@ class StageClock:
 
     def add(self, stage: str, began: float, index: int, used: tuple[float, float] = NOTHING) -> None:
         """Count one call that ends now."""
-        seconds = time.monotonic() - began
-        self.add_call(stage, began, seconds, _process[0], _here.name, index, *used)
+        self.add_call(stage, began, time.monotonic() - began, _process[0], _here.name, index, *used)
 
-    def add_call(
+    def add_call(self, *call: Any) -> None:
+        """Count a call of this process or of another one, given as the values of a CallRecord."""
+        self._fresh.append(call)
+        if len(self._fresh) >= FRESH_CALLS:
+            self._count_fresh()
+
+    def _count_fresh(self) -> None:
+        with contextlib.suppress(IndexError):  # it is empty; other threads may count at the same time
+            while True:
+                self._count(*self._fresh.popleft())
+
+    def _count(
         self,
         stage: str,
         began: float,
@@ -156,7 +171,6 @@ class StageClock:
         processor_seconds: float = 0.0,
         disk_bytes: float = 0.0,
     ) -> None:
-        """Count a call of this process or of another one; see CallRecord."""
         number = next(self._number)
         if number > 0 and number % (KEPT_CALLS // 2) == 0:
             self._folded = self._folded_until(number)
@@ -182,6 +196,7 @@ class StageClock:
 
     def last_calls(self) -> list[CallRecord]:
         """Return the last calls, at most KEPT_CALLS, in the order in which they were counted."""
+        self._count_fresh()
         names = {number: name for name, number in list(self._names.items())}
         rows = self._kept[self._kept[:, 0] > 0]
         return [
@@ -213,6 +228,7 @@ class StageClock:
         `concurrent_seconds` adds up the calls, also those that ran at the same time. The others are of the threads that
         made the calls; 0 for calls that were awaited.
         """
+        self._count_fresh()
         spent: dict[str, list[float]] = {}
         for (stage, _), counted in list(self._spent.items()):
             spent[stage] = [a + b for a, b in zip(spent.get(stage, [0.0] * 4), counted, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import time
@@ -125,17 +126,18 @@ class Watch:
         self._workers = workers
         self._every_s = 0.25
         self._looked = (0.0, 0.0, 0.0)  # the time, the processor time of this process, and the idle time then
+        self.next_look = math.inf  # when the next look is due
 
     def begin(self) -> None:
         """The first minibatch of an epoch has come: what was used before does not count."""
-        self._looked = (time.monotonic(), time.process_time(), _idle_seconds())
-
-    def look(self, now: float, *, at_end: bool = False) -> None:
-        """Count what was used since the last look, if that was long ago."""
-        since, used, idle = self._looked
-        if now - since < self._every_s and not at_end:
-            return
+        now = time.monotonic()
         self._looked = (now, time.process_time(), _idle_seconds())
+        self.next_look = now + self._every_s
+
+    def look(self, now: float) -> None:
+        """Count what was used since the last look."""
+        since, used, idle = self._looked
+        self.begin()
         self.epochs["watched_seconds"] += now - since
         self.epochs["processor_seconds"] += self._looked[1] - used
         self.epochs["idle_seconds"] += self._looked[2] - idle
@@ -168,7 +170,7 @@ class Delivered(Iterator[MiniBatch]):
     """The minibatches of an epoch as the consumer takes them; it times the consumer, and the epoch as a whole.
 
     Args:
-        look: called with each minibatch before the consumer gets it.
+        look: called with the first minibatch before the consumer gets it.
         waited: called with when a minibatch was asked for and with its index, once it has come.
         starting: what a terminal shows if the first minibatch takes long; "" shows nothing.
     """
@@ -185,35 +187,47 @@ class Delivered(Iterator[MiniBatch]):
         self._stream, self._clock, self._watch, self._look, self._waited = stream, clock, watch, look, waited
         self._starting = starting
         self._delivered: tuple[float, int] | None = None  # when the last minibatch left, and its index
-        self._has_begun = False
+        self._first_called = 0.0  # when the first was asked for
+        self._has_come = False  # whether it came
 
     def __next__(self) -> MiniBatch:
-        began = called = time.monotonic()
-        epochs, is_first = self._watch.epochs, not self._has_begun
-        if is_first:
-            self._has_begun = True
-            epochs["begun"] += 1
-        if self._delivered is not None:
-            began = self._delivered[0]
-            self._clock.add(CONSUMER, *self._delivered)
-            self._delivered = None
+        called = began = time.monotonic()
+        epochs = self._watch.epochs
         try:
-            with working(self._starting) if is_first and self._starting else nullcontext():
-                minibatch = next(self._stream)
-            self._look(minibatch)
+            if self._delivered is not None:
+                began = self._delivered[0]
+                self._clock.add(CONSUMER, *self._delivered)
+                self._delivered = None
+            minibatch = next(self._stream) if self._has_come else self._first(called)
             self._waited(called, minibatch.index)
-            self._delivered = (time.monotonic(), minibatch.index)
-            epochs["calls"] += 1
-            if is_first:
-                epochs["latest_start_seconds"] = self._delivered[0] - called
-                epochs["start_seconds"] += self._delivered[0] - called
-                self._watch.begin()
-            return minibatch
-        finally:
-            now = time.monotonic() if self._delivered is None else self._delivered[0]
+        except BaseException:
+            now = time.monotonic()
             epochs["seconds"] += now - began
-            if not is_first:
-                self._watch.look(now, at_end=self._delivered is None)
+            if self._has_come:
+                self._watch.look(now)
+            raise
+        now = time.monotonic()
+        self._delivered = now, minibatch.index
+        epochs["calls"] += 1
+        epochs["seconds"] += now - began
+        if now >= self._watch.next_look:
+            self._watch.look(now)
+        return minibatch
+
+    def _first(self, called: float) -> MiniBatch:
+        """Return the first minibatch of the epoch."""
+        epochs = self._watch.epochs
+        if self._first_called == 0.0:
+            self._first_called = called
+            epochs["begun"] += 1
+        with working(self._starting) if self._starting else nullcontext():
+            minibatch = next(self._stream)
+        self._look(minibatch)
+        self._has_come = True
+        epochs["latest_start_seconds"] = time.monotonic() - self._first_called
+        epochs["start_seconds"] += epochs["latest_start_seconds"]
+        self._watch.begin()
+        return minibatch
 
     def close(self) -> None:
         close_stream(self._stream)

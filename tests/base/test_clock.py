@@ -71,11 +71,12 @@ def test_the_first_calls_of_several_threads_are_all_kept():
 def test_counts_can_be_read_while_the_first_call_of_a_stage_is_counted(monkeypatch):
     made, numbered, read = StageClock(), StageClock._number_of, []
 
-    def number_of(clock, name):
-        read.append(clock.stats() if not read else {})
-        return numbered(clock, name)
+    def number_of(counting, name):
+        read.append(counting.stats() if not read else {})
+        return numbered(counting, name)
 
     monkeypatch.setattr(StageClock, "_number_of", number_of)
+    monkeypatch.setattr(clock, "FRESH_CALLS", 1)
     made.add("1 sample", 0.0, 0)
     assert read[0] == {}
     assert made.stats()["1 sample"]["calls"] == 1

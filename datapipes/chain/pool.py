@@ -16,17 +16,12 @@ from datapipes.base.clock import CallRecord
 from datapipes.minibatch import MiniBatch
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """A minibatch to be made. A task of an older generation is stale; drop it."""
 
     generation: int
     epoch: int
-    index: int
-
-    def numbers(self) -> tuple[int, int, int]:
-        """Return (generation, epoch, index)."""
-        return self.generation, self.epoch, self.index
+    index: int  # type: ignore[assignment]  # tuple.index, which nobody needs
 
 
 @dataclass

@@ -81,7 +81,7 @@ class OwnRow:
         """Write that this worker makes a task, and since when, by a clock that all processes share."""
         number = self._with[task] = self._free.pop()
         entry = self._entries[number]
-        entry[:_SINCE] = task.numbers()
+        entry[:_SINCE] = task
         entry[_SINCE] = time.monotonic_ns()
 
     def end(self, task: Task) -> None:

@@ -46,7 +46,7 @@ class Label:
     last: bool = True
 
     def to_tensor(self) -> Tensor:
-        numbers = [self.loader_id, self.worker, self.life, *self.task.numbers(), self.kind, int(self.last)]
+        numbers = [self.loader_id, self.worker, self.life, *self.task, self.kind, int(self.last)]
         return torch.tensor(numbers, dtype=torch.int64)
 
     @classmethod

@@ -68,7 +68,7 @@ class WorkerHandle(ChildProcess):
 
     def give(self, task: Task) -> None:
         """Tell the worker to make a minibatch."""
-        message = TASK + np.array(task.numbers(), np.int64).tobytes()
+        message = TASK + np.array(task, np.int64).tobytes()
         self._send(lambda pipe: pipe.send_bytes(message), is_task=True)
 
     def give_channel(self, channel: ShmChannel) -> None:

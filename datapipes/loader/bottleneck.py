@@ -145,7 +145,9 @@ def _on_tiny(busy: _Busy, facts: Facts, idle: float) -> _Verdict:
     size = f" of {facts.batch_size} seeds" if facts.batch_size else ""
     text = f"a minibatch{size} takes {spent * 1e3:.2f} ms to make, and most of that does not depend on its size."
     larger = f"batch_size={facts.batch_size * 4} or more" if facts.batch_size else "larger minibatches"
-    return "tiny", text, f"Give {larger}."
+    hands_over = len(facts.lanes) > 1 and not any(lane.pool for lane in facts.lanes)
+    threads = ", or overlap=False: to pass a minibatch from thread to thread takes about as long" if hands_over else ""
+    return "tiny", text, f"Give {larger}{threads}."
 
 
 def _on_network(busy: _Busy, facts: Facts, idle: float) -> _Verdict:

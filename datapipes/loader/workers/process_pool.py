@@ -200,13 +200,14 @@ class ProcessPool(Pool):
         if isinstance(self._channel, ShmChannel) and self._channel is not self._wanted_channel:
             with self._ending_with_channel():
                 self._channel.reset(self._generation)  # a worker that waits for room then drops its stale message
-        self._events.clear()
+        # A death that nobody has received is one of this epoch; a worker whose death has ended an epoch starts again now.
+        self._events = deque(event for event in self._events if isinstance(event, Death))
+        still_to_tell = {death.worker for death in self._events}
         for number, worker in enumerate(self._workers):
             worker.forget_tasks()
-            if worker.has_ended():
-                how = how_it_exited(worker.watch.exit_code())
-                logger.warning("data_loader: worker %d (pid %d) died between epochs: %s", number, worker.pid, how)
+            if worker.death_reported and number not in still_to_tell:
                 self.replace(number)
+        self._looked = 0.0  # who died between epochs is seen at once
         return self._generation
 
     def give(self, worker: int, task: Task) -> None:

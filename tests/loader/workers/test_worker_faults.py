@@ -274,13 +274,47 @@ def test_a_worker_that_cannot_be_replaced_is_an_error_that_ends_the_others(metho
         assert digests(loader) == digests(chain)  # the next epoch starts new workers
 
 
-def test_all_workers_killed_between_epochs_are_replaced():
-    with dp.DataLoader(ws.worker_chain(), **way("fork", 3)) as loader:
+def test_all_workers_killed_between_epochs_are_replaced_and_counted():
+    with dp.DataLoader(ws.worker_chain(), max_restarts=0, **way("fork", 3)) as loader:
         first = digests(loader)
         for worker in workers():
             worker.kill()
             worker.join()
         assert [first, digests(loader)] == expected()[:2]
+        assert loader.stats()["workers"]["deaths"] == 3
+
+
+def test_a_death_that_has_ended_an_epoch_is_counted_once(tmp_path):
+    chain = ws.DieOnce(sampled(), str(tmp_path / "mark"))
+    with dp.DataLoader(chain, max_restarts=0, **way("fork", 1)) as loader:
+        with pytest.raises(dp.PeerDied, match="1 workers died while they made minibatch 3"):
+            list(loader)
+        loader.set_epoch(0)
+        assert digests(loader) == digests(sampled())
+        assert loader.stats()["workers"]["deaths"] == 1
+
+
+def write_number_and_die(worker: int, folder: str) -> None:
+    ws.write_number(worker, folder)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("max_restarts", [0, 2])
+def test_a_worker_that_has_died_before_its_first_epoch_began_has_died_while_it_started(
+    tmp_path, monkeypatch, max_restarts
+):
+    begin = process_pool.ProcessPool.begin
+
+    def begin_late(pool):
+        wait_until(lambda: all(worker.has_ended() for worker in pool._workers))
+        return begin(pool)
+
+    monkeypatch.setattr(process_pool.ProcessPool, "begin", begin_late)
+    prepare = functools.partial(write_number_and_die, folder=str(tmp_path))
+    with dp.DataLoader(sampled(), worker_init_fn=prepare, max_restarts=max_restarts, **way("fork", 1)) as loader:
+        with pytest.raises(dp.PeerDied, match=r"worker 0 \(pid \d+\) died while it started: it was killed by SIGKILL"):
+            list(loader)
+    assert len([*tmp_path.iterdir()]) == 1 + max_restarts
 
 
 def test_a_worker_that_reads_nothing_holds_up_no_new_epoch():

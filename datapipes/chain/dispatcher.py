@@ -16,14 +16,22 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from datapipes.base.errors import LoaderTimeoutError, PeerDied, add_note
-from datapipes.base.log import logger
+from datapipes.base.errors import LoaderTimeoutError, add_note
 from datapipes.chain.calls import Waiting
+from datapipes.chain.deaths import Deaths
 from datapipes.chain.epoch import EpochContext
-from datapipes.chain.pool import Death, Outcome, Pool, Task, in_words
+from datapipes.chain.pool import Death, Outcome, Pool, Task
 from datapipes.minibatch import MiniBatch
 
 LOOK_S = 0.1  # seconds between two checks that the epoch still has a reader
+_TO_TRY = (
+    "with loader.minibatch({epoch}, {index}); use fewer workers or smaller minibatches if memory runs out; or raise "
+    "max_restarts"
+)
+_TO_START = (
+    " Workers cannot import a program read from stdin; it needs multiprocessing_context='fork' or "
+    "worker_method='thread'."
+)
 
 
 class Dispatcher(Iterator[MiniBatch]):
@@ -53,8 +61,7 @@ class Dispatcher(Iterator[MiniBatch]):
         goes_on: bool = False,
     ) -> None:
         self._pool, self._context, self._epoch, self._indices = pool, context, context.position.epoch, indices
-        self._waiting, self._in_order, self._timeout = waiting, in_order, timeout
-        self._max_restarts, self._goes_on = max_restarts, goes_on
+        self._waiting, self._in_order, self._timeout, self._goes_on = waiting, in_order, timeout, goes_on
         self._counts = {"deaths": 0.0, "made_again": 0.0} if counts is None else counts
         self._generation = pool.begin()
         self._steps = iter(context.steps(len(indices)))
@@ -65,9 +72,7 @@ class Dispatcher(Iterator[MiniBatch]):
         self._with: list[list[int]] = [[] for _ in range(pool.num_workers)]  # indices that each worker has, in order
         self._made: dict[int, Outcome] = {}  # by step: made and not yet delivered
         self._reached: dict[int, str] = {}  # by index: the last stage that was called, which is the one that drops it
-        self._deaths: dict[int, list[Death]] = {}  # by the index that was being made
-        # Consecutive deaths during start-up since the last outcome, per worker.
-        self._early_deaths = [0] * pool.num_workers
+        self._deaths = Deaths("data_loader", max_restarts, _TO_TRY, _TO_START)
         self._broken = False
 
     def __next__(self) -> MiniBatch:
@@ -177,7 +182,7 @@ class Dispatcher(Iterator[MiniBatch]):
         for call in outcome.calls:
             self._context.calls.clock.add_call(*call)
             self._reached[call.minibatch] = call.stage
-        self._early_deaths = [0] * self._pool.num_workers  # an outcome came, so workers can start
+        self._deaths.forget(outcome.task)
         if not outcome.from_former_life and index in self._with[outcome.worker]:
             self._with[outcome.worker].remove(index)
         if self._is_wanted(index):
@@ -193,30 +198,9 @@ class Dispatcher(Iterator[MiniBatch]):
     def _after_death(self, death: Death) -> None:
         self._counts["deaths"] += 1
         charged = [task for task in death.tasks if task.generation == self._generation and self._is_wanted(task.index)]
-        for task in charged:
-            self._deaths.setdefault(task.index, []).append(death)
-        if too_often := [task for task in charged if len(self._deaths[task.index]) > self._max_restarts]:
+        if (error := self._deaths.error_after(death, charged)) is not None:
             self._broken = True
-            raise self._died_too_often(too_often, death)
-        if not death.tasks and not death.was_ready:
-            self._early_deaths[death.worker] += 1
-            if not death.by_signal or self._early_deaths[death.worker] > self._max_restarts:
-                self._broken = True
-                raise PeerDied(
-                    f"data_loader: worker {death.worker} (pid {death.pid}) died while it started: {death.how}. Read "
-                    "what it has written to stderr. A script must start workers below `if __name__ == '__main__':`. "
-                    "Workers cannot import a program read from stdin; it needs multiprocessing_context='fork' or "
-                    "worker_method='thread'.",
-                    [death.pid],
-                )
-        doing = f"was making {in_words(death.tasks)}" if death.tasks else "was idle"
-        logger.warning(
-            "data_loader: worker %d (pid %d) died: %s. It %s; another takes its place, and nothing is lost.",
-            death.worker,
-            death.pid,
-            death.how,
-            doing if death.was_ready else "was starting",
-        )
+            raise error
         try:
             self._pool.replace(death.worker)
         except BaseException:
@@ -225,20 +209,6 @@ class Dispatcher(Iterator[MiniBatch]):
         again, self._with[death.worker] = self._with[death.worker], []
         self._counts["made_again"] += len(again)
         self._again.extend(again)
-
-    def _died_too_often(self, tasks: list[Task], last: Death) -> PeerDied:
-        """Return the error for minibatches that were being made at too many deaths, the oldest first."""
-        epoch, index = tasks[0].epoch, tasks[0].index
-        deaths = self._deaths[index]
-        others = ", ".join(str(task.index) for task in tasks[1:])
-        return PeerDied(
-            f"data_loader: {len(deaths)} workers died while they made minibatch {index} of epoch {epoch}"
-            f"{f', and each time {others} beside it' if others else ''}; the last was worker {last.worker} (pid "
-            f"{last.pid}): {last.how}. Try the stages on {'each of these' if others else 'this minibatch'} with "
-            f"loader.minibatch({epoch}, {index}); use fewer workers or smaller minibatches if memory runs out; or "
-            "raise max_restarts.",
-            [death.pid for death in deaths],
-        )
 
     # --- whereabouts --------------------------------------------------------------------------------------------------
 

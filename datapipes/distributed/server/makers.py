@@ -10,7 +10,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NoAnswer  # the builtin one only since Python 3.11
 from functools import partial
@@ -18,10 +18,9 @@ from typing import Any, Protocol
 
 from datapipes import _core
 from datapipes.base.clock import NoClock
-from datapipes.base.errors import PeerDied
-from datapipes.base.log import logger
 from datapipes.chain.asynchronous import async_window
 from datapipes.chain.calls import Calls
+from datapipes.chain.deaths import Deaths
 from datapipes.chain.evaluator import Evaluator
 from datapipes.chain.loop_thread import LoopThread
 from datapipes.chain.pool import Death, Outcome, Task
@@ -152,7 +151,8 @@ class _Worker:
         self._is_closed = self._is_receiving = False
         self._asked: list[_Index] = []  # the oldest first
         self._outcomes: dict[_Index, Outcome] = {}
-        self._since, self._deaths = 0.0, list[Death]()  # when the oldest became that, and deaths since then
+        self._since = 0.0  # when the oldest became that
+        self._deaths = Deaths("producer", self._options.max_restarts, "where the chain was described")
 
     def outcome(self, index: _Index, most_s: float) -> Outcome:
         """Return what became of a minibatch; nobody else asks for it meanwhile."""
@@ -214,15 +214,15 @@ class _Worker:
         assert self._pool is not None
         try:
             if isinstance(event, Outcome):
-                self._end((event.task.epoch, event.task.index), event)
+                self._end(event)
             elif isinstance(event, Death):
-                self._deaths.append(event)
-                logger.warning("a worker of a producer (pid %d) died: %s; another starts", event.pid, event.how)
-                if len(self._deaths) > self._options.max_restarts:
-                    self._fail(_deadly(self._asked[0], self._deaths))
+                charged = [task for task in event.tasks if (task.epoch, task.index) in self._asked]
+                if (error := self._deaths.error_after(event, charged)) is not None:
+                    self._fail(error, charged)
                 self._pool.replace(0)
                 self._give(self._asked)
             elif event is not None:
+                self._pool.close()  # what was given to it is lost
                 self._fail(event)
             if self._asked and time.monotonic() > self._since + most_s:
                 self._pool.close()
@@ -232,31 +232,24 @@ class _Worker:
         except Exception as error:  # no other worker can be started
             self._fail(error)
 
-    def _fail(self, error: Exception) -> None:
-        """End the oldest minibatch, on which the worker was."""
-        if self._asked:
-            self._end(self._asked[0], Outcome(0, Task(self._generation, *self._asked[0]), error=error))
+    def _fail(self, error: Exception, tasks: Sequence[Task] = ()) -> None:
+        """End these minibatches; by default the oldest, on which the worker was."""
+        for task in tasks or [Task(self._generation, *index) for index in self._asked[:1]]:
+            self._end(Outcome(0, task, error=error))
 
-    def _end(self, index: _Index, outcome: Outcome) -> None:
+    def _end(self, outcome: Outcome) -> None:
+        index = outcome.task.epoch, outcome.task.index
         if index not in self._asked:
             return  # made twice, by a worker that died after it had sent the first
+        self._deaths.forget(outcome.task)
         if index == self._asked[0]:
-            self._since, self._deaths = time.monotonic(), []
+            self._since = time.monotonic()
         self._asked.remove(index)
         self._outcomes[index] = outcome
 
 
 def _gone() -> UnknownProducer:
     return UnknownProducer("the producer has ended: nobody has a claim on it any more. Create it again.")
-
-
-def _deadly(index: _Index, deaths: list[Death]) -> PeerDied:
-    epoch, number = index
-    return PeerDied(
-        f"{len(deaths)} workers died while they made minibatch {number} of epoch {epoch}; the last one: "
-        f"{deaths[-1].how}. Try the stages on this minibatch where the chain was described.",
-        [death.pid for death in deaths],
-    )
 
 
 class _Bounded(Evaluator):

@@ -273,6 +273,27 @@ class KillsItselfLater(KillsItself):
         return self.transform(minibatch)
 
 
+class KillsItselfSomeTimes(dp.MiniBatchTransformer):
+    """Ends its worker at minibatch 3, and while the worker starts, as often as the two files have bytes."""
+
+    def __init__(self, source, at_start, at_three):
+        super().__init__(source)
+        self.at_three = at_three
+        if multiprocessing.current_process().name.startswith("datapipes-worker"):
+            die_of(Path(at_start))
+
+    def transform(self, minibatch):
+        if minibatch.index == 3:
+            die_of(Path(self.at_three))
+        return minibatch
+
+
+def die_of(file):
+    if size := file.stat().st_size:
+        os.truncate(file, size - 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class WaitsUntilTold(dp.MiniBatchTransformer):
     told: threading.Event
 
@@ -314,6 +335,43 @@ def test_a_chain_that_kills_its_workers_is_charged_alone(kind):
         whole = digests(sampled())
         assert [each.result(BOUND_S).digest() for each in asked] == [whole[0], *whole[2:]]
         assert made(client, well, 6) == whole
+
+
+def workers():
+    return [child for child in multiprocessing.active_children() if child.name.startswith("datapipes-worker")]
+
+
+@contextlib.contextmanager
+def dying(folder, at_start, at_three):
+    """A client of a producer with one worker, which dies so often."""
+    files = []
+    for name, times in (("at_start", at_start), ("at_three", at_three)):
+        files.append(str(folder / name))
+        Path(files[-1]).write_bytes(times * b".")
+    with served(small_graph(), stages=[KillsItselfSomeTimes]) as (_, client):
+        yield client, client.create_producer(3, KillsItselfSomeTimes(sampled(), *files), num_workers=1)
+
+
+def test_the_death_of_a_worker_that_waits_is_charged_to_no_minibatch(tmp_path):
+    with dying(tmp_path, at_start=0, at_three=3) as (client, producer):
+        got = [client.minibatch(3, producer, 0, 0).result(BOUND_S).digest()]
+        (worker,) = workers()
+        worker.kill()
+        worker.join()
+        got += [client.minibatch(3, producer, 0, index).result(BOUND_S).digest() for index in range(3, 6)]
+        whole = digests(sampled())
+        assert got == [whole[0], *whole[3:6]]
+        assert (tmp_path / "at_three").read_bytes() == b""
+
+
+@pytest.mark.parametrize("at_start", [3, 4])
+def test_deaths_of_workers_that_start_are_charged_to_no_minibatch_and_bounded(tmp_path, at_start):
+    with dying(tmp_path, at_start, at_three=3) as (client, producer):
+        if at_start > 3:
+            with pytest.raises(dp.PeerDied, match=r"producer: worker 0 \(pid \d+\) died while it started"):
+                client.minibatch(3, producer, 0, 3).result(BOUND_S)
+        assert client.minibatch(3, producer, 0, 3).result(BOUND_S).digest() == digests(sampled())[3]
+        assert (tmp_path / "at_three").read_bytes() == b""
 
 
 @pytest.mark.full

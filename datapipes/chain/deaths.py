@@ -1,0 +1,77 @@
+"""What the deaths of a pool's workers are charged to: the minibatches that were being made, or the start of a worker.
+
+A worker that dies while it waits is charged to nothing, as often as that happens.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from datapipes.base.errors import PeerDied
+from datapipes.base.log import logger
+from datapipes.chain.pool import Death, Task, in_words
+
+
+class Deaths:
+    """Counts the deaths of the workers of a pool.
+
+    Args:
+        where: whose workers they are, for errors and the log.
+        most: deaths that one minibatch survives, and in a row the start of one worker.
+        to_try: how the stages are tried on the minibatch {index} of epoch {epoch}, and what else helps.
+        to_start: what to do where workers cannot start.
+    """
+
+    def __init__(self, where: str, most: int, to_try: str, to_start: str = "") -> None:
+        self._where, self._most, self._to_try, self._to_start = where, most, to_try, to_start
+        self._of_tasks: dict[tuple[int, int], list[Death]] = {}  # by epoch and index of what was being made
+        self._at_start: Counter[int] = Counter()  # consecutive deaths since the last outcome, by worker
+
+    def forget(self, task: Task) -> None:
+        """Note that an outcome has come: workers can start, and nothing more is charged to its minibatch."""
+        self._at_start.clear()
+        self._of_tasks.pop((task.epoch, task.index), None)
+
+    def error_after(self, death: Death, charged: Sequence[Task]) -> PeerDied | None:
+        """Charge a death; return the error if there were too many, else tell the log that another takes its place.
+
+        Args:
+            charged: those of `death.tasks` whose outcome is still wanted.
+        """
+        for task in charged:
+            self._of_tasks.setdefault((task.epoch, task.index), []).append(death)
+        if too_often := [task for task in charged if len(self._of_tasks[task.epoch, task.index]) > self._most]:
+            return self._died_too_often(too_often, death)
+        if not death.tasks and not death.was_ready:
+            self._at_start[death.worker] += 1
+            if not death.by_signal or self._at_start[death.worker] > self._most:
+                return PeerDied(
+                    f"{self._where}: worker {death.worker} (pid {death.pid}) died while it started: {death.how}. Read "
+                    f"what it has written to stderr. A script must start workers below `if __name__ == '__main__':`."
+                    f"{self._to_start}",
+                    [death.pid],
+                )
+        doing = f"was making {in_words(death.tasks)}" if death.tasks else "was idle"
+        logger.warning(
+            "%s: worker %d (pid %d) died: %s. It %s; another takes its place, and nothing is lost.",
+            self._where,
+            death.worker,
+            death.pid,
+            death.how,
+            doing if death.was_ready else "was starting",
+        )
+        return None
+
+    def _died_too_often(self, tasks: list[Task], last: Death) -> PeerDied:
+        """Return the error for minibatches that were being made at too many deaths, the oldest first."""
+        epoch, index = tasks[0].epoch, tasks[0].index
+        deaths = self._of_tasks[epoch, index]
+        others = ", ".join(str(task.index) for task in tasks[1:])
+        return PeerDied(
+            f"{self._where}: {len(deaths)} workers died while they made minibatch {index} of epoch {epoch}"
+            f"{f', and each time {others} beside it' if others else ''}; the last was worker {last.worker} (pid "
+            f"{last.pid}): {last.how}. Try the stages on {'each of these' if others else 'this minibatch'} "
+            f"{self._to_try.format(epoch=epoch, index=index)}.",
+            [death.pid for death in deaths],
+        )

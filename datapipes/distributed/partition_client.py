@@ -20,7 +20,7 @@ from datapipes.base.types import type_in
 from datapipes.chain.stage import Stage
 from datapipes.distributed.addresses import Namebook, Replicas
 from datapipes.distributed.chain_description import describe_chain
-from datapipes.distributed.client.flight_peers import FlightPeers
+from datapipes.distributed.client.flight_peers import FlightPeers, joined
 from datapipes.distributed.connecting import check_security, connect_servers
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.partition_facts import PartitionFacts
@@ -273,6 +273,16 @@ class PartitionClient:
         The future ends within the deadline: with the minibatch, with None if a stage drops it, or with the error that
         a stage raised or the server has.
         """
+        return joined([self.made(server_rank, producer_id, epoch, index)], lambda made: made[0].value())
+
+    def made(
+        self, server_rank: int, producer_id: int, epoch: int, index: int, *, waits: bool = True
+    ) -> Future[Made]:
+        """Ask a server what it makes of a minibatch, see `minibatch`: the error of a stage is an answer, too.
+
+        Args:
+            waits: whether a server that is gone is waited for; else the future fails at once where nothing listens.
+        """
         number = self._checked_id(producer_id)
         epoch, index = check_epoch(_MINIBATCH, epoch), check_int(_MINIBATCH, "index", index, 0)
         request = MinibatchRequest(self._token, number, epoch, index)
@@ -282,9 +292,9 @@ class PartitionClient:
         def is_wanted() -> bool:
             return producer is self._producers.get((server_rank, number)) and closed == self._closed
 
-        def ask(send: _Send) -> Made:
+        def answered(send: _Send) -> Message:
             try:
-                return made_from_message(where, send(message, MOST_BYTES), request)
+                return send(message, MOST_BYTES)
             except UnknownProducer:
                 if producer is None or not is_wanted():
                     raise
@@ -292,21 +302,15 @@ class PartitionClient:
                 if not is_wanted():  # destroyed or closed meanwhile
                     self._destroying(server_rank, number)(send)
                     raise
-            return made_from_message(where, send(message, MOST_BYTES), request)
+            return send(message, MOST_BYTES)
 
-        answer: Future[MiniBatch | None] = Future()
-        answer.set_running_or_notify_cancel()
+        def ask(send: _Send) -> Made:
+            made = made_from_message(where, answered(send), request)
+            if made.error is not None:
+                add_note(made.error, f"on {where}")
+            return made
 
-        def pass_on(made: Future[Made]) -> None:
-            if (error := made.exception()) is None and (error := made.result().error) is not None:
-                add_note(error, f"on {where}")
-            if error is None:
-                answer.set_result(made.result().minibatch)
-            else:
-                answer.set_exception(error)
-
-        self._peers.submit(server_rank, ask).add_done_callback(pass_on)
-        return answer
+        return self._peers.submit(server_rank, ask, waits=waits)
 
     def _created_by(
         self, server_rank: int, chain: Message, worker_key: str | None, num_workers: int, send: _Send

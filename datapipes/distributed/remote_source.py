@@ -94,11 +94,14 @@ class RemoteSource(StreamStage):
         answering = channel._silent.answering()
         ranks = sorted(channel.server_ranks, key=lambda rank: rank not in answering)
         for rank in ranks:
+            is_last = rank == ranks[-1]
             try:
-                return channel.client.minibatch(rank, channel.producer_id, epoch, index).result()
+                made = channel.client.made(rank, channel.producer_id, epoch, index, waits=is_last).result()
             except ServerUnavailable:
-                if rank == ranks[-1]:
+                if is_last:
                     raise
+            else:
+                return made.value()
         raise AssertionError
 
     @property

@@ -13,7 +13,7 @@ from datapipes.base.log import logger
 from datapipes.base.outcome import as_error
 from datapipes.chain.pool import Outcome, Pool, Task
 from datapipes.distributed.partition_client import PartitionClient
-from datapipes.minibatch import MiniBatch
+from datapipes.distributed.wire.chain_codec import Made
 
 SILENT_S = 60.0  # that a server is left out which gave no answer, where there are others
 
@@ -32,12 +32,16 @@ class SilentServers:
 
     def answering(self) -> list[int]:
         """Return the servers to be asked: all but those that gave no answer lately, or all if none did."""
+        return [server for server in self._servers if server not in self.silent] or [*self._servers]
+
+    @property
+    def silent(self) -> set[int]:
+        """Those that gave no answer lately."""
         now = time.monotonic()
-        silent = {server for server, since in [*self._silent.items()] if now - since < SILENT_S}
-        return [server for server in self._servers if server not in silent] or [*self._servers]
+        return {server for server, since in [*self._silent.items()] if now - since < SILENT_S}
 
     def add(self, server: int, error: ServerUnavailable) -> bool:
-        """Note that a server gave no answer; return whether others are left. If not, all are asked again next time.
+        """Note that a server gave no answer; return whether others are left.
 
         Servers that fell silent longer than a deadline ago may be back by now; these are left, too.
         """
@@ -51,10 +55,11 @@ class SilentServers:
             return True
         before = now - self._deadline - 1.0  # servers that are lost together fall silent within a deadline
         self._silent = {server: since for server, since in self._silent.items() if since > before}
-        if len(self._silent) < len(self._servers):
-            return True
+        return len(self._silent) < len(self._servers)
+
+    def forget(self) -> None:
+        """Let all be asked again."""
         self._silent = {}
-        return False
 
     def remove(self, server: int) -> None:
         """Note that a server gave an answer: it is there again for those that fall silent later."""
@@ -64,15 +69,17 @@ class SilentServers:
 class _Asked(NamedTuple):
     worker: int
     server: int
+    waits: bool  # whether the server is waited for if it is gone
     began: float  # of time.monotonic
-    answer: Future[MiniBatch | None]
+    answer: Future[Made]
 
 
 class ServerPool(Pool):
     """The servers of a producer; for one reader and one epoch.
 
     A server that gives no answer is no death: nothing is charged to the minibatch, and the server that has least to do
-    takes its place for a while. If none is left, `receive` raises ServerUnavailable.
+    takes its place for a while. One that is gone is not waited for while there are others. If none is left, `receive`
+    raises ServerUnavailable.
     """
 
     where = "remote_source"
@@ -84,18 +91,22 @@ class ServerPool(Pool):
         super().__init__()
         self.num_workers, self.tasks_each = len(servers), ahead
         self._client, self._producer, self._servers, self._silent = client, producer, servers, silent
-        self._done: queue.SimpleQueue[tuple[Task, Future[MiniBatch | None]] | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Task, Future[Made]] | None] = queue.SimpleQueue()
         self._asked: dict[Task, _Asked] = {}
 
     def begin(self) -> int:
         return 1
 
     def give(self, worker: int, task: Task) -> None:
-        server, done, answering = self._servers[worker], self._done, self._silent.answering()
+        server, answering = self._servers[worker], self._silent.answering()
         if server not in answering:
             server = min(answering, key=[asked.server for asked in self._asked.values()].count)
-        answer = self._client.minibatch(server, self._producer, task.epoch, task.index)
-        self._asked[task] = _Asked(worker, server, time.monotonic(), answer)
+        self._ask(worker, server, task, waits=len(answering) == 1)
+
+    def _ask(self, worker: int, server: int, task: Task, *, waits: bool) -> None:
+        done = self._done
+        answer = self._client.made(server, self._producer, task.epoch, task.index, waits=waits)
+        self._asked[task] = _Asked(worker, server, waits, time.monotonic(), answer)
         answer.add_done_callback(lambda answer: done.put((task, answer)))
 
     def receive(self, timeout: float) -> Outcome | None:
@@ -115,12 +126,16 @@ class ServerPool(Pool):
             error = answer.exception()
             if not isinstance(error, ServerUnavailable):
                 self._silent.remove(asked.server)
-                made = None if error is not None else answer.result()
-                return Outcome(asked.worker, task, made, None if error is None else as_error(error))
-            if not self._silent.add(asked.server, error):
+                made = Made(None, as_error(error)) if error is not None else answer.result()
+                return Outcome(asked.worker, task, *made)
+            if self._silent.add(asked.server, error):
+                self.give(asked.worker, task)
+            elif not asked.waits:  # no other one has answered
+                self._ask(asked.worker, asked.server, task, waits=True)
+            else:
+                self._silent.forget()
                 self._asked.clear()
                 raise error
-            self.give(asked.worker, task)
 
     def wake(self) -> None:
         """Let a thread that waits in `receive` return; called from another one."""

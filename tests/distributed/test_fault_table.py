@@ -433,12 +433,12 @@ def _(play: Play) -> None:
     read_producer(play, "kill", 1, BOUND_S, amount(READERS, READERS[:1]), Supervisor)
 
 
-@plays("the server of a producer is lost, and there are others", slow=True)
+@plays("the server of a producer is lost, and there are others")
 def _(play: Play) -> None:
-    read_producer(play, "kill", 2, SHORT_S)
+    read_producer(play, "kill", 2, 10 * BOUND_S)  # which is not waited for
 
 
-@plays("the server of a producer is lost, and there is none other")
+@plays("the server of a producer is lost, and there is none other, or all are lost")
 def _(play: Play) -> None:
     read_producer(play, "kill", 1, SHORT_S, amount(READERS, READERS[1:]))
 

@@ -1,7 +1,7 @@
 """RemoteReceivingChannel: epochs, ranks, ends; and what GraphLearn's channel of this name gets wrong, one by one:
 
 * a request that fails is logged and dropped, and recv waits for ever: test_fault_table.py, "a stage raises on a server"
-  and "the server of a producer is lost, and there is none other"
+  and "the server of a producer is lost, and there is none other, or all are lost"
 * late answers of an epoch that was left are delivered in the next one: test_after_reset_nothing_stale_comes
 * recv ends an epoch by StopIteration, which is a RuntimeError in a generator: test_epochs_end_and_follow_each_other
 * a message goes to whoever asks first: test_ranks_share_an_epoch
@@ -12,12 +12,14 @@
 import contextlib
 import pickle
 import queue
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 import torch
-from pipelines import BOUND_S, digests, sampled, small_graph, small_store
+from pipelines import BOUND_S, digests, sampled, small_graph, small_store, wait_until
+from warm_servers import WarmServer
 
 import datapipes as dp
 from datapipes.distributed import (
@@ -30,7 +32,6 @@ from datapipes.distributed import (
 )
 from datapipes.distributed.wire.refusals import OtherPartition, UnknownProducer
 
-SHORT_S = 1.0  # deadline of requests to servers that are gone
 
 
 def other_store():
@@ -135,12 +136,65 @@ def test_minibatches_that_a_stage_drops_are_left_out(client):
 @pytest.mark.parametrize("in_order", [pytest.param(False, marks=pytest.mark.full), True])
 def test_other_servers_take_over_what_a_lost_one_had(server, in_order):
     lost = PartitionServer(small_graph(), chains=True)
-    with connect({3: server.address, 1: lost.start()}, deadline=SHORT_S) as client:
+    with connect({3: server.address, 1: lost.start()}, deadline=10 * BOUND_S) as client:  # which is not waited for
         producers = [client.create_producer(rank, sampled()) for rank in (3, 1)]
         channel = RemoteReceivingChannel([3, 1], producers, client=client, in_order=in_order, prefetch_size=2)
         found = [dp.MiniBatch.from_message(channel.recv()).digest()]
         lost.stop(0.0)
-        assert sorted(found + received(channel)) == sorted(of_epochs(1)[0])
+        found += [dp.MiniBatch.from_message(channel.recv(timeout=BOUND_S)).digest() for _ in range(5)]
+        assert sorted(found) == sorted(of_epochs(1)[0])
+        assert channel._silent.answering() == [3]
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_servers_that_are_all_lost_are_waited_for(tmp_path, loaded):
+    small_graph().save(root := tmp_path / "graph")
+    with contextlib.ExitStack() as running:
+        servers = [running.enter_context(WarmServer(root, None, "--chains")) for _ in range(2)]
+        client = running.enter_context(connect({rank: server.address for rank, server in enumerate(servers)}))
+        pipe = sampled()
+        made = [client.create_producer(rank, pipe) for rank in (0, 1)]
+        channel = RemoteReceivingChannel([0, 1], made, client=client, prefetch_size=1)
+        for server in servers:
+            server.kill()
+        with ThreadPoolExecutor(1) as threads:
+            reader = dp.DataLoader(RemoteSource(pipe, channel)) if loaded else channel
+            waiting = threads.submit(digests if loaded else received, reader)
+            wait_until(lambda: channel._silent.silent == {0, 1})
+            for server in servers:
+                server.start()
+            assert waiting.result(BOUND_S) == of_epochs(1)[0]
+
+
+class LosesAPart(dp.MiniBatchTransformer):
+    """As a stage over a graph whose part 1 is lost, at minibatch 2."""
+
+    def transform(self, minibatch):
+        if minibatch.index == 2:
+            raise dp.ServerUnavailable("part 1 at node1:7000: no answer within 30 s")
+        return minibatch
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_server_that_tells_of_another_lost_one_has_answered(loaded):
+    pipe = LosesAPart(sampled())
+    with contextlib.ExitStack() as running:
+        options = {"chains": True, "stages": [LosesAPart]}
+        servers = [running.enter_context(PartitionServer(small_graph(), **options)) for _ in range(2)]
+        client = running.enter_context(connect({rank: server.address for rank, server in enumerate(servers)}))
+        made = [client.create_producer(rank, pipe) for rank in (0, 1)]
+        channel = RemoteReceivingChannel([0, 1], made, client=client, prefetch_size=1)
+        with pytest.raises(dp.ServerUnavailable, match="part 1 at node1:7000") as raised:
+            if loaded:
+                dp.DataLoader(RemoteSource(pipe, channel)).minibatch(0, 2)
+            else:
+                received(channel)
+        if sys.version_info >= (3, 11):
+            assert any(note.startswith("on server 0 at ") for note in raised.value.__notes__)
+        assert channel._silent.answering() == [0, 1]
+        assert loaded or len(received(channel)) == 3  # what comes after minibatch 2
+        asked = [client.statistics(rank)["requests"]["minibatch"]["results"] for rank in (0, 1)[: 2 - loaded]]
+        assert sum(results["ok"] for results in asked) == (1 if loaded else 6)
 
 
 @pytest.mark.parametrize("loaded", [False, True])
@@ -207,20 +261,20 @@ def test_destroyed_while_another_reads(server, client, channel):
 
 def test_a_timeout_loses_nothing(channel, monkeypatch):
     asked: queue.SimpleQueue = queue.SimpleQueue()
-    minibatch = channel.client.minibatch
+    made = channel.client.made
 
-    def held_back(*arguments):
+    def held_back(*arguments, **_):
         future = partition_client.Future()
         asked.put((future, arguments))
         return future
 
-    monkeypatch.setattr(channel.client, "minibatch", held_back)
+    monkeypatch.setattr(channel.client, "made", held_back)
     with pytest.raises(dp.QueueTimeoutError, match="no minibatch came within the timeout"):
         channel.recv(timeout=0.05)
-    monkeypatch.setattr(channel.client, "minibatch", minibatch)
+    monkeypatch.setattr(channel.client, "made", made)
     while not asked.empty():
         future, arguments = asked.get()
-        future.set_result(minibatch(*arguments).result(BOUND_S))
+        future.set_result(made(*arguments).result(BOUND_S))
     assert received(channel) == of_epochs(1)[0]
 
 
@@ -228,32 +282,32 @@ def test_in_order_no_more_are_held_than_are_asked_for_ahead(client, monkeypatch)
     """While the first minibatch is late."""
     pipe = dp.ItemSampler(dp.ItemSet(40), 1).sample_neighbor(small_graph(), [1])
     channel = RemoteReceivingChannel(3, client.create_producer(3, pipe), client=client, prefetch_size=3)
-    minibatch, first, asked = client.minibatch, partition_client.Future(), []
+    made, first, asked = client.made, partition_client.Future(), []
 
-    def late(server, producer, epoch, index):
+    def late(server, producer, epoch, index, **_):
         asked.append(index)
-        return minibatch(server, producer, epoch, index) if index > 0 else first
+        return made(server, producer, epoch, index) if index > 0 else first
 
-    monkeypatch.setattr(client, "minibatch", late)
+    monkeypatch.setattr(client, "made", late)
     with pytest.raises(dp.QueueTimeoutError):
         channel.recv(timeout=0.5)
     assert asked == [0, 1, 2]
-    first.set_result(minibatch(3, channel.producer_id, 0, 0).result(BOUND_S))
+    first.set_result(made(3, channel.producer_id, 0, 0).result(BOUND_S))
     assert len(received(channel)) == 40
 
 
 def test_a_request_that_cannot_be_made_is_not_waited_for(client, channel, monkeypatch):
-    minibatch = client.minibatch
-    monkeypatch.setattr(client, "minibatch", lambda *_: pytest.fail("no thread is left"))
+    made = client.made
+    monkeypatch.setattr(client, "made", lambda *_, **__: pytest.fail("no thread is left"))
     for _ in range(2):
         with pytest.raises(pytest.fail.Exception, match="no thread is left"):
             channel.recv()
-    monkeypatch.setattr(client, "minibatch", minibatch)
+    monkeypatch.setattr(client, "made", made)
     assert received(channel) == of_epochs(1)[0]
 
 
 def test_close_wakes_who_waits(client, channel, monkeypatch):
-    monkeypatch.setattr(client, "minibatch", lambda *_: partition_client.Future())
+    monkeypatch.setattr(client, "made", lambda *_, **__: partition_client.Future())
     with ThreadPoolExecutor(2) as threads:
         waiting = threads.submit(channel.recv)
         with pytest.raises(dp.QueueTimeoutError):

@@ -87,15 +87,18 @@ class FlightPeers:
         if here is not None:
             here.close()
 
-    def submit(self, part: int, ask: Callable[[Send], _Answer]) -> Future[_Answer]:
+    def submit(self, part: int, ask: Callable[[Send], _Answer], *, waits: bool = True) -> Future[_Answer]:
         """Let `ask(send)` ask a server, as often as it takes; return at once.
 
         `send(request, most_bytes)` returns the answer. Requests may be made again: they must be idempotent.
+
+        Args:
+            waits: whether a server that is gone is waited for, as far as `may_return` allows.
         """
         refuse_forked(_WHERE)
         # Atomic, so that no lock is needed, which a fork could leave taken.
         here = self._here.get(os.getpid()) or self._here.setdefault(os.getpid(), _Here(self))
-        return here.part(part).submit(ask)
+        return here.part(part).submit(ask, waits=waits)
 
     def _answer(self, part: int, request: Request[Answer], send: Send) -> Answer:
         where, num_bytes = self.where(part), request.num_bytes(self.facts, MOST_BYTES)

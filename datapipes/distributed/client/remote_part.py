@@ -192,8 +192,11 @@ class RemotePart:
         self._outage = Outage(self.where)
         self._stop = threading.Event()
 
-    def submit(self, ask: Callable[[Send], _Answer]) -> Future[_Answer]:
+    def submit(self, ask: Callable[[Send], _Answer], *, waits: bool = True) -> Future[_Answer]:
         """Let a thread call `ask(send)` until it has an answer, or until the deadline; return at once.
+
+        Args:
+            waits: whether a server that is gone is waited for; else the request fails at once where nothing listens.
 
         The future ends within the deadline: with the answer, with ServerUnavailable, or with the error of the server,
         whose text begins with the part and the address.
@@ -205,7 +208,7 @@ class RemotePart:
             if not future.set_running_or_notify_cancel():
                 return
             try:
-                answer = self._until_answered(ask, begun)
+                answer = self._until_answered(ask, begun, waits and self.limits.may_return)
             except BaseException as error:
                 future.set_exception(error)
             else:
@@ -234,7 +237,7 @@ class RemotePart:
         if not self._threads.close(self.limits.last_s + 1 if wait_s is None else wait_s):
             logger.warning("%s: a request did not end in time, so its thread is left behind.", self.where)
 
-    def _until_answered(self, ask: Callable[[Send], _Answer], begun: float) -> _Answer:
+    def _until_answered(self, ask: Callable[[Send], _Answer], begun: float, waits: bool) -> _Answer:
         ends, pauses, failures = begun + self.limits.deadline, Pauses(), Failures()
         while (left := ends - time.monotonic()) > 0 and not self._stop.is_set():
             limit, began = left if failures.slow else min(left, self.limits.attempt_s), time.monotonic()
@@ -248,11 +251,12 @@ class RemotePart:
                 break  # the deadline cut it short: what the attempt before it said tells more
             if failures.add(verdict, error):
                 raise error
-            is_lost = failures.greeted is None and not self.limits.may_return
+            is_lost = failures.greeted is None and not waits
             if is_lost and not self._places.all().is_heard(PROBE_S):
+                remedy = f"start it again ({self._command})" if self.limits.may_return else "start all ranks again"
                 raise ServerUnavailable(
                     f"{self.where}: nothing listens there any more: its process has ended. Look for its own error, and "
-                    "start all ranks again."
+                    f"{remedy}."
                 )
             if verdict is not FULL:
                 self._outage.failed(began, time.monotonic(), failures.last)

@@ -97,6 +97,12 @@ class Made(NamedTuple):
     minibatch: MiniBatch | None
     error: Exception | None = None
 
+    def value(self) -> MiniBatch | None:
+        """Return the minibatch, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        return self.minibatch
+
 
 def request_to_message(request: Any, meant: Meant, tensors: Mapping[str, Any] | None = None) -> Message:
     """Return a request as a message."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from datapipes.base.codec import Message
-from datapipes.base.errors import RemoteError, RemoteTraceback, add_note, text_of
+from datapipes.base.errors import PeerDied, RemoteError, RemoteTraceback, add_note, text_of
 
 
 def error_to_message(error: BaseException, most_bytes: int = 2**20) -> Message:
@@ -31,6 +31,8 @@ def error_to_message(error: BaseException, most_bytes: int = 2**20) -> Message:
         "traceback": trace,
         "pid": str(os.getpid()),
     }
+    if isinstance(error, PeerDied):
+        parts["pids"] = json.dumps(error.pids)
     return {name: _to_bytes(text, most_bytes) for name, text in parts.items()}
 
 
@@ -58,7 +60,7 @@ def error_from_message(
     if isinstance(type_, type) and issubclass(type_, Exception) and not issubclass(type_, (StopIteration, Warning)):
         # The constructor may need other arguments than one text, or raise what is no Exception, such as SystemExit.
         with contextlib.suppress(BaseException):
-            made = type_(text)
+            made = PeerDied(text, _pids_of(message.get("pids"))) if type_ is PeerDied else type_(text)
             error = made if isinstance(made, Exception) else error  # __new__ may make anything
     with contextlib.suppress(ValueError, TypeError):
         for note in json.loads(_to_text(message.get("notes")) or "[]"):
@@ -81,6 +83,12 @@ def error_from_json(said: Mapping[str, list[int]], *, own_types: bool) -> Except
 def _to_bytes(text: str, most_bytes: int) -> torch.Tensor:
     data = text.encode(errors="replace")[-most_bytes:] if most_bytes > 0 else b""
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
+def _pids_of(data: torch.Tensor | None) -> list[int]:
+    with contextlib.suppress(ValueError, TypeError):
+        return [int(pid) for pid in json.loads(_to_text(data))]
+    return []
 
 
 def _to_text(data: torch.Tensor | None) -> str:

@@ -49,7 +49,8 @@ class PeerDied(RuntimeError):
     still sends. A loader's epoch is over; its `state_dict()` names the minibatch.
 
     Attributes:
-        pids: The processes that ended and were not reported before; empty if nobody is left at the other side.
+        pids: The processes that ended and were not reported before, on the machine of the server if one tells it; empty
+            if nobody is left at the other side.
     """
 
     def __init__(self, message: str, pids: Iterable[int] = ()) -> None:

@@ -275,9 +275,7 @@ class PartitionClient:
         """
         return joined([self.made(server_rank, producer_id, epoch, index)], lambda made: made[0].value())
 
-    def made(
-        self, server_rank: int, producer_id: int, epoch: int, index: int, *, waits: bool = True
-    ) -> Future[Made]:
+    def made(self, server_rank: int, producer_id: int, epoch: int, index: int, *, waits: bool = True) -> Future[Made]:
         """Ask a server what it makes of a minibatch, see `minibatch`: the error of a stage is an answer, too.
 
         Args:

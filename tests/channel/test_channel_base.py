@@ -472,6 +472,16 @@ def test_text_that_utf_8_cannot_write_does_not_hide_the_error():
     assert str(other).startswith("half ")
 
 
+def test_the_death_of_others_keeps_their_pids():
+    message = error_to_message(dp.PeerDied("two workers died", [17, 4]))
+    for kept in ([dp.PeerDied], [dp.PeerDied, dp.ServerUnavailable]):
+        other = error_from_message(message, kept=kept)
+        assert (type(other), str(other), other.pids) == (dp.PeerDied, "two workers died", (17, 4))
+    for wrong in (b"", b"[17", b'["a"]', b"7"):
+        message["pids"] = torch.tensor([*wrong], dtype=torch.uint8)
+        assert error_from_message(message, kept=[dp.PeerDied]).pids == ()
+
+
 def test_a_long_traceback_keeps_its_end():
     def deep(depth: int) -> None:
         if depth > 0:

@@ -475,6 +475,7 @@ def _(play: Play) -> None:
         with served(play, "die", reader, num_workers=1) as minibatches:
             play.read(minibatches)
         assert "4 workers died while they made minibatch 3 of epoch 0" in str(play.seen[-1])
+        assert len({*play.seen[-1].pids}) == 4
 
 
 # --- other ends

@@ -10,6 +10,7 @@
 """
 
 import contextlib
+import functools
 import pickle
 import queue
 import sys
@@ -31,7 +32,6 @@ from datapipes.distributed import (
     server_pool,
 )
 from datapipes.distributed.wire.refusals import OtherPartition, UnknownProducer
-
 
 
 def other_store():
@@ -184,11 +184,10 @@ def test_a_server_that_tells_of_another_lost_one_has_answered(loaded):
         client = running.enter_context(connect({rank: server.address for rank, server in enumerate(servers)}))
         made = [client.create_producer(rank, pipe) for rank in (0, 1)]
         channel = RemoteReceivingChannel([0, 1], made, client=client, prefetch_size=1)
+        loader = dp.DataLoader(RemoteSource(pipe, channel))
+        read = functools.partial(loader.minibatch, 0, 2) if loaded else functools.partial(received, channel)
         with pytest.raises(dp.ServerUnavailable, match="part 1 at node1:7000") as raised:
-            if loaded:
-                dp.DataLoader(RemoteSource(pipe, channel)).minibatch(0, 2)
-            else:
-                received(channel)
+            read()
         if sys.version_info >= (3, 11):
             assert any(note.startswith("on server 0 at ") for note in raised.value.__notes__)
         assert channel._silent.answering() == [0, 1]

@@ -200,7 +200,7 @@ class ProcessPool(Pool):
         if isinstance(self._channel, ShmChannel) and self._channel is not self._wanted_channel:
             with self._ending_with_channel():
                 self._channel.reset(self._generation)  # a worker that waits for room then drops its stale message
-        # A death that nobody has received is one of this epoch; a worker whose death has ended an epoch starts again now.
+        # A death that nobody has received is one of this epoch; a worker whose death ended the one before starts again.
         self._events = deque(event for event in self._events if isinstance(event, Death))
         still_to_tell = {death.worker for death in self._events}
         for number, worker in enumerate(self._workers):

@@ -330,8 +330,9 @@ def test_a_chain_that_kills_its_workers_is_charged_alone(kind):
         kills = client.create_producer(3, kind(sampled()), num_workers=1)
         well = client.create_producer(3, sampled(), num_workers=1)
         asked = [client.minibatch(3, kills, 0, index) for index in range(6)]
-        with pytest.raises(dp.PeerDied, match="4 workers died while they made minibatch 1 of epoch 0"):
+        with pytest.raises(dp.PeerDied, match="4 workers died while they made minibatch 1 of epoch 0") as died:
             asked.pop(1).result(BOUND_S)
+        assert len({*died.value.pids}) == 4
         whole = digests(sampled())
         assert [each.result(BOUND_S).digest() for each in asked] == [whole[0], *whole[2:]]
         assert made(client, well, 6) == whole

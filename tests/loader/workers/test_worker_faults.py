@@ -311,9 +311,10 @@ def test_a_worker_that_has_died_before_its_first_epoch_began_has_died_while_it_s
 
     monkeypatch.setattr(process_pool.ProcessPool, "begin", begin_late)
     prepare = functools.partial(write_number_and_die, folder=str(tmp_path))
-    with dp.DataLoader(sampled(), worker_init_fn=prepare, max_restarts=max_restarts, **way("fork", 1)) as loader:
-        with pytest.raises(dp.PeerDied, match=r"worker 0 \(pid \d+\) died while it started: it was killed by SIGKILL"):
-            list(loader)
+    told = r"worker 0 \(pid \d+\) died while it started: it was killed by SIGKILL"
+    loader = dp.DataLoader(sampled(), worker_init_fn=prepare, max_restarts=max_restarts, **way("fork", 1))
+    with loader, pytest.raises(dp.PeerDied, match=told):
+        list(loader)
     assert len([*tmp_path.iterdir()]) == 1 + max_restarts
 
 

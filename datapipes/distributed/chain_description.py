@@ -262,57 +262,7 @@ def build_chain(
             or twice; or the chain would give other minibatches than the described one: the message names what differs.
         TypeError: An argument is not what the stage takes.
     """
-    return built_chain(
-        description, graph=graph, items=items, features=features, stages=stages, admit=lambda held_bytes: None
-    )
-
-
-def built_chain(
-    description: Message,
-    *,
-    graph: Graph | Mapping[str, Graph],
-    items: Mapping[str, ItemSet | HeteroItemSet] | None,
-    features: FeatureStore | Mapping[str, FeatureStore] | None,
-    stages: Iterable[type[Stage]],
-    admit: Callable[[int], None],
-) -> Stage:
-    """Return what build_chain does.
-
-    Args:
-        admit: is told how many bytes the chain will hold of tensors that came with the description, before each is
-            made: all so far. What it raises ends the call.
-    """
-    if not isinstance(description, Message):
-        raise TypeError(
-            f"{_BUILD}: description must be what describe_chain returns, got {type(description).__name__}. Pass that."
-        )
-    offers = _Reading(
-        graph=_by_name("graph", graph, Graph),
-        items=_by_name("items", {} if items is None else items, (ItemSet, HeteroItemSet)),
-        features=_by_name("features", {} if features is None else features, FeatureStore),
-        tensors=description.tensors,
-        admit=admit,
-    )
-    chain = from_json(DescribedChain, f"{_BUILD}: the description", description.header)
-    if not 0 < len(chain.stages) <= _MOST_STAGES:
-        raise ValueError(f"{_BUILD}: the description has {len(chain.stages)} stages; 1 to {_MOST_STAGES} are allowed.")
-    allowed = {**_STAGES, **{functional_name(cls): cls for cls in stages}}
-    built: list[Stage] = []
-    for place, described in enumerate(chain.stages):
-        built.append(_built(place, described, allowed, built, offers))
-    unread = sorted(description.tensors.keys() - offers.read)
-    if unread:
-        raise ValueError(f"{_BUILD}: the description has tensors that no stage reads: {shown(unread)}. Leave them out.")
-    root: StageGraph[Stage] = StageGraph(built[-1])
-    if len(root.walk()) != len(built):
-        raise ValueError(f"{_BUILD}: the description has stages that the last one does not read. Leave them out.")
-    differing = differences(chain.fingerprint, json.loads(json.dumps(fingerprint(root))), "here it is")
-    if differing:
-        raise ValueError(
-            f"{_BUILD}: the chain gives other minibatches here than where it was described: {'; '.join(differing)}. "
-            "Use the same graph, items and version on both sides."
-        )
-    return root.root
+    return ChainBuilder(graph=graph, items=items, features=features, stages=stages).build(description)
 
 
 def _by_name(name: str, value: Any, kind: Any) -> dict[str | None, Any]:
@@ -324,59 +274,93 @@ def _by_name(name: str, value: Any, kind: Any) -> dict[str | None, Any]:
     return {**named}
 
 
-def _built(
-    place: int, described: DescribedStage, allowed: Mapping[str, type[Stage]], built: list[Stage], offers: _Reading
-) -> Stage:
-    where = f"{_BUILD}: stage {place} ({shown(described.stage)})"
-    cls = allowed.get(described.stage)
-    if cls is None:
-        raise ValueError(
-            f"{where} is not offered; there are {sorted(allowed)}. Give it to the server: "
-            "PartitionServer(..., stages=[...])."
-        )
-    if any(source >= place for source in described.sources):
-        raise ValueError(f"{where} has the sources {[*described.sources]}; they must stand before it.")
-    parameters = {*inspect.signature(cls).parameters} - {"source"}
-    unknown = sorted(described.arguments.keys() - parameters)
-    if unknown:
-        raise ValueError(f"{where} has no argument {shown(unknown[0])}; it has {sorted(parameters)}.")
-    arguments = {}
-    for name, value in described.arguments.items():
-        arguments[name] = offers.value(f"{where}: the argument {name!r}", value)
-    sources = [built[source] for source in described.sources]
-    args = () if not sources else (sources[0] if len(sources) == 1 else sources,)
-    try:
-        inspect.signature(cls).bind(*args, **arguments)
-    except TypeError as error:
-        raise ValueError(f"{where}: {error}. Describe it with all that it needs.") from None
-    try:
-        return cast("Callable[..., Stage]", cls)(*args, **arguments)
-    except Exception as error:
-        add_note(error, f"in {where}")
-        raise
+class ChainBuilder:
+    """Builds a chain of a description; see build_chain.
 
-
-class _Reading:
-    """What a description may name, and the tensors that came with it.
-
-    Attributes:
-        read: names of the tensors that were read.
+    Args:
+        admit: is told how many bytes the chain will hold of tensors that came with the description, before each is
+            made: all so far. What it raises ends the call.
     """
 
     def __init__(
         self,
         *,
-        graph: Mapping[str | None, Graph],
-        items: Mapping[str | None, ItemSet | HeteroItemSet],
-        features: Mapping[str | None, FeatureStore],
-        tensors: Mapping[str, Tensor],
-        admit: Callable[[int], None],
+        graph: Graph | Mapping[str, Graph],
+        items: Mapping[str, ItemSet | HeteroItemSet] | None = None,
+        features: FeatureStore | Mapping[str, FeatureStore] | None = None,
+        stages: Iterable[type[Stage]] = (),
+        admit: Callable[[int], None] = lambda held_bytes: None,
     ) -> None:
-        self._graph, self._items, self._features, self._tensors = graph, items, features, tensors
+        self._graph = _by_name("graph", graph, Graph)
+        self._items = _by_name("items", {} if items is None else items, (ItemSet, HeteroItemSet))
+        self._features = _by_name("features", {} if features is None else features, FeatureStore)
+        self._allowed = {**_STAGES, **{functional_name(cls): cls for cls in stages}}
         self._admit, self._held_bytes = admit, 0
-        self.read: set[str] = set()
+        self._tensors: Mapping[str, Tensor] = {}
+        self._read: set[str] = set()  # names of the tensors that were read
 
-    def value(self, where: str, value: Any, nested: int = 0) -> Any:
+    def build(self, description: Message) -> Stage:
+        """Return the last stage of the chain; a builder builds one."""
+        if not isinstance(description, Message):
+            raise TypeError(
+                f"{_BUILD}: description must be what describe_chain returns, got {type(description).__name__}. Pass "
+                "that."
+            )
+        self._tensors = description.tensors
+        chain = from_json(DescribedChain, f"{_BUILD}: the description", description.header)
+        if not 0 < len(chain.stages) <= _MOST_STAGES:
+            raise ValueError(
+                f"{_BUILD}: the description has {len(chain.stages)} stages; 1 to {_MOST_STAGES} are allowed."
+            )
+        built: list[Stage] = []
+        for described in chain.stages:
+            built.append(self._stage(described, built))
+        unread = sorted(self._tensors.keys() - self._read)
+        if unread:
+            raise ValueError(
+                f"{_BUILD}: the description has tensors that no stage reads: {shown(unread)}. Leave them out."
+            )
+        root: StageGraph[Stage] = StageGraph(built[-1])
+        if len(root.walk()) != len(built):
+            raise ValueError(f"{_BUILD}: the description has stages that the last one does not read. Leave them out.")
+        differing = differences(chain.fingerprint, json.loads(json.dumps(fingerprint(root))), "here it is")
+        if differing:
+            raise ValueError(
+                f"{_BUILD}: the chain gives other minibatches here than where it was described: "
+                f"{'; '.join(differing)}. Use the same graph, items and version on both sides."
+            )
+        return root.root
+
+    def _stage(self, described: DescribedStage, built: list[Stage]) -> Stage:
+        where = f"{_BUILD}: stage {len(built)} ({shown(described.stage)})"
+        cls = self._allowed.get(described.stage)
+        if cls is None:
+            raise ValueError(
+                f"{where} is not offered; there are {sorted(self._allowed)}. Give it to the server: "
+                "PartitionServer(..., stages=[...])."
+            )
+        if any(source >= len(built) for source in described.sources):
+            raise ValueError(f"{where} has the sources {[*described.sources]}; they must stand before it.")
+        parameters = {*inspect.signature(cls).parameters} - {"source"}
+        unknown = sorted(described.arguments.keys() - parameters)
+        if unknown:
+            raise ValueError(f"{where} has no argument {shown(unknown[0])}; it has {sorted(parameters)}.")
+        arguments = {
+            name: self._value(f"{where}: the argument {name!r}", value) for name, value in described.arguments.items()
+        }
+        sources = [built[source] for source in described.sources]
+        args = () if not sources else (sources[0] if len(sources) == 1 else sources,)
+        try:
+            inspect.signature(cls).bind(*args, **arguments)
+        except TypeError as error:
+            raise ValueError(f"{where}: {error}. Describe it with all that it needs.") from None
+        try:
+            return cast("Callable[..., Stage]", cls)(*args, **arguments)
+        except Exception as error:
+            add_note(error, f"in {where}")
+            raise
+
+    def _value(self, where: str, value: Any, nested: int = 0) -> Any:
         """Return what a value of a description says."""
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
@@ -386,7 +370,7 @@ class _Reading:
         def all_of(values: Any) -> list[Any]:
             if not isinstance(values, list):
                 raise ValueError(f"{where} has {shown(values)} where a list must be.")
-            return [self.value(where, element, nested + 1) for element in values]
+            return [self._value(where, element, nested + 1) for element in values]
 
         if isinstance(value, list):
             return all_of(value)
@@ -404,9 +388,9 @@ class _Reading:
             case {"items": str(name), **others} if not others:
                 return _offered(where, "item set", self._items, name)
             case {"item_set": [items, names], **others} if not others:
-                return self._item_set(where, items, self.value(where, names, nested + 1), nested + 1)
+                return self._item_set(where, items, self._value(where, names, nested + 1), nested + 1)
             case {"item_sets": sets, **others} if not others:
-                return HeteroItemSet(self.value(where, sets, nested + 1))
+                return HeteroItemSet(self._value(where, sets, nested + 1))
             case {"features": [name, forms], **others} if not others:
                 return self._store(where, name, forms)
         raise ValueError(f"{where} has {shown(value)}, which is no value of a description.")
@@ -414,9 +398,9 @@ class _Reading:
     def _received(self, where: str, name: str) -> Tensor:
         """Return a tensor that came with the description; it views what was received."""
         tensor: Tensor = _offered(where, "tensor", self._tensors, name)
-        if name in self.read:
+        if name in self._read:
             raise ValueError(f"{where} reads the tensor {shown(name)}, which was read before. Send it once for each.")
-        self.read.add(name)
+        self._read.add(name)
         return tensor
 
     def _hold(self, num_bytes: int) -> None:
@@ -437,7 +421,7 @@ class _Reading:
         match value:
             case {"tensor": str(name), **others} if not others:
                 return self._received(where, name)
-        return self.value(where, value, nested)
+        return self._value(where, value, nested)
 
     def _store(self, where: str, name: Any, forms: Any) -> FeatureStore:
         store: FeatureStore = _offered(where, "feature store", self._features, name)

@@ -18,7 +18,7 @@ from typed_pipelines import (
 
 import datapipes as dp
 from datapipes.distributed import build_chain, describe_chain
-from datapipes.distributed.chain_description import built_chain
+from datapipes.distributed.chain_description import ChainBuilder
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.arrow_reading import from_bytes
 from datapipes.sampling.node_values import NodeWeights
@@ -315,7 +315,7 @@ def test_what_a_chain_holds_is_counted_before_it_is_made(items):
         pipe = pipe.sample_uniform_negative(small_graph(), 1, dst_weight=torch.arange(40).half())
     told = []
     offers = {"graph": small_graph(), "items": None, "features": None, "stages": ()}
-    built = built_chain(sent(describe_chain(pipe)), admit=told.append, **offers)
+    built = ChainBuilder(admit=told.append, **offers).build(sent(describe_chain(pipe)))
     assert max(told) == held_bytes(built)
 
 
@@ -344,6 +344,6 @@ def test_a_mask_counts_as_the_ids_of_its_places(values, names):
 
     offers = {"graph": small_graph(), "items": None, "features": None, "stages": ()}
     with pytest.raises(MemoryError) as raised:
-        built_chain(masked(values, names), admit=refuse, **offers)
+        ChainBuilder(admit=refuse, **offers).build(masked(values, names))
     arrays = dp.ItemSet(values, names)._hashed_arrays()
     assert raised.value.args == (sum(tensor.nbytes for tensor, _ in arrays.values()),)

@@ -294,9 +294,9 @@ class KeptAnswers:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes, self._num_bytes = most_bytes, 0
-        self._changing = threading.Lock()
+        self._changed = threading.Condition()
         self._answers: collections.OrderedDict[Key, Message] = collections.OrderedDict()
-        self._making: dict[Key, threading.Event] = {}
+        self._making: set[Key] = set()
 
     @contextlib.contextmanager
     def turn(self, key: Key, is_cancelled: Callable[[], bool]) -> Iterator[Message | None]:
@@ -305,35 +305,33 @@ class KeptAnswers:
         Raises:
             Unavailable: The client has given up waiting.
         """
-        while True:
-            with self._changing:
-                if key in self._answers:
-                    self._answers.move_to_end(key)
-                    answer: Message | None = self._answers[key]
-                    break
-                under_way = self._making.get(key)
-                if under_way is None:
-                    answer, self._making[key] = None, threading.Event()
-                    break
-            if is_cancelled():
-                raise Unavailable("the client has given up.")
-            under_way.wait(LOOK_S)
+        with self._changed:
+            while key in self._making:
+                if is_cancelled():
+                    raise Unavailable("the client has given up.")
+                self._changed.wait(LOOK_S)
+            answer = self._answers.get(key)
+            if answer is None:
+                self._making.add(key)
+            else:
+                self._answers.move_to_end(key)
         try:
             yield answer
         finally:
             if answer is None:
-                with self._changing:
-                    self._making.pop(key).set()
+                with self._changed:
+                    self._making.remove(key)
+                    self._changed.notify_all()
 
     def forget(self, number: int | None = None) -> None:
         """Drop the answers of a producer, by default all."""
-        with self._changing:
+        with self._changed:
             for key in [key for key in self._answers if number in (None, key[0])]:
                 self._num_bytes -= self._answers.pop(key).num_bytes
 
     def keep(self, key: Key, answer: Message) -> None:
         """Keep an answer, if there is room, in the place of the oldest ones."""
-        with self._changing:
+        with self._changed:
             if key not in self._answers and answer.num_bytes <= self._most_bytes:
                 self._answers[key] = answer
                 self._num_bytes += answer.num_bytes

@@ -12,7 +12,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -23,7 +22,7 @@ from datapipes.base.outcome import as_error
 from datapipes.base.threads import threads_of_kernels
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.distributed.chain_description import built_chain
+from datapipes.distributed.chain_description import ChainBuilder
 from datapipes.distributed.server.admission import HOSTS_SHARE, KEPT_SHARE, Admission, Hold, host_of
 from datapipes.distributed.server.limits import ServerLimits, or_cores, sizes_of
 from datapipes.distributed.server.makers import (
@@ -58,31 +57,26 @@ TENSOR_BYTES = 2**30  # that all chains hold of the tensors of their description
 CLIENTS_SHARE = 4  # a client has at most one in so many of the bytes of tensors, and of the worker processes
 
 
-@dataclass
-class Building:
-    """A producer that is being built for a client; it counts already.
+class Producer:
+    """A chain, and who has a claim on it. It counts from when it is asked for; `maker`, `admission` and `num_batches`
+    come once it is built.
 
     Attributes:
-        claims: by client.
-        host: of who creates it.
+        host: of who has created it.
+        claims: {client: (worker_key, when it was last used)}.
         held_bytes: that its chain holds of tensors that came with its description, in all processes.
+        largest: bytes of the largest minibatch.
+        rate: minibatches a second, between the last two looks.
     """
 
-    claims: dict[str, Any]
-    host: str
-    num_workers: int
-    held_bytes: int = 0
+    maker: Maker
+    admission: Admission
+    num_batches: int
 
-
-class Producer:
-    """A chain, and who has a claim on it: {client: (worker_key, when it was last used)}."""
-
-    def __init__(self, number: int, maker: Maker, admission: Admission, num_workers: int, num_batches: int) -> None:
-        self.number, self.maker, self.admission, self.num_workers = number, maker, admission, num_workers
-        self.num_batches, self.held_bytes, self.host = num_batches, 0, ""  # of who has created it
-        self.num_making = self.num_made = self.largest = 0  # minibatches, and the bytes of the largest
-        self.rate, self._seen = 0.0, (time.monotonic(), 0)  # minibatches a second, between the last two looks
-        self.claims: dict[str, tuple[str | None, float]] = {}
+    def __init__(self, number: int, host: str, num_workers: int, claims: dict[str, tuple[str | None, float]]) -> None:
+        self.number, self.host, self.num_workers, self.claims = number, host, num_workers, claims
+        self.held_bytes = self.num_making = self.num_made = self.largest = 0
+        self.rate, self._seen = 0.0, (time.monotonic(), 0)
 
     def created_for(self, client: str) -> Created:
         """Return what a client with a claim is told."""
@@ -95,9 +89,7 @@ class Producer:
             self.rate, self._seen = (self.num_made - made) / (now - before), (now, self.num_made)
 
 
-def refuse_many(
-    where: str, max_workers: int, others: Collection[Producer | Building], added: Building, *, is_new: bool
-) -> None:
+def refuse_many(where: str, max_workers: int, others: Collection[Producer], added: Producer, *, is_new: bool) -> None:
     """Raise BadRequest if a producer would be too much beside the others, or, unless it is new, the claim on it."""
     (client,) = added.claims
     claimed = [producer for producer in others if client in producer.claims]
@@ -155,7 +147,7 @@ class Producers:
         self._is_closed = False
         self._opening = threading.Lock()  # held while graph and features are opened
         self._producers: dict[int, Producer] = {}
-        self._building: list[Building] = []
+        self._building: list[Producer] = []
         self._aside: dict[int, float] = {}  # {number: until when it cannot be created again}
         self._keys: dict[str, int] = {}  # {worker_key: producer}, while one has a claim under it
         self._kept = KeptAnswers(max_bytes // ANSWERS_SHARE)
@@ -173,33 +165,35 @@ class Producers:
         number = _number_of(request.chain, message.tensors, self._offers.content_id)
 
         def work() -> Message:
-            num_workers = min(request.num_workers, self._max_workers)
-            building = Building({request.client: None}, host_of(peer), num_workers)
+            claims = {request.client: (request.worker_key, time.monotonic())}
+            asked_for = Producer(number, host_of(peer), min(request.num_workers, self._max_workers), claims)
             with self._changing:
                 self._refuse_other_key(request, number)
                 existing = self._producers.get(number)
-                self._refuse_many(existing, building)
+                self._refuse_many(existing, asked_for)
                 if existing is None:
                     self._refuse_aside(number)
-                    self._building.append(building)
-            made = None
+                    self._building.append(asked_for)
+            unused = None
             try:
-                made = None if existing is not None else self._made(number, request, message, building)
+                if existing is None:
+                    self._build(asked_for, request, message)
+                    unused = asked_for
                 with self._changing:  # others may have come and gone meanwhile
-                    producer = self._producers.get(number) or made
+                    producer = self._producers.get(number) or unused
                     if producer is None:
                         raise Unavailable(f"{self._where}: the producer {number} has just ended. Create it again.")
                     self._refuse_other_key(request, number)
-                    self._refuse_many(None if producer is made else producer, building)
+                    self._refuse_many(None if producer is unused else producer, asked_for)
                     self._claim(producer, request)
                     self._producers[number] = producer
                     created = producer.created_for(request.client)
-                    made = None if producer is made else made
+                    unused = None if producer is unused else unused
             finally:
                 with self._changing:
-                    self._building = [other for other in self._building if other is not building]
-                if made is not None:
-                    self._end([made])
+                    self._building = [other for other in self._building if other is not asked_for]
+                if unused is not None:
+                    self._end([unused])
             return created_to_message(created)
 
         return self._admission.run(peer, 0, work, is_cancelled, request.client)
@@ -321,14 +315,13 @@ class Producers:
                 "another chain. Destroy that one first, or use another key."
             )
 
-    def _refuse_many(self, existing: Producer | None, building: Building) -> None:
+    def _refuse_many(self, existing: Producer | None, asked_for: Producer) -> None:
         """Refuse a claim beyond the limits, and a producer if it is not known."""
         if self._is_closed:
             raise Unavailable(f"{self._where}: the server stops. Ask the next one.")
-        if existing is None or not building.claims.keys() <= existing.claims.keys():
-            others: list[Producer | Building] = [*self._producers.values()]
-            others += [other for other in self._building if other is not building]
-            refuse_many(self._where, self._max_workers, others, building, is_new=existing is None)
+        if existing is None or not asked_for.claims.keys() <= existing.claims.keys():
+            others = [*self._producers.values(), *(other for other in self._building if other is not asked_for)]
+            refuse_many(self._where, self._max_workers, others, asked_for, is_new=existing is None)
 
     def _refuse_aside(self, number: int) -> None:
         """Refuse a producer that was ended a moment ago since memory was short."""
@@ -378,25 +371,21 @@ class Producers:
 
     # --- outside of `_changing`
 
-    def _made(self, number: int, request: CreateRequest, message: Message, building: Building) -> Producer:
-        offers, num_workers = self._offers, building.num_workers
+    def _build(self, producer: Producer, request: CreateRequest, message: Message) -> None:
+        offers = self._offers
 
         def admit(held_bytes: int) -> None:
             with self._changing:  # worker processes have the tensors in a memory of their own
-                building.held_bytes = held_bytes * (1 + (num_workers > 0))
-                self._refuse_many(None, building)
+                producer.held_bytes = held_bytes * (1 + (producer.num_workers > 0))
+                self._refuse_many(None, producer)
 
         with self._opening:
             graph, features = offers.graph, offers.features
         with threads_of_kernels(self._num_threads):
-            chain = built_chain(
-                Message(dict(request.chain), message.tensors),
-                graph=graph,
-                items=offers.items,
-                features=features,
-                stages=offers.stages,
-                admit=admit,
+            builder = ChainBuilder(
+                graph=graph, items=offers.items, features=features, stages=offers.stages, admit=admit
             )
+            chain = builder.build(Message(dict(request.chain), message.tensors))
         stages: StageGraph[Stage] = StageGraph(chain)
         for fetcher in stages.find(FeatureFetcher):
             hidden = [key for key in fetcher.feature_keys if offers.keys is not None and key[2] not in offers.keys]
@@ -406,16 +395,14 @@ class Producers:
                     f"{sorted(offers.keys or ())}."
                 )
         refuse_many_seeds(self._where, stages, self._most_bytes)
-        maker: Maker
-        if num_workers == 0:
-            maker, admission = InThreads(chain, self._most_bytes), self._admission
+        if producer.num_workers == 0:
+            producer.maker, producer.admission = InThreads(chain, self._most_bytes), self._admission
         else:
-            maker = processes = InProcesses(chain, num_workers, self._most_bytes)
-            admission = Admission(self._where, **{**self._admitted, "concurrency": processes.at_once})
-        producer = Producer(number, maker, admission, num_workers, stages.seed_stage.num_batches)
-        producer.held_bytes, producer.host = building.held_bytes, building.host
-        logger.info("%s: producer %d: %s, %d workers", self._where, number, " ".join(str(chain).split()), num_workers)
-        return producer
+            producer.maker = processes = InProcesses(chain, producer.num_workers, self._most_bytes)
+            producer.admission = Admission(self._where, **{**self._admitted, "concurrency": processes.at_once})
+        producer.num_batches = stages.seed_stage.num_batches
+        text = " ".join(str(chain).split())
+        logger.info("%s: producer %d: %s, %d workers", self._where, producer.number, text, producer.num_workers)
 
     def _end(self, producers: list[Producer]) -> None:
         for producer in producers:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from datapipes.base.checks import shown
 from datapipes.base.error_message import error_from_message, error_to_message
@@ -26,6 +26,7 @@ _KEY = plain(f"texts of up to {MOST_KEY} characters", lambda value: isinstance(v
 _ANY = Form(lambda name, value: value)
 Token = Annotated[str, _TOKEN]  # of a client; nobody else knows it
 ProducerId = Annotated[int, whole(0)]
+_Record = TypeVar("_Record")
 
 
 @dataclass(frozen=True)
@@ -130,10 +131,7 @@ def created_to_message(created: Created) -> Message:
 
 def created_from_message(where: str, message: Message) -> Created:
     """Return the producer that an answer tells; BadMessage if it tells none."""
-    try:
-        return from_json(Created, "the answer", message.header, others=True)
-    except ValueError as error:
-        raise BadMessage(f"{where}: {error}.") from error
+    return _told(Created, where, message)
 
 
 def listed_to_message(producers: list[Created]) -> Message:
@@ -143,8 +141,12 @@ def listed_to_message(producers: list[Created]) -> Message:
 
 def listed_from_message(where: str, message: Message) -> list[Created]:
     """Return the producers that an answer tells; BadMessage if it tells none."""
+    return [*_told(_Listed, where, message).producers]
+
+
+def _told(record: type[_Record], where: str, message: Message) -> _Record:
     try:
-        return [*from_json(_Listed, "the answer", message.header, others=True).producers]
+        return from_json(record, "the answer", message.header, others=True)
     except ValueError as error:
         raise BadMessage(f"{where}: {error}.") from error
 

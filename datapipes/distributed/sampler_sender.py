@@ -17,10 +17,10 @@ from typing import Annotated, Any
 
 from torch import Tensor
 
-from datapipes.base.checks import one_line, shown
+from datapipes.base.checks import shown
 from datapipes.base.errors import ChannelClosed, QueueTimeoutError, raise_first
 from datapipes.base.log import logger
-from datapipes.base.records import Count, one_of, plain, to_json
+from datapipes.base.records import Count, one_of
 from datapipes.distributed.addresses import Address, Replicas
 from datapipes.distributed.arrow import arrow_flight, refuse_forked
 from datapipes.distributed.client.connection import Connection, PushConnection, own_error
@@ -29,8 +29,8 @@ from datapipes.distributed.connecting import Security, check_security, refuse_al
 from datapipes.distributed.namebook import read_namebook
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message
-from datapipes.distributed.wire.chain_codec import Token
-from datapipes.distributed.wire.envelope import Meant, own_record, request_header
+from datapipes.distributed.wire.chain_codec import Token, request_from_message, request_to_message, text_up_to
+from datapipes.distributed.wire.envelope import Meant
 from datapipes.distributed.wire.refusals import BadRequest, NoRoom
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch
@@ -40,9 +40,6 @@ __all__ = ["SamplerSender"]
 # --- what a sender tells a receiver, as messages: that it is there, then minibatches and signals, numbered from 0 on
 
 MOST_NAME = 300
-_NAMES = plain(
-    f"texts of up to {MOST_NAME} characters", lambda value: isinstance(value, str) and len(value) <= MOST_NAME
-)
 MINIBATCH, SIGNAL, LEAVE = "minibatch", "signal", "leave"
 
 
@@ -57,9 +54,10 @@ class JoinRequest:
         fingerprint: of the graph that is sampled from; None if it is not told.
     """
 
+    kind = "join"
     sender: Token
     number: Count
-    name: Annotated[str, _NAMES]
+    name: Annotated[str, text_up_to(MOST_NAME)]
     fingerprint: str | None
 
 
@@ -69,18 +67,13 @@ class PushRequest:
     that it ends.
     """
 
+    kind = "push"
     sender: Token
     number: Count
     what: Annotated[str, one_of(MINIBATCH, SIGNAL, LEAVE)]
 
 
-KINDS: dict[str, type[JoinRequest] | type[PushRequest]] = {"join": JoinRequest, "push": PushRequest}
-_KIND_OF = {record: kind for kind, record in KINDS.items()}
-
-
-def push_to_message(request: JoinRequest | PushRequest, tensors: Mapping[str, Tensor] | None = None) -> Message:
-    """Return a request as a message."""
-    return Message(request_header(_KIND_OF[type(request)], Meant(), **to_json(request)), dict(tensors or {}))
+KINDS: dict[str, type[Any]] = {request.kind: request for request in (JoinRequest, PushRequest)}
 
 
 def push_from_header(where: str, header: dict[str, Any]) -> JoinRequest | PushRequest:
@@ -92,10 +85,7 @@ def push_from_header(where: str, header: dict[str, Any]) -> JoinRequest | PushRe
     kind = header.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise BadRequest(f"{where}: there is no request {shown(kind)}; there are {[*KINDS]}.")
-    try:
-        request: JoinRequest | PushRequest = own_record(Message(header, {}), kind, KINDS[kind])
-    except ValueError as error:
-        raise BadRequest(f"{where}: {one_line(str(error))}.") from error
+    request: JoinRequest | PushRequest = request_from_message(where, Message(header, {}), KINDS[kind])
     return request
 
 
@@ -323,7 +313,7 @@ class _Stream:
     # --- `_changed` is held
 
     def _add(self, kind: str, tensors: Mapping[str, Tensor] | None = None) -> None:
-        self._pending.append((kind, push_to_message(PushRequest(self._token, self._next, kind), tensors)))
+        self._pending.append((kind, request_to_message(PushRequest(self._token, self._next, kind), Meant(), tensors)))
         self._next += 1
         self._is_whole = kind != MINIBATCH
         if not self._is_asking:
@@ -349,7 +339,7 @@ class _Stream:
             self._changed.notify_all()
 
     def _joining(self) -> Message:
-        return push_to_message(JoinRequest(self._token, self._sent, self._name, self._fingerprint))
+        return request_to_message(JoinRequest(self._token, self._sent, self._name, self._fingerprint), Meant())
 
     def _connect(self, address: Address, timeout: float) -> Connection:
         connection = PushConnection(self.remote.where, address, self._tls, self.remote.limits.connect_s)

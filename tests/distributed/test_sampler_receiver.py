@@ -30,8 +30,9 @@ from datapipes.distributed import (
 )
 from datapipes.distributed.addresses import Address
 from datapipes.distributed.client.connection import PushConnection
-from datapipes.distributed.sampler_sender import JoinRequest, PushRequest, push_to_message
+from datapipes.distributed.sampler_sender import JoinRequest, PushRequest
 from datapipes.distributed.wire.arrow_message import Message
+from datapipes.distributed.wire.chain_codec import request_to_message
 from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.distributed.wire.refusals import BadRequest, OtherPartition, Unavailable, UnknownSender
 
@@ -392,12 +393,12 @@ def split(addr):
 
 
 def join(token=TOKEN, number=0, **header):
-    message = push_to_message(JoinRequest(token, number, "me", None))
+    message = request_to_message(JoinRequest(token, number, "me", None), Meant())
     return Message({**message.header, **header}, {})
 
 
 def push(what, number, token=TOKEN, tensors=None):
-    return push_to_message(PushRequest(token, number, what), tensors)
+    return request_to_message(PushRequest(token, number, what), Meant(), tensors)
 
 
 def test_what_no_sender_pushes_is_refused_and_changes_nothing(addr):

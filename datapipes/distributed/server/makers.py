@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NoAnswer  # the builtin one only since Python 3.11
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from datapipes import _core
 from datapipes.base.clock import NoClock
@@ -44,16 +44,6 @@ TASKS_EACH = 2  # minibatches that are asked of a worker at once
 LOOK_S = 0.1  # between two looks whether the worker lives
 
 
-class Maker(Protocol):
-    """Makes minibatches; several threads may ask at once."""
-
-    def make(self, epoch: int, index: int, most_s: float) -> MiniBatch | None:
-        """Return the minibatch; None if a stage drops it."""
-
-    def close(self) -> None:
-        """End what runs; may be called twice."""
-
-
 class InThreads:
     """Makes minibatches in the thread that asks."""
 
@@ -63,7 +53,7 @@ class InThreads:
         self._is_closed, self._closing = False, threading.Lock()
 
     def make(self, epoch: int, index: int, most_s: float) -> MiniBatch | None:
-        """See Maker."""
+        """Return the minibatch, None if a stage drops it; several threads may ask at once."""
         evaluator = _Bounded(Calls(self._graph.numbering, NoClock()), self._most_bytes, most_s)
         if self._loop is None:
             return evaluator.minibatch(self._graph, epoch, index)
@@ -82,7 +72,7 @@ class InThreads:
             raise _gone() from error
 
     def close(self) -> None:
-        """End the event loop, and what runs there."""
+        """End the event loop, and what runs there; may be called twice."""
         with self._closing:
             was_closed, self._is_closed = self._is_closed, True
         if self._loop is not None and not was_closed:
@@ -105,7 +95,7 @@ class InProcesses:
         self.at_once = num_workers if async_window(StageGraph(chain)) else TASKS_EACH * num_workers
 
     def make(self, epoch: int, index: int, most_s: float) -> MiniBatch | None:
-        """See Maker.
+        """Return the minibatch, None if a stage drops it; several threads may ask at once.
 
         Raises:
             PeerDied: A worker died while it made this one, more often than `max_restarts`.
@@ -128,7 +118,7 @@ class InProcesses:
             del error
 
     def close(self) -> None:
-        """End the processes, within a bounded time; none is started afterwards."""
+        """End the processes, within a bounded time; none is started afterwards. May be called twice."""
         for worker in self._workers:
             worker.close()
 

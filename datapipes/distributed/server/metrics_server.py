@@ -144,17 +144,15 @@ def _of_requests(numbers: dict[str, Any]) -> Iterator[str]:
         yield from _about(name, "counter", text)
         for kind, counts in kinds:
             yield f'{name}{{kind="{kind}"}} {counts[key]}'
-    yield from _about("datapipes_stalled_connections_total", "counter", "Connections ended since nothing was read.")
-    yield f"datapipes_stalled_connections_total {numbers['stalled_connections']}"
-    yield from _about("datapipes_memory_sheds_total", "counter", "Ends of all connections at the memory bound.")
-    yield f"datapipes_memory_sheds_total {numbers['memory_sheds']}"
-    for name, key, text in (
-        ("datapipes_requests_waiting", "waiting", "Requests that wait for their turn."),
-        ("datapipes_requests_working", "working", "Requests that are worked on."),
-        ("datapipes_answer_bytes_in_flight", "bytes_in_flight", "Bytes of answers that are being made or sent."),
+    for name, kind, text, key in (
+        ("stalled_connections_total", "counter", "Connections ended since nothing was read.", "stalled_connections"),
+        ("memory_sheds_total", "counter", "Ends of all connections at the memory bound.", "memory_sheds"),
+        ("requests_waiting", "gauge", "Requests that wait for their turn.", "waiting"),
+        ("requests_working", "gauge", "Requests that are worked on.", "working"),
+        ("answer_bytes_in_flight", "gauge", "Bytes of answers that are being made or sent.", "bytes_in_flight"),
     ):
-        yield from _about(name, "gauge", text)
-        yield f"{name} {numbers[key]}"
+        yield from _about(f"datapipes_{name}", kind, text)
+        yield f"datapipes_{name} {numbers[key]}"
 
 
 def _of_part(service: Service) -> Iterator[str]:

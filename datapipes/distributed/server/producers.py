@@ -29,7 +29,6 @@ from datapipes.distributed.server.makers import (
     InProcesses,
     InThreads,
     KeptAnswers,
-    Maker,
     bytes_of,
     refuse_many_seeds,
 )
@@ -69,7 +68,7 @@ class Producer:
         rate: minibatches a second, between the last two looks.
     """
 
-    maker: Maker
+    maker: InThreads | InProcesses
     admission: Admission
     num_batches: int
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from datapipes.base.checks import shown
+from datapipes.base.checks import one_line, shown
 from datapipes.base.error_message import error_from_message, error_to_message
 from datapipes.base.errors import PeerDied, ServerUnavailable
 from datapipes.base.records import Count, Form, from_json, plain, to_json, whole
@@ -22,7 +22,13 @@ from datapipes.minibatch import MiniBatch
 
 MOST_KEY = 1000  # characters of a worker_key
 _TOKEN = plain("texts of 32 characters", lambda value: isinstance(value, str) and len(value) == 32)
-_KEY = plain(f"texts of up to {MOST_KEY} characters", lambda value: isinstance(value, str) and len(value) <= MOST_KEY)
+
+
+def text_up_to(most: int) -> Form:
+    """Return the form of texts of at most so many characters."""
+    return plain(f"texts of up to {most} characters", lambda value: isinstance(value, str) and len(value) <= most)
+
+
 _ANY = Form(lambda name, value: value)
 Token = Annotated[str, _TOKEN]  # of a client; nobody else knows it
 ProducerId = Annotated[int, whole(0)]
@@ -41,7 +47,7 @@ class CreateRequest:
     kind = "producer"
     client: Token
     chain: Annotated[Mapping[str, Any], _ANY]
-    worker_key: Annotated[str, _KEY] | None
+    worker_key: Annotated[str, text_up_to(MOST_KEY)] | None
     num_workers: Count
 
 
@@ -121,7 +127,7 @@ def request_from_message(where: str, message: Message, kind: type[Any]) -> Any:
             raise ValueError(f"the columns are {shown([*message.tensors])}, expected were none")
         return own_record(message, kind.kind, kind)
     except ValueError as error:
-        raise BadRequest(f"{where}: {error}.") from error
+        raise BadRequest(f"{where}: {one_line(str(error))}.") from error
 
 
 def created_to_message(created: Created) -> Message:

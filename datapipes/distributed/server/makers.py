@@ -10,11 +10,12 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as NoAnswer  # the builtin one only since Python 3.11
 from functools import partial
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
 
 from datapipes import _core
 from datapipes.base.clock import NoClock
@@ -79,8 +80,16 @@ class InThreads:
             self._loop.close()
 
 
+class _Wanted(NamedTuple):
+    """A minibatch that somebody waits for, `most_s` seconds from when its worker has done all before it."""
+
+    index: _Index
+    most_s: float
+    answer: Future[MiniBatch | None]
+
+
 class InProcesses:
-    """Makes minibatches in worker processes.
+    """Makes minibatches in worker processes, each with a thread that gives it what is wanted next.
 
     Attributes:
         at_once: minibatches that may be asked for at once. Each process has the next one while it makes one; where
@@ -88,154 +97,140 @@ class InProcesses:
     """
 
     def __init__(self, chain: Stage, num_workers: int, most_bytes: int) -> None:
-        self._choosing = threading.Lock()
         bounded = partial(_Bounded, most_bytes=most_bytes, most_s=math.inf)  # it is not the worker that looks for time
         packed = pack((chain, None, bounded))  # once, so that all processes map the same memory
-        self._workers = [_Worker(chain, packed) for _ in range(num_workers)]
-        self.at_once = num_workers if async_window(StageGraph(chain)) else TASKS_EACH * num_workers
+        each_has = 1 if async_window(StageGraph(chain)) else TASKS_EACH
+        self.at_once = each_has * num_workers
+        self._wanted: SimpleQueue[_Wanted | None] = SimpleQueue()
+        self._closing, self._closed = threading.Lock(), threading.Event()
+        self._workers = [_Worker(chain, packed, each_has, self._wanted, self._closed) for _ in range(num_workers)]
 
     def make(self, epoch: int, index: int, most_s: float) -> MiniBatch | None:
-        """Return the minibatch, None if a stage drops it; several threads may ask at once.
+        """Return the minibatch, None if a stage drops it; several threads may ask at once, each for another one.
 
         Raises:
             PeerDied: A worker died while it made this one, more often than `max_restarts`.
         """
-        with self._choosing:
-            worker = min(self._workers, key=lambda worker: worker.num_asked)
-            worker.num_asked += 1
+        wanted = _Wanted((epoch, index), most_s, Future())
+        with self._closing:
+            if self._closed.is_set():
+                raise _gone()
+            self._wanted.put(wanted)
         try:
-            outcome = worker.outcome((epoch, index), most_s)
+            return wanted.answer.result()
         finally:
-            with self._choosing:
-                worker.num_asked -= 1
-        error, minibatch = outcome.error, outcome.minibatch
-        del outcome  # the error's traceback would hold it, and it the error
-        if error is None:
-            return minibatch
-        try:
-            raise error
-        finally:
-            del error
+            del wanted  # the error's traceback would hold it, and it the error
 
     def close(self) -> None:
         """End the processes, within a bounded time; none is started afterwards. May be called twice."""
+        with self._closing:
+            self._closed.set()
+        for _ in self._workers:
+            self._wanted.put(None)
         for worker in self._workers:
-            worker.close()
+            worker.thread.join()
+        while not self._wanted.empty():
+            if (wanted := self._wanted.get()) is not None:
+                wanted.answer.set_exception(_gone())
 
 
 class _Worker:
-    """A worker process, started when it is first needed and replaced when it dies. Of the threads that wait for its
-    outcomes one receives, for all.
+    """A thread with a worker process, which is started when it is first needed and replaced when it dies.
 
-    Attributes:
-        num_asked: kept by InProcesses.
+    Args:
+        most: minibatches that the process has at once.
+        wanted: what all workers are asked for; None ends one.
+        closed: set when all are to end; then who waits gets UnknownProducer.
     """
 
-    def __init__(self, chain: Stage, packed: Any) -> None:
-        self.num_asked = 0
-        self._options, context = LoaderOptions(num_workers=1, prefetch_factor=TASKS_EACH - 1), context_of(None)
-        self._new_pool = partial(ProcessPool, chain, secrets.randbits(62), packed, self._options, context, pin=False)
-        self._changed = threading.Condition()
+    def __init__(
+        self, chain: Stage, packed: Any, most: int, wanted: SimpleQueue[_Wanted | None], closed: threading.Event
+    ) -> None:
+        options = LoaderOptions(num_workers=1, prefetch_factor=TASKS_EACH - 1)
+        self._new_pool = partial(ProcessPool, chain, secrets.randbits(62), packed, options, context_of(None), pin=False)
+        self._most, self._wanted, self._closed = most, wanted, closed
         self._pool: ProcessPool | None = None
         self._generation = 0
-        self._is_closed = self._is_receiving = False
-        self._asked: list[_Index] = []  # the oldest first
-        self._outcomes: dict[_Index, Outcome] = {}
+        self._given: dict[_Index, _Wanted] = {}  # the oldest first
         self._since = 0.0  # when the oldest became that
-        self._deaths = Deaths("producer", self._options.max_restarts, "where the chain was described")
+        self._deaths = Deaths("producer", options.max_restarts, "where the chain was described")
+        self.thread = threading.Thread(target=self._run, name="datapipes-producer", daemon=True)
+        self.thread.start()
 
-    def outcome(self, index: _Index, most_s: float) -> Outcome:
-        """Return what became of a minibatch; nobody else asks for it meanwhile."""
-        with self._changed:
-            self._asked.append(index)
+    def _run(self) -> None:
+        while not self._closed.is_set() and self._take():
             try:
-                self._give([index])
-            except BaseException:
-                self._asked.remove(index)
-                raise
-            if self._asked == [index]:
+                self._look()
+            except Exception as error:  # no process can be started, or the pool has lost what it was given
+                self._let_go()
+                self._fail(error)
+        self._let_go()
+        for wanted in self._given.values():
+            wanted.answer.set_exception(_gone())
+
+    def _take(self) -> bool:
+        """Take what is wanted next, as much as the process may have; wait if it has nothing. False ends the thread."""
+        while len(self._given) < self._most:
+            try:
+                wanted = self._wanted.get(block=not self._given)
+            except Empty:
+                break
+            if wanted is None:
+                return False
+            if not self._given:
                 self._since = time.monotonic()
-        while True:
-            with self._changed:
-                if index in self._outcomes:
-                    return self._outcomes.pop(index)
-                if self._is_closed:
-                    raise _gone()
-                if self._is_receiving:
-                    self._changed.wait(LOOK_S)
-                    continue
-                self._is_receiving, pool = True, self._pool
-            assert pool is not None
-            event: Outcome | Death | Exception | None
-            try:
-                event = pool.receive(LOOK_S)
-            except Exception as error:
-                event = error
-            with self._changed:
-                self._is_receiving = False
-                if not self._is_closed:
-                    self._note(event, most_s)
-                self._changed.notify_all()
-
-    def close(self) -> None:
-        """End the process; who waits gets UnknownProducer."""
-        with self._changed:
-            self._is_closed = True
+            self._given[wanted.index] = wanted
             if self._pool is not None:
-                self._pool.close()
-            self._changed.notify_all()
+                self._give([wanted.index])
+        return True
 
-    # --- `_changed` is held
-
-    def _give(self, indices: list[_Index]) -> None:
-        """Give the worker these minibatches; all that are asked for, if it must be started."""
-        if self._is_closed:
-            raise _gone()
-        if self._pool is None or self._pool.is_closed:
-            pool = self._new_pool()
-            pool.start()
-            self._pool, self._generation, indices = pool, pool.begin(), self._asked
-            self._since = time.monotonic()
+    def _give(self, indices: Iterable[_Index]) -> None:
+        assert self._pool is not None
         for index in indices:
             self._pool.give(0, Task(self._generation, *index))
 
-    def _note(self, event: Outcome | Death | Exception | None, most_s: float) -> None:
-        """Take in what was received; None if nothing was."""
-        assert self._pool is not None
-        try:
-            if isinstance(event, Outcome):
-                self._end(event)
-            elif isinstance(event, Death):
-                charged = [task for task in event.tasks if (task.epoch, task.index) in self._asked]
-                if (error := self._deaths.error_after(event, charged)) is not None:
-                    self._fail(error, charged)
-                self._pool.replace(0)
-                self._give(self._asked)
-            elif event is not None:
-                self._pool.close()  # what was given to it is lost
-                self._fail(event)
-            if self._asked and time.monotonic() > self._since + most_s:
-                self._pool.close()
-                self._fail(_too_slow(*self._asked[0], most_s))
-            if self._asked:
-                self._give([])  # starts another one if that one has been ended
-        except Exception as error:  # no other worker can be started
-            self._fail(error)
+    def _look(self) -> None:
+        """Receive what comes from the process, if something does; start one if there is none."""
+        if self._pool is None:
+            self._pool = self._new_pool()
+            self._pool.start()
+            self._generation, self._since = self._pool.begin(), time.monotonic()
+            self._give(self._given)
+        event = self._pool.receive(LOOK_S)
+        if isinstance(event, Outcome):
+            self._end(event.task, event.minibatch, event.error)
+        elif isinstance(event, Death):
+            charged = [task for task in event.tasks if (task.epoch, task.index) in self._given]
+            if (error := self._deaths.error_after(event, charged)) is not None:
+                self._fail(error, charged)
+            self._pool.replace(0)
+            self._give(self._given)
+        oldest = next(iter(self._given.values()), None)
+        if oldest is not None and time.monotonic() > self._since + oldest.most_s:
+            self._let_go()
+            self._fail(_too_slow(*oldest.index, oldest.most_s))
+
+    def _let_go(self) -> None:
+        """End the process."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
 
     def _fail(self, error: Exception, tasks: Sequence[Task] = ()) -> None:
-        """End these minibatches; by default the oldest, on which the worker was."""
-        for task in tasks or [Task(self._generation, *index) for index in self._asked[:1]]:
-            self._end(Outcome(0, task, error=error))
+        """End these minibatches; by default the oldest, on which the process was."""
+        for task in tasks or [Task(self._generation, *index) for index in [*self._given][:1]]:
+            self._end(task, None, error)
 
-    def _end(self, outcome: Outcome) -> None:
-        index = outcome.task.epoch, outcome.task.index
-        if index not in self._asked:
-            return  # made twice, by a worker that died after it had sent the first
-        self._deaths.forget(outcome.task)
-        if index == self._asked[0]:
-            self._since = time.monotonic()
-        self._asked.remove(index)
-        self._outcomes[index] = outcome
+    def _end(self, task: Task, minibatch: MiniBatch | None, error: Exception | None) -> None:
+        wanted = self._given.pop((task.epoch, task.index), None)
+        if wanted is None:
+            return  # made twice, by a process that died after it had sent the first
+        self._deaths.forget(task)
+        self._since = time.monotonic()
+        if error is None:
+            wanted.answer.set_result(minibatch)
+        else:
+            wanted.answer.set_exception(error)
 
 
 def _gone() -> UnknownProducer:

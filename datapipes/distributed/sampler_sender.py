@@ -277,32 +277,25 @@ class _Stream:
             if not (self._is_asking or self._is_closed or self._failure):
                 self._ask(self._joining())
 
-    def close(self) -> BaseException | None:
-        """Deliver what waits, and that this is all; return what prevented it."""
+    def close(self, *, leaves: bool = True) -> BaseException | None:
+        """Deliver what waits, and that this is all; return what prevented it.
+
+        Args:
+            leaves: whether the sender leaves an epoch that is not whole; else the receiver learns that it has ended.
+        """
         with self._changed:
-            if not self._is_closed and self._failure is None:
+            if not self._is_closed and self._failure is None and (leaves or self._is_whole):
                 self._add(LEAVE)
             self._is_closed = True
-        return self._flushed()
-
-    def end(self) -> BaseException | None:
-        """Deliver what waits; if the epoch is not whole, only that, so that the receiver learns it."""
-        if self._is_whole:
-            return self.close()
-        self._is_closed = True
-        return self._flushed()
+            is_empty = self._changed.wait_for(lambda: self._failure or not self._pending, self._timeout)
+            failure = self._failure or (None if is_empty else self._full("what waits"))
+        self.remote.close(None if failure is None else _ABANDON_S)
+        return failure
 
     def abandon(self) -> None:
         """Deliver nothing more."""
         self._is_closed = True
         self.remote.close(_ABANDON_S)
-
-    def _flushed(self) -> BaseException | None:
-        with self._changed:
-            is_empty = self._changed.wait_for(lambda: self._failure or not self._pending, self._timeout)
-            failure = self._failure or (None if is_empty else self._full("what waits"))
-        self.remote.close(None if failure is None else _ABANDON_S)
-        return failure
 
     def _full(self, kind: str) -> QueueTimeoutError:
         return QueueTimeoutError(
@@ -359,6 +352,6 @@ def _beat(streams: Mapping[int, _Stream], ending: threading.Event) -> None:
 
 def _end_all(streams: Mapping[int, _Stream], ending: threading.Event) -> None:
     ending.set()
-    for error in [stream.end() for stream in streams.values()]:
+    for error in [stream.close(leaves=False) for stream in streams.values()]:
         if error is not None:
             logger.error("%s: not all was delivered: %s", _NAME, error)

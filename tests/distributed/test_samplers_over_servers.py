@@ -165,11 +165,13 @@ def test_what_a_part_makes_for_its_draws_does_not_count_against_the_bound_of_its
         assert server._watch.kept_bytes() >= 9 * server._service.part.relation().num_edges - 64
     monkeypatch.setattr(guards, "own_memory", lambda *_: 150)
     with contextlib.closing(Connections()) as connections:
-        watch = MemoryWatch(1, 100, Statistics(), connections, lambda: 50)
+        watch = MemoryWatch(1, 100, statistics := Statistics(), connections, lambda: 50)
         with contextlib.closing(watch):
-            assert not watch._end_all_if_above()
+            watch.look()
+            assert statistics.values()["memory_sheds"] == 0
             watch.kept_bytes = lambda: 49
-            assert watch._end_all_if_above()
+            watch.look()
+            assert statistics.values()["memory_sheds"] == 1
 
 
 # --- links

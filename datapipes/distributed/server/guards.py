@@ -169,9 +169,11 @@ class MemoryWatch:
         pause = _MEMORY_EVERY_S
         if self._excess() > 0:
             give_back()
-            if self._end_producers_if_above():
+            if (excess := self._excess()) > 0 and (ended := self.end_producers(excess)) > 0:
+                self._tell(excess, f"{ended} producers end")
                 give_back()
-            if self._end_all_if_above():
+            if (excess := self._excess()) > 0:
+                self._tell(excess, f"{self.connections.end_all(self.port)} connections end")
                 pause = _PAUSE_S
         before, self._count = self._count, self.statistics.num_requests()
         self._quiet = self._quiet + 1 if self._count == before else 0
@@ -183,24 +185,6 @@ class MemoryWatch:
         """Return by how many bytes the memory exceeds the bound; 0 or less if it does not."""
         return own_memory(self._statm) - self.max_bytes - self.kept_bytes()
 
-    def _end_producers_if_above(self) -> bool:
-        excess = self._excess()
-        ended = self.end_producers(excess) if excess > 0 else 0
-        if ended:
-            logger.warning("the memory of this process is %d bytes above its bound: %d producers end", excess, ended)
-            self.statistics.count_shed()
-        return ended > 0
-
-    def _end_all_if_above(self) -> bool:
-        memory, allowed = own_memory(self._statm), self.max_bytes + self.kept_bytes()
-        if memory <= allowed:
-            return False
-        ended = self.connections.end_all(self.port)
-        logger.warning(
-            "the memory of this process is %d bytes, allowed are %d: %d connections are ended",
-            memory,
-            allowed,
-            ended,
-        )
+    def _tell(self, excess: int, what_ends: str) -> None:
+        logger.warning("the memory of this process is %d bytes above its bound: %s", excess, what_ends)
         self.statistics.count_shed()
-        return True

@@ -273,9 +273,9 @@ class PartitionClient:
         The future ends within the deadline: with the minibatch, with None if a stage drops it, or with the error that
         a stage raised or the server has.
         """
-        return joined([self.made(server_rank, producer_id, epoch, index)], lambda made: made[0].value())
+        return joined([self._made(server_rank, producer_id, epoch, index)], lambda made: made[0].value())
 
-    def made(self, server_rank: int, producer_id: int, epoch: int, index: int, *, waits: bool = True) -> Future[Made]:
+    def _made(self, server_rank: int, producer_id: int, epoch: int, index: int, *, waits: bool = True) -> Future[Made]:
         """Ask a server what it makes of a minibatch, see `minibatch`: the error of a stage is an answer, too.
 
         Args:

@@ -31,8 +31,8 @@ class RemoteSource(StreamStage):
 
     It has the seed, the length and the state of `pipe`, so a state moves between the two. Nothing of `pipe` runs here:
     it may stand over a DistGraph whose parts are all behind servers. A DataLoader over it needs no workers: servers are
-    its workers, with as many requests ahead as the channel's `prefetch_size` says. A server that gives no answer is
-    left out for a minute, and its minibatches come from the others.
+    its workers, with as many requests ahead as the channel's `prefetch_size` says. A server that is gone, or gives no
+    answer within the deadline, is left out for a minute, and its minibatches come from the others.
 
     Args:
         pipe: the chain that the producer was created from. It starts with an ItemSampler.
@@ -96,7 +96,7 @@ class RemoteSource(StreamStage):
         for rank in ranks:
             is_last = rank == ranks[-1]
             try:
-                made = channel.client.made(rank, channel.producer_id, epoch, index, waits=is_last).result()
+                made = channel.client._made(rank, channel.producer_id, epoch, index, waits=is_last).result()
             except ServerUnavailable:
                 if is_last:
                     raise

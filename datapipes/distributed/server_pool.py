@@ -105,7 +105,7 @@ class ServerPool(Pool):
 
     def _ask(self, worker: int, server: int, task: Task, *, waits: bool) -> None:
         done = self._done
-        answer = self._client.made(server, self._producer, task.epoch, task.index, waits=waits)
+        answer = self._client._made(server, self._producer, task.epoch, task.index, waits=waits)
         self._asked[task] = _Asked(worker, server, waits, time.monotonic(), answer)
         answer.add_done_callback(lambda answer: done.put((task, answer)))
 

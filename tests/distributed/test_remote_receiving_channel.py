@@ -260,17 +260,17 @@ def test_destroyed_while_another_reads(server, client, channel):
 
 def test_a_timeout_loses_nothing(channel, monkeypatch):
     asked: queue.SimpleQueue = queue.SimpleQueue()
-    made = channel.client.made
+    made = channel.client._made
 
     def held_back(*arguments, **_):
         future = partition_client.Future()
         asked.put((future, arguments))
         return future
 
-    monkeypatch.setattr(channel.client, "made", held_back)
+    monkeypatch.setattr(channel.client, "_made", held_back)
     with pytest.raises(dp.QueueTimeoutError, match="no minibatch came within the timeout"):
         channel.recv(timeout=0.05)
-    monkeypatch.setattr(channel.client, "made", made)
+    monkeypatch.setattr(channel.client, "_made", made)
     while not asked.empty():
         future, arguments = asked.get()
         future.set_result(made(*arguments).result(BOUND_S))
@@ -281,13 +281,13 @@ def test_in_order_no_more_are_held_than_are_asked_for_ahead(client, monkeypatch)
     """While the first minibatch is late."""
     pipe = dp.ItemSampler(dp.ItemSet(40), 1).sample_neighbor(small_graph(), [1])
     channel = RemoteReceivingChannel(3, client.create_producer(3, pipe), client=client, prefetch_size=3)
-    made, first, asked = client.made, partition_client.Future(), []
+    made, first, asked = client._made, partition_client.Future(), []
 
     def late(server, producer, epoch, index, **_):
         asked.append(index)
         return made(server, producer, epoch, index) if index > 0 else first
 
-    monkeypatch.setattr(client, "made", late)
+    monkeypatch.setattr(client, "_made", late)
     with pytest.raises(dp.QueueTimeoutError):
         channel.recv(timeout=0.5)
     assert asked == [0, 1, 2]
@@ -296,17 +296,17 @@ def test_in_order_no_more_are_held_than_are_asked_for_ahead(client, monkeypatch)
 
 
 def test_a_request_that_cannot_be_made_is_not_waited_for(client, channel, monkeypatch):
-    made = client.made
-    monkeypatch.setattr(client, "made", lambda *_, **__: pytest.fail("no thread is left"))
+    made = client._made
+    monkeypatch.setattr(client, "_made", lambda *_, **__: pytest.fail("no thread is left"))
     for _ in range(2):
         with pytest.raises(pytest.fail.Exception, match="no thread is left"):
             channel.recv()
-    monkeypatch.setattr(client, "made", made)
+    monkeypatch.setattr(client, "_made", made)
     assert received(channel) == of_epochs(1)[0]
 
 
 def test_close_wakes_who_waits(client, channel, monkeypatch):
-    monkeypatch.setattr(client, "made", lambda *_, **__: partition_client.Future())
+    monkeypatch.setattr(client, "_made", lambda *_, **__: partition_client.Future())
     with ThreadPoolExecutor(2) as threads:
         waiting = threads.submit(channel.recv)
         with pytest.raises(dp.QueueTimeoutError):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import check_index_tensor, check_int
-from datapipes.base.errors import ServerUnavailable, add_note, raise_first
+from datapipes.base.errors import ServerUnavailable, raise_first
 from datapipes.base.log import logger
 from datapipes.base.rng import check_epoch
 from datapipes.base.types import type_in
@@ -302,13 +302,9 @@ class PartitionClient:
                     raise
             return send(message, MOST_BYTES)
 
-        def ask(send: _Send) -> Made:
-            made = made_from_message(where, answered(send), request)
-            if made.error is not None:
-                add_note(made.error, f"on {where}")
-            return made
-
-        return self._peers.submit(server_rank, ask, waits=waits)
+        return self._peers.submit(
+            server_rank, lambda send: made_from_message(where, answered(send), request), waits=waits
+        )
 
     def _created_by(
         self, server_rank: int, chain: Message, worker_key: str | None, num_workers: int, send: _Send

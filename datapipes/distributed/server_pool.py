@@ -128,9 +128,10 @@ class ServerPool(Pool):
                 self._silent.remove(asked.server)
                 made = Made(None, as_error(error)) if error is not None else answer.result()
                 return Outcome(asked.worker, task, *made)
+            has_waited = asked.waits or time.monotonic() - asked.began >= self._client.deadline
             if self._silent.add(asked.server, error):
                 self.give(asked.worker, task)
-            elif not asked.waits:  # no other one has answered
+            elif not has_waited:  # for no other one has answered
                 self._ask(asked.worker, asked.server, task, waits=True)
             else:
                 self._silent.forget()

@@ -23,6 +23,7 @@ from pipelines import BOUND_S, digests, sampled, small_graph, small_store, wait_
 from warm_servers import WarmServer
 
 import datapipes as dp
+from datapipes.chain.pool import Task
 from datapipes.distributed import (
     PartitionServer,
     RemoteReceivingChannel,
@@ -164,6 +165,28 @@ def test_servers_that_are_all_lost_are_waited_for(tmp_path, loaded):
             for server in servers:
                 server.start()
             assert waiting.result(BOUND_S) == of_epochs(1)[0]
+
+
+@pytest.mark.parametrize(("deadline", "asked"), [(BOUND_S, [False, False, True, True]), (0.0, [False, False, True])])
+def test_where_all_servers_are_lost_each_is_waited_for_once(deadline, asked):
+    """With a deadline of 0 s each has been waited for whenever it fails."""
+    waits = []
+
+    def made(server, *_, **options):
+        waits.append(options["waits"])
+        answer = partition_client.Future()
+        answer.set_exception(dp.ServerUnavailable(f"server {server} is lost"))
+        return answer
+
+    client = SimpleNamespace(deadline=deadline, _made=made)
+    silent = server_pool.SilentServers([0, 1], deadline, "the test")
+    pool = server_pool.ServerPool(client, 7, [0, 1], silent, 1)
+    for worker in (0, 1):
+        pool.give(worker, Task(1, 0, worker))
+    with pytest.raises(dp.ServerUnavailable, match="is lost"):
+        pool.receive(BOUND_S)
+    assert waits == asked
+    assert silent.answering() == [0, 1]
 
 
 class LosesAPart(dp.MiniBatchTransformer):

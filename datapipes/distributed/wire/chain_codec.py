@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 from datapipes.base.checks import one_line, shown
 from datapipes.base.error_message import error_from_message, error_to_message
-from datapipes.base.errors import PeerDied, ServerUnavailable
+from datapipes.base.errors import PeerDied, ServerUnavailable, add_note
 from datapipes.base.records import Count, Form, from_json, plain, to_json, whole
 from datapipes.base.rng import MAX_EPOCH
 from datapipes.distributed.wire.arrow_message import Message
@@ -168,7 +168,7 @@ def made_to_message(request: MinibatchRequest, made: Made) -> Message:
 
 
 def made_from_message(where: str, message: Message, request: MinibatchRequest) -> Made:
-    """Return what became of the minibatch that was asked for.
+    """Return what became of the minibatch that was asked for; a note of an error says where it came from.
 
     Raises:
         BadMessage: It does not answer the request.
@@ -178,7 +178,9 @@ def made_from_message(where: str, message: Message, request: MinibatchRequest) -
     if numbers != [request.producer, request.epoch, request.index] or kind not in ("minibatch", "dropped", "error"):
         raise BadMessage(f"{where}: the answer is {shown(kind)} of {shown(numbers)}, expected was that of {request}.")
     if kind == "error":
-        return Made(None, error_from_message(message.tensors, kept=(PeerDied, ServerUnavailable)))
+        error = error_from_message(message.tensors, kept=(PeerDied, ServerUnavailable))
+        add_note(error, f"on {where}")
+        return Made(None, error)
     if kind == "dropped":
         return Made(None)
     try:

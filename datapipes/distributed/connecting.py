@@ -103,7 +103,7 @@ def connect_servers(where: str, namebook: Any, security: Security) -> FlightPeer
     refuse_all_plain(where, addresses, security)
     heard = (rank for rank, replicas in addresses.items() if len(addresses) > 1 and replicas.is_heard(_PROBE_S))
     rank = next(heard, next(iter(addresses)))
-    facts = ask_facts(where, rank, addresses[rank], tls=security.tls, deadline=security.deadline, by_rank=True)
+    facts = ask_facts(where, rank, addresses[rank], security, by_rank=True)
     if resolver_of(namebook) is not None:
         addresses = addresses_of_others(where, namebook, facts.num_parts, None, security)
     return peers_at(where, addresses, facts, namebook, security, by_rank=True)
@@ -150,9 +150,7 @@ def _facts_of_servers(
     where: str, book: PartitionBook, addresses: Mapping[int, Replicas], security: Security
 ) -> PartitionFacts:
     part, replicas = next(iter(addresses.items()))
-    facts = ask_facts(
-        where, part, replicas, tls=security.tls, deadline=security.deadline, partition_id=book.partition_id
-    )
+    facts = ask_facts(where, part, replicas, security, partition_id=book.partition_id)
     ours = partition_id_of(facts.fingerprint, book)
     if ours != facts.partition_id:
         raise OtherPartition(
@@ -166,9 +164,8 @@ def ask_facts(
     where: str,
     part: int,
     replicas: Replicas,
+    security: Security,
     *,
-    tls: TLSConfig | None,
-    deadline: float,
     partition_id: str | None = None,
     by_rank: bool = False,
 ) -> PartitionFacts:
@@ -178,12 +175,12 @@ def ask_facts(
         by_rank: `part` is the number of a server, which may have any part.
     Raises:
         ImportError: pyarrow is not installed.
-        ServerUnavailable: There was no answer within `deadline` seconds.
+        ServerUnavailable: There was no answer within the deadline.
         OtherPartition: It has another part, or not `partition_id`, or another version of datapipes.
     """
     arrow_flight(where)
     refuse_forked(where)
-    limits = Limits(deadline)
+    limits = Limits(security.deadline)
     received: list[PartitionFacts] = []
 
     def connect(address: Address, timeout: float) -> Connection:
@@ -192,7 +189,7 @@ def ask_facts(
             address,
             limits,
             timeout,
-            tls=tls,
+            tls=security.tls,
             facts=None,
             partition_id=partition_id,
             where=f"{WHAT[by_rank]} {part} at {address}",

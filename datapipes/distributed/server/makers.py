@@ -83,7 +83,7 @@ class InThreads:
 class _Wanted(NamedTuple):
     """A minibatch that somebody waits for, `most_s` seconds from when its worker has done all before it."""
 
-    index: _Index
+    key: _Index
     most_s: float
     answer: Future[MiniBatch | None]
 
@@ -179,9 +179,9 @@ class _Worker:
                 return False
             if not self._given:
                 self._since = time.monotonic()
-            self._given[wanted.index] = wanted
+            self._given[wanted.key] = wanted
             if self._pool is not None:
-                self._give([wanted.index])
+                self._give([wanted.key])
         return True
 
     def _give(self, indices: Iterable[_Index]) -> None:
@@ -208,7 +208,7 @@ class _Worker:
         oldest = next(iter(self._given.values()), None)
         if oldest is not None and time.monotonic() > self._since + oldest.most_s:
             self._let_go()
-            self._fail(_too_slow(*oldest.index, oldest.most_s))
+            self._fail(_too_slow(*oldest.key, oldest.most_s))
 
     def _let_go(self) -> None:
         """End the process."""

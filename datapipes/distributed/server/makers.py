@@ -103,7 +103,8 @@ class InProcesses:
         self.at_once = each_has * num_workers
         self._wanted: SimpleQueue[_Wanted | None] = SimpleQueue()
         self._closing, self._closed = threading.Lock(), threading.Event()
-        self._workers = [_Worker(chain, packed, each_has, self._wanted, self._closed) for _ in range(num_workers)]
+        self._num_workers, self._workers = num_workers, list[_Worker]()
+        self._new_worker = partial(_Worker, chain, packed, each_has, self._wanted, self._closed)
 
     def make(self, epoch: int, index: int, most_s: float) -> MiniBatch | None:
         """Return the minibatch, None if a stage drops it; several threads may ask at once, each for another one.
@@ -115,6 +116,8 @@ class InProcesses:
         with self._closing:
             if self._closed.is_set():
                 raise _gone()
+            while len(self._workers) < self._num_workers:
+                self._workers.append(self._new_worker())
             self._wanted.put(wanted)
         try:
             return wanted.answer.result()

@@ -43,8 +43,7 @@ from datapipes.distributed.wire.chain_codec import (
 )
 from datapipes.distributed.wire.refusals import UnknownProducer
 from datapipes.minibatch import MiniBatch
-from datapipes.partition.book import PartitionBook
-from datapipes.partition.id_maps import RangeMap
+from datapipes.partition.book import PartitionBook, RangeMap
 
 __all__ = ["PartitionClient", "connect"]
 

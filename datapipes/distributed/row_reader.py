@@ -21,7 +21,7 @@ from datapipes.distributed.hot_rows import HotRows, HotTable
 from datapipes.distributed.requests.rows import Rows, RowsRequest, TakeRows
 from datapipes.features.feature_store import feature_text
 from datapipes.graph.choice import RowForm
-from datapipes.partition.id_maps import IdMap
+from datapipes.partition.book import IdMap
 from datapipes.partition.native.own_rows import OwnRows
 from datapipes.processes.copies import zeros_together
 from datapipes.processes.sharing import Together

@@ -27,9 +27,9 @@ from datapipes.distributed.client.connection import Connection, PushConnection, 
 from datapipes.distributed.client.remote_part import Limits, RemotePart
 from datapipes.distributed.connecting import Security, check_security, refuse_all_plain
 from datapipes.distributed.namebook import read_namebook
+from datapipes.distributed.requests.chains import Token
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message
-from datapipes.distributed.wire.chain_codec import Token
 from datapipes.distributed.wire.envelope import Meant, own_record, request_header
 from datapipes.distributed.wire.refusals import BadRequest, NoRoom
 from datapipes.graph.graph import Graph

@@ -38,9 +38,9 @@ from distributed import line_of, process
 import datapipes as dp
 from datapipes.distributed import PartitionClient, connect, describe_chain
 from datapipes.distributed.partition_facts import greeting_from_message, hello_to_message
+from datapipes.distributed.requests.chains import CreateRequest, MinibatchRequest, request_to_message
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.arrow_reading import from_batches
-from datapipes.distributed.wire.chain_codec import CreateRequest, MinibatchRequest, request_to_message
 from datapipes.distributed.wire.envelope import Meant
 
 NUM_NODES, WIDE = 4_000_000, 2**17  # of the graph for memory; float32 in a row of large minibatches

@@ -15,8 +15,7 @@ from datapipes.cli.command import Commands, add_command
 from datapipes.cli.descriptions import dataset_lines, facts_of_dataset, facts_of_graph, graph_lines
 from datapipes.cli.inputs import add_input, open_dataset, refuse_options
 from datapipes.graph.saved import is_saved_graph, open_graph
-from datapipes.partition.book import PartitionBook
-from datapipes.partition.id_maps import IdMap
+from datapipes.partition.book import IdMap, PartitionBook
 from datapipes.partition.layouts import layout_of
 from datapipes.partition.native.manifest import read_manifest
 from datapipes.partition.native.native_book import open_book

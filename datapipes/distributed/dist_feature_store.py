@@ -96,7 +96,7 @@ class DistFeatureStore(FeatureStore):
 
     async def read_many_async(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
         """Return what `read_many` returns, while other minibatches go on."""
-        return await self._reader.read_async(self._wanted(requests))
+        return await self._reader.read(self._wanted(requests))
 
     def stats(self) -> dict[str, int]:
         """Return what was read so far, here and in the worker processes that this store went to.
@@ -147,7 +147,7 @@ def _filled(reader: RowReader, cache_bytes: int, counts: Mapping[FeatureKey, Ten
         )
 
     def read(node_type: NodeType | None, ids: Tensor, outs: Mapping[str, Tensor]) -> None:
-        reader.read([reader.wanted("node", node_type, name, ids, out) for name, out in outs.items()])
+        run_here(reader.read([reader.wanted("node", node_type, name, ids, out) for name, out in outs.items()]))
 
     return HotRows.filled(_NAME, choose_hot(_NAME, hot, cache_bytes), read)
 
@@ -175,7 +175,7 @@ class DistFeature(Feature):
         wanted = self._reader.wanted(self.domain, self.type_, self.name, ids, out)
         if out is not None:
             check_out(wanted.text, out, wanted.ids.shape[0], self.shape, self.dtype)
-        return self._reader.read([wanted])[0]
+        return run_here(self._reader.read([wanted]))[0]
 
     @property
     def count(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -20,6 +20,7 @@ from datapipes.distributed.connecting import check_security, connect_parts
 from datapipes.distributed.hop_requests import HopRequests, core_graph
 from datapipes.distributed.partition_facts import PartitionFacts
 from datapipes.distributed.requests.edges import EdgesRequest
+from datapipes.distributed.requests.request import Request
 from datapipes.distributed.requests.rows import Rows, RowsRequest
 from datapipes.distributed.tls import TLSConfig
 from datapipes.graph.choice import Choice
@@ -197,36 +198,45 @@ class DistGraph(AsksParts):
 
     async def has_edges_async(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
         """Return what `has_edges` does; the event loop goes on meanwhile."""
-        asks, places = await beside(self._about_edges, pairs, edge_type)
-        return FoundEdges(*_in_place(places, await self._answers(asks), 2))
+        known_type: Any = type_in("has_edges", "edge", edge_type, self.facts.num_edges)
+        sources, destinations = ends_of_pairs(pairs)
+
+        def request(at: Tensor) -> EdgesRequest:
+            return EdgesRequest(known_type, destinations[at], sources[at])
+
+        return FoundEdges(*await self._asked_of_owners(destinations, ends_of(known_type)[1], request, 2))
 
     def _node_times(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
         return run_here(self._node_times_async(name, ids, node_type))
 
     async def _node_times_async(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
         """Return what `node_times` does; the event loop goes on meanwhile."""
-        asks, places = await beside(self._about_times, name, ids, node_type)
-        return _in_place(places, await self._answers(asks), 1)[0]
 
-    def _about_edges(self, pairs: Tensor, edge_type: Any) -> tuple[list[Ask], list[Tensor]]:
-        """Return what each part is asked about pairs, and the places of its answers among them."""
-        edge_type = type_in("has_edges", "edge", edge_type, self.facts.num_edges)
-        sources, destinations = ends_of_pairs(pairs)
-        by_part = self._by_owner(destinations, ends_of(edge_type)[1])
-        asks = [Ask(part, EdgesRequest(edge_type, destinations[at], sources[at])) for part, at in by_part]
-        return asks, [at for _, at in by_part]
+        def request(at: Tensor) -> RowsRequest:
+            return RowsRequest((Rows("node", node_type, (name,), ids[at]),))
 
-    def _about_times(self, name: str, ids: Tensor, node_type: Any) -> tuple[list[Ask], list[Tensor]]:
-        by_part = self._by_owner(ids, node_type)
-        asks = [Ask(part, RowsRequest((Rows("node", node_type, (name,), ids[at]),))) for part, at in by_part]
-        return asks, [at for _, at in by_part]
+        return (await self._asked_of_owners(ids, node_type, request, 1))[0]
 
-    def _by_owner(self, ids: Tensor, node_type: Any) -> list[tuple[int, Tensor]]:
-        """Return the parts that own nodes, and the places of each among `ids`.
+    async def _asked_of_owners(
+        self, ids: Tensor, node_type: Any, request: Callable[[Tensor], Request[Any]], width: int
+    ) -> list[Tensor]:
+        """Ask the owner of each node; return `width` columns, int64 [n], that the answers have, each id at its place.
 
+        Args:
+            request: returns what is asked about the ids at some places.
         Raises:
             IndexError: A node is outside the graph.
         """
+        by_part = await beside(self._by_owner, ids, node_type)
+        answers = await self._answers([Ask(part, request(at)) for part, at in by_part])
+        columns = [torch.empty(ids.shape[0], dtype=torch.int64) for _ in range(width)]
+        for (_, at), answer in zip(by_part, answers, strict=True):
+            for column, values in zip(columns, answer, strict=True):
+                column[at] = values
+        return columns
+
+    def _by_owner(self, ids: Tensor, node_type: Any) -> list[tuple[int, Tensor]]:
+        """Return the parts that own nodes, and the places of each among `ids`."""
         owners = self.book.get_partition_ids_from_nids(ids, node_type).numpy()
         order = np.argsort(owners, kind="stable")
         parts, begins = np.unique(owners[order], return_index=True)
@@ -340,13 +350,3 @@ class DistGraph(AsksParts):
         types = "" if None in nodes else f"{len(nodes)} node types, {len(edges)} edge types, "
         counts = f"{types}{sum(nodes.values())} nodes, {sum(edges.values())} edges"
         return f"DistGraph({self.facts.num_parts} parts, {here}, {counts})"
-
-
-def _in_place(places: list[Tensor], answers: list[Any], width: int) -> list[Tensor]:
-    """Return so many columns, int64 [n]; each answer has them at its places."""
-    count = sum(at.shape[0] for at in places)
-    columns = [torch.empty(count, dtype=torch.int64) for _ in range(width)]
-    for at, answer in zip(places, answers, strict=True):
-        for column, values in zip(columns, answer, strict=True):
-            column[at] = values
-    return columns

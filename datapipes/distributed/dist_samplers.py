@@ -1,8 +1,8 @@
 """The samplers under their `dist_` names, which require a graph in parts and have methods for a loop of your own.
 
 `pipe.sample_neighbor(dist_graph, fanouts)` and `pipe.dist_sample_neighbor(dist_graph, fanouts)` are one stage: the same
-bits, and the same saved state. The latter refuses a whole graph. docs/semantics.md, section 4.3. Options are those of
-the plain samplers; a test compares the signatures.
+bits, and the same saved state. The latter refuses a whole graph. docs/semantics.md, section 4.3. Their constructors
+follow from those of the plain samplers.
 """
 
 from __future__ import annotations
@@ -98,14 +98,13 @@ class SamplerOverParts(ChoiceSampler):
             return await self.sample_async(ids, rng, trees)
         return self.sample(ids, rng, *(() if trees is None else (trees,)))  # a subclass has its own
 
-    def _in_parts(self, graph: Any) -> Any:
-        """Return the graph; raise TypeError if it is a whole one."""
+    def _refuse_whole(self, graph: Any) -> None:
+        """Raise TypeError if the graph is a whole one."""
         if isinstance(graph, Graph) and not graph._in_parts:
             raise TypeError(
                 f"{self.name}: graph must be a DistGraph, whose rows are in parts, got {type(graph).__name__}. Sample "
                 f"a whole graph by {self._state_name}."
             )
-        return graph
 
 
 _P = ParamSpec("_P")
@@ -117,18 +116,21 @@ def _with_parts(
     """Return the constructor of a sampler over parts: that of the plain sampler, with `dist_graph` for `graph`."""
 
     def construct(self: Any, source: Stage, dist_graph: DistGraph, *args: _P.args, **options: _P.kwargs) -> None:
-        init(self, source, self._in_parts(dist_graph), *args, **options)
+        if options.keys() <= signature.parameters.keys():  # else Python's own error comes first
+            self._refuse_whole(dist_graph)
+        init(self, source, dist_graph, *args, **options)
 
-    signature = inspect.signature(init)
     changes: dict[str, dict[str, Any]] = {
         "graph": {"name": "dist_graph", "annotation": DistGraph},
         "concurrency": {"default": CONCURRENCY, "annotation": int},
     }
-    parameters = [parameter.replace(**changes.get(name, {})) for name, parameter in signature.parameters.items()]
-    construct.__name__, construct.__doc__ = "__init__", init.__doc__
+    plain = inspect.signature(init)
+    parameters = [parameter.replace(**changes.get(name, {})) for name, parameter in plain.parameters.items()]
+    signature = plain.replace(parameters=parameters)
+    construct.__name__, construct.__qualname__, construct.__doc__ = "__init__", init.__qualname__, init.__doc__
     construct.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters[1:]}
     # __wrapped__: the names in annotations are those of the plain sampler's module.
-    vars(construct).update(__signature__=signature.replace(parameters=parameters), __wrapped__=init)
+    vars(construct).update(__signature__=signature, __wrapped__=init)
     return construct  # type: ignore[return-value]  # mypy has no named arguments beside a ParamSpec
 
 

@@ -13,7 +13,7 @@ from datapipes.base.checks import check_bool, check_int, shown
 from datapipes.base.files import read_regular
 from datapipes.base.strict_json import parse_strict
 from datapipes.distributed.addresses import Address, Replicas, Resolver, ask_resolver, parse_address, replicas_of
-from datapipes.partition.id_maps import MOST_PARTS
+from datapipes.partition.book import MOST_PARTS
 
 __all__ = ["publish_address"]
 

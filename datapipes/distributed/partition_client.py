@@ -24,11 +24,7 @@ from datapipes.distributed.client.flight_peers import FlightPeers, joined
 from datapipes.distributed.connecting import check_security, connect_servers
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.partition_facts import PartitionFacts
-from datapipes.distributed.requests.draw import Drawn, DrawRequest
-from datapipes.distributed.requests.rows import Rows, RowsRequest
-from datapipes.distributed.tls import TLSConfig
-from datapipes.distributed.wire.arrow_message import Message
-from datapipes.distributed.wire.chain_codec import (
+from datapipes.distributed.requests.chains import (
     MOST_KEY,
     ClaimRequest,
     Created,
@@ -41,10 +37,13 @@ from datapipes.distributed.wire.chain_codec import (
     made_from_message,
     request_to_message,
 )
+from datapipes.distributed.requests.draw import Drawn, DrawRequest
+from datapipes.distributed.requests.rows import Rows, RowsRequest
+from datapipes.distributed.tls import TLSConfig
+from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.refusals import UnknownProducer
 from datapipes.minibatch import MiniBatch
-from datapipes.partition.book import PartitionBook
-from datapipes.partition.id_maps import RangeMap
+from datapipes.partition.book import PartitionBook, RangeMap
 
 __all__ = ["PartitionClient", "connect"]
 

@@ -15,13 +15,13 @@ from datapipes import _core
 from datapipes.base.checks import check_index_tensor, dtype_name
 from datapipes.base.rows import byte_rows, new_rows, put_rows
 from datapipes.base.threads import num_threads
-from datapipes.distributed.asking_parts import Peers, beside, run_here, settled
+from datapipes.distributed.asking_parts import Peers, beside, settled
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.hot_rows import HotRows, HotTable
 from datapipes.distributed.requests.rows import Rows, RowsRequest, TakeRows
 from datapipes.features.feature_store import feature_text
 from datapipes.graph.choice import RowForm
-from datapipes.partition.id_maps import IdMap
+from datapipes.partition.book import IdMap
 from datapipes.partition.native.own_rows import OwnRows
 from datapipes.processes.copies import zeros_together
 from datapipes.processes.sharing import Together
@@ -332,11 +332,7 @@ class RowReader:
                 "which part has an edge is not known. Partition with Partitioner(..., edge_map=True)."
             )
 
-    def read(self, wanted: Sequence[Wanted]) -> list[Tensor]:
-        """Return the rows of each, and wait for the other parts in this thread."""
-        return run_here(self.read_async(wanted))
-
-    async def read_async(self, wanted: Sequence[Wanted]) -> list[Tensor]:
+    async def read(self, wanted: Sequence[Wanted]) -> list[Tensor]:
         """Return the rows of each; the event loop goes on while this part's rows are gathered and others travel."""
         reading = Reading(self.graph.peers, wanted, self.counts)
         await beside(reading.begin)

@@ -27,9 +27,9 @@ from datapipes.distributed.client.connection import Connection, PushConnection, 
 from datapipes.distributed.client.remote_part import Limits, RemotePart
 from datapipes.distributed.connecting import Security, check_security, refuse_all_plain
 from datapipes.distributed.namebook import read_namebook
+from datapipes.distributed.requests.chains import Token, request_from_message, request_to_message, text_up_to
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message
-from datapipes.distributed.wire.chain_codec import Token, request_from_message, request_to_message, text_up_to
 from datapipes.distributed.wire.envelope import Meant
 from datapipes.distributed.wire.refusals import BadRequest, NoRoom
 from datapipes.graph.graph import Graph

@@ -13,7 +13,7 @@ from datapipes.base.log import logger
 from datapipes.base.outcome import as_error
 from datapipes.chain.pool import Outcome, Pool, Task
 from datapipes.distributed.partition_client import PartitionClient
-from datapipes.distributed.wire.chain_codec import Made
+from datapipes.distributed.requests.chains import Made
 
 SILENT_S = 60.0  # that a server is left out which gave no answer, where there are others
 

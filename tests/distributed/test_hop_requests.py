@@ -20,7 +20,7 @@ import datapipes as dp
 from datapipes.distributed import DistGraph, PartitionBook, Partitioner, open_book
 from datapipes.distributed.requests.draw import Drawn
 from datapipes.graph.graph import Graph
-from datapipes.partition.id_maps import RangeMap
+from datapipes.partition.book import RangeMap
 
 OPTIONS = {"return_edge_ids": True}
 

@@ -30,9 +30,9 @@ from datapipes.distributed import (
 )
 from datapipes.distributed.addresses import Address
 from datapipes.distributed.client.connection import PushConnection
+from datapipes.distributed.requests.chains import request_to_message
 from datapipes.distributed.sampler_sender import JoinRequest, PushRequest
 from datapipes.distributed.wire.arrow_message import Message
-from datapipes.distributed.wire.chain_codec import request_to_message
 from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.distributed.wire.refusals import BadRequest, OtherPartition, Unavailable, UnknownSender
 

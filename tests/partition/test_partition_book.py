@@ -15,7 +15,7 @@ from pipelines import refused
 
 import datapipes as dp
 from datapipes.distributed import LocalGraphStore, PartitionBook, open_book
-from datapipes.partition.id_maps import DenseMap, IdMap, RangeMap
+from datapipes.partition.book import DenseMap, IdMap, RangeMap
 from datapipes.partition.native.native_book import partition_id_of
 from datapipes.processes import mappings
 from datapipes.processes.sharing import pack

@@ -14,7 +14,7 @@ from datapipes.base.codec import digest_message
 from datapipes.base.types import ends_of
 from datapipes.distributed import Part, PartitionBook
 from datapipes.graph.graph import Graph
-from datapipes.partition.id_maps import RangeMap
+from datapipes.partition.book import RangeMap
 from datapipes.partition.native.native_write import write_native
 from datapipes.partition.source import Source
 from datapipes.processes.copies import bits

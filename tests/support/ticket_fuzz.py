@@ -12,18 +12,18 @@ import torch
 import datapipes as dp
 from datapipes.distributed import describe_chain
 from datapipes.distributed.partition_facts import hello_to_message
-from datapipes.distributed.requests.digests import DigestRequest
-from datapipes.distributed.requests.draw import Draw, DrawRequest
-from datapipes.distributed.requests.edges import EdgesRequest
-from datapipes.distributed.requests.rows import Rows, RowsRequest
-from datapipes.distributed.wire.arrow_message import HEADER, Message, to_bytes
-from datapipes.distributed.wire.chain_codec import (
+from datapipes.distributed.requests.chains import (
     ClaimRequest,
     CreateRequest,
     ListRequest,
     MinibatchRequest,
     request_to_message,
 )
+from datapipes.distributed.requests.digests import DigestRequest
+from datapipes.distributed.requests.draw import Draw, DrawRequest
+from datapipes.distributed.requests.edges import EdgesRequest
+from datapipes.distributed.requests.rows import Rows, RowsRequest
+from datapipes.distributed.wire.arrow_message import HEADER, Message, to_bytes
 from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.distributed.wire.refusals import (
     AnswerTooLarge,

@@ -1,4 +1,4 @@
-"""Requests to the owners of parts; each module is one kind."""
+"""What servers are asked: of parts, a module for each kind; chains.py, minibatches of whole chains."""
 
 
 def __dir__() -> list[str]:

@@ -49,9 +49,6 @@ class DigestRequest(Request[Digests]):
         chosen = graph.choose("the server", self.choice, self.edge_types)
         return [chosen[edge_type].digests() if edge_type in chosen else None for edge_type in self.edge_types]
 
-    def num_bytes(self, facts: PartitionFacts, most: int) -> int:
-        return 0
-
     @classmethod
     def answer_to_message(cls, answer: Digests) -> Message:
         return Message(answer_header(cls.kind, digests=answer), {})

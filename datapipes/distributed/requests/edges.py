@@ -9,17 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import shown
 from datapipes.base.records import OptionalEdgeType
 from datapipes.base.types import ends_of
 from datapipes.distributed.partition_facts import PartitionFacts
-from datapipes.distributed.requests.request import GoOn, Request
-from datapipes.distributed.wire.arrow_message import Message
+from datapipes.distributed.requests.request import Forms, GoOn, Request
 from datapipes.distributed.wire.arrow_reading import BadMessage
 from datapipes.graph.graph import FoundEdges, edges_in_rows
 from datapipes.partition.native.part import Part
-
-_BYTES_PER_PAIR = 16
 
 
 @dataclass(frozen=True)
@@ -45,8 +41,8 @@ class EdgesRequest(Request[FoundEdges]):
         relation, rows = part.relation(self.edge_type), part.rows_of(self.destinations, dst)
         return edges_in_rows(relation, rows, self.sources.long(), part.num_nodes_of(src))
 
-    def num_bytes(self, facts: PartitionFacts, most: int) -> int:
-        return _BYTES_PER_PAIR * self.num_ids
+    def answer_forms(self, facts: PartitionFacts) -> Forms:
+        return dict.fromkeys(FoundEdges._fields, (torch.int64, (self.num_ids,)))
 
     def joined(self, pieces: Sequence[Any], answers: Sequence[FoundEdges]) -> FoundEdges:
         return FoundEdges(*map(torch.cat, zip(*answers, strict=True)))
@@ -55,18 +51,8 @@ class EdgesRequest(Request[FoundEdges]):
     def answer_columns(answer: FoundEdges) -> dict[str, Tensor]:
         return answer._asdict()
 
-    def answer_from_message(self, where: str, message: Message, facts: PartitionFacts) -> FoundEdges:
-        if [*message.tensors] != [*FoundEdges._fields]:
-            raise BadMessage(
-                f"{where}: the answer has {shown([*message.tensors])}, expected was {[*FoundEdges._fields]}."
-            )
-        edges = FoundEdges(**message.tensors)
-        for name, values in message.tensors.items():
-            if values.dtype != torch.int64 or values.shape != self.sources.shape:
-                raise BadMessage(
-                    f"{where}: {name} is {values.dtype} {list(values.shape)}, expected was int64 "
-                    f"{list(self.sources.shape)}."
-                )
+    def answer_of(self, where: str, columns: dict[str, Tensor]) -> FoundEdges:
+        edges = FoundEdges(**columns)
         if bool((edges.counts < 0).any()) or bool(((edges.counts > 0) != (edges.first_ids >= 0)).any()):
             raise BadMessage(f"{where}: the counts and the first edge ids of the answer contradict each other.")
         return edges

@@ -16,12 +16,14 @@ from dataclasses import fields, make_dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 
+import torch
 from torch import Tensor
 
+from datapipes.base.checks import dtype_name, shown
 from datapipes.base.records import to_json
 from datapipes.distributed.partition_facts import PartitionFacts
-from datapipes.distributed.wire.arrow_message import Message
-from datapipes.distributed.wire.arrow_reading import Sink
+from datapipes.distributed.wire.arrow_message import Message, bytes_of
+from datapipes.distributed.wire.arrow_reading import BadMessage, Sink
 from datapipes.distributed.wire.envelope import Meant, answer_header, ids_of, own_record, request_header
 from datapipes.distributed.wire.refusals import BadRequest
 from datapipes.graph.local_graph import LocalGraph
@@ -31,6 +33,7 @@ MOST_IDS = 2**20  # that one request has
 
 Answer = TypeVar("Answer")
 Kind = TypeVar("Kind", bound="Request[Any]")
+Forms = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 GoOn = Callable[[], None]  # called while a part works on an answer; may raise, such as that the client has gone
 
 
@@ -64,11 +67,15 @@ class Request(ABC, Generic[Answer]):
 
     # --- its size
 
-    @abstractmethod
+    def answer_forms(self, facts: PartitionFacts) -> Forms:
+        """Return {name on the wire: (dtype, shape)} of the tensors of an answer, in order."""
+        return {}
+
     def num_bytes(self, facts: PartitionFacts, most: int) -> int | None:
         """Return how many bytes the answer has at most; None if only the part can tell whether they are within `most`,
         see `counted_bytes`.
         """
+        return sum(bytes_of(shape, dtype) for dtype, shape in self.answer_forms(facts).values())
 
     def counted_bytes(self, part: Part, facts: PartitionFacts, go_on: GoOn) -> int:
         """Return how many bytes the answer has, counted by the part."""
@@ -141,13 +148,35 @@ class Request(ABC, Generic[Answer]):
         """Return the tensors of an answer, by the names that they have on the wire."""
         raise NotImplementedError
 
-    @abstractmethod
     def answer_from_message(self, where: str, message: Message, facts: PartitionFacts) -> Answer:
         """Return the answer that a message says.
 
         Raises:
             BadMessage: It does not answer this request: other columns, dtypes or lengths, values that cannot be.
         """
+        forms = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in message.tensors.items()}
+        self.check_forms(where, forms, facts)
+        return self.answer_of(where, message.tensors)
+
+    def answer_of(self, where: str, columns: dict[str, Tensor]) -> Answer:
+        """Return the answer that these tensors are, which have the forms of one; BadMessage if the values cannot be."""
+        raise NotImplementedError
+
+    def check_forms(self, where: str, forms: Forms, facts: PartitionFacts) -> None:
+        """Raise BadMessage unless the tensors of an answer have the forms that this request has answered."""
+        expected = self.answer_forms(facts)
+        if [*forms] != [*expected]:
+            raise BadMessage(f"{where}: answered the tensors {shown([*forms])}, expected were {shown([*expected])}.")
+        for name, (dtype, shape) in expected.items():
+            if forms[name] != (dtype, shape):
+                answered = f"{dtype_name(forms[name][0])} {[*forms[name][1]]}"
+                raise BadMessage(
+                    f"{where}: answered {self.called(name)} as {answered}, expected was {dtype_name(dtype)} {[*shape]}."
+                )
+
+    def called(self, name: str) -> str:
+        """Return how an error calls a tensor of the answer."""
+        return name
 
     def sink(self, where: str, facts: PartitionFacts) -> Sink | None:
         """Return what takes the tensors of the answer as they arrive; None if they come with it."""

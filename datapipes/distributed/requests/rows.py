@@ -14,9 +14,8 @@ from datapipes.base.checks import shown
 from datapipes.base.records import AnyType, edge_type_of, node_type_of, one_of, to_json, type_to_json
 from datapipes.base.rows import byte_rows, take_rows
 from datapipes.distributed.partition_facts import PartitionFacts
-from datapipes.distributed.requests.request import MOST_IDS, GoOn, Request
+from datapipes.distributed.requests.request import MOST_IDS, Forms, GoOn, Request
 from datapipes.distributed.wire.arrow_message import Message
-from datapipes.distributed.wire.arrow_reading import BadMessage
 from datapipes.distributed.wire.envelope import Meant, check_versions, ids_of, own_record, request_header
 from datapipes.partition.native.part import Part
 
@@ -26,7 +25,6 @@ ANSWER_BYTES = 64 * 2**20  # of the rows that one request asks for, about
 # rows, uint8 [n, bytes of a row], which are valid during the call only. Rows may come more than once, if the request is
 # asked again; the calls come from several threads.
 TakeRows = Callable[[int, int, Tensor], None]
-_Forms = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 class Rows(NamedTuple):
@@ -177,37 +175,25 @@ class RowsRequest(Request[list[Tensor]]):
     def answer_columns(answer: list[Tensor]) -> dict[str, Tensor]:
         return {str(number): tensor for number, tensor in enumerate(answer)}
 
+    def answer_forms(self, facts: PartitionFacts) -> Forms:
+        forms = [
+            (facts.features[rows.domain, rows.type, name], rows.ids.shape[0])
+            for rows in self.rows
+            for name in rows.names
+        ]
+        return {str(number): (form.dtype, (count, *form.shape)) for number, (form, count) in enumerate(forms)}
+
+    def called(self, name: str) -> str:
+        return f"the rows of {shown([name for rows in self.rows for name in rows.names][int(name)])}"
+
     def answer_from_message(self, where: str, message: Message, facts: PartitionFacts) -> list[Tensor]:
-        if self.take is not None:
-            return []
-        self.check_forms(
-            where, {name: (rows.dtype, tuple(rows.shape)) for name, rows in message.tensors.items()}, facts
-        )
-        return [*message.tensors.values()]
+        return [] if self.take is not None else super().answer_from_message(where, message, facts)
+
+    def answer_of(self, where: str, columns: dict[str, Tensor]) -> list[Tensor]:
+        return [*columns.values()]
 
     def sink(self, where: str, facts: PartitionFacts) -> _Sink | None:
         return None if self.take is None else _Sink(where, self, facts, self.take)
-
-    def check_forms(self, where: str, forms: _Forms, facts: PartitionFacts) -> None:
-        """Compare the tensors of an answer, {name: (dtype, shape)}, with the request.
-
-        Raises:
-            BadMessage: It does not answer the request: other columns, dtypes or shapes than the facts say.
-            KeyError: The facts have no such feature.
-        """
-        wanted = [(rows, name) for rows in self.rows for name in rows.names]
-        if [*forms] != [str(number) for number in range(len(wanted))]:
-            raise BadMessage(
-                f"{where}: the answer has {shown([*forms])}, expected were {len(wanted)} tensors from '0' on."
-            )
-        for (dtype, answered), (rows, name) in zip(forms.values(), wanted, strict=True):
-            form = facts.features[rows.domain, rows.type, name]
-            shape = (rows.ids.shape[0], *form.shape)
-            if dtype != form.dtype or answered != shape:
-                raise BadMessage(
-                    f"{where}: the rows of {shown(name)} are {dtype} {list(answered)}, expected were {form.dtype} "
-                    f"{list(shape)}."
-                )
 
 
 class _Sink:
@@ -218,7 +204,7 @@ class _Sink:
     def __init__(self, where: str, request: RowsRequest, facts: PartitionFacts, take: TakeRows) -> None:
         self._where, self._request, self._facts, self._take = where, request, facts, take
 
-    def begin(self, header: dict[str, Any], forms: _Forms) -> None:
+    def begin(self, header: dict[str, Any], forms: Forms) -> None:
         check_versions(self._where, header)
         self._request.check_forms(self._where, forms, self._facts)
 

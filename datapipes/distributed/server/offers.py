@@ -25,8 +25,7 @@ from datapipes.graph.graph import Graph
 from datapipes.graph.local_graph import LocalGraph
 from datapipes.graph.saved import is_saved_graph, open_graph
 from datapipes.minibatch import SparseRows
-from datapipes.partition.book import PartitionBook
-from datapipes.partition.id_maps import RangeMap
+from datapipes.partition.book import PartitionBook, RangeMap
 from datapipes.partition.native.native_book import identity_of, open_book
 from datapipes.partition.native.part import Part
 from datapipes.seeds.hetero_item_set import HeteroItemSet

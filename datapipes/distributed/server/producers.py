@@ -23,18 +23,7 @@ from datapipes.base.threads import threads_of_kernels
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.distributed.chain_description import ChainBuilder
-from datapipes.distributed.server.admission import HOSTS_SHARE, KEPT_SHARE, Admission, Hold, host_of
-from datapipes.distributed.server.limits import ServerLimits, or_cores, sizes_of
-from datapipes.distributed.server.makers import (
-    InProcesses,
-    InThreads,
-    KeptAnswers,
-    bytes_of,
-    refuse_many_seeds,
-)
-from datapipes.distributed.server.offers import Offers
-from datapipes.distributed.wire.arrow_message import Message
-from datapipes.distributed.wire.chain_codec import (
+from datapipes.distributed.requests.chains import (
     ClaimRequest,
     Created,
     CreateRequest,
@@ -46,6 +35,17 @@ from datapipes.distributed.wire.chain_codec import (
     made_to_message,
     request_from_message,
 )
+from datapipes.distributed.server.admission import HOSTS_SHARE, KEPT_SHARE, Admission, Hold, host_of
+from datapipes.distributed.server.limits import ServerLimits, or_cores, sizes_of
+from datapipes.distributed.server.makers import (
+    InProcesses,
+    InThreads,
+    KeptAnswers,
+    bytes_of,
+    refuse_many_seeds,
+)
+from datapipes.distributed.server.offers import Offers
+from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.envelope import answer_header
 from datapipes.distributed.wire.refusals import BadRequest, Unavailable, UnknownProducer
 from datapipes.features.feature_fetcher import FeatureFetcher

@@ -16,6 +16,7 @@ from datapipes.base.checks import shown
 from datapipes.base.log import logger
 from datapipes.base.threads import threads_of_kernels
 from datapipes.distributed.partition_facts import PartitionFacts, greeting_to_message
+from datapipes.distributed.requests.chains import ClaimRequest, CreateRequest, ListRequest, MinibatchRequest
 from datapipes.distributed.requests.digests import DigestRequest
 from datapipes.distributed.requests.draw import DrawRequest
 from datapipes.distributed.requests.edges import EdgesRequest
@@ -30,7 +31,6 @@ from datapipes.distributed.server.statistics import Statistics
 from datapipes.distributed.server.tcp_connections import Connections
 from datapipes.distributed.wire.arrow_message import Message, to_batches
 from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
-from datapipes.distributed.wire.chain_codec import ClaimRequest, CreateRequest, ListRequest, MinibatchRequest
 from datapipes.distributed.wire.envelope import Meant, answer_header, check_meant, check_versions
 from datapipes.distributed.wire.refusals import (
     AnswerTooLarge,

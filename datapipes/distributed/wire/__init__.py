@@ -1,4 +1,4 @@
-"""What travels between a client and a partition server: requests, answers, and how they are written."""
+"""How messages travel between a client and a server: headers, the bytes of Arrow, errors."""
 
 
 def __dir__() -> list[str]:

@@ -33,8 +33,7 @@ from datapipes.partition.across_ranks.placed_rows import (
     placed_by_destination,
     placed_by_id,
 )
-from datapipes.partition.book import PartitionBook
-from datapipes.partition.id_maps import RangeMap
+from datapipes.partition.book import PartitionBook, RangeMap
 from datapipes.partition.methods.all_nodes import CHUNK, combined_weight
 from datapipes.partition.methods.range_parts import BY_ID, cut_by_weight, range_bounds, with_a_node_each
 from datapipes.partition.native.manifest import Identity

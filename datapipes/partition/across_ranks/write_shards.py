@@ -25,7 +25,7 @@ from datapipes.base.types import ends_of
 from datapipes.partition.across_ranks.exchange import Exchange
 from datapipes.partition.across_ranks.placed_graph import PlacedGraph, Shard, identity_of_placed, place
 from datapipes.partition.across_ranks.placed_rows import as_bytes, window
-from datapipes.partition.id_maps import RangeMap, smallest_dtype
+from datapipes.partition.book import RangeMap, smallest_dtype
 from datapipes.partition.layouts import MANIFEST, PARTITION
 from datapipes.partition.native.manifest import File, Identity, Manifest, manifest_bytes
 from datapipes.partition.native.native_book import write_book

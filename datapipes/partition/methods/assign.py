@@ -19,8 +19,7 @@ from datapipes.base.progress import Progress, now_and_then
 from datapipes.base.rng import MAX_SEED
 from datapipes.base.types import NodeType
 from datapipes.graph.graph import Graph
-from datapipes.partition.book import PartitionBook
-from datapipes.partition.id_maps import MOST_PARTS, DenseMap, IdMap, smallest_dtype
+from datapipes.partition.book import MOST_PARTS, DenseMap, IdMap, PartitionBook, smallest_dtype
 from datapipes.partition.methods.all_nodes import EVEN, STAGE, AllNodes
 from datapipes.partition.methods.even_parts import even_at_last, even_parts
 from datapipes.partition.methods.metis_parts import metis_parts, require_pymetis

@@ -27,7 +27,7 @@ from datapipes.base.errors import needed
 from datapipes.base.progress import Progress
 from datapipes.base.sizes import check_memory
 from datapipes.graph.graph import Graph
-from datapipes.partition.id_maps import smallest_dtype
+from datapipes.partition.book import smallest_dtype
 from datapipes.partition.methods.all_nodes import STAGE, UNITS, AllNodes
 from datapipes.partition.methods.even_parts import EVEN_ENOUGH, Evened, even_at_last, even_parts
 from datapipes.partition.methods.metis_child import HEADER_BYTES

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datapipes.base.types import NodeType
-from datapipes.partition.id_maps import IdMap, RangeMap
+from datapipes.partition.book import IdMap, RangeMap
 from datapipes.partition.methods.all_nodes import AllNodes
 
 BY_ID = {"nodes": 1.0, "train": 1.0}  # shares of the weight: edges may come once the owners of nodes are known

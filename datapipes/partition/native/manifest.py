@@ -35,7 +35,7 @@ from datapipes.graph import arena
 from datapipes.graph.arena import MOST_HEADER_BYTES, refuse_other_format
 from datapipes.graph.checks import MAX_NODES
 from datapipes.graph.graph import EarliestNode
-from datapipes.partition.id_maps import MOST_PARTS
+from datapipes.partition.book import MOST_PARTS
 from datapipes.partition.layouts import MANIFEST, layout_of
 from datapipes.partition.native.piece_hash import hash_of_bytes, hash_of_file
 

@@ -21,8 +21,7 @@ from datapipes.base.checks import dtype_name, shown
 from datapipes.base.types import EdgeType, NodeType
 from datapipes.graph.arena import Array, Place
 from datapipes.graph.graph import Graph
-from datapipes.partition.book import PartitionBook
-from datapipes.partition.id_maps import DenseMap, IdMap, RangeMap, smallest_dtype
+from datapipes.partition.book import DenseMap, IdMap, PartitionBook, RangeMap, smallest_dtype
 from datapipes.partition.native.arrays_folder import BOOK, BookFields, read_folder, write_folder
 from datapipes.partition.native.manifest import File, Identity, Manifest, opened_manifest, valid_header
 

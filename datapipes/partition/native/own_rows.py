@@ -64,6 +64,13 @@ class OwnRows:
             order.numpy()[places] = torch.arange(begin, begin + len(some)).numpy()[::-1]
         return order
 
+    @property
+    def num_ids(self) -> int:
+        """How many different ids there are."""
+        if self.rank is not None:
+            return self.rank.num_rows
+        return self.num_rows if self._sorted is None else int(self._sorted.shape[0])
+
     def rows(self, ids: Tensor) -> Tensor:
         """Return the row of each id, int64 [n], -1 where it is not there; `ids` is int32 or int64 [n]."""
         if self.first is not None:

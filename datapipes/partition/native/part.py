@@ -26,7 +26,7 @@ from datapipes.partition.native.native_book import book_of, digest_of, partition
 from datapipes.partition.native.own_rows import FindsRows
 from datapipes.partition.native.part_arrays import (
     PartRelation,
-    PartRows,
+    StoredRows,
     in_memory,
     read_part,
     refuse_other_times,
@@ -301,7 +301,7 @@ class Part(FindsRows):
         kind = self._edge_type(edge_type)
         if (reads, kind) not in self._kept:
             reads.check(where, self, (kind,) if reads.every_type else self.edge_types)
-        return self._kept.get(where, reads, kind, PartRows(self._relations[kind], self.node_ids(ends_of(kind)[1])))
+        return self._kept.get(where, reads, kind, StoredRows(self._relations[kind], self.node_ids(ends_of(kind)[1])))
 
     @property
     def is_heterogeneous(self) -> bool:

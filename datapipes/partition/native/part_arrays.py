@@ -48,7 +48,7 @@ class PartRelation:
         return int(self.indices.shape[0])
 
 
-class PartRows(NamedTuple):
+class StoredRows(NamedTuple):
     """The in-edges of a part's own nodes as a choice reads them, see Rows; times of sources are stored with them."""
 
     relation: PartRelation

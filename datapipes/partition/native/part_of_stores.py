@@ -20,8 +20,7 @@ from datapipes.base.checks import check_index_tensor, check_int, check_within, d
 from datapipes.base.types import ends_of, of_type, type_text
 from datapipes.graph.arena import Place
 from datapipes.graph.graph import EarliestNode
-from datapipes.partition.book import PartitionBook
-from datapipes.partition.id_maps import MOST_PARTS, RangeMap
+from datapipes.partition.book import MOST_PARTS, PartitionBook, RangeMap
 from datapipes.partition.native.manifest import Identity, Manifest
 from datapipes.partition.native.native_book import partition_id_of
 from datapipes.partition.native.own_rows import OwnRows, order_of

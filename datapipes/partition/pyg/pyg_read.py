@@ -20,8 +20,7 @@ from torch import Tensor
 from datapipes.base.checks import check_bool, check_int, one_line, shown
 from datapipes.base.files import read_regular
 from datapipes.base.types import EdgeType, NodeType, check_edge_type, check_node_type, ends_of, known_node_type, of_type
-from datapipes.partition.book import PartitionBook
-from datapipes.partition.id_maps import MOST_PARTS, IdMap
+from datapipes.partition.book import MOST_PARTS, IdMap, PartitionBook
 from datapipes.partition.pyg.pyg_names import (
     EDGE_FEATS,
     EDGE_TIME,

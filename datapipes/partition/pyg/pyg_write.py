@@ -32,8 +32,7 @@ from datapipes.base.checks import shown
 from datapipes.base.progress import Progress
 from datapipes.base.rows import bits_of
 from datapipes.base.types import EdgeType, NodeType, ends_of, of_type
-from datapipes.partition.book import PartitionBook, with_edge_map
-from datapipes.partition.id_maps import IdMap
+from datapipes.partition.book import IdMap, PartitionBook, with_edge_map
 from datapipes.partition.part_to_write import are_times, check_times
 from datapipes.partition.pyg.pyg_names import (
     EDGE_FEATS,

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from datapipes.base.checks import as_tensor, check_choice, shown
-from datapipes.partition.book import PartitionBook
-from datapipes.partition.id_maps import MOST_PARTS, limits_of
+from datapipes.partition.book import MOST_PARTS, PartitionBook, limits_of
 from datapipes.partition.layouts import layout_of
 from datapipes.partition.native.part import Part
 from datapipes.partition.pyg.pyg_names import meta_of

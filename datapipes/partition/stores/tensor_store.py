@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from datapipes.base.checks import as_tensor, check_index_tensor, shown
 from datapipes.base.rows import bits_of, byte_rows, has_adjacent_values, take_rows
+from datapipes.partition.native.own_rows import OwnRows
 from datapipes.partition.stores.local_store import TensorAttr, no_such
 
 _NAME = "LocalFeatureStore"
@@ -27,7 +27,8 @@ class TensorStore:
         super().__init__()
         self._feat: dict[tuple[Any, Any], Tensor] = {}
         self.of_all: set[tuple[Any, Any]] = set()  # tensors with a row for each node of the graph: PyG's times
-        self._rows: dict[Any, IdRows] = {}
+        self._ids: dict[Any, Tensor] = {}
+        self._rows: dict[Any, OwnRows] = {}  # made when they are first asked for
 
     @staticmethod
     def key(attr: Any) -> tuple[Any, Any]:
@@ -39,18 +40,20 @@ class TensorStore:
     def put_global_id(self, global_id: Tensor, group_name: Any) -> bool:
         """Keep the id of each row of a group, int32 or int64 [n]; each id once, in any order."""
         self.part = None
-        self._rows[group_name] = IdRows(f"{_NAME}, group {shown(group_name)}", global_id)
+        where = f"{_NAME}, group {shown(group_name)}"
+        self._ids[group_name] = check_index_tensor(where, "global_id", global_id)
+        self._rows.pop(group_name, None)
         return True
 
     def get_global_id(self, group_name: Any) -> Tensor | None:
         """Return the id of each row of a group, or None if there are none."""
-        rows = self._rows.get(group_name)
-        return None if rows is None else rows.ids
+        return self._ids.get(group_name)
 
     def remove_global_id(self, group_name: Any) -> bool:
         """Forget the ids of a group; return whether there were any."""
         self.part = None
-        return self._rows.pop(group_name, None) is not None
+        self._rows.pop(group_name, None)
+        return self._ids.pop(group_name, None) is not None
 
     # --- tensors
 
@@ -149,63 +152,42 @@ class TensorStore:
     def _rows_of_ids(self, key: tuple[Any, Any], ids: Tensor) -> Tensor:
         tensor = self._get_tensor(self._tensor_attr_cls(*key))
         if key in self.of_all:
-            rows, is_there = ids, (ids >= 0) & (ids < tensor.shape[0])
+            rows = ids.where(ids < tensor.shape[0], -1)
         else:
-            id_rows = self._rows.get(key[0])
-            if id_rows is None or id_rows.ids.shape[0] != tensor.shape[0]:
-                count = "none" if id_rows is None else str(id_rows.ids.shape[0])
+            known_ids = self._ids.get(key[0])
+            if known_ids is None or known_ids.shape[0] != tensor.shape[0]:
+                count = "none" if known_ids is None else str(known_ids.shape[0])
                 raise ValueError(
                     f"{_LOOKED_UP}: {shown(key)} has {tensor.shape[0]} rows, and its group {count} global ids; as many "
                     "are needed. Call put_global_id."
                 )
-            rows, is_there = id_rows.rows_of(ids)
-        if not bool(is_there.all()):
-            missing = int(ids[int((~is_there).nonzero()[0])])
+            rows = self._rows_of_group(key[0]).rows(ids)
+        if bool((missing := rows < 0).any()):
             raise IndexError(
-                f"{_LOOKED_UP}: part {self.partition_idx} does not have the id {missing} of {shown(key[0])}. Ask the "
-                "part that owns it, or use lookup_features."
+                f"{_LOOKED_UP}: part {self.partition_idx} does not have the id {int(ids[missing][0])} of "
+                f"{shown(key[0])}. Ask the part that owns it, or use lookup_features."
             )
         if has_adjacent_values(tensor) and not (tensor.is_conj() or tensor.is_neg()):
             return take_rows(tensor, byte_rows(tensor), rows)
         return bits_of(tensor)[rows].view(tensor.dtype)
 
-
-class IdRows:
-    """The rows of ids, found by bisection: no map over all ids of the graph.
-
-    Args:
-        where: for messages.
-        ids: int32 or int64 [num_rows], the id of each row. If they do not ascend, they are sorted once when the first
-            row is asked for, which takes 16 bytes for each.
-    """
-
-    def __init__(self, where: str, ids: Tensor) -> None:
-        self.ids = check_index_tensor(where, "global_id", ids)
-        self._where = where
-        self._found: tuple[Tensor, Tensor | None] | None = None  # set at once: several threads may ask
-
-    def rows_of(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (rows int64 [n], found bool [n]) for ids int64 [n]; the row of an id that is not there is any number.
+    def _rows_of_group(self, group: Any) -> OwnRows:
+        """Return what finds the row of an id; several threads may ask, and make the same.
 
         Raises:
             ValueError: Two rows have the same id.
         """
-        if (by_id := self._found) is None:
-            by_id = self._found = self._ascending()
-        ascending, order = by_id
-        places = torch.searchsorted(ascending, ids).clamp(max=max(0, ascending.shape[0] - 1))
-        if ascending.shape[0] == 0:
-            return places, torch.zeros_like(ids, dtype=torch.bool)
-        return (places if order is None else order[places]), ascending[places] == ids
-
-    def _ascending(self) -> tuple[Tensor, Tensor | None]:
-        ids, order = self.ids, None
-        if bool((ids[1:] < ids[:-1]).any()):
-            ids, order = torch.sort(ids)
-        repeated = ids[1:] == ids[:-1]
-        if bool(repeated.any()):
+        if group in self._rows:
+            return self._rows[group]
+        ids = self._ids[group].long()
+        rows = OwnRows(ids)
+        if rows.num_ids < rows.num_rows:
+            ascending = ids.sort().values
             raise ValueError(
-                f"{self._where}: the id {int(ids[int(repeated.nonzero()[0])])} is there twice, so its row is not "
-                "known; each id may be there once. Put other global ids."
+                f"{_NAME}, group {shown(group)}: the id {int(ascending[1:][ascending[1:] == ascending[:-1]][0])} is "
+                "there twice, so its row is not known; each id may be there once. Put other global ids."
             )
-        return ids.long(), order
+        return self._rows.setdefault(group, rows)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_rows": {}}

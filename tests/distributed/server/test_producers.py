@@ -22,11 +22,11 @@ from typed_pipelines import typed_fetched, typed_graph, typed_store
 
 import datapipes as dp
 from datapipes.distributed import PartitionBook, PartitionServer, ServerLimits, connect, describe_chain
+from datapipes.distributed.requests.chains import CreateRequest, MinibatchRequest, request_to_message
 from datapipes.distributed.server import guards
 from datapipes.distributed.server import producers as producers_module
 from datapipes.distributed.server.guards import MemoryWatch
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
-from datapipes.distributed.wire.chain_codec import CreateRequest, MinibatchRequest, request_to_message
 from datapipes.distributed.wire.refusals import BadRequest, UnknownProducer
 from datapipes.partition.native.native_write import write_native
 

@@ -119,7 +119,7 @@ def test_a_request_about_edges_and_its_answer_come_back():
 @pytest.mark.parametrize(
     ("counts", "first_ids", "text"),
     [
-        ([0, 1], [-1, 4], r"counts is torch.int64 \[2\], expected was int64 \[3\]"),
+        ([0, 1], [-1, 4], r"counts as int64 \[2\], expected was int64 \[3\]"),
         ([0, 1, 1], [-1, -1, 4], "contradict each other"),
         ([0, 0, 1], [-1, 3, 4], "contradict each other"),
         ([0, -1, 1], [-1, -1, 4], "contradict each other"),
@@ -138,7 +138,7 @@ def test_a_request_about_edges_that_is_none_is_refused():
             EdgesRequest.from_message("server", Message({**good.header, name: value}, good.tensors))
     with pytest.raises(BadRequest, match="2 sources for 3 destinations"):
         EdgesRequest.from_message("server", Message(good.header, {**good.tensors, "ids.1": torch.tensor([1, 2])}))
-    with pytest.raises(BadMessage, match="expected was"):
+    with pytest.raises(BadMessage, match="expected were"):
         some_pairs().answer_from_message("client", Message(good.header, {}), FACTS)
 
 
@@ -475,9 +475,9 @@ def test_an_answer_that_does_not_fit_the_draw_is_refused():
 def test_an_answer_that_does_not_fit_the_rows_is_refused():
     rows = answered()
     for answer, text in (
-        (rows[:2], "expected were 3 tensors"),
-        ([rows[0].half(), *rows[1:]], "the rows of 'x' are torch.float16 [3, 4, 2], expected were torch.bfloat16"),
-        ([rows[0][:2], *rows[1:]], "are torch.bfloat16 [2, 4, 2], expected were torch.bfloat16 [3, 4, 2]"),
+        (rows[:2], "answered the tensors ['0', '1'], expected were ['0', '1', '2']"),
+        ([rows[0].half(), *rows[1:]], "the rows of 'x' as float16 [3, 4, 2], expected was bfloat16"),
+        ([rows[0][:2], *rows[1:]], "as bfloat16 [2, 4, 2], expected was bfloat16 [3, 4, 2]"),
     ):
         with pytest.raises(BadMessage, match=re.escape(text)):
             some_rows().answer_from_message("client", RowsRequest.answer_to_message(answer), FACTS)

@@ -21,7 +21,7 @@ import datapipes as dp
 from datapipes.base.types import ends_of
 from datapipes.distributed import Part, PartitionBook, open_book
 from datapipes.partition import row_chunks
-from datapipes.partition.id_maps import RangeMap
+from datapipes.partition.book import RangeMap
 from datapipes.partition.layouts import layout_of
 from datapipes.partition.native.manifest import read_manifest, with_own_hash
 from datapipes.partition.native.piece_hash import hash_of_bytes

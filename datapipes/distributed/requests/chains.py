@@ -1,4 +1,4 @@
-"""Requests about producers as messages, and their answers: create one, make a minibatch, give up a claim, list claims.
+"""Requests about chains as messages, and their answers: create a producer, make a minibatch, give up or list claims.
 
 A minibatch travels as `minibatch.to_message()` names its tensors; an error of a stage in its place, with its traceback.
 """

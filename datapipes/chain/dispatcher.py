@@ -198,7 +198,7 @@ class Dispatcher(Iterator[MiniBatch]):
         if too_often := [task for task in charged if len(self._deaths[task.index]) > self._max_restarts]:
             self._broken = True
             raise self._died_too_often(too_often, death)
-        if not death.tasks and not death.was_ready:
+        if not death.was_ready:
             self._early_deaths[death.worker] += 1
             if not death.by_signal or self._early_deaths[death.worker] > self._max_restarts:
                 self._broken = True
@@ -222,7 +222,8 @@ class Dispatcher(Iterator[MiniBatch]):
         except BaseException:
             self._broken = True  # the pool has ended
             raise
-        again, self._with[death.worker] = self._with[death.worker], []
+        again = [index for index in self._with[death.worker] if self._is_wanted(index)]
+        self._with[death.worker] = []
         self._counts["made_again"] += len(again)
         self._again.extend(again)
 

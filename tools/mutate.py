@@ -33,14 +33,25 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 
 # What runs for each file or folder, in this order: suites of csrc/tests, then tests of Python, the fastest first.
-_SHM, _WORKERS, _SERVER = "tests/channel/test_shm", "tests/loader/workers/test", "tests/distributed/server/test"
+_SHM, _CHAIN, _WORKERS = "tests/channel/test_shm", "tests/chain/test", "tests/loader/workers/test"
+_SERVER = "tests/distributed/server/test"
 TESTS = {
     "csrc/shm": f"test_shm {_SHM}_channel.py {_SHM}_channel_messages.py {_SHM}_garbage.py {_SHM}_channel_faults.py",
     "csrc/cache": "test_cache tests/features/test_cached_feature.py tests/distributed/test_dist_feature_store.py",
     "csrc/digest": "test_digest tests/base/test_array_digest.py tests/partition/native/test_piece_hash.py",
     "csrc/graph/rows_digest": "test_digest tests/graph/test_rows_digest.py",
-    "datapipes/loader/workers": f"{_WORKERS}_dispatcher.py {_WORKERS}_board.py {_WORKERS}_outcomes.py "
-    f"{_WORKERS}_making.py {_WORKERS}_typed_workers.py {_WORKERS}_async_workers.py {_WORKERS}_workers.py "
+    "datapipes/chain/deaths.py": f"{_CHAIN}_dispatcher.py {_CHAIN}_dispatcher_model.py {_WORKERS}_workers.py "
+    f"{_WORKERS}_async_workers.py",
+    "datapipes/chain/dispatcher.py": f"{_CHAIN}_dispatcher.py {_CHAIN}_dispatcher_model.py {_WORKERS}_workers.py "
+    f"{_WORKERS}_async_workers.py",
+    "datapipes/chain/pool.py": f"{_CHAIN}_dispatcher.py {_CHAIN}_loop_pool.py {_CHAIN}_dispatcher_model.py",
+    "datapipes/chain/loop_pool.py": f"{_CHAIN}_loop_pool.py {_WORKERS}_making.py {_CHAIN}_asynchronous.py "
+    f"{_CHAIN}_in_flight.py {_WORKERS}_async_workers.py",
+    "datapipes/distributed/server_pool.py": "tests/distributed/test_server_pool.py "
+    "tests/distributed/test_remote_receiving_channel.py tests/distributed/test_remote_source.py",
+    "datapipes/loader/workers/making.py": f"{_WORKERS}_making.py {_WORKERS}_async_workers.py {_WORKERS}_workers.py",
+    "datapipes/loader/workers": f"{_WORKERS}_making.py {_WORKERS}_board.py {_WORKERS}_outcomes.py "
+    f"{_WORKERS}_typed_workers.py {_WORKERS}_async_workers.py {_WORKERS}_workers.py "
     f"{_WORKERS}_clones.py {_WORKERS}_worker_faults.py",
     "datapipes/base/codec.py": f"tests/minibatch tests/distributed/wire {_WORKERS}_outcomes.py",
     "datapipes/minibatch/message.py": f"tests/minibatch tests/distributed/wire {_WORKERS}_outcomes.py",

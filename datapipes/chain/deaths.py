@@ -43,7 +43,7 @@ class Deaths:
             self._of_tasks.setdefault((task.epoch, task.index), []).append(death)
         if too_often := [task for task in charged if len(self._of_tasks[task.epoch, task.index]) > self._most]:
             return self._died_too_often(too_often, death)
-        if not death.tasks and not death.was_ready:
+        if not death.was_ready:
             self._at_start[death.worker] += 1
             if not death.by_signal or self._at_start[death.worker] > self._most:
                 return PeerDied(

@@ -206,7 +206,8 @@ class Dispatcher(Iterator[MiniBatch]):
         except BaseException:
             self._broken = True  # the pool has ended
             raise
-        again, self._with[death.worker] = self._with[death.worker], []
+        again = [index for index in self._with[death.worker] if self._is_wanted(index)]
+        self._with[death.worker] = []
         self._counts["made_again"] += len(again)
         self._again.extend(again)
 

@@ -73,7 +73,7 @@ class LoopPool(Pool):
         self._waiting: deque[Task] = deque()
         self._running = 0
         self._futures: dict[Task, Future[MiniBatch | None]] = {}  # of tasks that run or are done
-        self._done: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()  # tasks; None wakes the reader
         self._newest = 0  # generation
         self._changing = threading.RLock()
         self._loop = LoopThread()
@@ -100,8 +100,8 @@ class LoopPool(Pool):
         except queue.Empty:
             return None
         with self._changing:
-            future = None if task is None else self._futures.pop(task, None)
-        if task is None or future is None:
+            future = self._futures.pop(task, None)
+        if future is None:
             return None
         outcome = Outcome(0, task)
         try:

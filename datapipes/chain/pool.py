@@ -37,7 +37,7 @@ class Outcome:
 
 
 class Death(NamedTuple):
-    """A worker ended. `tasks` are those it was making, the oldest first; () if it was idle or had not begun."""
+    """A worker ended. `tasks` are those it was making, the oldest first; () if it was idle or not ready yet."""
 
     worker: int
     pid: int

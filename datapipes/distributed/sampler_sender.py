@@ -1,4 +1,8 @@
-"""SamplerSender: pushes minibatches to the processes that train; SamplerReceiver is the other end."""
+"""SamplerSender: pushes minibatches to the processes that train; SamplerReceiver is the other end.
+
+A sender pushes what it has made, numbered as it goes. Nobody asks by index, so no dispatcher (chain/dispatcher.py)
+stands between the two.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Prefetcher: makes minibatches ahead of the consumer in a thread of its own, in order.
 
+It reads a stream, which has no index to ask by, so no dispatcher (chain/dispatcher.py) stands here.
 The thread holds the source chain and a bounded queue, never the Prefetcher or its reader. When the reader is closed or
 collected, or the interpreter exits, the thread is told to stop and is joined within a bounded time.
 """

@@ -4,11 +4,13 @@ import pytest
 from pipelines import items
 
 import datapipes as dp
-from datapipes.base.clock import StageClock
+from datapipes.base.clock import CallRecord, StageClock
 from datapipes.chain.calls import Calls
 from datapipes.chain.dispatcher import Dispatcher
 from datapipes.chain.epoch import EpochContext, Position
 from datapipes.chain.pool import Death, Outcome, Pool, Task
+
+INDICES = dp.stages.StageGraph(items()).seed_stage._indices
 
 
 class PlayedPool(Pool):
@@ -47,16 +49,23 @@ def made(index: int) -> Outcome:
     return Outcome(0, Task(1, 0, index), dp.MiniBatch(index=index))
 
 
+def dropped(index: int, *stages: str) -> Outcome:
+    calls = [CallRecord(stage, 0.0, 1.0, 1, "a thread", index) for stage in stages]
+    return Outcome(0, Task(1, 0, index), calls=calls)
+
+
 def died(*indices: int, was_ready: bool = True) -> Death:
     tasks = tuple(Task(1, 0, index) for index in indices)
     return Death(0, 4321, "it was killed by SIGKILL", tasks, was_ready)
 
 
+def begun() -> EpochContext:
+    return EpochContext(Calls(dp.stages.StageGraph(items()).numbering, StageClock()), Position(0))
+
+
 def dispatcher(pool: Pool, max_restarts: int = 0, in_order: bool = True) -> Dispatcher:
-    graph = dp.stages.StageGraph(items())
-    context = EpochContext(Calls(graph.numbering, StageClock()), Position(0))
     options = {"in_order": in_order, "timeout": None, "max_restarts": max_restarts}
-    return Dispatcher(pool, context, graph.seed_stage._indices, "waiting", **options)
+    return Dispatcher(pool, begun(), INDICES, "waiting", **options)
 
 
 def test_a_death_in_the_middle_of_a_minibatch_is_charged_to_it():
@@ -130,3 +139,75 @@ def test_an_outcome_shows_that_workers_can_start():
     dead = died(was_ready=False)
     minibatches = dispatcher(PlayedPool(dead, dead, made(0), dead, dead, made(1)), max_restarts=2)
     assert [next(minibatches).index for _ in range(2)] == [0, 1]
+
+
+def test_what_is_not_said_is_a_dispatcher_in_order_without_a_second_try():
+    pool = PlayedPool(made(1), made(0), died(2))
+    minibatches = Dispatcher(pool, begun(), INDICES)
+    assert [next(minibatches).index for _ in range(2)] == [0, 1]
+    with pytest.raises(dp.PeerDied):
+        next(minibatches)
+    assert minibatches._context.calls.clock.stats() == {}
+
+
+def test_deaths_are_counted_where_the_caller_says():
+    counts = {"deaths": 4.0, "made_again": 2.0}
+    for pool in (PlayedPool(died(0), made(0)), PlayedPool(died(), made(0))):
+        next(Dispatcher(pool, begun(), INDICES, max_restarts=1, counts=counts))
+    assert counts == {"deaths": 6.0, "made_again": 8.0}
+
+
+def test_the_time_until_a_minibatch_came_is_counted_as_waiting():
+    minibatches = dispatcher(PlayedPool(made(0), made(1)))
+    for _ in range(2):
+        next(minibatches)
+    waits = minibatches._context.calls.clock.last_calls()
+    assert [(wait.stage, wait.minibatch) for wait in waits] == [("waiting", 0), ("waiting", 1)]
+
+
+@pytest.mark.parametrize(("unknown", "drops"), [("a stage", {"1 odd": 1, "a stage": 1}), ("", {"1 odd": 1})])
+def test_a_drop_is_counted_where_the_last_call_was(unknown, drops):
+    pool = PlayedPool(dropped(0, "0 item_sampler", "1 odd"), dropped(1), made(2))
+    pool.dropped_by = unknown
+    minibatches = dispatcher(pool)
+    assert next(minibatches).index == 2
+    assert minibatches._context.drops == drops
+
+
+def test_a_timeout_says_who_has_the_minibatch():
+    minibatches = dispatcher(PlayedPool(*[None] * 3, made(0), *[None] * 2))
+    with pytest.raises(dp.LoaderTimeoutError, match=r"Waiting for minibatch 0 of epoch 0: worker 0 is played\. Raise"):
+        minibatches.take(0.0)
+    minibatches._with[0].remove(0)
+    with pytest.raises(dp.LoaderTimeoutError, match=r"Waiting for minibatch 0 of epoch 0\. Raise"):
+        minibatches.take(0.0)
+
+
+@pytest.mark.parametrize(
+    ("death", "doing"),
+    [
+        (died(0), "It was making minibatch 0 of epoch 0; another takes its place"),
+        (died(0, 1, 2), "It was making minibatch 0 of epoch 0 and 2 more;"),
+        (died(), "It was idle;"),
+        (died(was_ready=False), "It was starting;"),
+    ],
+)
+def test_the_log_says_what_a_dead_worker_was_doing(death, doing, caplog):
+    next(dispatcher(PlayedPool(death, made(0)), max_restarts=1))
+    assert doing in caplog.text
+
+
+def test_a_pool_says_of_itself_what_it_has():
+    pool = PlayedPool()
+    assert (pool.most_ahead, pool.name_of(2), pool.stats(), pool.processes()) == (3, "worker 2", {}, [])
+    assert pool.taken(made(4)).index == 4
+    with pytest.raises(AssertionError, match="workers do not die by themselves"):
+        Pool.replace(pool, 0)
+
+
+def test_an_epoch_is_refused_in_another_process():
+    pool = PlayedPool(made(0))
+    minibatches = dispatcher(pool)
+    pool._process += 1
+    with pytest.raises(RuntimeError, match="begun in another process"):
+        next(minibatches)

@@ -1,8 +1,8 @@
 """How much the tests do: a small form in `make test`, full numbers in `make test-all`, which sets FULL_TESTS=1.
 
 Whatever repeats something takes its number from here. What only adds another way to a place that is tested has the mark
-`full`, and so have most interleavings of the queue's model, which no line of C++ changes, the example of two ranks, and
-tests of tests.
+`full`, and so have most interleavings of the queue's model, which no line of C++ changes, and of the dispatcher's and
+its pools', the example of two ranks, and tests of tests.
 Of a test with several `parametrize`, `make test` takes as many combinations as bring each value once (`spare`).
 """
 

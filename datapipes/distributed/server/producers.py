@@ -3,6 +3,9 @@
 A producer's number is a hash of the chain's description and of the server's data. So making one twice is making it
 once, and after a restart, or on another server of the same data, it has the same number. A client has a claim on what
 it asked for; a producer without claims ends, and a claim that nobody uses ends after a while.
+
+Many clients ask for single minibatches of any epoch, in their own order, so the dispatcher of an epoch
+(chain/dispatcher.py) is the client's.
 """
 
 from __future__ import annotations

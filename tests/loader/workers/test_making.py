@@ -9,7 +9,7 @@ import torch
 from pipelines import BOUND_S, digests, items, sampled, wait_until
 
 import datapipes as dp
-from datapipes.chain.loop_pool import MakingHere
+from datapipes.chain.loop_pool import LoopPool, MakingHere
 from datapipes.chain.pool import Task
 from datapipes.loader.workers import making
 
@@ -159,3 +159,21 @@ def test_calls_of_several_threads_are_all_handed_on(gate):
     calls = [call.stage for _ in range(6) for call in next(worker.outcomes).calls]
     assert {stage: calls.count(stage) for stage in calls} == {"0 item_sampler": 6, "1 gate": 6, "2 transform": 6}
     worker.end()
+
+
+def test_a_worker_has_what_it_makes_and_some_ahead(gate):
+    assert making.tasks_for_each(items(), 2) == 1 + 2
+    assert making.tasks_for_each(gate, 2) == 3 + 2
+
+
+def test_tasks_go_to_the_one_worker_that_an_event_loop_is(gate, monkeypatch):
+    given, give = [], LoopPool.give
+
+    def note(pool, number, task):
+        given.append(number)
+        give(pool, number, task)
+
+    monkeypatch.setattr(LoopPool, "give", note)
+    worker, _ = start(gate, 0, 1, 2)
+    worker.end()
+    assert given == [0, 0, 0]

@@ -35,7 +35,7 @@ class Here:
     def __init__(self, parts: list[Part]) -> None:
         self.parts = parts
 
-    def draw(self, part, request):
+    def ask(self, part, request):
         answered: Future = Future()
         answered.set_result(request.answered_by(self.parts[part]))
         return answered
@@ -81,7 +81,8 @@ class Replay:
     """The hops of one minibatch over answers that are ready."""
 
     def __init__(self, graph: DistGraph, parts: list[Part], seeds: torch.Tensor, chain, rng: dp.stages.RngKey) -> None:
-        self.graph, self.seeds, self.plan, self.keyed = graph, seeds, chain.plan, chain.plan.keyed(rng)
+        self.graph, self.plan, self.keyed = graph, chain.plan, chain.plan.keyed(rng)
+        self.seeds = self.plan.checked(graph, seeds, self.keyed[1], None)
         self.core = core_graph(chain.name, graph, [graph.book.nodes(None).stored()])
         self.answers = []
         hops = self.hops()

@@ -203,6 +203,8 @@ class Counted:
         return future
 
     def _add(self, future: Future[Any]) -> None:
+        if future.cancelled():  # as those of an epoch that is left
+            return
         for each in future.result():
             tensors = [each] if isinstance(each, torch.Tensor) else [rows for rows in each if rows is not None]
             self.bytes += sum(rows.numel() * rows.element_size() for rows in tensors)

@@ -57,7 +57,7 @@ class LoopPool(Pool):
     they wait. The tasks of an epoch that was left are ended, so that they take no time and no room from the next.
 
     Args:
-        making: where it is written which tasks are made. A task that is received is not ended there.
+        making: where it is written which tasks are made; None writes nothing. Who receives a task ends it there.
     """
 
     num_workers = 1
@@ -69,7 +69,7 @@ class LoopPool(Pool):
         super().__init__()
         self.tasks_each = async_window(graph)
         self._graph, self._evaluator = graph, evaluator
-        self._making: Making = MakingHere() if making is None else making
+        self._making = making
         self._waiting: deque[Task] = deque()
         self._running = 0
         self._futures: dict[Task, Future[MiniBatch | None]] = {}  # of tasks that run or are done
@@ -135,7 +135,8 @@ class LoopPool(Pool):
         while self._waiting and self._running < self.tasks_each and not self.is_closed:
             task = self._waiting.popleft()
             self._running += 1
-            self._making.begin(task)
+            if self._making is not None:
+                self._making.begin(task)
             made = self._evaluator.minibatch_async(self._graph, task.epoch, task.index)
             future = self._futures[task] = self._loop.submit(made)
             future.add_done_callback(partial(_tell_done, weakref.ref(self), task))
@@ -151,7 +152,8 @@ class LoopPool(Pool):
         old, self._futures = self._futures, {}
         for task, future in old.items():
             future.cancel()
-            self._making.end(task)
+            if self._making is not None:
+                self._making.end(task)
 
 
 def _tell_done(pool: Callable[[], LoopPool | None], task: Task, _: Future[MiniBatch | None]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from datapipes.base.outcome import as_error
 from datapipes.chain.asynchronous import async_window
 from datapipes.chain.evaluator import Evaluator
 from datapipes.chain.loop_thread import LoopThread
-from datapipes.chain.pool import Outcome, Pool, Task, in_words
+from datapipes.chain.pool import Outcome, Pool, Task
 from datapipes.chain.stage_base import QueuesOnStreams
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.minibatch import MiniBatch
@@ -30,23 +29,6 @@ class Making(Protocol):
 
     def end(self, task: Task) -> None:
         """Write that a task is done with; may be called again for the same task."""
-
-
-class MakingHere(dict[Task, float]):
-    """The tasks that this process is making, the oldest first, and when each began."""
-
-    def begin(self, task: Task) -> None:
-        self[task] = time.monotonic()
-
-    def end(self, task: Task) -> None:
-        self.pop(task, None)
-
-    def in_words(self, who: str) -> str:
-        """Return what `who` is making, and for how long."""
-        began = self.copy()
-        if not began:
-            return f"{who} waits for a task"
-        return f"{who} has been making {in_words([*began])} for {time.monotonic() - min(began.values()):.1f} s"
 
 
 class LoopPool(Pool):

@@ -18,8 +18,9 @@ from shm_model import require
 
 import datapipes as dp
 from datapipes.chain import loop_pool
-from datapipes.chain.loop_pool import LoopPool, MakingHere
+from datapipes.chain.loop_pool import LoopPool
 from datapipes.chain.pool import Task
+from datapipes.loader.workers.thread_pool import MakingHere
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from datapipes.base.log import logger
 from datapipes.base.outcome import as_error
 from datapipes.base.threads import EndingThread, preempt_nobody, share_of, threads_of_kernels
-from datapipes.chain.loop_pool import MakingHere
-from datapipes.chain.pool import Death, Outcome, Pool, Task
+from datapipes.chain.pool import Death, Outcome, Pool, Task, in_words
 from datapipes.chain.stage import Stage
 from datapipes.device.handover import Queued, current_streams, leave, take
 from datapipes.device.runtime import Stream
@@ -27,6 +26,23 @@ from datapipes.minibatch import MiniBatch
 from datapipes.processes.child import end_if_clone
 
 JOIN_S = 5.0  # seconds that closing waits for minibatches that are being made
+
+
+class MakingHere(dict[Task, float]):
+    """The tasks that this process is making, the oldest first, and when each began."""
+
+    def begin(self, task: Task) -> None:
+        self[task] = time.monotonic()
+
+    def end(self, task: Task) -> None:
+        self.pop(task, None)
+
+    def in_words(self, who: str) -> str:
+        """Return what `who` is making, and for how long."""
+        began = self.copy()
+        if not began:
+            return f"{who} waits for a task"
+        return f"{who} has been making {in_words([*began])} for {time.monotonic() - min(began.values()):.1f} s"
 
 
 class _State:

@@ -9,9 +9,10 @@ import torch
 from pipelines import BOUND_S, digests, items, sampled, wait_until
 
 import datapipes as dp
-from datapipes.chain.loop_pool import LoopPool, MakingHere
+from datapipes.chain.loop_pool import LoopPool
 from datapipes.chain.pool import Task
 from datapipes.loader.workers import making
+from datapipes.loader.workers.thread_pool import MakingHere
 
 
 class Gate(dp.MiniBatchTransformer):

@@ -24,23 +24,10 @@ import torch
 from common import load_graph, parser, report
 
 import datapipes as dp
-from datapipes.base import clock
-from datapipes.chain import calls
+from datapipes.base.clock import StageClock
 from datapipes.loader import stats
 
 FANOUTS, MINIBATCHES, TURNS = [15, 10], 10, 4
-
-
-class Nothing:
-    """Counts nothing."""
-
-    @classmethod
-    def at_begin(cls, began: float) -> float:
-        return 0.0
-
-    @classmethod
-    def in_call(cls, began: float, processor_seconds: float) -> tuple[float, float]:
-        return clock.NOTHING
 
 
 def main() -> None:
@@ -82,7 +69,7 @@ def paired(measure: Callable[[], float], rounds: int) -> list[float]:
 
 @contextlib.contextmanager
 def nothing_collected() -> Iterator[None]:
-    with mock.patch.object(calls, "Used", Nothing), mock.patch.object(stats.Watch, "look"):
+    with mock.patch.object(StageClock, "at_begin", return_value=None), mock.patch.object(stats.Watch, "look"):
         yield
 
 

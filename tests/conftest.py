@@ -1,6 +1,7 @@
 """Settings for every test: Hypothesis draws the same examples in every run and keeps no database; children of the fork
-server have torch when they begin; gc.collect looks only at what tests have made lately; Ctrl-C is not ignored; without
-a GPU, Triton's interpreter runs its kernels. Temporary files are in a folder of the run, which is gone afterwards.
+server have torch when they begin; loaders have threads though their minibatches are small; gc.collect looks only at
+what tests have made lately; Ctrl-C is not ignored; without a GPU, Triton's interpreter runs its kernels. Temporary
+files are in a folder of the run, which is gone afterwards.
 """
 
 import gc
@@ -47,6 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
         # Later than multiprocessing removes what it keeps there, whose priority is -100.
         multiprocessing.util.Finalize(None, shutil.rmtree, (folder,), {"ignore_errors": True}, exitpriority=-200)
         os.environ["TMPDIR"] = tempfile.tempdir = folder
+    from datapipes.loader import small  # not before it is known whether Triton interprets
+
+    small.MOST_BYTES = -1  # minibatches of tests are small, those of users are not: threads make them
 
 
 @pytest.hookimpl(tryfirst=True)  # before the tests are chosen by their marks

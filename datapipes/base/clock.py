@@ -2,94 +2,56 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import math
 import os
 import resource
-import struct
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-FRESH_CALLS = 64  # calls that are counted together
-KEPT_CALLS = 2**16  # calls that a StageClock keeps, 72 bytes each
+FRESH_CALLS = 256  # calls that are counted together: NumPy takes a third of the time that Python takes for each alone
+KEPT_CALLS = 2**16  # calls that a StageClock keeps at least, 64 bytes each; at most half as many more
 SHORT_S = 1e-3  # calls that take less are too short to wait for a disk
-_ROW = struct.Struct("9d")  # of StageClock._kept; NumPy takes ten times as long to write one
 _BLOCK, _PAGE = 512, resource.getpagesize()  # bytes
 GAP_S = 5e-5  # of a call, and from its end to the begin of the next one: in less the thread has not waited
 
 
 class _Here(threading.local):
-    """What this thread had used when it was last looked at."""
-
-    ended = -math.inf  # time.monotonic() at the end of its last call
-    processor_seconds = 0.0  # at that time
-    disk_bytes: float | None = None
+    """This thread, and what it had used at the end of its last call."""
 
     def __init__(self) -> None:
         self.name = threading.current_thread().name
+        self.ended = -math.inf  # time.monotonic()
+        self.processor_seconds = 0.0
+        self.disk_bytes: float | None = None  # at the end of its last call that was not short
+
+
+class _Process:
+    """What all clocks of this process share; a child that is forked makes its own."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self.id = os.getpid()
+        self.counting = threading.RLock()  # a signal handler may ask for counts while they are changed
 
 
 _here = _Here()
-_process = [os.getpid()]  # this one; a child that is forked notes its own
-os.register_at_fork(after_in_child=lambda: _process.__setitem__(0, os.getpid()))
+_process = _Process()
+os.register_at_fork(after_in_child=_process.renew)
 
 
-class Used(NamedTuple):
-    """What a thread has used: seconds of a processor, and bytes that it waited for until they came from a disk."""
-
-    processor_seconds: float = 0.0
-    disk_bytes: float = 0.0
-
-    @classmethod
-    def by_this_thread(cls) -> Used:
-        """Return what this thread has used since it began."""
-        usage = resource.getrusage(resource.RUSAGE_THREAD)  # its processor time may lag by the tick of the system
-        # A network file system counts no blocks; its pages are counted as faults.
-        return cls(time.thread_time(), max(usage.ru_inblock * _BLOCK, usage.ru_majflt * _PAGE))
-
-    def since(self, earlier: Used) -> Used:
-        """Return what was used since `earlier`."""
-        return Used(self.processor_seconds - earlier.processor_seconds, self.disk_bytes - earlier.disk_bytes)
-
-    @classmethod
-    def at_begin(cls, began: float) -> float:
-        """Return the processor time of this thread at the begin of a call, `began` in seconds of time.monotonic().
-
-        No system call where the thread has just ended another one: it has been at work since then.
-        """
-        gap = began - _here.ended
-        if gap < GAP_S:
-            return _here.processor_seconds + gap
-        if _here.disk_bytes is None:
-            _here.disk_bytes = cls.by_this_thread().disk_bytes
-        return time.thread_time()
-
-    @classmethod
-    def in_call(cls, began: float, processor_seconds: float) -> tuple[float, float]:
-        """Return what a call has used that ends now; given when it began and what `at_begin` has returned then.
-
-        No system call for the shortest, one for a short one. What the thread read before, in calls that were short,
-        counts in a long one.
-        """
-        ended = time.monotonic()
-        seconds = used = ended - began
-        if seconds >= GAP_S:
-            used = time.thread_time() - processor_seconds
-            ended = time.monotonic()
-        _here.processor_seconds, _here.ended = processor_seconds + used, ended
-        if seconds < SHORT_S:
-            return used, 0.0
-        before, _here.disk_bytes = _here.disk_bytes or 0.0, cls.by_this_thread().disk_bytes
-        return used, _here.disk_bytes - before
-
-
-NOTHING = Used()
+def disk_bytes_of_this_thread() -> float:
+    """Return the bytes that this thread has waited for until they came from a disk."""
+    usage = resource.getrusage(resource.RUSAGE_THREAD)
+    # A network file system counts no blocks; its pages are counted as faults.
+    return max(usage.ru_inblock * _BLOCK, usage.ru_majflt * _PAGE)
 
 
 class CallRecord(NamedTuple):
@@ -108,118 +70,143 @@ class CallRecord(NamedTuple):
     disk_bytes: float = 0.0
 
 
-class _Folded(NamedTuple):
-    """The time in which each stage was at work, in the calls before `number`.
+class _Counted(NamedTuple):
+    """What was counted of one stage.
 
     Attributes:
-        spans: {number of a stage's name: (seconds, the end of its last call)}.
+        seconds: in which at least one call ran.
+        concurrent_seconds: of all calls together.
+        until: the end of its last call, in seconds of time.monotonic().
     """
 
-    number: float
-    spans: dict[float, tuple[float, float]]
+    calls: float = 0.0
+    seconds: float = 0.0
+    concurrent_seconds: float = 0.0
+    processor_seconds: float = 0.0
+    disk_bytes: float = 0.0
+    until: float = 0.0
+
+    def with_calls(self, calls: NDArray[np.float64]) -> _Counted:
+        """Return the counts with calls of the stage added, columns as StageClock keeps them.
+
+        A call that reaches further back than those counted before counts from their end on.
+        """
+        _, began, seconds, _, _, _, processor_seconds, disk_bytes = calls[:, calls[1].argsort()]
+        ends = np.maximum.accumulate(np.append(self.until, began + seconds))
+        ran = np.maximum(ends[1:] - np.maximum(began, ends[:-1]), 0)
+        return _Counted(
+            self.calls + len(began),
+            self.seconds + float(ran.sum()),
+            self.concurrent_seconds + float(seconds.sum()),
+            self.processor_seconds + float(processor_seconds.sum()),
+            self.disk_bytes + float(disk_bytes.sum()),
+            float(ends[-1]),
+        )
 
 
 class StageClock:
-    """Adds up the calls and seconds of each stage over a run, and keeps the last calls. Can be read during the run.
-
-    Attributes:
-        counts: whether anybody reads the counts; if not, callers need not ask the system what a thread has used.
-    """
-
-    counts = True
+    """Adds up the calls and seconds of each stage over a run, and keeps the last calls. Can be read during the run."""
 
     def __init__(self) -> None:
-        # Calls that were not counted yet. Several at a time take half as long each, since the code stays in a cache.
-        self._fresh: deque[tuple[Any, ...]] = deque()
-        # By stage and thread, so each entry has one writer. A lock might be held by a thread that a fork leaves out.
-        self._spent: dict[tuple[str, int], list[float]] = {}
-        self._kept = self._rows()
-        self._into: memoryview = self._kept.data
-        self._number = itertools.count()
+        self._fresh: deque[tuple[Any, ...]] = deque()  # calls that no array holds yet
+        # float64 [8, n] each: a row for each value of a CallRecord, with the numbers of names
+        self._kept: list[NDArray[np.float64]] = [np.empty((8, 0))]
+        self._num_kept = 0
+        self._before: dict[float, _Counted] = {}  # by the number of the stage: its calls that are no longer kept
         self._names: dict[str, int] = {}
-        self._next_name = itertools.count()
-        self._folded = _Folded(0, {})
 
-    @staticmethod
-    def _rows() -> NDArray[np.float64]:
-        """Return a row for each call that is kept. Rows that are never written take no memory."""
-        return np.zeros((KEPT_CALLS, 9))
+    def at_begin(self, began: float) -> float:
+        """Return the processor time of this thread at the begin of a call, `began` in seconds of time.monotonic().
 
-    def add(self, stage: str, began: float, index: int, used: tuple[float, float] = NOTHING) -> None:
-        """Count one call that ends now."""
-        self.add_call(stage, began, time.monotonic() - began, _process[0], _here.name, index, *used)
+        No system call where the thread has just ended another one: it has been at work since then.
+        """
+        here = _here
+        gap = began - here.ended
+        if gap < GAP_S:
+            return here.processor_seconds + gap
+        if here.disk_bytes is None:
+            here.disk_bytes = disk_bytes_of_this_thread()
+        return time.thread_time()
 
-    def add_call(self, *call: Any) -> None:
-        """Count a call of this process or of another one, given as the values of a CallRecord."""
+    def add(self, stage: str, began: float, index: int, used: float | None = None) -> None:
+        """Count one call that ends now.
+
+        No system call for the shortest, one for a short one. What the thread read from a disk in calls that were short
+        counts in the next long one.
+
+        Args:
+            used: what `at_begin` has returned; None where other calls ran in the thread meanwhile, or it waited for
+                another one: what the thread has used is not counted.
+        """
+        here, ended = _here, time.monotonic()
+        seconds = ended - began
+        processor_seconds = disk_bytes = 0.0
+        if used is not None:
+            processor_seconds = seconds
+            if seconds >= GAP_S:
+                processor_seconds = time.thread_time() - used
+                ended = time.monotonic()
+            here.processor_seconds, here.ended = used + processor_seconds, ended
+            if seconds >= SHORT_S:
+                before, here.disk_bytes = here.disk_bytes or 0.0, disk_bytes_of_this_thread()
+                disk_bytes = here.disk_bytes - before
+        call = stage, began, seconds, _process.id, here.name, index, processor_seconds, disk_bytes
         self._fresh.append(call)
         if len(self._fresh) >= FRESH_CALLS:
-            self._count_fresh()
+            self._keep_fresh()
 
-    def _count_fresh(self) -> None:
-        with contextlib.suppress(IndexError):  # it is empty; other threads may count at the same time
-            while True:
-                self._count(*self._fresh.popleft())
+    def add_calls(self, calls: Iterable[CallRecord]) -> None:
+        """Count calls of other processes."""
+        self._fresh.extend(calls)
+        if len(self._fresh) >= FRESH_CALLS:
+            self._keep_fresh()
 
-    def _count(
-        self,
-        stage: str,
-        began: float,
-        seconds: float,
-        process: int,
-        thread: str,
-        minibatch: int,
-        processor_seconds: float = 0.0,
-        disk_bytes: float = 0.0,
-    ) -> None:
-        number = next(self._number)
-        if number > 0 and number % (KEPT_CALLS // 2) == 0:
-            self._folded = self._folded_until(number)
-        names = self._names
-        of_stage, of_thread = names.get(stage), names.get(thread)
-        if of_stage is None or of_thread is None:
-            of_stage, of_thread = self._number_of(stage), self._number_of(thread)
-        row = (number + 1, of_stage, began, seconds, process, of_thread, minibatch, processor_seconds, disk_bytes)
-        _ROW.pack_into(self._into, number % KEPT_CALLS * _ROW.size, *row)
-        # After the row: `stats` may run now in another thread, and looks for the row of each stage that has a count.
-        spender = stage, threading.get_ident()
-        entry = self._spent.get(spender)
-        if entry is None:
-            entry = self._spent[spender] = [0.0, 0.0, 0.0, 0.0]
-        entry[0] += 1
-        entry[1] += seconds
-        entry[2] += processor_seconds
-        entry[3] += disk_bytes
+    def _keep_fresh(self) -> None:
+        """Move the fresh calls to those that are kept, unless another thread does so."""
+        if _process.counting.acquire(blocking=False):
+            try:
+                self._keep()
+            finally:
+                _process.counting.release()
 
-    def _number_of(self, name: str) -> int:
-        number = self._names.get(name)
-        return self._names.setdefault(name, next(self._next_name)) if number is None else number
+    def _keep(self) -> None:
+        """Move the fresh calls to those that are kept; the caller holds the lock."""
+        fresh = [self._fresh.popleft() for _ in range(len(self._fresh))]
+        if fresh:
+            stages, began, seconds, processes, threads, *others = zip(*fresh, strict=True)
+            columns = [self._numbers(stages), began, seconds, processes, self._numbers(threads), *others]
+            self._kept.append(np.array(columns, np.float64))
+            self._num_kept += len(fresh)
+        if self._num_kept >= KEPT_CALLS + KEPT_CALLS // 2:
+            calls = self._joined()
+            self._before = self._with_calls(calls[:, :-KEPT_CALLS])
+            self._kept, self._num_kept = [calls[:, -KEPT_CALLS:].copy()], KEPT_CALLS
+
+    def _joined(self) -> NDArray[np.float64]:
+        """Return all calls that are kept; the caller holds the lock."""
+        self._kept = [np.concatenate(self._kept, 1)]
+        return self._kept[0]
+
+    def _numbers(self, names: Iterable[str]) -> list[int]:
+        numbers = self._names
+        return [numbers.setdefault(name, len(numbers)) for name in names]
+
+    def _with_calls(self, calls: NDArray[np.float64]) -> dict[float, _Counted]:
+        """Return the counts of the calls that are no longer kept, with `calls` added."""
+        counted = dict(self._before)
+        for stage in np.unique(calls[0]).tolist():
+            counted[stage] = counted.get(stage, _Counted()).with_calls(calls[:, calls[0] == stage])
+        return counted
 
     def last_calls(self) -> list[CallRecord]:
         """Return the last calls, at most KEPT_CALLS, in the order in which they were counted."""
-        self._count_fresh()
-        names = {number: name for name, number in list(self._names.items())}
-        rows = self._kept[self._kept[:, 0] > 0]
+        with _process.counting:
+            self._keep()
+            names, calls = list(self._names), self._joined()
         return [
             CallRecord(names[int(stage)], began, seconds, int(process), names[int(thread)], int(minibatch), *used)
-            for _, stage, began, seconds, process, thread, minibatch, *used in rows[rows[:, 0].argsort()].tolist()
+            for stage, began, seconds, process, thread, minibatch, *used in calls[:, -KEPT_CALLS:].T.tolist()
         ]
-
-    def _folded_until(self, number: float) -> _Folded:
-        """Return the seconds of each stage in the calls before `number`, added to those that were folded before.
-
-        A call that reaches further back than the calls folded before it counts from their end on.
-        """
-        folded = self._folded
-        rows = self._kept[(self._kept[:, 0] > folded.number) & (self._kept[:, 0] <= number)]
-        spans = dict(folded.spans)
-        for stage in np.unique(rows[:, 1]).tolist():
-            of_stage = rows[rows[:, 1] == stage]
-            of_stage = of_stage[of_stage[:, 2].argsort()]
-            seconds, until = spans.get(stage, (0.0, 0.0))
-            ends = np.maximum.accumulate(np.append(until, of_stage[:, 2] + of_stage[:, 3]))
-            began = np.maximum(of_stage[:, 2], ends[:-1])
-            spans[stage] = (seconds + float(np.maximum(ends[1:] - began, 0).sum()), float(ends[-1]))
-        return _Folded(number, spans)
 
     def stats(self) -> dict[str, dict[str, float]]:
         """Return {stage: {"calls": n, "seconds": s, "concurrent_seconds": c, "processor_seconds": p, "disk_bytes": b}}.
@@ -228,35 +215,24 @@ class StageClock:
         `concurrent_seconds` adds up the calls, also those that ran at the same time. The others are of the threads that
         made the calls; 0 for calls that were awaited.
         """
-        self._count_fresh()
-        spent: dict[str, list[float]] = {}
-        for (stage, _), counted in list(self._spent.items()):
-            spent[stage] = [a + b for a, b in zip(spent.get(stage, [0.0] * 4), counted, strict=True)]
-        spans = self._folded_until(math.inf).spans
-        return {
-            stage: {
-                "calls": calls,
-                "seconds": spans[self._number_of(stage)][0],
-                "concurrent_seconds": concurrent,
-                "processor_seconds": processor,
-                "disk_bytes": disk,
-            }
-            for stage, (calls, concurrent, processor, disk) in spent.items()
-        }
+        with _process.counting:
+            self._keep()
+            names, counted = list(self._names), self._with_calls(self._joined())
+        counts = {names[int(stage)]: counts._asdict() for stage, counts in counted.items()}
+        for of_stage in counts.values():
+            del of_stage["until"]
+        return counts
 
 
 class NoClock(StageClock):
     """Counts nothing, for calls whose counts nobody reads."""
 
-    counts = False
+    def at_begin(self, began: float) -> float:
+        """Return 0."""
+        return 0.0
 
-    @staticmethod
-    def _rows() -> NDArray[np.float64]:
-        """Return no rows."""
-        return np.zeros((0, 9))
-
-    def add(self, stage: str, began: float, index: int, used: tuple[float, float] = NOTHING) -> None:
+    def add(self, stage: str, began: float, index: int, used: float | None = None) -> None:
         """Do nothing."""
 
-    def add_call(self, *call: Any) -> None:
+    def add_calls(self, calls: Iterable[CallRecord]) -> None:
         """Do nothing."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
-from datapipes.base.clock import NOTHING, StageClock, Used
+from datapipes.base.clock import StageClock
 from datapipes.base.errors import LoaderTimeoutError, add_note
 from datapipes.base.outcome import as_error
 from datapipes.base.rng import RngKey
@@ -90,8 +90,8 @@ class Call:
     def __enter__(self) -> RngKey | None:
         calls, numbers = self._calls, self._numbers
         calls.under_way.add(self)
-        if calls.clock.counts and self._used is not None:
-            self._used = Used.at_begin(self.began)
+        if self._used is not None:
+            self._used = calls.clock.at_begin(self.began)
         return None if numbers.ordinal is None else calls.numbering.key(numbers.ordinal, self._epoch, self._index)
 
     def __exit__(
@@ -100,9 +100,7 @@ class Call:
         calls, numbers = self._calls, self._numbers
         calls.under_way.discard(self)
         if error is None:
-            if calls.clock.counts:
-                used = NOTHING if self._used is None else Used.in_call(self.began, self._used)
-                calls.clock.add(numbers.label, self.began, self._index, used)
+            calls.clock.add(numbers.label, self.began, self._index, self._used)
             return
         place = f"epoch {self._epoch}, minibatch {self._index}"
         if isinstance(error, (StopIteration, StopAsyncIteration)):  # would end the epoch as if it were complete

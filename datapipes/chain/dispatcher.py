@@ -179,8 +179,8 @@ class Dispatcher(Iterator[MiniBatch]):
 
     def _take(self, outcome: Outcome) -> None:
         index = outcome.task.index
+        self._context.calls.clock.add_calls(outcome.calls)
         for call in outcome.calls:
-            self._context.calls.clock.add_call(*call)
             self._reached[call.minibatch] = call.stage
         self._deaths.forget(outcome.task)
         if not outcome.from_former_life and index in self._with[outcome.worker]:

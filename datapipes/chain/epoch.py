@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import filterfalse
 from typing import Any, NamedTuple
 
 from datapipes.base.clock import StageClock
@@ -54,7 +55,7 @@ class EpochContext:
     def steps(self, num_steps: int) -> Iterable[int]:
         """Return the steps of this rank that are still wanted, in order."""
         ahead = frozenset(self.position.ahead)
-        return (step for step in range(self.position.step, num_steps) if step not in ahead)
+        return filterfalse(ahead.__contains__, range(self.position.step, num_steps))
 
     def of_chain(self, numbering: Numbering, clock: StageClock) -> EpochContext:
         """Return a context of this epoch for another chain that makes its minibatches, such as a DataLoader's plan."""

@@ -41,8 +41,8 @@ def _indexed_stream(graph: StageGraph[Any], context: EpochContext, evaluator: Ev
     if graph._is_async:
         pool = LoopPool(graph, evaluator)
         return _Delivery(EndingWithEpoch(Dispatcher(pool, context, indices), pool.close))
-    steps = context.steps(len(indices))
-    return _Delivery(evaluator.minibatch(graph, epoch, indices[step]) for step in steps)
+    wanted = map(indices.__getitem__, context.steps(len(indices)))
+    return _Delivery(_Mapped(partial(evaluator.minibatch, graph, epoch), wanted))
 
 
 def _mapped_stream(stage: StageBase, context: EpochContext, evaluator: Evaluator) -> Iterator[MiniBatch]:
@@ -63,12 +63,12 @@ def _mapped_stream(stage: StageBase, context: EpochContext, evaluator: Evaluator
 
 
 class _Mapped(Iterator[MiniBatch | None]):
-    """The results of `fn` for each minibatch.
+    """The results of `fn` for each minibatch or index. Unlike a generator it may be read by several threads at once.
 
     An error of `fn` ends it. An error of the source does not, since a timeout can be waited out.
     """
 
-    def __init__(self, fn: Callable[[MiniBatch], MiniBatch | None], source: Iterator[MiniBatch]) -> None:
+    def __init__(self, fn: Callable[[Any], MiniBatch | None], source: Iterator[Any]) -> None:
         self._fn = fn
         self._source = source
         self._broken = False
@@ -76,9 +76,9 @@ class _Mapped(Iterator[MiniBatch | None]):
     def __next__(self) -> MiniBatch | None:
         if self._broken:
             raise StopIteration
-        minibatch = next(self._source)
+        given = next(self._source)
         try:
-            return self._fn(minibatch)
+            return self._fn(given)
         except BaseException:
             self._broken = True  # to continue would skip a minibatch
             raise

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from datapipes import _core
-from datapipes.base.clock import Used
+from datapipes.base.clock import disk_bytes_of_this_thread
 from datapipes.base.progress import Progress
 from datapipes.base.sizes import check_memory
 from datapipes.channel import ShmChannel
@@ -137,10 +137,10 @@ class Made(NamedTuple):
         cost = {}
         for when in ("first", "again"):
             with threads(1), setting.fetched() as fetcher:
-                before, began = Used.by_this_thread(), time.perf_counter()
+                before, began = disk_bytes_of_this_thread(), time.perf_counter()
                 kept = [minibatch.replace(node_features=None) for minibatch in islice(fetcher, MINIBATCHES)]
                 cost[f"{when}_seconds"] = time.perf_counter() - began
-                cost[f"{when}_disk_bytes"] = Used.by_this_thread().since(before).disk_bytes
+                cost[f"{when}_disk_bytes"] = disk_bytes_of_this_thread() - before
         blocks = [*chain.from_iterable(map(_blocks, kept))]
         totals = {
             "edges": sum(block.num_edges for block in blocks),

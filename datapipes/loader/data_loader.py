@@ -79,7 +79,9 @@ class DataLoader(StreamStage):
             FeatureFetcher whose store is in this machine's memory or the first CopyTo to a GPU, whichever comes first;
             else before the first CopyTo; else at the end.
         overlap: run the stages after the cut in a thread of their own while the consumer works; in a chain that copies
-            to a GPU those up to the copy and the fetches behind it, on a stream of their own.
+            to a GPU those up to the copy and the fetches behind it, on a stream of their own. None does so unless each
+            minibatch is known to read at most 1 MB from memory, which takes less time than to pass it from thread to
+            thread, and neither `prefetch_factor` nor `timeout` is given.
     Raises:
         TypeError, ValueError, RuntimeError: An argument is not allowed, or the plan cannot work; the message says why.
     """
@@ -104,7 +106,7 @@ class DataLoader(StreamStage):
         shm_size: int | str | None = None,
         max_restarts: int = 3,
         cut: str | type[Stage] = "fetch_feature",
-        overlap: bool = True,
+        overlap: bool | None = None,
     ) -> None:
         super().__init__(datapipe)
         self.options = LoaderOptions(
@@ -249,4 +251,5 @@ class DataLoader(StreamStage):
         shown: dict[str, Any] = {"num_workers": options.num_workers}
         if options.num_workers > 0:
             shown["worker_method"] = options.worker_method
-        return {**shown, "prefetch_factor": options.prefetch_factor, "overlap": options.overlap}
+        shown["prefetch_factor"] = options.prefetch_factor
+        return shown if options.overlap is None else {**shown, "overlap": options.overlap}

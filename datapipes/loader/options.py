@@ -31,6 +31,7 @@ OF_WORKERS = (
     *("persistent_workers", "worker_method", "in_order", "multiprocessing_context", "worker_init_fn", "channel"),
     *("shm_size", "max_restarts", "cut"),
 )
+OF_THREADS = ("overlap", "prefetch_factor", "timeout")
 OF_PROCESSES = ("multiprocessing_context", "channel", "shm_size", "max_restarts")
 
 
@@ -55,7 +56,7 @@ class LoaderOptions:
     shm_size: int | str | None = None
     max_restarts: int = 3
     cut: str | type[Stage] = "fetch_feature"
-    overlap: bool = True
+    overlap: bool | None = None
 
     def __post_init__(self) -> None:
         for name, least, most in _BOUNDS:
@@ -81,7 +82,8 @@ class LoaderOptions:
         if self.shm_size is not None:
             size = check_int(WHERE, "shm_size", parse_size(WHERE, "shm_size", self.shm_size), LEAST_SHM_SIZE)
             object.__setattr__(self, "shm_size", size)
-        check_bool(WHERE, "overlap", self.overlap)
+        if self.overlap is not None:
+            check_bool(WHERE, "overlap", self.overlap)
         if self.shm_size is not None and self.channel != "shm":
             raise ValueError(
                 f"{WHERE}: shm_size={self.shm_size} is the size of the channel 'shm', but channel is "

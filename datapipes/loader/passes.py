@@ -32,8 +32,9 @@ from datapipes.loader.gpu_passes import (
 )
 from datapipes.loader.gpu_refusals import refuse_ids_elsewhere
 from datapipes.loader.graphs import Graph, copies_to_gpu, num_readers, single_line
-from datapipes.loader.options import LoaderOptions
+from datapipes.loader.options import OF_THREADS, LoaderOptions
 from datapipes.loader.prefetcher import Overlap, Prefetcher
+from datapipes.loader.small import makes_small
 from datapipes.loader.workers.workers import Workers
 from datapipes.processes.main_module import NAMES, refuse_hidden, refuse_missing_main, refuse_repetition
 from datapipes.processes.sharing import Together
@@ -173,16 +174,17 @@ class _Trial(pickle.Pickler):
 def overlap_with_consumer(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with a Prefetcher at its end, so that the next minibatches are made while the consumer works.
 
-    In a chain that copies to a GPU the Prefetcher stands behind the copy, see overlap_with_copies. Two chains stay as
-    they are: one that starts at a FromNode, since nothing may read ahead of it; and one that ends in Workers, which run
-    ahead themselves.
+    In a chain that copies to a GPU the Prefetcher stands behind the copy, see overlap_with_copies. Three chains stay as
+    they are: one that starts at a FromNode, since nothing may read ahead of it; one that ends in Workers, which run
+    ahead themselves; and one of small minibatches, see makes_small, unless an option of the thread is given.
     """
-    if not options.overlap or any(not stage.sources for stage in graph.find(StreamStage)):
+    if options.overlap is False or any(not stage.sources for stage in graph.find(StreamStage)):
         return graph
     in_workers = {id(stage) for workers in graph.find(Workers) for stage in StageGraph(workers)}
     if any(copies_to_gpu(stage) and id(stage) not in in_workers for stage in graph):
         return overlap_with_copies(graph, options)
-    if isinstance(graph.root, Workers):
+    by_size = not any(name in OF_THREADS for name in options.changed())
+    if isinstance(graph.root, Workers) or (by_size and makes_small(graph)):
         return graph
     return StageGraph(Overlap(graph.root, options.prefetch_factor))
 

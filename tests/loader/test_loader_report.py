@@ -15,7 +15,7 @@ import pytest
 from pipelines import BUILDERS, fetched, items, refused, sampled
 
 import datapipes as dp
-from datapipes.base.clock import GAP_S, StageClock, Used
+from datapipes.base.clock import GAP_S, StageClock
 from datapipes.loader.report import as_html, write_report
 from datapipes.loader.trace import VERSION, read_trace
 from datapipes.loader.workers.workers import Workers
@@ -222,14 +222,15 @@ def test_a_trace_that_is_no_whole_one_is_refused(loader, tmp_path, text, found):
 
 
 def test_the_processor_time_of_a_call_is_counted():
-    clock, before = StageClock(), Used.at_begin(time.monotonic())
+    clock, began = StageClock(), time.monotonic()
+    before, spent = clock.at_begin(began), time.thread_time()
     sum(range(100_000))
-    used = processor_seconds, disk_bytes = Used.in_call(0.0, before)  # it began long ago
-    clock.add("computes", 0.0, 0, used)
-    assert clock.stats()["computes"]["processor_seconds"] == processor_seconds > 0
-    assert disk_bytes >= 0
-    assert Used.in_call(time.monotonic() + 60, before)[1] == 0  # a short one
-    assert clock.last_calls()[0].processor_seconds == processor_seconds
+    spent = time.thread_time() - spent
+    clock.add("computes", began, 0, before)
+    clock.add("is awaited", began, 1)
+    computes, awaited = clock.last_calls()
+    assert spent <= computes.processor_seconds == clock.stats()["computes"]["processor_seconds"]
+    assert awaited.processor_seconds == 0
 
 
 @pytest.mark.parametrize(("gap", "looks"), [(GAP_S / 2, False), (GAP_S * 2, True)], ids=["at once", "after a wait"])
@@ -240,10 +241,12 @@ def test_a_shortest_call_and_one_that_follows_another_at_once_need_no_look_at_th
     now, spent = 1000.0, itertools.count()
     fake = types.SimpleNamespace(monotonic=lambda: now + took, thread_time=lambda: float(next(spent)))
     monkeypatch.setattr("datapipes.base.clock.time", fake)
+    clock = StageClock()
     with ThreadPoolExecutor(1) as thread:  # what it remembers of the time made up here ends with it
-        first = thread.submit(Used.at_begin, now).result()
-        assert thread.submit(Used.in_call, now, first).result() == (pytest.approx(used, rel=1e-6), 0.0)
-        second = thread.submit(Used.at_begin, now + took + gap).result()
+        first = thread.submit(clock.at_begin, now).result()
+        thread.submit(clock.add, "computes", now, 0, first).result()
+        second = thread.submit(clock.at_begin, now + took + gap).result()
+    assert clock.last_calls()[0].processor_seconds == pytest.approx(used, rel=1e-6)
     assert second == pytest.approx(next(spent) - 1 if looks else first + used + gap, rel=1e-6)
 
 

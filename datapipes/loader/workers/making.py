@@ -8,9 +8,7 @@ first is yielded first, and the dispatcher restores the order.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from datapipes.base.clock import CallRecord, StageClock
 from datapipes.base.outcome import as_error
@@ -104,13 +102,9 @@ class _Maker:
 class _NewCalls(StageClock):
     """Collects calls, for the process that adds them up."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._calls: deque[CallRecord] = deque()  # several threads may append while another takes
-
-    def add_call(self, *call: Any) -> None:
-        self._calls.append(CallRecord(*call))
+    def _keep_fresh(self) -> None:
+        """Keep none here."""
 
     def take(self) -> list[CallRecord]:
         """Return the calls since the last time."""
-        return [self._calls.popleft() for _ in range(len(self._calls))]
+        return [CallRecord(*self._fresh.popleft()) for _ in range(len(self._fresh))]

@@ -1,0 +1,105 @@
+"""Small minibatches are made in the caller's thread, unless an option of the threads is given."""
+
+import threading
+
+import pytest
+import torch
+import worker_stages as ws
+from pipelines import BOUND_S, fetched, items, sampled, small_graph, small_store
+from typed_pipelines import typed_fetched, typed_sampled
+
+import datapipes as dp
+from datapipes.loader import small
+
+BOUND = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def _the_bound_that_users_have(monkeypatch):
+    monkeypatch.setattr(small, "MOST_BYTES", BOUND)
+
+
+def has_threads(chain: dp.Stage, **options) -> bool:
+    with dp.DataLoader(chain, **options) as loader:
+        waits = any(isinstance(stage, dp.Prefetcher) for stage in loader.rewritten())
+        assert ("  thread 1 (datapipes-prefetch-1)" in loader.explain()) == waits
+        assert waits == any(name.startswith("waiting") for name in (list(loader), loader.stats())[1])
+        return waits
+
+
+class Own(dp.NeighborSampler):
+    """A sampler of a user's."""
+
+
+class Rows(dp.TensorFeature):
+    """A feature of a user's."""
+
+
+@pytest.mark.parametrize(
+    ("chain", "options", "expected"),
+    [
+        (items, {}, False),
+        (sampled, {}, False),
+        (fetched, {}, False),
+        (lambda: fetched().fetch_feature(small_store(), ["feat"]), {}, False),
+        (lambda: typed_sampled(fanouts=[2]), {}, False),
+        (typed_fetched, {}, True),  # it has the fanout -1
+        (fetched, {"overlap": True}, True),
+        (fetched, {"overlap": False}, False),
+        (fetched, {"timeout": 60.0}, True),
+        (fetched, {"prefetch_factor": 1}, True),
+        (fetched, {"num_workers": 0, "max_restarts": 4}, False),  # of processes, which there are none
+        (lambda: fetched().transform(lambda minibatch: minibatch), {}, True),
+        (lambda: fetched().copy_to("cpu"), {}, True),
+        (lambda: fetched(ws.PassOnAsync(sampled())), {}, True),
+        (lambda: sampled().fetch_feature(ws.RemoteAsyncStore(dict(small_store())), ["feat"]), {}, True),
+        (lambda: Own(items(), small_graph(), [2]), {}, True),
+        (
+            lambda: items().fetch_feature(dp.FeatureStore({("node", None, "feat"): Rows(torch.ones(40))}), ["feat"]),
+            {},
+            True,
+        ),
+        (lambda: items().sample_neighbor(small_graph(), [-1]), {}, True),
+    ],
+)
+def test_a_chain_has_threads_unless_its_minibatches_are_known_to_be_small(chain, options, expected):
+    assert has_threads(chain(), **options) is expected
+
+
+def wide(num_floats: int) -> dp.FeatureStore:
+    return dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(torch.ones(40, num_floats))})
+
+
+@pytest.mark.parametrize(("beyond", "expected"), [(0, False), (1, True)])
+def test_the_bound_counts_the_nodes_and_their_rows(monkeypatch, beyond, expected):
+    nodes = 4 * (1 + 3) * (1 + 2)  # of minibatches of 4 seeds
+    monkeypatch.setattr(small, "MOST_BYTES", nodes * (64 + 4 * 25) - beyond)
+    assert has_threads(items().sample_neighbor(small_graph(), [2, 3]).fetch_feature(wide(25), ["feat"])) is expected
+
+
+@pytest.mark.parametrize(("beyond", "expected"), [(0, False), (1, True)])
+def test_pairs_count_as_two_seeds(monkeypatch, beyond, expected):
+    pairs = dp.ItemSampler(dp.ItemSet(torch.zeros(12, 2, dtype=torch.int64)), 3)
+    monkeypatch.setattr(small, "MOST_BYTES", 2 * 3 * (1 + 2) * 64 - beyond)
+    assert has_threads(pairs.sample_neighbor(small_graph(), [2])) is expected
+
+
+def test_the_minibatches_are_the_same():
+    threads, none = (list(dp.DataLoader(fetched(), overlap=overlap)) for overlap in (True, None))
+    for with_threads, without in zip(threads, none, strict=True):
+        assert with_threads.digest() == without.digest()
+
+
+def test_several_threads_may_read_a_loader_without_threads():
+    loader, got = dp.DataLoader(sampled(items(400, 1))), []
+    minibatches = iter(loader)
+
+    def read():
+        got.extend(minibatch.index for minibatch in minibatches)
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(BOUND_S)
+    assert sorted(got) == [*range(400)]

@@ -141,6 +141,7 @@ class Dispatcher(Iterator[MiniBatch]):
             if step not in self._made:
                 return None
             outcome = self._made.pop(step)
+            reached = self._reached.pop(outcome.task.index, self._pool.dropped_by)
             if outcome.error is not None:
                 if self._goes_on:
                     self._settle(step)
@@ -150,7 +151,6 @@ class Dispatcher(Iterator[MiniBatch]):
                     add_note(outcome.error, f"in {name}")
                 raise outcome.error
             self._settle(step)
-            reached = self._reached.pop(outcome.task.index, self._pool.dropped_by)
             if outcome.minibatch is not None:
                 return outcome
             if reached:

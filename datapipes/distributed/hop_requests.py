@@ -57,7 +57,7 @@ class HopRequests:
             narrow=graph.index_dtype == torch.int32,
         )
         self._asked: list[Ask] = []
-        self._found: list[Any] = []  # of each hop so far
+        self._blocks: list[Any] = []  # of each hop so far
         self._local_seeds: list[Any] = []
 
     def start(self) -> list[Ask]:
@@ -80,8 +80,8 @@ class HopRequests:
             MemoryError: The hop needs more memory than is left.
         """
         arrays = [self._arrays(ask.part, answer) for ask, answer in zip(self._asked, answers, strict=True)]
-        hop, by_part = self._hops.advance(arrays)
-        self._found.append(hop)
+        blocks, by_part = self._hops.advance(arrays)
+        self._blocks.append(blocks)
         return None if by_part is None else self._ask(by_part)
 
     def neighborhood(self) -> Sampled:
@@ -89,11 +89,11 @@ class HopRequests:
         nodes, groups = self._hops.finish()
         of_groups = groups if self._has_groups else None
         edge_types = self._plan.edge_types
-        return as_tensors(self._graph, self._seeds, nodes, self._local_seeds, self._found, of_groups, edge_types)
+        return as_tensors(self._graph, self._seeds, nodes, self._local_seeds, self._blocks, of_groups, edge_types)
 
     def _ask(self, by_part: list[Any]) -> list[Ask]:
         """Return what the core wants of each part, as requests."""
-        types, hop, plan = self._graph.node_types, len(self._found), self._plan
+        types, hop, plan = self._graph.node_types, len(self._blocks), self._plan
         self._asked = []
         for part, rows, draws in by_part:
             ids, streams, times = {}, {}, {}

@@ -95,22 +95,22 @@ async def ask_all(asks: Sequence[Ask], peers: Peers, local_part: Part | None) ->
     Raises:
         What the requests raise; a note names the part.
     """
-    asked: dict[Future[Any], int] = {}
+    part_of: dict[Future[Any], int] = {}
     answers = {}
     try:
         for part, request in asks:
             if local_part is None or part != local_part.part:
                 with _noting_part(part):
-                    asked[peers.ask(part, request)] = part
+                    part_of[peers.ask(part, request)] = part
         for part, request in asks:
             if local_part is not None and part == local_part.part:
                 with _noting_part(part):
                     answers[part] = await here_or_off_loop(_answered_here, request, local_part)
-        for future in await all_or_failed(asked):  # if one has failed, `result` raises its error before others are done
-            with _noting_part(asked[future]):
-                answers[asked[future]] = future.result()
+        for future in await all_or_failed(part_of):  # `result` of one that has failed raises, while others may wait
+            with _noting_part(part_of[future]):
+                answers[part_of[future]] = future.result()
     finally:
-        for future in asked:
+        for future in part_of:
             future.cancel()  # those that an error leaves behind
     return [answers[ask.part] for ask in asks]
 

@@ -23,7 +23,7 @@ from common import alternate, load_graph, parser, report, timed
 
 import datapipes as dp
 from datapipes.distributed import DistGraph, Part, Partitioner
-from datapipes.distributed.hop_requests import HopRequests, core_graph
+from datapipes.distributed.hop_requests import HopRequests
 from datapipes.distributed.partition_facts import PartitionFacts
 
 BATCH, FANOUTS, MINIBATCHES = 1024, [15, 10, 5], 4
@@ -83,7 +83,7 @@ class Replay:
     def __init__(self, graph: DistGraph, parts: list[Part], seeds: torch.Tensor, chain, rng: dp.stages.RngKey) -> None:
         self.graph, self.plan, self.keyed = graph, chain.plan, chain.plan.keyed(rng)
         self.seeds = self.plan.checked(graph, seeds, self.keyed[1], None)
-        self.core = core_graph(chain.name, graph, [graph.book.nodes(None).stored()])
+        self.core = graph._core_graph(chain.name)
         self.answers = []
         hops = self.hops()
         asked = hops.start()
@@ -99,7 +99,7 @@ class Replay:
         hops.start()
         for answers in self.answers:
             hops.advance(answers)
-        hops.sampled()
+        hops.neighborhood()
 
 
 def per(edges: int, work) -> float:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from datapipes.base.checks import check_bool, check_int, check_seconds, shown
 from datapipes.distributed.addresses import Address, Replicas
 from datapipes.distributed.arrow import arrow_flight, refuse_forked
-from datapipes.distributed.client.connection import Connection
+from datapipes.distributed.client.connection import Connection, server_name
 from datapipes.distributed.client.flight_peers import WHAT, FlightPeers, greeted
 from datapipes.distributed.client.remote_part import Limits, RemotePart
 from datapipes.distributed.namebook import addresses_in, check_complete, resolver_of
@@ -192,7 +192,7 @@ def ask_facts(
             tls=security.tls,
             facts=None,
             partition_id=partition_id,
-            where=f"{WHAT[by_rank]} {part} at {address}",
+            where=server_name(WHAT[by_rank], part, address),
         )
         received.append(facts)
         return connection

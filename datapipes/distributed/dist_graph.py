@@ -15,16 +15,17 @@ from datapipes import _core
 from datapipes.base.checks import shown
 from datapipes.base.types import EdgeType, NodeType, ends_of, of_type, type_in
 from datapipes.distributed.addresses import Namebook
-from datapipes.distributed.asking_parts import Ask, AsksParts, ChosenOverParts, Peers, beside, run_here
+from datapipes.distributed.asking_parts import Ask, Peers, ask_all, here_or_off_loop, run_here
 from datapipes.distributed.connecting import check_security, connect_parts
-from datapipes.distributed.hop_requests import HopRequests, core_graph
+from datapipes.distributed.hop_requests import HopRequests
 from datapipes.distributed.partition_facts import PartitionFacts
+from datapipes.distributed.requests.digests import DigestRequest, joined_digests
 from datapipes.distributed.requests.edges import EdgesRequest
 from datapipes.distributed.requests.request import Request
 from datapipes.distributed.requests.rows import Rows, RowsRequest
 from datapipes.distributed.tls import TLSConfig
 from datapipes.graph.choice import Choice
-from datapipes.graph.graph import EarliestNode, FoundEdges, Relation, edge_items, ends_of_pairs
+from datapipes.graph.graph import EarliestNode, FoundEdges, Graph, Relation, edge_items, ends_of_pairs, name_of
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.part import Part
@@ -39,7 +40,7 @@ _PARTITION_AGAIN = "call it of the whole graph, and partition that again"
 _OWN_ROWS = "local_part.relation(edge_type) has the in-edges of the part in this process"
 
 
-class DistGraph(AsksParts):
+class DistGraph(Graph):
     """A graph in parts; `DistGraph.connect` makes it. Its digest is that of the whole graph.
 
     The samplers of datapipes and a DistFeatureStore read it. It has no rows of its own, so a Sampler with a `draw` or
@@ -52,14 +53,15 @@ class DistGraph(AsksParts):
         local_part: the part in this process; None if all parts are behind servers.
     """
 
+    _in_parts = True
     _anew = " Then partition the graph again."
 
     def __init__(
         self, facts: PartitionFacts, book: PartitionBook, peers: Peers, local_part: Part | None = None
     ) -> None:
         self.facts, self.book, self.peers, self.local_part = facts, book, peers, local_part
-        self._kept_digests = {}
-        self._core_graphs: dict[str, tuple[_core.GraphInParts, list[int]]] = {}  # by stage
+        self._kept_digests: dict[DigestRequest, dict[Any, list[str] | None]] = {}  # what parts were asked so far
+        self._core_graphs: dict[str, tuple[_core.GraphInParts, list[int]]] = {}  # by stage, which their errors name
 
     @classmethod
     def connect(
@@ -182,10 +184,10 @@ class DistGraph(AsksParts):
         """Return what `hops` does; the event loop goes on meanwhile."""
         checked = plan.checked(self, seeds, choice, trees)
         hops = HopRequests(self, self._core_graph(plan.name), plan, checked, keys, choice, trees)
-        asks: list[Ask] | None = await beside(hops.start)
+        asks: list[Ask] | None = await here_or_off_loop(hops.start)
         while asks is not None:
-            asks = await beside(hops.advance, await self._answers(asks))
-        return hops.sampled()
+            asks = await here_or_off_loop(hops.advance, await self._ask_all(asks))
+        return hops.neighborhood()
 
     def has_edges(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
         """Return how many edges join each pair of nodes, and the id of the first, waiting for the parts. See
@@ -227,13 +229,16 @@ class DistGraph(AsksParts):
         Raises:
             IndexError: A node is outside the graph.
         """
-        by_part = await beside(self._by_owner, ids, node_type)
-        answers = await self._answers([Ask(part, request(at)) for part, at in by_part])
+        by_part = await here_or_off_loop(self._by_owner, ids, node_type)
+        answers = await self._ask_all([Ask(part, request(at)) for part, at in by_part])
         columns = [torch.empty(ids.shape[0], dtype=torch.int64) for _ in range(width)]
         for (_, at), answer in zip(by_part, answers, strict=True):
             for column, values in zip(columns, answer, strict=True):
                 column[at] = values
         return columns
+
+    async def _ask_all(self, asks: Sequence[Ask]) -> list[Any]:
+        return await ask_all(asks, self.peers, self.local_part)
 
     def _by_owner(self, ids: Tensor, node_type: Any) -> list[tuple[int, Tensor]]:
         """Return the parts that own nodes, and the places of each among `ids`."""
@@ -290,16 +295,33 @@ class DistGraph(AsksParts):
             raise ValueError(f"{where}: part {part.part} {why}; node attributes are {names}. Name another mask.")
         return items_of[None] if None in items_of else HeteroItemSet(filled)
 
-    def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> ChosenOverParts:
-        """Return what a choice reads of the edge types; the part in this process makes what it draws by."""
-        return ChosenOverParts(self, where, choice, edge_types)
+    def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> None:
+        """Check what a choice reads of the edge types. The part in this process makes here what it draws by, the others
+        when they are first asked.
+        """
+        if choice.reads is None:
+            return
+        choice.reads.check(where, self, edge_types)
+        if self.local_part is not None:
+            for edge_type in edge_types:
+                self.local_part.chosen(where, choice.reads, edge_type)
 
     def _refuse_changes(self, plan: HopPlan) -> None:
-        plan.chosen.refuse_change()
+        if plan.choice.reads is not None and self.local_part is not None:
+            self.local_part.refuse_change()
 
     def _choice_digests(self, plan: HopPlan) -> dict[Any, list[str] | None]:
-        digests: dict[Any, list[str] | None] = plan.chosen.digests()
-        return digests
+        """Return the sums of the digests of all parts, which are asked when this is called first.
+
+        They are part of a sampler's fingerprint, so a state moves between the whole graph and any parts.
+        """
+        if plan.choice.reads is None:
+            return {}
+        kept, request = self._kept_digests, DigestRequest(plan.edge_types, plan.choice.reads)
+        if request not in kept:
+            answers = run_here(self._ask_all([Ask(part, request) for part in range(self.facts.num_parts)]))
+            kept[request] = joined_digests(plan.name, plan.edge_types, answers)
+        return kept[request]
 
     def forms(self) -> Mapping[tuple[str, Any, str], Any]:
         """Return {("node" or "edge", type or None, name): RowForm} of what was partitioned."""
@@ -328,14 +350,23 @@ class DistGraph(AsksParts):
         self.peers.close()
 
     def _core_graph(self, name: str) -> _core.GraphInParts:
-        """Return the graph as the core takes it; made again when the memory of a map has moved, as
-        `tensor.share_memory_()` does.
+        """Return the graph as the core takes it: its types, and views of the book's maps. It is made again when the
+        memory of a map has moved, as `tensor.share_memory_()` does.
+
+        Args:
+            name: of the stage. The core's errors name it, so each stage has a graph of its own.
         """
-        nodes = [self.book.nodes(node_type).stored() for node_type in self.node_types]
-        places = [ids.data_ptr() for ids in nodes]
+        maps = [self.book.nodes(node_type).stored() for node_type in self.node_types]
+        places = [ids.data_ptr() for ids in maps]
         kept = self._core_graphs.get(name)
         if kept is None or kept[1] != places:
-            kept = self._core_graphs[name] = core_graph(name, self, nodes), places
+            numbers = {node_type: number for number, node_type in enumerate(self.node_types)}
+            counts = self.facts.num_nodes
+            nodes = [(name_of(type_), counts[type_], ids.numpy()) for type_, ids in zip(numbers, maps, strict=True)]
+            ends = [(type_, *ends_of(type_)) for type_ in self.edge_types]
+            relations = [(numbers[src], numbers[dst], name_of(type_)) for type_, src, dst in ends]
+            kept = _core.GraphInParts(self.facts.num_parts, nodes, relations, name), places
+            self._core_graphs[name] = kept
         return kept[0]
 
     def __getstate__(self) -> dict[str, Any]:

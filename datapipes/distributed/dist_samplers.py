@@ -23,7 +23,7 @@ from datapipes.chain.stage import Stage
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.requests.draw import Drawn
 from datapipes.graph.graph import Graph
-from datapipes.graph.hops import Sampled, SeedTrees
+from datapipes.graph.hops import Sampled
 from datapipes.sampling.choice_sampler import CONCURRENCY, ChoiceSampler
 from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
 from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
@@ -73,7 +73,7 @@ class SamplerOverParts(ChoiceSampler):
                     f"{self.name}: seeds of node_sample must be nodes [n], got the shape {list(nodes.shape)}. Pass "
                     "pairs to edge_sample."
                 )
-        return restored(await self._sample(ids, rng, self._trees_of(seeds, timestamps)))
+        return restored(await self.sample_async(ids, rng, self._trees_of(seeds, timestamps)))
 
     async def edge_sample(
         self, edges: Tensor | dict[EdgeType, Tensor], rng: RngKey, *, timestamps: Any = None
@@ -91,12 +91,7 @@ class SamplerOverParts(ChoiceSampler):
                     f"{self.name}: edge_sample needs pairs of nodes [n, 2], got the shape {list(pairs.shape)}. Pass "
                     "nodes to node_sample."
                 )
-        return restored(await self._sample(ids, rng, self._trees_of(edges, timestamps)))
-
-    async def _sample(self, ids: Any, rng: RngKey, trees: SeedTrees | None) -> Sampled:
-        if type(self).sample is ChoiceSampler.sample:
-            return await self.sample_async(ids, rng, trees)
-        return self.sample(ids, rng, *(() if trees is None else (trees,)))  # a subclass has its own
+        return restored(await self.sample_async(ids, rng, self._trees_of(edges, timestamps)))
 
     def _refuse_whole(self, graph: Any) -> None:
         """Raise TypeError if the graph is a whole one."""

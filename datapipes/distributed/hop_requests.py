@@ -12,20 +12,20 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import dtype_name
-from datapipes.base.types import ends_of
-from datapipes.distributed.asking_parts import Ask, AsksParts
+from datapipes.distributed.asking_parts import Ask
 from datapipes.distributed.requests.draw import Draw, Drawn, DrawRequest
 from datapipes.graph.choice import Choice
-from datapipes.graph.graph import name_of
-from datapipes.graph.hops import HopPlan, Sampled, SeedTrees, sampled
+from datapipes.graph.graph import Graph
+from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
+from datapipes.graph.hops import sampled as as_tensors
 
 
 class HopRequests:
-    """The hops of one minibatch over a graph in parts, with hash maps: memory grows by what the minibatch finds.
+    """The hops of one minibatch over a graph in parts.
 
     `start` numbers the seeds and returns what hop 0 asks of the parts. `advance` takes the answers, aligned with what
     was asked, and returns what the next hop asks; a hop may ask nothing, and is advanced with []. After the last hop
-    it returns None, and `sampled` has the neighborhood.
+    it returns None, and there is the `neighborhood`. Memory grows by what the minibatch finds.
 
     Args:
         core: the graph as the core takes it.
@@ -36,7 +36,7 @@ class HopRequests:
 
     def __init__(
         self,
-        graph: AsksParts,
+        graph: Graph,
         core: _core.GraphInParts,
         plan: HopPlan,
         seeds: Mapping[Any, Tensor],
@@ -57,7 +57,7 @@ class HopRequests:
             narrow=graph.index_dtype == torch.int32,
         )
         self._asked: list[Ask] = []
-        self._found: list[Any] = []  # of each hop so far
+        self._blocks: list[Any] = []  # of each hop so far
         self._local_seeds: list[Any] = []
 
     def start(self) -> list[Ask]:
@@ -67,10 +67,10 @@ class HopRequests:
             IndexError: A seed is not a node of the graph.
         """
         numbers = self._plan.node_numbers
-        self._local_seeds, asks = self._hops.start(
+        self._local_seeds, by_part = self._hops.start(
             [(numbers[node_type], ids.long().numpy()) for node_type, ids in self._seeds.items()]
         )
-        return self._asks(asks)
+        return self._ask(by_part)
 
     def advance(self, answers: Sequence[Sequence[Drawn]]) -> list[Ask] | None:
         """Return what the next hop asks; None after the last one.
@@ -80,31 +80,41 @@ class HopRequests:
             MemoryError: The hop needs more memory than is left.
         """
         arrays = [self._arrays(ask.part, answer) for ask, answer in zip(self._asked, answers, strict=True)]
-        hop, asks = self._hops.advance(arrays)
-        self._found.append(hop)
-        return None if asks is None else self._asks(asks)
+        blocks, by_part = self._hops.advance(arrays)
+        self._blocks.append(blocks)
+        return None if by_part is None else self._ask(by_part)
 
-    def sampled(self) -> Sampled:
+    def neighborhood(self) -> Sampled:
         """Return the neighborhood; once, after the last hop."""
         nodes, groups = self._hops.finish()
         of_groups = groups if self._has_groups else None
         edge_types = self._plan.edge_types
-        return sampled(self._graph, self._seeds, nodes, self._local_seeds, self._found, of_groups, edge_types)
+        return as_tensors(self._graph, self._seeds, nodes, self._local_seeds, self._blocks, of_groups, edge_types)
 
-    def _asks(self, asks: list[Any]) -> list[Ask]:
-        types, hop, plan = self._graph.node_types, len(self._found), self._plan
+    def _ask(self, by_part: list[Any]) -> list[Ask]:
+        """Return what the core wants of each part, as requests."""
+        types, hop, plan = self._graph.node_types, len(self._blocks), self._plan
         self._asked = []
-        for part, rows, draws in asks:
+        for part, rows, draws in by_part:
+            ids, streams, times = {}, {}, {}
+            for number, type_ids, type_streams, type_times in rows:
+                ids[types[number]] = torch.from_numpy(type_ids)
+                if type_streams is not None:  # of all node types or of none, as times
+                    streams[types[number]] = torch.from_numpy(type_streams)
+                if type_times is not None:
+                    times[types[number]] = torch.from_numpy(type_times)
             wanted = tuple(Draw(plan.edge_types[i], plan.fanouts[hop][i], self._keys[hop][i]) for i in draws)
-            ids, streams, times = (_column({types[number]: columns[i] for number, *columns in rows}) for i in range(3))
-            assert ids is not None
             choice = self._choice.at(hop, draws)
-            request = DrawRequest(ids, wanted, plan.replace, plan.edge_ids, streams, times, choice)
+            request = DrawRequest(ids, wanted, plan.replace, plan.edge_ids, streams or None, times or None, choice)
             self._asked.append(Ask(part, request))
         return self._asked
 
     def _arrays(self, part: int, answer: Sequence[Drawn]) -> list[tuple[Any, Any, Any]]:
-        """Return an answer as the core takes it, which checks the rest."""
+        """Return an answer as the core takes it.
+
+        The forms are checked here, and the values by the core. DrawRequest has checked both of an answer that came as a
+        message; those of other Peers, and of the part in this process, come unchecked.
+        """
         arrays, where = [], f"{self._plan.name}: part {part}"
         if not isinstance(answer, (list, tuple)) or not all(isinstance(drawn, Drawn) for drawn in answer):
             raise TypeError(f"{where} must answer a list of Drawn, got {type(answer).__name__}. Correct the Peers.")
@@ -114,13 +124,6 @@ class HopRequests:
             edge_ids = None if drawn.edge_ids is None else _array(where, "edge_ids", drawn.edge_ids, torch.int64)
             arrays.append((indptr, neighbors, edge_ids))
         return arrays
-
-
-def _column(arrays: dict[Any, Any]) -> dict[Any, Tensor] | None:
-    """Return a column of the rows of a request, by node type; None if there is none."""
-    if any(values is None for values in arrays.values()):
-        return None
-    return {node_type: torch.from_numpy(values) for node_type, values in arrays.items()}
 
 
 def _array(where: str, name: str, tensor: Tensor, dtype: torch.dtype) -> Any:
@@ -133,17 +136,3 @@ def _array(where: str, name: str, tensor: Tensor, dtype: torch.dtype) -> Any:
             "this part: its version, its files."
         )
     return tensor.contiguous().numpy()
-
-
-def core_graph(name: str, graph: AsksParts, nodes: Sequence[Tensor]) -> _core.GraphInParts:
-    """Return a graph in parts as the core takes it: its types, and views of the book's maps.
-
-    Args:
-        name: of the stage, for errors.
-        nodes: the map of each node type.
-    """
-    numbers = {type_: number for number, type_ in enumerate(graph.node_types)}
-    maps = [(name_of(type_), graph.num_nodes_of(type_), ids.numpy()) for type_, ids in zip(numbers, nodes, strict=True)]
-    ends = [(type_, *ends_of(type_)) for type_ in graph.edge_types]
-    relations = [(numbers[src], numbers[dst], name_of(type_)) for type_, src, dst in ends]
-    return _core.GraphInParts(graph.facts.num_parts, maps, relations, name)

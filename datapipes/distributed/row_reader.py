@@ -15,7 +15,7 @@ from datapipes import _core
 from datapipes.base.checks import check_index_tensor, dtype_name
 from datapipes.base.rows import byte_rows, new_rows, put_rows
 from datapipes.base.threads import num_threads
-from datapipes.distributed.asking_parts import Peers, beside, settled
+from datapipes.distributed.asking_parts import Peers, all_or_failed, here_or_off_loop
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.hot_rows import HotRows, HotTable
 from datapipes.distributed.requests.rows import Rows, RowsRequest, TakeRows
@@ -335,12 +335,12 @@ class RowReader:
     async def read(self, wanted: Sequence[Wanted]) -> list[Tensor]:
         """Return the rows of each; the event loop goes on while this part's rows are gathered and others travel."""
         reading = Reading(self.graph.peers, wanted, self.counts)
-        await beside(reading.begin)
+        await here_or_off_loop(reading.begin)
         try:
-            await beside(reading.fill_here)
-            for future in await settled(reading.sent):
+            await here_or_off_loop(reading.fill_here)
+            for future in await all_or_failed(reading.sent):  # `result` of one that has failed raises
                 if not reading.is_in_place(future):
-                    await beside(reading.put, future)
+                    await here_or_off_loop(reading.put, future)
         finally:
             reading.cancel()
         return reading.outs

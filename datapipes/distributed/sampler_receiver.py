@@ -29,7 +29,7 @@ from datapipes.distributed.sampler_sender import (
 )
 from datapipes.distributed.server.flight_server import close_flight_server, flight_server
 from datapipes.distributed.server.guards import Guard, Strangers
-from datapipes.distributed.server.tcp_connections import Connections
+from datapipes.distributed.server.tcp_connections import TcpConnections
 from datapipes.distributed.tls import TLSConfig, refuse_plain
 from datapipes.distributed.wire.arrow_reading import MOST_REQUEST_HEADER_BYTES, BadMessage, from_batches, header_of
 from datapipes.distributed.wire.envelope import check_versions
@@ -168,7 +168,7 @@ class _Senders:
 
     def __init__(self, count: int, fingerprint: str | None) -> None:
         self.places, self.epoch = [_Place() for _ in range(count)], 0
-        self.greet: Callable[[str], None] = lambda peer: None
+        self.note_request: Callable[[str], None] = lambda peer: None
         self._fingerprint, self._share = fingerprint, _MOST_UNREAD // count
         self._changed = threading.Condition()
         self._arrivals = 0
@@ -210,7 +210,7 @@ class _Senders:
                     raise self._late(timeout)
 
     def take(self, peer: str, schema: Any, batches: Iterable[Any]) -> None:
-        """Take what a sender pushes. See flight_server.Takes.
+        """Take what a sender pushes. See flight_server.PutService.
 
         Raises:
             BadRequest: It is nothing that a sender pushes.
@@ -222,7 +222,7 @@ class _Senders:
             header = header_of(_NAME, schema, MOST_REQUEST_HEADER_BYTES)
             check_versions(_NAME, header)
             request = push_from_header(_NAME, header)
-            self.greet(peer)
+            self.note_request(peer)
             if isinstance(request, JoinRequest):
                 self._join(peer, request)
                 _read_to_the_end(batches)
@@ -231,7 +231,7 @@ class _Senders:
         except BadMessage as error:
             raise BadRequest(str(error)) from error
 
-    def look(self, port: int, connections: Connections) -> float:
+    def look(self, port: int, connections: TcpConnections) -> float:
         """Look who has gone; see Guard."""
         connections.keep_alive(port, _SILENT_S)
         with self._changed:
@@ -369,12 +369,12 @@ def _listening(senders: _Senders, address: Address, tls: TLSConfig | None) -> co
     """Start the server of a receiver and what watches it; return what ends them."""
     pem = None if tls is None else tls.checked(_NAME)
     with contextlib.ExitStack() as made:  # what is to be ended if a later piece fails
-        connections = Connections()
+        connections = TcpConnections()
         made.callback(connections.close)
         server = flight_server(_NAME, senders, address, pem)
         made.callback(close_flight_server, server, connections)
         strangers = Strangers(_NAME, server.port, connections)
-        senders.greet = strangers.greet
+        senders.note_request = strangers.note_request
         watch_senders = partial(senders.look, server.port, connections)
         for name, look in (("watch of strangers", strangers.look), ("watch of senders", watch_senders)):
             made.callback(Guard(_NAME, name, look, senders.end).close)

@@ -112,9 +112,9 @@ class ChoiceSampler(Sampler):
         return self._form.made(sampled, None if question is None else self.graph.hops(*question))
 
     async def sample_async(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
-        """Return what `sample` does; over a graph in parts the event loop goes on meanwhile."""
+        """Return what `sample` does, a subclass's own too; over a graph in parts the event loop goes on meanwhile."""
         graph: Any = self.graph
-        if not graph._in_parts:
+        if not graph._in_parts or type(self).sample is not ChoiceSampler.sample:
             return self.sample(seeds, rng, *(() if trees is None else (trees,)))
         sampled: Sampled = await graph.hops_async(self.plan, seeds, *self.plan.keyed(rng), trees)
         if self._form is None:

@@ -9,12 +9,12 @@ import torch
 from dist_graphs import small_parts
 from pipelines import items
 
-from datapipes.distributed.asking_parts import beside, run_here, settled
+from datapipes.distributed.asking_parts import all_or_failed, here_or_off_loop, run_here
 
 
 def test_a_thread_that_waits_makes_all_calls_itself():
     async def calls():
-        return [await beside(threading.get_ident), await beside(threading.get_ident)]
+        return [await here_or_off_loop(threading.get_ident), await here_or_off_loop(threading.get_ident)]
 
     assert run_here(calls()) == [threading.get_ident()] * 2
     assert threading.get_ident() not in asyncio.run(calls())
@@ -37,10 +37,10 @@ def test_an_error_is_told_while_others_still_wait(run):
     waiting, failed, done = Future(), Future(), Future()
     done.set_result(5)
     threading.Timer(0.01, failed.set_exception, [ValueError("no such part")]).start()
-    (told,) = run(settled([done, waiting, failed]))
+    (told,) = run(all_or_failed([done, waiting, failed]))
     with pytest.raises(ValueError, match="no such part"):
         told.result()
-    assert run(settled([done, done])) == [done, done]
+    assert run(all_or_failed([done, done])) == [done, done]
 
 
 def test_what_a_coroutine_raises_leaves_the_thread_as_it_was():
@@ -51,7 +51,7 @@ def test_what_a_coroutine_raises_leaves_the_thread_as_it_was():
         run_here(fails())
 
     async def where():
-        return await beside(threading.get_ident)
+        return await here_or_off_loop(threading.get_ident)
 
     assert asyncio.run(where()) != threading.get_ident()
 
@@ -59,5 +59,5 @@ def test_what_a_coroutine_raises_leaves_the_thread_as_it_was():
 def test_a_future_that_is_cancelled_ends_the_wait():
     cancelled, waiting = Future(), Future()
     threading.Timer(0.01, cancelled.cancel).start()
-    (told,) = run_here(settled([cancelled, waiting]))
+    (told,) = run_here(all_or_failed([cancelled, waiting]))
     assert told is cancelled

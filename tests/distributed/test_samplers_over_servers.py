@@ -14,7 +14,7 @@ from datapipes.distributed.requests.draw import Draw, DrawRequest
 from datapipes.distributed.server import guards
 from datapipes.distributed.server.guards import MemoryWatch
 from datapipes.distributed.server.statistics import Statistics
-from datapipes.distributed.server.tcp_connections import Connections
+from datapipes.distributed.server.tcp_connections import TcpConnections
 from datapipes.distributed.wire.refusals import BadRequest
 from datapipes.graph.choice import UNIFORM, Choice
 from datapipes.graph.graph import Graph
@@ -164,7 +164,7 @@ def test_what_a_part_makes_for_its_draws_does_not_count_against_the_bound_of_its
             client._peers.ask(0, DigestRequest((None,), ByWeight("w"))).result(60)
         assert server._watch.kept_bytes() >= 9 * server._service.part.relation().num_edges - 64
     monkeypatch.setattr(guards, "own_memory", lambda *_: 150)
-    with contextlib.closing(Connections()) as connections:
+    with contextlib.closing(TcpConnections()) as connections:
         watch = MemoryWatch(1, 100, statistics := Statistics(), connections, lambda: 50)
         with contextlib.closing(watch):
             watch.look()

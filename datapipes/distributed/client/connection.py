@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipes.distributed.addresses import Address
+from datapipes.distributed.addresses import Address, Replicas
 from datapipes.distributed.arrow import arrow_flight, note_client, refuse_forked
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message, to_batches, to_bytes
@@ -23,6 +23,11 @@ from datapipes.distributed.wire.refusals import error_from_bytes
 
 _KEPT_BYTES = 31 * 2**20  # glibc goes no further than 32 MiB
 SLACK_BYTES = 2**16  # a small invalid answer gets its own error, not "too large"
+
+
+def server_name(kind: str, number: int, place: Address | Replicas) -> str:
+    """Return how errors name a server; `kind` says what the number is of, see RemotePart."""
+    return f"{kind} {number} at {place}"
 
 
 class Connection:

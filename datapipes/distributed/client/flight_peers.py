@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from datapipes.base.checks import shown
 from datapipes.distributed.addresses import Address, Replicas
 from datapipes.distributed.arrow import arrow_flight, refuse_forked
-from datapipes.distributed.client.connection import Connection
+from datapipes.distributed.client.connection import Connection, server_name
 from datapipes.distributed.client.remote_part import Limits, RemotePart, Send
 from datapipes.distributed.partition_facts import PartitionFacts, greeting_from_message, hello_to_message
 from datapipes.distributed.requests.request import Answer, Request
@@ -64,12 +64,12 @@ class FlightPeers:
         arrow_flight(_WHERE)  # here rather than in a worker
         self.by_rank, self.again = by_rank, again
         self.addresses, self.facts, self.tls, self.limits = dict(addresses), facts, tls, Limits(deadline, may_return)
-        self._here: dict[int, _Here] = {}  # by process; at most one is of this one
+        self._by_process: dict[int, _RemoteParts] = {}  # at most one is of this process
 
     def ask(self, part: int, request: Request[Answer]) -> Future[Answer]:
         """Ask a part; return at once. See Peers."""
         pieces = request.pieces(self.facts)
-        answers = [self.submit(part, partial(self._answer, part, piece)) for piece in pieces]
+        answers = [self.submit(part, partial(self._ask_once, part, piece)) for piece in pieces]
         return answers[0] if len(answers) == 1 else joined(answers, partial(request.joined, pieces))
 
     def told(self, part: int, kind: str) -> Future[dict[str, Any]]:
@@ -83,12 +83,12 @@ class FlightPeers:
         Requests in flight end with an error, or with their answer. Those whose server stands still are waited for, two
         thirds of the deadline at most.
         """
-        here = self._here.pop(os.getpid(), None)
-        if here is not None:
-            here.close()
+        remote_parts = self._by_process.pop(os.getpid(), None)
+        if remote_parts is not None:
+            remote_parts.close()
 
-    def submit(self, part: int, ask: Callable[[Send], _Answer], *, waits: bool = True) -> Future[_Answer]:
-        """Let `ask(send)` ask a server, as often as it takes; return at once.
+    def submit(self, part: int, attempt: Callable[[Send], _Answer], *, waits: bool = True) -> Future[_Answer]:
+        """Let `attempt(send)` ask a server, as often as it takes; return at once.
 
         `send(request, most_bytes)` returns the answer. Requests may be made again: they must be idempotent.
 
@@ -96,11 +96,13 @@ class FlightPeers:
             waits: whether a server that is gone is waited for, as far as `may_return` allows.
         """
         refuse_forked(_WHERE)
+        pid = os.getpid()
         # Atomic, so that no lock is needed, which a fork could leave taken.
-        here = self._here.get(os.getpid()) or self._here.setdefault(os.getpid(), _Here(self))
-        return here.part(part).submit(ask, waits=waits)
+        remote_parts = self._by_process.get(pid) or self._by_process.setdefault(pid, _RemoteParts(self))
+        return remote_parts.remote_part(part).submit(attempt, waits=waits)
 
-    def _answer(self, part: int, request: Request[Answer], send: Send) -> Answer:
+    def _ask_once(self, part: int, request: Request[Answer], send: Send) -> Answer:
+        """Send a request, or its halves one after the other if the answer is too large; return the answer."""
         where, num_bytes = self.where(part), request.num_bytes(self.facts, MOST_BYTES)
         most_bytes, sink = MOST_BYTES if num_bytes is None else num_bytes, request.sink(where, self.facts)
         try:
@@ -109,7 +111,7 @@ class FlightPeers:
             halves = request.halves(self.facts)
             if len(halves) == 1:
                 raise
-            return request.joined(halves, [self._answer(part, half, send) for half in halves])
+            return request.joined(halves, [self._ask_once(part, half, send) for half in halves])
         return request.answer_from_message(where, message, self.facts)
 
     def meant(self, part: int) -> Meant:
@@ -118,17 +120,20 @@ class FlightPeers:
 
     def where(self, part: int) -> str:
         """Return how errors name a server."""
-        return f"{WHAT[self.by_rank]} {part} at {self.addresses[part]}"
+        return server_name(WHAT[self.by_rank], part, self.addresses[part])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_here": {}}
+        return {**self.__dict__, "_by_process": {}}
 
     def __repr__(self) -> str:
         return f"{_WHERE}({', '.join(f'{part}: {address}' for part, address in self.addresses.items())})"
 
 
-class _Here:
-    """What one process has of FlightPeers: the remote parts that it has asked. It ends with its process."""
+class _RemoteParts:
+    """The remote parts that one process has asked; they end with their FlightPeers, or with the process.
+
+    It copies fields: the finalizer of the peers holds it, so if it held the peers they would never be dropped.
+    """
 
     def __init__(self, peers: FlightPeers) -> None:
         self._pid = os.getpid()
@@ -140,7 +145,7 @@ class _Here:
         # Before the interpreter ends, or a thread would be caught inside the library.
         self._end = weakref.finalize(peers, self.close)
 
-    def part(self, part: int) -> RemotePart:
+    def remote_part(self, part: int) -> RemotePart:
         kind = WHAT[self._by_rank]
         with self._changing:
             if part not in self._parts:
@@ -161,18 +166,18 @@ class _Here:
             return
         with self._changing:
             self._closed = True
-            parts = [*self._parts.values()]
-        for part in parts:
-            part.stop()
-        for part in parts:
-            part.close()
+            remote_parts = [*self._parts.values()]
+        for remote_part in remote_parts:
+            remote_part.stop()
+        for remote_part in remote_parts:
+            remote_part.close()
         self._end.detach()  # or it would keep this until the peers end, which may connect and close many times
 
     def _connecting(self, part: int) -> Callable[[Address, float], Connection]:
-        facts, limits, tls, wanted = self._facts, self._limits, self._tls, None if self._by_rank else part
-        named = f"{WHAT[self._by_rank]} {part} at"
+        facts, limits, tls, kind = self._facts, self._limits, self._tls, WHAT[self._by_rank]
+        wanted = None if self._by_rank else part
         return lambda address, timeout: greeted(
-            wanted, address, limits, timeout, tls=tls, facts=facts, where=f"{named} {address}"
+            wanted, address, limits, timeout, tls=tls, facts=facts, where=server_name(kind, part, address)
         )[0]
 
 
@@ -217,20 +222,19 @@ def greeted(
     tls: TLSConfig | None,
     facts: PartitionFacts | None,
     partition_id: str | None = None,
-    where: str | None = None,
+    where: str,
 ) -> tuple[Connection, PartitionFacts]:
     """Return a new connection to a server, and what it says of its partition, if it is the one that is meant.
 
     Args:
         part: the part that it must have; None for any.
-        where: names the server in errors; by default its part and address do.
+        where: names the server in errors.
         facts: what it must agree with in everything; None if nothing is known yet.
         partition_id: what it must have; by default that of `facts`, or any.
     Raises:
         OtherPartition: The message names both values.
         What Connection.ask raises.
     """
-    where = where or f"part {part} at {address}"
     partition_id = partition_id if facts is None else facts.partition_id
     connection = Connection(where, address, tls, limits.connect_s)
     meant = Meant(part, partition_id, None if facts is None else facts.content_id)

@@ -1,6 +1,4 @@
-"""RemotePart: one part behind a server or its replicas, as this process asks it: threads, connections, attempts, one
-deadline.
-"""
+"""RemotePart: one part behind a server or its replicas, as this process asks it, again and again until a deadline."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from datapipes.base.errors import ServerUnavailable, add_note, text_of
 from datapipes.base.log import logger
 from datapipes.base.threads import add_thread
 from datapipes.distributed.addresses import Address, Replicas
-from datapipes.distributed.client.connection import Connection, Connections
+from datapipes.distributed.client.connection import Connection, Connections, server_name
 from datapipes.distributed.client.retry import FULL, STRANGER, Failures, Moved, Pauses, judge, reason, verdict_on
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import Sink
@@ -184,7 +182,7 @@ class RemotePart:
         requests: int = REQUESTS,
         again: Callable[[], Replicas] | None = None,
     ) -> None:
-        self.where = f"{kind} {part} at {replicas}"
+        self.where = server_name(kind, part, replicas)
         self.limits, self._places = limits, Places(replicas, again)
         self._command = _STARTED_BY[kind].format(part=part, address=replicas[0])
         self._connections = Connections(partial(self._places.connect, connect), min(CONNECTIONS, requests))
@@ -192,8 +190,8 @@ class RemotePart:
         self._outage = Outage(self.where)
         self._stop = threading.Event()
 
-    def submit(self, ask: Callable[[Send], _Answer], *, waits: bool = True) -> Future[_Answer]:
-        """Let a thread call `ask(send)` until it has an answer, or until the deadline; return at once.
+    def submit(self, attempt: Callable[[Send], _Answer], *, waits: bool = True) -> Future[_Answer]:
+        """Let a thread call `attempt(send)` until it has an answer, or until the deadline; return at once.
 
         Args:
             waits: whether a server that is gone is waited for; else the request fails at once where nothing listens.
@@ -208,7 +206,7 @@ class RemotePart:
             if not future.set_running_or_notify_cancel():
                 return
             try:
-                answer = self._until_answered(ask, begun, waits and self.limits.may_return)
+                answer = self._until_answered(attempt, begun, waits and self.limits.may_return)
             except BaseException as error:
                 future.set_exception(error)
             else:
@@ -237,12 +235,12 @@ class RemotePart:
         if not self._threads.close(self.limits.last_s + 1 if wait_s is None else wait_s):
             logger.warning("%s: a request did not end in time, so its thread is left behind.", self.where)
 
-    def _until_answered(self, ask: Callable[[Send], _Answer], begun: float, waits: bool) -> _Answer:
+    def _until_answered(self, attempt: Callable[[Send], _Answer], begun: float, waits: bool) -> _Answer:
         ends, pauses, failures = begun + self.limits.deadline, Pauses(), Failures()
         while (left := ends - time.monotonic()) > 0 and not self._stop.is_set():
             limit, began = left if failures.slow else min(left, self.limits.attempt_s), time.monotonic()
             try:
-                answer = self._attempt(ask, limit, failures)
+                answer = self._on_connection(attempt, limit, failures)
                 self._outage.answered(time.monotonic())
                 return answer
             except Exception as failure:
@@ -264,12 +262,16 @@ class RemotePart:
             self._stop.wait(max(min(pauses.next(), ends - time.monotonic()), 0.0))
         raise self._closed() if self._stop.is_set() else self._unavailable(failures)
 
-    def _attempt(self, ask: Callable[[Send], _Answer], timeout: float, failures: Failures) -> _Answer:
+    def _on_connection(self, attempt: Callable[[Send], _Answer], timeout: float, failures: Failures) -> _Answer:
         ends, renew, failures.greeted = time.monotonic() + timeout, False, None
         connection = self._connections.take(min(timeout, self.limits.attempt_s))
         failures.greeted = connection.greeted
+
+        def send(message: Message, most_bytes: int, sink: Sink | None = None) -> Message:
+            return connection.ask(message, ends - time.monotonic(), most_bytes, sink)
+
         try:
-            return ask(lambda message, most, sink=None: connection.ask(message, ends - time.monotonic(), most, sink))
+            return attempt(send)
         except Exception as failure:
             verdict = verdict_on(failure)
             renew = verdict.renew

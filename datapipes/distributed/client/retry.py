@@ -25,7 +25,7 @@ class Verdict(NamedTuple):
         renew: whether the connection is given up. The next attempt makes another channel: gRPC's own waits longer and
             longer before it connects again.
         raised: what the caller gets after that; None for the failure itself.
-        why: the reason, for whoever reads the table.
+        why: the reason, in words. An error of the type `raised` tells it to the user.
         of_connection: whether the failure may be of the connection.
         slow: whether there was only not enough time; the next attempt has all that is left.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from datapipes.distributed.requests.request import GoOn, Request
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
 from datapipes.distributed.wire.envelope import answer_header
-from datapipes.graph.choice import CHOICE, Choice
+from datapipes.graph.choice import CHOICE, Choice, sum_of_digests
 from datapipes.graph.local_graph import LocalGraph
 from datapipes.partition.native.part import Part
 
@@ -58,6 +59,29 @@ class DigestRequest(Request[Digests]):
         if not isinstance(digests, list) or len(digests) != len(self.edge_types) or not all(map(_is_entry, digests)):
             raise BadMessage(f"{where}: the digests are {shown(digests)}; expected was one entry for each edge type.")
         return digests
+
+
+def joined_digests(where: str, edge_types: Sequence[Any], answers: Sequence[Digests]) -> dict[Any, list[str] | None]:
+    """Return the sums of the digests that the parts answered, by edge type.
+
+    Raises:
+        ValueError: The parts do not agree on what there is to read.
+    """
+    return {
+        edge_type: _sum(where, edge_type, of_parts)
+        for edge_type, of_parts in zip(edge_types, zip(*answers, strict=True), strict=True)
+    }
+
+
+def _sum(where: str, edge_type: Any, of_parts: Sequence[list[str] | None]) -> list[str] | None:
+    lengths = {None if digests is None else len(digests) for digests in of_parts}
+    if len(lengths) > 1:
+        raise ValueError(
+            f"{where}: some parts have values of {edge_type} to draw by and others have none. Look at the servers: "
+            "their versions, their files."
+        )
+    present = [digests for digests in of_parts if digests is not None]
+    return [sum_of_digests(digests) for digests in zip(*present, strict=True)] if present else None
 
 
 def _is_entry(value: Any) -> bool:

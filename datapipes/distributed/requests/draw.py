@@ -99,7 +99,7 @@ class DrawRequest(Request[list[Drawn]]):
                 num_threads=num_threads,
                 streams=None if self.streams is None else self.streams[dst],
                 times=None if self.times is None else self.times[dst],
-                choice=self.choice.at(0, [number]),
+                choice=self.choice.at(0, [number]),  # a request holds one hop
             )
             answer.append(Drawn(*drawn))
         return answer
@@ -149,12 +149,12 @@ class DrawRequest(Request[list[Drawn]]):
         for node_type, ids in self.ids.items():
             cut[node_type] = slice(max(begin - before, 0), max(end - before, 0))
             before += ids.shape[0]
-        parts: dict[str, Any] = {
-            name: {kind: values[cut[kind]] for kind, values in column.items()}
+        columns: dict[str, Any] = {
+            name: {node_type: values[cut[node_type]] for node_type, values in column.items()}
             for name in COLUMNS
             if (column := getattr(self, name)) is not None
         }
-        return replace(self, **parts)
+        return replace(self, **columns)
 
     def joined(self, pieces: Sequence[Any], answers: Sequence[list[Drawn]]) -> list[Drawn]:
         return [_joined(drawn) for drawn in zip(*answers, strict=True)]
@@ -162,7 +162,7 @@ class DrawRequest(Request[list[Drawn]]):
     # --- how it travels: "ids.0" are those of the first node type; optional values are omitted when unset
 
     def to_message(self, meant: Meant) -> Message:
-        kinds = [kind for kind in COLUMNS if getattr(self, kind) is not None]
+        names = [name for name in COLUMNS if getattr(self, name) is not None]
         header = request_header(
             self.kind,
             meant,
@@ -170,10 +170,10 @@ class DrawRequest(Request[list[Drawn]]):
             draws=_DRAWS.write(self.draws),
             replace=bool(self.replace),
             edge_ids=bool(self.edge_ids),
-            **({} if kinds == ["ids"] else {"columns": kinds}),
+            **({} if names == ["ids"] else {"columns": names}),
             **({} if self.choice == UNIFORM else {"choice": CHOICE.write(self.choice)}),
         )
-        columns = {f"{kind}.{i}": getattr(self, kind)[type_] for kind in kinds for i, type_ in enumerate(self.ids)}
+        columns = {f"{name}.{i}": getattr(self, name)[type_] for name in names for i, type_ in enumerate(self.ids)}
         return Message(header, columns)
 
     @classmethod
@@ -188,13 +188,13 @@ class DrawRequest(Request[list[Drawn]]):
             raise ValueError("a node type has ids twice")
         if type(replace) is not bool or type(edge_ids) is not bool:
             raise ValueError(f"replace and edge_ids are {shown(replace)} and {shown(edge_ids)}, allowed are booleans")
-        by_kind = columns_of(message, _kinds(columns), len(types))
+        by_name = columns_of(message, _column_names(columns), len(types))
         request = DrawRequest(
             draws=_DRAWS.read("draws", values["draws"]),
             replace=replace,
             edge_ids=edge_ids,
             choice=UNIFORM if choice is None else CHOICE.read("choice", choice),
-            **{kind: dict(zip(types, tensors, strict=True)) for kind, tensors in by_kind.items()},
+            **{name: dict(zip(types, tensors, strict=True)) for name, tensors in by_name.items()},
         )
         request._check()
         return request
@@ -235,14 +235,14 @@ class DrawRequest(Request[list[Drawn]]):
         return answer
 
 
-def _kinds(value: object) -> tuple[str, ...]:
-    """Return the kinds of columns that a request has."""
+def _column_names(value: object) -> tuple[str, ...]:
+    """Return the names of the columns that a request has."""
     if value is None:
         return ("ids",)
-    kinds = list_of("columns", value)
-    if len(kinds) < 2 or kinds != [kind for kind in COLUMNS if kind in kinds]:
-        raise ValueError(f"columns is {shown(kinds)}, allowed are two or more of {shown(COLUMNS)}, in this order")
-    return tuple(kinds)
+    names = list_of("columns", value)
+    if len(names) < 2 or names != [name for name in COLUMNS if name in names]:
+        raise ValueError(f"columns is {shown(names)}, allowed are two or more of {shown(COLUMNS)}, in this order")
+    return tuple(names)
 
 
 def _check_drawn(where: str, drawn: Drawn, num_rows: int, num_sources: int, facts: PartitionFacts) -> None:

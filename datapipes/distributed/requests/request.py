@@ -40,7 +40,8 @@ GoOn = Callable[[], None]  # called while a part works on an answer; may raise, 
 class Request(ABC, Generic[Answer]):
     """One kind of request: a frozen dataclass. A field that is a Tensor travels as a column of ids, int32 or int64 [n],
     "ids.0" the first of them; all others stand in the header, as their annotations say (base/records.py). What the
-    fields may not be together, `__post_init__` refuses by a ValueError.
+    fields may not be together, `__post_init__` refuses by a ValueError. So digests and edges travel; draws and rows,
+    whose ids are several columns by type, write and read themselves.
 
     Attributes:
         kind: its name on the wire.
@@ -78,7 +79,7 @@ class Request(ABC, Generic[Answer]):
         return sum(bytes_of(shape, dtype) for dtype, shape in self.answer_forms(facts).values())
 
     def counted_bytes(self, part: Part, facts: PartitionFacts, go_on: GoOn) -> int:
-        """Return how many bytes the answer has, counted by the part."""
+        """Return how many bytes the answer has at most, counted by the part; called if `num_bytes` returns None."""
         raise NotImplementedError
 
     # --- its pieces

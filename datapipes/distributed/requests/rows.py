@@ -83,6 +83,9 @@ class RowsRequest(Request[list[Tensor]]):
         return [tensor for rows in self.rows for tensor in _rows_of(part, rows, num_threads)]
 
     def num_bytes(self, facts: PartitionFacts, most: int) -> int:
+        return self._num_bytes(facts)
+
+    def _num_bytes(self, facts: PartitionFacts) -> int:
         return sum(rows.row_bytes(facts) * rows.ids.shape[0] for rows in self.rows)
 
     # --- its pieces: by bytes, and no more than MOST_IDS ids
@@ -95,11 +98,11 @@ class RowsRequest(Request[list[Tensor]]):
         return self._cut_at(facts, ANSWER_BYTES)
 
     def halves(self, facts: PartitionFacts) -> list[RowsRequest]:
-        return self._cut_at(facts, max(self.num_bytes(facts, 0) // 2, 1))
+        return self._cut_at(facts, max(self._num_bytes(facts) // 2, 1))
 
     def _cut_at(self, facts: PartitionFacts, most_bytes: int) -> list[RowsRequest]:
         """Return requests for answers of so many bytes, in order. A row larger than that is asked for alone."""
-        if self.num_bytes(facts, 0) <= most_bytes and self.num_ids <= MOST_IDS:
+        if self._num_bytes(facts) <= most_bytes and self.num_ids <= MOST_IDS:
             return [self]
         pieces: list[list[Rows]] = [[]]
         room, ids_left = most_bytes, MOST_IDS

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from datapipes.base.log import logger
 from datapipes.distributed.addresses import Address
 from datapipes.distributed.arrow import arrow_flight, note_server
-from datapipes.distributed.server.tcp_connections import Connections
+from datapipes.distributed.server.tcp_connections import TcpConnections
 from datapipes.distributed.tls import Pem
 from datapipes.distributed.wire.refusals import Unavailable, error_to_bytes
 
@@ -25,7 +25,7 @@ _END_S = 10.0  # for a server to end once its connections are cut
 _MOST_TEXT = 500  # characters of an error for clients that read no more than its text
 
 
-class Answers(Protocol):
+class GetService(Protocol):
     """A service for DoGet."""
 
     def answer(self, peer: str, ticket: bytes, is_cancelled: Callable[[], bool]) -> tuple[Any, Any]:
@@ -37,14 +37,14 @@ class Answers(Protocol):
         """
 
 
-class Takes(Protocol):
+class PutService(Protocol):
     """A service for DoPut."""
 
     def take(self, peer: str, schema: Any, batches: Iterable[Any]) -> None:
-        """Take a request, and read `batches` to their end; what it raises goes to the client. See Answers.answer."""
+        """Take a request, and read `batches` to their end; what it raises goes to the client. See GetService.answer."""
 
 
-def flight_server(where: str, service: Answers | Takes, address: Address, pem: Pem | None) -> Any:
+def flight_server(where: str, service: GetService | PutService, address: Address, pem: Pem | None) -> Any:
     """Return a Flight server that listens; its `port` is the real one. `close_flight_server` ends it.
 
     Raises:
@@ -69,7 +69,7 @@ def flight_server(where: str, service: Answers | Takes, address: Address, pem: P
     return server
 
 
-def close_flight_server(server: Any, connections: Connections) -> bool:
+def close_flight_server(server: Any, connections: TcpConnections) -> bool:
     """End a server and its connections; return whether it has ended within a bounded time.
 
     All of its answers must have ended.

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from datapipes.base.log import logger
 from datapipes.distributed.server.statistics import Statistics
-from datapipes.distributed.server.tcp_connections import Connections
+from datapipes.distributed.server.tcp_connections import TcpConnections
 
 _RETRY_S = 0.5
 _JOIN_S = 5.0  # for a look that is under way
@@ -84,21 +84,21 @@ class Strangers:
         where: the server, for the log.
     """
 
-    def __init__(self, where: str, port: int, connections: Connections) -> None:
+    def __init__(self, where: str, port: int, connections: TcpConnections) -> None:
         self.where, self.port, self.connections = where, port, connections
-        self._greeted: set[str] = set()
+        self._have_asked: set[str] = set()
         self._told = False
 
-    def greet(self, peer: str) -> None:
+    def note_request(self, peer: str) -> None:
         """Note that a request has come from a connection."""
-        self._greeted.add(peer)
+        self._have_asked.add(peer)
 
     def look(self) -> float:
         """End those that are silent, then those that are too many, the longest silent first; see Guard."""
-        before = {*self._greeted}  # before the look: who is greeted during it stays
+        before = {*self._have_asked}  # before the look: who asks during it stays
         idle = {connection.peer: connection.idle_s for connection in self.connections.to(self.port)}
-        self._greeted -= before - idle.keys()
-        strangers = sorted((idle_s, peer) for peer, idle_s in idle.items() if peer not in self._greeted)
+        self._have_asked -= before - idle.keys()
+        strangers = sorted((idle_s, peer) for peer, idle_s in idle.items() if peer not in self._have_asked)
         most = max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE, _FEWEST)
         silent = {peer for idle_s, peer in strangers if idle_s >= _SILENT_S}
         self.connections.end(silent | {peer for _, peer in strangers[most:]})
@@ -151,7 +151,7 @@ class MemoryWatch:
         port: int,
         max_bytes: int,
         statistics: Statistics,
-        connections: Connections,
+        connections: TcpConnections,
         kept_bytes: Callable[[], int] = lambda: 0,
         end_producers: Callable[[int], int] = lambda num_bytes: 0,
     ) -> None:

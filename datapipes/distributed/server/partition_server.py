@@ -27,7 +27,7 @@ from datapipes.distributed.server.limits import AUTO, ServerLimits, sizes_of
 from datapipes.distributed.server.metrics_server import MetricsServer
 from datapipes.distributed.server.offers import ChainOffers, Offers, Served, served
 from datapipes.distributed.server.service import Service
-from datapipes.distributed.server.tcp_connections import Connections
+from datapipes.distributed.server.tcp_connections import TcpConnections
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
 from datapipes.features.feature_store import FeatureStore
 from datapipes.graph.csc_graph import CSCGraph
@@ -128,7 +128,7 @@ class PartitionServer:
         self.failure: BaseException | None = None
         self._pid = 0  # of the process that has started it
         self._stopping = threading.Lock()
-        self._connections: Connections | None = None
+        self._connections: TcpConnections | None = None
         self._guards: list[Guard] = []
         self._watch: MemoryWatch | None = None
         self._service: Service | None = None
@@ -162,7 +162,7 @@ class PartitionServer:
         has = self._open()
         max_memory = self._memory_bound()
         with contextlib.ExitStack() as made:  # what is to be ended if a later piece fails
-            connections = Connections()
+            connections = TcpConnections()
             made.callback(connections.close)
             offers = None if self._offers is None else Offers(self._offers, has)
             service = Service(*has, self.limits, connections, offers)
@@ -186,11 +186,11 @@ class PartitionServer:
             logger.info("%s: metrics are at http://%s/metrics", service.where, self._metrics.address)
         return str(address)
 
-    def _guard(self, service: Service, port: int, connections: Connections, max_memory: int | None) -> None:
+    def _guard(self, service: Service, port: int, connections: TcpConnections, max_memory: int | None) -> None:
         """Start the guards."""
         strangers = Strangers(service.where, port, connections)
-        service.greet = strangers.greet
-        looks = {"watch of strangers": strangers.look, "watch of stalled clients": service.answers.look}
+        service.note_request = strangers.note_request
+        looks = {"watch of strangers": strangers.look, "watch of stalled clients": service.sendings.look}
         if service.producers is not None:
             looks["watch of producers"] = service.producers.look
         if max_memory is not None:

@@ -28,7 +28,7 @@ from datapipes.distributed.server.limits import ServerLimits, or_cores, sizes_of
 from datapipes.distributed.server.offers import Offers
 from datapipes.distributed.server.producers import Producers
 from datapipes.distributed.server.statistics import Statistics
-from datapipes.distributed.server.tcp_connections import Connections
+from datapipes.distributed.server.tcp_connections import TcpConnections
 from datapipes.distributed.wire.arrow_message import Message, to_batches
 from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
 from datapipes.distributed.wire.envelope import Meant, answer_header, check_meant, check_versions
@@ -70,7 +70,7 @@ class Service:
         part, graph: a part; or a whole graph, of which only minibatches are made.
         offers: what it has for chains; None makes no minibatches.
     Attributes:
-        greet: told the name of the connection of each request.
+        note_request: told the name of the connection of each request.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Service:
         part: Part | None,
         graph: LocalGraph | None,
         limits: ServerLimits,
-        connections: Connections,
+        connections: TcpConnections,
         offers: Offers | None = None,
     ) -> None:
         self.facts, self._num_threads = facts, limits.num_threads
@@ -92,8 +92,8 @@ class Service:
         self.producers = None if offers is None else Producers(self.where, offers, limits)
         self.statistics = Statistics()
         self.admission = Admission(self.where, concurrency, limits.max_waiting, max_bytes_in_flight)
-        self.answers = Answers(self.statistics, limits.stall_s, connections)
-        self.greet: Callable[[str], None] = lambda peer: None
+        self.sendings = Sendings(self.statistics, limits.stall_s, connections)
+        self.note_request: Callable[[str], None] = lambda peer: None
         # gRPC has a thread for each call; without a bound all of them could read at once.
         self._reading = threading.BoundedSemaphore(concurrency)
         self.is_stopping = self.is_leaving = False
@@ -108,7 +108,7 @@ class Service:
             BadRequest, OtherPartition, AnswerTooLarge, Unavailable: See there.
             ValueError, TypeError, LookupError: The part refuses the request: unknown types, features or ids.
         """
-        self.greet(peer)
+        self.note_request(peer)
         began, kind, result, sent = time.monotonic(), "unknown", "error", 0
         hold: Hold | None = None
         try:
@@ -120,7 +120,7 @@ class Service:
             schema, batches = to_batches(self.where, answer)
             if hold is None:
                 return schema, batches
-            return schema, Answer(self.answers, peer, hold, batches)
+            return schema, Sending(self.sendings, peer, hold, batches)
         except BaseException as error:
             if hold is not None:
                 hold.release()
@@ -150,7 +150,7 @@ class Service:
         ended = self.admission.close(grace_s)
         if self.producers is not None:
             ended = self.producers.close(max(ends - time.monotonic(), 0.0)) and ended
-        self.answers.close()
+        self.sendings.close()
         self.admission.join(max(grace_s, _JOIN_S))
         return not ended
 
@@ -249,20 +249,20 @@ def kind_of(where: str, header: dict[str, Any]) -> str:
 
 
 class _Entry:
-    """An answer that is being sent; `taken` is when gRPC last took a batch."""
+    """What Sendings keeps of a Sending, which gRPC drops when it likes; `taken` is when it last took a batch."""
 
     def __init__(self, peer: str, hold: Hold) -> None:
         self.peer, self.hold, self.taken = peer, hold, time.monotonic()
 
 
-class Answer:
+class Sending:
     """The batches of an answer. Its bytes are in flight until the last batch is sent, or gRPC drops it."""
 
-    def __init__(self, answers: Answers, peer: str, hold: Hold, batches: Iterator[Any]) -> None:
-        self._answers, self._batches = answers, batches
-        self._entry = answers._add(peer, hold)
+    def __init__(self, sendings: Sendings, peer: str, hold: Hold, batches: Iterator[Any]) -> None:
+        self._sendings, self._batches = sendings, batches
+        self._entry = sendings._add(peer, hold)
 
-    def __iter__(self) -> Answer:
+    def __iter__(self) -> Sending:
         return self
 
     def __next__(self) -> Any:
@@ -275,19 +275,19 @@ class Answer:
 
     def _end(self) -> None:
         self._batches = iter(())
-        self._answers._remove(self._entry)
+        self._sendings._remove(self._entry)
 
     def __del__(self) -> None:
         if hasattr(self, "_entry"):
             self._end()
 
 
-class Answers:
+class Sendings:
     """All answers that are being sent. `look`, for a Guard, ends the connections of clients that read nothing for
     `stall_s`.
     """
 
-    def __init__(self, statistics: Statistics, stall_s: float, connections: Connections) -> None:
+    def __init__(self, statistics: Statistics, stall_s: float, connections: TcpConnections) -> None:
         self.stall_s, self.statistics, self.connections = stall_s, statistics, connections
         self._lock = threading.RLock()  # the garbage collector may end an answer where the lock is held
         self._entries: dict[int, _Entry] = {}

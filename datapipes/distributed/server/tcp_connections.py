@@ -19,14 +19,14 @@ _MAPPED = "::ffff:"  # an IPv4 address on a socket for both versions
 _LAST_DATA_RECV = 52  # offset in struct tcp_info (linux/tcp.h): ms since data came, or since the connection was made
 
 
-class Connection(NamedTuple):
+class TcpConnection(NamedTuple):
     """A connection of this process: the other end as gRPC names it, and how long nothing has come from there."""
 
     peer: str
     idle_s: float
 
 
-class Connections:
+class TcpConnections:
     """The TCP connections of this process. It keeps three descriptors until `close`; any thread may call it."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Connections:
                     os.close(descriptor)
             self._status = self._nothing = self._ours = -1
 
-    def to(self, port: int) -> list[Connection]:
+    def to(self, port: int) -> list[TcpConnection]:
         """Return the connections that came to a port of this process."""
         return [_seen(sock) for sock in self._all() if _port(sock) == port and _grpc_name(sock)]
 
@@ -100,9 +100,9 @@ class Connections:
                 os.dup2(self._nothing, self._ours, inheritable=False)  # or the last connection would stay
 
 
-def _seen(sock: socket.socket) -> Connection:
+def _seen(sock: socket.socket) -> TcpConnection:
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_RECV + 4)
-    return Connection(_grpc_name(sock), struct.unpack_from("=I", info, _LAST_DATA_RECV)[0] / 1000)
+    return TcpConnection(_grpc_name(sock), struct.unpack_from("=I", info, _LAST_DATA_RECV)[0] / 1000)
 
 
 def _port(sock: socket.socket) -> int:

@@ -267,6 +267,7 @@ class Part(FindsRows):
         ids = check_index_tensor("Part.draw", "ids", ids)
         if (times is not None) != choice.of_times:
             raise ValueError("Part.draw: rows have times if they are drawn by time, and only then. Give both or none.")
+        chosen = None if reads is None else self.chosen("Part.draw", reads, kind).argument()
         try:
             indptr, neighbors, drawn_ids = _core.sample_hop(
                 relation.indptr.numpy(),
@@ -282,7 +283,7 @@ class Part(FindsRows):
                 num_threads=num_threads,
                 streams=None if streams is None else streams.numpy(),
                 times=None if times is None else times.numpy(),
-                choice=choice.kernel([reads and self.chosen("Part.draw", reads, kind).argument()]),
+                choice=choice.kernel([chosen]),
             )
         except IndexError:
             self.rows_of(ids, dst)  # its error names the node, and the part that owns it

@@ -19,7 +19,7 @@ from datapipes.cli.main import main
 from datapipes.distributed import PartitionServer
 from datapipes.distributed.server import guards, metrics_server
 from datapipes.distributed.server.guards import Guard, Strangers
-from datapipes.distributed.server.tcp_connections import Connections
+from datapipes.distributed.server.tcp_connections import TcpConnections
 
 BOUND_S = 20.0
 
@@ -82,7 +82,7 @@ def test_a_guard_that_dies_ends_the_server_with_the_reason(root, monkeypatch):
 
 WITHOUT_DESCRIPTORS = """
 import contextlib, os, resource, socket
-from datapipes.distributed.server.tcp_connections import Connections
+from datapipes.distributed.server.tcp_connections import TcpConnections
 from datapipes.distributed.server.guards import MemoryWatch, Strangers
 from datapipes.distributed.server.statistics import Statistics
 
@@ -90,10 +90,10 @@ with socket.create_server(("127.0.0.1", 0)) as listens:
     port = listens.getsockname()[1]
     clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
     accepted = [listens.accept()[0] for _ in clients]
-    connections = Connections()
+    connections = TcpConnections()
     watch = MemoryWatch(port, 1, Statistics(), connections)
     strangers = Strangers("server", port, connections)
-    strangers.greet("ipv4:127.0.0.1:%d" % clients[0].getsockname()[1])
+    strangers.note_request("ipv4:127.0.0.1:%d" % clients[0].getsockname()[1])
     resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
     try:
         while True:
@@ -114,14 +114,14 @@ def test_without_a_free_descriptor_the_guards_see_and_end_connections():
 
 @contextlib.contextmanager
 def strangers_to(count: int):
-    """Connections to a listening socket that say nothing: (port, this end of them, Connections)."""
+    """Connections to a listening socket that say nothing: (port, this end of them, TcpConnections)."""
     with contextlib.ExitStack() as stack:
         listens = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=count))
         port = listens.getsockname()[1]
         ends = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(count)]
         for _ in range(count):
             stack.enter_context(listens.accept()[0])
-        yield port, ends, stack.enter_context(contextlib.closing(Connections()))
+        yield port, ends, stack.enter_context(contextlib.closing(TcpConnections()))
 
 
 def is_open(end: socket.socket) -> bool:
@@ -141,7 +141,7 @@ def test_of_connections_without_a_request_only_so_many_are_kept(monkeypatch, cap
     with strangers_to(guards._FEWEST + 5) as (port, ends, connections):
         watch = Strangers("server", port, connections)
         for end in ends[:3]:
-            watch.greet(name_of(end))
+            watch.note_request(name_of(end))
         watch.look()
         assert sum(map(is_open, ends)) == guards._FEWEST + 3
         assert all(map(is_open, ends[:3]))
@@ -155,7 +155,7 @@ def test_of_connections_without_a_request_only_so_many_are_kept(monkeypatch, cap
 def test_a_connection_that_stays_silent_is_ended_unless_a_request_has_come_from_it(monkeypatch):
     with strangers_to(2) as (port, ends, connections):
         watch = Strangers("server", port, connections)
-        watch.greet(name_of(ends[1]))
+        watch.note_request(name_of(ends[1]))
         watch.look()
         assert all(map(is_open, ends))
         monkeypatch.setattr(guards, "_SILENT_S", 0.0)

@@ -7,7 +7,7 @@ import socket
 import pytest
 from channels import descriptors_from_now
 
-from datapipes.distributed.server.tcp_connections import Connections
+from datapipes.distributed.server.tcp_connections import TcpConnections
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "mapped"])
@@ -25,7 +25,7 @@ def test_only_the_named_connection_is_ended(host):
         accepted, kept = (stack.enter_context(listens.accept()[0]) for _ in range(2))
         port = one.getsockname()[1]
         name = f"ipv6:%5B::1%5D:{port}" if host == "::1" else f"ipv4:127.0.0.1:{port}"
-        connections = stack.enter_context(contextlib.closing(Connections()))
+        connections = stack.enter_context(contextlib.closing(TcpConnections()))
         opened = descriptors_from_now()
         assert connections.end({name, "ipv4:127.0.0.1:1"}) == 1
         assert opened() == 0
@@ -40,7 +40,7 @@ def test_only_the_named_connection_is_ended(host):
 
 def test_what_is_no_connection_is_passed_over():
     one, other = socket.socketpair()
-    with one, other, socket.socket(), open(os.devnull, "rb"), contextlib.closing(Connections()) as connections:
+    with one, other, socket.socket(), open(os.devnull, "rb"), contextlib.closing(TcpConnections()) as connections:
         opened = descriptors_from_now()
         assert connections.end({"ipv4:127.0.0.1:1"}) == 0
         assert opened() == 0

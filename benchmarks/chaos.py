@@ -65,6 +65,7 @@ def main() -> None:
     arguments.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     arguments.add_argument("--channel", default="shm")
     arguments.add_argument("--context", default=None)
+    arguments.add_argument("--max-restarts", type=int, default=3)
     args = arguments.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("datapipes").setLevel(logging.ERROR)
@@ -74,11 +75,12 @@ def main() -> None:
     chain = items.sample_neighbor(graph, [15, 10, 5]).fetch_feature(store, node_feature_keys=["feat"])
     wanted = [minibatch.digest() for minibatch in chain]
 
-    warm = dp.DataLoader(chain, args.workers, channel=args.channel, multiprocessing_context=args.context)
+    options = {"channel": args.channel, "multiprocessing_context": args.context, "max_restarts": args.max_restarts}
+    warm = dp.DataLoader(chain, args.workers, **options)
     list(warm)  # starts the server that forks workers; it stays and does not count as left over
     warm.close()
     before = left_over()
-    loader = dp.DataLoader(chain, args.workers, channel=args.channel, multiprocessing_context=args.context)
+    loader = dp.DataLoader(chain, args.workers, **options)
     killer = Killer(args.kills, args.seed)
     pauses: list[float] = []
     rounds = 0

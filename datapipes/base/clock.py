@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 FRESH_CALLS = 256  # calls that are counted together: NumPy takes a third of the time that Python takes for each alone
 KEPT_CALLS = 2**16  # calls that a StageClock keeps at least, 64 bytes each; at most half as many more
+MOST_ARRAYS = 1024  # that hold them; there are more if counts are read often
 SHORT_S = 1e-3  # calls that take less are too short to wait for a disk
 _BLOCK, _PAGE = 512, resource.getpagesize()  # bytes
 GAP_S = 5e-5  # of a call, and from its end to the begin of the next one: in less the thread has not waited
@@ -39,7 +40,8 @@ class _Process:
 
     def renew(self) -> None:
         self.id = os.getpid()
-        self.counting = threading.RLock()  # a signal handler may ask for counts while they are changed
+        self.counting = threading.RLock()
+        self.moves = False  # whether a thread moves calls; if it is this one, a signal handler has interrupted it
 
 
 _here = _Here()
@@ -87,7 +89,7 @@ class _Counted(NamedTuple):
     until: float = 0.0
 
     def with_calls(self, calls: NDArray[np.float64]) -> _Counted:
-        """Return the counts with calls of the stage added, columns as StageClock keeps them.
+        """Return the counts with calls of the stage added, given as _Moved has them.
 
         A call that reaches further back than those counted before counts from their end on.
         """
@@ -104,15 +106,43 @@ class _Counted(NamedTuple):
         )
 
 
+class _Moved(NamedTuple):
+    """Calls that were counted, the oldest first.
+
+    Attributes:
+        before: what was counted of the calls that are no longer kept, by the number of the stage.
+        arrays: those that are, float64 [8, n] each: a row for each value of a CallRecord, with the numbers of names.
+    """
+
+    before: dict[float, _Counted]
+    arrays: list[NDArray[np.float64]]
+
+    def kept(self) -> NDArray[np.float64]:
+        """Return the calls that are kept, as one array."""
+        return np.concatenate([np.empty((8, 0)), *self.arrays], 1)
+
+    def with_calls(self, calls: NDArray[np.float64]) -> _Moved:
+        """Return these calls and more; once half as many as KEPT_CALLS are too many, they are kept no longer."""
+        moved = _Moved(self.before, [*self.arrays, calls])
+        if sum(array.shape[1] for array in moved.arrays) >= KEPT_CALLS + KEPT_CALLS // 2:
+            kept = moved.kept()
+            return _Moved(moved.counted(kept[:, :-KEPT_CALLS]), [kept[:, -KEPT_CALLS:].copy()])
+        return _Moved(self.before, [moved.kept()]) if len(moved.arrays) > MOST_ARRAYS else moved
+
+    def counted(self, calls: NDArray[np.float64]) -> dict[float, _Counted]:
+        """Return what was counted of the calls that are no longer kept and of `calls`, by the number of the stage."""
+        counted = dict(self.before)
+        for stage in np.unique(calls[0]).tolist():
+            counted[stage] = counted.get(stage, _Counted()).with_calls(calls[:, calls[0] == stage])
+        return counted
+
+
 class StageClock:
     """Adds up the calls and seconds of each stage over a run, and keeps the last calls. Can be read during the run."""
 
     def __init__(self) -> None:
-        self._fresh: deque[tuple[Any, ...]] = deque()  # calls that no array holds yet
-        # float64 [8, n] each: a row for each value of a CallRecord, with the numbers of names
-        self._kept: list[NDArray[np.float64]] = [np.empty((8, 0))]
-        self._num_kept = 0
-        self._before: dict[float, _Counted] = {}  # by the number of the stage: its calls that are no longer kept
+        self._fresh: deque[tuple[Any, ...]] = deque()  # calls that were not moved yet
+        self._moved = _Moved({}, [])  # replaced as a whole: Ctrl-C may come at any time
         self._names: dict[str, int] = {}
 
     def at_begin(self, began: float) -> float:
@@ -153,59 +183,51 @@ class StageClock:
         call = stage, began, seconds, _process.id, here.name, index, processor_seconds, disk_bytes
         self._fresh.append(call)
         if len(self._fresh) >= FRESH_CALLS:
-            self._keep_fresh()
+            self._move_unless_others_do()
 
     def add_calls(self, calls: Iterable[CallRecord]) -> None:
         """Count calls of other processes."""
         self._fresh.extend(calls)
         if len(self._fresh) >= FRESH_CALLS:
-            self._keep_fresh()
+            self._move_unless_others_do()
 
-    def _keep_fresh(self) -> None:
-        """Move the fresh calls to those that are kept, unless another thread does so."""
+    def _move_unless_others_do(self) -> None:
         if _process.counting.acquire(blocking=False):
             try:
-                self._keep()
+                self._move()
             finally:
                 _process.counting.release()
 
-    def _keep(self) -> None:
-        """Move the fresh calls to those that are kept; the caller holds the lock."""
-        fresh = [self._fresh.popleft() for _ in range(len(self._fresh))]
-        if fresh:
-            stages, began, seconds, processes, threads, *others = zip(*fresh, strict=True)
-            columns = [self._numbers(stages), began, seconds, processes, self._numbers(threads), *others]
-            self._kept.append(np.array(columns, np.float64))
-            self._num_kept += len(fresh)
-        if self._num_kept >= KEPT_CALLS + KEPT_CALLS // 2:
-            calls = self._joined()
-            self._before = self._with_calls(calls[:, :-KEPT_CALLS])
-            self._kept, self._num_kept = [calls[:, -KEPT_CALLS:].copy()], KEPT_CALLS
-
-    def _joined(self) -> NDArray[np.float64]:
-        """Return all calls that are kept; the caller holds the lock."""
-        self._kept = [np.concatenate(self._kept, 1)]
-        return self._kept[0]
+    def _move(self) -> None:
+        """Move the fresh calls to the others; the caller holds the lock."""
+        if _process.moves:
+            return
+        _process.moves = True
+        try:
+            fresh = [self._fresh.popleft() for _ in range(len(self._fresh))]
+            if fresh:
+                stages, began, seconds, processes, threads, *others = zip(*fresh, strict=True)
+                columns = [self._numbers(stages), began, seconds, processes, self._numbers(threads), *others]
+                self._moved = self._moved.with_calls(np.array(columns, np.float64))
+        finally:
+            _process.moves = False
 
     def _numbers(self, names: Iterable[str]) -> list[int]:
         numbers = self._names
         return [numbers.setdefault(name, len(numbers)) for name in names]
 
-    def _with_calls(self, calls: NDArray[np.float64]) -> dict[float, _Counted]:
-        """Return the counts of the calls that are no longer kept, with `calls` added."""
-        counted = dict(self._before)
-        for stage in np.unique(calls[0]).tolist():
-            counted[stage] = counted.get(stage, _Counted()).with_calls(calls[:, calls[0] == stage])
-        return counted
+    def _read(self) -> tuple[list[str], _Moved]:
+        """Return the names by their numbers, and all calls."""
+        with _process.counting:
+            self._move()
+            return list(self._names), self._moved
 
     def last_calls(self) -> list[CallRecord]:
         """Return the last calls, at most KEPT_CALLS, in the order in which they were counted."""
-        with _process.counting:
-            self._keep()
-            names, calls = list(self._names), self._joined()
+        names, moved = self._read()
         return [
             CallRecord(names[int(stage)], began, seconds, int(process), names[int(thread)], int(minibatch), *used)
-            for stage, began, seconds, process, thread, minibatch, *used in calls[:, -KEPT_CALLS:].T.tolist()
+            for stage, began, seconds, process, thread, minibatch, *used in moved.kept()[:, -KEPT_CALLS:].T.tolist()
         ]
 
     def stats(self) -> dict[str, dict[str, float]]:
@@ -215,10 +237,8 @@ class StageClock:
         `concurrent_seconds` adds up the calls, also those that ran at the same time. The others are of the threads that
         made the calls; 0 for calls that were awaited.
         """
-        with _process.counting:
-            self._keep()
-            names, counted = list(self._names), self._with_calls(self._joined())
-        counts = {names[int(stage)]: counts._asdict() for stage, counts in counted.items()}
+        names, moved = self._read()
+        counts = {names[int(stage)]: counts._asdict() for stage, counts in moved.counted(moved.kept()).items()}
         for of_stage in counts.values():
             del of_stage["until"]
         return counts

@@ -102,8 +102,8 @@ class _Maker:
 class _NewCalls(StageClock):
     """Collects calls, for the process that adds them up."""
 
-    def _keep_fresh(self) -> None:
-        """Keep none here."""
+    def _move_unless_others_do(self) -> None:
+        """Move none: they are taken as they are."""
 
     def take(self) -> list[CallRecord]:
         """Return the calls since the last time."""

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 FRESH_CALLS = 256  # calls that are counted together: NumPy takes a third of the time that Python takes for each alone
-KEPT_CALLS = 2**16  # calls that a StageClock keeps at least, 64 bytes each; at most half as many more
-MOST_ARRAYS = 1024  # that hold them; there are more if counts are read often
+KEPT_CALLS = 2**16  # calls that a StageClock keeps at least, and up to half as many more, 64 bytes each
+MOST_ARRAYS = 1024  # of them, before they are joined: each reading of the counts makes one
 SHORT_S = 1e-3  # calls that take less are too short to wait for a disk
 _BLOCK, _PAGE = 512, resource.getpagesize()  # bytes
 GAP_S = 5e-5  # of a call, and from its end to the begin of the next one: in less the thread has not waited
@@ -41,7 +41,8 @@ class _Process:
     def renew(self) -> None:
         self.id = os.getpid()
         self.counting = threading.RLock()
-        self.moves = False  # whether a thread moves calls; if it is this one, a signal handler has interrupted it
+        self.is_moving = False  # whether a thread moves calls; if it has the lock, a signal handler has interrupted it
+        _here.ended, _here.disk_bytes = -math.inf, None  # the thread of a child has used nothing yet
 
 
 _here = _Here()
@@ -122,7 +123,7 @@ class _Moved(NamedTuple):
         return np.concatenate([np.empty((8, 0)), *self.arrays], 1)
 
     def with_calls(self, calls: NDArray[np.float64]) -> _Moved:
-        """Return these calls and more; once half as many as KEPT_CALLS are too many, they are kept no longer."""
+        """Return the calls with `calls` added. From one and a half KEPT_CALLS on, only the last KEPT_CALLS are kept."""
         moved = _Moved(self.before, [*self.arrays, calls])
         if sum(array.shape[1] for array in moved.arrays) >= KEPT_CALLS + KEPT_CALLS // 2:
             kept = moved.kept()
@@ -142,7 +143,7 @@ class StageClock:
 
     def __init__(self) -> None:
         self._fresh: deque[tuple[Any, ...]] = deque()  # calls that were not moved yet
-        self._moved = _Moved({}, [])  # replaced as a whole: Ctrl-C may come at any time
+        self._moved = _Moved({}, [])  # replaced as a whole, since Ctrl-C may come at any time
         self._names: dict[str, int] = {}
 
     def at_begin(self, began: float) -> float:
@@ -192,25 +193,25 @@ class StageClock:
             self._move_unless_others_do()
 
     def _move_unless_others_do(self) -> None:
-        if _process.counting.acquire(blocking=False):
-            try:
+        if not _process.is_moving:
+            with _process.counting:  # after `acquire`, Ctrl-C could come before a `try`
                 self._move()
-            finally:
-                _process.counting.release()
 
     def _move(self) -> None:
         """Move the fresh calls to the others; the caller holds the lock."""
-        if _process.moves:
+        if _process.is_moving:
             return
-        _process.moves = True
         try:
-            fresh = [self._fresh.popleft() for _ in range(len(self._fresh))]
+            _process.is_moving = True
+            fresh = [self._fresh[place] for place in range(len(self._fresh))]
             if fresh:
                 stages, began, seconds, processes, threads, *others = zip(*fresh, strict=True)
                 columns = [self._numbers(stages), began, seconds, processes, self._numbers(threads), *others]
                 self._moved = self._moved.with_calls(np.array(columns, np.float64))
+            for _ in fresh:  # not before they are counted: Ctrl-C would lose them
+                self._fresh.popleft()
         finally:
-            _process.moves = False
+            _process.is_moving = False
 
     def _numbers(self, names: Iterable[str]) -> list[int]:
         numbers = self._names

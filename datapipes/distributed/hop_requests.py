@@ -14,10 +14,10 @@ from datapipes import _core
 from datapipes.base.checks import dtype_name
 from datapipes.distributed.asking_parts import Ask
 from datapipes.distributed.requests.draw import Draw, Drawn, DrawRequest
+from datapipes.graph import hops
 from datapipes.graph.choice import Choice
 from datapipes.graph.graph import Graph
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
-from datapipes.graph.hops import sampled as as_tensors
 
 
 class HopRequests:
@@ -25,7 +25,7 @@ class HopRequests:
 
     `start` numbers the seeds and returns what hop 0 asks of the parts. `advance` takes the answers, aligned with what
     was asked, and returns what the next hop asks; a hop may ask nothing, and is advanced with []. After the last hop
-    it returns None, and there is the `neighborhood`. Memory grows by what the minibatch finds.
+    it returns None; then call `neighborhood`. Memory grows by what the minibatch finds.
 
     Args:
         core: the graph as the core takes it.
@@ -89,7 +89,7 @@ class HopRequests:
         nodes, groups = self._hops.finish()
         of_groups = groups if self._has_groups else None
         edge_types = self._plan.edge_types
-        return as_tensors(self._graph, self._seeds, nodes, self._local_seeds, self._blocks, of_groups, edge_types)
+        return hops.sampled(self._graph, self._seeds, nodes, self._local_seeds, self._blocks, of_groups, edge_types)
 
     def _ask(self, by_part: list[Any]) -> list[Ask]:
         """Return what the core wants of each part, as requests."""

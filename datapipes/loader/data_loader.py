@@ -31,6 +31,7 @@ from datapipes.loader.graphs import copies_to_gpu
 from datapipes.loader.leaks import LookForLeaks
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.passes import rewrite
+from datapipes.loader.prefetcher import Overlap
 from datapipes.loader.report import lanes_of, write_report
 from datapipes.loader.stats import Delivered, LoaderStats, Watch
 from datapipes.loader.trace import write_trace
@@ -50,8 +51,8 @@ class DataLoader(StreamStage):
     Args:
         datapipe: the last stage of a chain; it stays as it is.
         num_workers: workers that make minibatches up to the cut. With 0 the stages before the first feature fetch run
-            in a thread of this process, and the options of workers have no effect. The log names, at level INFO, every
-            option that has none; with workers such an option is refused.
+            in a thread of this process, unless minibatches are small (see overlap), and the options of workers have no
+            effect. The log names, at level INFO, every option that has none; with workers such an option is refused.
         persistent_workers: keep the workers between epochs; otherwise they end with each epoch.
         max_uva_threads: at most so many threads of a GPU take part in one read of a page-locked feature in host memory;
             the others are left to training. Two fetches that a stage of yours parts may each read with so many at the
@@ -79,9 +80,11 @@ class DataLoader(StreamStage):
             FeatureFetcher whose store is in this machine's memory or the first CopyTo to a GPU, whichever comes first;
             else before the first CopyTo; else at the end.
         overlap: run the stages after the cut in a thread of their own while the consumer works; in a chain that copies
-            to a GPU those up to the copy and the fetches behind it, on a stream of their own. None does so unless each
-            minibatch is known to read at most 1 MB from memory, which takes less time than to pass it from thread to
-            thread, and neither `prefetch_factor` nor `timeout` is given.
+            to a GPU those up to the copy and the fetches behind it, on a stream of their own. None does so too,
+            but where each minibatch is known to read at most 1 MB from memory, which takes less time than to pass it
+            from thread to thread: without workers, and with the default `prefetch_factor` and `timeout`, which are
+            those of the threads. It is known of items, `sample_neighbor` and features in memory, and of no function of
+            yours. `explain()` says what was chosen.
     Raises:
         TypeError, ValueError, RuntimeError: An argument is not allowed, or the plan cannot work; the message says why.
     """
@@ -251,5 +254,7 @@ class DataLoader(StreamStage):
         shown: dict[str, Any] = {"num_workers": options.num_workers}
         if options.num_workers > 0:
             shown["worker_method"] = options.worker_method
-        shown["prefetch_factor"] = options.prefetch_factor
-        return shown if options.overlap is None else {**shown, "overlap": options.overlap}
+        overlap, plan = options.overlap, self.__dict__.get("_plan")
+        if overlap is None:
+            overlap = plan is None or bool(plan.find(Overlap) or plan.find(Workers))
+        return {**shown, "prefetch_factor": options.prefetch_factor, "overlap": overlap}

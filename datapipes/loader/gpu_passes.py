@@ -103,8 +103,9 @@ def part_from_asynchronous(graph: Graph, options: LoaderOptions) -> Graph:
                     "data_loader: asynchronous stages stand before copy_to, and sources are joined after it; the copy "
                     "would run in a thread that nobody waits for. Move copy_to behind the join."
                 )
-            is_same_thread = options.overlap is False
-            ahead = Passage(stage.source) if is_same_thread else Overlap(stage.source, options.prefetch_factor)
+            ahead: Stage = Overlap(stage.source, options.prefetch_factor)
+            if options.overlap is False:
+                ahead = Passage(stage.source)
             return graph.replace(stage, stage.with_sources(ahead))
     for stage in graph:
         device = _gpu_before(stage)

@@ -3,39 +3,64 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
+from torch import Tensor
+
+from datapipes.device.host_pages import mapped_in
 from datapipes.features import FeatureFetcher, FeatureStore, TensorFeature
+from datapipes.graph import CSCGraph, HeteroCSCGraph
 from datapipes.loader.graphs import Graph
-from datapipes.sampling.choice_sampler import ChoiceSampler
-from datapipes.seeds import HeteroItemSet, ItemSampler
+from datapipes.processes.mappings import extent
+from datapipes.sampling import NeighborSampler
+from datapipes.seeds import DistributedItemSampler, HeteroItemSet, ItemSampler, ItemSet
 
 MOST_BYTES = 1_000_000  # benchmarks/small.py
 NODE_BYTES = 64  # a cache line for each node that is sampled
+ID_BYTES = 8
 
 
 def makes_small(graph: Graph) -> bool:
     """Return whether each minibatch of a chain is known to read at most MOST_BYTES.
 
-    That is known of seeds, samplers of this package over a whole graph, and features in memory; what a stage or a
-    function of the user's takes, or a server, is not known.
+    That is known of items, of `sample_neighbor` with bounded fanouts, and of features, all in memory. It is not known
+    of files, servers and other samplers, and of classes and functions of the user's.
     """
     nodes, num_bytes = 0.0, 0.0
+    tensors: list[Tensor] = []
     for stage in graph:
-        if not type(stage).__module__.startswith("datapipes."):
-            return False
-        if isinstance(stage, ItemSampler):
+        if type(stage) in (ItemSampler, DistributedItemSampler):
             items = stage.item_set
-            sets = [*items.item_sets.values()] if isinstance(items, HeteroItemSet) else [items]
+            sets = [*items.item_sets.values()] if type(items) is HeteroItemSet else [items]
+            if any(type(of_type) is not ItemSet for of_type in sets):
+                return False
             nodes = stage.batch_size * max(math.prod(of_type.seeds_shape) for of_type in sets)
-        elif isinstance(stage, ChoiceSampler) and not stage.asynchronous:
+            num_bytes += stage.batch_size * max(ID_BYTES + _row_bytes(of_type._tensors.values()) for of_type in sets)
+            tensors += [tensor for of_type in sets for tensor in of_type._tensors.values()]
+        elif type(stage) is NeighborSampler and type(stage.graph) in (CSCGraph, HeteroCSCGraph) and stage._form is None:
             for fanouts in stage.plan.fanouts:
                 nodes *= 1 + sum(fanout if fanout >= 0 else math.inf for fanout in fanouts)
             num_bytes += nodes * NODE_BYTES
-        elif isinstance(stage, FeatureFetcher) and type(stage.feature_store) is FeatureStore:
+            relations = [stage.graph.relation(edge_type) for edge_type in stage.plan.edge_types]
+            tensors += [tensor for relation in relations for tensor in (relation.indptr, relation.indices)]
+        elif type(stage) is FeatureFetcher and type(stage.feature_store) is FeatureStore:
             features = [*stage.reads_from.values()]
-            if not all(type(feature) is TensorFeature for feature in features):
+            rows = [feature.tensor for feature in features if type(feature) is TensorFeature]
+            if len(rows) < len(features):
                 return False
-            num_bytes += nodes * sum(math.prod(feature.shape) * feature.dtype.itemsize for feature in features)
+            num_bytes += nodes * _row_bytes(rows)
+            tensors += rows
         else:
             return False
-    return num_bytes <= MOST_BYTES
+    return num_bytes <= MOST_BYTES and not _lie_in_files(tensors)
+
+
+def _row_bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(math.prod(tensor.shape[1:]) * tensor.element_size() for tensor in tensors)
+
+
+def _lie_in_files(tensors: Iterable[Tensor]) -> bool:
+    """Return whether one of the tensors is mapped from a file; one that processes share counts as such."""
+    files = [mapped for mapped in mapped_in(0, 2**64) if mapped.is_file]
+    bounds = [(tensor.data_ptr(), tensor.data_ptr() + extent(tensor)) for tensor in tensors]
+    return any(file.begin < end and begin < file.end for begin, end in bounds for file in files)

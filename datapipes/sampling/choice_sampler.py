@@ -114,8 +114,11 @@ class ChoiceSampler(Sampler):
     async def sample_async(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
         """Return what `sample` does, a subclass's own too; over a graph in parts the event loop goes on meanwhile."""
         graph: Any = self.graph
-        if not graph._in_parts or type(self).sample is not ChoiceSampler.sample:
-            return self.sample(seeds, rng, *(() if trees is None else (trees,)))
+        more = () if trees is None else (trees,)  # a subclass's own `sample` may know none
+        if not graph._in_parts:
+            return self.sample(seeds, rng, *more)
+        if type(self).sample is not ChoiceSampler.sample:
+            return await off_loop(self.sample, seeds, rng, *more)
         sampled: Sampled = await graph.hops_async(self.plan, seeds, *self.plan.keyed(rng), trees)
         if self._form is None:
             return sampled

@@ -121,10 +121,10 @@ def test_a_child_that_is_forked_while_calls_are_counted_counts(monkeypatch):
 
     def hold():
         with clock._process.counting:
-            clock._process.moves = True
+            clock._process.is_moving = True
             holds.set()
             goes_on.wait(WAIT_S)
-            clock._process.moves = False
+            clock._process.is_moving = False
 
     thread = threading.Thread(target=hold)
     thread.start()

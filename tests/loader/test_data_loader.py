@@ -200,7 +200,7 @@ def test_a_minibatch_outside_the_epoch_is_refused(epoch, index, error, found, al
 def test_the_plan_names_each_stage_and_its_thread():
     loader = dp.DataLoader(fetched().transform(lambda minibatch: minibatch), prefetch_factor=3)
     lines = loader.explain().splitlines()
-    assert lines[0].startswith("DataLoader(num_workers=0, prefetch_factor=3)")
+    assert lines[0].startswith("DataLoader(num_workers=0, prefetch_factor=3, overlap=True)")
     assert lines[1] == "  thread 1 (datapipes-prefetch-1), up to 3 minibatches ahead"
     assert lines[4] == "  thread 2 (datapipes-prefetch-2), up to 3 minibatches ahead"
     stages = [re.match(r"    (\w+): (\w+)\(", line).groups() for line in [*lines[2:4], *lines[5:7]]]

@@ -2,6 +2,7 @@
 
 import threading
 
+import numpy as np
 import pytest
 import torch
 import worker_stages as ws
@@ -29,6 +30,14 @@ def has_threads(chain: dp.Stage, **options) -> bool:
 
 class Own(dp.NeighborSampler):
     """A sampler of a user's."""
+
+
+class Items(dp.ItemSet):
+    """Items of a user's."""
+
+
+class OwnGraph(dp.CSCGraph):
+    """A graph of a user's."""
 
 
 class Rows(dp.TensorFeature):
@@ -60,10 +69,23 @@ class Rows(dp.TensorFeature):
             True,
         ),
         (lambda: items().sample_neighbor(small_graph(), [-1]), {}, True),
+        (lambda: items().sample_neighbor(small_graph(), [2], subgraph_type="induced"), {}, True),
+        (lambda: items().sample_layer_neighbor(small_graph(), [2]), {}, True),  # it reads all in-edges
+        (lambda: items().sample_neighbor(OwnGraph(small_graph().indptr, small_graph().indices), [2]), {}, True),
+        (lambda: dp.ItemSampler(Items(40), 4), {}, True),
     ],
 )
 def test_a_chain_has_threads_unless_its_minibatches_are_known_to_be_small(chain, options, expected):
     assert has_threads(chain(), **options) is expected
+
+
+def test_files_may_take_any_time(tmp_path):
+    np.save(tmp_path / "feat.npy", np.ones((40, 2)))
+    mapped = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(np.load(tmp_path / "feat.npy", mmap_mode="r"))})
+    small_graph().save(tmp_path / "graph")
+    assert has_threads(sampled().fetch_feature(mapped, ["feat"]))
+    for mmap in (True, False):
+        assert has_threads(sampled(graph=dp.CSCGraph.open(tmp_path / "graph", mmap))) is mmap
 
 
 def wide(num_floats: int) -> dp.FeatureStore:
@@ -72,15 +94,15 @@ def wide(num_floats: int) -> dp.FeatureStore:
 
 @pytest.mark.parametrize(("beyond", "expected"), [(0, False), (1, True)])
 def test_the_bound_counts_the_nodes_and_their_rows(monkeypatch, beyond, expected):
-    nodes = 4 * (1 + 3) * (1 + 2)  # of minibatches of 4 seeds
-    monkeypatch.setattr(small, "MOST_BYTES", nodes * (64 + 4 * 25) - beyond)
+    nodes = 4 * (1 + 3) * (1 + 2)  # of minibatches of 4 seeds, each an id and a label
+    monkeypatch.setattr(small, "MOST_BYTES", 4 * (8 + 8 + 4) + nodes * (64 + 4 * 25) - beyond)
     assert has_threads(items().sample_neighbor(small_graph(), [2, 3]).fetch_feature(wide(25), ["feat"])) is expected
 
 
 @pytest.mark.parametrize(("beyond", "expected"), [(0, False), (1, True)])
 def test_pairs_count_as_two_seeds(monkeypatch, beyond, expected):
     pairs = dp.ItemSampler(dp.ItemSet(torch.zeros(12, 2, dtype=torch.int64)), 3)
-    monkeypatch.setattr(small, "MOST_BYTES", 2 * 3 * (1 + 2) * 64 - beyond)
+    monkeypatch.setattr(small, "MOST_BYTES", 3 * (8 + 16) + 2 * 3 * (1 + 2) * 64 - beyond)
     assert has_threads(pairs.sample_neighbor(small_graph(), [2])) is expected
 
 
@@ -88,6 +110,39 @@ def test_the_minibatches_are_the_same():
     threads, none = (list(dp.DataLoader(fetched(), overlap=overlap)) for overlap in (True, None))
     for with_threads, without in zip(threads, none, strict=True):
         assert with_threads.digest() == without.digest()
+
+
+def test_an_epoch_goes_on_with_and_without_threads():
+    expected = [minibatch.digest() for minibatch in fetched()]
+    for first, then in ((None, True), (True, None)):
+        loader = dp.DataLoader(fetched(), overlap=first)
+        minibatches = iter(loader)
+        got = [next(minibatches).digest() for _ in range(2)]
+        rest = dp.DataLoader(fetched(), overlap=then)
+        rest.load_state_dict(loader.state_dict())
+        assert [*got, *(minibatch.digest() for minibatch in rest)] == expected
+
+
+def test_no_thread_skips_a_minibatch_that_raises():
+    def fail(minibatch):
+        if minibatch.index == 3:
+            raise ValueError("not this one")
+        return minibatch
+
+    minibatches, ends = iter(dp.DataLoader(sampled(items(400, 1)).transform(fail), overlap=False)), []
+
+    def read():
+        try:
+            ends.append([minibatch.index for minibatch in minibatches])
+        except Exception as error:
+            ends.append(type(error))
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(BOUND_S)
+    assert sorted(kind.__name__ for kind in ends) == ["RuntimeError", "RuntimeError", "ValueError"]
 
 
 def test_several_threads_may_read_a_loader_without_threads():

@@ -26,7 +26,8 @@ class LinkSeeds:
         seeds: int64 [n]; with types {node type: [n]}, of the types of the ends.
         times: of each seed, int64, in the form of `seeds`; None if the links have none.
     Raises:
-        ValueError: Negatives are bounded by times, and the links have none.
+        ValueError: Times bound the negatives, and the links have none; links have times and no trees; or triplets have
+            labels.
     """
 
     def __init__(self, inputs: Any, negatives: Any, num_nodes: Any, node_time: Any, disjoint: bool) -> None:
@@ -35,25 +36,35 @@ class LinkSeeds:
         src, dst, self._label = inputs.row, inputs.col, inputs.label
         src_times = dst_times = inputs.time
         self._num_links = len(src)
+        if inputs.time is not None and not disjoint:
+            raise ValueError(
+                "NeighborSampler: the links have times, but disjoint is False: a node would be a seed once, with one "
+                "time. Pass disjoint=True."
+            )
+        if self._is_triplet and inputs.label is not None:
+            raise ValueError(
+                "NeighborSampler: the links have labels, and triplets have none: a positive stands before its "
+                "negatives. Leave labels out, or draw binary negatives."
+            )
         if negatives is not None:
             drawn = _Drawn(negatives, self._num_links, inputs.time)
             if not self._is_triplet:
-                src = torch.cat((src, drawn.at("src", _of(num_nodes, src_type), _of(node_time, src_type))))
+                src = torch.cat((src, drawn.draw("src", _of(num_nodes, src_type), _of(node_time, src_type))))
                 ones = torch.ones(self._num_links) if self._label is None else self._label
                 self._label = torch.cat((ones, ones.new_zeros((drawn.count, *ones.shape[1:]))))
-            dst = torch.cat((dst, drawn.at("dst", _of(num_nodes, dst_type), _of(node_time, dst_type))))
+            dst = torch.cat((dst, drawn.draw("dst", _of(num_nodes, dst_type), _of(node_time, dst_type))))
             if inputs.time is not None:
                 dst_times = inputs.time.repeat(1 + drawn.rounds)[: len(dst)]
                 src_times = src_times if self._is_triplet else dst_times
         self._src_times, self._disjoint = src_times, disjoint
-        self._links = _joined(self._types, *(torch.arange(len(ids)) % max(self._num_links, 1) for ids in (src, dst)))
-        seeds = _joined(self._types, src, dst)
+        self._link_of = _by_type(self._types, *(torch.arange(len(ids)) % max(self._num_links, 1) for ids in (src, dst)))
+        seeds = _by_type(self._types, src, dst)
         places = {node_type: torch.arange(len(ids)) for node_type, ids in seeds.items()}
         if not disjoint:
             for node_type, ids in seeds.items():
                 seeds[node_type], places[node_type] = ids.unique(return_inverse=True)
         self._src, self._dst = places[src_type][: len(src)], places[dst_type][len(places[dst_type]) - len(dst) :]
-        times = None if inputs.time is None else _joined(self._types, src_times, dst_times)
+        times = None if inputs.time is None else _by_type(self._types, src_times, dst_times)
         is_typed = inputs.input_type is not None
         self.seeds: Any = seeds if is_typed else seeds[None]
         self.times: Any = times if is_typed or times is None else times[None]
@@ -63,7 +74,7 @@ class LinkSeeds:
         nodes, labels and times. `batch` becomes the number of the link: a positive and its negatives have one.
         """
         if self._disjoint:  # trees are counted over the types in sorted order
-            link_of = torch.cat([self._links[node_type] for node_type in sorted(self._links)])
+            link_of = torch.cat([numbers for _, numbers in sorted(self._link_of.items())])
             is_typed = isinstance(out.batch, dict)
             out.batch = {key: link_of[trees] for key, trees in out.batch.items()} if is_typed else link_of[out.batch]
         if not self._is_triplet:
@@ -85,7 +96,7 @@ class _Drawn:
         self._negatives, self._num_links, self._times = negatives, num_links, times
         self.rounds, self.count = math.ceil(negatives.amount), math.ceil(num_links * negatives.amount)
 
-    def at(self, end: str, num_nodes: int, node_time: Tensor | None) -> Tensor:
+    def draw(self, end: str, num_nodes: int, node_time: Tensor | None) -> Tensor:
         """Return ids [count]. With times each is as early as its link, or the earliest node where TRIES draw none."""
         if node_time is None:
             drawn: Tensor = self._negatives.sample(self.count, end, num_nodes)
@@ -113,6 +124,6 @@ def _of(values: Any, node_type: Any) -> Any:
     return values.get(node_type) if isinstance(values, dict) else values
 
 
-def _joined(types: tuple[Any, Any], src: Any, dst: Any) -> dict[Any, Any]:
+def _by_type(types: tuple[Any, Any], src: Any, dst: Any) -> dict[Any, Any]:
     """Return the values of both ends by node type."""
     return {types[0]: torch.cat((src, dst))} if types[0] == types[1] else {types[0]: src, types[1]: dst}

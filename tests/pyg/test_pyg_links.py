@@ -116,3 +116,15 @@ def test_negatives_that_times_bound_need_times_of_the_links():
     links = links_of(None, has_labels=False, has_times=False)
     with refused(ValueError, stage="NeighborSampler", found="links have none", allowed="", remedy="edge_label_time"):
         LinkSeeds(links, NegativeSampling("binary", 1), 23, NODE_TIME["paper"], True)
+
+
+@pytest.mark.parametrize(
+    ("given", "negatives", "found", "remedy"),
+    [
+        ({"has_labels": False, "has_times": True}, None, "disjoint is False", "disjoint=True"),
+        ({"has_labels": True, "has_times": False}, NegativeSampling("triplet", 1), "have labels", "binary"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(given, negatives, found, remedy):
+    with refused(ValueError, stage="NeighborSampler", found=found, allowed="", remedy=remedy):
+        LinkSeeds(links_of(None, **given), negatives, 23, None, False)

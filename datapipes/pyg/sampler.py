@@ -1,7 +1,6 @@
 """NeighborSampler: our sampling as a sampler of PyG, for our loaders, for PyG's own, and for Lightning's data modules.
 
 One call draws a minibatch by the stage `sample_neighbor` or `temporal_sample_neighbor` and gives a SamplerOutput.
-Around links stands PyG's own `edge_sample`, which is given our negatives.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from datapipes.base.types import ends_of, of_type
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.minibatch import MiniBatch
 from datapipes.pyg.graph_of import TimedGraph, graph_of, refuse_wrong_names, weight_name
+from datapipes.pyg.links import LinkSeeds
 from datapipes.pyg.sampled import sampler_output, seeds_alone
 from datapipes.pyg.torch_geometric_names import (
     BaseSampler,
     NegativeSampling,
     NumNeighbors,
     SubgraphType,
-    edge_sample,
     handed_on,
     node_sample,
 )
@@ -185,19 +184,10 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         """
         key = self._key() if rng is None else rng
         negatives = None if neg_sampling is None else self._negatives(neg_sampling, inputs.input_type, key)
-        trees: list[Any] = []
-
-        def sample(seeds: Any, times: Any) -> Any:
-            out = self._sample(seeds, times, key)
-            trees.append({**out.batch} if isinstance(out.batch, dict) else out.batch)  # PyG changes the dict
-            return out
-
         node_time = self.node_time if self.is_hetero else self.node_time.get(None)
         with seeded(rng if draws_itself(negatives) else None):
-            out = edge_sample(inputs, sample, self.num_nodes, self.disjoint, node_time, negatives)
-        if self.disjoint:
-            out.batch = self._links_of(trees[0], inputs, negatives)
-        return self._in_form(out)
+            links = LinkSeeds(inputs, negatives, self.num_nodes, node_time, self.disjoint)
+        return self._in_form(links.placed(self._sample(links.seeds, links.times, key)))
 
     def __repr__(self) -> str:
         chosen = {name: getattr(self, name) for name in ("time_attr", "weight_attr") if getattr(self, name) is not None}
@@ -287,24 +277,6 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
                 kept = self._weights[end] = (weight, made, weight._version)
             sums[end] = kept[1].sums(node_type)
         return KeyedNegatives(negatives, sums, key)
-
-    def _links_of(self, trees: Any, inputs: Any, negatives: Any) -> Any:
-        """Return the number of the link that each node is in the tree of.
-
-        A positive and its negatives have one number. PyG takes the tree modulo the number of positives, which is right
-        only if there are as many negatives of each.
-        """
-        num_links = len(inputs.row)
-        num_negatives = 0 if negatives is None else int(np.ceil(num_links * negatives.amount))
-        num_src = num_links if negatives is not None and negatives.is_triplet() else num_links + num_negatives
-        src = torch.arange(num_src) % max(num_links, 1)
-        dst = torch.arange(num_links + num_negatives) % max(num_links, 1)
-        if not self.is_hetero:
-            return torch.cat((src, dst))[trees]
-        first, _, last = inputs.input_type
-        by_type = {first: torch.cat((src, dst))} if first == last else {first: src, last: dst}
-        link_of = torch.cat([by_type[node_type] for node_type in sorted(by_type)])
-        return {node_type: link_of[numbers] for node_type, numbers in trees.items()}
 
     def _in_form(self, out: Any) -> Any:
         return out.to_bidirectional() if self.subgraph_type == SubgraphType.bidirectional else out

@@ -2,8 +2,8 @@
 """What this package uses of torch_geometric, in one place: documented names and others.
 
 The loaders derive from PyG's, so that `isinstance` holds and its attributes are there, and replace how they iterate.
-Links go through PyG's own `edge_sample`, which places negatives, labels and times. The tests compare both with the
-installed version, so other versions are refused.
+The tests compare them, and what is written anew (pyg/links.py), with the installed version, so other versions are
+refused.
 """
 
 from __future__ import annotations
@@ -55,4 +55,4 @@ with warnings.catch_warnings():
         SamplerOutput,
     )
     from torch_geometric.sampler.base import NumNeighbors, SubgraphType
-    from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
+    from torch_geometric.sampler.neighbor_sampler import node_sample

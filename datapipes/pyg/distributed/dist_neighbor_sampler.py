@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -20,9 +19,10 @@ from datapipes.pyg.distributed import rpc
 from datapipes.pyg.distributed.context import DistEdgeHeteroSamplerInput, check_context
 from datapipes.pyg.distributed.outputs import labels_of, moved, to_message
 from datapipes.pyg.distributed.sampler_of_ranks import SamplerOfRanks, stores_of
+from datapipes.pyg.links import LinkSeeds
 from datapipes.pyg.sampled import sampler_output, seeds_alone
 from datapipes.pyg.sampler import fanouts_of
-from datapipes.pyg.torch_geometric_names import NegativeSampling, NodeSamplerInput, SamplerOutput, edge_sample
+from datapipes.pyg.torch_geometric_names import NodeSamplerInput, SamplerOutput
 
 __all__ = ["DistNeighborSampler"]
 
@@ -164,30 +164,14 @@ class DistNeighborSampler(SamplerOfRanks):
         """
         self.meet()
         key = self._next_key(_key.get())
-        negatives = None
-        if neg_sampling is not None:
-            negatives = _Remembered(self._negatives(neg_sampling, inputs.input_type, key))
-        noted: list[Any] = []
-
-        def note(seeds: Any, times: Any) -> Any:
-            noted.extend((seeds, times))
-            raise _Noted
-
-        # PyG's function calls back for the neighborhood, and cannot wait: so it runs once up to there, and once more.
-        with suppress(_Noted):
-            edge_sample(inputs, note, num_nodes, disjoint, node_time, negatives)
+        negatives = None if neg_sampling is None else self._negatives(neg_sampling, inputs.input_type, key)
+        links = LinkSeeds(inputs, negatives, num_nodes, node_time, disjoint)
         before = _key.set(key)
         try:
-            out = await sample_fn(self._seeds_of(inputs, *noted))
+            out = await sample_fn(self._seeds_of(inputs, links.seeds, links.times))
         finally:
             _key.reset(before)
-        trees = {**out.batch} if isinstance(out.batch, dict) else out.batch  # PyG changes the dict
-        if negatives is not None:
-            negatives.rewind()
-        links = edge_sample(inputs, lambda *_: out, num_nodes, disjoint, node_time, negatives)
-        if disjoint:
-            links.batch = self._links_of(trees, inputs, negatives)
-        return self._placed(links)
+        return self._placed(links.placed(out))
 
     async def sample_one_hop(
         self,
@@ -317,27 +301,3 @@ class DistNeighborSampler(SamplerOfRanks):
     def __repr__(self) -> str:
         context = self.current_ctx
         return f"{_NAME}(rank {context.rank} of {context.world_size}, num_neighbors={self._fanouts.values!r})"
-
-
-class _Noted(Exception):
-    """Ends PyG's function once it has asked for a neighborhood."""
-
-
-class _Remembered(NegativeSampling):  # type: ignore[misc]  # PyG comes without types
-    """A NegativeSampling that gives the same negatives again."""
-
-    def __init__(self, negatives: Any) -> None:
-        super().__init__(negatives.mode, negatives.amount)
-        self._negatives, self._place = negatives, 0
-        self._drawn: list[Tensor] = []
-
-    def sample(self, num_samples: int, endpoint: str, num_nodes: int | None = None) -> Tensor:
-        """Return ids [num_samples]."""
-        if self._place == len(self._drawn):
-            self._drawn.append(self._negatives.sample(num_samples, endpoint, num_nodes))
-        self._place += 1
-        return self._drawn[self._place - 1].clone()  # PyG changes it
-
-    def rewind(self) -> None:
-        """Begin again with the first call."""
-        self._place = 0

@@ -4,10 +4,11 @@
 alternation, median: the plain chain, and a DataLoader with threads (overlap=True), without (overlap=False) and by
 itself, as the size says (loader/small.py). Kernels with one thread.
 Run: python benchmarks/small.py --graph GRAPH --repeats 15
-Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges; time to that of the chain, with threads, without, by itself):
-1 seed (89 us) 3.9, 1.20, 1.18; 8 (133 us) 2.5, 1.16, 1.12; 16 (176 us) 2.1, 1.13, 1.11; 32 (251 us) 1.3, 1.09, 1.09; 64
-(404 us) 0.97, 1.03, 0.96; 128 (712 us) 0.83, 1.02, 1.06 (with threads too, so the noise is a quarter). By its size 32
-seeds are the last without threads: they read 1 MB. Three runs on the quiet machine gave 16 seeds 1.04, 1.09 and 1.10.
+Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, commit 9883118; time to that of the chain with threads,
+without, by itself): 1 seed (89 us) 3.9, 1.20, 1.18; 8 (133 us) 2.5, 1.16, 1.12; 16 (176 us) 2.1, 1.13, 1.11; 32 (251
+us) 1.3, 1.09, 1.09; 64 (404 us) 0.97, 1.03, 0.96; 128 (712 us) 0.83, 1.02, 1.06 (with threads too, so the noise is a
+quarter). By its size 32 seeds are the last without threads: they read 1 MB. Three runs on the quiet machine gave 16
+seeds 1.04, 1.09 and 1.10.
 """
 
 from __future__ import annotations

@@ -123,26 +123,30 @@ def test_an_epoch_goes_on_with_and_without_threads():
         assert [*got, *(minibatch.digest() for minibatch in rest)] == expected
 
 
-def test_no_thread_skips_a_minibatch_that_raises():
+def test_no_thread_goes_on_behind_a_minibatch_that_raises():
     def fail(minibatch):
         if minibatch.index == 3:
             raise ValueError("not this one")
         return minibatch
 
-    minibatches, ends = iter(dp.DataLoader(sampled(items(400, 1)).transform(fail), overlap=False)), []
+    minibatches = iter(dp.DataLoader(sampled(items(400, 1)).transform(fail), overlap=False))
+    got, errors = [], []
 
     def read():
         try:
-            ends.append([minibatch.index for minibatch in minibatches])
-        except Exception as error:
-            ends.append(type(error))
+            got.extend(minibatch.index for minibatch in minibatches)
+        except ValueError as error:
+            errors.append(error)
+        except RuntimeError:
+            pass  # another thread got the error
 
     readers = [threading.Thread(target=read) for _ in range(3)]
     for reader in readers:
         reader.start()
     for reader in readers:
         reader.join(BOUND_S)
-    assert sorted(kind.__name__ for kind in ends) == ["RuntimeError", "RuntimeError", "ValueError"]
+    assert len(errors) == 1
+    assert set(got) <= {0, 1, 2}
 
 
 def test_several_threads_may_read_a_loader_without_threads():

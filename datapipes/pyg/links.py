@@ -32,7 +32,7 @@ class LinkSeeds:
 
     def __init__(self, inputs: Any, negatives: Any, num_nodes: Any, node_time: Any, disjoint: bool) -> None:
         self._inputs, self._is_triplet = inputs, negatives is not None and negatives.is_triplet()
-        self._types = src_type, dst_type = ends_of(inputs.input_type)
+        types = src_type, dst_type = ends_of(inputs.input_type)
         src, dst, self._label = inputs.row, inputs.col, inputs.label
         src_times = dst_times = inputs.time
         self._num_links = len(src)
@@ -57,14 +57,14 @@ class LinkSeeds:
                 dst_times = inputs.time.repeat(1 + drawn.rounds)[: len(dst)]
                 src_times = src_times if self._is_triplet else dst_times
         self._src_times, self._disjoint = src_times, disjoint
-        self._link_of = _by_type(self._types, *(torch.arange(len(ids)) % max(self._num_links, 1) for ids in (src, dst)))
-        seeds = _by_type(self._types, src, dst)
+        self._link_of = _by_type(types, *(torch.arange(len(ids)) % max(self._num_links, 1) for ids in (src, dst)))
+        seeds = _by_type(types, src, dst)
         places = {node_type: torch.arange(len(ids)) for node_type, ids in seeds.items()}
         if not disjoint:
             for node_type, ids in seeds.items():
                 seeds[node_type], places[node_type] = ids.unique(return_inverse=True)
         self._src, self._dst = places[src_type][: len(src)], places[dst_type][len(places[dst_type]) - len(dst) :]
-        times = None if inputs.time is None else _by_type(self._types, src_times, dst_times)
+        times = None if inputs.time is None else _by_type(types, src_times, dst_times)
         is_typed = inputs.input_type is not None
         self.seeds: Any = seeds if is_typed else seeds[None]
         self.times: Any = times if is_typed or times is None else times[None]
@@ -93,7 +93,7 @@ class _Drawn:
     """Negatives of so many links, at either end."""
 
     def __init__(self, negatives: Any, num_links: int, times: Tensor | None) -> None:
-        self._negatives, self._num_links, self._times = negatives, num_links, times
+        self._negatives, self._times = negatives, times
         self.rounds, self.count = math.ceil(negatives.amount), math.ceil(num_links * negatives.amount)
 
     def draw(self, end: str, num_nodes: int, node_time: Tensor | None) -> Tensor:

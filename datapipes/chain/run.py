@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -23,6 +24,9 @@ from datapipes.minibatch import MiniBatch
 class Run(Iterator[MiniBatch]):
     """An epoch of a chain, and how far it has been read. It starts nothing before `begin`.
 
+    Several threads may read it, one at a time: so each minibatch and its position are one step, and a minibatch that
+    another thread took does not hide an error.
+
     Attributes:
         empty_after_end: at a state saved at an epoch's end, True gives nothing, and False starts the next epoch.
         has_begun: whether `begin` was called.
@@ -33,7 +37,7 @@ class Run(Iterator[MiniBatch]):
     def __init__(self, *, empty_after_end: bool = False) -> None:
         self.empty_after_end = empty_after_end
         self.has_begun = self.uses_up_epoch = self.finished = False
-        self._beginning = threading.Lock()  # several threads may ask for the first minibatch at once
+        self._process, self._turn = os.getpid(), threading.RLock()
         self.epoch = self.next_step = 0
         self.ahead: set[int] = set()
         self._stream: Iterator[MiniBatch] = iter(())
@@ -57,7 +61,7 @@ class Run(Iterator[MiniBatch]):
 
     def begin(self, root: StageBase, position: Callable[[], Position]) -> None:
         """Start the epoch of the chain that ends in `root` at `position()`, unless it has begun."""
-        with self._beginning:
+        with self._in_turn():
             if not self.has_begun:
                 self._begin(root, position())
 
@@ -81,6 +85,16 @@ class Run(Iterator[MiniBatch]):
         note_user(self)
 
     def __next__(self) -> MiniBatch:
+        with self._in_turn():
+            return self._next()
+
+    def _in_turn(self) -> threading.RLock:
+        """Return the lock of who begins or reads it: an RLock, since a function may read the chain it is part of."""
+        if os.getpid() != self._process:  # a forked child has not the thread whose turn it was
+            self._process, self._turn = os.getpid(), threading.RLock()
+        return self._turn
+
+    def _next(self) -> MiniBatch:
         try:
             minibatch = next(self._stream)
         except StopIteration:

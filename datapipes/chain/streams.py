@@ -6,7 +6,6 @@ stages after it map over that stream.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
@@ -64,7 +63,7 @@ def _mapped_stream(stage: StageBase, context: EpochContext, evaluator: Evaluator
 
 
 class _Mapped(Iterator[MiniBatch | None]):
-    """The results of `fn` for each minibatch or index. Several threads may read it; one at a time makes a result.
+    """The results of `fn` for each minibatch or index.
 
     An error of `fn` ends it. An error of the source does not, since a timeout can be waited out.
     """
@@ -73,18 +72,16 @@ class _Mapped(Iterator[MiniBatch | None]):
         self._fn = fn
         self._source = source
         self._broken = False
-        self._making = threading.RLock()  # a function may read the chain that it is part of: an error, and no hang
 
     def __next__(self) -> MiniBatch | None:
-        with self._making:
-            if self._broken:
-                raise StopIteration
-            item = next(self._source)
-            try:
-                return self._fn(item)
-            except BaseException:
-                self._broken = True  # to continue would skip a minibatch
-                raise
+        if self._broken:
+            raise StopIteration
+        item = next(self._source)
+        try:
+            return self._fn(item)
+        except BaseException:
+            self._broken = True  # to continue would skip a minibatch
+            raise
 
 
 class _FromLoop(Iterator[MiniBatch | None]):

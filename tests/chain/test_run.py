@@ -1,7 +1,10 @@
 """Epochs: one counts from its first minibatch; what names another position before that; epochs that give nothing."""
 
 import contextlib
+import os
+import signal
 import threading
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -125,6 +128,72 @@ def test_threads_that_ask_for_the_first_minibatch_at_once_begin_one_epoch(monkey
                 thread.join(BOUND_S)
             assert sorted(got) == [0, 1]
     assert len(began) == 20
+
+
+# --- several threads may read an epoch
+
+
+def read_by_threads(iterator: Iterator[dp.MiniBatch]) -> tuple[list[int], list[BaseException]]:
+    """The indices that four threads get together, in order, and the errors that end them."""
+    got, errors = [], []
+
+    def read():
+        try:
+            got.extend(minibatch.index for minibatch in iterator)
+        except Exception as error:
+            errors.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(BOUND_S)
+        assert not reader.is_alive()
+    return sorted(got), errors
+
+
+def test_threads_get_each_minibatch_once_and_the_state_counts_all(wrap):
+    stage = wrap(sampled(items(400, 1)))
+    iterator = iter(stage)
+    assert read_by_threads(iterator) == ([*range(400)], [])
+    assert stage.state_dict()["ended"]
+
+
+def test_at_a_minibatch_that_raises_every_thread_gets_an_error(wrap):
+    def fail(minibatch):
+        if minibatch.index == 30:
+            raise ZeroDivisionError("of the user")
+        return minibatch
+
+    stage = wrap(sampled(items(400, 1)).transform(fail))
+    got, errors = read_by_threads(iter(stage))
+    assert got == [*range(30)]
+    assert sorted(type(error).__name__ for error in errors) == ["RuntimeError"] * 3 + ["ZeroDivisionError"]
+    assert stage.state_dict()["next_index"] == 30
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_process_that_is_forked_while_a_thread_reads_may_read_on():
+    reads, go_on = threading.Event(), threading.Event()
+
+    def wait_in_parent(minibatch):
+        if minibatch.index == 0:
+            reads.set()
+            go_on.wait(BOUND_S)
+        return minibatch
+
+    iterator = iter(sampled().transform(wait_in_parent))
+    reader = threading.Thread(target=next, args=(iterator,))
+    reader.start()
+    assert reads.wait(BOUND_S)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # ends the child if it hangs
+        os._exit(next(iterator).index)
+    go_on.set()
+    reader.join(BOUND_S)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
 # --- before its first minibatch an epoch can be named

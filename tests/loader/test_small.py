@@ -1,12 +1,10 @@
 """Small minibatches are made in the caller's thread, unless an option of the threads is given."""
 
-import threading
-
 import numpy as np
 import pytest
 import torch
 import worker_stages as ws
-from pipelines import BOUND_S, fetched, items, sampled, small_graph, small_store
+from pipelines import fetched, items, sampled, small_graph, small_store
 from typed_pipelines import typed_fetched, typed_sampled
 
 import datapipes as dp
@@ -121,44 +119,3 @@ def test_an_epoch_goes_on_with_and_without_threads():
         rest = dp.DataLoader(fetched(), overlap=then)
         rest.load_state_dict(loader.state_dict())
         assert [*got, *(minibatch.digest() for minibatch in rest)] == expected
-
-
-def test_no_thread_goes_on_behind_a_minibatch_that_raises():
-    def fail(minibatch):
-        if minibatch.index == 3:
-            raise ValueError("not this one")
-        return minibatch
-
-    minibatches = iter(dp.DataLoader(sampled(items(400, 1)).transform(fail), overlap=False))
-    got, errors = [], []
-
-    def read():
-        try:
-            got.extend(minibatch.index for minibatch in minibatches)
-        except ValueError as error:
-            errors.append(error)
-        except RuntimeError:
-            pass  # another thread got the error
-
-    readers = [threading.Thread(target=read) for _ in range(3)]
-    for reader in readers:
-        reader.start()
-    for reader in readers:
-        reader.join(BOUND_S)
-    assert len(errors) == 1
-    assert set(got) <= {0, 1, 2}
-
-
-def test_several_threads_may_read_a_loader_without_threads():
-    loader, got = dp.DataLoader(sampled(items(400, 1))), []
-    minibatches = iter(loader)
-
-    def read():
-        got.extend(minibatch.index for minibatch in minibatches)
-
-    readers = [threading.Thread(target=read) for _ in range(4)]
-    for reader in readers:
-        reader.start()
-    for reader in readers:
-        reader.join(BOUND_S)
-    assert sorted(got) == [*range(400)]

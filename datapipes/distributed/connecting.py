@@ -16,6 +16,7 @@ from datapipes.distributed.client.remote_part import Limits, RemotePart
 from datapipes.distributed.namebook import addresses_in, check_complete, resolver_of
 from datapipes.distributed.partition_facts import PartitionFacts
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
+from datapipes.distributed.wire.envelope import Meant
 from datapipes.distributed.wire.refusals import OtherPartition
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.native_book import open_book, partition_id_of
@@ -180,24 +181,16 @@ def ask_facts(
     """
     arrow_flight(where)
     refuse_forked(where)
-    limits = Limits(security.deadline)
-    received: list[PartitionFacts] = []
+    limits, received, kind = Limits(security.deadline), list[PartitionFacts](), WHAT[by_rank]
+    meant = Meant(None if by_rank else part, partition_id)
 
     def connect(address: Address, timeout: float) -> Connection:
-        connection, facts = greeted(
-            None if by_rank else part,
-            address,
-            limits,
-            timeout,
-            tls=security.tls,
-            facts=None,
-            partition_id=partition_id,
-            where=server_name(WHAT[by_rank], part, address),
-        )
+        name = server_name(kind, part, address)
+        connection, facts = greeted(name, meant, address, limits, timeout, tls=security.tls, facts=None)
         received.append(facts)
         return connection
 
-    remote = RemotePart(part, replicas, limits, connect, kind=WHAT[by_rank])
+    remote = RemotePart(part, replicas, limits, connect, kind=kind)
     try:
         remote.submit(lambda send: None).result()  # to have a connection is all that is asked
     finally:

@@ -315,8 +315,7 @@ def parts(
         def asked_first() -> Any:
             if len(running) == 1:
                 return next(iter(running.values()))
-            (remote_parts,) = graph.peers._by_process.values()
-            return running[str(remote_parts.remote_part(1)._places.all()[0])]
+            return running[str(graph.peers._remote_part(1)._places.all()[0])]
 
         loader = dp.DataLoader(chain_of_parts(graph, DistFeatureStore(graph)), **options)
         yield [*running.values()], asked_first, stack.enter_context(loader)

@@ -169,8 +169,7 @@ def test_another_replica_answers_within_an_attempt(graph, root, how):
 
 
 def first_choices(dist_graph):
-    remote_parts = next(iter(dist_graph.peers._by_process.values()))
-    return [str(remote_parts.remote_part(part)._places.all()[0]) for part in (0, 1)]
+    return [str(dist_graph.peers._remote_part(part)._places.all()[0]) for part in (0, 1)]
 
 
 def test_replicas_of_other_content_are_refused_when_they_are_met(tmp_path, root):

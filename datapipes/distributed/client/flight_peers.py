@@ -64,7 +64,8 @@ class FlightPeers:
         arrow_flight(_WHERE)  # here rather than in a worker
         self.by_rank, self.again = by_rank, again
         self.addresses, self.facts, self.tls, self.limits = dict(addresses), facts, tls, Limits(deadline, may_return)
-        self._by_process: dict[int, _RemoteParts] = {}  # at most one is of this process
+        # What a process has asked, and what ends it; at most one is of this process.
+        self._by_process: dict[int, tuple[dict[int, RemotePart], weakref.finalize[..., FlightPeers]]] = {}
 
     def ask(self, part: int, request: Request[Answer]) -> Future[Answer]:
         """Ask a part; return at once. See Peers."""
@@ -83,9 +84,9 @@ class FlightPeers:
         Requests in flight end with an error, or with their answer. Those whose server stands still are waited for, two
         thirds of the deadline at most.
         """
-        remote_parts = self._by_process.pop(os.getpid(), None)
-        if remote_parts is not None:
-            remote_parts.close()
+        known = self._by_process.pop(os.getpid(), None)
+        if known is not None:
+            known[1]()
 
     def submit(self, part: int, attempt: Callable[[Send], _Answer], *, waits: bool = True) -> Future[_Answer]:
         """Let `attempt(send)` ask a server, as often as it takes; return at once.
@@ -96,10 +97,40 @@ class FlightPeers:
             waits: whether a server that is gone is waited for, as far as `may_return` allows.
         """
         refuse_forked(_WHERE)
+        return self._remote_part(part).submit(attempt, waits=waits)
+
+    def _remote_part(self, part: int) -> RemotePart:
+        """Return a part as this process asks it. Nothing that it holds may hold the peers, or they would never end."""
         pid = os.getpid()
-        # Atomic, so that no lock is needed, which a fork could leave taken.
-        remote_parts = self._by_process.get(pid) or self._by_process.setdefault(pid, _RemoteParts(self))
-        return remote_parts.remote_part(part).submit(attempt, waits=waits)
+        if (known := self._by_process.get(pid)) is None:
+            added: dict[int, RemotePart] = {}
+            # It also ends them before the interpreter ends, or a thread would be caught inside the library.
+            end = weakref.finalize(self, _close_all, pid, added)
+            # Atomic, so that no lock is needed, which a fork could leave taken.
+            known = self._by_process.setdefault(pid, (added, end))
+            if known[1] is not end:  # of another thread
+                end.detach()
+        remote_parts, end = known
+        if part in remote_parts:
+            return remote_parts[part]
+        kind = WHAT[self.by_rank]
+        if part not in self.addresses:
+            raise ValueError(
+                f"{_WHERE}: {kind} {shown(part)} is not in the namebook; there are {[*self.addresses]}. Name one of "
+                "these, or add it there."
+            )
+        facts, limits, tls, meant = self.facts, self.limits, self.tls, self.meant(part)
+
+        def connect(address: Address, timeout: float) -> Connection:
+            where = server_name(kind, part, address)
+            return greeted(where, meant, address, limits, timeout, tls=tls, facts=facts)[0]
+
+        again = None if self.again is None else partial(self.again, part)
+        remote_part = RemotePart(part, self.addresses[part], limits, connect, kind=kind, again=again)
+        remote_part = remote_parts.setdefault(part, remote_part)  # of two threads' one; building it starts nothing
+        if not end.alive:  # all were ended meanwhile
+            remote_part.close()
+        return remote_part
 
     def _ask_once(self, part: int, request: Request[Answer], send: Send) -> Answer:
         """Send a request, or its halves one after the other if the answer is too large; return the answer."""
@@ -129,56 +160,13 @@ class FlightPeers:
         return f"{_WHERE}({', '.join(f'{part}: {address}' for part, address in self.addresses.items())})"
 
 
-class _RemoteParts:
-    """The remote parts that one process has asked; they end with their FlightPeers, or with the process.
-
-    It copies fields: the finalizer of the peers holds it, so if it held the peers they would never be dropped.
-    """
-
-    def __init__(self, peers: FlightPeers) -> None:
-        self._pid = os.getpid()
-        self._addresses, self._limits = peers.addresses, peers.limits
-        self._facts, self._tls, self._by_rank, self._again = peers.facts, peers.tls, peers.by_rank, peers.again
-        self._parts: dict[int, RemotePart] = {}
-        self._changing = threading.Lock()
-        self._closed = False
-        # Before the interpreter ends, or a thread would be caught inside the library.
-        self._end = weakref.finalize(peers, self.close)
-
-    def remote_part(self, part: int) -> RemotePart:
-        kind = WHAT[self._by_rank]
-        with self._changing:
-            if part not in self._parts:
-                if part not in self._addresses:
-                    raise ValueError(
-                        f"{_WHERE}: {kind} {shown(part)} is not in the namebook; there are {[*self._addresses]}. "
-                        "Name one of these, or add it there."
-                    )
-                replicas, connect = self._addresses[part], self._connecting(part)
-                again = None if self._again is None else partial(self._again, part)
-                self._parts[part] = RemotePart(part, replicas, self._limits, connect, kind=kind, again=again)
-                if self._closed:
-                    self._parts[part].close()
-            return self._parts[part]
-
-    def close(self) -> None:
-        if os.getpid() != self._pid:
-            return
-        with self._changing:
-            self._closed = True
-            remote_parts = [*self._parts.values()]
-        for remote_part in remote_parts:
+def _close_all(pid: int, remote_parts: dict[int, RemotePart]) -> None:
+    """End what a process has asked, all at once; a process that was forked from it does nothing."""
+    if os.getpid() == pid:
+        for remote_part in [*remote_parts.values()]:
             remote_part.stop()
-        for remote_part in remote_parts:
+        for remote_part in [*remote_parts.values()]:
             remote_part.close()
-        self._end.detach()  # or it would keep this until the peers end, which may connect and close many times
-
-    def _connecting(self, part: int) -> Callable[[Address, float], Connection]:
-        facts, limits, tls, kind = self._facts, self._limits, self._tls, WHAT[self._by_rank]
-        wanted = None if self._by_rank else part
-        return lambda address, timeout: greeted(
-            wanted, address, limits, timeout, tls=tls, facts=facts, where=server_name(kind, part, address)
-        )[0]
 
 
 _Piece = TypeVar("_Piece")
@@ -214,36 +202,31 @@ def joined(pieces: Sequence[Future[_Piece]], join: Callable[[list[_Piece]], _Who
 
 
 def greeted(
-    part: int | None,
+    where: str,
+    meant: Meant,
     address: Address,
     limits: Limits,
     timeout: float,
     *,
     tls: TLSConfig | None,
     facts: PartitionFacts | None,
-    partition_id: str | None = None,
-    where: str,
 ) -> tuple[Connection, PartitionFacts]:
     """Return a new connection to a server, and what it says of its partition, if it is the one that is meant.
 
     Args:
-        part: the part that it must have; None for any.
         where: names the server in errors.
         facts: what it must agree with in everything; None if nothing is known yet.
-        partition_id: what it must have; by default that of `facts`, or any.
     Raises:
         OtherPartition: The message names both values.
         What Connection.ask raises.
     """
-    partition_id = partition_id if facts is None else facts.partition_id
     connection = Connection(where, address, tls, limits.connect_s)
-    meant = Meant(part, partition_id, None if facts is None else facts.content_id)
     try:
-        theirs, their_facts = greeting_from_message(where, connection.ask(hello_to_message(meant), timeout, 0))
-        if part is not None and theirs != part:
-            raise _other(where, "part", theirs, part)
-        if partition_id is not None and their_facts.partition_id != partition_id:
-            raise _other(where, "partition_id", their_facts.partition_id, partition_id)
+        part, their_facts = greeting_from_message(where, connection.ask(hello_to_message(meant), timeout, 0))
+        if meant.part is not None and part != meant.part:
+            raise _other(where, "part", part, meant.part)
+        if meant.partition_id is not None and their_facts.partition_id != meant.partition_id:
+            raise _other(where, "partition_id", their_facts.partition_id, meant.partition_id)
         for field in fields(PartitionFacts) if facts is not None else ():
             here, there = getattr(facts, field.name), getattr(their_facts, field.name)
             if here != there:

@@ -28,7 +28,7 @@ from datapipes.distributed.sampler_sender import (
     push_from_header,
 )
 from datapipes.distributed.server.flight_server import close_flight_server, flight_server
-from datapipes.distributed.server.guards import Guard, Strangers
+from datapipes.distributed.server.guards import guards
 from datapipes.distributed.server.tcp_connections import TcpConnections
 from datapipes.distributed.tls import TLSConfig, refuse_plain
 from datapipes.distributed.wire.arrow_reading import MOST_REQUEST_HEADER_BYTES, BadMessage, from_batches, header_of
@@ -369,15 +369,11 @@ def _listening(senders: _Senders, address: Address, tls: TLSConfig | None) -> co
     """Start the server of a receiver and what watches it; return what ends them."""
     pem = None if tls is None else tls.checked(_NAME)
     with contextlib.ExitStack() as made:  # what is to be ended if a later piece fails
-        connections = TcpConnections()
-        made.callback(connections.close)
+        connections = made.enter_context(contextlib.closing(TcpConnections()))
         server = flight_server(_NAME, senders, address, pem)
         made.callback(close_flight_server, server, connections)
-        strangers = Strangers(_NAME, server.port, connections)
-        senders.note_request = strangers.note_request
-        watch_senders = partial(senders.look, server.port, connections)
-        for name, look in (("watch of strangers", strangers.look), ("watch of senders", watch_senders)):
-            made.callback(Guard(_NAME, name, look, senders.end).close)
+        looks = {"watch of senders": partial(senders.look, server.port, connections)}
+        made.push(guards(_NAME, senders, server.port, connections, looks, senders.end))
         made.callback(senders.end, ChannelClosed(f"{_NAME}: was closed. Make a new one."))
         return made.pop_all()
 

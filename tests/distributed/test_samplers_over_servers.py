@@ -11,7 +11,7 @@ import datapipes as dp
 from datapipes.distributed import DistGraph, PartitionBook, PartitionServer, ServerLimits, connect
 from datapipes.distributed.requests.digests import DigestRequest
 from datapipes.distributed.requests.draw import Draw, DrawRequest
-from datapipes.distributed.server import guards
+from datapipes.distributed.server import guards, partition_server
 from datapipes.distributed.server.guards import MemoryWatch
 from datapipes.distributed.server.statistics import Statistics
 from datapipes.distributed.server.tcp_connections import TcpConnections
@@ -158,11 +158,13 @@ def test_a_wrong_weight_names_stage_and_part(root, namebook):
 
 
 def test_what_a_part_makes_for_its_draws_does_not_count_against_the_bound_of_its_clients(root, monkeypatch):
+    watches, real = [], partition_server.MemoryWatch
+    monkeypatch.setattr(partition_server, "MemoryWatch", lambda *given: watches.append(real(*given)) or watches[-1])
     with PartitionServer(root, 0, limits=ServerLimits(max_memory="auto")) as server, PartitionServer(root, 1) as other:
-        assert server._watch.kept_bytes() == 0
+        assert watches[0].kept_bytes() == 0
         with connect({0: server.address, 1: other.address}) as client:
             client._peers.ask(0, DigestRequest((None,), ByWeight("w"))).result(60)
-        assert server._watch.kept_bytes() >= 9 * server._service.part.relation().num_edges - 64
+        assert watches[0].kept_bytes() >= 9 * server._service.part.relation().num_edges - 64
     monkeypatch.setattr(guards, "own_memory", lambda *_: 150)
     with contextlib.closing(TcpConnections()) as connections:
         watch = MemoryWatch(1, 100, statistics := Statistics(), connections, lambda: 50)

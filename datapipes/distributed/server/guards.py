@@ -15,12 +15,14 @@ second.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from datapipes.base.log import logger
 from datapipes.distributed.server.statistics import Statistics
@@ -113,6 +115,29 @@ class Strangers:
             )
         self._told = len(strangers) > most
         return _STRANGERS_EVERY_S
+
+
+class Guarded(Protocol):
+    """A service that tells the name of the connection of each request."""
+
+    note_request: Callable[[str], None]
+
+
+def guards(
+    where: str,
+    service: Guarded,
+    port: int,
+    connections: TcpConnections,
+    looks: Mapping[str, Callable[[], float]],
+    died: Callable[[BaseException], None],
+) -> contextlib.ExitStack:
+    """Start the guards of a server, one of strangers and those with these looks, by name; return what ends them."""
+    strangers = Strangers(where, port, connections)
+    service.note_request = strangers.note_request
+    with contextlib.ExitStack() as made:  # what is to be ended if a later one fails
+        for name, look in {"watch of strangers": strangers.look, **looks}.items():
+            made.callback(Guard(where, name, look, died).close)
+        return made.pop_all()
 
 
 _STATM = "/proc/self/statm"

@@ -22,7 +22,7 @@ from datapipes.distributed.addresses import Address, Namebook, parse_address
 from datapipes.distributed.arrow import arrow_flight
 from datapipes.distributed.connecting import Security
 from datapipes.distributed.server.flight_server import close_flight_server, flight_server
-from datapipes.distributed.server.guards import Guard, MemoryWatch, Strangers, own_memory
+from datapipes.distributed.server.guards import MemoryWatch, guards, own_memory
 from datapipes.distributed.server.limits import AUTO, ServerLimits, sizes_of
 from datapipes.distributed.server.metrics_server import MetricsServer
 from datapipes.distributed.server.offers import ChainOffers, Offers, Served, served
@@ -128,9 +128,7 @@ class PartitionServer:
         self.failure: BaseException | None = None
         self._pid = 0  # of the process that has started it
         self._stopping = threading.Lock()
-        self._connections: TcpConnections | None = None
-        self._guards: list[Guard] = []
-        self._watch: MemoryWatch | None = None
+        self._ending = contextlib.ExitStack()  # what is to be ended with it, but for the service and the server
         self._service: Service | None = None
         self._server: Any = None
         self._metrics: MetricsServer | None = None
@@ -162,21 +160,20 @@ class PartitionServer:
         has = self._open()
         max_memory = self._memory_bound()
         with contextlib.ExitStack() as made:  # what is to be ended if a later piece fails
-            connections = TcpConnections()
-            made.callback(connections.close)
+            connections = made.enter_context(contextlib.closing(TcpConnections()))
             offers = None if self._offers is None else Offers(self._offers, has)
             service = Service(*has, self.limits, connections, offers)
             made.callback(service.close, 0.0)
+            metrics = None
             if self._asked_metrics is not None:
-                self._metrics = MetricsServer(_WHERE, service, self._asked_metrics)
-                made.callback(self._close_metrics)
+                metrics = made.enter_context(contextlib.closing(MetricsServer(_WHERE, service, self._asked_metrics)))
             server = flight_server(_WHERE, service, self._asked, pem)
-            made.pop_all()
-        self._service, self._server, self._connections, self.failure = service, server, connections, None
+            self._ending = made.pop_all()
+        self._service, self._server, self._metrics, self.failure = service, server, metrics, None
         self._pid = os.getpid()
         self._address = address = Address(self._asked.host, server.port)
         try:
-            self._guard(service, server.port, connections, max_memory)
+            self._guard(service, connections, max_memory)
         except BaseException:
             self.stop(0.0)
             raise
@@ -186,19 +183,16 @@ class PartitionServer:
             logger.info("%s: metrics are at http://%s/metrics", service.where, self._metrics.address)
         return str(address)
 
-    def _guard(self, service: Service, port: int, connections: TcpConnections, max_memory: int | None) -> None:
+    def _guard(self, service: Service, connections: TcpConnections, max_memory: int | None) -> None:
         """Start the guards."""
-        strangers = Strangers(service.where, port, connections)
-        service.note_request = strangers.note_request
-        looks = {"watch of strangers": strangers.look, "watch of stalled clients": service.sendings.look}
+        port, looks = self._server.port, {"watch of stalled clients": service.sendings.look}
         if service.producers is not None:
             looks["watch of producers"] = service.producers.look
         if max_memory is not None:
             kept = (lambda: service.kept_bytes) if self.limits.max_memory == AUTO else (lambda: 0)
-            self._watch = MemoryWatch(port, max_memory, service.statistics, connections, kept, service.end_producers)
-            looks["watch of memory"] = self._watch.look
-        for name, look in looks.items():
-            self._guards.append(Guard(service.where, name, look, self._fail))
+            watch = MemoryWatch(port, max_memory, service.statistics, connections, kept, service.end_producers)
+            looks["watch of memory"] = self._ending.enter_context(contextlib.closing(watch)).look
+        self._ending.push(guards(service.where, service, port, connections, looks, self._fail))
 
     def leave(self) -> None:
         """Answer health requests with the status "leaving" from now on: it serves only until others are done."""
@@ -213,19 +207,16 @@ class PartitionServer:
         if os.getpid() != self._pid:  # not started, or forked since: the server is the parent's
             return True
         with self._stopping:
-            service, server = self._service, self._server
-            self._service = self._server = self._address = None
+            service, server, ending = self._service, self._server, self._ending
+            self._service = self._server = self._address = self._metrics = None
         if service is None:
             return True
         atexit.unregister(self.stop)
         if service.close(grace_s):
             level = logging.WARNING if grace_s > 0 else logging.INFO  # without a grace nothing was to be waited for
             logger.log(level, "%s stops while requests are under way", service.where)
-        assert self._connections is not None
-        has_ended = close_flight_server(server, self._connections)
-        self._close_watch()
-        self._close_metrics()
-        self._connections.close()
+        has_ended = close_flight_server(server, service.sendings.connections)
+        ending.close()
         if has_ended:
             logger.info("%s has stopped", service.where)
         else:
@@ -263,19 +254,6 @@ class PartitionServer:
                 f"max_request_bytes; got {allowed}. Raise it, or lower the others."
             )
         return allowed
-
-    def _close_watch(self) -> None:
-        for guard in self._guards:
-            guard.close()
-        self._guards.clear()
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.close()
-
-    def _close_metrics(self) -> None:
-        metrics, self._metrics = self._metrics, None
-        if metrics is not None:
-            metrics.close()
 
     def _running(self) -> Service:
         if self._service is None:

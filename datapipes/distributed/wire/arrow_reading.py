@@ -1,13 +1,13 @@
 """Read a message from record batches of Arrow, sent by anybody: all of it is checked before it is used.
 
 Nothing is unpickled, whatever the metadata say. Tensors view the received memory, except those that come in several
-pieces or are not aligned. A stream whose batches are compressed is refused: a few bytes could ask for any memory. Arrow
-offers no option for it, so the few fields that tell are read here from the messages' flatbuffers. An offset that leads
-out of the message raises struct.error; Arrow itself verifies the rest.
+pieces or are not aligned. Of a request Arrow reads the schema alone: it would unpack a batch that is compressed, and a
+few bytes could ask for any memory. The schema says where in the body of its one batch each tensor must be.
 """
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
@@ -36,6 +36,7 @@ MOST_COLUMNS = 2**16
 MOST_HEADER_BYTES = 4 * 2**20
 MOST_REQUEST_HEADER_BYTES = 256 * 2**10  # JSON takes up to a hundred times its size when it is read, under the GIL
 MOST_SHAPE_CHARACTERS = 64 * 21
+_MOST_MESSAGES = 2  # of a request: the schema and one batch
 
 
 class BadMessage(ValueError):
@@ -56,13 +57,27 @@ def from_bytes(where: str, data: Any, most_bytes: int) -> Message:
         raise BadMessage(f"{where}: found {len(data)} bytes; at most {most_bytes} are allowed. Ask for less at once.")
     buffer = pa.py_buffer(data)
     try:
-        _refuse_compression(pa, buffer)  # before Arrow makes room for what the stream promises
-        with pa.ipc.open_stream(buffer) as reader:
-            return from_batches(where, reader.schema, reader, most_bytes, most_header_bytes=MOST_REQUEST_HEADER_BYTES)
-    except BadMessage:
-        raise
+        messages = [*itertools.islice(pa.ipc.MessageReader.open_stream(buffer), _MOST_MESSAGES + 1)]
+        schema = pa.ipc.open_stream(buffer).schema
+        kinds, allowed = [message.type for message in messages], ["schema", *["record batch"] * (len(schema) > 0)]
+        if kinds != allowed:
+            raise ValueError(f"found messages of the types {kinds}, expected were {allowed}")
     except (pa.ArrowException, ValueError, OSError, OverflowError, MemoryError, EOFError) as error:
         raise BadMessage(f"{where}: found no valid Arrow stream: {_short(error)}.") from error
+    arriving, place = _arriving(where, pa, schema, most_bytes), 0
+    body = messages[-1].body if arriving else pa.py_buffer(b"")
+    for tensor in arriving:  # as arrow_message._column has it: two offsets, and the bytes, at a multiple of 8
+        first, end = struct.unpack_from("=qq", body, place) if place + 16 <= body.size else (-1, 0)
+        if first == 0 and end != tensor.num_bytes:
+            raise tensor.wrong(str(end))
+        if first != 0 or place + 16 + end > body.size:
+            raise BadMessage(f"{where}: found a batch that is compressed, or has null values or several rows.")
+        tensor.take(body.slice(place + 16, end))
+        place += 16 + -(-end // 8) * 8
+    if place != body.size:
+        raise BadMessage(f"{where}: found a batch of {body.size} bytes; its columns have {place}.")
+    header = header_of(where, schema, MOST_REQUEST_HEADER_BYTES)
+    return Message(header, {tensor.name: tensor.whole() for tensor in arriving})
 
 
 class Sink(Protocol):
@@ -81,22 +96,19 @@ def from_batches(
     batches: Iterable[Any],
     most_bytes: int,
     sink: Sink | None = None,
-    *,
-    most_header_bytes: int = MOST_HEADER_BYTES,
 ) -> Message:
     """Return the message of a schema and its batches, which are read to their end.
 
     Args:
         most_bytes: of all tensors.
         sink: takes the rows of all tensors; then the message that is returned has none.
-        most_header_bytes: of the header.
     Raises:
         BadMessage: A column of another type, a dtype or shape that no tensor has, more bytes or fewer than the shape
             says, a batch that Arrow's full validation refuses, a header that is not strict JSON.
     """
     pa = arrow(where)
     arriving = _arriving(where, pa, schema, most_bytes)
-    header = header_of(where, schema, most_header_bytes)
+    header = header_of(where, schema)
     if sink is not None:
         sink.begin(header, {tensor.name: (tensor.dtype, tensor.shape) for tensor in arriving})
         for tensor in arriving:
@@ -124,7 +136,7 @@ class _Arriving:
         """Take the next bytes; return how many they are."""
         count = int(piece.size)
         if count > self.num_bytes - self.done:
-            raise self._wrong(f"{self.done + count} or more")
+            raise self.wrong(f"{self.done + count} or more")
         if self.sink is not None:
             self._pass_on(self.sink, piece, count)
         elif count == self.num_bytes:
@@ -152,7 +164,7 @@ class _Arriving:
     def whole(self) -> Tensor:
         """Return the tensor, all of which must have come."""
         if self.done != self.num_bytes:
-            raise self._wrong(str(self.done))
+            raise self.wrong(str(self.done))
         if self.sink is not None:
             return torch.empty(0)
         try:
@@ -162,7 +174,8 @@ class _Arriving:
         except ValueError as error:
             raise BadMessage(str(error)) from error
 
-    def _wrong(self, size: str) -> BadMessage:
+    def wrong(self, size: str) -> BadMessage:
+        """Return an error that says how many bytes came."""
         return BadMessage(
             f"{self.where}: {shown(self.name)} has {size} bytes; {self.dtype} of shape {list(self.shape)} has "
             f"{self.num_bytes}."
@@ -237,61 +250,3 @@ def _value_of(column: Any) -> Any:
 
 def _short(error: BaseException) -> str:
     return shown(str(error))
-
-
-MOST_MESSAGES = 2  # the schema and one batch
-_HEADER_TYPE, _HEADER = 1, 2  # fields of the table Message
-_SCHEMA, _BATCH = 1, 3  # values of header_type
-_COMPRESSION = 3  # field of the table RecordBatch
-
-
-def _refuse_compression(pa: Any, stream: Any) -> None:
-    """Raise ValueError unless a stream, a buffer, is a schema and at most one batch, which is not compressed.
-
-    Raises:
-        ValueError: It is another stream.
-        pyarrow.ArrowException, OSError: It is no stream; Arrow says why.
-    """
-    reader = pa.ipc.MessageReader.open_stream(stream)
-    kinds: list[int] = []
-    while len(kinds) <= MOST_MESSAGES:
-        try:
-            message = reader.read_next_message()
-        except StopIteration:
-            break
-        kinds.append(_kind(message))
-    if kinds not in ([_SCHEMA], [_SCHEMA, _BATCH]):
-        raise ValueError(f"found messages of the types {kinds}, allowed are a schema (1) and one batch (3)")
-
-
-def _kind(message: Any) -> int:
-    """Return the type of a message.
-
-    Raises:
-        ValueError: A batch is compressed, or the message is cut off.
-    """
-    data = message.metadata.to_pybytes()
-    try:
-        table = struct.unpack_from("<I", data)[0]
-        place = _field(data, table, _HEADER_TYPE)
-        kind = data[place] if place else 0
-        if kind == _BATCH:
-            place = _field(data, table, _HEADER)
-            batch = place + struct.unpack_from("<I", data, place)[0]
-            if not place or _field(data, batch, _COMPRESSION):
-                raise ValueError("found a batch that is compressed")
-    except (struct.error, IndexError) as error:
-        raise ValueError(f"found a message that is cut off ({error})") from error
-    return kind
-
-
-def _field(data: bytes, table: int, number: int) -> int:
-    """Return where a field of a flatbuffers table is, 0 if it has its default."""
-    layout = table - struct.unpack_from("<i", data, table)[0]
-    if layout < 0:
-        raise struct.error("a layout before the message")
-    size = struct.unpack_from("<H", data, layout)[0]
-    if 4 + 2 * number + 2 > size:
-        return 0
-    offset = struct.unpack_from("<H", data, layout + 4 + 2 * number)[0]
-    return table + offset if offset else 0

@@ -112,22 +112,32 @@ X = {"dtype": "int64", "shape": "[2]"}
 VALUE = pa.array([bytes(16)], BINARY)
 LZ4 = pa.ipc.IpcWriteOptions(compression="lz4")
 
+
+def two_columns_of_one() -> bytes:
+    """A stream whose schema has one column, and whose batch two."""
+    fields, sink = [("x", BINARY, X), ("y", BINARY, X)], pa.BufferOutputStream()
+    one, two = (pa.ipc.open_stream(stream_of(fields[:n], [VALUE] * n, HEADER)) for n in (1, 2))
+    sink.write(one.schema.serialize())
+    sink.write(two.read_next_batch().serialize())
+    return sink.getvalue().to_pybytes()
+
+
 WRONG = {
     "empty": (b"", "no valid Arrow stream"),
     "text": (b"GET / HTTP/1.1\r\n\r\n", "no valid Arrow stream"),
     "zeros": (bytes(1000), "no valid Arrow stream"),
     "pickle": (pickle.dumps({"x": torch.ones(3).numpy()}), "no valid Arrow stream"),
     "compressed": (one_column(options=LZ4), "compressed"),
-    "two batches": (one_column(batches=2), r"types \[1, 3, 3\]"),
-    "no batch": (one_column(batches=0), "'x' has 0 bytes; torch.int64 of shape \\[2\\] has 16"),
+    "two batches": (one_column(batches=2), r"types \['schema', 'record batch', 'record batch'\], expected were"),
+    "no batch": (one_column(batches=0), r"types \['schema'\], expected were \['schema', 'record batch'\]"),
     "no header": (stream_of([("x", BINARY, X)], [VALUE], None), "not one header"),
     "other header": (stream_of([("x", BINARY, X)], [VALUE], {**HEADER, "pandas": "{}"}), "not one header"),
     "int column": (stream_of([("x", pa.int64(), X)], [pa.array([1])], HEADER), "'x' is of the type 'int64'"),
     "list column": (stream_of([("x", pa.list_(BINARY), X)], [pa.array([[b"x"]], pa.list_(BINARY))], HEADER), "type"),
     "text column": (stream_of([("x", pa.large_utf8(), X)], [pa.array(["x"], pa.large_utf8())], HEADER), "large_str"),
-    "null": (stream_of([("x", BINARY, X)], [pa.array([None], BINARY)], HEADER), "none of them null"),
-    "two rows": (stream_of([("x", BINARY, X)], [pa.array([bytes(8)] * 2, BINARY)], HEADER), "batch of 2 rows"),
-    "no rows": (stream_of([("x", BINARY, X)], [pa.array([], BINARY)], HEADER), "batch of 0 rows"),
+    "null": (stream_of([("x", BINARY, X)], [pa.array([None], BINARY)], HEADER), "'x' has 0 bytes"),
+    "two rows": (stream_of([("x", BINARY, X)], [pa.array([bytes(8)] * 2, BINARY)], HEADER), "'x' has 8 bytes"),
+    "no rows": (stream_of([("x", BINARY, X)], [pa.array([], BINARY)], HEADER), "null values or several rows"),
     "one name": (stream_of([("x", BINARY, X)] * 2, [VALUE] * 2, HEADER), "two columns of one name"),
     "no dtype": (stream_of([("x", BINARY, {"shape": "[2]"})], [VALUE], HEADER), "not dtype and shape"),
     "more metadata": (stream_of([("x", BINARY, {**X, "a": "b"})], [VALUE], HEADER), "not dtype and shape"),
@@ -144,19 +154,37 @@ WRONG = {
     "huge empty shape": (one_column(shape=f"[0,{2**62},4]", data=b""), "int64 cannot count"),
     "too many bytes": (one_column(shape="[1000000]"), "tensors of 8000000 bytes; at most 1048576 are allowed"),
     "short": (one_column(data=bytes(15)), "'x' has 15 bytes; torch.int64 of shape \\[2\\] has 16"),
-    "long": (one_column(data=bytes(17)), "'x' has 17 or more bytes"),
+    "long": (one_column(data=bytes(17)), "'x' has 17 bytes"),
     "bool": (one_column(dtype="bool", data=b"\x01\x02"), "has the byte 2 as a bool"),
-    "offsets": (lying_offsets(0, 2**40), "no valid Arrow"),
-    "negative offsets": (lying_offsets(0, -1), "no valid Arrow"),
-    "offsets from the end": (lying_offsets(16, 0), "no valid Arrow"),
-    "offsets before": (lying_offsets(-16, 0), "no valid Arrow"),
-    "offsets of less": (lying_offsets(8, 16), "'x' has 8 bytes"),
+    "offsets": (lying_offsets(0, 2**40), f"'x' has {2**40} bytes"),
+    "negative offsets": (lying_offsets(0, -1), "'x' has -1 bytes"),
+    "offsets from the end": (lying_offsets(16, 0), "compressed, or has null values or several rows"),
+    "offsets before": (lying_offsets(-16, 0), "compressed, or has null values or several rows"),
+    "offsets of less": (lying_offsets(8, 16), "compressed, or has null values or several rows"),
+    "a buffer more": (two_columns_of_one(), "found a batch of 64 bytes; its columns have 32"),
     "header NaN": (one_column(header=b'{"a": NaN}'), "no strict JSON.*NaN"),
     "header number": (one_column(header=b'{"a": ' + b"9" * 5000 + b"}"), "no strict JSON"),
     "header list": (one_column(header=b"[]"), "not an object"),
     "header nested": (one_column(header=b"[" * 100_000), "no strict JSON"),
     "header bytes": (one_column(header=b"\xff"), "no strict JSON"),
 }  # fmt: skip
+
+
+WRONG_IN_AN_ANSWER = {  # where a request is refused by what its batch has in its bytes, since Arrow does not read it
+    "no batch": "'x' has 0 bytes; torch.int64 of shape \\[2\\] has 16",
+    "null": "none of them null",
+    "two rows": "batch of 2 rows",
+    "no rows": "batch of 0 rows",
+    "long": "'x' has 17 or more bytes",
+    **dict.fromkeys(["offsets", "negative offsets", "offsets from the end", "offsets before"], "no valid Arrow batch"),
+    "offsets of less": "'x' has 8 bytes",
+}
+
+
+@pytest.mark.parametrize("name", WRONG_IN_AN_ANSWER)
+def test_what_is_wrong_in_an_answer_is_refused(name):
+    with pa.ipc.open_stream(WRONG[name][0]) as reader, pytest.raises(BadMessage, match=WRONG_IN_AN_ANSWER[name]):
+        from_batches("client", reader.schema, reader, LIMIT)
 
 
 @pytest.mark.parametrize("name", WRONG)

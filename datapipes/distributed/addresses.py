@@ -183,26 +183,21 @@ def ask_resolver(where: str, resolver: Resolver, parts: Iterable[int], timeout: 
     """
     ends, addresses = time.monotonic() + timeout, {}
     for part in parts:
-        while (replicas := _told_by(where, resolver, part, ends)) is None:
-            time.sleep(_EVERY_S)
-        addresses[part] = replicas
+        while part not in addresses:
+            told: Any = ()
+            failure: Exception | None = None
+            try:
+                told = resolver.addresses(part)
+            except Exception as error:
+                failure = error
+            if told:
+                addresses[part] = replicas_of(where, f"part {part}", told, f"{where}: {shown(resolver)}")
+            elif time.monotonic() + _EVERY_S >= ends:
+                why = "it has none" if failure is None else f"{type(failure).__name__}: {text_of(failure)}"
+                raise TimeoutError(
+                    f"{where}: {shown(resolver)} told no address of part {part} within {timeout:g} s ({why}). Look "
+                    "whether its server runs."
+                ) from failure
+            else:
+                time.sleep(_EVERY_S)
     return addresses
-
-
-def _told_by(where: str, resolver: Resolver, part: int, ends: float) -> Replicas | None:
-    addresses: Any = ()
-    why = "it has none"
-    try:
-        addresses = resolver.addresses(part)
-    except Exception as error:
-        why = f"{type(error).__name__}: {text_of(error)}"
-        failure: Exception | None = error
-    else:
-        failure = None
-    if addresses:
-        return replicas_of(where, f"part {part}", addresses, f"{where}: {shown(resolver)}")
-    if time.monotonic() + _EVERY_S < ends:
-        return None
-    raise TimeoutError(
-        f"{where}: {shown(resolver)} told no address of part {part} in time ({why}). Look whether its server runs."
-    ) from failure

@@ -13,7 +13,7 @@ from datapipes.distributed.arrow import arrow_flight, refuse_forked
 from datapipes.distributed.client.connection import Connection, server_name
 from datapipes.distributed.client.flight_peers import WHAT, FlightPeers, greeted
 from datapipes.distributed.client.remote_part import Limits, RemotePart
-from datapipes.distributed.namebook import addresses_in, check_complete, resolver_of
+from datapipes.distributed.namebook import addresses_in, check_complete, is_asked_again
 from datapipes.distributed.partition_facts import PartitionFacts
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
 from datapipes.distributed.wire.envelope import Meant
@@ -86,7 +86,7 @@ def peers_at(
     by_rank: bool = False,
 ) -> FlightPeers:
     """Return the servers at these addresses, which a namebook has."""
-    again = None if resolver_of(namebook) is None else partial(_asked_again, where, namebook, security)
+    again = partial(_asked_again, where, namebook, security) if is_asked_again(namebook) else None
     return FlightPeers(addresses, facts, tls=security.tls, deadline=security.deadline, by_rank=by_rank, again=again)
 
 
@@ -105,7 +105,7 @@ def connect_servers(where: str, namebook: Any, security: Security) -> FlightPeer
     heard = (rank for rank, replicas in addresses.items() if len(addresses) > 1 and replicas.is_heard(_PROBE_S))
     rank = next(heard, next(iter(addresses)))
     facts = ask_facts(where, rank, addresses[rank], security, by_rank=True)
-    if resolver_of(namebook) is not None:
+    if is_asked_again(namebook):
         addresses = addresses_of_others(where, namebook, facts.num_parts, None, security)
     return peers_at(where, addresses, facts, namebook, security, by_rank=True)
 

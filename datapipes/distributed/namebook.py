@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,25 +21,21 @@ _FILE_FORMS = '{0: "host:port", 1: ...}, or the path of a JSON file of this form
 _FORMS = '{0: "host:port", 1: ["host:port", ...]}, the path of a JSON file of this form, "torchrun", or a Resolver'
 _PUBLISH = "publish_address"
 _KEY = "datapipes/address/{}/{}"  # part, replica
-_AGAIN_S = 1.0  # for an address that was published before
 _MOST_BYTES = 2**24  # of a namebook's file: some 400,000 parts
 _STORE_S = 30.0  # for one question to the store
 _VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 
 
-def resolver_of(namebook: Any) -> Resolver | None:
-    """Return what is asked anew; None for a namebook that has all addresses for good."""
-    if isinstance(namebook, str) and namebook == _TORCHRUN:
-        return Published()
-    return namebook if isinstance(namebook, Resolver) else None
+def is_asked_again(namebook: Any) -> bool:
+    """Return whether a namebook may tell other addresses later; else it has all of them for good."""
+    return isinstance(namebook, Resolver) or (isinstance(namebook, str) and namebook == _TORCHRUN)
 
 
 def addresses_in(where: str, namebook: Any, parts: Iterable[int], timeout: float) -> dict[int, Replicas]:
     """Return the addresses that a namebook of any form has; of a resolver those of `parts`, waited for."""
-    resolver = resolver_of(namebook)
-    if isinstance(resolver, Published):
-        return published_addresses(where, parts, timeout)
-    return read_namebook(where, namebook) if resolver is None else ask_resolver(where, resolver, parts, timeout)
+    if not is_asked_again(namebook):
+        return read_namebook(where, namebook)
+    return ask_resolver(where, Published(where) if isinstance(namebook, str) else namebook, parts, timeout)
 
 
 def read_namebook(where: str, namebook: Any, kind: str = "part") -> dict[int, Replicas]:
@@ -173,37 +168,29 @@ def publish_address(part: int, address: str, store: Any = None, *, replica: int 
         )
 
 
-def published_addresses(where: str, parts: Iterable[int], timeout: float, store: Any = None) -> dict[int, Replicas]:
-    """Return the addresses that were published for `parts`; wait for the first of each, `timeout` seconds at most.
+class Published(Resolver):
+    """What `publish_address` has published, in a store of torch.distributed.
 
     Raises:
-        TimeoutError: Some were not published; the message names the first.
-        ValueError: What was published is no address.
         RuntimeError: There is no store.
     """
-    store, ends = _store_of(where, store), time.monotonic() + timeout
-    addresses = {}
-    for part in parts:
-        key = _KEY.format(part, 0)
-        try:
-            store.wait([key], datetime.timedelta(seconds=max(ends - time.monotonic(), 0.001)))
-        except RuntimeError as error:  # DistStoreError and others, by version of torch
-            raise TimeoutError(
-                f"{where}: no address of part {part} was published within {timeout:g} s ({shown(str(error))}). Call "
-                "datapipes.distributed.publish_address(part, address) for each server, or pass a namebook."
-            ) from error
-        texts = list[str]()
-        while len(texts) < MOST_PARTS and store.check([key := _KEY.format(part, len(texts))]):
-            texts.append(store.get(key).decode())
-        addresses[part] = replicas_of(where, f"part {part}", texts, f"{where}: the store of torchrun")
-    return addresses
 
-
-class Published(Resolver):
-    """What `publish_address` has published, in the store of torch.distributed."""
+    def __init__(self, where: str, store: Any = None) -> None:
+        self._store = _store_of(where, store)
 
     def addresses(self, part: int) -> list[str]:
-        return [str(address) for address in published_addresses("torchrun", [part], _AGAIN_S)[part]]
+        texts = list[str]()
+        while len(texts) < MOST_PARTS and self._store.check([key := _KEY.format(part, len(texts))]):
+            texts.append(self._store.get(key).decode())
+        if not texts:
+            raise LookupError(
+                "none was published. Call datapipes.distributed.publish_address(part, address) for each server, or "
+                "pass a namebook"
+            )
+        return texts
+
+    def __repr__(self) -> str:
+        return "the store of torchrun"
 
 
 def _store_of(where: str, store: Any) -> Any:

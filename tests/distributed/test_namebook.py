@@ -8,8 +8,8 @@ import pytest
 import torch.distributed as dist
 
 from datapipes.distributed import publish_address
-from datapipes.distributed.addresses import Address, Replicas
-from datapipes.distributed.namebook import Published, check_complete, published_addresses, read_namebook
+from datapipes.distributed.addresses import Address, Replicas, ask_resolver
+from datapipes.distributed.namebook import Published, addresses_in, check_complete, read_namebook
 
 SHORT_S, WAIT_S = 0.05, 30.0
 
@@ -120,32 +120,32 @@ def test_what_a_rank_publishes_the_others_read_through_the_store_of_the_agent(ag
     publish_address(0, "[2001:db8::5]:7000")
     publish_address(0, "[2001:db8::5]:7000")
     expected = {0: (Address("2001:db8::5", 7000),), 1: (Address("node-1", 7000),)}
-    assert published_addresses("here", [0, 1], WAIT_S) == expected
+    assert addresses_in("here", "torchrun", [0, 1], WAIT_S) == expected
 
 
 def test_after_a_restart_of_the_ranks_older_addresses_do_not_count(agent, monkeypatch):
     publish_address(0, "node-1:7000")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     with pytest.raises(TimeoutError, match="no address of part 0"):
-        published_addresses("here", [0], SHORT_S)
+        addresses_in("here", "torchrun", [0], SHORT_S)
     publish_address(0, "node-2:7000")
-    assert published_addresses("here", [0], WAIT_S) == {0: (Address("node-2", 7000),)}
+    assert addresses_in("here", "torchrun", [0], WAIT_S) == {0: (Address("node-2", 7000),)}
 
 
 def test_a_store_may_be_given_and_that_of_the_process_group_comes_first(agent):
     own = dist.HashStore()
     publish_address(0, "own:1", store=own)
-    assert published_addresses("here", [0], WAIT_S, store=own) == {0: (Address("own", 1),)}
+    assert ask_resolver("here", Published("here", own), [0], WAIT_S) == {0: (Address("own", 1),)}
     dist.init_process_group(
         "gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=datetime.timedelta(seconds=30)
     )
     try:
         publish_address(0, "group:1")
-        assert published_addresses("here", [0], WAIT_S) == {0: (Address("group", 1),)}
+        assert addresses_in("here", "torchrun", [0], WAIT_S) == {0: (Address("group", 1),)}
     finally:
         dist.destroy_process_group()
     with pytest.raises(TimeoutError):
-        published_addresses("here", [0], SHORT_S)
+        addresses_in("here", "torchrun", [0], SHORT_S)
 
 
 def test_two_servers_that_claim_one_part_are_refused(agent):
@@ -154,9 +154,9 @@ def test_two_servers_that_claim_one_part_are_refused(agent):
         publish_address(0, "node-2:7000")
     publish_address(0, "node-2:7000", moved=True)
     publish_address(0, "node-4:7000", replica=2)
-    assert published_addresses("here", [0], WAIT_S) == {0: (Address("node-2", 7000),)}
+    assert addresses_in("here", "torchrun", [0], WAIT_S) == {0: (Address("node-2", 7000),)}
     publish_address(0, "node-3:7000", replica=1)
-    assert Published().addresses(0) == ["node-2:7000", "node-3:7000", "node-4:7000"]
+    assert Published("here").addresses(0) == ["node-2:7000", "node-3:7000", "node-4:7000"]
 
 
 def test_an_address_that_no_client_finds_is_refused(agent):
@@ -170,15 +170,17 @@ def test_an_address_that_no_client_finds_is_refused(agent):
 
 def test_parts_that_nobody_publishes_are_named_within_the_bound(agent):
     publish_address(0, "node-1:7000")
-    with pytest.raises(TimeoutError, match=r"here: no address of part 1 was published within 0\.05 s.*publish_address"):
-        published_addresses("here", [0, 1], SHORT_S)
+    with pytest.raises(
+        TimeoutError, match=r"here: .* no address of part 1 within 0\.05 s \(.*none was published.*publish_address"
+    ):
+        addresses_in("here", "torchrun", [0, 1], SHORT_S)
 
 
 def test_without_a_store_it_says_what_is_missing(monkeypatch):
     for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(RuntimeError, match=r"MASTER_ADDR is not set\. Start with torchrun"):
-        published_addresses("here", [0], SHORT_S)
+        addresses_in("here", "torchrun", [0], SHORT_S)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "1")
     with pytest.raises(RuntimeError, match=r"init_process_group\W+first"):

@@ -244,7 +244,7 @@ def test_an_epoch_survives_kills_of_any_replica_with_producers_running(graph, ro
 @pytest.mark.parametrize(
     ("answer", "kind", "text"),
     [
-        ([], TimeoutError, "told no address of part 0 in time (it has none)"),
+        ([], TimeoutError, "told no address of part 0 within {} s (it has none)"),
         (OSError("no cluster"), TimeoutError, "(OSError: no cluster)"),
         (["nowhere"], ValueError, "is 'nowhere', which has no port"),
         (3, TypeError, "must be a text"),
@@ -254,6 +254,7 @@ def test_an_epoch_survives_kills_of_any_replica_with_producers_running(graph, ro
     ],
 )
 def test_what_a_resolver_may_not_answer(root, answer, kind, text):
+    text = text.replace("{}", f"{SHORT_S:g}")
     with pytest.raises(kind, match=re.escape(text)):
         DistGraph.connect(root, Answers(answer), deadline=SHORT_S)
     with pytest.raises(kind, match=re.escape(text)):

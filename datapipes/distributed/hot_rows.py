@@ -6,7 +6,7 @@ is filled once, when the store is made, and only read after that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -186,10 +186,10 @@ class HotRows:
         num_bytes: of the memory, with the index.
     """
 
-    def __init__(self, shapes: list[tuple[NodeType | None, int, list[str]]], tensors: Sequence[Tensor]) -> None:
+    def __init__(self, shapes: list[tuple[NodeType | None, int, list[str]]], tensors: Iterable[Tensor]) -> None:
         self._shapes, self._tensors = shapes, [*tensors]
-        self.num_bytes = sum(tensor.nbytes for tensor in tensors)
-        rest = iter(tensors)
+        self.num_bytes = sum(tensor.nbytes for tensor in self._tensors)
+        rest = iter(self._tensors)
         self.tables = {
             type_: HotTable(next(rest), num_ids, {name: next(rest) for name in names})
             for type_, num_ids, names in shapes
@@ -219,11 +219,6 @@ class HotRows:
                 read(hot.node_type, hot.ids[some], {name: out[some] for name, out in outs.items()})
         return cls([(hot.node_type, hot.num_ids, [*hot.forms]) for hot in all_hot], tensors)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state with all tensors together, so that they reach workers as one mapping."""
-        return {"shapes": self._shapes, "tensors": Together(self._tensors)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        packed = state["tensors"]
-        tensors = packed.tensors if isinstance(packed, Together) else packed  # copy.copy pickles nothing
-        self.__init__(state["shapes"], tensors)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        """All tensors go together, so that they reach workers as one mapping."""
+        return HotRows, (self._shapes, Together(self._tensors))

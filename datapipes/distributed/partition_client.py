@@ -29,13 +29,13 @@ from datapipes.distributed.requests.chains import (
     ClaimRequest,
     Created,
     CreateRequest,
+    Listed,
     ListRequest,
     Made,
     MinibatchRequest,
-    created_from_message,
-    listed_from_message,
     made_from_message,
     request_to_message,
+    told_from_message,
 )
 from datapipes.distributed.requests.draw import Drawn, DrawRequest
 from datapipes.distributed.requests.rows import Rows, RowsRequest
@@ -264,7 +264,7 @@ class PartitionClient:
         """Return the producers of a server that this client has a claim on."""
         message = request_to_message(ListRequest(self._token), self._peers.meant(server_rank))
         answer = self._peers.submit(server_rank, lambda send: send(message, 0)).result()
-        return listed_from_message(self.where(server_rank), answer)
+        return [*told_from_message(Listed, self.where(server_rank), answer).producers]
 
     def minibatch(self, server_rank: int, producer_id: int, epoch: int, index: int) -> Future[MiniBatch | None]:
         """Ask a server for the minibatch of an epoch and a global index; return at once.
@@ -310,7 +310,7 @@ class PartitionClient:
     ) -> Created:
         request, where = CreateRequest(self._token, chain.header, worker_key, num_workers), self.where(server_rank)
         message = request_to_message(request, self._peers.meant(server_rank), chain.tensors)
-        return created_from_message(where, send(message, 0))
+        return told_from_message(Created, where, send(message, 0))
 
     def _again(self, server_rank: int, number: int, producer: _Producer, send: _Send) -> None:
         """Create a producer that another server has, or this one had."""

@@ -4,7 +4,7 @@ here, put in place, counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -32,8 +32,8 @@ class RowCounts:
 
     NAMES = ("own", "cached", "asked", "requests", "received_bytes")
 
-    def __init__(self) -> None:
-        (self._counters,) = zeros_together([((len(self.NAMES),), torch.int64)])
+    def __init__(self, counters: Iterable[Tensor] | None = None) -> None:
+        (self._counters,) = zeros_together([((len(self.NAMES),), torch.int64)]) if counters is None else counters
 
     def add(self, **counts: int) -> None:
         """Count more, by name; from any thread and process."""
@@ -43,12 +43,8 @@ class RowCounts:
         """Return {name: number}."""
         return dict(zip(self.NAMES, self._counters.tolist(), strict=True))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"counters": Together([self._counters])}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        packed = state["counters"]
-        (self._counters,) = packed.tensors if isinstance(packed, Together) else packed  # copy.copy pickles nothing
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RowCounts, (Together([self._counters]),)
 
 
 _NO_ROWS = OwnRows(torch.empty(0, dtype=torch.int64))

@@ -14,7 +14,7 @@ import mmap
 import os
 import pickle
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import reduction
 from typing import Any, BinaryIO
@@ -90,12 +90,15 @@ class Packed:
 class Together:
     """Tensors that go to workers in one memory, however many and however small they are.
 
-    An object with many tensors has one in its state, and finds the list of the tensors there when it is unpickled. By
-    plain pickle the tensors travel by value.
+    An object with many tensors has one in its state, and finds the list of the tensors there when it is unpickled; by
+    copy.copy, which pickles nothing, it finds this one, which gives them too. By plain pickle they travel by value.
     """
 
     def __init__(self, tensors: list[Tensor]) -> None:
         self.tensors = tensors
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.tensors)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _tensors_of, ([_by_value(tensor) if _is_simple(tensor) else tensor for tensor in self.tensors],)

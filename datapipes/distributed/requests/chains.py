@@ -94,7 +94,9 @@ class Created:
 
 
 @dataclass(frozen=True)
-class _Listed:
+class Listed:
+    """The producers that a client has a claim on."""
+
     producers: tuple[Created, ...]
 
 
@@ -130,29 +132,15 @@ def request_from_message(where: str, message: Message, kind: type[Any]) -> Any:
         raise BadRequest(f"{where}: {one_line(str(error))}.") from error
 
 
-def created_to_message(created: Created) -> Message:
-    """Return the answer to a CreateRequest."""
-    return Message(answer_header("producer", **to_json(created)), {})
+def told_to_message(kind: str, told: Created | Listed) -> Message:
+    """Return the answer to a request of a kind that a record tells."""
+    return Message(answer_header(kind, **to_json(told)), {})
 
 
-def created_from_message(where: str, message: Message) -> Created:
-    """Return the producer that an answer tells; BadMessage if it tells none."""
-    return _told(Created, where, message)
-
-
-def listed_to_message(producers: list[Created]) -> Message:
-    """Return the answer to a ListRequest."""
-    return Message(answer_header("producers", **to_json(_Listed(tuple(producers)))), {})
-
-
-def listed_from_message(where: str, message: Message) -> list[Created]:
-    """Return the producers that an answer tells; BadMessage if it tells none."""
-    return [*_told(_Listed, where, message).producers]
-
-
-def _told(record: type[_Record], where: str, message: Message) -> _Record:
+def told_from_message(told: type[_Record], where: str, message: Message) -> _Record:
+    """Return the record that an answer tells; BadMessage if it tells none."""
     try:
-        return from_json(record, "the answer", message.header, others=True)
+        return from_json(told, "the answer", message.header, others=True)
     except ValueError as error:
         raise BadMessage(f"{where}: {error}.") from error
 

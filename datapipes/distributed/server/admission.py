@@ -43,16 +43,16 @@ class Hold:
 
     def __init__(self, admission: Admission, client: str, owner: str, num_bytes: int) -> None:
         self.client, self.owner, self.num_bytes, self._admission = client, owner, num_bytes, admission
-        self._is_released = False
+        self.is_released = False
 
     def recount(self, num_bytes: int) -> None:
         """Count the bytes that the answer really has, fewer or more than were expected; none after `release`."""
-        if not self._is_released:
+        if not self.is_released:
             self._admission._recount(self, num_bytes)
 
     def release(self) -> None:
         """Give all bytes back; may be called again."""
-        self._is_released = True
+        self.is_released = True
         self._admission._recount(self, 0)
 
 

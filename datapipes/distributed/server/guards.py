@@ -212,4 +212,4 @@ class MemoryWatch:
 
     def _tell(self, excess: int, what_ends: str) -> None:
         logger.warning("the memory of this process is %d bytes above its bound: %s", excess, what_ends)
-        self.statistics.count_shed()
+        self.statistics.memory_sheds += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -73,19 +74,20 @@ def _facts_of(graph: LocalGraph) -> PartitionFacts:
     return PartitionFacts(**vars(identity), index_dtype=graph.index_dtype, features=graph.forms())
 
 
-class ChainOffers:
-    """What the user said that chains may use, checked. See PartitionServer."""
+class Offers:
+    """What a server has for chains; `over` checks it against what it serves. The graph and the store are opened when
+    the first chain needs them, by one thread at a time. See PartitionServer.
 
-    def __init__(
-        self,
-        where: str,
-        stages: Any,
-        items: Any,
-        features: Any,
-        namebook: Any,
-        security: Security,
-    ) -> None:
-        self.where, self.namebook, self.security = where, namebook, security
+    Attributes:
+        keys: names of features that may be fetched; None for all of the store.
+        content_id: tells these data from others.
+    """
+
+    _has: Served
+    content_id: str
+
+    def __init__(self, where: str, stages: Any, items: Any, features: Any, namebook: Any, security: Security) -> None:
+        self._where, self._namebook, self._security = where, namebook, security
         self.stages: Sequence[type[Stage]] = tuple(stages)
         wrong = [stage for stage in self.stages if not (isinstance(stage, type) and issubclass(stage, Stage))]
         if wrong:
@@ -96,7 +98,55 @@ class ChainOffers:
                 raise TypeError(
                     f"{where}: items must be {{name: item set}}, got {shown(name)}: {type(value).__name__}."
                 )
-        self.names, self.stores = _features(where, features)
+        self.keys, self._stores = _features(where, features)
+
+    def over(self, has: Served) -> Offers:
+        """Return these over what was opened.
+
+        Raises:
+            ValueError: It is one of several parts and the others are unknown, or an attribute is not there.
+        """
+        where, part, names = self._where, has.part, {name for _, _, name in has.facts.features}
+        if part is not None and part.num_parts > 1 and self._namebook is None:
+            raise ValueError(
+                f"{where}: it has part {part.part} of {part.num_parts}, and no namebook of the others, which chains "
+                "ask. Start it with namebook=, or --namebook."
+            )
+        unknown = sorted({*(self.keys or ())} - names)
+        if unknown:
+            raise ValueError(f"{where}: features has {unknown}, which are no attributes; there are {sorted(names)}.")
+        opened, content_id = copy.copy(self), has.facts.content_id
+        opened._has = has
+        opened.content_id = content_id if self._stores is None else f"{content_id} {_digest_of(self._stores)}"
+        return opened
+
+    @cached_property
+    def graph(self) -> Graph:
+        facts, part, graph = self._has
+        if graph is not None:
+            return graph
+        assert part is not None
+        where, security = self._where, self._security
+        namebook = {} if part.num_parts == 1 else self._namebook
+        addresses = addresses_of_others(where, namebook, part.num_parts, part.part, security)
+        return DistGraph(facts, part.book, peers_at(where, addresses, facts, namebook, security), part)
+
+    @cached_property
+    def features(self) -> FeatureStore | Mapping[str, FeatureStore] | None:
+        """The store that has what `keys` names; None where there is none."""
+        if self.keys is None:
+            stores: FeatureStore | Mapping[str, FeatureStore] | None = self._stores
+            return stores
+        graph = self.graph
+        if isinstance(graph, DistGraph):
+            return DistFeatureStore(graph)
+        features: dict[Any, Any] = {}
+        for domain, type_, name in graph.forms():
+            if name in self.keys:
+                is_node = domain == "node"
+                rows = graph.node_attributes_of(type_)[name] if is_node else _by_id(graph.relation(type_), name)
+                features[domain, type_, name] = TensorFeature(rows)
+        return FeatureStore(features)
 
 
 def _features(where: str, features: Any) -> tuple[Sequence[str] | None, Any]:
@@ -112,59 +162,6 @@ def _features(where: str, features: Any) -> tuple[Sequence[str] | None, Any]:
         f"{where}: features must be names of attributes, a FeatureStore, or {{name: FeatureStore}}, got "
         f"{shown(features)}."
     )
-
-
-class Offers:
-    """What a server has for chains. The graph and the store are opened when the first chain needs them, by one thread
-    at a time.
-
-    Attributes:
-        keys: names of features that may be fetched; None for all of the store.
-        content_id: tells these data from others.
-    """
-
-    def __init__(self, offered: ChainOffers, has: Served) -> None:
-        self._offered, self._has = offered, has
-        self.items, self.stages, self.keys = offered.items, offered.stages, offered.names
-        where, part, names = offered.where, has.part, {name for _, _, name in has.facts.features}
-        if part is not None and part.num_parts > 1 and offered.namebook is None:
-            raise ValueError(
-                f"{where}: it has part {part.part} of {part.num_parts}, and no namebook of the others, which chains "
-                "ask. Start it with namebook=, or --namebook."
-            )
-        unknown = sorted({*(self.keys or ())} - names)
-        if unknown:
-            raise ValueError(f"{where}: features has {unknown}, which are no attributes; there are {sorted(names)}.")
-        content_id = has.facts.content_id
-        self.content_id = content_id if offered.stores is None else f"{content_id} {_digest_of(offered.stores)}"
-
-    @cached_property
-    def graph(self) -> Graph:
-        facts, part, graph = self._has
-        if graph is not None:
-            return graph
-        assert part is not None
-        where, security = self._offered.where, self._offered.security
-        namebook = {} if part.num_parts == 1 else self._offered.namebook
-        addresses = addresses_of_others(where, namebook, part.num_parts, part.part, security)
-        return DistGraph(facts, part.book, peers_at(where, addresses, facts, namebook, security), part)
-
-    @cached_property
-    def features(self) -> FeatureStore | Mapping[str, FeatureStore] | None:
-        """The store that has what `keys` names; None where there is none."""
-        if self.keys is None:
-            stores: FeatureStore | Mapping[str, FeatureStore] | None = self._offered.stores
-            return stores
-        graph = self.graph
-        if isinstance(graph, DistGraph):
-            return DistFeatureStore(graph)
-        features: dict[Any, Any] = {}
-        for domain, type_, name in graph.forms():
-            if name in self.keys:
-                is_node = domain == "node"
-                rows = graph.node_attributes_of(type_)[name] if is_node else _by_id(graph.relation(type_), name)
-                features[domain, type_, name] = TensorFeature(rows)
-        return FeatureStore(features)
 
 
 def _by_id(relation: Any, name: str) -> Tensor:

@@ -25,7 +25,7 @@ from datapipes.distributed.server.flight_server import close_flight_server, flig
 from datapipes.distributed.server.guards import MemoryWatch, guards, own_memory
 from datapipes.distributed.server.limits import AUTO, ServerLimits, sizes_of
 from datapipes.distributed.server.metrics_server import MetricsServer
-from datapipes.distributed.server.offers import ChainOffers, Offers, Served, served
+from datapipes.distributed.server.offers import Offers, Served, served
 from datapipes.distributed.server.service import Service
 from datapipes.distributed.server.tcp_connections import TcpConnections
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
@@ -116,9 +116,9 @@ class PartitionServer:
             raise TypeError(
                 f"{_WHERE}: limits must be a ServerLimits, got {shown(limits)}. Pass ServerLimits(concurrency=2), say."
             )
-        self._offers: ChainOffers | None = None
+        self._offers: Offers | None = None
         if check_bool(_WHERE, "chains", chains):
-            self._offers = ChainOffers(_WHERE, stages, items, features, namebook, Security(tls, insecure, _DEADLINE_S))
+            self._offers = Offers(_WHERE, stages, items, features, namebook, Security(tls, insecure, _DEADLINE_S))
         else:
             others = {"stages": stages or None, "items": items, "features": features, "namebook": namebook}
             of_chains = {**others, "limits.max_workers": limits.max_workers}
@@ -161,7 +161,7 @@ class PartitionServer:
         max_memory = self._memory_bound()
         with contextlib.ExitStack() as made:  # what is to be ended if a later piece fails
             connections = made.enter_context(contextlib.closing(TcpConnections()))
-            offers = None if self._offers is None else Offers(self._offers, has)
+            offers = None if self._offers is None else self._offers.over(has)
             service = Service(*has, self.limits, connections, offers)
             made.callback(service.close, 0.0)
             metrics = None

@@ -30,13 +30,13 @@ from datapipes.distributed.requests.chains import (
     ClaimRequest,
     Created,
     CreateRequest,
+    Listed,
     ListRequest,
     Made,
     MinibatchRequest,
-    created_to_message,
-    listed_to_message,
     made_to_message,
     request_from_message,
+    told_to_message,
 )
 from datapipes.distributed.server.admission import HOSTS_SHARE, KEPT_SHARE, Admission, Hold, host_of
 from datapipes.distributed.server.limits import ServerLimits, or_cores, sizes_of
@@ -196,7 +196,7 @@ class Producers:
                     self._building = [other for other in self._building if other is not asked_for]
                 if unused is not None:
                     self._end([unused])
-            return created_to_message(created)
+            return told_to_message(request.kind, created)
 
         return self._admission.run(peer, 0, work, is_cancelled, request.client)
 
@@ -241,8 +241,8 @@ class Producers:
         request: ListRequest = request_from_message(self._where, message, ListRequest)
         with self._changing:
             claimed = [producer for producer in self._producers.values() if request.client in producer.claims]
-            created = [producer.created_for(request.client) for producer in claimed]
-        return listed_to_message(created), None
+            listed = Listed(tuple(producer.created_for(request.client) for producer in claimed))
+        return told_to_message(request.kind, listed), None
 
     # --- looks and the end
 

@@ -7,8 +7,10 @@ memory for good; its connection is ended here.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -120,7 +122,7 @@ class Service:
             schema, batches = to_batches(self.where, answer)
             if hold is None:
                 return schema, batches
-            return schema, Sending(self.sendings, peer, hold, batches)
+            return schema, self.sendings.add(Sending(hold, batches))
         except BaseException as error:
             if hold is not None:
                 hold.release()
@@ -248,38 +250,30 @@ def kind_of(where: str, header: dict[str, Any]) -> str:
     return kind
 
 
-class _Entry:
-    """What Sendings keeps of a Sending, which gRPC drops when it likes; `taken` is when it last took a batch."""
-
-    def __init__(self, peer: str, hold: Hold) -> None:
-        self.peer, self.hold, self.taken = peer, hold, time.monotonic()
-
-
 class Sending:
-    """The batches of an answer. Its bytes are in flight until the last batch is sent, or gRPC drops it."""
+    """The batches of an answer. Its bytes are in flight until the last batch is sent, or gRPC drops it.
 
-    def __init__(self, sendings: Sendings, peer: str, hold: Hold, batches: Iterator[Any]) -> None:
-        self._sendings, self._batches = sendings, batches
-        self._entry = sendings._add(peer, hold)
+    Attributes:
+        taken: when it last took a batch.
+    """
+
+    def __init__(self, hold: Hold, batches: Iterator[Any]) -> None:
+        self.taken, self.hold, self._batches = time.monotonic(), hold, batches
 
     def __iter__(self) -> Sending:
         return self
 
     def __next__(self) -> Any:
-        self._entry.taken = time.monotonic()
+        self.taken = time.monotonic()
         try:
             return next(self._batches)
         except BaseException:
-            self._end()
+            self._batches = iter(())
+            self.hold.release()
             raise
 
-    def _end(self) -> None:
-        self._batches = iter(())
-        self._sendings._remove(self._entry)
-
     def __del__(self) -> None:
-        if hasattr(self, "_entry"):
-            self._end()
+        self.hold.release()
 
 
 class Sendings:
@@ -289,34 +283,31 @@ class Sendings:
 
     def __init__(self, statistics: Statistics, stall_s: float, connections: TcpConnections) -> None:
         self.stall_s, self.statistics, self.connections = stall_s, statistics, connections
-        self._lock = threading.RLock()  # the garbage collector may end an answer where the lock is held
-        self._entries: dict[int, _Entry] = {}
+        self._sendings: weakref.WeakValueDictionary[int, Sending] = weakref.WeakValueDictionary()
+
+    def add(self, sending: Sending) -> Sending:
+        """Return an answer, whose client is looked at while gRPC has it."""
+        self._sendings[id(sending)] = sending
+        return sending
 
     def close(self) -> None:
         """End the connections of all who are still being answered."""
-        self.connections.end({entry.peer for entry in self._all()})
-
-    def _add(self, peer: str, hold: Hold) -> _Entry:
-        entry = _Entry(peer, hold)
-        with self._lock:
-            self._entries[id(entry)] = entry
-        return entry
-
-    def _remove(self, entry: _Entry) -> None:
-        with self._lock:
-            self._entries.pop(id(entry), None)
-        entry.hold.release()
-
-    def _all(self) -> list[_Entry]:
-        with self._lock:
-            return [*self._entries.values()]
+        self.connections.end(self._peers(math.inf))
 
     def look(self) -> float:
         """Look once; return the seconds until the next look."""
-        latest = time.monotonic() - self.stall_s
-        stalled = {entry.peer for entry in self._all() if entry.taken < latest}
+        stalled = self._peers(time.monotonic() - self.stall_s)
         for peer in stalled:
             logger.warning("%s has read nothing for %g s; its connection is ended", peer, self.stall_s)
-            self.statistics.count_stalled()
+            self.statistics.stalled_connections += 1
         self.connections.end(stalled)
         return self.stall_s / 4
+
+    def _peers(self, latest: float) -> set[str]:
+        """Return the clients of answers of which nothing was taken since then."""
+        sendings = [reference() for reference in self._sendings.valuerefs()]  # at once: gRPC may drop one meanwhile
+        return {
+            sending.hold.client
+            for sending in sendings
+            if sending is not None and sending.taken < latest and not sending.hold.is_released
+        }

@@ -262,7 +262,7 @@ def build_chain(
             or twice; or the chain would give other minibatches than the described one: the message names what differs.
         TypeError: An argument is not what the stage takes.
     """
-    return ChainBuilder(graph=graph, items=items, features=features, stages=stages).build(description)
+    return ChainBuilder(graph, items, features, stages).build(description)
 
 
 def _by_name(name: str, value: Any, kind: Any) -> dict[str | None, Any]:
@@ -275,7 +275,7 @@ def _by_name(name: str, value: Any, kind: Any) -> dict[str | None, Any]:
 
 
 class ChainBuilder:
-    """Builds a chain of a description; see build_chain.
+    """Builds a chain of a description over what build_chain takes.
 
     Args:
         admit: is told how many bytes the chain will hold of tensors that came with the description, before each is
@@ -283,13 +283,7 @@ class ChainBuilder:
     """
 
     def __init__(
-        self,
-        *,
-        graph: Graph | Mapping[str, Graph],
-        items: Mapping[str, ItemSet | HeteroItemSet] | None = None,
-        features: FeatureStore | Mapping[str, FeatureStore] | None = None,
-        stages: Iterable[type[Stage]] = (),
-        admit: Callable[[int], None] = lambda held_bytes: None,
+        self, graph: Any, items: Any, features: Any, stages: Any, admit: Callable[[int], None] = lambda held_bytes: None
     ) -> None:
         self._graph = _by_name("graph", graph, Graph)
         self._items = _by_name("items", {} if items is None else items, (ItemSet, HeteroItemSet))

@@ -78,10 +78,6 @@ class DistFeatureStore(FeatureStore):
         self._reader = reader
         super().__init__({key: DistFeature(reader, *key) for key in dist_graph.facts.features})
 
-    def read(self, domain: str, type_: Any, name: str, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the rows of a feature at `ids`; see Feature.read."""
-        return self[domain, type_, name].read(ids, out)
-
     def read_many(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
         """Return the rows of each request (domain, type, name, ids), in their order; each part is asked once.
 

@@ -18,6 +18,7 @@ from datapipes.base.log import logger
 from datapipes.distributed.addresses import Address, parse_address
 from datapipes.distributed.arrow import arrow_flight, refuse_forked
 from datapipes.distributed.connecting import check_security
+from datapipes.distributed.requests.chains import minibatch_of, request_from_message
 from datapipes.distributed.sampler_sender import (
     LEAVE,
     MINIBATCH,
@@ -25,12 +26,12 @@ from datapipes.distributed.sampler_sender import (
     JoinRequest,
     PushRequest,
     fingerprint_of,
-    push_from_header,
 )
 from datapipes.distributed.server.flight_server import close_flight_server, flight_server
 from datapipes.distributed.server.guards import guards
 from datapipes.distributed.server.tcp_connections import TcpConnections
 from datapipes.distributed.tls import TLSConfig, refuse_plain
+from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import MOST_REQUEST_HEADER_BYTES, BadMessage, from_batches, header_of
 from datapipes.distributed.wire.envelope import check_versions
 from datapipes.distributed.wire.refusals import BadRequest, NoRoom, OtherPartition, Unavailable, UnknownSender
@@ -221,7 +222,7 @@ class _Senders:
         try:
             header = header_of(_NAME, schema, MOST_REQUEST_HEADER_BYTES)
             check_versions(_NAME, header)
-            request = push_from_header(_NAME, header)
+            request = request_from_message(_NAME, Message(header, {}), JoinRequest, PushRequest)
             self.note_request(peer)
             if isinstance(request, JoinRequest):
                 self._join(peer, request)
@@ -291,7 +292,7 @@ class _Senders:
             num_bytes = 0
             if request.what == MINIBATCH and request.number == place.next:
                 message = from_batches(_NAME, schema, batches, _MOST_BYTES)
-                item, num_bytes = _minibatch_of(message.tensors), message.num_bytes
+                item, num_bytes = minibatch_of(_NAME, "what was pushed", message.tensors), message.num_bytes
             else:
                 _read_to_the_end(batches)
             with self._changed:
@@ -381,13 +382,6 @@ def _listening(senders: _Senders, address: Address, tls: TLSConfig | None) -> co
 def _close(process: int, made: contextlib.ExitStack) -> None:
     if os.getpid() == process:  # else this process was forked, and all of it is the parent's
         made.close()
-
-
-def _minibatch_of(tensors: Any) -> MiniBatch:
-    try:
-        return MiniBatch.from_message(tensors)
-    except (ValueError, TypeError, LookupError) as error:
-        raise BadRequest(f"{_NAME}: what was pushed is no minibatch: {error}") from error
 
 
 def _read_to_the_end(batches: Iterable[Any]) -> None:

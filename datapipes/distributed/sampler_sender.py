@@ -31,11 +31,11 @@ from datapipes.distributed.client.connection import Connection, PushConnection, 
 from datapipes.distributed.client.remote_part import Limits, RemotePart
 from datapipes.distributed.connecting import Security, check_security, refuse_all_plain
 from datapipes.distributed.namebook import read_namebook
-from datapipes.distributed.requests.chains import Token, request_from_message, request_to_message, text_up_to
+from datapipes.distributed.requests.chains import Token, request_to_message, text_up_to
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.envelope import Meant
-from datapipes.distributed.wire.refusals import BadRequest, NoRoom
+from datapipes.distributed.wire.refusals import NoRoom
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch
 
@@ -75,22 +75,6 @@ class PushRequest:
     sender: Token
     number: Count
     what: Annotated[str, one_of(MINIBATCH, SIGNAL, LEAVE)]
-
-
-KINDS: dict[str, type[Any]] = {request.kind: request for request in (JoinRequest, PushRequest)}
-
-
-def push_from_header(where: str, header: dict[str, Any]) -> JoinRequest | PushRequest:
-    """Return the request of which a message has this header.
-
-    Raises:
-        BadRequest: It is none.
-    """
-    kind = header.get("kind")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise BadRequest(f"{where}: there is no request {shown(kind)}; there are {[*KINDS]}.")
-    request: JoinRequest | PushRequest = request_from_message(where, Message(header, {}), KINDS[kind])
-    return request
 
 
 # --- the sender

@@ -73,27 +73,32 @@ class Connection:
             BadMessage: What came is no message.
             OtherPartition: The server speaks another version.
         """
-        options = self._flight.FlightCallOptions(timeout=max(timeout, 0.001))
-        ticket = self._flight.Ticket(to_bytes(self.where, request))
+        ticket, options = self._flight.Ticket(to_bytes(self.where, request)), self._options(timeout)
         chunks = _Chunks()
-        try:
+
+        def asked() -> Message:
             chunks.reader = self._client.do_get(ticket, options)
-            answer = from_batches(self.where, chunks.reader.schema, chunks, most_bytes + SLACK_BYTES, sink)
-        except Exception as failure:
-            error = self._told(failure)
-            if error is None:
-                raise
-        else:
-            check_versions(self.where, answer.header)
-            return answer
+            return from_batches(self.where, chunks.reader.schema, chunks, most_bytes + SLACK_BYTES, sink)
+
+        try:
+            answer = self._told(asked)
         finally:
             chunks.end()
-        raise error
+        check_versions(self.where, answer.header)
+        return answer
 
-    def _told(self, failure: Exception) -> Exception | None:
-        """Return the error of the server that a failure carries, if it carries one."""
-        error = error_from_bytes(getattr(failure, "extra_info", None) or b"")
-        return None if error is None else error[0](f"{self.where}: {error[1]}")
+    def _options(self, timeout: float) -> Any:
+        return self._flight.FlightCallOptions(timeout=max(timeout, 0.001))
+
+    def _told(self, call: Callable[[], Message]) -> Message:
+        """Return what a call does, or raise the error of the server that its failure carries, if it carries one."""
+        try:
+            return call()
+        except Exception as failure:
+            error = error_from_bytes(getattr(failure, "extra_info", None) or b"")
+            if error is None:
+                raise
+        raise error[0](f"{self.where}: {error[1]}")
 
     def close(self) -> None:
         """End the channel; nobody may be asking."""
@@ -111,20 +116,15 @@ class PushConnection(Connection):
         """Send a request, or raise what prevented it, see Connection; return an empty message."""
         schema, batches = to_batches(self.where, request)
         command = self._flight.FlightDescriptor.for_command(b"")
-        try:
-            writer, _ = self._client.do_put(
-                command, schema, self._flight.FlightCallOptions(timeout=max(timeout, 0.001))
-            )
+
+        def pushed() -> Message:
+            writer, _ = self._client.do_put(command, schema, self._options(timeout))
             with writer:  # at its end it raises what the server says
                 for batch in batches:
                     writer.write_batch(batch)
-        except Exception as failure:
-            error = self._told(failure)
-            if error is None:
-                raise
-        else:
             return Message({}, {})
-        raise error
+
+        return self._told(pushed)
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from datapipes.base.log import logger
 from datapipes.base.threads import add_thread
 from datapipes.distributed.addresses import Address, Replicas
 from datapipes.distributed.client.connection import Connection, Connections, server_name
-from datapipes.distributed.client.retry import FULL, STRANGER, Failures, Moved, Pauses, judge, reason, verdict_on
+from datapipes.distributed.client.retry import FULL, STRANGER, Failures, Moved, judge, pauses, reason, verdict_on
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import Sink
 from datapipes.distributed.wire.refusals import OtherPartition
@@ -236,7 +236,7 @@ class RemotePart:
             logger.warning("%s: a request did not end in time, so its thread is left behind.", self.where)
 
     def _until_answered(self, attempt: Callable[[Send], _Answer], begun: float, waits: bool) -> _Answer:
-        ends, pauses, failures = begun + self.limits.deadline, Pauses(), Failures()
+        ends, waits_s, failures = begun + self.limits.deadline, pauses(), Failures()
         while (left := ends - time.monotonic()) > 0 and not self._stop.is_set():
             limit, began = left if failures.slow else min(left, self.limits.attempt_s), time.monotonic()
             try:
@@ -259,7 +259,7 @@ class RemotePart:
             if verdict is not FULL:
                 self._outage.failed(began, time.monotonic(), failures.last)
             del error  # its traceback holds what the attempt used
-            self._stop.wait(max(min(pauses.next(), ends - time.monotonic()), 0.0))
+            self._stop.wait(max(min(next(waits_s), ends - time.monotonic()), 0.0))
         raise self._closed() if self._stop.is_set() else self._unavailable(failures)
 
     def _on_connection(self, attempt: Callable[[Send], _Answer], timeout: float, failures: Failures) -> _Answer:

@@ -6,6 +6,7 @@ import math
 import random
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from datapipes.base.checks import one_line
@@ -133,15 +134,9 @@ class Failures:
         return verdict.most is not None and self._counted[verdict] > verdict.most
 
 
-class Pauses:
-    """The pauses between the attempts of one request: each at most twice as long as the one before, and random."""
-
-    def __init__(self) -> None:
-        self._random = random.Random()  # of its own: nobody's global generator is read
-        self._most = FIRST_PAUSE_S
-
-    def next(self) -> float:
-        """Return how many seconds to wait before the next attempt."""
-        pause = self._random.uniform(self._most / 2, self._most)
-        self._most = min(2 * self._most, MOST_PAUSE_S)
-        return pause
+def pauses() -> Iterator[float]:
+    """Yield how many seconds to wait before each further attempt: at most twice as long as before, and random."""
+    own_random, most = random.Random(), FIRST_PAUSE_S  # of its own: nobody's global generator is read
+    while True:
+        yield own_random.uniform(most / 2, most)
+        most = min(2 * most, MOST_PAUSE_S)

@@ -118,12 +118,16 @@ def request_to_message(request: Any, meant: Meant, tensors: Mapping[str, Any] | 
     return Message(request_header(request.kind, meant, **to_json(request)), dict(tensors or {}))
 
 
-def request_from_message(where: str, message: Message, kind: type[Any]) -> Any:
-    """Return the request of a kind that a message says.
+def request_from_message(where: str, message: Message, *kinds: type[Any]) -> Any:
+    """Return the request of one of these kinds that a message says.
 
     Raises:
         BadRequest: It says none.
     """
+    name = message.header.get("kind")
+    kind = next((kind for kind in kinds if kind.kind == name), None)
+    if kind is None:
+        raise BadRequest(f"{where}: there is no request {shown(name)}; there are {[kind.kind for kind in kinds]}.")
     try:
         if message.tensors and kind is not CreateRequest:
             raise ValueError(f"the columns are {shown([*message.tensors])}, expected were none")
@@ -171,13 +175,18 @@ def made_from_message(where: str, message: Message, request: MinibatchRequest) -
         return Made(None, error)
     if kind == "dropped":
         return Made(None)
-    try:
-        minibatch = MiniBatch.from_message(message.tensors)
-    except (ValueError, TypeError, LookupError) as error:
-        raise BadMessage(f"{where}: the answer is no minibatch: {error}") from error
+    minibatch = minibatch_of(where, "the answer", message.tensors)
     if (minibatch.epoch, minibatch.index) != (request.epoch, request.index):
         raise BadMessage(
             f"{where}: the answer is minibatch {minibatch.index} of epoch {minibatch.epoch}, expected was "
             f"{request.index} of {request.epoch}."
         )
     return Made(minibatch)
+
+
+def minibatch_of(where: str, what: str, tensors: Any) -> MiniBatch:
+    """Return the minibatch that tensors say; BadMessage if they say none. `what` they are stands in the text."""
+    try:
+        return MiniBatch.from_message(tensors)
+    except (ValueError, TypeError, LookupError) as error:
+        raise BadMessage(f"{where}: {what} is no minibatch: {error}") from error

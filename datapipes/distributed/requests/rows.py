@@ -16,6 +16,7 @@ from datapipes.base.rows import byte_rows, take_rows
 from datapipes.distributed.partition_facts import PartitionFacts
 from datapipes.distributed.requests.request import MOST_IDS, Forms, GoOn, Request
 from datapipes.distributed.wire.arrow_message import Message
+from datapipes.distributed.wire.arrow_reading import Sink, TakeBytes
 from datapipes.distributed.wire.envelope import Meant, check_versions, ids_of, own_record, request_header
 from datapipes.partition.native.part import Part
 
@@ -195,24 +196,17 @@ class RowsRequest(Request[list[Tensor]]):
     def answer_of(self, where: str, columns: dict[str, Tensor]) -> list[Tensor]:
         return [*columns.values()]
 
-    def sink(self, where: str, facts: PartitionFacts) -> _Sink | None:
-        return None if self.take is None else _Sink(where, self, facts, self.take)
+    def sink(self, where: str, facts: PartitionFacts) -> Sink | None:
+        take_rows = self.take
+        if take_rows is None:
+            return None
 
+        def begin(header: dict[str, Any], forms: Forms) -> TakeBytes:
+            check_versions(where, header)
+            self.check_forms(where, forms, facts)
+            return lambda name, first, rows: take_rows(int(name), first, rows)
 
-class _Sink:
-    """Passes the rows of an answer on as they arrive, once the answer has the form that the request and the facts
-    promise.
-    """
-
-    def __init__(self, where: str, request: RowsRequest, facts: PartitionFacts, take: TakeRows) -> None:
-        self._where, self._request, self._facts, self._take = where, request, facts, take
-
-    def begin(self, header: dict[str, Any], forms: Forms) -> None:
-        check_versions(self._where, header)
-        self._request.check_forms(self._where, forms, self._facts)
-
-    def take(self, name: str, first: int, rows: Tensor) -> None:
-        self._take(int(name), first, rows)
+        return begin
 
 
 def _rows_of(part: Part, wanted: Rows, num_threads: int) -> list[Tensor]:

@@ -384,9 +384,7 @@ class Producers:
         with self._opening:
             graph, features = offers.graph, offers.features
         with threads_of_kernels(self._num_threads):
-            builder = ChainBuilder(
-                graph=graph, items=offers.items, features=features, stages=offers.stages, admit=admit
-            )
+            builder = ChainBuilder(graph, offers.items, features, offers.stages, admit)
             chain = builder.build(Message(dict(request.chain), message.tensors))
         stages: StageGraph[Stage] = StageGraph(chain)
         for fetcher in stages.find(FeatureFetcher):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,14 +80,12 @@ def from_bytes(where: str, data: Any, most_bytes: int) -> Message:
     return Message(header, {tensor.name: tensor.whole() for tensor in arriving})
 
 
-class Sink(Protocol):
-    """Takes the rows of a message's tensors as they arrive."""
-
-    def begin(self, header: dict[str, Any], forms: dict[str, tuple[torch.dtype, tuple[int, ...]]]) -> None:
-        """Look at what the message says of itself, before its first row; raise what is wrong with it."""
-
-    def take(self, name: str, first: int, rows: Tensor) -> None:
-        """Take the bytes of some rows of a tensor, uint8 [n, bytes of a row], which are valid during the call only."""
+# Takes the bytes of some rows of a tensor: its name, the first row, and uint8 [n, bytes of a row], which are valid
+# during the call only.
+TakeBytes = Callable[[str, int, Tensor], None]
+# Looks at what a message says of itself, its header and {name: (dtype, shape)}, before its first row; raises what is
+# wrong with it, or returns what takes the rows of its tensors as they arrive.
+Sink = Callable[[dict[str, Any], dict[str, tuple[torch.dtype, tuple[int, ...]]]], TakeBytes]
 
 
 def from_batches(
@@ -110,9 +108,9 @@ def from_batches(
     arriving = _arriving(where, pa, schema, most_bytes)
     header = header_of(where, schema)
     if sink is not None:
-        sink.begin(header, {tensor.name: (tensor.dtype, tensor.shape) for tensor in arriving})
+        take = sink(header, {tensor.name: (tensor.dtype, tensor.shape) for tensor in arriving})
         for tensor in arriving:
-            tensor.sink = sink
+            tensor.pass_on = take
     for number, batch in enumerate(batches):
         _check_batch(where, pa, schema, batch)
         taken = sum(tensor.take(_value_of(column)) for tensor, column in zip(arriving, batch.columns, strict=True))
@@ -130,15 +128,15 @@ class _Arriving:
         self.num_bytes, self.done = bytes_of(shape, dtype), 0
         self.piece: Any = None  # the whole, if it came as one
         self.joined: Tensor | None = None
-        self.sink: Sink | None = None
+        self.pass_on: TakeBytes | None = None
 
     def take(self, piece: Any) -> int:
         """Take the next bytes; return how many they are."""
         count = int(piece.size)
         if count > self.num_bytes - self.done:
             raise self.wrong(f"{self.done + count} or more")
-        if self.sink is not None:
-            self._pass_on(self.sink, piece, count)
+        if self.pass_on is not None:
+            self._pass_on(self.pass_on, piece, count)
         elif count == self.num_bytes:
             self.piece = piece
         elif count > 0:
@@ -148,7 +146,7 @@ class _Arriving:
         self.done += count
         return count
 
-    def _pass_on(self, sink: Sink, piece: Any, count: int) -> None:
+    def _pass_on(self, take: TakeBytes, piece: Any, count: int) -> None:
         unit = bytes_of(self.shape[1:], self.dtype)
         if count == 0:
             return
@@ -159,13 +157,13 @@ class _Arriving:
             refuse_other_bools(self.where, self.name, rows, self.dtype)
         except ValueError as error:
             raise BadMessage(str(error)) from error
-        sink.take(self.name, self.done // unit, rows.view(-1, unit))
+        take(self.name, self.done // unit, rows.view(-1, unit))
 
     def whole(self) -> Tensor:
         """Return the tensor, all of which must have come."""
         if self.done != self.num_bytes:
             raise self.wrong(str(self.done))
-        if self.sink is not None:
+        if self.pass_on is not None:
             return torch.empty(0)
         try:
             if self.joined is not None:

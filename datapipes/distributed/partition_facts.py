@@ -67,13 +67,8 @@ class PartitionFacts(Identity):
     def of(cls, part: Part) -> PartitionFacts:
         """Return the facts that a part knows."""
         return cls(
-            num_parts=part.num_parts,
-            num_nodes={type_: part.num_nodes_of(type_) for type_ in part.node_types},
-            num_edges={type_: part.num_edges_of(type_) for type_ in part.edge_types},
+            **vars(part.identity),
             index_dtype=part.index_dtype,
-            fingerprint=part.fingerprint,
-            partition_id=part.partition_id,
-            content_id=part.content_id,
             features=part.forms(),
             node_time_attr=part.node_time_attr,
             earliest_nodes=part.earliest_nodes,

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from datapipes.base.checks import check_bool, check_int
@@ -180,8 +181,9 @@ class RemoteReceivingChannel(ChannelBase):
         return ServerPool(self.client, self.producer_id, self.server_ranks, self._silent, self.prefetch_size)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {"client": self.client, "in_order": self.in_order, "rank": self.rank, "world_size": self.world_size}
-        return _rebuilt, (self._arguments, options)
+        options: dict[str, Any] = {"client": self.client, "in_order": self.in_order}
+        options |= {"rank": self.rank, "world_size": self.world_size}
+        return partial(RemoteReceivingChannel, **options), self._arguments
 
     def __repr__(self) -> str:
         return f"{_NAME}(servers {[*self.server_ranks]}, producer {self.producer_id}, epoch {self._epoch})"
@@ -214,7 +216,3 @@ def _servers(client: PartitionClient, ranks: Any, ids: Any) -> tuple[tuple[int, 
             "same data, so these have other data, or other chains. Serve the same folder on all of them."
         )
     return tuple(many), numbers[0]
-
-
-def _rebuilt(arguments: tuple[Any, ...], options: dict[str, Any]) -> RemoteReceivingChannel:
-    return RemoteReceivingChannel(*arguments, **options)

@@ -237,7 +237,7 @@ class _Senders:
         connections.keep_alive(port, _SILENT_S)
         with self._changed:
             before = {id(place): {*place.peers} for place in self.places}
-        there, now = {connection.peer for connection in connections.to(port)}, time.monotonic()
+        there, now = connections.to(port).keys(), time.monotonic()
         with self._changed:
             for place in self.places:
                 place.peers -= before[id(place)] - there

@@ -101,7 +101,7 @@ def close_flight_server(server: Any, connections: TcpConnections) -> bool:
 def _server_class(where: str, takes: bool) -> Any:
     flight = arrow_flight(where)
     methods = flight.FlightMethod
-    refused = {methods.DO_PUT, methods.DO_EXCHANGE, methods.HANDSHAKE} - ({methods.DO_PUT} if takes else set())
+    refused = {methods.DO_GET if takes else methods.DO_PUT, methods.DO_EXCHANGE, methods.HANDSHAKE}
 
     class NoStreams(flight.ServerMiddlewareFactory):  # type: ignore[misc,name-defined]
         """Refuses streams of a client before anything is read, or one that sends nothing would keep a thread."""
@@ -121,8 +121,6 @@ def _server_class(where: str, takes: bool) -> Any:
             super().__init__(location, middleware={"no streams": NoStreams()}, **secured)
 
         def do_get(self, context: Any, ticket: Any) -> Any:
-            if takes:
-                raise flight.FlightUnauthorizedError(f"{where}: has no DO_GET; requests come by DoPut")
             with self._told():
                 return flight.GeneratorStream(
                     *self._running().answer(context.peer(), ticket.ticket, context.is_cancelled)

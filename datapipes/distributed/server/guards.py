@@ -98,7 +98,7 @@ class Strangers:
     def look(self) -> float:
         """End those that are silent, then those that are too many, the longest silent first; see Guard."""
         before = {*self._have_asked}  # before the look: who asks during it stays
-        idle = {connection.peer: connection.idle_s for connection in self.connections.to(self.port)}
+        idle = self.connections.to(self.port)
         self._have_asked -= before - idle.keys()
         strangers = sorted((idle_s, peer) for peer, idle_s in idle.items() if peer not in self._have_asked)
         most = max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE, _FEWEST)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from datapipes.base.checks import MOST_SECONDS, check_int, shown
+from datapipes.base.checks import check_int, check_seconds
 from datapipes.base.sizes import parse_size
 
 __all__ = ["ServerLimits"]
@@ -58,12 +58,8 @@ class ServerLimits:
                 object.__setattr__(self, name, check_int(_WHERE, name, number, lowest))  # an int, also of NumPy's
         if self.max_memory is not None and self.max_memory != AUTO:
             parse_size(_WHERE, "max_memory", self.max_memory)
-        stall_s = self.stall_s
-        if isinstance(stall_s, bool) or not isinstance(stall_s, (int, float)) or not 0 < stall_s <= MOST_SECONDS:
-            raise ValueError(
-                f"{_WHERE}: stall_s must be seconds above 0 and at most {MOST_SECONDS:.0f}, got {shown(stall_s)}. "
-                "Choose more than a slow client needs for one batch of an answer, 4 MiB."
-            )
+        advice = "Choose more than a slow client needs for one batch of an answer, 4 MiB."
+        check_seconds(_WHERE, "stall_s", self.stall_s, advice)
         _, max_answer_bytes, max_bytes_in_flight = sizes_of(self)
         if max_bytes_in_flight < 4 * max_answer_bytes:
             raise ValueError(

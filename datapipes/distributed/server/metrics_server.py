@@ -29,9 +29,8 @@ class MetricsServer:
     """Listens from its making until `close`."""
 
     def __init__(self, where: str, service: Service, address: Address) -> None:
-        kind = _ServerOfIPv6 if ":" in address.host else _Server
         try:
-            self._server = kind((address.host, address.port), _Handler)
+            self._server = _Server((address.host, address.port), _Handler)
         except OSError as error:
             raise type(error)(
                 error.errno,
@@ -54,9 +53,10 @@ class _Server(ThreadingHTTPServer):
     service: Service
     request_queue_size = 8
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        super().__init__(*arguments)
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
 
     def get_request(self) -> Any:
         try:
@@ -83,10 +83,6 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         logger.debug("the metrics port has met an error of %s", client_address, exc_info=True)
-
-
-class _ServerOfIPv6(_Server):
-    address_family = socket.AF_INET6
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -13,17 +13,9 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 _MAPPED = "::ffff:"  # an IPv4 address on a socket for both versions
 _LAST_DATA_RECV = 52  # offset in struct tcp_info (linux/tcp.h): ms since data came, or since the connection was made
-
-
-class TcpConnection(NamedTuple):
-    """A connection of this process: the other end as gRPC names it, and how long nothing has come from there."""
-
-    peer: str
-    idle_s: float
 
 
 class TcpConnections:
@@ -43,9 +35,11 @@ class TcpConnections:
                     os.close(descriptor)
             self._status = self._nothing = self._ours = -1
 
-    def to(self, port: int) -> list[TcpConnection]:
-        """Return the connections that came to a port of this process."""
-        return [_seen(sock) for sock in self._all() if _port(sock) == port and _grpc_name(sock)]
+    def to(self, port: int) -> dict[str, float]:
+        """Return the connections that came to a port of this process: {the other end as gRPC names it: for how many
+        seconds nothing has come from there}.
+        """
+        return {peer: _idle_s(sock) for sock in self._all() if _port(sock) == port and (peer := _grpc_name(sock))}
 
     def keep_alive(self, port: int, within_s: int) -> None:
         """Have the system end connections to a port whose other machine answers nothing for so many seconds. A process
@@ -100,9 +94,10 @@ class TcpConnections:
                 os.dup2(self._nothing, self._ours, inheritable=False)  # or the last connection would stay
 
 
-def _seen(sock: socket.socket) -> TcpConnection:
+def _idle_s(sock: socket.socket) -> float:
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_RECV + 4)
-    return TcpConnection(_grpc_name(sock), struct.unpack_from("=I", info, _LAST_DATA_RECV)[0] / 1000)
+    idle_ms: int = struct.unpack_from("=I", info, _LAST_DATA_RECV)[0]
+    return idle_ms / 1000
 
 
 def _port(sock: socket.socket) -> int:

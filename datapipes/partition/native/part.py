@@ -55,6 +55,7 @@ class Part(FindsRows):
         part: its number, in [0, num_parts).
         num_parts: number of parts.
         book: the PartitionBook.
+        identity: the number of parts and the next three, with the numbers of the whole graph's nodes and edges.
         fingerprint: digest of the whole graph, `graph.digest()`.
         partition_id: 16 hexadecimal digits: the fingerprint, the number of parts, the part of each node. Books have it.
         content_id: 16 hexadecimal digits: the fingerprint, `node_time_attr`, and all attributes of the whole graph. Two
@@ -69,14 +70,14 @@ class Part(FindsRows):
     def __init__(self, manifest: Manifest, part: int, book: PartitionBook, arrays: dict[Place, Tensor]) -> None:
         super().__init__()
         self.part, self.book = part, book
-        self.num_parts = manifest.identity.num_parts
-        self.fingerprint, self.partition_id = manifest.identity.fingerprint, manifest.identity.partition_id
-        self.content_id = manifest.identity.content_id
+        self.identity = identity = manifest.identity
+        self.num_parts, self.fingerprint = identity.num_parts, identity.fingerprint
+        self.partition_id, self.content_id = identity.partition_id, identity.content_id
         self.index_dtype, self.node_time_attr = manifest.index_dtype, manifest.node_time_attr
         self.earliest_nodes = manifest.earliest_nodes
-        self._num_nodes = dict(manifest.identity.num_nodes)
+        self._num_nodes = dict(identity.num_nodes)
         self._node_numbers = {node_type: number for number, node_type in enumerate(self._num_nodes)}
-        self._num_edges = dict(manifest.identity.num_edges)
+        self._num_edges = dict(identity.num_edges)
         self._kept = KeptRows()
         self._take(arrays)
 

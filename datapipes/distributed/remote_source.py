@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from datapipes.base.array_digest import Hashed
-from datapipes.base.errors import ServerUnavailable
 from datapipes.base.rng import RngKey
 from datapipes.chain.dispatcher import Dispatcher
 from datapipes.chain.epoch import EpochContext
+from datapipes.chain.pool import Task
 from datapipes.chain.stage import SeedStage, Stage, StreamStage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.chain.state import differences
 from datapipes.distributed.chain_description import describe_chain
 from datapipes.distributed.remote_receiving_channel import RemoteReceivingChannel
+from datapipes.distributed.requests.chains import Made
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.minibatch import MiniBatch
 from datapipes.seeds.item_sampler import ItemSampler
@@ -24,6 +25,7 @@ from datapipes.seeds.item_sampler import ItemSampler
 __all__ = ["RemoteSource"]
 
 _NAME = "remote_source"
+_LONG_S = 1e6  # each request has a deadline
 
 
 class RemoteSource(StreamStage):
@@ -89,20 +91,12 @@ class RemoteSource(StreamStage):
         )  # without a timeout: requests have their deadline
 
     def _replay(self, epoch: int, index: int) -> MiniBatch | None:
-        """Return the minibatch of an epoch and a global index, asked of one server after the other."""
-        channel = self.channel
-        answering = channel._silent.answering()
-        ranks = sorted(channel.server_ranks, key=lambda rank: rank not in answering)
-        for rank in ranks:
-            is_last = rank == ranks[-1]
-            try:
-                made = channel.client._made(rank, channel.producer_id, epoch, index, waits=is_last).result()
-            except ServerUnavailable:
-                if is_last:
-                    raise
-            else:
-                return made.value()
-        raise AssertionError
+        """Return the minibatch of an epoch and a global index."""
+        pool = self.channel._new_pool()
+        pool.give(0, Task(pool.begin(), epoch, index))
+        outcome = pool.receive(_LONG_S)
+        assert outcome is not None
+        return Made(outcome.minibatch, outcome.error).value()
 
     @property
     def window(self) -> int:  # type: ignore[override]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -89,7 +88,7 @@ class RowsRequest(Request[list[Tensor]]):
     def _num_bytes(self, facts: PartitionFacts) -> int:
         return sum(rows.row_bytes(facts) * rows.ids.shape[0] for rows in self.rows)
 
-    # --- its pieces: by bytes, and no more than MOST_IDS ids
+    # --- its pieces, of one of `rows` each: by bytes, and no more than MOST_IDS ids
 
     @property
     def num_ids(self) -> int:
@@ -105,62 +104,33 @@ class RowsRequest(Request[list[Tensor]]):
         """Return requests for answers of so many bytes, in order. A row larger than that is asked for alone."""
         if self._num_bytes(facts) <= most_bytes and self.num_ids <= MOST_IDS:
             return [self]
-        pieces: list[list[Rows]] = [[]]
-        room, ids_left = most_bytes, MOST_IDS
+        pieces, before = list[RowsRequest](), 0
         for rows in self.rows:
-            width, done, count = rows.row_bytes(facts), 0, rows.ids.shape[0]
-            while True:
-                fitting = min(room // width, ids_left) if width > 0 else ids_left
-                if fitting == 0 and not pieces[-1]:
-                    fitting = 1
-                taken = min(fitting, count - done)
-                if taken > 0 or count == 0:
-                    pieces[-1].append(rows._replace(ids=rows.ids[done : done + taken]))
-                done, room, ids_left = done + taken, room - taken * width, ids_left - taken
-                if done == count:
-                    break
-                pieces.append([])
-                room, ids_left = most_bytes, MOST_IDS
-        cut = [RowsRequest(tuple(piece)) for piece in pieces]
-        if self.take is None:
-            return cut
-        return [replace(piece, take=self._taking(places)) for piece, places in zip(cut, self._places(cut), strict=True)]
+            most = max(min(most_bytes // max(rows.row_bytes(facts), 1), MOST_IDS), 1)
+            for first in range(0, max(rows.ids.shape[0], 1), most):
+                piece = rows._replace(ids=rows.ids[first : first + most])
+                pieces.append(RowsRequest((piece,), self._taking(before, first)))
+            before += len(rows.names)
+        return pieces
 
-    def _places(self, pieces: Sequence[RowsRequest]) -> list[list[tuple[int, int]]]:
-        """Return for each of the rows of each piece: the number of the rows here that it is cut from, its first id."""
-        places: list[list[tuple[int, int]]] = []
-        number = done = 0
-        for piece in pieces:
-            places.append([])
-            for rows in piece.rows:
-                places[-1].append((number, done))
-                done += rows.ids.shape[0]
-                if done == self.rows[number].ids.shape[0]:
-                    number, done = number + 1, 0
-        return places
-
-    def _taking(self, places: Sequence[tuple[int, int]]) -> TakeRows:
-        """Return what takes the rows of a piece's answer."""
-        take, before = self.take, [0, *itertools.accumulate(len(rows.names) for rows in self.rows)]
-        tensors = [(before[number] + i, first) for number, first in places for i in range(len(self.rows[number].names))]
-        assert take is not None
-
-        def shifted(number: int, first: int, rows: Tensor) -> None:
-            tensor, begin = tensors[number]
-            take(tensor, begin + first, rows)
-
-        return shifted
+    def _taking(self, before: int, begin: int) -> TakeRows | None:
+        """Return what takes the rows of a piece's answer, which has the tensors from `before` on, and rows from `begin`
+        on.
+        """
+        take = self.take
+        return None if take is None else lambda number, first, rows: take(before + number, begin + first, rows)
 
     def joined(self, pieces: Sequence[RowsRequest], answers: Sequence[list[Tensor]]) -> list[Tensor]:
         if self.take is not None:
             return []
-        by_name: list[list[list[Tensor]]] = [[[] for _ in rows.names] for rows in self.rows]
-        for places, answer in zip(self._places(pieces), answers, strict=True):
-            tensors = iter(answer)
-            for number, _ in places:
-                for cut in by_name[number]:
-                    cut.append(next(tensors))
-        return [cut[0] if len(cut) == 1 else torch.cat(cut) for of_rows in by_name for cut in of_rows]
+        left, tensors = iter(zip(pieces, answers, strict=True)), list[Tensor]()
+        for rows in self.rows:
+            cut = [next(left)]
+            while sum(piece.num_ids for piece, _ in cut) < rows.ids.shape[0]:
+                cut.append(next(left))
+            for column in zip(*(answer for _, answer in cut), strict=True):
+                tensors.append(column[0] if len(cut) == 1 else torch.cat(column))
+        return tensors
 
     # --- how it travels: "ids.0" are those of the first of `rows`; in the answer "0" is the first tensor
 

@@ -178,7 +178,7 @@ def test_large_requests_are_cut_and_put_together(part, peers_of, monkeypatch):
         monkeypatch.setattr(requests.rows, "ANSWER_BYTES", 7 * 20)  # a row of x and y has 20 bytes
         monkeypatch.setattr(requests.request, "MOST_IDS", 7)
         expect_equal(peers.ask(1, some_rows()).result(WAIT_S), some_rows().answered_by(part))
-        assert server.asked.count("rows") == 5
+        assert server.asked.count("rows") == 6
         expect_equal(peers.ask(1, a_draw()).result(WAIT_S), a_draw().answered_by(part))
         assert server.asked.count("draw") == 5
         ids = OWN.repeat(2)

@@ -22,7 +22,7 @@ import resource
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from datapipes.base.log import logger
 from datapipes.distributed.server.statistics import Statistics
@@ -117,21 +117,19 @@ class Strangers:
         return _STRANGERS_EVERY_S
 
 
-class Guarded(Protocol):
-    """A service that tells the name of the connection of each request."""
-
-    note_request: Callable[[str], None]
-
-
 def guards(
     where: str,
-    service: Guarded,
+    service: Any,
     port: int,
     connections: TcpConnections,
     looks: Mapping[str, Callable[[], float]],
     died: Callable[[BaseException], None],
 ) -> contextlib.ExitStack:
-    """Start the guards of a server, one of strangers and those with these looks, by name; return what ends them."""
+    """Start the guards of a server, one of strangers and those with these looks, by name; return what ends them.
+
+    Args:
+        service: its `note_request` is set, which it calls with the name of the connection of each request.
+    """
     strangers = Strangers(where, port, connections)
     service.note_request = strangers.note_request
     with contextlib.ExitStack() as made:  # what is to be ended if a later one fails

@@ -10,12 +10,12 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NoAnswer  # the builtin one only since Python 3.11
 from functools import partial
-from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from queue import SimpleQueue
+from typing import Any
 
 from datapipes import _core
 from datapipes.base.clock import NoClock
@@ -39,9 +39,7 @@ from datapipes.processes.start import context_of
 from datapipes.sampling.negative_sampler import NegativeSampler
 
 Key = tuple[int, int, int]  # producer, epoch, index
-_Index = tuple[int, int]  # epoch, index
 BYTES_PER_SEED = 8
-TASKS_EACH = 2  # minibatches that are asked of a worker at once
 LOOK_S = 0.1  # between two looks whether the worker lives
 
 
@@ -80,160 +78,107 @@ class InThreads:
             self._loop.close()
 
 
-class _Wanted(NamedTuple):
-    """A minibatch that somebody waits for, `most_s` seconds from when its worker has done all before it."""
-
-    key: _Index
-    most_s: float
-    answer: Future[MiniBatch | None]
-
-
 class InProcesses:
-    """Makes minibatches in worker processes, each with a thread that gives it what is wanted next.
+    """Makes minibatches in worker processes; the thread that asks waits for one that is free.
 
     Attributes:
-        at_once: minibatches that may be asked for at once. Each process has the next one while it makes one; where
-            stages are asynchronous it has one, or nobody could tell which of them has killed it.
+        at_once: minibatches that may be asked for at once: for each process another one waits, so that it gets that at
+            once. Where stages are asynchronous none waits.
     """
 
     def __init__(self, chain: Stage, num_workers: int, most_bytes: int) -> None:
         bounded = partial(_Bounded, most_bytes=most_bytes, most_s=math.inf)  # it is not the worker that looks for time
         packed = pack((chain, None, bounded))  # once, so that all processes map the same memory
-        each_has = 1 if async_window(StageGraph(chain)) else TASKS_EACH
-        self.at_once = each_has * num_workers
-        self._wanted: SimpleQueue[_Wanted | None] = SimpleQueue()
-        self._closing, self._closed = threading.Lock(), threading.Event()
-        self._num_workers, self._workers = num_workers, list[_Worker]()
-        self._new_worker = partial(_Worker, chain, packed, each_has, self._wanted, self._closed)
+        self.at_once = num_workers * (1 if async_window(StageGraph(chain)) else 2)
+        self._closed = threading.Event()
+        self._workers = [_Worker(chain, packed, self._closed) for _ in range(num_workers)]
+        self._free: SimpleQueue[_Worker] = SimpleQueue()
+        for worker in self._workers:
+            self._free.put(worker)
 
     def make(self, epoch: int, index: int, most_s: float) -> MiniBatch | None:
-        """Return the minibatch, None if a stage drops it; several threads may ask at once, each for another one.
+        """Return the minibatch, None if a stage drops it; several threads may ask at once.
 
         Raises:
             PeerDied: A worker died while it made this one, more often than `max_restarts`.
         """
-        wanted = _Wanted((epoch, index), most_s, Future())
-        with self._closing:
-            if self._closed.is_set():
-                raise _gone()
-            while len(self._workers) < self._num_workers:
-                self._workers.append(self._new_worker())
-            self._wanted.put(wanted)
+        worker = self._free.get()
         try:
-            return wanted.answer.result()
+            return worker.make(epoch, index, most_s)
         finally:
-            del wanted  # the error's traceback would hold it, and it the error
+            self._free.put(worker)
 
     def close(self) -> None:
         """End the processes, within a bounded time; none is started afterwards. May be called twice."""
-        with self._closing:
-            self._closed.set()
-        for _ in self._workers:
-            self._wanted.put(None)
+        self._closed.set()
         for worker in self._workers:
-            worker.thread.join()
-        while not self._wanted.empty():
-            if (wanted := self._wanted.get()) is not None:
-                wanted.answer.set_exception(_gone())
+            worker.close()
 
 
 class _Worker:
-    """A thread with a worker process, which is started when it is first needed and replaced when it dies.
+    """A worker process, which is started when it is first needed and replaced when it dies. One thread asks at a time.
 
     Args:
-        most: minibatches that the process has at once.
-        wanted: what all workers are asked for; None ends one.
-        closed: set when all are to end; then who waits gets UnknownProducer.
+        closed: set when it is to end; then who waits gets UnknownProducer.
     """
 
-    def __init__(
-        self, chain: Stage, packed: Any, most: int, wanted: SimpleQueue[_Wanted | None], closed: threading.Event
-    ) -> None:
-        options = LoaderOptions(num_workers=1, prefetch_factor=TASKS_EACH - 1)
+    def __init__(self, chain: Stage, packed: Any, closed: threading.Event) -> None:
+        options = LoaderOptions(num_workers=1, prefetch_factor=1)
         self._new_pool = partial(ProcessPool, chain, secrets.randbits(62), packed, options, context_of(None), pin=False)
-        self._most, self._wanted, self._closed = most, wanted, closed
+        self._closed, self._using = closed, threading.Lock()
         self._pool: ProcessPool | None = None
         self._generation = 0
-        self._given: dict[_Index, _Wanted] = {}  # the oldest first
-        self._since = 0.0  # when the oldest became that
         self._deaths = Deaths("producer", options.max_restarts, "where the chain was described")
-        self.thread = threading.Thread(target=self._run, name="datapipes-producer", daemon=True)
-        self.thread.start()
 
-    def _run(self) -> None:
-        while not self._closed.is_set() and self._take():
+    def make(self, epoch: int, index: int, most_s: float) -> MiniBatch | None:
+        with self._using:
             try:
-                self._look()
-            except Exception as error:  # no process can be started, or the pool has lost what it was given
+                outcome = self._outcome_of(epoch, index, most_s)
+            except BaseException:  # no process can be started, the pool has lost what it was given, it takes too long
                 self._let_go()
-                self._fail(error)
-        self._let_go()
-        for wanted in self._given.values():
-            wanted.answer.set_exception(_gone())
+                raise
+        if outcome.error is None:
+            return outcome.minibatch
+        try:
+            raise outcome.error
+        finally:
+            del outcome  # the error's traceback holds this frame
 
-    def _take(self) -> bool:
-        """Take what is wanted next, as much as the process may have; wait if it has nothing. False ends the thread."""
-        while len(self._given) < self._most:
-            try:
-                wanted = self._wanted.get(block=not self._given)
-            except Empty:
-                break
-            if wanted is None:
-                return False
-            if not self._given:
-                self._since = time.monotonic()
-            self._given[wanted.key] = wanted
-            if self._pool is not None:
-                self._give([wanted.key])
-        return True
-
-    def _give(self, indices: Iterable[_Index]) -> None:
-        assert self._pool is not None
-        for index in indices:
-            self._pool.give(0, Task(self._generation, *index))
-
-    def _look(self) -> None:
-        """Receive what comes from the process, if something does; start one if there is none."""
+    def _outcome_of(self, epoch: int, index: int, most_s: float) -> Outcome:
+        """Return what the process makes of a minibatch; start one if there is none."""
+        if self._closed.is_set():
+            raise _gone()
         if self._pool is None:
             self._pool = self._new_pool()
             self._pool.start()
-            self._generation, self._since = self._pool.begin(), time.monotonic()
-            self._give(self._given)
-        event = self._pool.receive(LOOK_S)
-        if isinstance(event, Outcome):
-            self._end(event.task, event.minibatch, event.error)
-        elif isinstance(event, Death):
-            charged = [task for task in event.tasks if (task.epoch, task.index) in self._given]
-            if (error := self._deaths.error_after(event, charged)) is not None:
-                self._fail(error, charged)
-            self._pool.replace(0)
-            self._give(self._given)
-        oldest = next(iter(self._given.values()), None)
-        if oldest is not None and time.monotonic() > self._since + oldest.most_s:
+            self._generation = self._pool.begin()
+        task, ends = Task(self._generation, epoch, index), time.monotonic() + most_s
+        self._pool.give(0, task)
+        while not self._closed.is_set():
+            event = self._pool.receive(LOOK_S)
+            if isinstance(event, Outcome) and event.task == task:
+                self._deaths.forget(task)
+                return event
+            if isinstance(event, Death):
+                error = self._deaths.error_after(event, [task] if task in event.tasks else [])
+                self._pool.replace(0)
+                if error is not None:
+                    self._deaths.forget(task)
+                    return Outcome(0, task, error=error)
+                self._pool.give(0, task)
+            if time.monotonic() > ends:
+                raise _too_slow(epoch, index, most_s)
+        raise _gone()
+
+    def close(self) -> None:
+        with self._using:
             self._let_go()
-            self._fail(_too_slow(*oldest.key, oldest.most_s))
 
     def _let_go(self) -> None:
         """End the process."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
-
-    def _fail(self, error: Exception, tasks: Sequence[Task] = ()) -> None:
-        """End these minibatches; by default the oldest, on which the process was."""
-        for task in tasks or [Task(self._generation, *index) for index in [*self._given][:1]]:
-            self._end(task, None, error)
-
-    def _end(self, task: Task, minibatch: MiniBatch | None, error: Exception | None) -> None:
-        wanted = self._given.pop((task.epoch, task.index), None)
-        if wanted is None:
-            return  # made twice, by a process that died after it had sent the first
-        self._deaths.forget(task)
-        self._since = time.monotonic()
-        if error is None:
-            wanted.answer.set_result(minibatch)
-        else:
-            wanted.answer.set_exception(error)
 
 
 def _gone() -> UnknownProducer:

@@ -184,14 +184,14 @@ def ask_resolver(where: str, resolver: Resolver, parts: Iterable[int], timeout: 
     ends, addresses = time.monotonic() + timeout, {}
     for part in parts:
         while part not in addresses:
-            told: Any = ()
+            answer: Any = ()
             failure: Exception | None = None
             try:
-                told = resolver.addresses(part)
+                answer = resolver.addresses(part)
             except Exception as error:
                 failure = error
-            if told:
-                addresses[part] = replicas_of(where, f"part {part}", told, f"{where}: {shown(resolver)}")
+            if answer:
+                addresses[part] = replicas_of(where, f"part {part}", answer, f"{where}: {shown(resolver)}")
             elif time.monotonic() + _EVERY_S >= ends:
                 why = "it has none" if failure is None else f"{type(failure).__name__}: {text_of(failure)}"
                 raise TimeoutError(

@@ -84,9 +84,9 @@ class FlightPeers:
         Requests in flight end with an error, or with their answer. Those whose server stands still are waited for, two
         thirds of the deadline at most.
         """
-        known = self._by_process.pop(os.getpid(), None)
-        if known is not None:
-            known[1]()
+        entry = self._by_process.pop(os.getpid(), None)
+        if entry is not None:
+            entry[1]()
 
     def submit(self, part: int, attempt: Callable[[Send], _Answer], *, waits: bool = True) -> Future[_Answer]:
         """Let `attempt(send)` ask a server, as often as it takes; return at once.
@@ -102,15 +102,15 @@ class FlightPeers:
     def _remote_part(self, part: int) -> RemotePart:
         """Return a part as this process asks it. Nothing that it holds may hold the peers, or they would never end."""
         pid = os.getpid()
-        if (known := self._by_process.get(pid)) is None:
+        if (entry := self._by_process.get(pid)) is None:
             added: dict[int, RemotePart] = {}
             # It also ends them before the interpreter ends, or a thread would be caught inside the library.
             end = weakref.finalize(self, _close_all, pid, added)
             # Atomic, so that no lock is needed, which a fork could leave taken.
-            known = self._by_process.setdefault(pid, (added, end))
-            if known[1] is not end:  # of another thread
+            entry = self._by_process.setdefault(pid, (added, end))
+            if entry[1] is not end:  # of another thread
                 end.detach()
-        remote_parts, end = known
+        remote_parts, end = entry
         if part in remote_parts:
             return remote_parts[part]
         kind = WHAT[self.by_rank]

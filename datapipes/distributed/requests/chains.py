@@ -136,15 +136,15 @@ def request_from_message(where: str, message: Message, *kinds: type[Any]) -> Any
         raise BadRequest(f"{where}: {one_line(str(error))}.") from error
 
 
-def told_to_message(kind: str, told: Created | Listed) -> Message:
+def told_to_message(kind: str, record: Created | Listed) -> Message:
     """Return the answer to a request of a kind that a record tells."""
-    return Message(answer_header(kind, **to_json(told)), {})
+    return Message(answer_header(kind, **to_json(record)), {})
 
 
-def told_from_message(told: type[_Record], where: str, message: Message) -> _Record:
+def told_from_message(record: type[_Record], where: str, message: Message) -> _Record:
     """Return the record that an answer tells; BadMessage if it tells none."""
     try:
-        return from_json(told, "the answer", message.header, others=True)
+        return from_json(record, "the answer", message.header, others=True)
     except ValueError as error:
         raise BadMessage(f"{where}: {error}.") from error
 
@@ -184,9 +184,9 @@ def made_from_message(where: str, message: Message, request: MinibatchRequest) -
     return Made(minibatch)
 
 
-def minibatch_of(where: str, what: str, tensors: Any) -> MiniBatch:
-    """Return the minibatch that tensors say; BadMessage if they say none. `what` they are stands in the text."""
+def minibatch_of(where: str, name: str, tensors: Any) -> MiniBatch:
+    """Return the minibatch that tensors say; BadMessage if they say none. Errors call them `name`."""
     try:
         return MiniBatch.from_message(tensors)
     except (ValueError, TypeError, LookupError) as error:
-        raise BadMessage(f"{where}: {what} is no minibatch: {error}") from error
+        raise BadMessage(f"{where}: {name} is no minibatch: {error}") from error

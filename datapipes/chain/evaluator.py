@@ -43,10 +43,7 @@ class Evaluator:
                 minibatch = loop.submit(self.minibatch_async(graph, epoch, index)).result()
             finally:
                 loop.close()
-            if minibatch is not None:
-                for stage in graph.find(QueuesOnStreams):
-                    stage._leave_loop(minibatch)
-            return minibatch
+            return left_loop(graph.find(QueuesOnStreams), minibatch)
         made: dict[int, MiniBatch] = {}
         self._record_drop(self._run_stages(_stages_after_replay(graph, made, epoch, index), made, epoch, index))
         return made.get(id(graph.root))
@@ -143,6 +140,18 @@ class Evaluator:
                         "None to drop the minibatch."
                     ) from error
                 return _checked(stage, result, inputs[0], rng)
+
+
+def left_loop(queueing: Iterable[QueuesOnStreams], minibatch: MiniBatch | None) -> MiniBatch | None:
+    """Return a minibatch that the threads of an event loop have made, in the thread that takes it from them.
+
+    Args:
+        queueing: the stages that use a GPU and that it has passed.
+    """
+    if minibatch is not None:
+        for stage in queueing:
+            stage._leave_loop(minibatch)
+    return minibatch
 
 
 def _stages_after_replay(

@@ -108,7 +108,7 @@ class Evaluator:
     def _record_drop(self, dropped_by: StageBase | None) -> None:
         """Count a minibatch if a stage has dropped it. For one graph, one thread at a time calls this."""
         if dropped_by is not None:
-            self._drops[self.calls.numbering.label(dropped_by)] += 1
+            self._drops[self.calls.numbering.of(dropped_by).label] += 1
 
     def _call(self, stage: Any, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
         """Return what one stage makes of the minibatches of its sources."""

@@ -86,6 +86,10 @@ class StageGraph(Generic[_S]):
             )
         return cast("_S", stages[0])
 
+    def num_readers(self, stage: StageBase) -> int:
+        """Return how many stages take minibatches from `stage`."""
+        return sum(source is stage for reader in self._walk for source in reader.sources)
+
     def names(self) -> list[str]:
         """Return the functional names of the stages, in the order of the walk."""
         return [stage.name for stage in self._walk]
@@ -106,7 +110,7 @@ class StageGraph(Generic[_S]):
 
     def ordinal(self, stage: StageBase) -> int | None:
         """Return the stage's number in the random key (docs/semantics.md, section 1.1); None if it does not draw."""
-        return self.numbering.ordinal(stage)
+        return self.numbering.of(stage).ordinal
 
     @property
     def seed_stage(self) -> SeedBase:
@@ -203,15 +207,10 @@ class StageGraph(Generic[_S]):
         return StageGraph(new[id(self.root)])
 
     def _check_consumers(self) -> None:
-        consumers: dict[int, int] = {}
-        for stage in self._walk:
-            for source in stage.sources:
-                consumers[id(source)] = consumers.get(id(source), 0) + 1
         for carrier in self.find(CarrierBase):
-            if consumers.get(id(carrier), 0) > 1:
+            if (count := self.num_readers(carrier)) > 1:
                 raise ValueError(
-                    f"{carrier.name}: feeds {consumers[id(carrier)]} stages, 1 is allowed: it can be read only once. "
-                    "Branch before it."
+                    f"{carrier.name}: feeds {count} stages, 1 is allowed: it can be read only once. Branch before it."
                 )
 
     def _check_lengths(self) -> None:

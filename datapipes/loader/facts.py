@@ -117,10 +117,10 @@ class Facts(dict[str, Counts]):
         for lane in lanes(plan):
             workers, pool, waiting = 1, "", ""
             if lane.carrier is not None:
-                waiting = plan.numbering.waiting(lane.carrier.sources[0])
+                waiting = plan.numbering.of(lane.carrier.sources[0]).waiting
             if isinstance(lane.carrier, Workers):
                 workers, pool = lane.carrier.options.num_workers, lane.carrier.options.worker_method
-            stages = tuple(StageFacts.of(stage, plan.numbering.label(stage)) for stage in lane.stages)
+            stages = tuple(StageFacts.of(stage, plan.numbering.of(stage).label) for stage in lane.stages)
             described.append(LaneFacts(lane.title, workers, pool, waiting, stages))
             batch_size = next((size for stage in lane.stages if (size := _batch_size(stage))), batch_size)
         processors = len(os.sched_getaffinity(0))

@@ -40,7 +40,7 @@ def refuse_ids_elsewhere(graph: Graph, options: LoaderOptions) -> Graph:
 
 def _refuse_seeds_on_gpu(sampler: Sampler) -> None:
     """Raise ValueError if the seeds of `sampler` lie on a GPU; one with a transform of its own may take them there."""
-    methods, place = ("transform", "seeds_of", "_checked_seeds"), _place_of_ids(sampler)
+    methods, place = ("transform", "seeds_of", "_checked_seeds"), place_of_ids(sampler)
     has_own = any(not _is_ours(getattr(type(sampler), name)) for name in methods)
     if place is not None and place.type == "cuda" and not has_own:
         raise ValueError(
@@ -51,7 +51,7 @@ def _refuse_seeds_on_gpu(sampler: Sampler) -> None:
 
 def _refuse_rows_on_gpu(fetch: FeatureFetcher, options: LoaderOptions) -> None:
     """Raise ValueError if `fetch` reads rows on a GPU with ids in host memory; its store may read in its own way."""
-    if _place_of_ids(fetch) != _HOST or not (isinstance(fetch, FetchForCopy) or FetchForCopy.can_replace(fetch)):
+    if place_of_ids(fetch) != _HOST or not (isinstance(fetch, FetchForCopy) or FetchForCopy.can_replace(fetch)):
         return
     for key in fetch.feature_keys:
         feature = fetch.feature_store[key]
@@ -76,7 +76,7 @@ def _how_to_read_there(fetch: FeatureFetcher, device: str, options: LoaderOption
     return f"Put copy_to({device!r}) before fetch_feature{at_default}"
 
 
-def _place_of_ids(stage: Stage) -> torch.device | None:
+def place_of_ids(stage: Stage) -> torch.device | None:
     """Return where the ids lie that a stage takes; None if a stage of the user's may decide that."""
     while len(stage.sources) == 1:
         stage = stage.source

@@ -196,7 +196,6 @@ class _Worker:
         """Receive what comes from the process, if something does; start one if there is none."""
         if self._pool is None:
             self._pool = self._new_pool()
-            self._pool.start()
             self._generation, self._since = self._pool.begin(), time.monotonic()
             self._give(self._given)
         event = self._pool.receive(LOOK_S)

@@ -90,19 +90,16 @@ class ProcessPool(Pool):
         self._generation = 0  # none
         self._opener = Opener(self._id, StageGraph(root).numbering.labels())
         self._workers: list[WorkerHandle] = []
-        self._num_threads = 1
-        self._board: Board  # from `start` on
         self._channel: ChannelBase | None = None
         self._inbox: Inbox | None = None  # where a ShmChannel does not bring the outcomes
         self._events: deque[Outcome | Death] = deque()
         self._looked = 0.0
         self._changing = threading.RLock()  # held while workers start or end; `close` may run in another thread
+        self._start()
 
     # --- starting -----------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        if self._workers:
-            return
+    def _start(self) -> None:
         began = time.monotonic()
         if multiprocessing.current_process().daemon:
             raise RuntimeError(
@@ -248,7 +245,7 @@ class ProcessPool(Pool):
             raise
 
     def _check_usable(self) -> None:
-        if self.is_closed or os.getpid() != self._process:
+        if self.is_closed or os.getpid() != self.process:
             raise RuntimeError(
                 "data_loader: its workers were ended, or belong to another process. Call iter() again in this process."
             )
@@ -350,7 +347,7 @@ class ProcessPool(Pool):
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        if self.is_closed or os.getpid() != self._process:
+        if self.is_closed or os.getpid() != self.process:
             return
         with self._changing:
             self.is_closed = True

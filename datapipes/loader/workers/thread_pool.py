@@ -78,10 +78,6 @@ class ThreadPool(Pool):
         self.tasks_each = tasks_for_each(root, options.prefetch_factor)
         self._state = _State(root, options, streams)
         self._threads: list[threading.Thread] = []
-
-    def start(self) -> None:
-        if self._threads:
-            return
         logger.info("data_loader: %d worker threads", self.num_workers)
         for worker in range(self.num_workers):
             name, num_threads = f"datapipes-worker-{worker}", share_of(self.num_workers)
@@ -116,7 +112,7 @@ class ThreadPool(Pool):
         self._state.generation += 1
         for tasks in self._state.tasks:
             tasks.put(None)
-        if os.getpid() != self._process:
+        if os.getpid() != self.process:
             return  # a forked child has no such threads
         ends = time.monotonic() + JOIN_S
         for thread in self._threads:

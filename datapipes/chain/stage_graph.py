@@ -14,7 +14,7 @@ from datapipes.base.cached import cached_property
 from datapipes.base.checks import shown
 from datapipes.chain.functional import names_of
 from datapipes.chain.numbering import Numbering, Numbers
-from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase, is_async
+from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase, is_async, walk_from
 
 __all__ = ["StageGraph"]
 
@@ -31,7 +31,7 @@ class StageGraph(Generic[_S]):
                 f"StageGraph: root must be a Stage, got {type(root).__name__}. Pass the last stage of a chain."
             )
         self.root = root
-        self._walk = cast("tuple[_S, ...]", _walk(root))
+        self._walk = cast("tuple[_S, ...]", walk_from(root))
         self._check_consumers()
         self._check_lengths()
 
@@ -226,27 +226,12 @@ class StageGraph(Generic[_S]):
             if (
                 isinstance(stage, TransformerBase)
                 and len(stage.sources) > 1
-                and any(isinstance(source, CarrierBase) for source in _walk(stage))
+                and any(isinstance(source, CarrierBase) for source in walk_from(stage))
             ):
                 raise ValueError(
                     f"{stage.name}: joins several sources behind a Prefetcher, FromNode or DataLoader; only stages "
                     "before those can be joined. Move the join before it."
                 )
-
-
-def _walk(root: StageBase) -> tuple[StageBase, ...]:
-    order: dict[int, StageBase] = {}
-    stack: list[tuple[StageBase, bool]] = [(root, False)]
-    while stack:
-        stage, expanded = stack.pop()
-        if id(stage) in order:
-            continue
-        if expanded:
-            order[id(stage)] = stage
-        else:
-            stack.append((stage, True))
-            stack.extend((source, False) for source in reversed(stage.sources))
-    return tuple(order.values())
 
 
 def _shown(kind: Any) -> str:

@@ -17,7 +17,7 @@ from datapipes.device.missing_ids import wait_for_all
 from datapipes.features import FeatureFetcher, FeatureStore
 from datapipes.features.feature_store import feature_text
 from datapipes.features.fetch_for_copy import Decode, FetchForCopy, stored_in
-from datapipes.loader.gpu_refusals import place_of_ids, unused_max_uva_threads
+from datapipes.loader.gpu_refusals import place_of_ids, what_would_use_uva
 from datapipes.loader.graphs import Graph, copies_to_gpu, planned_elsewhere, single_line
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.prefetcher import Overlap, Prefetcher
@@ -162,7 +162,11 @@ def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
                 )
             by_uva.append(stage._reads_by_uva(device))
     if options.max_uva_threads != LoaderOptions.max_uva_threads and not any(by_uva):
-        options.has_no_effect(*unused_max_uva_threads(graph, options.max_uva_threads))
+        unused = (
+            f"data_loader: max_uva_threads is {options.max_uva_threads}, but no stage of this chain reads host memory "
+            f"from a GPU; allowed: {LoaderOptions.max_uva_threads}"
+        )
+        options.has_no_effect(unused, f"Leave it out{what_would_use_uva(graph)}")
 
     def planned(stage: FeatureFetcher) -> Stage:
         device = _gpu_before(stage)

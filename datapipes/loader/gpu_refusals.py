@@ -9,7 +9,7 @@ import torch
 from datapipes.base.errors import pip_install
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.device import CopyTo
-from datapipes.device.gather import MAX_UVA_THREADS, has_triton
+from datapipes.device.gather import has_triton
 from datapipes.features import FeatureFetcher
 from datapipes.features.feature_store import feature_text
 from datapipes.features.fetch_for_copy import Decode, FetchForCopy, lies_on_gpu
@@ -96,15 +96,8 @@ def _is_ours(defined: Any) -> bool:
     return str(defined.__module__).startswith("datapipes.")
 
 
-def unused_max_uva_threads(graph: Graph, max_uva_threads: int) -> tuple[str, str]:
-    """Return what to say of `max_uva_threads` in a plan where no stage reads host memory from a GPU, and what to do."""
-    unused = (
-        f"data_loader: max_uva_threads is {max_uva_threads}, but no stage of this chain reads host memory from a GPU"
-    )
-    return f"{unused}; allowed: {MAX_UVA_THREADS}", f"Leave it out{_what_would_use_it(graph)}"
-
-
-def _what_would_use_it(graph: Graph) -> str:
+def what_would_use_uva(graph: Graph) -> str:
+    """Return what else to do in a plan where no stage reads host memory from a GPU, so that one does."""
     gpus = gpus_of(graph)
     fetches = [stage for stage in graph.find(FeatureFetcher) if not stage.asynchronous]
     if fetches and not gpus:

@@ -218,7 +218,7 @@ def limit_the_consumers_wait(graph: Graph, options: LoaderOptions) -> Graph:
     """
     ahead = [stage for stage in graph if isinstance(stage, (Overlap, Workers))]
     if ahead:
-        return graph.replace(ahead[-1], ahead[-1].with_timeout(options.timeout))
+        return graph.replace(ahead[-1], ahead[-1]._with(timeout=options.timeout))
     unused = [name for name in options.changed() if name in ("prefetch_factor", "timeout")]
     if unused:
         values = " and ".join(f"{name}={getattr(options, name)}" for name in unused)

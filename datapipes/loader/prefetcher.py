@@ -101,10 +101,6 @@ class Overlap(Prefetcher):
         """Return the name of a Prefetcher, since an Overlap is one."""
         return functional_name(Prefetcher)
 
-    def with_timeout(self, timeout: float | None) -> Overlap:
-        """Return this stage with another timeout."""
-        return Overlap(self.source, self.depth, timeout=timeout)
-
 
 class _Queue:
     """A bounded queue between one thread that makes minibatches and one reader; either side can end it."""

@@ -150,7 +150,6 @@ class ProcessPool(Pool):
         require_descriptors(f"data_loader: worker {worker} cannot be started")
         workers_own = MpChannel() if self._wanted_channel == "mp" else None
         channel = workers_own or self._channel
-        board = self._board.packed()
 
         def start(there: Connection) -> Start:
             return Start(
@@ -159,7 +158,7 @@ class ProcessPool(Pool):
                 loader_id=self._id,
                 connection=there,
                 chain=self._chain,
-                board=board,
+                board=self._board.packed,
                 channel=channel,
                 own_channel=not isinstance(self._wanted_channel, ChannelBase),
                 explicit_size=self._shm_size is not None or isinstance(self._wanted_channel, ChannelBase),

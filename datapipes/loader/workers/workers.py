@@ -140,10 +140,6 @@ class Workers(StreamStage):
         self.end_workers()
         self._chain = None
 
-    def with_timeout(self, timeout: float | None) -> Workers:
-        """Return this stage with another timeout."""
-        return Workers(self.source, self.options, pin=self.pin, timeout=timeout)
-
     @property
     def _lane(self) -> str:
         options = self.options

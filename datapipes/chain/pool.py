@@ -125,3 +125,8 @@ def in_words(tasks: Sequence[Task]) -> str:
     """Return the tasks that a worker is making, the oldest first, in a few words."""
     others = f" and {len(tasks) - 1} more" if len(tasks) > 1 else ""
     return f"minibatch {tasks[0].index} of epoch {tasks[0].epoch}{others}"
+
+
+def at_work(who: str, tasks: Sequence[Task], seconds: float) -> str:
+    """Return what `who` is making, the oldest task first, and how long it has been making that one."""
+    return f"{who} has been making {in_words(tasks)} for {seconds:.1f} s" if tasks else f"{who} waits for a task"

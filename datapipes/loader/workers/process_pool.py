@@ -28,7 +28,7 @@ from datapipes.base.errors import ChannelClosed, ChannelDamaged, PeerDied, Queue
 from datapipes.base.log import logger
 from datapipes.base.threads import share_of
 from datapipes.chain.asynchronous import async_window
-from datapipes.chain.pool import Death, Outcome, Pool, Task, in_words
+from datapipes.chain.pool import Death, Outcome, Pool, Task, at_work
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase, MpChannel, ShmChannel
@@ -328,11 +328,7 @@ class ProcessPool(Pool):
         if (stands_still := why_it_stands_still(pid)) is not None:
             who = f"{who} {stands_still}; it"
         tasks, seconds, is_ready = self._board.row(worker)
-        if not is_ready:
-            return f"{who} is starting"
-        if not tasks:
-            return f"{who} waits for a task"
-        return f"{who} has been making {in_words(tasks)} for {seconds:.1f} s"
+        return at_work(who, tasks, seconds) if is_ready else f"{who} is starting"
 
     def stats(self) -> dict[str, float]:
         if isinstance(self._channel, ShmChannel):

@@ -128,18 +128,16 @@ class ProcessPool(Pool):
 
     def _make_channel(self) -> None:
         """Make the channel, if its size is known already."""
-        if isinstance(self._wanted_channel, ShmChannel):
-            self._use(self._wanted_channel)
-        elif isinstance(self._wanted_channel, ChannelBase):
-            self._channel = self._wanted_channel
-            self._inbox = Inbox()
-            self._inbox.listen(self._channel)
-        elif self._wanted_channel == "mp":
-            self._inbox = Inbox()  # with a channel for each worker: a killed one can leave its lock taken
-        else:
-            assert self._wanted_channel == "shm"
-            if self._shm_size is not None:  # else the first outcome decides
-                self._use(ShmChannel(self._capacity, self._shm_size))
+        wanted = self._wanted_channel
+        if isinstance(wanted, ShmChannel):
+            self._use(wanted)
+        elif wanted != "shm":
+            self._inbox = Inbox()  # of "mp" with a channel for each worker: a killed one can leave its lock taken
+            if isinstance(wanted, ChannelBase):
+                self._channel = wanted
+                self._inbox.listen(wanted)
+        elif self._shm_size is not None:  # else the first outcome decides
+            self._use(ShmChannel(self._capacity, self._shm_size))
 
     def _use(self, channel: ShmChannel) -> None:
         if self._pin:

@@ -86,7 +86,7 @@ class StageGraph(Generic[_S]):
             )
         return cast("_S", stages[0])
 
-    def num_readers(self, stage: StageBase) -> int:
+    def _num_readers(self, stage: StageBase) -> int:
         """Return how many stages take minibatches from `stage`."""
         return sum(source is stage for reader in self._walk for source in reader.sources)
 
@@ -208,7 +208,7 @@ class StageGraph(Generic[_S]):
 
     def _check_consumers(self) -> None:
         for carrier in self.find(CarrierBase):
-            if (count := self.num_readers(carrier)) > 1:
+            if (count := self._num_readers(carrier)) > 1:
                 raise ValueError(
                     f"{carrier.name}: feeds {count} stages, 1 is allowed: it can be read only once. Branch before it."
                 )

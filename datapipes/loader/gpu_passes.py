@@ -53,7 +53,7 @@ def _can_move(graph: Graph, fetch: Stage, behind: Stage) -> bool:
     if fetch.asynchronous or type(fetch.feature_store).read_many is not FeatureStore.read_many:
         return False
     reads = fetch.reads_on(behind.device).values()
-    return graph.num_readers(fetch) == 1 and all(reads) and ("device memory" in reads or has_triton())
+    return graph._num_readers(fetch) == 1 and all(reads) and ("device memory" in reads or has_triton())
 
 
 def _copies_planned_here(graph: Graph) -> list[Stage]:
@@ -72,7 +72,7 @@ def fetch_for_copy(graph: Graph, options: LoaderOptions) -> Graph:
         while (
             isinstance(source, FeatureFetcher)
             and FetchForCopy.can_replace(source)
-            and graph.num_readers(source) == 1
+            and graph._num_readers(source) == 1
             and _gpu_before(source) is None  # else its ids lie on that GPU
         ):
             fetches.append(source)

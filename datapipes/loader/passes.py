@@ -64,7 +64,7 @@ def put_in_workers(graph: Graph, options: LoaderOptions) -> Graph:
         )
     behind = _place_of(graph, options.cut)
     is_on_line = any(stage is behind for stage in single_line(graph))
-    if behind is not None and (not is_on_line or graph.num_readers(behind.source) != 1):
+    if behind is not None and (not is_on_line or graph._num_readers(behind.source) != 1):
         raise ValueError(
             f"data_loader: the chain cannot be cut before {behind.name}, since sources are joined after it. Join "
             "before the cut, give cut='end', or use num_workers=0."

@@ -22,8 +22,7 @@ from datapipes.minibatch import MiniBatch
 LABEL = "#label"  # int64 [8]: see Label
 CALLS = "#calls"  # float64 [number, 6]: stage, began, seconds, minibatch, processor_seconds, disk_bytes
 FORM = "#form"  # in the first part of a message in parts: JSON {key: shape}
-PIECE = "#piece"  # of a message in parts: values of one of its tensors
-PLACE = "#place"  # int64 [2]: number of that tensor in the form, place of the first of these values
+PLACES = "#places"  # int64 [number, 2], for each piece: number of its tensor in the form, place of its first value
 
 MADE, DROPPED, FAILED = range(3)
 _OVERHEAD = 192  # bytes that a tensor takes beyond its own in a channel: its name, and rounding up
@@ -69,25 +68,42 @@ def to_messages(
     numbers = {stage: number for number, stage in enumerate(stages)}
     calls = [[numbers[call.stage], call.began, call.seconds, *call[5:]] for call in outcome.calls]
     extra = {CALLS: torch.tensor(calls, dtype=torch.float64).reshape(-1, 6)}
-    if most_bytes is None or not body or num_bytes_of({**body, **extra}) <= most_bytes:
+    if most_bytes is None or num_bytes_of({**body, **extra}) <= most_bytes:
         yield {LABEL: torch.tensor(label), **extra, **body}
         return
     form = json.dumps({key: list(tensor.shape) for key, tensor in body.items()}).encode()
     extra[FORM] = torch.frombuffer(bytearray(form), dtype=torch.uint8)
-    room = max(most_bytes - num_bytes_of(extra) - 4 * _OVERHEAD, _OVERHEAD)
-    for number, tensor in enumerate(body.values()):
-        flat, size = tensor.reshape(-1), room // tensor.element_size()
-        for first in range(0, max(len(flat), 1), size):
-            last = number == len(body) - 1 and first + size >= len(flat)
-            part = {PLACE: torch.tensor([number, first]), PIECE: flat[first : first + size]}
-            yield {LABEL: torch.tensor(label._replace(last=last)), **extra, **part}
-            extra = {}  # in the first part alone
+    for number, (part, last) in enumerate(_parts(list(body.values()), most_bytes - num_bytes_of(extra))):
+        yield {LABEL: torch.tensor(label._replace(last=last)), **(extra if number == 0 else {}), **part}
 
 
 def num_bytes_of(message: Message) -> int:
     """Return the most bytes that a message with its label takes in a channel."""
     dense = {key: tensor for key, tensor in message.items() if tensor.layout == torch.strided}  # channels refuse others
     return _OVERHEAD + sum(tensor.nbytes + _OVERHEAD + len(key.encode()) for key, tensor in dense.items())
+
+
+def _parts(tensors: list[Tensor], most_bytes: int) -> Iterator[tuple[Message, bool]]:
+    """Yield (part, whether it is the last): pieces of the flattened tensors, and where they belong."""
+    part: Message = {}
+    places: list[list[int]] = []
+    left = most_bytes = max(most_bytes - 2 * _OVERHEAD, 4 * _OVERHEAD)
+    for number, tensor in enumerate(tensors):
+        flat = tensor.reshape(-1)
+        first = 0
+        while first < len(flat) or (first == 0 and len(flat) == 0):
+            count = min(len(flat) - first, max(left - 2 * _OVERHEAD, 0) // tensor.element_size())
+            if (count == 0 and len(flat) > 0) or left < 2 * _OVERHEAD:
+                yield {PLACES: torch.tensor(places).reshape(-1, 2), **part}, False
+                part, places, left = {}, [], most_bytes
+                continue
+            part[str(len(places))] = flat[first : first + count]
+            places.append([number, first])
+            left -= 2 * _OVERHEAD + count * tensor.element_size()
+            first += count
+            if len(flat) == 0:
+                break
+    yield {PLACES: torch.tensor(places).reshape(-1, 2), **part}, True
 
 
 @dataclass
@@ -100,11 +116,12 @@ class _Whole:
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
     def add(self, part: Message) -> None:
-        number, first = part[PLACE].tolist()
-        key, piece = list(self.shapes)[number], part[PIECE]
-        if key not in self.tensors:
-            self.tensors[key] = torch.empty(self.shapes[key], dtype=piece.dtype)
-        self.tensors[key].reshape(-1)[first : first + len(piece)] = piece
+        keys = list(self.shapes)
+        for number, (tensor, first) in enumerate(part[PLACES].tolist()):
+            key, piece = keys[tensor], part[str(number)]
+            if key not in self.tensors:
+                self.tensors[key] = torch.empty(self.shapes[key], dtype=piece.dtype)
+            self.tensors[key].reshape(-1)[first : first + len(piece)] = piece
 
 
 class Opener:
@@ -126,7 +143,7 @@ class Opener:
         if FORM in body:
             shapes = json.loads(bytes(body.pop(FORM).tolist()))
             self._whole[label.worker] = _Whole(label.life, {CALLS: body.pop(CALLS)}, shapes)
-        if PIECE in body:
+        if PLACES in body:
             whole = self._whole.get(label.worker)
             if whole is None or whole.life != label.life:
                 return label, None  # from a worker that died before it had sent all parts

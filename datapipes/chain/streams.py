@@ -77,9 +77,9 @@ class _Mapped(Iterator[MiniBatch]):
 
     def __next__(self) -> MiniBatch:
         while not self._broken:
-            given = next(self._source)
+            entry = next(self._source)
             try:
-                minibatch = self._fn(given)
+                minibatch = self._fn(entry)
             except BaseException:
                 self._broken = True  # to continue would skip a minibatch
                 raise

@@ -112,9 +112,9 @@ class DataLoader(StreamStage):
         cut: str | type[Stage] = "fetch_feature",
         overlap: bool | None = None,
     ) -> None:
-        given = locals()
+        arguments = locals()
         super().__init__(datapipe)
-        self.options = LoaderOptions(**{option.name: given[option.name] for option in fields(LoaderOptions)})
+        self.options = LoaderOptions(**{option.name: arguments[option.name] for option in fields(LoaderOptions)})
         self.__dict__.update(vars(self.options))  # to be read, and not to be set
         self._plan = rewrite(StageGraph(self.source), self.options)
         self._clock = StageClock()

@@ -17,6 +17,7 @@ import torch
 INDEX_DTYPES = (torch.int32, torch.int64)
 # uint8 is no id: older programs have masks of it
 INT_DTYPES = (*INDEX_DTYPES, torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64)
+INT_OF_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # to view the bits of other dtypes
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 MOST_BITS = 256  # of a number that a message writes out

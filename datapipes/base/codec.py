@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from datapipes.base.checks import dtype_name
+from datapipes.base.checks import INT_OF_BYTES, dtype_name
 
 Message = dict[str, torch.Tensor]
 
@@ -82,8 +82,6 @@ def flat_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
     try:
         values = plain.numpy()
     except TypeError:  # NumPy has no such dtype
-        values = plain.view(
-            {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[plain.element_size()]
-        ).numpy()
+        values = plain.view(INT_OF_BYTES[plain.element_size()]).numpy()
     # Copied by NumPy: torch would use all its threads, which do not survive a fork.
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8)

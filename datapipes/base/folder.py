@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import os
 import shutil
 import stat
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datapipes.base.checks import shown
+from datapipes.base.files import lock_within
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,11 @@ def locked(where: str, root: Path) -> Iterator[None]:
         # Others may want to lock it after a kill of this process, and may be other users.
         held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
-            _lock(where, root, held)
+            if not lock_within(held, 0.0):
+                raise BlockingIOError(
+                    errno.EWOULDBLOCK,
+                    f"{where}: another process is writing to {root}. Wait for it, or choose another folder",
+                )
             if not _is_same(held, lock):  # the writer before has removed it since it was opened
                 continue
             try:
@@ -215,15 +219,6 @@ def locked(where: str, root: Path) -> Iterator[None]:
             return
         finally:
             os.close(held)
-
-
-def _lock(where: str, root: Path, descriptor: int) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise BlockingIOError(
-            error.errno, f"{where}: another process is writing to {root}. Wait for it, or choose another folder"
-        ) from error
 
 
 def _is_same(descriptor: int, path: Path) -> bool:
@@ -245,11 +240,7 @@ def sync_files(folder: Path) -> None:
     """Bring all files to the disk, so that the new name never outlives their content when the machine stops."""
     for base, _, files in os.walk(folder):
         for file in files:
-            descriptor = os.open(os.path.join(base, file), os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            _sync(os.path.join(base, file))
         _sync_names(Path(base))
 
 
@@ -314,10 +305,14 @@ def _restore(where: str, root: Path, replaced: Replaceable | None = None) -> Non
 
 
 def _sync_names(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    with contextlib.suppress(OSError):  # some network disks refuse it for folders
+        _sync(folder)
+
+
+def _sync(path: str | Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # some network disks refuse it for folders
-            os.fsync(descriptor)
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -14,13 +14,13 @@ def as_error(
 ) -> Exception:
     """Return `raised` as an error that ends only the epoch.
 
-    What is no Exception (SystemExit, KeyboardInterrupt, GeneratorExit) would end a worker or the consumer; it becomes a
-    RuntimeError. The timeout of a loader that `raiser` reads cannot be waited out by whoever reads `raiser`; it becomes
-    a plain TimeoutError.
+    What is no Exception (SystemExit, KeyboardInterrupt, GeneratorExit) would end a worker or the consumer, and
+    StopIteration what iterates or awaits; it becomes a RuntimeError. The timeout of a loader that `raiser` reads cannot
+    be waited out by whoever reads `raiser`; it becomes a plain TimeoutError.
     """
     if isinstance(raised, LoaderTimeoutError):
         error: Exception = TimeoutError(*raised.args)
-    elif isinstance(raised, Exception):
+    elif isinstance(raised, Exception) and not isinstance(raised, StopIteration):
         return raised
     else:
         text = text_of(raised)

@@ -81,8 +81,8 @@ def bars() -> Iterator[Progress]:
 
 @contextlib.contextmanager
 def working(text: str) -> Iterator[None]:
-    """Show a text, and since when, while a call runs that cannot say how far it is."""
-    tqdm = terminal_bar()
+    """Show a text, and since when, while a call runs that cannot say how far it is; "" shows nothing."""
+    tqdm = terminal_bar() if text else None
     if tqdm is None:
         yield
         return

@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 from datapipes.base.array_digest import Hashed
@@ -25,18 +25,20 @@ class DigestsInBackground:
 
     def __init__(self, inputs: Sequence[Hashed]) -> None:
         left = [hashed for hashed in inputs if hashed._note_arrays()]
-        self._stopped = threading.Event()
         self._begin: SimpleQueue[None] = SimpleQueue()
         self._has_begun = False
         self._thread: threading.Thread | None = None
+        # Ends the thread; the next DigestsInBackground over the same input goes on where it stopped.
+        self.stop: Callable[[], object] = lambda: None
         if left:
+            stopped = threading.Event()
             # It runs before the first minibatch. To start a thread after it can take 4 or 8 ms: threads of OpenMP then
             # still spin on the other cores.
-            thread = EndingThread(_take_digests, (left, self._begin, self._stopped), name="datapipes-digests")
+            thread = EndingThread(_take_digests, (left, self._begin, stopped), name="datapipes-digests")
             with contextlib.suppress(RuntimeError):  # no thread can start: a state takes the digests itself
                 thread.start()
                 self._thread = thread
-                weakref.finalize(self, _end, os.getpid(), self._begin, self._stopped, thread)
+                self.stop = weakref.finalize(self, _end, os.getpid(), self._begin, stopped, thread)
 
     def release(self) -> None:
         """Let the thread take digests; a second call changes nothing."""
@@ -47,12 +49,6 @@ class DigestsInBackground:
         """Wait until all digests are taken that were begun: at most one read of all arrays. Ctrl-C ends the wait."""
         if self._thread is not None and self._has_begun:
             self._thread.join()
-
-    def stop(self) -> None:
-        """End the thread; the next DigestsInBackground over the same input goes on where it stopped."""
-        self._stopped.set()
-        self.release()
-        self.finish()
 
 
 def _take_digests(left: Sequence[Hashed], begin: SimpleQueue[None], stopped: threading.Event) -> None:

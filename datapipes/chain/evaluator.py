@@ -43,10 +43,7 @@ class Evaluator:
                 minibatch = loop.submit(self.minibatch_async(graph, epoch, index)).result()
             finally:
                 loop.close()
-            if minibatch is not None:
-                for stage in graph.find(QueuesOnStreams):
-                    stage._leave_loop(minibatch)
-            return minibatch
+            return left_loop(graph.find(QueuesOnStreams), minibatch)
         made: dict[int, MiniBatch] = {}
         self._record_drop(self._run_stages(_stages_after_replay(graph, made, epoch, index), made, epoch, index))
         return made.get(id(graph.root))
@@ -111,7 +108,7 @@ class Evaluator:
     def _record_drop(self, dropped_by: StageBase | None) -> None:
         """Count a minibatch if a stage has dropped it. For one graph, one thread at a time calls this."""
         if dropped_by is not None:
-            self._drops[self.calls.numbering.label(dropped_by)] += 1
+            self._drops[self.calls.numbering.of(dropped_by).label] += 1
 
     def _call(self, stage: Any, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
         """Return what one stage makes of the minibatches of its sources."""
@@ -143,6 +140,18 @@ class Evaluator:
                         "None to drop the minibatch."
                     ) from error
                 return _checked(stage, result, inputs[0], rng)
+
+
+def left_loop(queueing: Iterable[QueuesOnStreams], minibatch: MiniBatch | None) -> MiniBatch | None:
+    """Return a minibatch that the threads of an event loop have made, in the thread that takes it from them.
+
+    Args:
+        queueing: the stages that use a GPU and that it has passed.
+    """
+    if minibatch is not None:
+        for stage in queueing:
+            stage._leave_loop(minibatch)
+    return minibatch
 
 
 def _stages_after_replay(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from xml.sax.saxutils import escape
 
+from datapipes.base.html import filled
 from datapipes.chain.stage_base import CarrierBase, StageBase
 
 
@@ -53,61 +53,18 @@ def as_text(title: str, stages: Iterable[StageBase]) -> str:
     return "\n".join(lines)
 
 
-BOX_WIDTH, BOX_HEIGHT, GAP, MARGIN, TITLE = 230, 72, 26, 16, 24
 CHARACTERS = 36  # of the details that fit into a line of a box
-
-
-CONSUMER = ("minibatches", "ready for the consumer", "")
-
-
-def _box(stage: StageBase) -> tuple[str, str, str]:
-    return stage.name, ", ".join(f"{key}={value!r}" for key, value in stage.describe().items()), repr(stage)
+CONSUMER = ("minibatches", ["ready for the consumer"], "")
 
 
 def as_svg(title: str, stages: Iterable[StageBase]) -> str:
     """Return the chain as an SVG document: a row of boxes for each lane, arrows in the direction of the minibatches."""
     rows = [(lane.title, [_box(stage) for stage in lane.stages] or [CONSUMER]) for lane in lanes(stages)]
-    width = 2 * MARGIN + max(len(boxes) for _, boxes in rows) * (BOX_WIDTH + GAP)
-    row_height = TITLE + BOX_HEIGHT + GAP
-    height = MARGIN + TITLE + len(rows) * row_height + MARGIN
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        'font-family="sans-serif">',
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
-        '<path d="M0 0 L8 4 L0 8 z" fill="#555"/></marker></defs>',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-        _text(MARGIN, MARGIN + 14, title, 15, "bold"),
-    ]
-    last = None
-    for i, (lane_title, boxes) in enumerate(rows):
-        top = MARGIN + TITLE + i * row_height
-        parts.append(_text(MARGIN, top + 18, lane_title, 12, "normal", "#555"))
-        for j, (name, details, tooltip) in enumerate(boxes):
-            x, y = MARGIN + j * (BOX_WIDTH + GAP), top + TITLE
-            if j > 0:
-                parts.append(_arrow(x - GAP, y + BOX_HEIGHT / 2, x, y + BOX_HEIGHT / 2))
-            elif last is not None:
-                parts.append(_arrow(*last, x + BOX_WIDTH / 2, y))
-            parts.append(
-                f'<rect x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6" '
-                'fill="#eef4fb" stroke="#4a78a8"/>'
-            )
-            parts.append(_text(x + 10, y + 22, name, 14, "bold"))
-            first, *more = textwrap.wrap(details, CHARACTERS) or [""]
-            shown = [first, *more[:1]] if len(more) < 2 else [first, f"{more[0]} …"]
-            for line, text in enumerate(shown):
-                parts.append(_text(x + 10, y + 42 + 16 * line, text, 11, "normal", "#333", tooltip=tooltip))
-            last = (x + BOX_WIDTH / 2, y + BOX_HEIGHT)
-    parts.append("</svg>")
-    return "\n".join(parts) + "\n"
+    return filled("chain.svg", title=title, rows=rows)
 
 
-def _text(x: float, y: float, text: str, size: int, weight: str, color: str = "black", tooltip: str = "") -> str:
-    title = f"<title>{escape(tooltip)}</title>" if tooltip else ""
-    return (
-        f'<text x="{x}" y="{y}" font-size="{size}" font-weight="{weight}" fill="{color}">{title}{escape(text)}</text>'
-    )
-
-
-def _arrow(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="#555" marker-end="url(#tip)"/>'
+def _box(stage: StageBase) -> tuple[str, list[str], str]:
+    """Return the name of a stage, up to two lines of its details, and all of it for the tooltip."""
+    details = ", ".join(f"{key}={value!r}" for key, value in stage.describe().items())
+    lines = textwrap.wrap(details, CHARACTERS, max_lines=2, placeholder=" …") or [""]
+    return stage.name, lines, repr(stage)

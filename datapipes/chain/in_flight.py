@@ -5,11 +5,10 @@ Before the first carrier a minibatch has an index, and is made by a pool (loop_p
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, TypeVar
 
 from datapipes.chain.loop_thread import LoopThread
@@ -30,7 +29,6 @@ class InFlight(Iterator[T]):
         self._coroutines = iter(coroutines)
         self._window = window
         self._kept: deque[Future[T]] = deque()
-        self._running = _Running()
         self._ended = False
         self._late_error: BaseException | None = None
         self._thread = LoopThread()
@@ -42,13 +40,17 @@ class InFlight(Iterator[T]):
             self._fill()
             if not self._kept:
                 break
-            if self._running.wait_for(self._kept[0], self._window if self._may_begin() else 0):
+            if self._kept[0].done():
                 return self._oldest()
+            wait(self._running(), return_when=FIRST_COMPLETED)
         if self._late_error is not None:
             late, self._late_error = self._late_error, None
             raise late
         self.close()
         raise StopIteration
+
+    def _running(self) -> list[Future[T]]:
+        return [future for future in self._kept if not future.done()]
 
     def _may_begin(self) -> bool:
         is_late = len(self._kept) > 0 and not self._kept[0].done()
@@ -57,7 +59,7 @@ class InFlight(Iterator[T]):
 
     def _fill(self) -> None:
         """Begin coroutines while there is room. Once the next result is there, it waits for one of them at most."""
-        while self._may_begin() and self._running.count < self._window:
+        while self._may_begin() and len(self._running()) < self._window:
             try:
                 future = self._thread.submit(next(self._coroutines))
             except StopIteration:
@@ -65,7 +67,6 @@ class InFlight(Iterator[T]):
             except BaseException as error:
                 self._late_error = error
             else:
-                self._running.add(future)
                 self._kept.append(future)
                 if self._kept[0].done():
                     return
@@ -78,28 +79,3 @@ class InFlight(Iterator[T]):
             self._kept.clear()
             self.close()
             raise
-
-
-class _Running:
-    """How many coroutines run. It does not hold the InFlight, so that one can be collected while they do."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._changed = threading.Condition()
-
-    def add(self, future: Future[Any]) -> None:
-        """Count a coroutine until it is done."""
-        with self._changed:
-            self.count += 1
-        future.add_done_callback(self._remove)
-
-    def wait_for(self, future: Future[Any], most: int) -> bool:
-        """Wait until `future` is done, or fewer than `most` coroutines run; return whether `future` is done."""
-        with self._changed:
-            self._changed.wait_for(lambda: future.done() or self.count < most)
-            return future.done()
-
-    def _remove(self, future: Future[Any]) -> None:
-        with self._changed:
-            self.count -= 1
-            self._changed.notify_all()

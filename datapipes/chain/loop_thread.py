@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 from datapipes.base.outcome import as_error
 from datapipes.base.threads import EndingThread, add_thread, share_here, threads_of_kernels
 from datapipes.processes.child import end_if_clone
+from datapipes.processes.unforkable import refuse_forked
 
 T = TypeVar("T")
 
@@ -61,11 +62,7 @@ class LoopThread:
 
     def refuse_other_processes(self) -> None:
         """Raise RuntimeError in a forked child, where nothing would ever finish."""
-        if os.getpid() != self._process:
-            raise RuntimeError(
-                "asynchronous stages: this epoch was begun in another process, and its event loop is not in a forked "
-                "child. Call iter() again in this process."
-            )
+        refuse_forked(self._process, "asynchronous stages", "event loop")
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -208,8 +205,4 @@ def run_loop(loop: asyncio.AbstractEventLoop, threads: OffLoopThreads, kernel_th
 
 def error_of(raised: BaseException) -> Exception:
     """Return what a call raised as an error that a future can carry and that ends neither the loop nor a task."""
-    if isinstance(raised, (StopIteration, asyncio.CancelledError)):
-        error = RuntimeError(f"a call beside the event loop raised {type(raised).__name__}: {raised}. Raise an error.")
-        error.__cause__ = raised
-        return error
-    return raised if isinstance(raised, Exception) else as_error(raised)
+    return as_error(raised, "a call beside the event loop", "Raise an error.")

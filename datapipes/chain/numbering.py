@@ -32,6 +32,11 @@ class Numbers(NamedTuple):
     ordinal: int | None
     works: bool
 
+    @property
+    def waiting(self) -> str:
+        """The name under which the time is counted that a reader waited for what leaves the stage."""
+        return f"{WAITING}{self.label}"
+
 
 class Numbering:
     """The numbers of all stages of one graph.
@@ -48,22 +53,6 @@ class Numbering:
     def of(self, stage: object) -> Numbers:
         """Return what a stage is called."""
         return self._numbers[id(stage)]
-
-    def ordinal(self, stage: object) -> int | None:
-        """Return the stage's number in the random key; None for a stage that does not draw."""
-        return self._numbers[id(stage)].ordinal
-
-    def label(self, stage: object) -> str:
-        """Return the name under which the stage's calls are counted."""
-        return self._numbers[id(stage)].label
-
-    def waiting(self, stage: object) -> str:
-        """Return the name under which the time is counted that a reader waited for what leaves the stage."""
-        return f"{WAITING}{self.label(stage)}"
-
-    def where(self, stage: object) -> str:
-        """Return how errors name the stage."""
-        return self._numbers[id(stage)].where
 
     def labels(self) -> list[str]:
         """Return the labels of all stages that have a place, in the order of their places."""

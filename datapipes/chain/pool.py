@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from datapipes.base.clock import CallRecord
 from datapipes.minibatch import MiniBatch
+from datapipes.processes.unforkable import refuse_forked
 
 
 class Task(NamedTuple):
@@ -48,9 +49,12 @@ class Death(NamedTuple):
 
 
 class Pool(ABC):
-    """Workers that make minibatches. Used by one thread at a time.
+    """Workers that make minibatches; they run when it is built. Used by one thread at a time.
 
     A worker may be anything that takes tasks of its own: a process, a thread, an event loop, a server.
+
+    Attributes:
+        process: the pid of the process that has built it.
     """
 
     num_workers: int
@@ -61,7 +65,7 @@ class Pool(ABC):
     makers = "workers"  # what a forked child has not, in words
 
     def __init__(self) -> None:
-        self._process = os.getpid()
+        self.process = os.getpid()
 
     @property
     def most_ahead(self) -> int:
@@ -70,14 +74,7 @@ class Pool(ABC):
 
     def refuse_other_processes(self) -> None:
         """Raise RuntimeError in a forked child, where nothing would ever come."""
-        if os.getpid() != self._process:
-            raise RuntimeError(
-                f"{self.where}: this epoch was begun in another process, and a forked child cannot use the "
-                f"{self.makers} of its parent. Call iter() again in this process."
-            )
-
-    def start(self) -> None:
-        """Start the workers that do not run."""
+        refuse_forked(self.process, self.where, self.makers)
 
     @abstractmethod
     def begin(self) -> int:
@@ -128,3 +125,8 @@ def in_words(tasks: Sequence[Task]) -> str:
     """Return the tasks that a worker is making, the oldest first, in a few words."""
     others = f" and {len(tasks) - 1} more" if len(tasks) > 1 else ""
     return f"minibatch {tasks[0].index} of epoch {tasks[0].epoch}{others}"
+
+
+def at_work(who: str, tasks: Sequence[Task], seconds: float) -> str:
+    """Return what `who` is making, the oldest task first, and how long it has been making that one."""
+    return f"{who} has been making {in_words(tasks)} for {seconds:.1f} s" if tasks else f"{who} waits for a task"

@@ -61,7 +61,7 @@ class StageBase(ABC):
         refuse_other_keywords(functional_name(cls), cls, kwargs)
         refuse_more_by_position(functional_name(cls), cls, args)
         stage: _B = super().__new__(cls)
-        stage._arguments = _own_containers((args, kwargs))
+        stage._arguments = _own_containers((args, kwargs), {})
         return stage
 
     def __init__(self, *sources: StageBase) -> None:
@@ -88,7 +88,8 @@ class StageBase(ABC):
         if name in self._fixed and self.__dict__.get(name, value) is not value:
             raise _fixed_argument(self, name, self)
         if not (name.startswith("_") or name in self.__dict__ or hasattr(type(self), name)):
-            taken_by = next((stage for stage in _before(self) if name in stage._fixed), None)
+            before = [stage for source in getattr(self, "_sources", ()) for stage in reversed(walk_from(source))]
+            taken_by = next((stage for stage in before if name in stage._fixed), None)
             if taken_by is not None and name not in names_in_code(type(self).__mro__):
                 raise _fixed_argument(self, name, taken_by)
         super().__setattr__(name, value)
@@ -123,8 +124,8 @@ class StageBase(ABC):
                 "source."
             )
         new = {id(old): stage for old, stage in zip(self.sources, sources, strict=True)}
-        args, kwargs = self._arguments
-        return type(self)(*_swapped(args, new), **{key: _swapped(value, new) for key, value in kwargs.items()})
+        args, kwargs = _own_containers(self._arguments, new)
+        return type(self)(*args, **kwargs)
 
     def fingerprint(self) -> Fingerprint:
         """Return the arguments that decide which nodes and edges a minibatch holds, by name; part of the state."""
@@ -152,8 +153,12 @@ class StageBase(ABC):
         return (_rebuild, (type(self), args, kwargs))
 
     def __copy__(self: _B) -> _B:
+        return self._with()
+
+    def _with(self: _B, **changed: Any) -> _B:
+        """Return a new stage with the same arguments, but for those that are given by name."""
         args, kwargs = self._arguments
-        return type(self)(*args, **kwargs)
+        return type(self)(*args, **{**kwargs, **changed})
 
     def __repr__(self) -> str:
         details = ", ".join(f"{key}={value!r}" for key, value in self.describe().items())
@@ -278,29 +283,32 @@ def _fixed_argument(stage: StageBase, name: str, taken_by: StageBase) -> Attribu
     )
 
 
-def _before(stage: StageBase) -> list[StageBase]:
-    """Return the stages before one, the nearest first; none until the constructor has set the sources."""
-    stages = [stage]
-    for reader in stages:  # grows meanwhile
-        stages.extend(source for source in getattr(reader, "_sources", ()) if source not in stages)
-    return stages[1:]
+def walk_from(root: StageBase) -> tuple[StageBase, ...]:
+    """Return `root` and all stages before it, sources before the stages that read them; each once."""
+    order: dict[int, StageBase] = {}
+    stack: list[tuple[StageBase, bool]] = [(root, False)]
+    while stack:
+        stage, expanded = stack.pop()
+        if id(stage) in order:
+            continue
+        if expanded:
+            order[id(stage)] = stage
+        else:
+            stack.append((stage, True))
+            stack.extend((source, False) for source in reversed(stage.sources))
+    return tuple(order.values())
 
 
-def _own_containers(value: Any) -> Any:
-    """Return `value` with its lists, tuples and dicts copied, so that the caller may go on changing its own."""
-    if type(value) in (list, tuple):
-        return type(value)(_own_containers(item) for item in value)
-    if type(value) is dict:
-        return {key: _own_containers(item) for key, item in value.items()}
-    return value
-
-
-def _swapped(value: Any, new: dict[int, StageBase]) -> Any:
-    """Return `value` with each stage in it replaced by `new[id(stage)]`, if `new` has one."""
+def _own_containers(value: Any, new: Mapping[int, StageBase]) -> Any:
+    """Return `value` with its lists, tuples and dicts copied, so that the caller may go on changing its own, and with
+    `new[id(stage)]`, if there is one, in the place of each stage.
+    """
     if isinstance(value, StageBase):
         return new.get(id(value), value)
     if type(value) in (list, tuple):
-        return type(value)(_swapped(item, new) for item in value)
+        return type(value)(_own_containers(entry, new) for entry in value)
+    if type(value) is dict:
+        return {key: _own_containers(entry, new) for key, entry in value.items()}
     return value
 
 

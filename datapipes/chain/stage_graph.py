@@ -14,7 +14,7 @@ from datapipes.base.cached import cached_property
 from datapipes.base.checks import shown
 from datapipes.chain.functional import names_of
 from datapipes.chain.numbering import Numbering, Numbers
-from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase, is_async
+from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase, is_async, walk_from
 
 __all__ = ["StageGraph"]
 
@@ -31,7 +31,7 @@ class StageGraph(Generic[_S]):
                 f"StageGraph: root must be a Stage, got {type(root).__name__}. Pass the last stage of a chain."
             )
         self.root = root
-        self._walk = cast("tuple[_S, ...]", _walk(root))
+        self._walk = cast("tuple[_S, ...]", walk_from(root))
         self._check_consumers()
         self._check_lengths()
 
@@ -86,6 +86,10 @@ class StageGraph(Generic[_S]):
             )
         return cast("_S", stages[0])
 
+    def _num_readers(self, stage: StageBase) -> int:
+        """Return how many stages take minibatches from `stage`."""
+        return sum(source is stage for reader in self._walk for source in reader.sources)
+
     def names(self) -> list[str]:
         """Return the functional names of the stages, in the order of the walk."""
         return [stage.name for stage in self._walk]
@@ -106,7 +110,7 @@ class StageGraph(Generic[_S]):
 
     def ordinal(self, stage: StageBase) -> int | None:
         """Return the stage's number in the random key (docs/semantics.md, section 1.1); None if it does not draw."""
-        return self.numbering.ordinal(stage)
+        return self.numbering.of(stage).ordinal
 
     @property
     def seed_stage(self) -> SeedBase:
@@ -203,15 +207,10 @@ class StageGraph(Generic[_S]):
         return StageGraph(new[id(self.root)])
 
     def _check_consumers(self) -> None:
-        consumers: dict[int, int] = {}
-        for stage in self._walk:
-            for source in stage.sources:
-                consumers[id(source)] = consumers.get(id(source), 0) + 1
         for carrier in self.find(CarrierBase):
-            if consumers.get(id(carrier), 0) > 1:
+            if (count := self._num_readers(carrier)) > 1:
                 raise ValueError(
-                    f"{carrier.name}: feeds {consumers[id(carrier)]} stages, 1 is allowed: it can be read only once. "
-                    "Branch before it."
+                    f"{carrier.name}: feeds {count} stages, 1 is allowed: it can be read only once. Branch before it."
                 )
 
     def _check_lengths(self) -> None:
@@ -227,27 +226,12 @@ class StageGraph(Generic[_S]):
             if (
                 isinstance(stage, TransformerBase)
                 and len(stage.sources) > 1
-                and any(isinstance(source, CarrierBase) for source in _walk(stage))
+                and any(isinstance(source, CarrierBase) for source in walk_from(stage))
             ):
                 raise ValueError(
                     f"{stage.name}: joins several sources behind a Prefetcher, FromNode or DataLoader; only stages "
                     "before those can be joined. Move the join before it."
                 )
-
-
-def _walk(root: StageBase) -> tuple[StageBase, ...]:
-    order: dict[int, StageBase] = {}
-    stack: list[tuple[StageBase, bool]] = [(root, False)]
-    while stack:
-        stage, expanded = stack.pop()
-        if id(stage) in order:
-            continue
-        if expanded:
-            order[id(stage)] = stage
-        else:
-            stack.append((stage, True))
-            stack.extend((source, False) for source in reversed(stage.sources))
-    return tuple(order.values())
 
 
 def _shown(kind: Any) -> str:

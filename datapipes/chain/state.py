@@ -10,7 +10,7 @@ from datapipes.base.checks import INT64_MAX, MOST_SHOWN, check_bool, check_int, 
 from datapipes.base.rng import STREAM_VERSION, check_epoch
 from datapipes.chain.epoch import Position
 from datapipes.chain.run import Run
-from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase
+from datapipes.chain.stage_base import SeedBase, StageBase
 from datapipes.chain.stage_graph import StageGraph
 
 State = dict[str, Any]
@@ -63,9 +63,8 @@ def make_position(root: StageBase, run: Run | None, next_epoch: int, pending: St
         # Delivered out of order: these indices are valid for this rank alone.
         ahead = sorted(seeds[0]._indices[step] for step in run.ahead)
         state["ahead"] = {"rank": seeds[0].rank, "world_size": seeds[0].world_size, "indices": ahead}
-    for stage in graph.find(CarrierBase):
-        if not stage.sources:
-            state["node"] = stage._node_state() if run else None  # asking a node that has not begun would start it
+    for stage in graph.own_orders:
+        state["node"] = stage._node_state() if run else None  # asking a node that has not begun would start it
     return state
 
 

@@ -14,7 +14,7 @@ from datapipes.base.errors import LoaderTimeoutError
 from datapipes.chain.asynchronous import concurrency_of
 from datapipes.chain.dispatcher import Dispatcher
 from datapipes.chain.epoch import EpochContext
-from datapipes.chain.evaluator import Evaluator
+from datapipes.chain.evaluator import Evaluator, left_loop
 from datapipes.chain.in_flight import InFlight
 from datapipes.chain.loop_pool import LoopPool
 from datapipes.chain.stage_base import CarrierBase, QueuesOnStreams, StageBase, is_async
@@ -40,17 +40,16 @@ def _indexed_stream(graph: StageGraph[Any], context: EpochContext, evaluator: Ev
     indices, epoch = graph.seed_stage._indices, context.position.epoch
     if graph._is_async:
         pool = LoopPool(graph, evaluator)
-        return _Delivery(EndingWithEpoch(Dispatcher(pool, context, indices), pool.close))
+        return EndingWithEpoch(Dispatcher(pool, context, indices), pool.close)
     wanted = map(indices.__getitem__, context.steps(len(indices)))
-    return _Delivery(_Mapped(partial(evaluator.minibatch, graph, epoch), wanted))
+    return _Mapped(partial(evaluator.minibatch, graph, epoch), wanted)
 
 
 def _mapped_stream(stage: StageBase, context: EpochContext, evaluator: Evaluator) -> Iterator[MiniBatch]:
     (source,) = stage.sources  # StageGraph refuses a join behind a carrier
     stream, epoch = _stream(source, context, evaluator), context.position.epoch
     if is_async(stage):
-        graph = StageGraph(stage)
-        queueing = graph.find(QueuesOnStreams)
+        queueing = StageGraph(stage).find(QueuesOnStreams)
 
         def start(minibatch: MiniBatch) -> Coroutine[Any, Any, MiniBatch | None]:
             for passed in queueing:
@@ -58,48 +57,39 @@ def _mapped_stream(stage: StageBase, context: EpochContext, evaluator: Evaluator
             return evaluator.apply_async(stage, minibatch, epoch)
 
         # unlike a generator, map outlives a timeout of the source
-        return _Delivery(_FromLoop(InFlight(map(start, stream), concurrency_of(stage)), graph), stream)
-    return _Delivery(_Mapped(lambda minibatch: evaluator.apply(stage, minibatch, epoch), stream), stream)
+        in_flight = InFlight(map(start, stream), concurrency_of(stage))
+        return _Mapped(partial(left_loop, queueing), in_flight, stream)
+    return _Mapped(lambda minibatch: evaluator.apply(stage, minibatch, epoch), stream)
 
 
-class _Mapped(Iterator[MiniBatch | None]):
-    """The results of `fn` for each minibatch or index.
+class _Mapped(Iterator[MiniBatch]):
+    """What `fn` makes of each index or minibatch of `source`, but for None, which a stage has dropped.
 
-    An error of `fn` ends it. An error of the source does not, since a timeout can be waited out.
+    An error of `fn` ends it. An error of the source does not, since a timeout can be waited out. Closing it closes the
+    source and the streams that this one is made of.
     """
 
-    def __init__(self, fn: Callable[[Any], MiniBatch | None], source: Iterator[Any]) -> None:
+    def __init__(self, fn: Callable[[Any], MiniBatch | None], source: Iterator[Any], *made_of: Iterator[Any]) -> None:
         self._fn = fn
         self._source = source
+        self._streams = (source, *made_of)
         self._broken = False
 
-    def __next__(self) -> MiniBatch | None:
-        if self._broken:
-            raise StopIteration
-        item = next(self._source)
-        try:
-            return self._fn(item)
-        except BaseException:
-            self._broken = True  # to continue would skip a minibatch
-            raise
-
-
-class _FromLoop(Iterator[MiniBatch | None]):
-    """The minibatches that the threads of an event loop have made."""
-
-    def __init__(self, made: InFlight[MiniBatch | None], graph: StageGraph[Any]) -> None:
-        self._made = made
-        self._queueing = graph.find(QueuesOnStreams)
-
-    def __next__(self) -> MiniBatch | None:
-        minibatch = next(self._made)
-        if minibatch is not None:
-            for stage in self._queueing:
-                stage._leave_loop(minibatch)
-        return minibatch
+    def __next__(self) -> MiniBatch:
+        while not self._broken:
+            entry = next(self._source)
+            try:
+                minibatch = self._fn(entry)
+            except BaseException:
+                self._broken = True  # to continue would skip a minibatch
+                raise
+            if minibatch is not None:
+                return minibatch
+        raise StopIteration
 
     def close(self) -> None:
-        self._made.close()
+        for stream in self._streams:
+            close_stream(stream)
 
 
 class EndingWithEpoch(Iterator[MiniBatch]):
@@ -120,23 +110,6 @@ class EndingWithEpoch(Iterator[MiniBatch]):
 
     def close(self) -> None:
         self._end()
-
-
-class _Delivery(Iterator[MiniBatch]):
-    """The minibatches that no stage dropped; closing it closes the streams it is made of."""
-
-    def __init__(self, made: Iterator[MiniBatch | None], *sources: Iterator[MiniBatch]) -> None:
-        self._made = made
-        self._parts = (made, *sources)
-
-    def __next__(self) -> MiniBatch:
-        while (minibatch := next(self._made)) is None:
-            pass
-        return minibatch
-
-    def close(self) -> None:
-        for part in self._parts:
-            close_stream(part)
 
 
 def close_stream(stream: Iterator[Any]) -> None:

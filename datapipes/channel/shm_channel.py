@@ -21,7 +21,7 @@ from torch.utils.dlpack import from_dlpack
 from torch.utils.dlpack import to_dlpack as to_dlpack  # type: ignore[attr-defined]
 
 from datapipes import _core
-from datapipes.base.checks import check_int, dtype_name
+from datapipes.base.checks import INT_OF_BYTES, check_int, dtype_name
 from datapipes.base.codec import Message
 from datapipes.base.error_message import error_from_message, error_to_message
 from datapipes.base.errors import ChannelClosed, EndOfEpoch, PeerDied, add_note
@@ -312,7 +312,6 @@ _HAS_DLPACK = {
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
 }
-_CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by item size, for all other dtypes
 _MOST_DIMS = 64  # csrc/bindings/frame.cpp has the same number
 # The public from_dlpack takes objects with __dlpack__. This one takes a capsule.
 from_capsule: Callable[[object], Tensor] = getattr(torch._C, "_from_dlpack", from_dlpack)
@@ -340,13 +339,13 @@ def plain(key: Any, value: Any, most_bytes: int) -> tuple[Tensor, str]:
         has, remedy = f"quantized dtype {value.dtype}", "Send .int_repr() and the scale, or call .dequantize()"
     elif value.device.type != "cpu":
         has, remedy = f"device {value.device}", "Call .cpu(), or copy to the device after the channel"
-    elif value.dtype not in _HAS_DLPACK and value.dtype.itemsize not in _CARRIERS:
+    elif value.dtype not in _HAS_DLPACK and value.dtype.itemsize not in INT_OF_BYTES:
         has, remedy = f"dtype {value.dtype} of {value.dtype.itemsize} bytes", "Convert it"
     else:
         _check_shape(where, key, value, most_bytes)
         tensor, name = value.detach().as_subclass(Tensor).resolve_conj().resolve_neg(), ""
         if tensor.dtype not in _HAS_DLPACK:  # before the copy: torch cannot copy all of these
-            tensor, name = tensor.view(_CARRIERS[tensor.dtype.itemsize]), dtype_name(tensor.dtype)
+            tensor, name = tensor.view(INT_OF_BYTES[tensor.dtype.itemsize]), dtype_name(tensor.dtype)
         tensor = tensor.contiguous()
         if tensor.numel() > 0 and not _has_memory(tensor):
             raise TypeError(

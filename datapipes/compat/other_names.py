@@ -10,7 +10,6 @@ from __future__ import annotations
 import dis
 import inspect
 import sys
-from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from datapipes import channel
@@ -61,13 +60,8 @@ def missing_public_name(name: str, module: str = "datapipes", ours: str | None =
     return AttributeError(_text(module, name, ours), name=name)
 
 
-def _missing_in(module: str) -> Callable[[str], NoReturn]:
-    """Return the `__getattr__` of a package within `datapipes`."""
-
-    def __getattr__(name: str) -> NoReturn:
-        raise missing_public_name(name, module)
-
-    return __getattr__
+def _missing_in_channel(name: str) -> NoReturn:
+    raise missing_public_name(name, channel.__name__)
 
 
 def _text(owner: str, name: str, ours: str) -> str:
@@ -95,6 +89,6 @@ def with_other_names(cls: _Class) -> _Class:
 
 for core_class in (Block, CSCGraph, Feature, FeatureStore, HeteroCSCGraph, ItemSet, MiniBatch, SampledSubgraph):
     with_other_names(core_class)
-vars(channel)["__getattr__"] = _missing_in(channel.__name__)
+vars(channel)["__getattr__"] = _missing_in_channel
 _add_other_names(FunctionalForms, "Stage")  # there, a stage that is registered under such a name takes its place
 checks.OTHER_KEYWORDS.update(KEYWORDS)

@@ -86,7 +86,7 @@ class RemoteSource(StreamStage):
             self.channel._new_pool(),  # of this epoch alone: another reader may still be at its own
             context,
             StageGraph(self.source).seed_stage._indices,
-            context.calls.numbering.waiting(self.source),
+            context.calls.numbering.of(self.source).waiting,
             in_order=self.channel.in_order,
         )  # without a timeout: requests have their deadline
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -111,23 +112,9 @@ class DataLoader(StreamStage):
         cut: str | type[Stage] = "fetch_feature",
         overlap: bool | None = None,
     ) -> None:
+        arguments = locals()
         super().__init__(datapipe)
-        self.options = LoaderOptions(
-            num_workers=num_workers,
-            persistent_workers=persistent_workers,
-            max_uva_threads=max_uva_threads,
-            worker_method=worker_method,
-            prefetch_factor=prefetch_factor,
-            in_order=in_order,
-            timeout=timeout,
-            multiprocessing_context=multiprocessing_context,
-            worker_init_fn=worker_init_fn,
-            channel=channel,
-            shm_size=shm_size,
-            max_restarts=max_restarts,
-            cut=cut,
-            overlap=overlap,
-        )
+        self.options = LoaderOptions(**{option.name: arguments[option.name] for option in fields(LoaderOptions)})
         self.__dict__.update(vars(self.options))  # to be read, and not to be set
         self._plan = rewrite(StageGraph(self.source), self.options)
         self._clock = StageClock()
@@ -143,7 +130,7 @@ class DataLoader(StreamStage):
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         starting = next((workers.starting for workers in self._plan.find(Workers) if workers.starting), "")
         stream = stream_of(self._plan.root, context.of_chain(self._plan.numbering, self._clock))
-        as_a_stage = partial(context.calls.clock.add, context.calls.numbering.label(self))  # of a chain that goes on
+        as_a_stage = partial(context.calls.clock.add, context.calls.numbering.of(self).label)  # of a chain that goes on
         return Delivered(stream, self._clock, self._watch, self._look, as_a_stage, starting)
 
     def minibatch(self, epoch: int, index: int) -> MiniBatch | None:

@@ -14,7 +14,6 @@ from datapipes.base.checks import one_line, shown
 from datapipes.base.clock import CallRecord
 from datapipes.base.records import whole
 from datapipes.chain.explain import lanes
-from datapipes.chain.numbering import WAITING
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import StageBase, is_async
 from datapipes.chain.stage_graph import StageGraph
@@ -86,7 +85,7 @@ class Facts(dict[str, Counts]):
         title: the loader, as users wrote it.
         processors: how many it may use.
         batch_size: 0 if it is not known.
-        lanes: those of the plan, the consumer's last; of counts alone, one lane of the stages that were counted.
+        lanes: those of the plan, the consumer's last.
         caller: the process of the consumer.
         samples: the memory over the time.
         calls: the last calls of all stages, waits included; only a trace and a report have them.
@@ -103,9 +102,6 @@ class Facts(dict[str, Counts]):
 
     def __post_init__(self, rows: Mapping[str, Counts]) -> None:
         self.update(rows)
-        if not self.lanes:
-            names = [name for name in self if name not in (*NO_STAGES, CONSUMER) and not name.startswith(WAITING)]
-            self.lanes = (LaneFacts("", 1, "", "", tuple(StageFacts(name, "", "", False) for name in names)),)
 
     @classmethod
     def of_plan(
@@ -117,10 +113,10 @@ class Facts(dict[str, Counts]):
         for lane in lanes(plan):
             workers, pool, waiting = 1, "", ""
             if lane.carrier is not None:
-                waiting = plan.numbering.waiting(lane.carrier.sources[0])
+                waiting = plan.numbering.of(lane.carrier.sources[0]).waiting
             if isinstance(lane.carrier, Workers):
                 workers, pool = lane.carrier.options.num_workers, lane.carrier.options.worker_method
-            stages = tuple(StageFacts.of(stage, plan.numbering.label(stage)) for stage in lane.stages)
+            stages = tuple(StageFacts.of(stage, plan.numbering.of(stage).label) for stage in lane.stages)
             described.append(LaneFacts(lane.title, workers, pool, waiting, stages))
             batch_size = next((size for stage in lane.stages if (size := _batch_size(stage))), batch_size)
         processors = len(os.sched_getaffinity(0))

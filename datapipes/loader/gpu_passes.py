@@ -17,8 +17,8 @@ from datapipes.device.missing_ids import wait_for_all
 from datapipes.features import FeatureFetcher, FeatureStore
 from datapipes.features.feature_store import feature_text
 from datapipes.features.fetch_for_copy import Decode, FetchForCopy, stored_in
-from datapipes.loader.gpu_refusals import unused_max_uva_threads
-from datapipes.loader.graphs import Graph, copies_to_gpu, num_readers, planned_elsewhere, single_line
+from datapipes.loader.gpu_refusals import place_of_ids, what_would_use_uva
+from datapipes.loader.graphs import Graph, copies_to_gpu, planned_elsewhere, single_line
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.prefetcher import Overlap, Prefetcher
 from datapipes.loader.workers.workers import Workers
@@ -53,7 +53,7 @@ def _can_move(graph: Graph, fetch: Stage, behind: Stage) -> bool:
     if fetch.asynchronous or type(fetch.feature_store).read_many is not FeatureStore.read_many:
         return False
     reads = fetch.reads_on(behind.device).values()
-    return num_readers(graph, fetch) == 1 and all(reads) and ("device memory" in reads or has_triton())
+    return graph._num_readers(fetch) == 1 and all(reads) and ("device memory" in reads or has_triton())
 
 
 def _copies_planned_here(graph: Graph) -> list[Stage]:
@@ -72,7 +72,7 @@ def fetch_for_copy(graph: Graph, options: LoaderOptions) -> Graph:
         while (
             isinstance(source, FeatureFetcher)
             and FetchForCopy.can_replace(source)
-            and num_readers(graph, source) == 1
+            and graph._num_readers(source) == 1
             and _gpu_before(source) is None  # else its ids lie on that GPU
         ):
             fetches.append(source)
@@ -140,17 +140,6 @@ def _gpu_before(stage: Stage) -> torch.device | None:
     return None
 
 
-def _only_carried_before(stage: Stage) -> bool:
-    """Return whether no stage of the user's stands between `stage` and the last CopyTo before it."""
-    while len(stage.sources) == 1:
-        stage = stage.source
-        if isinstance(stage, CopyTo):
-            return True
-        if not isinstance(stage, (FeatureFetcher, StreamStage)):
-            return False
-    return False
-
-
 def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with `options.max_uva_threads` at its FeatureFetchers behind a copy to a GPU.
 
@@ -164,7 +153,7 @@ def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
         if device is not None:
             on_device = stage.reads_on(device)
             unreadable = [key for key, how in on_device.items() if how is None]
-            if unreadable and _only_carried_before(stage):
+            if unreadable and place_of_ids(stage) is not None:
                 raise ValueError(
                     f"data_loader: fetch_feature stands behind copy_to({str(device)!r}), but "
                     f"{feature_text(*unreadable[0])} is read only with ids in host memory; page-locked features and "
@@ -173,7 +162,11 @@ def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
                 )
             by_uva.append(stage._reads_by_uva(device))
     if options.max_uva_threads != LoaderOptions.max_uva_threads and not any(by_uva):
-        options.has_no_effect(*unused_max_uva_threads(graph, options.max_uva_threads))
+        unused = (
+            f"data_loader: max_uva_threads is {options.max_uva_threads}, but no stage of this chain reads host memory "
+            f"from a GPU; allowed: {LoaderOptions.max_uva_threads}"
+        )
+        options.has_no_effect(unused, f"Leave it out{what_would_use_uva(graph)}")
 
     def planned(stage: FeatureFetcher) -> Stage:
         device = _gpu_before(stage)

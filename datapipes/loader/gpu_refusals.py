@@ -9,7 +9,7 @@ import torch
 from datapipes.base.errors import pip_install
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.device import CopyTo
-from datapipes.device.gather import MAX_UVA_THREADS, has_triton
+from datapipes.device.gather import has_triton
 from datapipes.features import FeatureFetcher
 from datapipes.features.feature_store import feature_text
 from datapipes.features.fetch_for_copy import Decode, FetchForCopy, lies_on_gpu
@@ -40,7 +40,7 @@ def refuse_ids_elsewhere(graph: Graph, options: LoaderOptions) -> Graph:
 
 def _refuse_seeds_on_gpu(sampler: Sampler) -> None:
     """Raise ValueError if the seeds of `sampler` lie on a GPU; one with a transform of its own may take them there."""
-    methods, place = ("transform", "seeds_of", "_checked_seeds"), _place_of_ids(sampler)
+    methods, place = ("transform", "seeds_of", "_checked_seeds"), place_of_ids(sampler)
     has_own = any(not _is_ours(getattr(type(sampler), name)) for name in methods)
     if place is not None and place.type == "cuda" and not has_own:
         raise ValueError(
@@ -51,7 +51,7 @@ def _refuse_seeds_on_gpu(sampler: Sampler) -> None:
 
 def _refuse_rows_on_gpu(fetch: FeatureFetcher, options: LoaderOptions) -> None:
     """Raise ValueError if `fetch` reads rows on a GPU with ids in host memory; its store may read in its own way."""
-    if _place_of_ids(fetch) != _HOST or not (isinstance(fetch, FetchForCopy) or FetchForCopy.can_replace(fetch)):
+    if place_of_ids(fetch) != _HOST or not (isinstance(fetch, FetchForCopy) or FetchForCopy.can_replace(fetch)):
         return
     for key in fetch.feature_keys:
         feature = fetch.feature_store[key]
@@ -76,7 +76,7 @@ def _how_to_read_there(fetch: FeatureFetcher, device: str, options: LoaderOption
     return f"Put copy_to({device!r}) before fetch_feature{at_default}"
 
 
-def _place_of_ids(stage: Stage) -> torch.device | None:
+def place_of_ids(stage: Stage) -> torch.device | None:
     """Return where the ids lie that a stage takes; None if a stage of the user's may decide that."""
     while len(stage.sources) == 1:
         stage = stage.source
@@ -96,15 +96,8 @@ def _is_ours(defined: Any) -> bool:
     return str(defined.__module__).startswith("datapipes.")
 
 
-def unused_max_uva_threads(graph: Graph, max_uva_threads: int) -> tuple[str, str]:
-    """Return what to say of `max_uva_threads` in a plan where no stage reads host memory from a GPU, and what to do."""
-    unused = (
-        f"data_loader: max_uva_threads is {max_uva_threads}, but no stage of this chain reads host memory from a GPU"
-    )
-    return f"{unused}; allowed: {MAX_UVA_THREADS}", f"Leave it out{_what_would_use_it(graph)}"
-
-
-def _what_would_use_it(graph: Graph) -> str:
+def what_would_use_uva(graph: Graph) -> str:
+    """Return what else to do in a plan where no stage reads host memory from a GPU, so that one does."""
     gpus = gpus_of(graph)
     fetches = [stage for stage in graph.find(FeatureFetcher) if not stage.asynchronous]
     if fetches and not gpus:

@@ -33,8 +33,3 @@ def planned_elsewhere(graph: Graph) -> set[int]:
     """Return id(stage) of the stages that belong to the plan of another loader, one that is a stage of `graph`."""
     loaders = [stage for stage in graph.find(StreamStage) if stage._plans_its_source]
     return {id(stage) for loader in loaders for stage in StageGraph(loader.source)}
-
-
-def num_readers(graph: Graph, stage: Stage) -> int:
-    """Return how many stages of `graph` take minibatches from `stage`."""
-    return sum(source is stage for reader in graph for source in reader.sources)

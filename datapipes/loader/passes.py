@@ -31,7 +31,7 @@ from datapipes.loader.gpu_passes import (
     wait_at_the_end,
 )
 from datapipes.loader.gpu_refusals import refuse_ids_elsewhere
-from datapipes.loader.graphs import Graph, copies_to_gpu, num_readers, single_line
+from datapipes.loader.graphs import Graph, copies_to_gpu, single_line
 from datapipes.loader.options import OF_THREADS, LoaderOptions
 from datapipes.loader.prefetcher import Overlap, Prefetcher
 from datapipes.loader.small import makes_small
@@ -57,15 +57,14 @@ def put_in_workers(graph: Graph, options: LoaderOptions) -> Graph:
     if options.num_workers == 0:
         _place_of(graph, options.cut)
         return graph
-    for stage in graph.find(StreamStage):
-        if not stage.sources:
-            raise ValueError(
-                f"data_loader: {stage.name} starts this chain and keeps an order of its own, which workers cannot "
-                "share. Start it with an ItemSampler, or use num_workers=0."
-            )
+    for stage in graph.own_orders:
+        raise ValueError(
+            f"data_loader: {stage.name} starts this chain and keeps an order of its own, which workers cannot share. "
+            "Start it with an ItemSampler, or use num_workers=0."
+        )
     behind = _place_of(graph, options.cut)
     is_on_line = any(stage is behind for stage in single_line(graph))
-    if behind is not None and (not is_on_line or num_readers(graph, behind.source) != 1):
+    if behind is not None and (not is_on_line or graph._num_readers(behind.source) != 1):
         raise ValueError(
             f"data_loader: the chain cannot be cut before {behind.name}, since sources are joined after it. Join "
             "before the cut, give cut='end', or use num_workers=0."
@@ -140,7 +139,7 @@ def _refuse_unpicklable(graph: Graph, worker_init_fn: Any) -> None:
     """
     refuse_missing_main()
     refuse_repetition(is_building=True)
-    values = [(graph.numbering.where(stage), (type(stage), *stage.arguments)) for stage in graph]
+    values = [(graph.numbering.of(stage).where, (type(stage), *stage.arguments)) for stage in graph]
     for name, value in [*values, ("worker_init_fn", worker_init_fn)]:
         trial = _Trial()
         try:
@@ -178,7 +177,7 @@ def overlap_with_consumer(graph: Graph, options: LoaderOptions) -> Graph:
     they are: one that starts at a FromNode, since nothing may read ahead of it; one that ends in Workers, which run
     ahead themselves; and one of small minibatches, see makes_small, unless an option of the thread is given.
     """
-    if options.overlap is False or any(not stage.sources for stage in graph.find(StreamStage)):
+    if options.overlap is False or graph.own_orders:
         return graph
     in_workers = {id(stage) for workers in graph.find(Workers) for stage in StageGraph(workers)}
     if any(copies_to_gpu(stage) and id(stage) not in in_workers for stage in graph):
@@ -219,7 +218,7 @@ def limit_the_consumers_wait(graph: Graph, options: LoaderOptions) -> Graph:
     """
     ahead = [stage for stage in graph if isinstance(stage, (Overlap, Workers))]
     if ahead:
-        return graph.replace(ahead[-1], ahead[-1].with_timeout(options.timeout))
+        return graph.replace(ahead[-1], ahead[-1]._with(timeout=options.timeout))
     unused = [name for name in options.changed() if name in ("prefetch_factor", "timeout")]
     if unused:
         values = " and ".join(f"{name}={getattr(options, name)}" for name in unused)

@@ -30,6 +30,7 @@ from datapipes.device.runtime import Stream
 from datapipes.loader.graphs import gpus_of
 from datapipes.minibatch import MiniBatch
 from datapipes.processes.child import end_if_clone
+from datapipes.processes.unforkable import refuse_forked
 
 __all__ = ["Prefetcher"]
 
@@ -58,12 +59,11 @@ class Prefetcher(StreamStage):
         self.depth = check_int("prefetch", "depth", depth, 1)
         self.timeout = check_positive_timeout("prefetch", timeout)
         self._streams = SideStreams()
-        for stage in StageGraph(source).find(StreamStage):
-            if not stage.sources:
-                raise ValueError(
-                    f"prefetch: stands behind {stage.name}, which only knows its own position and cannot be read "
-                    "ahead. Use torchdata.nodes.Prefetcher inside that node."
-                )
+        for stage in StageGraph(source).own_orders:
+            raise ValueError(
+                f"prefetch: stands behind {stage.name}, which only knows its own position and cannot be read ahead. "
+                "Use torchdata.nodes.Prefetcher inside that node."
+            )
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         return _Reader(self, streams[0], self._streams.of(self._gpus), context)
@@ -100,10 +100,6 @@ class Overlap(Prefetcher):
     def name(self) -> str:
         """Return the name of a Prefetcher, since an Overlap is one."""
         return functional_name(Prefetcher)
-
-    def with_timeout(self, timeout: float | None) -> Overlap:
-        """Return this stage with another timeout."""
-        return Overlap(self.source, self.depth, timeout=timeout)
 
 
 class _Queue:
@@ -168,7 +164,7 @@ class _Reader(Iterator[MiniBatch]):
         context: EpochContext,
     ) -> None:
         self._where, self._timeout = stage._where, stage.timeout
-        self._waiting = context.calls.numbering.waiting(stage.source)
+        self._waiting = context.calls.numbering.of(stage.source).waiting
         self._queue = _Queue(stage.depth)
         self._last: weakref.ref[MiniBatch] | None = None  # what the consumer was given last
         self._process = os.getpid()
@@ -180,11 +176,8 @@ class _Reader(Iterator[MiniBatch]):
         )  # runs also when this object is collected, and at exit
 
     def __next__(self) -> MiniBatch:
-        if os.getpid() != self._process:  # before the lock, which may have been held when the process forked
-            raise RuntimeError(
-                "prefetch: this epoch was begun in another process, and its thread is not in a forked child. Call "
-                "iter() again in this process."
-            )
+        # before the lock, which may have been held when the process forked
+        refuse_forked(self._process, "prefetch", "thread")
         queue, began = self._queue, time.monotonic()
         with queue.changed:
             while not queue.ready:

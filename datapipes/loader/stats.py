@@ -7,7 +7,6 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 
 from datapipes.base.checks import aligned, one_line
 from datapipes.base.clock import StageClock
@@ -220,7 +219,7 @@ class Delivered(Iterator[MiniBatch]):
         if self._first_called == 0.0:
             self._first_called = called
             epochs["begun"] += 1
-        with working(self._starting) if self._starting else nullcontext():
+        with working(self._starting):
             minibatch = next(self._stream)
         self._look(minibatch)
         self._has_come = True

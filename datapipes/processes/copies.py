@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
+from datapipes.base.checks import INT_OF_BYTES
 from datapipes.processes.mappings import LARGE, Mapped, attached, contiguous_stride, known
 
 ALIGNED = 64  # bytes; where a tensor among others begins
@@ -102,4 +103,4 @@ def values_in(memory: Mapped, tensor: Tensor, begin: int) -> Tensor:
 def bits(tensor: Tensor) -> Tensor:
     """Return the bits of `tensor` as integers, so that NaN equals NaN and -0.0 differs from 0.0."""
     real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    return real.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[real.element_size()])
+    return real.view(INT_OF_BYTES[real.element_size()])

@@ -61,6 +61,15 @@ def refuse_if_inherited(where: str, name: str, deed: str) -> None:
         )
 
 
+def refuse_forked(process: int, where: str, makers: str) -> None:
+    """Raise RuntimeError if this is not `process` but a forked child of it, in which nothing would ever come."""
+    if os.getpid() != process:
+        raise RuntimeError(
+            f"{where}: this epoch was begun in another process, and a forked child cannot use the {makers} of its "
+            "parent. Call iter() again in this process."
+        )
+
+
 def _after_fork() -> None:
     for name in _names:
         _inherited.setdefault(name, os.getppid())

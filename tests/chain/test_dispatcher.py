@@ -208,6 +208,6 @@ def test_a_pool_says_of_itself_what_it_has():
 def test_an_epoch_is_refused_in_another_process():
     pool = PlayedPool(made(0))
     minibatches = dispatcher(pool)
-    pool._process += 1
+    pool.process += 1
     with pytest.raises(RuntimeError, match="begun in another process"):
         next(minibatches)

@@ -333,9 +333,9 @@ def test_stages_that_only_carry_or_move_data_have_no_ordinal():
 def test_labels_count_the_stages_that_work_whether_they_draw_or_not():
     graph = dp.stages.StageGraph(fetched().prefetch().transform(as_it_is))
     labels = ["0 item_sampler", "1 sample_neighbor", "2 fetch_feature", "prefetch", "3 transform"]
-    assert [graph.numbering.label(stage) for stage in graph] == labels
+    assert [graph.numbering.of(stage).label for stage in graph] == labels
     assert graph.numbering.labels() == [label for label in labels if label != "prefetch"]
-    assert graph.numbering.where(graph.root) == "stage 3 (transform)"
+    assert graph.numbering.of(graph.root).where == "stage 3 (transform)"
 
 
 class DrawsAWord(dp.MiniBatchTransformer):

@@ -9,6 +9,7 @@ import torch
 from pipelines import digests, distributed_chain, fetched, items, keep_most, refused, sampled, small_store, start_at
 
 import datapipes as dp
+from datapipes.loader.facts import LaneFacts, StageFacts
 from datapipes.loader.stats import LoaderStats
 
 
@@ -303,7 +304,8 @@ def test_the_counts_print_as_a_table_that_names_the_bottleneck():
             "channel": {"messages": 1000.0, "held": 1.0, "send_wait_s": 0.5},
             "workers": {"deaths": 1.0, "made_again": 2.0},
             "features": {"own": 3.0, "node feature 'x': hits": 4.0},
-        }
+        },
+        lanes=(LaneFacts("", 1, "", "", (StageFacts("1 dist_sample_neighbor", "", "", False),)),),
     )
     assert str(stats).splitlines() == [
         "stage                               calls  ms/call  ms/minibatch  busy  at once",

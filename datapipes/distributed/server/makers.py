@@ -150,7 +150,6 @@ class _Worker:
             raise _gone()
         if self._pool is None:
             self._pool = self._new_pool()
-            self._pool.start()
             self._generation = self._pool.begin()
         task, ends = Task(self._generation, epoch, index), time.monotonic() + most_s
         self._pool.give(0, task)

@@ -48,10 +48,7 @@ class Board:
         columns = (1 + tasks_each) * _ENTRY  # the first numbers are no entry
         whole_lines = -(-columns // _CACHE_LINE) * _CACHE_LINE
         self._rows = share_memory(torch.zeros(num_workers, whole_lines, dtype=torch.int64))
-
-    def packed(self) -> Packed:
-        """Return the board as it travels to a worker."""
-        return pack(self._rows)
+        self.packed = pack(self._rows)  # as it travels to a worker
 
     def clear(self, worker: int) -> None:
         """Clear a row, for a worker that is to start."""

@@ -40,63 +40,53 @@ def work(
     Args:
         take: waits for a task and returns it; None means stop. With asynchronous stages another thread calls it.
     """
-    maker = _Maker(worker, StageGraph(root), making, evaluator)
-    return maker.several(take) if maker.graph._is_async else maker.one_by_one(take)
+    graph, clock = StageGraph(root), _NewCalls()
+    maker = evaluator(Calls(graph.numbering, clock))
+    outcomes = _several(graph, maker, take, making) if graph._is_async else _one_by_one(graph, maker, take, making)
+    for outcome in outcomes:
+        outcome.worker, outcome.calls = worker, clock.take()
+        yield outcome
+        making.end(outcome.task)
 
 
-class _Maker:
-    def __init__(
-        self, worker: int, graph: StageGraph[Stage], making: Making, evaluator: Callable[[Calls], Evaluator]
-    ) -> None:
-        self.graph = graph
-        self._worker = worker
-        self._making = making
-        self._clock = _NewCalls()
-        self._evaluator = evaluator(Calls(graph.numbering, self._clock))
-
-    def one_by_one(self, take: Take) -> Iterator[Outcome]:
-        while (task := take()) is not None:
-            self._making.begin(task)
-            outcome = Outcome(self._worker, task)
-            try:
-                outcome.minibatch = self._evaluator.minibatch(self.graph, task.epoch, task.index)
-            except BaseException as error:
-                outcome.error = as_error(error)
-            yield self._labelled(outcome)
-            self._making.end(task)
-
-    def several(self, take: Take) -> Iterator[Outcome]:
-        pool = LoopPool(self.graph, self._evaluator, self._making)
-        ends: list[BaseException | None] = []
-
-        def take_all() -> None:
-            try:
-                while (task := take()) is not None:
-                    pool.give(0, task)
-                ends.append(None)
-            except BaseException as error:  # the pool of this worker is gone
-                ends.append(error)
-            pool.wake()
-
-        taker = threading.Thread(target=take_all, name="datapipes-tasks", daemon=True)
-        taker.start()
+def _one_by_one(graph: StageGraph[Stage], evaluator: Evaluator, take: Take, making: Making) -> Iterator[Outcome]:
+    while (task := take()) is not None:
+        making.begin(task)
+        outcome = Outcome(0, task)
         try:
-            while True:
-                outcome = pool.receive(None)
-                if outcome is not None:
-                    yield self._labelled(outcome)
-                    self._making.end(outcome.task)
-                elif ends:
-                    break
-            if ends[0] is not None:
-                raise ends[0]
-            taker.join(JOIN_S)
-        finally:
-            pool.close()
+            outcome.minibatch = evaluator.minibatch(graph, task.epoch, task.index)
+        except BaseException as error:
+            outcome.error = as_error(error)
+        yield outcome
 
-    def _labelled(self, outcome: Outcome) -> Outcome:
-        outcome.worker, outcome.calls = self._worker, self._clock.take()
-        return outcome
+
+def _several(graph: StageGraph[Stage], evaluator: Evaluator, take: Take, making: Making) -> Iterator[Outcome]:
+    pool = LoopPool(graph, evaluator, making)
+    ends: list[BaseException | None] = []
+
+    def take_all() -> None:
+        try:
+            while (task := take()) is not None:
+                pool.give(0, task)
+            ends.append(None)
+        except BaseException as error:  # the pool of this worker is gone
+            ends.append(error)
+        pool.wake()
+
+    taker = threading.Thread(target=take_all, name="datapipes-tasks", daemon=True)
+    taker.start()
+    try:
+        while True:
+            outcome = pool.receive(None)
+            if outcome is not None:
+                yield outcome
+            elif ends:
+                break
+        if ends[0] is not None:
+            raise ends[0]
+        taker.join(JOIN_S)
+    finally:
+        pool.close()
 
 
 class _NewCalls(StageClock):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,31 +28,29 @@ MADE, DROPPED, FAILED = range(3)
 _OVERHEAD = 192  # bytes that a tensor takes beyond its own in a channel: its name, and rounding up
 
 
-@dataclass(frozen=True)
-class Label:
+class Label(NamedTuple):
     """The outcome that a message belongs to.
 
     Attributes:
         loader_id: A random number that tells this loader's messages from another loader's.
         life: How often the worker was started before this time.
+        generation, epoch, number: Of its Task, whose index is `number` here.
         last: Whether no part of the outcome follows.
     """
 
     loader_id: int
     worker: int
     life: int
-    task: Task
+    generation: int
+    epoch: int
+    number: int
     kind: int
-    last: bool = True
+    last: int = True
 
-    def to_tensor(self) -> Tensor:
-        numbers = [self.loader_id, self.worker, self.life, *self.task, self.kind, int(self.last)]
-        return torch.tensor(numbers, dtype=torch.int64)
-
-    @classmethod
-    def from_tensor(cls, tensor: Tensor) -> Label:
-        loader_id, worker, life, generation, epoch, index, kind, last = tensor.tolist()
-        return cls(loader_id, worker, life, Task(generation, epoch, index), kind, bool(last))
+    @property
+    def task(self) -> Task:
+        """The task of the outcome."""
+        return Task(self.generation, self.epoch, self.number)
 
 
 def to_messages(
@@ -66,17 +64,17 @@ def to_messages(
         kind = DROPPED
     else:
         body = outcome.minibatch.to_message()
+    label = Label(loader_id, outcome.worker, life, *outcome.task, kind)
     numbers = {stage: number for number, stage in enumerate(stages)}
     calls = [[numbers[call.stage], call.began, call.seconds, *call[5:]] for call in outcome.calls]
     extra = {CALLS: torch.tensor(calls, dtype=torch.float64).reshape(-1, 6)}
     if most_bytes is None or num_bytes_of({**body, **extra}) <= most_bytes:
-        yield {LABEL: Label(loader_id, outcome.worker, life, outcome.task, kind).to_tensor(), **extra, **body}
+        yield {LABEL: torch.tensor(label), **extra, **body}
         return
     form = json.dumps({key: list(tensor.shape) for key, tensor in body.items()}).encode()
     extra[FORM] = torch.frombuffer(bytearray(form), dtype=torch.uint8)
     for number, (part, last) in enumerate(_parts(list(body.values()), most_bytes - num_bytes_of(extra))):
-        label = Label(loader_id, outcome.worker, life, outcome.task, kind, last=last)
-        yield {LABEL: label.to_tensor(), **(extra if number == 0 else {}), **part}
+        yield {LABEL: torch.tensor(label._replace(last=last)), **(extra if number == 0 else {}), **part}
 
 
 def num_bytes_of(message: Message) -> int:
@@ -162,7 +160,7 @@ class Opener:
     def _label_of(self, message: Message) -> Label:
         tensor: Any = message.get(LABEL)
         if isinstance(tensor, Tensor) and tensor.dtype == torch.int64 and tuple(tensor.shape) == (8,):
-            label = Label.from_tensor(tensor)
+            label = Label(*tensor.tolist())
             if label.loader_id == self._loader_id:
                 return label
         raise RuntimeError(

@@ -28,7 +28,7 @@ from datapipes.base.errors import ChannelClosed, ChannelDamaged, PeerDied, Queue
 from datapipes.base.log import logger
 from datapipes.base.threads import share_of
 from datapipes.chain.asynchronous import async_window
-from datapipes.chain.pool import Death, Outcome, Pool, Task, in_words
+from datapipes.chain.pool import Death, Outcome, Pool, Task, at_work
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase, MpChannel, ShmChannel
@@ -90,19 +90,16 @@ class ProcessPool(Pool):
         self._generation = 0  # none
         self._opener = Opener(self._id, StageGraph(root).numbering.labels())
         self._workers: list[WorkerHandle] = []
-        self._num_threads = 1
-        self._board: Board  # from `start` on
         self._channel: ChannelBase | None = None
         self._inbox: Inbox | None = None  # where a ShmChannel does not bring the outcomes
         self._events: deque[Outcome | Death] = deque()
         self._looked = 0.0
         self._changing = threading.RLock()  # held while workers start or end; `close` may run in another thread
+        self._start()
 
     # --- starting -----------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        if self._workers:
-            return
+    def _start(self) -> None:
         began = time.monotonic()
         if multiprocessing.current_process().daemon:
             raise RuntimeError(
@@ -131,18 +128,16 @@ class ProcessPool(Pool):
 
     def _make_channel(self) -> None:
         """Make the channel, if its size is known already."""
-        if isinstance(self._wanted_channel, ShmChannel):
-            self._use(self._wanted_channel)
-        elif isinstance(self._wanted_channel, ChannelBase):
-            self._channel = self._wanted_channel
-            self._inbox = Inbox()
-            self._inbox.listen(self._channel)
-        elif self._wanted_channel == "mp":
-            self._inbox = Inbox()  # with a channel for each worker: a killed one can leave its lock taken
-        else:
-            assert self._wanted_channel == "shm"
-            if self._shm_size is not None:  # else the first outcome decides
-                self._use(ShmChannel(self._capacity, self._shm_size))
+        wanted = self._wanted_channel
+        if isinstance(wanted, ShmChannel):
+            self._use(wanted)
+        elif wanted != "shm":
+            self._inbox = Inbox()  # of "mp" with a channel for each worker: a killed one can leave its lock taken
+            if isinstance(wanted, ChannelBase):
+                self._channel = wanted
+                self._inbox.listen(wanted)
+        elif self._shm_size is not None:  # else the first outcome decides
+            self._use(ShmChannel(self._capacity, self._shm_size))
 
     def _use(self, channel: ShmChannel) -> None:
         if self._pin:
@@ -153,7 +148,6 @@ class ProcessPool(Pool):
         require_descriptors(f"data_loader: worker {worker} cannot be started")
         workers_own = MpChannel() if self._wanted_channel == "mp" else None
         channel = workers_own or self._channel
-        board = self._board.packed()
 
         def start(there: Connection) -> Start:
             return Start(
@@ -162,7 +156,7 @@ class ProcessPool(Pool):
                 loader_id=self._id,
                 connection=there,
                 chain=self._chain,
-                board=board,
+                board=self._board.packed,
                 channel=channel,
                 own_channel=not isinstance(self._wanted_channel, ChannelBase),
                 explicit_size=self._shm_size is not None or isinstance(self._wanted_channel, ChannelBase),
@@ -248,7 +242,7 @@ class ProcessPool(Pool):
             raise
 
     def _check_usable(self) -> None:
-        if self.is_closed or os.getpid() != self._process:
+        if self.is_closed or os.getpid() != self.process:
             raise RuntimeError(
                 "data_loader: its workers were ended, or belong to another process. Call iter() again in this process."
             )
@@ -332,11 +326,7 @@ class ProcessPool(Pool):
         if (stands_still := why_it_stands_still(pid)) is not None:
             who = f"{who} {stands_still}; it"
         tasks, seconds, is_ready = self._board.row(worker)
-        if not is_ready:
-            return f"{who} is starting"
-        if not tasks:
-            return f"{who} waits for a task"
-        return f"{who} has been making {in_words(tasks)} for {seconds:.1f} s"
+        return at_work(who, tasks, seconds) if is_ready else f"{who} is starting"
 
     def stats(self) -> dict[str, float]:
         if isinstance(self._channel, ShmChannel):
@@ -350,7 +340,7 @@ class ProcessPool(Pool):
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        if self.is_closed or os.getpid() != self._process:
+        if self.is_closed or os.getpid() != self.process:
             return
         with self._changing:
             self.is_closed = True

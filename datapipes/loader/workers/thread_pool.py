@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datapipes.base.log import logger
 from datapipes.base.outcome import as_error
 from datapipes.base.threads import EndingThread, preempt_nobody, share_of, threads_of_kernels
-from datapipes.chain.pool import Death, Outcome, Pool, Task, in_words
+from datapipes.chain.pool import Death, Outcome, Pool, Task, at_work
 from datapipes.chain.stage import Stage
 from datapipes.device.handover import Queued, current_streams, leave, take
 from datapipes.device.runtime import Stream
@@ -40,9 +40,7 @@ class MakingHere(dict[Task, float]):
     def in_words(self, who: str) -> str:
         """Return what `who` is making, and for how long."""
         began = self.copy()
-        if not began:
-            return f"{who} waits for a task"
-        return f"{who} has been making {in_words([*began])} for {time.monotonic() - min(began.values()):.1f} s"
+        return at_work(who, [*began], time.monotonic() - min(began.values(), default=0.0))
 
 
 class _State:
@@ -78,10 +76,6 @@ class ThreadPool(Pool):
         self.tasks_each = tasks_for_each(root, options.prefetch_factor)
         self._state = _State(root, options, streams)
         self._threads: list[threading.Thread] = []
-
-    def start(self) -> None:
-        if self._threads:
-            return
         logger.info("data_loader: %d worker threads", self.num_workers)
         for worker in range(self.num_workers):
             name, num_threads = f"datapipes-worker-{worker}", share_of(self.num_workers)
@@ -116,7 +110,7 @@ class ThreadPool(Pool):
         self._state.generation += 1
         for tasks in self._state.tasks:
             tasks.put(None)
-        if os.getpid() != self._process:
+        if os.getpid() != self.process:
             return  # a forked child has no such threads
         ends = time.monotonic() + JOIN_S
         for thread in self._threads:

@@ -167,7 +167,7 @@ class _Sender:
         channel = self._channel = self._channel or self._tasks.wait_for_channel()
         limit = channel.most_bytes_kept if isinstance(channel, ShmChannel) else None
         if limit is not None and self._start.explicit_size:
-            outcome = _checked(outcome, limit)
+            _refuse_large(outcome, limit)
         for message in to_messages(outcome, self._start.loader_id, self._start.life, self._stages, limit):
             if isinstance(channel, ShmChannel) and self._start.own_channel:
                 channel.send(message, epoch=outcome.task.generation)
@@ -175,17 +175,15 @@ class _Sender:
                 channel.send(message)
 
 
-def _checked(outcome: Outcome, most_bytes: int) -> Outcome:
-    """Return the outcome, or one with an error if it needs a larger channel than the user has chosen."""
+def _refuse_large(outcome: Outcome, most_bytes: int) -> None:
+    """Raise ValueError if the outcome needs a larger channel than the user has chosen."""
     size = 0 if outcome.minibatch is None else num_bytes_of(outcome.minibatch.to_message())
-    if size <= most_bytes:
-        return outcome
-    error = ValueError(
-        f"data_loader: minibatch {outcome.task.index} of epoch {outcome.task.epoch} takes {size} bytes; the channel "
-        f"takes messages of up to half of its size, here {most_bytes}. Give it shm_size={2 * size} or more, or leave "
-        "it out."
-    )
-    return Outcome(outcome.worker, outcome.task, error=error, calls=outcome.calls)
+    if size > most_bytes:
+        raise ValueError(
+            f"data_loader: minibatch {outcome.task.index} of epoch {outcome.task.epoch} takes {size} bytes; the "
+            f"channel takes messages of up to half of its size, here {most_bytes}. Give it shm_size={2 * size} or "
+            "more, or leave it out."
+        )
 
 
 def _tell(connection: Connection, message: dict[str, Any]) -> None:

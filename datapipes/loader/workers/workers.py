@@ -68,7 +68,7 @@ class Workers(StreamStage):
             pool,
             context,
             StageGraph(self.source).seed_stage._indices,
-            context.calls.numbering.waiting(self.source),
+            context.calls.numbering.of(self.source).waiting,
             in_order=self.options.in_order,
             timeout=self.timeout,
             max_restarts=self.options.max_restarts,
@@ -78,10 +78,8 @@ class Workers(StreamStage):
 
     def _running_pool(self) -> Pool:
         running = self._running
-        if running.pool is None or running.pool.is_closed or running.process != os.getpid():
-            pool = self._make_pool()
-            pool.start()
-            running.pool, running.process = pool, os.getpid()
+        if running.pool is None or running.pool.is_closed or running.pool.process != os.getpid():
+            running.pool = self._make_pool()
         return running.pool
 
     def _make_pool(self) -> Pool:
@@ -142,10 +140,6 @@ class Workers(StreamStage):
         self.end_workers()
         self._chain = None
 
-    def with_timeout(self, timeout: float | None) -> Workers:
-        """Return this stage with another timeout."""
-        return Workers(self.source, self.options, pin=self.pin, timeout=timeout)
-
     @property
     def _lane(self) -> str:
         options = self.options
@@ -177,7 +171,6 @@ class _Running:
 
     def __init__(self) -> None:
         self.pool: Pool | None = None
-        self.process = 0  # pid of the process that started the pool
 
     def end(self) -> None:
         pool, self.pool = self.pool, None

@@ -8,7 +8,7 @@ FIRST, SECOND, THIRD = Task(1, 0, 7), Task(1, 0, 8), Task(2, 5, 2**62)
 
 def rows(tasks_each: int) -> tuple[Board, OwnRow]:
     board = Board(3, tasks_each)
-    return board, OwnRow(board.packed(), 1)
+    return board, OwnRow(board.packed, 1)
 
 
 def test_a_row_names_the_tasks_that_are_being_made_the_oldest_first():

@@ -103,6 +103,17 @@ def test_a_worker_that_cannot_be_prepared_says_why(method):
     loader.close()
 
 
+@pytest.mark.parametrize("method", WITHOUT_SERVER)
+def test_a_stop_iteration_that_prepares_a_worker_does_not_end_the_epoch_as_if_it_were_complete(method):
+    def stop(worker):
+        raise StopIteration("nothing left")
+
+    loader = dp.DataLoader(sampled(), worker_init_fn=stop, **way(method))
+    with pytest.raises(RuntimeError, match="worker_init_fn raised StopIteration: nothing left"):
+        list(loader)
+    loader.close()
+
+
 def sparse(minibatch: dp.MiniBatch) -> dp.MiniBatch:
     return minibatch.replace(labels=torch.eye(len(minibatch.seeds)).to_sparse())
 

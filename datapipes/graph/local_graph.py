@@ -46,7 +46,7 @@ class GraphRows(NamedTuple):
     def source_attribute(self, name: str) -> Tensor | None:
         return self.of_sources.get(name)
 
-    def source_times(self, name: str, out: Tensor | None = None) -> Tensor:
+    def times_of_sources(self, name: str, out: Tensor | None = None) -> Tensor:
         if out is None:
             (out,) = zeros_for_workers([((self.indices.shape[0],), torch.int64)])
         _core.fill_source_times(

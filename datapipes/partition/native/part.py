@@ -26,7 +26,6 @@ from datapipes.partition.native.native_book import book_of, digest_of, partition
 from datapipes.partition.native.own_rows import FindsRows
 from datapipes.partition.native.part_arrays import (
     PartRelation,
-    StoredRows,
     in_memory,
     read_part,
     refuse_other_times,
@@ -83,7 +82,7 @@ class Part(FindsRows):
     def _take(self, arrays: dict[Place, Tensor]) -> None:
         self._arrays = arrays
         self._versions = [version_of(values) for values in arrays.values()]
-        self._relations = dict(zip(self._num_edges, relations_of(arrays, len(self._num_edges)), strict=True))
+        self._relations = relations_of(arrays, self._node_numbers, self._num_edges)
         attributes = attributes_of(arrays, "node_attributes", len(self._num_nodes))
         self._node_attributes = dict(zip(self._num_nodes, attributes, strict=True))
 
@@ -302,7 +301,7 @@ class Part(FindsRows):
         kind = self._edge_type(edge_type)
         if (reads, kind) not in self._kept:
             reads.check(where, self, (kind,) if reads.every_type else self.edge_types)
-        return self._kept.get(where, reads, kind, StoredRows(self._relations[kind], self.node_ids(ends_of(kind)[1])))
+        return self._kept.get(where, reads, kind, self._relations[kind])
 
     @property
     def is_heterogeneous(self) -> bool:

@@ -274,7 +274,7 @@ class LocalGraphStore(StoreOfPart):
         for edge_type in part.edge_types:
             src, dst = ends_of(edge_type)
             attr = store._attr(edge_type, (part.num_nodes_of(src), part.num_nodes_of(dst)))
-            store._keep(attr, partial(_of_rows, edge_type, part.relation(edge_type), part.node_ids(dst)))
+            store._keep(attr, partial(_of_rows, edge_type, part.relation(edge_type)))
             store.put_edge_id(part.relation(edge_type).edge_ids, attr)
         store.part = part
         return store
@@ -288,15 +288,15 @@ class LocalGraphStore(StoreOfPart):
         return f"{type(self).__name__}({part}, {len(self._edge_index)} edge types)"
 
 
-def _of_rows(edge_type: EdgeType | None, relation: PartRelation, node_ids: Tensor) -> Tensor:
+def _of_rows(edge_type: EdgeType | None, relation: PartRelation) -> Tensor:
     descends = relation.indptr[1:] < relation.indptr[:-1]
     if bool(descends.any()):
-        node = int(node_ids[int(descends.nonzero()[0])])
+        node = int(relation.node_ids[int(descends.nonzero()[0])])
         raise ValueError(
             f"{_NAME}: the part is corrupt: the edges{of_type(edge_type)} to node {node} end before they begin. Make "
             "the partition again."
         )
-    return torch.stack([relation.indices.long(), torch.repeat_interleave(node_ids, relation.indptr.diff())])
+    return torch.stack([relation.indices.long(), torch.repeat_interleave(relation.node_ids, relation.indptr.diff())])
 
 
 def checked_edges(edge_type: Any, edge_index: Any, edge_id: Any, size: tuple[int, int]) -> tuple[Tensor, Tensor | None]:

@@ -24,6 +24,7 @@ from datapipes.base.sizes import check_memory
 from datapipes.base.types import EdgeType, NodeType, of_type, type_text
 from datapipes.features import Feature, FeatureStore, SparseFeature, TensorFeature
 from datapipes.graph import CSCGraph, HeteroCSCGraph
+from datapipes.graph.local_graph import LocalGraph
 from datapipes.seeds import HeteroItemSet, ItemSet
 
 TRAIN_MASK = "train_mask"  # the node attribute that says which nodes are to be trained on
@@ -44,7 +45,7 @@ class Source:
         left_out: what was given and does not go into the parts, in words.
     """
 
-    graph: CSCGraph | HeteroCSCGraph
+    graph: LocalGraph
     training_nodes: Mapping[NodeType | None, Tensor]
     node_types: tuple[NodeType | None, ...]
     edge_types: tuple[EdgeType | None, ...]
@@ -78,8 +79,8 @@ def source_of(data: Any, *, where: str = "Partitioner") -> Source:
     """
     left_out: tuple[str, ...] = ()
     pyg_class = _pyg_class(data)
-    if isinstance(data, (CSCGraph, HeteroCSCGraph)):
-        graph: CSCGraph | HeteroCSCGraph = data
+    if isinstance(data, LocalGraph):
+        graph: LocalGraph = data
     elif pyg_class is not None:
         graph = CSCGraph.from_pyg(data) if pyg_class == "Data" else HeteroCSCGraph.from_pyg(data)
         left_out = _not_taken(data)
@@ -108,7 +109,7 @@ def _pyg_class(data: Any) -> str | None:
 def _is_dataset(data: Any) -> bool:
     if isinstance(data, type) or not all(hasattr(data, name) for name in _OF_DATASET):
         return False
-    return isinstance(data.graph, (CSCGraph, HeteroCSCGraph)) and isinstance(data.features, FeatureStore)
+    return isinstance(data.graph, LocalGraph) and isinstance(data.features, FeatureStore)
 
 
 def _in_order(first: Any, types: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -128,7 +129,7 @@ def _not_taken(data: Any) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _training_nodes(graph: CSCGraph | HeteroCSCGraph) -> tuple[dict[NodeType | None, Tensor], list[str]]:
+def _training_nodes(graph: LocalGraph) -> tuple[dict[NodeType | None, Tensor], list[str]]:
     """Return the masks of training nodes by type, and words on those that cannot be used as such."""
     masks: dict[NodeType | None, Tensor] = {}
     refused = []
@@ -146,7 +147,7 @@ def _training_nodes(graph: CSCGraph | HeteroCSCGraph) -> tuple[dict[NodeType | N
     return masks, refused
 
 
-def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, tuple[str, ...]]:
+def graph_of_dataset(where: str, data: Any) -> tuple[LocalGraph, tuple[str, ...]]:
     """Return the graph of a Dataset with all as attributes, and words on what is none; see `source_of`."""
     graph = data.graph
     nodes = {kind: dict(graph.node_attributes_of(kind)) for kind in graph.node_types}
@@ -172,26 +173,8 @@ def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, 
     if getattr(data, "node_names", None):
         left_out.append("node_names")
     left_out += [f"the task {shown(task.metadata.get('name'))}" for task in getattr(data, "tasks", ())[1:]]
-    return _with_attributes(graph, nodes, edges), tuple(left_out)
-
-
-def _with_attributes(graph: CSCGraph | HeteroCSCGraph, nodes: Any, edges: Any) -> CSCGraph | HeteroCSCGraph:
-    if isinstance(graph, CSCGraph):
-        return CSCGraph(
-            graph.indptr,
-            graph.indices,
-            node_attributes=nodes[None],
-            edge_attributes=edges[None],
-            edge_ids=graph.edge_ids,
-        )
-    relations = {kind: graph.relation(kind) for kind in graph.edge_types}
-    return HeteroCSCGraph(
-        {kind: (relation.indptr, relation.indices) for kind, relation in relations.items()},
-        graph.num_nodes,
-        node_attributes=nodes,
-        edge_attributes=edges,
-        edge_ids={kind: ids for kind, relation in relations.items() if (ids := relation.edge_ids) is not None},
-    )
+    whole: LocalGraph = graph._of(graph._arrays()._replace(node_attributes=nodes, edge_attributes=edges))
+    return whole, tuple(left_out)
 
 
 def _rows_of(where: str, text: str, graph: Any, domain: str, kind: Any, feature: Feature) -> Tensor:

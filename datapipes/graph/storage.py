@@ -25,7 +25,6 @@ from datapipes.graph.arena import (
     Array,
     Entry,
     Place,
-    attributes_of,
     by_place,
     header_text,
     part_of,
@@ -127,19 +126,14 @@ def load(folder: Path, wanted: str, mmap: bool) -> tuple[GraphArrays, Types]:
     file = folder / ARRAYS
     whole = read_arena(where, file, arena.num_bytes, mmap)
     tensors = {place: part_of(where, file, whole, entry) for place, entry in entries.items()}
-    digests = {
-        array_name(kind, (nodes if kind == "node_attributes" else edges)[number], name): entry.digest
-        for (kind, number, name), entry in entries.items()
+    named = {
+        (kind, (nodes if kind == "node_attributes" else edges)[number], name): place
+        for place in entries
+        for kind, number, name in [place]
     }
-    arrays = GraphArrays(
-        {kind: (tensors["indptr", number, ""], tensors["indices", number, ""]) for number, kind in enumerate(edges)},
-        types.node_types,
-        {edges[number]: values for (kind, number, _), values in tensors.items() if kind == "edge_ids"},
-        dict(zip(nodes, attributes_of(tensors, "node_attributes", len(nodes)), strict=True)),
-        dict(zip(edges, attributes_of(tensors, "edge_attributes", len(edges)), strict=True)),
-        _digests_of(where, folder, digests),
-    )
-    return arrays, types
+    arrays = GraphArrays.of(types.node_types, edges, {key: tensors[place] for key, place in named.items()})
+    digests = {array_name(*key): entries[place].digest for key, place in named.items()}
+    return arrays._replace(digests=_digests_of(where, folder, digests)), types
 
 
 def _read_header(where: str, folder: Path, wanted: str) -> dict[str, Any]:

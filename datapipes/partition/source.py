@@ -24,7 +24,6 @@ from datapipes.base.sizes import check_memory
 from datapipes.base.types import EdgeType, NodeType, of_type, type_text
 from datapipes.features import Feature, FeatureStore, SparseFeature, TensorFeature
 from datapipes.graph import CSCGraph, HeteroCSCGraph
-from datapipes.graph.local_graph import LocalGraph
 from datapipes.seeds import HeteroItemSet, ItemSet
 
 TRAIN_MASK = "train_mask"  # the node attribute that says which nodes are to be trained on
@@ -45,7 +44,7 @@ class Source:
         left_out: what was given and does not go into the parts, in words.
     """
 
-    graph: LocalGraph
+    graph: CSCGraph | HeteroCSCGraph
     training_nodes: Mapping[NodeType | None, Tensor]
     node_types: tuple[NodeType | None, ...]
     edge_types: tuple[EdgeType | None, ...]
@@ -79,8 +78,8 @@ def source_of(data: Any, *, where: str = "Partitioner") -> Source:
     """
     left_out: tuple[str, ...] = ()
     pyg_class = _pyg_class(data)
-    if isinstance(data, LocalGraph):
-        graph: LocalGraph = data
+    if isinstance(data, (CSCGraph, HeteroCSCGraph)):
+        graph: CSCGraph | HeteroCSCGraph = data
     elif pyg_class is not None:
         graph = CSCGraph.from_pyg(data) if pyg_class == "Data" else HeteroCSCGraph.from_pyg(data)
         left_out = _not_taken(data)
@@ -109,7 +108,7 @@ def _pyg_class(data: Any) -> str | None:
 def _is_dataset(data: Any) -> bool:
     if isinstance(data, type) or not all(hasattr(data, name) for name in _OF_DATASET):
         return False
-    return isinstance(data.graph, LocalGraph) and isinstance(data.features, FeatureStore)
+    return isinstance(data.graph, (CSCGraph, HeteroCSCGraph)) and isinstance(data.features, FeatureStore)
 
 
 def _in_order(first: Any, types: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -129,7 +128,7 @@ def _not_taken(data: Any) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _training_nodes(graph: LocalGraph) -> tuple[dict[NodeType | None, Tensor], list[str]]:
+def _training_nodes(graph: CSCGraph | HeteroCSCGraph) -> tuple[dict[NodeType | None, Tensor], list[str]]:
     """Return the masks of training nodes by type, and words on those that cannot be used as such."""
     masks: dict[NodeType | None, Tensor] = {}
     refused = []
@@ -147,7 +146,7 @@ def _training_nodes(graph: LocalGraph) -> tuple[dict[NodeType | None, Tensor], l
     return masks, refused
 
 
-def graph_of_dataset(where: str, data: Any) -> tuple[LocalGraph, tuple[str, ...]]:
+def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, tuple[str, ...]]:
     """Return the graph of a Dataset with all as attributes, and words on what is none; see `source_of`."""
     graph = data.graph
     nodes = {kind: dict(graph.node_attributes_of(kind)) for kind in graph.node_types}
@@ -173,7 +172,7 @@ def graph_of_dataset(where: str, data: Any) -> tuple[LocalGraph, tuple[str, ...]
     if getattr(data, "node_names", None):
         left_out.append("node_names")
     left_out += [f"the task {shown(task.metadata.get('name'))}" for task in getattr(data, "tasks", ())[1:]]
-    whole: LocalGraph = graph._of(graph._arrays()._replace(node_attributes=nodes, edge_attributes=edges))
+    whole: CSCGraph | HeteroCSCGraph = graph._of(graph._arrays()._replace(node_attributes=nodes, edge_attributes=edges))
     return whole, tuple(left_out)
 
 

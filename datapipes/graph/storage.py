@@ -7,6 +7,7 @@ reads it. It refuses a truncated or corrupt file by name, and whatever is no reg
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,11 +100,16 @@ def header_of(
 
 def built_of(folder: Path) -> str | None:
     """Return the name of the edges that the graph in a folder was built of; None if graph.json has none."""
-    try:
-        named = parse_strict(read_regular(folder / HEADER, MOST_HEADER_BYTES).decode("utf-8"))["built_of"]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None
+    named = header_in(folder).get("built_of")
     return named if isinstance(named, str) else None
+
+
+def header_in(folder: Path) -> dict[str, Any]:
+    """Return graph.json, parsed, of which nothing is checked yet; {} where there is none, or it is something else."""
+    header: Any = None
+    with contextlib.suppress(OSError, ValueError, RecursionError):  # `load` says what is wrong with it
+        header = parse_strict(read_regular(folder / HEADER, MOST_HEADER_BYTES).decode("utf-8"))
+    return header if isinstance(header, dict) else {}
 
 
 def load(folder: Path, wanted: str, mmap: bool) -> tuple[GraphArrays, Types]:

@@ -225,7 +225,18 @@ class LocalGraphStore(StoreOfPart):
     def _put_sorted(
         self, edge_type: EdgeType | None, edge_id: Any, edge_index: Tensor, size: tuple[int, int], is_sorted: bool
     ) -> None:
-        edge_index, edge_id = checked_edges(edge_type, edge_index, edge_id, size)
+        of_kind = of_type(edge_type)
+        edge_index = check_edge_index(_NAME, f"edge_index{of_kind}", edge_index).contiguous()
+        edge_id = None if edge_id is None else check_index_tensor(_NAME, f"edge_id{of_kind}", edge_id)
+        if edge_id is not None and edge_id.shape[0] != edge_index.shape[1]:
+            raise ValueError(
+                f"{_NAME}: edge_id{of_kind} has {edge_id.shape[0]} ids for {edge_index.shape[1]} edges; each edge "
+                "needs one. Pass the ids of these edges."
+            )
+        for end, row, num_nodes in zip(("source", "destination"), edge_index, size, strict=True):
+            count = check_int(_NAME, f"the number of {end} nodes{of_kind}", num_nodes, 0)
+            check_index_tensor(_NAME, f"edge_index{of_kind}", row)
+            check_within(_NAME, f"{end}s{of_kind}", row, count, "Check the edges and the number of nodes.")
         destinations = edge_index[1]
         descends = destinations[1:] < destinations[:-1]
         if not is_sorted:
@@ -297,29 +308,3 @@ def _of_rows(edge_type: EdgeType | None, relation: PartRelation) -> Tensor:
             "the partition again."
         )
     return torch.stack([relation.indices.long(), torch.repeat_interleave(relation.node_ids, relation.indptr.diff())])
-
-
-def checked_edges(edge_type: Any, edge_index: Any, edge_id: Any, size: tuple[int, int]) -> tuple[Tensor, Tensor | None]:
-    """Return edges, [2, num_edges], and their ids or None, if they fit each other and the numbers of nodes.
-
-    Args:
-        edge_type: for messages.
-        size: numbers of source and destination nodes.
-    Raises:
-        TypeError: Something is no tensor of int32 or int64, or a number of nodes is no integer.
-        ValueError: The shapes do not fit.
-        IndexError: A source or destination is outside the graph.
-    """
-    of_kind = of_type(edge_type)
-    edges = check_edge_index(_NAME, f"edge_index{of_kind}", edge_index).contiguous()
-    ids = None if edge_id is None else check_index_tensor(_NAME, f"edge_id{of_kind}", edge_id)
-    if ids is not None and ids.shape[0] != edges.shape[1]:
-        raise ValueError(
-            f"{_NAME}: edge_id{of_kind} has {ids.shape[0]} ids for {edges.shape[1]} edges; each edge needs one. Pass "
-            "the ids of these edges."
-        )
-    for end, row, num_nodes in zip(("source", "destination"), edges, size, strict=True):
-        count = check_int(_NAME, f"the number of {end} nodes{of_kind}", num_nodes, 0)
-        check_index_tensor(_NAME, f"edge_index{of_kind}", row)
-        check_within(_NAME, f"{end}s{of_kind}", row, count, "Check the edges and the number of nodes.")
-    return edges, ids

@@ -32,16 +32,6 @@ _Self = TypeVar("_Self", bound="LocalGraphStore")
 _EdgeIndex = Tensor | tuple[Tensor, Tensor]
 
 
-class _Edges(dict[tuple[Any, str], Any]):
-    """Edges by type and layout; those of a partition are functions, which are called when they are first asked for."""
-
-    def __getitem__(self, key: tuple[Any, str]) -> Any:
-        edges = super().__getitem__(key)
-        if callable(edges):
-            edges = self[key] = edges()
-        return edges
-
-
 class LocalGraphStore(StoreOfPart):
     """The edges of one part, and which part owns each node and each edge.
 
@@ -64,7 +54,7 @@ class LocalGraphStore(StoreOfPart):
 
     def __init__(self) -> None:
         super().__init__()
-        self._edge_index = _Edges()
+        self._edge_index: dict[tuple[Any, str], Any] = {}  # those of a part are functions until they are asked for
         self._edge_attr: dict[tuple[Any, str], Any] = {}
         self._edge_id: dict[tuple[Any, str], Tensor] = {}
         self.meta: dict[str, Any] = {"is_hetero": False}
@@ -122,7 +112,7 @@ class LocalGraphStore(StoreOfPart):
 
     def get_all_edge_attrs(self) -> list[Any]:
         """Return an EdgeAttr for all edges that are there."""
-        return [self._edge_attr[key] for key in self._edge_index]
+        return [*self._edge_attr.values()]
 
     def put_edge_id(self, edge_id: Tensor, *args: Any, **kwargs: Any) -> bool:
         """Keep the ids of edges, int32 or int64 [num_edges]."""
@@ -163,10 +153,10 @@ class LocalGraphStore(StoreOfPart):
         self._edge_index[self.key(edge_attr)], self._edge_attr[self.key(edge_attr)] = edges, edge_attr
 
     def _get_edge_index(self, edge_attr: Any) -> Any:
-        try:
-            return self._edge_index[self.key(edge_attr)]
-        except KeyError:
-            return None
+        edges = self._edge_index.get(self.key(edge_attr))
+        if callable(edges):
+            edges = self._edge_index[self.key(edge_attr)] = edges()
+        return edges
 
     def _remove_edge_index(self, edge_attr: Any) -> bool:
         self.part = None

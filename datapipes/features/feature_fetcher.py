@@ -11,7 +11,8 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -109,7 +110,7 @@ class FeatureFetcher(MiniBatchTransformer):
         requests = self.requests_of(minibatch)
         if not requests:
             return minibatch.replace()
-        with naming("fetch_feature"):
+        with _named():
             rows = self._read_many(requests)
         return self._filled(minibatch, requests, rows)
 
@@ -124,7 +125,7 @@ class FeatureFetcher(MiniBatchTransformer):
         requests = self.requests_of(minibatch)
         if not requests:
             return minibatch.replace()
-        with naming("fetch_feature"):
+        with _named():
             rows = await self.feature_store.read_many_async(requests)
         return self._filled(minibatch, requests, rows)
 
@@ -163,7 +164,7 @@ class FeatureFetcher(MiniBatchTransformer):
         """Wait until it is known whether all ids that were read on devices had rows; see Feature._finish_reads."""
 
         def finish(key: FeatureKey) -> None:
-            with naming("fetch_feature"), naming(feature_text(*key)):
+            with _named(), naming(*key):
                 self.feature_store[key]._finish_reads()
 
         wait_for_all(functools.partial(finish, key) for key in self.feature_keys)
@@ -324,6 +325,15 @@ def _merged(old: Mapping[Any, Tensor], new: Mapping[Any, Tensor]) -> dict[Any, T
     """Return the features of both; with types in their order, as a message gives them back."""
     features = {**old, **new}
     return in_order_of_types(features) if isinstance(next(iter(new)), tuple) else features
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Name this stage in what a store says of an id without a row."""
+    try:
+        yield
+    except IndexError as error:
+        raise IndexError(f"fetch_feature: {error}") from error
 
 
 def _checked(requests: list[FeatureRequest], all_rows: Any) -> list[Any]:

@@ -107,7 +107,7 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
     def update(self, domain: str, type_: Any, name: str, ids: Tensor, values: Tensor) -> None:
         """Set the rows of a feature at `ids`; see Feature.update."""
         feature = self[domain, type_, name]
-        with naming(feature_text(domain, type_, name)):
+        with naming(domain, type_, name):
             feature.update(ids, values)
 
     def read_many(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
@@ -121,7 +121,7 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
         """
         rows = []
         for domain, type_, name, ids in requests:
-            with naming(feature_text(domain, type_, name)):
+            with naming(domain, type_, name):
                 rows.append(self.read(domain, type_, name, ids))
         return rows
 
@@ -180,12 +180,12 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
 
 
 @contextlib.contextmanager
-def naming(reader: str) -> Iterator[None]:
-    """Name a feature, or who reads it, in what is said of an id without a row."""
+def naming(domain: str, type_: Any, name: str) -> Iterator[None]:
+    """Name a feature in what is said of an id without a row."""
     try:
         yield
     except IndexError as error:
-        raise IndexError(f"{reader}: {error}") from error
+        raise IndexError(f"{feature_text(domain, type_, name)}: {error}") from error
 
 
 def feature_text(domain: str, type_: Any, name: str) -> str:

@@ -17,7 +17,7 @@ from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.device.runtime import cuda
 from datapipes.features.feature import Feature
 from datapipes.features.feature_fetcher import FeatureFetcher
-from datapipes.features.feature_store import FeatureKey, FeatureRequest, FeatureStore, by_name, feature_text, naming
+from datapipes.features.feature_store import FeatureKey, FeatureRequest, FeatureStore, by_name, naming
 from datapipes.features.sparse_feature import SparseFeature
 from datapipes.features.tensor_feature import TensorFeature
 from datapipes.minibatch import MiniBatch, SparseRows
@@ -51,7 +51,7 @@ class FetchForCopy(FeatureFetcher):
 
     def _read(self, domain: str, type_: Any, name: str, ids: Tensor) -> Any:
         feature = self.feature_store[domain, type_, name]
-        with naming(feature_text(domain, type_, name)):
+        with naming(domain, type_, name):
             if not reads_into(feature):
                 rows: Any = feature.read(ids)
                 return rows.map_tensors(_page_locked) if isinstance(rows, SparseRows) else rows

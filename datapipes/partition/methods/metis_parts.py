@@ -69,13 +69,13 @@ def metis_parts(
 
     METIS runs in a process of its own, which ends with this call whatever happens. O((nodes + edges) log num_parts).
 
+    pymetis is installed: `require_pymetis` has seen to it.
+
     Raises:
-        ModuleNotFoundError: pymetis is not installed.
         ValueError: The graph is corrupt, or too large for the integers of METIS.
         MemoryError: Too little memory is left for the undirected graph.
         MetisError: The process ended without a result.
     """
-    require_pymetis()
     weighted = nodes.combined.per_edge > 0 or nodes.combined.extra > 0
     memory = os.memfd_create("datapipes-metis", os.MFD_CLOEXEC)
     made: list[tuple[Evened, NDArray[Any]]] = []

@@ -45,7 +45,7 @@ CSRC = TESTS.parent / "csrc"
 imports = functools.cache(all_imports)
 MOST_LINES = 400  # of a module, so that it can be read in one sitting
 # One idea each, which splitting would part; up to 500 lines.
-WHOLE = {"distributed/server/producers.py", "distributed/chain_description.py"}
+WHOLE = {"distributed/server/producers.py", "distributed/chain_description.py", "partition/native/part.py"}
 
 
 def layer_of(module: str) -> str:

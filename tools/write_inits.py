@@ -3,8 +3,9 @@
 A folder exports the names of its modules. The package exports those of all folders, except that a folder in NAMESPACES
 is exported as a whole (`dp.datasets.open`), with the names of the folders that NAMESPACES gives it, and is loaded when
 it, or a stage that it registers, is first used. `datapipes.stages` exports the names in BUILDERS in its place. A folder
-in APART needs an extra, so nothing imports it. A folder in MIRRORS stands for a module of PyG: it hands on the names of
-that module that are not its own. The docstring and the version of an `__init__` are kept as they are.
+in INNER exports nothing, since the one above it does. A folder in APART needs an extra, so nothing imports it. A folder
+in MIRRORS stands for a module of PyG: it hands on the names of that module that are not its own. The docstring and the
+version of an `__init__` are kept as they are.
 
 Run: make stubs   (a test fails where a file is out of date)
 """
@@ -20,6 +21,7 @@ NAMESPACES: dict[str, tuple[str, ...]] = {"datasets": (), "distributed": ("parti
 # What those need who write stages, samplers or channels of their own.
 BUILDERS = {"CSC", "ChannelBase", "Picks", "RngKey", "Sampled", "Sampler", "SeedStage", "StageGraph", "StreamStage"}
 APART = ("pyg", "pyg/distributed", "cli")
+INNER = ("partition/methods", "partition/native", "partition/stores")
 MIRRORS = {"pyg/loader": "torch_geometric.loader", "pyg/distributed": "torch_geometric.distributed"}
 
 # dir() of a package, and completion, show its public names only.
@@ -80,7 +82,8 @@ def init_text(folder: Path) -> str:
     is_root = folder == PACKAGE
     spaces = [name for name in NAMESPACES if is_root and (folder / name).is_dir()]
     hidden = {*spaces, *(name for space in spaces for name in NAMESPACES[space])}
-    found = {module: names for module, names in exports(folder).items() if module.split(".")[1] not in hidden}
+    of_folder = {} if folder.relative_to(PACKAGE).as_posix() in INNER else exports(folder)
+    found = {module: names for module, names in of_folder.items() if module.split(".")[1] not in hidden}
     if is_root or folder == PACKAGE / "stages":
         core = exports(PACKAGE) if not is_root else found
         core = {module: [name for name in names if (name in BUILDERS) != is_root] for module, names in core.items()}

@@ -32,6 +32,7 @@ from datapipes.features.feature import StoredFeature, check_out, read_decoded
 from datapipes.features.rows_file import BLOCK, SUFFIX, read_header, write_rows_file
 from datapipes.features.stored_values import decode, encode
 from datapipes.graph.npy import NpyRows
+from datapipes.processes.mappings import identity_of
 
 __all__ = ["DiskFeature"]
 
@@ -140,7 +141,7 @@ class DiskFeature(StoredFeature):
         another thread updates it through this feature.
         """
         opened = self._descriptor if descriptor is None else descriptor
-        if _names(os.fstat(opened)) == _names(self._file):
+        if identity_of(os.fstat(opened)) == identity_of(self._file):
             return
         if self._is_updated:
             raise RuntimeError(
@@ -148,7 +149,7 @@ class DiskFeature(StoredFeature):
                 "meanwhile. Read them when its call of update has returned."
             )
         status = os.fstat(opened)  # anew: an update may have ended since
-        if _names(status) != _names(self._file):
+        if identity_of(status) != identity_of(self._file):
             raise ValueError(
                 f"DiskFeature: {self.path} has changed since it was opened: {_bytes_and_time(status)}, it had "
                 f"{_bytes_and_time(self._file)}. Make a new feature of it."
@@ -283,11 +284,6 @@ class DiskFeature(StoredFeature):
 
     def __repr__(self) -> str:
         return f"DiskFeature({str(self.path)!r}, {self._form()})"
-
-
-def _names(status: os.stat_result) -> tuple[Any, ...]:
-    """Return what tells whether a file is still the same."""
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _bytes_and_time(status: os.stat_result) -> str:

@@ -11,9 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-import threading
-import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,11 +48,6 @@ from datapipes.minibatch.message import in_order_of_types
 from datapipes.sampling import Sampler
 
 __all__ = ["FeatureFetcher"]
-
-# The features, by type, name and number of rows, of which the log has said for a graph that they are too long. A chain
-# is rebuilt often, by passes of the DataLoader and by copies; one word of it is enough.
-_warned_about: weakref.WeakKeyDictionary[Graph, set[tuple[Any, str, int]]] = weakref.WeakKeyDictionary()
-_here = threading.local()  # `silent` while a stage is unpickled: the process that built the chain has said it
 
 
 @register_stage("fetch_feature")
@@ -310,9 +303,6 @@ class FeatureFetcher(MiniBatchTransformer):
                 "was built with return_edge_ids=False. Build it with return_edge_ids=True."
             )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _in_silence, super().__reduce__()
-
     def describe(self) -> dict[str, Any]:
         names = {"node_feature_keys": self.node_feature_keys, "edge_feature_keys": self.edge_feature_keys}
         shown: dict[str, Any] = {argument: keys for argument, keys in names.items() if keys}
@@ -365,22 +355,13 @@ def _checked(requests: list[FeatureRequest], all_rows: Any) -> list[Any]:
 
 
 def _warn_once(graph: Graph, type_: Any, name: str, rows: int) -> None:
-    warned_about = _warned_about.setdefault(graph, set())
-    if getattr(_here, "silent", False) or (type_, name, rows) in warned_about:
+    """Say that a feature is too long for a graph. A chain is rebuilt often, here and in workers; one word is enough."""
+    about = ("feature", type_, name, rows)
+    if about in graph._warned_of:
         return
-    warned_about.add((type_, name, rows))
+    graph._warned_of = graph._warned_of | {about}
     logger.warning(
         "fetch_feature: %s has %d rows, but the sampled graph has %d nodes; one row for each is expected, the others "
         "are never read. Check that the feature belongs to this graph.",
         *(feature_text("node", type_, name), rows, graph.num_nodes_of(type_)),
     )
-
-
-def _in_silence(build: Callable[..., FeatureFetcher], arguments: tuple[Any, ...]) -> FeatureFetcher:
-    """Unpickle a FeatureFetcher; a worker does not repeat what the log of its parent has said."""
-    before = getattr(_here, "silent", False)
-    _here.silent = True
-    try:
-        return build(*arguments)
-    finally:
-        _here.silent = before

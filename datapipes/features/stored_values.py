@@ -6,9 +6,7 @@ the bit. A column is one place in a row, in every row: rows of shape [3, 4] have
 
 from __future__ import annotations
 
-import contextlib
 import math
-import mmap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,7 +17,7 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import dtype_name, shown
-from datapipes.base.rows import byte_rows
+from datapipes.base.rows import byte_rows, new_rows
 from datapipes.base.sizes import check_memory
 from datapipes.device.runtime import cuda
 
@@ -27,7 +25,6 @@ __all__: list[str] = []
 
 STORED_AS = (torch.float16, torch.bfloat16, torch.int8)
 _LARGEST = 127  # of int8; -128 is left out, so that a value and its negative are stored alike
-_HUGE_PAGE = 1 << 21
 _PIECE_BYTES = 1 << 22  # of values in work at once: few enough to stay in the cache
 
 
@@ -167,18 +164,13 @@ def take_decoded(
 def _memory_for(where: str, values: Tensor, dtype: torch.dtype) -> Tensor:
     """Return memory of another dtype for `values`, on their device.
 
-    Rows are read at random: in host memory of small pages nearly every read of a row misses the TLB.
+    In host memory it is in huge pages: rows are read at random, and in small pages nearly every read misses the TLB.
     """
     num_bytes = values.numel() * dtype.itemsize
     if cuda().holds(values):
         return cuda().empty(tuple(values.shape), dtype, values.device)
-    if num_bytes < _HUGE_PAGE:
-        return torch.empty(values.shape, dtype=dtype)
     check_memory(where, f"the rows stored as {dtype_name(dtype)}", num_bytes, "Leave out stored_as to map the tensor.")
-    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # advice only: the memory works without it
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype).reshape(values.shape)
+    return new_rows(values.shape[0], tuple(values.shape[1:]), dtype)
 
 
 def _scale_of(where: str, largest: Tensor) -> Tensor:

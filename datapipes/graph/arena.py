@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, NamedTuple, TypeVar
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -92,9 +92,6 @@ class Entry:
         return self.offset + math.prod(self.shape) * self.dtype.itemsize
 
 
-AnyEntry = TypeVar("AnyEntry", bound=Entry)
-
-
 @dataclass(frozen=True)
 class Arena:
     """What a header says of the arrays in an arena.
@@ -130,13 +127,13 @@ def planned(arrays: Iterable[Array]) -> Arena:
     return Arena(end, tuple(entries))
 
 
-def by_place(entries: Iterable[AnyEntry], kinds: Mapping[str, int]) -> dict[Place, AnyEntry]:
+def by_place(entries: Iterable[Entry], kinds: Mapping[str, int]) -> dict[Place, Entry]:
     """Return {place: entry}, given {kind of array that is allowed: number of types that it may be of}.
 
     Raises:
         ValueError: An array is of another kind or type, or is named twice.
     """
-    places: dict[Place, AnyEntry] = {}
+    places: dict[Place, Entry] = {}
     for entry in entries:
         if entry.kind not in kinds:
             raise ValueError(f"unknown array {shown(entry.kind)} {shown(entry.name)}")

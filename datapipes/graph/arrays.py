@@ -1,12 +1,12 @@
-"""The arrays of a graph, as converters return them and as storage reads and writes them; their names in digests and
-errors, and the digest of a graph, given theirs.
+"""The arrays of a graph, as converters return them, as storage reads and writes them, and as a choice reads them; their
+names in digests and errors, and the digest of a graph, given theirs.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,8 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from datapipes import _core
 from datapipes.base.array_digest import array_digest
+from datapipes.base.threads import num_threads
 from datapipes.base.types import EdgeType, NodeType
+from datapipes.processes.sharing import zeros_for_workers
 
 TOPOLOGY = ("indptr", "indices", "edge_ids")  # kinds of arrays; int32 ids count as int64 ones in their digests
 
@@ -29,6 +32,20 @@ class GraphArrays(NamedTuple):
     node_attributes: Mapping[Any, Any]
     edge_attributes: Mapping[Any, Any]
     digests: Mapping[str, str] = {}  # by `array_name`: those that the folder has
+
+    @classmethod
+    def of(
+        cls, num_nodes: Mapping[Any, int], edge_types: Collection[Any], arrays: Mapping[tuple[str, Any, str], Tensor]
+    ) -> GraphArrays:
+        """Return them given {(kind, type, name): values}, as `each` yields these."""
+        nodes: dict[Any, dict[str, Tensor]] = {node_type: {} for node_type in num_nodes}
+        edges: dict[Any, dict[str, Tensor]] = {edge_type: {} for edge_type in edge_types}
+        for (kind, type_, name), values in arrays.items():
+            if kind not in TOPOLOGY:
+                (nodes if kind == "node_attributes" else edges)[type_][name] = values
+        relations = {kind: (arrays["indptr", kind, ""], arrays["indices", kind, ""]) for kind in edge_types}
+        ids = {type_: values for (kind, type_, _), values in arrays.items() if kind == "edge_ids"}
+        return cls(relations, num_nodes, ids, nodes, edges)
 
     def each(self) -> Iterator[tuple[str, Any, str, Tensor]]:
         """Yield kind, type, name ("" if the kind has one only) and values of each array, once all are checked."""
@@ -59,19 +76,45 @@ class TypedRelation:
         return int(self.indices.shape[0])
 
 
+class GraphRows(NamedTuple):
+    """The in-edges of all nodes along one edge type; see Rows."""
+
+    indptr: Tensor
+    indices: Tensor
+    edge_attributes: Mapping[str, Tensor]
+    of_sources: Mapping[str, Tensor]
+    num_source_values: int
+
+    @property
+    def node_ids(self) -> None:
+        return None
+
+    def source_attribute(self, name: str) -> Tensor | None:
+        return self.of_sources.get(name)
+
+    def times_of_sources(self, name: str, out: Tensor | None = None) -> Tensor:
+        if out is None:
+            (out,) = zeros_for_workers([((self.indices.shape[0],), torch.int64)])
+        _core.fill_source_times(
+            self.indices.numpy(), self.of_sources[name].numpy(), out.numpy(), num_threads=num_threads()
+        )
+        return out
+
+
+class ByType(NamedTuple):
+    """What a graph has of each type: {node type: number of nodes}, {edge type: Relation}, {node type: attributes}."""
+
+    num_nodes: Mapping[Any, int]
+    relations: Mapping[Any, Any]
+    node_attributes: Mapping[Any, dict[str, Tensor]]
+
+
 def as_index_dtype(indices: Tensor, dtype: torch.dtype) -> Tensor:
     """Return neighbors as int32 or int64; they themselves if they have the dtype already."""
     if dtype == indices.dtype:
         return indices
     # Converted by NumPy, which asks for huge pages; torch does not.
     return torch.from_numpy(indices.numpy().astype(np.int32 if dtype == torch.int32 else np.int64))
-
-
-def max_edge_id(edge_ids: Tensor | None, num_edges: int) -> int:
-    """Return the largest edge id, -1 without edges; without ids the last position."""
-    if edge_ids is None or num_edges == 0:
-        return num_edges - 1
-    return int(edge_ids.max())
 
 
 def graph_digest(

@@ -90,7 +90,7 @@ class Rows(Edges, Protocol):
     def source_attribute(self, name: str) -> Tensor | None:
         """Return the tensor that has a value of each source: by node, or by in-edge as a part stores it."""
 
-    def source_times(self, name: str, out: Tensor | None = None) -> Tensor:
+    def times_of_sources(self, name: str, out: Tensor | None = None) -> Tensor:
         """Return the times of the sources, int64 [num_edges], in `out` if given; what is stored so is not copied."""
 
 

@@ -16,11 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datapipes.base.cached import cached_property
-from datapipes.base.checks import check_int, dtype_name, shown
-from datapipes.base.types import EdgeType
+from datapipes.base.checks import check_int, dtype_name
 from datapipes.graph import convert
-from datapipes.graph.arrays import GraphArrays, max_edge_id
+from datapipes.graph.arrays import ByType, GraphArrays
 from datapipes.graph.checks import MAX_NODES, check_attributes, check_csc, check_edge_ids
 from datapipes.graph.local_graph import LocalGraph
 from datapipes.graph.storage import FORMAT
@@ -66,21 +64,6 @@ class CSCGraph(LocalGraph):
         self.edge_ids = check_edge_ids("CSCGraph", edge_ids, self.num_edges)
 
     @property
-    def is_heterogeneous(self) -> bool:
-        """False: nodes and edges have no types."""
-        return False
-
-    @property
-    def node_types(self) -> tuple[None, ...]:
-        """(None,): the nodes have no types."""
-        return (None,)
-
-    @property
-    def edge_types(self) -> tuple[None, ...]:
-        """(None,): the edges have no types."""
-        return (None,)
-
-    @property
     def num_nodes(self) -> int:
         """Number of nodes."""
         return int(self.indptr.shape[0]) - 1
@@ -90,39 +73,18 @@ class CSCGraph(LocalGraph):
         """Number of edges; each parallel edge counts."""
         return int(self.indices.shape[0])
 
-    @property
-    def index_dtype(self) -> torch.dtype:
-        """torch.int32 or torch.int64, the dtype of neighbors and of sampled ids."""
-        return self.indices.dtype
-
-    def num_nodes_of(self, node_type: str | None) -> int:
-        """Return the number of nodes; `node_type` must be None."""
-        _refuse_types("node", node_type)
-        return self.num_nodes
-
-    def max_edge_id_of(self, edge_type: EdgeType | str | None) -> int:
-        """Return `max_edge_id`; `edge_type` must be None."""
-        return self.relation(edge_type).max_edge_id
-
-    def relation(self, edge_type: EdgeType | str | None) -> CSCGraph:
-        """Return this graph, which is its own one relation; `edge_type` must be None."""
-        _refuse_types("edge", edge_type)
-        return self
-
-    def node_attributes_of(self, node_type: str | None) -> dict[str, Tensor]:
-        """Return `node_attributes`; `node_type` must be None."""
-        _refuse_types("node", node_type)
-        return self.node_attributes
+    def _by_type(self) -> ByType:
+        return ByType({None: self.num_nodes}, {None: self}, {None: self.node_attributes})
 
     def arrays(self) -> _Arrays:
         """Return (indptr, indices, edge_ids or None) as NumPy views for the kernels."""
         edge_ids = None if self.edge_ids is None else self.edge_ids.numpy()
         return self.indptr.numpy(), self.indices.numpy(), edge_ids
 
-    @cached_property
+    @property
     def max_edge_id(self) -> int:
         """Largest edge id, -1 without edges. Computed once; O(num_edges) if the graph has edge_ids, else O(1)."""
-        return max_edge_id(self.edge_ids, self.num_edges)
+        return self.max_edge_id_of(None)
 
     # --- building, implemented in ingest/build.py and convert.py
 
@@ -250,11 +212,3 @@ class CSCGraph(LocalGraph):
             if values
         )
         return f"CSCGraph({self.num_nodes} nodes, {self.num_edges} edges, {dtype_name(self.indices.dtype)}{attributes})"
-
-
-def _refuse_types(kind: str, type_: Any) -> None:
-    if type_ is not None:
-        raise ValueError(
-            f"CSCGraph: this graph has no types, so the {kind} type must be None, got {shown(type_)}. Pass None, or "
-            "use a HeteroCSCGraph."
-        )

@@ -73,9 +73,9 @@ class Graph(ABC):
     _topology: tuple[_core.Topology, list[Tensor], list[int]] | None = None
 
     @property
-    @abstractmethod
     def is_heterogeneous(self) -> bool:
         """Whether nodes and edges have types."""
+        return None not in self.node_types
 
     @property
     @abstractmethod

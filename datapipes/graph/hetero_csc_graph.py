@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name
-from datapipes.base.types import EdgeType, by_edge_type, known_edge_type, known_node_type
+from datapipes.base.types import EdgeType, by_edge_type, known_node_type
 from datapipes.graph import convert
-from datapipes.graph.arrays import GraphArrays, TypedRelation, max_edge_id
+from datapipes.graph.arrays import ByType, GraphArrays, TypedRelation
 from datapipes.graph.checks import (
     check_attributes,
     check_index_dtype,
@@ -99,30 +99,14 @@ class HeteroCSCGraph(LocalGraph):
             for edge_type, arrays in by_type.items()
         }
         refuse_mixed_dtypes(self._relations)
+        self.node_attributes: dict[str, dict[str, Tensor]] = {}
         check_index_dtype(self.index_dtype, max(self._num_nodes.values(), default=0))
         of_nodes = check_mapping(_NAME, "node_attributes", node_attributes, "{node type: {name: values}}")
         for node_type in of_nodes:
             known_node_type(f"{_NAME}, node_attributes", node_type, self._num_nodes)
-        self.node_attributes = {
-            node_type: check_attributes(_NAME, "node", of_nodes.get(node_type), count, node_type)
-            for node_type, count in self._num_nodes.items()
-        }
-        self._max_edge_ids: dict[EdgeType, int] = {}
-
-    @property
-    def is_heterogeneous(self) -> bool:
-        """True: nodes and edges have types."""
-        return True
-
-    @property
-    def node_types(self) -> tuple[str, ...]:
-        """The node types, sorted."""
-        return tuple(self._num_nodes)
-
-    @property
-    def edge_types(self) -> tuple[EdgeType, ...]:
-        """The edge types (src, rel, dst), sorted. Their places are part of the random key."""
-        return tuple(self._relations)
+        for node_type, count in self._num_nodes.items():
+            attributes_of_type = check_attributes(_NAME, "node", of_nodes.get(node_type), count, node_type)
+            self.node_attributes[node_type] = attributes_of_type
 
     @property
     def num_nodes(self) -> dict[str, int]:
@@ -138,42 +122,6 @@ class HeteroCSCGraph(LocalGraph):
     def edge_attributes(self) -> dict[EdgeType, dict[str, Tensor]]:
         """{edge type: {name: [num_edges, ...]}}, aligned with `indices`; each edge type is there."""
         return {edge_type: relation.edge_attributes for edge_type, relation in self._relations.items()}
-
-    @property
-    def index_dtype(self) -> torch.dtype:
-        """torch.int32 or torch.int64, the dtype of all `indices` and of sampled ids; int64 without edge types."""
-        return next((relation.indices.dtype for relation in self._relations.values()), torch.int64)
-
-    def num_nodes_of(self, node_type: str | None) -> int:
-        """Return the number of nodes of a type.
-
-        Raises:
-            TypeError, ValueError: There is no such type; the message names the nearest.
-        """
-        return self._num_nodes[known_node_type(_NAME, node_type, self._num_nodes)]
-
-    def max_edge_id_of(self, edge_type: EdgeType | str | None) -> int:
-        """Return the largest edge id of a type, -1 without edges; errors as those of `relation`.
-
-        Computed once; O(num_edges) if the edges have ids of their own, else O(1).
-        """
-        edge_type = known_edge_type(_NAME, edge_type, self._relations)
-        if edge_type not in self._max_edge_ids:
-            relation = self._relations[edge_type]
-            self._max_edge_ids[edge_type] = max_edge_id(relation.edge_ids, relation.num_edges)
-        return self._max_edge_ids[edge_type]
-
-    def relation(self, edge_type: EdgeType | str | None) -> TypedRelation:
-        """Return the edges of a type: an object with indptr, indices, edge_ids (or None) and edge_attributes.
-
-        Raises:
-            TypeError, ValueError: There is no such type; the message names the nearest.
-        """
-        return self._relations[known_edge_type(_NAME, edge_type, self._relations)]
-
-    def node_attributes_of(self, node_type: str | None) -> dict[str, Tensor]:
-        """Return the attributes of the nodes of a type; errors as those of `num_nodes_of`."""
-        return self.node_attributes[known_node_type(_NAME, node_type, self._num_nodes)]
 
     # --- building, implemented in ingest/build.py and convert.py
 
@@ -284,31 +232,26 @@ class HeteroCSCGraph(LocalGraph):
             edge_ids=arrays.edge_ids,
         )
 
+    def _by_type(self) -> ByType:
+        return ByType(self._num_nodes, self._relations, self.node_attributes)
+
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with all tensors together, so that they reach workers in one memory."""
-        tensors: list[Tensor] = []
-        relations = []
-        for key, edges in self._relations.items():
-            relations.append((key, edges.edge_ids is not None, [*edges.edge_attributes]))
-            ids = [] if edges.edge_ids is None else [edges.edge_ids]
-            tensors += [edges.indptr, edges.indices, *ids, *edges.edge_attributes.values()]
-        nodes = [(node_type, [*values]) for node_type, values in self.node_attributes.items()]
-        for values in self.node_attributes.values():
-            tensors += values.values()
-        replaced = {"_relations": relations, "node_attributes": nodes, "tensors": Together(tensors)}
-        return {**super().__getstate__(), **replaced}
+        arrays = {(kind, type_, name): values for kind, type_, name, values in self._arrays().each()}
+        replaced = {"_relations": [*self._relations], "node_attributes": [*arrays]}
+        return {**super().__getstate__(), **replaced, "tensors": Together([*arrays.values()])}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        together = state["tensors"]
-        tensors = iter(together.tensors if isinstance(together, Together) else together)  # copy.copy pickles nothing
-        self.__dict__.update({name: value for name, value in state.items() if name != "tensors"})
-        self._relations = {}
-        for key, has_ids, names in state["_relations"]:
-            indptr, indices, ids = next(tensors), next(tensors), next(tensors) if has_ids else None
-            self._relations[key] = TypedRelation(indptr, indices, ids, {name: next(tensors) for name in names})
-        self.node_attributes = {
-            node_type: {name: next(tensors) for name in names} for node_type, names in state["node_attributes"]
+        together = state.pop("tensors")
+        tensors = together.tensors if isinstance(together, Together) else together  # copy.copy pickles nothing
+        self.__dict__.update(state)
+        by_place = dict(zip(state["node_attributes"], tensors, strict=True))
+        arrays = GraphArrays.of(self._num_nodes, state["_relations"], by_place)
+        self._relations = {
+            kind: TypedRelation(*ends, arrays.edge_ids.get(kind), arrays.edge_attributes[kind])
+            for kind, ends in arrays.relations.items()
         }
+        self.node_attributes = {**arrays.node_attributes}
 
     def __repr__(self) -> str:
         return (

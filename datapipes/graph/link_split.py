@@ -14,6 +14,7 @@ from datapipes import _core
 from datapipes.base.checks import check_int, shown
 from datapipes.base.rng import RngKey, check_seed
 from datapipes.base.types import ends_of, listed_edge_types, of_type, type_text
+from datapipes.graph.edits import with_edges_kept
 from datapipes.graph.graph import LINK_FIELDS, destinations_of, items_of
 from datapipes.graph.local_graph import LocalGraph
 from datapipes.graph.reverses import checked_mapping
@@ -131,13 +132,14 @@ def random_link_split(
         if edge_type in partners:
             kept[partners[edge_type]] = stays[followers]
     whole: list[Any] = [None if not items else items[None] if None in items else HeteroItemSet(items) for items in sets]
-    return LinkSplit(*whole, graph._with_edges_kept(kept))
+    return LinkSplit(*whole, graph._of(with_edges_kept(graph._arrays(), kept)))
 
 
 def _numbers(graph: LocalGraph, edge_type: Any, *, turn: bool) -> Tensor:
     """Return a number of the ends of each edge, source first; with `turn` destination first."""
     (src, dst), relation = ends_of(edge_type), graph.relation(edge_type)
-    sources, destinations = relation.indices.long(), destinations_of(relation, None)
+    sources: Tensor = relation.indices.long()
+    destinations = destinations_of(relation, None)
     if turn:
         sources, destinations, src, dst = destinations, sources, dst, src
     return sources * graph.num_nodes_of(dst) + destinations

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -19,40 +19,15 @@ from datapipes.base.threads import num_threads
 from datapipes.base.types import EdgeType, NodeType, ends_of, type_in
 from datapipes.device.host_memory import Pinnable, without_pin
 from datapipes.graph import edits, storage
-from datapipes.graph.arrays import TOPOLOGY, GraphArrays, array_name, as_index_dtype, graph_digest
+from datapipes.graph.arrays import TOPOLOGY, ByType, GraphArrays, GraphRows, array_name, as_index_dtype, graph_digest
 from datapipes.graph.checks import check_index_dtype, refuse_negative_ids
 from datapipes.graph.choice import Choice, Chosen, KeptRows, RowForm, forms_of
 from datapipes.graph.graph import EarliestNode, FoundEdges, Graph, edge_items, edges_in_rows, ends_of_pairs
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees, sampled
-from datapipes.processes.sharing import zeros_for_workers
 from datapipes.seeds import HeteroItemSet, ItemSet
 
 _Self = TypeVar("_Self", bound="LocalGraph")
-
-
-class GraphRows(NamedTuple):
-    """The in-edges of all nodes along one edge type; see Rows."""
-
-    indptr: Tensor
-    indices: Tensor
-    edge_attributes: Mapping[str, Tensor]
-    of_sources: Mapping[str, Tensor]
-    num_source_values: int
-
-    @property
-    def node_ids(self) -> None:
-        return None
-
-    def source_attribute(self, name: str) -> Tensor | None:
-        return self.of_sources.get(name)
-
-    def source_times(self, name: str, out: Tensor | None = None) -> Tensor:
-        if out is None:
-            (out,) = zeros_for_workers([((self.indices.shape[0],), torch.int64)])
-        _core.fill_source_times(
-            self.indices.numpy(), self.of_sources[name].numpy(), out.numpy(), num_threads=num_threads()
-        )
-        return out
+_T = TypeVar("_T")
 
 
 class LocalGraph(Pinnable, Hashed, Graph):
@@ -63,8 +38,12 @@ class LocalGraph(Pinnable, Hashed, Graph):
     _written: dict[str, tuple[Tensor, int, str]] | None = None  # array, version and digest of what came from a folder
 
     @cached_property
-    def _earliest(self) -> dict[Any, tuple[Tensor, int, EarliestNode]]:
-        return {}  # what `_earliest_nodes` found, and of which values
+    def _found(self) -> dict[Any, tuple[Tensor, int, Any]]:
+        return {}  # array, version and what `_found_in` has returned
+
+    @abstractmethod
+    def _by_type(self) -> ByType:
+        """Return what the graph has of each type, sorted; of the one type None without types."""
 
     @classmethod
     @abstractmethod
@@ -72,14 +51,64 @@ class LocalGraph(Pinnable, Hashed, Graph):
         """Return the graph of these arrays, checked."""
 
     def _arrays(self) -> GraphArrays:
-        relations = {edge_type: self.relation(edge_type) for edge_type in self.edge_types}
+        num_nodes, relations, node_attributes = self._by_type()
         return GraphArrays(
             {edge_type: (edges.indptr, edges.indices) for edge_type, edges in relations.items()},
-            {node_type: self.num_nodes_of(node_type) for node_type in self.node_types},
+            num_nodes,
             {edge_type: edges.edge_ids for edge_type, edges in relations.items() if edges.edge_ids is not None},
-            {node_type: self.node_attributes_of(node_type) for node_type in self.node_types},
+            node_attributes,
             {edge_type: edges.edge_attributes for edge_type, edges in relations.items()},
         )
+
+    @property
+    def node_types(self) -> tuple[Any, ...]:
+        """The node types, sorted; (None,) without types."""
+        return tuple(self._by_type().num_nodes)
+
+    @property
+    def edge_types(self) -> tuple[Any, ...]:
+        """The edge types (src, rel, dst), sorted; (None,) without types. Their places are part of the random key."""
+        return tuple(self._by_type().relations)
+
+    @property
+    def index_dtype(self) -> torch.dtype:
+        """torch.int32 or torch.int64, the dtype of all neighbors and of sampled ids; int64 without edge types."""
+        return next((relation.indices.dtype for relation in self._by_type().relations.values()), torch.int64)
+
+    def num_nodes_of(self, node_type: NodeType | None) -> int:
+        """Return the number of nodes of a type.
+
+        Raises:
+            TypeError, ValueError: There is no such type; the message names the nearest.
+        """
+        return self._of_type("node", node_type, self._by_type().num_nodes)
+
+    def relation(self, edge_type: EdgeType | str | None) -> Any:
+        """Return the edges of a type: an object with indptr, indices, edge_ids (or None) and edge_attributes; errors as
+        those of `num_nodes_of`.
+        """
+        return self._of_type("edge", edge_type, self._by_type().relations)
+
+    def node_attributes_of(self, node_type: NodeType | None) -> dict[str, Tensor]:
+        """Return the attributes of the nodes of a type; errors as those of `num_nodes_of`."""
+        return self._of_type("node", node_type, self._by_type().node_attributes)
+
+    def _of_type(self, domain: str, type_: Any, by_type: Mapping[Any, _T]) -> _T:
+        return by_type[type_in(storage.CLASSES[self._saved_as], domain, type_, by_type)]
+
+    def max_edge_id_of(self, edge_type: EdgeType | str | None) -> int:
+        """Return the largest edge id of a type, -1 without edges; errors as those of `num_nodes_of`. Computed once."""
+        relation = self.relation(edge_type)
+        if relation.edge_ids is None or relation.edge_ids.shape[0] == 0:
+            return self.num_edges_of(edge_type) - 1
+        return self._found_in(relation.edge_ids, lambda ids: int(ids.max()), edge_type)
+
+    def _found_in(self, values: Tensor, find: Callable[[Tensor], _T], *key: Any) -> _T:
+        """Return what `find` returns of an array, kept until that is another one or was changed in place."""
+        kept = self._found.get(key)
+        if kept is None or kept[0] is not values or kept[1] != version_of(values):
+            kept = self._found[key] = values, version_of(values), find(values)
+        return kept[2]
 
     def save(self, path: str | Path) -> None:
         """Write the graph to the folder `path`: arrays.npy, which holds all arrays, and graph.json, which names them.
@@ -114,9 +143,8 @@ class LocalGraph(Pinnable, Hashed, Graph):
         arrays, promised = storage.load(Path(path), cls._saved_as, mmap)
         try:
             graph = cls._of(arrays)
-            num_nodes = {node_type: graph.num_nodes_of(node_type) for node_type in graph.node_types}
             num_edges = {edge_type: graph.num_edges_of(edge_type) for edge_type in graph.edge_types}
-            if (num_nodes, num_edges) != (promised.node_types, promised.edge_types):
+            if (graph._by_type().num_nodes, num_edges) != (promised.node_types, promised.edge_types):
                 raise ValueError(f"{shown(graph)} in the files")
         except (TypeError, ValueError) as error:
             raise ValueError(
@@ -218,13 +246,8 @@ class LocalGraph(Pinnable, Hashed, Graph):
         """
         return self._of(edits.remove_self_loops(self._arrays(), edge_types))
 
-    def _with_edges_kept(self: _Self, kept: Mapping[Any, Tensor]) -> _Self:
-        """Return the graph with some of the edges of each type, {edge type: bool [num_edges]}; edges keep their ids."""
-        return self._of(edits.with_edges_kept(self._arrays(), kept))
-
     def _edge_items(self, edge_type: Any, edge_ids: Any) -> ItemSet | HeteroItemSet:
-        relations = {kind: self.relation(kind) for kind in self.edge_types}
-        return edge_items(relations, dict.fromkeys(self.node_types), edge_type, edge_ids)
+        return edge_items(self._by_type().relations, dict.fromkeys(self.node_types), edge_type, edge_ids)
 
     def in_degrees(self, edge_type: EdgeType | str | None = None) -> Tensor:
         """Return the number of in-edges of each destination node, int64 [num_nodes of dst]; parallel ones count.
@@ -232,7 +255,8 @@ class LocalGraph(Pinnable, Hashed, Graph):
         Raises:
             TypeError, ValueError: There is no such edge type.
         """
-        return self.relation(edge_type).indptr.diff()
+        indptr: Tensor = self.relation(edge_type).indptr
+        return indptr.diff()
 
     def out_degrees(self, edge_type: EdgeType | str | None = None) -> Tensor:
         """Return the number of out-edges of each source node, int64 [num_nodes of src]. Reads all edges.
@@ -260,7 +284,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         """
         digests = self._array_digests()
         relations = {one: [digests.get(array_name(kind, one)) for kind in TOPOLOGY] for one in self.edge_types}
-        return graph_digest({one: self.num_nodes_of(one) for one in self.node_types}, relations)
+        return graph_digest(self._by_type().num_nodes, relations)
 
     def _hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
         """Return the arrays of the topology; see Hashed."""
@@ -327,10 +351,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         for node_type in self.node_types:
             times = self.node_attributes_of(node_type).get(name)
             if times is not None and times.shape[0] > 0:
-                kept = self._earliest.get((name, node_type))
-                if kept is None or kept[0] is not times or kept[1] != version_of(times):
-                    kept = self._earliest[name, node_type] = times, version_of(times), EarliestNode.of(times)
-                earliest[node_type] = kept[2]
+                earliest[node_type] = self._found_in(times, EarliestNode.of, name, node_type)
         return earliest
 
     def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> dict[Any, Chosen]:
@@ -357,8 +378,8 @@ class LocalGraph(Pinnable, Hashed, Graph):
 
     def forms(self) -> dict[tuple[str, Any, str], RowForm]:
         """Return {("node" or "edge", type or None, name): RowForm} of all attributes."""
-        of_edges = {edge_type: self.relation(edge_type).edge_attributes for edge_type in self.edge_types}
-        return forms_of({node_type: self.node_attributes_of(node_type) for node_type in self.node_types}, of_edges)
+        arrays = self._arrays()
+        return forms_of(arrays.node_attributes, arrays.edge_attributes)
 
     def rows(self, edge_type: Any = None) -> GraphRows:
         """Return the in-edges of an edge type as a choice reads them."""
@@ -372,5 +393,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return (values for _, values, _ in self._named_arrays())
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: value for name, value in super().__getstate__().items() if name != "_earliest"}
+        kept = {
+            name: value for name, value in super().__getstate__().items() if name not in ("_earliest", "_max_edge_ids")
+        }
         return {**without_pin(kept), "_kept": None, "_written": None}

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from pathlib import Path
 from typing import Any
 
-from datapipes.base.files import read_regular
-from datapipes.graph.arena import MOST_HEADER_BYTES
 from datapipes.graph.csc_graph import CSCGraph
 from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
-from datapipes.graph.storage import HEADER, HETERO_FORMAT
+from datapipes.graph.storage import HEADER, HETERO_FORMAT, header_in
 
 
 def is_saved_graph(path: Path) -> bool:
@@ -25,8 +21,5 @@ def open_graph(path: Path, **options: Any) -> CSCGraph | HeteroCSCGraph:
     Raises:
         What CSCGraph.open raises.
     """
-    header: Any = None
-    with contextlib.suppress(OSError, ValueError, RecursionError):  # CSCGraph.open says what is wrong with it
-        header = json.loads(read_regular(path / HEADER, MOST_HEADER_BYTES))
-    is_typed = isinstance(header, dict) and header.get("format") == HETERO_FORMAT
+    is_typed = header_in(path).get("format") == HETERO_FORMAT
     return HeteroCSCGraph.open(path, **options) if is_typed else CSCGraph.open(path, **options)

@@ -7,6 +7,7 @@ reads it. It refuses a truncated or corrupt file by name, and whatever is no reg
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,6 @@ from datapipes.graph.arena import (
     Array,
     Entry,
     Place,
-    attributes_of,
     by_place,
     header_text,
     part_of,
@@ -100,11 +100,16 @@ def header_of(
 
 def built_of(folder: Path) -> str | None:
     """Return the name of the edges that the graph in a folder was built of; None if graph.json has none."""
-    try:
-        named = parse_strict(read_regular(folder / HEADER, MOST_HEADER_BYTES).decode("utf-8"))["built_of"]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None
+    named = header_in(folder).get("built_of")
     return named if isinstance(named, str) else None
+
+
+def header_in(folder: Path) -> dict[str, Any]:
+    """Return graph.json, parsed, of which nothing is checked yet; {} where there is none, or it is something else."""
+    header: Any = None
+    with contextlib.suppress(OSError, ValueError, RecursionError):  # `load` says what is wrong with it
+        header = parse_strict(read_regular(folder / HEADER, MOST_HEADER_BYTES).decode("utf-8"))
+    return header if isinstance(header, dict) else {}
 
 
 def load(folder: Path, wanted: str, mmap: bool) -> tuple[GraphArrays, Types]:
@@ -127,19 +132,14 @@ def load(folder: Path, wanted: str, mmap: bool) -> tuple[GraphArrays, Types]:
     file = folder / ARRAYS
     whole = read_arena(where, file, arena.num_bytes, mmap)
     tensors = {place: part_of(where, file, whole, entry) for place, entry in entries.items()}
-    digests = {
-        array_name(kind, (nodes if kind == "node_attributes" else edges)[number], name): entry.digest
-        for (kind, number, name), entry in entries.items()
+    named = {
+        (kind, (nodes if kind == "node_attributes" else edges)[number], name): place
+        for place in entries
+        for kind, number, name in [place]
     }
-    arrays = GraphArrays(
-        {kind: (tensors["indptr", number, ""], tensors["indices", number, ""]) for number, kind in enumerate(edges)},
-        types.node_types,
-        {edges[number]: values for (kind, number, _), values in tensors.items() if kind == "edge_ids"},
-        dict(zip(nodes, attributes_of(tensors, "node_attributes", len(nodes)), strict=True)),
-        dict(zip(edges, attributes_of(tensors, "edge_attributes", len(edges)), strict=True)),
-        _digests_of(where, folder, digests),
-    )
-    return arrays, types
+    arrays = GraphArrays.of(types.node_types, edges, {key: tensors[place] for key, place in named.items()})
+    digests = {array_name(*key): entries[place].digest for key, place in named.items()}
+    return arrays._replace(digests=_digests_of(where, folder, digests)), types
 
 
 def _read_header(where: str, folder: Path, wanted: str) -> dict[str, Any]:

@@ -5,7 +5,6 @@ id of one type, as one value for each id or as contiguous ranges.
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from itertools import repeat
 from typing import Any
@@ -53,7 +52,7 @@ class PartitionBook:
         maps = {}
         for key in sorted(by_type, key=lambda key: (key is not None, key)):
             owners = by_type[key]
-            maps[key] = owners if isinstance(owners, IdMap) else DenseMap(owners, self.num_parts)
+            maps[key] = owners if isinstance(owners, IdMap) else IdMap(owners, self.num_parts)
             if maps[key].num_parts != self.num_parts:
                 raise ValueError(
                     f"{_NAME}: the map of {shown(key)} has {maps[key].num_parts} parts, the book {self.num_parts}. "
@@ -202,48 +201,18 @@ def wrong_edge_ids(relation: Relation, edge_type: EdgeType | None) -> str | None
 MOST_PARTS = 2**15  # the largest number of a part fits int16
 
 
-class IdMap(ABC):
-    """The part of each id in [0, num_ids)."""
-
-    num_ids: int
-    num_parts: int
-    _stored: Tensor
-
-    @abstractmethod
-    def part_of(self, ids: Tensor) -> Tensor:
-        """Return the part of each id, int64 [n]; `ids` is int32 or int64 [n], each in [0, num_ids)."""
-
-    @abstractmethod
-    def ids_of(self, part: int) -> Tensor:
-        """Return the ids of a part, int64, ascending."""
-
-    @abstractmethod
-    def count_of(self, part: int) -> int:
-        """Return the number of ids of a part."""
-
-    @abstractmethod
-    def dense(self) -> Tensor:
-        """Return the part of every id, [num_ids], in the smallest dtype that holds `num_parts` numbers."""
-
-    def stored(self) -> Tensor:
-        """Return the one tensor that the map is made of."""
-        return self._stored
-
-    def over(self, stored: Tensor | None) -> IdMap:
-        """Return the map over other memory with the same values, unchecked; None until the memory is known."""
-        other = copy.copy(self)
-        other.__dict__["_stored"] = stored
-        return other
-
-
-class DenseMap(IdMap):
-    """One value for each id.
+class IdMap:
+    """The part of each id in [0, num_ids), as one value for each.
 
     Args:
         parts: [num_ids] of an integer dtype, the part of each id. It is viewed if its dtype is the smallest that holds
             the parts, else converted.
         num_parts: parts are in [0, num_parts).
     """
+
+    num_ids: int
+    num_parts: int
+    _stored: Tensor
 
     def __init__(self, parts: Any, num_parts: int) -> None:
         values = as_tensor("PartitionBook", "parts", parts)
@@ -263,24 +232,34 @@ class DenseMap(IdMap):
         self._stored = values.to(smallest_dtype(num_parts)).contiguous()
 
     def part_of(self, ids: Tensor) -> Tensor:
-        """See IdMap."""
+        """Return the part of each id, int64 [n]; `ids` is int32 or int64 [n], each in [0, num_ids)."""
         return self._stored[ids.long()].long()
 
     def ids_of(self, part: int) -> Tensor:
-        """See IdMap. O(num_ids)."""
+        """Return the ids of a part, int64, ascending; O(num_ids), but for ranges."""
         return (self._stored == part).nonzero().flatten()
 
     def count_of(self, part: int) -> int:
-        """See IdMap. O(num_ids)."""
+        """Return the number of ids of a part; O(num_ids), but for ranges."""
         return int((self._stored == part).sum())
 
     def dense(self) -> Tensor:
-        """See IdMap; no copy."""
+        """Return the part of every id, [num_ids], in the smallest dtype that holds `num_parts` numbers."""
         return self._stored
+
+    def stored(self) -> Tensor:
+        """Return the one tensor that the map is made of."""
+        return self._stored
+
+    def over(self, stored: Tensor | None) -> IdMap:
+        """Return the map over other memory with the same values, unchecked; None until the memory is known."""
+        other = copy.copy(self)
+        other.__dict__["_stored"] = stored
+        return other
 
 
 class RangeMap(IdMap):
-    """Contiguous ranges: part p has the ids in [offsets[p], offsets[p + 1]).
+    """An IdMap of contiguous ranges: part p has the ids in [offsets[p], offsets[p + 1]).
 
     Args:
         offsets: int64 [num_parts + 1], from 0, not descending; the last is num_ids.

@@ -87,10 +87,9 @@ class Partitioner:
         self.node_time_attr = node_time_attr
         self.layouts = _check_layouts(layouts)
         self.edge_map = None if edge_map is None else check_bool(_NAME, "edge_map", edge_map)
-        if "pyg" in self.layouts:
-            self.edge_map = True  # None: if there is a use for it, and it can be made
         self.progress = progress
         if "pyg" in self.layouts:
+            self.edge_map = True  # None: if there is a use for it, and it can be made
             check_pyg(self.source, node_time_attr)
 
     def generate_partition(self) -> PartitionReport:
@@ -123,11 +122,11 @@ class Partitioner:
                 book = with_edge_map(book, graph) if has_edge_map else book
             with cost.step("measure"):
                 report = measure(self.source, book, progress)
-                report = dataclasses.replace(report, left_out=(*report.left_out, *why_not))
             if "pyg" in self.layouts:
                 with cost.step("write pyg"):
                     write_pyg(folder, self.source, book, node_time_attr=self.node_time_attr, progress=progress)
-            report = dataclasses.replace(report, method=self.method, **_cost(cost, child_peak_bytes))
+            left_out = (*report.left_out, *why_not)
+            report = dataclasses.replace(report, method=self.method, left_out=left_out, **_cost(cost, child_peak_bytes))
             if "native" in self.layouts:
                 about = {"method": self.method, "rng_seed": self.rng_seed, "report": report.to_json()}
                 if self.balance is not None:

@@ -172,26 +172,8 @@ def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, 
     if getattr(data, "node_names", None):
         left_out.append("node_names")
     left_out += [f"the task {shown(task.metadata.get('name'))}" for task in getattr(data, "tasks", ())[1:]]
-    return _with_attributes(graph, nodes, edges), tuple(left_out)
-
-
-def _with_attributes(graph: CSCGraph | HeteroCSCGraph, nodes: Any, edges: Any) -> CSCGraph | HeteroCSCGraph:
-    if isinstance(graph, CSCGraph):
-        return CSCGraph(
-            graph.indptr,
-            graph.indices,
-            node_attributes=nodes[None],
-            edge_attributes=edges[None],
-            edge_ids=graph.edge_ids,
-        )
-    relations = {kind: graph.relation(kind) for kind in graph.edge_types}
-    return HeteroCSCGraph(
-        {kind: (relation.indptr, relation.indices) for kind, relation in relations.items()},
-        graph.num_nodes,
-        node_attributes=nodes,
-        edge_attributes=edges,
-        edge_ids={kind: ids for kind, relation in relations.items() if (ids := relation.edge_ids) is not None},
-    )
+    whole: CSCGraph | HeteroCSCGraph = graph._of(graph._arrays()._replace(node_attributes=nodes, edge_attributes=edges))
+    return whole, tuple(left_out)
 
 
 def _rows_of(where: str, text: str, graph: Any, domain: str, kind: Any, feature: Feature) -> Tensor:

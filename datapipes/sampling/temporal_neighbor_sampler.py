@@ -113,10 +113,10 @@ class ByTime(Choice):
             return [of_edges]
         assert self.node_time_attr is not None
         if of_edges is None:
-            return [rows.source_times(self.node_time_attr)]
+            return [rows.times_of_sources(self.node_time_attr)]
         check_memory(where, "the times of edges and sources together", 2 * of_edges.nbytes, "Draw by one of the two.")
         latest, earliest = zeros_for_workers([(tuple(of_edges.shape), torch.int64)] * 2)
-        rows.source_times(self.node_time_attr, out=earliest)
+        rows.times_of_sources(self.node_time_attr, out=earliest)
         torch.maximum(of_edges, earliest, out=latest)
         return [latest, torch.minimum(of_edges, earliest, out=earliest)]
 

@@ -10,8 +10,13 @@ from strategies import csc_graphs
 from typed_pipelines import CITES, HOSTS, REVIEWS, WRITES, WRITTEN, typed_graph
 
 import datapipes as dp
+from datapipes.graph.edits import with_edges_kept
 
 BY = ("paper", "by", "author")
+
+
+def with_edges(graph, kept):
+    return graph._of(with_edges_kept(graph._arrays(), kept))
 
 
 def edges_of(graph, edge_type=None) -> dict[int, tuple[int, int]]:
@@ -159,14 +164,14 @@ def test_reverses_that_the_mapping_does_not_name(of):
             dp.random_link_split(graph, 0.1, 0.1, seed=1, **options)
     named = dp.random_link_split(graph, 0.1, 0.1, seed=1, reverse_etypes_mapping={of: None}, edge_types=[of])
     assert named.graph.num_edges_of(back) == graph.num_edges_of(back)
-    others = graph._with_edges_kept({back: torch.arange(graph.num_edges_of(back)) > 0})  # one edge has no reverse
+    others = with_edges(graph, {back: torch.arange(graph.num_edges_of(back)) > 0})  # one edge has no reverse
     assert dp.random_link_split(others, 0.1, 0.1, seed=1, edge_types=[of]).train_set.types == (of,)
 
 
 @pytest.mark.parametrize("empty", [WRITES, BY])
 def test_a_type_without_edges_has_no_reverses(empty):
     graph = both_ways()
-    graph = graph._with_edges_kept({empty: torch.zeros(graph.num_edges_of(empty), dtype=torch.bool)})
+    graph = with_edges(graph, {empty: torch.zeros(graph.num_edges_of(empty), dtype=torch.bool)})
     with refused(ValueError, stage="random_link_split", found="the edge", allowed="has no reverse in"):
         dp.random_link_split(graph, 0.1, 0.1, seed=1, reverse_etypes_mapping={WRITES: BY}, edge_types=[WRITES])
 
@@ -176,13 +181,13 @@ def test_edges_without_the_reverses_that_the_mapping_names():
         dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, reverse_etypes_mapping={WRITES: WRITTEN})
     graph = both_ways()
     relation = graph.relation(BY)
-    fewer = graph._with_edges_kept({BY: torch.arange(relation.indices.shape[0]) > 0})
+    fewer = with_edges(graph, {BY: torch.arange(relation.indices.shape[0]) > 0})
     gone = (int(relation.indices[0]), int(torch.searchsorted(relation.indptr, 0, right=True)) - 1)
     with pytest.raises(
         ValueError, match=rf"the edge \({gone[1]}, {gone[0]}\) of author:writes:paper has no reverse in"
     ):
         dp.random_link_split(fewer, 0.1, 0.1, seed=1, reverse_etypes_mapping={WRITES: BY})
-    fewer = graph._with_edges_kept({WRITES: torch.arange(graph.num_edges_of(WRITES)) > 0})
+    fewer = with_edges(graph, {WRITES: torch.arange(graph.num_edges_of(WRITES)) > 0})
     with pytest.raises(ValueError, match="of paper:by:author has no reverse in author:writes:paper"):
         dp.random_link_split(fewer, 0.1, 0.1, seed=1, reverse_etypes_mapping={WRITES: BY})
 

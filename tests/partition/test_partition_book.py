@@ -15,7 +15,7 @@ from pipelines import refused
 
 import datapipes as dp
 from datapipes.distributed import LocalGraphStore, PartitionBook, open_book
-from datapipes.partition.book import DenseMap, IdMap, RangeMap
+from datapipes.partition.book import IdMap, RangeMap
 from datapipes.partition.native.native_book import partition_id_of
 from datapipes.processes import mappings
 from datapipes.processes.sharing import pack
@@ -41,7 +41,7 @@ def test_dense_maps_and_ranges_that_say_the_same_answer_the_same(data):
     num_parts = data.draw(st.integers(1, 5))
     cuts = sorted(data.draw(st.lists(st.integers(0, 9), min_size=num_parts - 1, max_size=num_parts - 1)))
     ranges = RangeMap(torch.tensor([0, *cuts, 9]))
-    dense = DenseMap(ranges.dense(), num_parts)
+    dense = IdMap(ranges.dense(), num_parts)
     assert ranges.dense().dtype == torch.uint8
     ids = torch.arange(9)
     assert ranges.part_of(ids).tolist() == dense.part_of(ids).tolist() == ranges.dense().tolist()

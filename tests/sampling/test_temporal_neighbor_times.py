@@ -18,7 +18,7 @@ import datapipes as dp
 from datapipes import _core
 from datapipes.base import sizes
 from datapipes.graph.choice import Chosen
-from datapipes.partition.native.part_arrays import PartRelation, StoredRows
+from datapipes.partition.native.part_arrays import PartRelation
 from datapipes.processes.mappings import mapping_of
 from datapipes.processes.sharing import pack
 from datapipes.sampling.temporal_neighbor_sampler import ByTime
@@ -261,11 +261,10 @@ def test_node_times_of_another_shape_are_refused():
 
 @pytest.mark.parametrize("edges", [None, "at"])
 def test_times_that_a_part_has_stored_in_another_dtype_are_refused(edges):
-    stored = PartRelation(
-        torch.tensor([0, 2]), torch.tensor([0, 1]), torch.tensor([0, 1]), {"at": times([1, 2])}, torch.tensor([1.5, 2])
-    )
+    topology = (torch.tensor(ids) for ids in ([0], [0, 2], [0, 1], [0, 1]))
+    stored = PartRelation(*topology, {"at": times([1, 2])}, torch.tensor([1.5, 2]))
     with refused(TypeError, stage="here: node attribute 'since'", found="float32", allowed="int64"):
-        ByTime(edges, "since").make("here", None, StoredRows(stored, torch.tensor([0])))
+        ByTime(edges, "since").make("here", None, stored)
 
 
 def test_what_is_made_is_given_while_something_else_is_made():

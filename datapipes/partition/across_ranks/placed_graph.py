@@ -96,7 +96,12 @@ def place(ranks: Exchange, shard: Shard) -> PlacedGraph:
     owners = _owned_ranges(ranks, shard, counts)
     for edge_type, edge_index in shard.edges.items():
         for row, (end, kind) in enumerate(zip(("source", "destination"), ends_of(edge_type), strict=True)):
-            _refuse_unknown(ranks, edge_type, end, edge_index[row], counts[kind], kind)
+            if (edge := _first_outside(edge_index[row], counts[kind])) is not None:
+                raise ValueError(
+                    f"{ranks.where}: edge {edge}{of_type(edge_type)} of rank {ranks.rank} has the {end} "
+                    f"{int(edge_index[row, edge])}; the ids of nodes{of_type(kind)} are in [0, {counts[kind]}). Drop "
+                    "the edge, or load the node."
+                )
     edges, first_ids, first_positions = {}, {}, {}
     for number, (edge_type, edge_index) in enumerate(shard.edges.items()):
         offsets = owners[ends_of(edge_type)[1]].stored().tolist()
@@ -126,14 +131,6 @@ def _columns(placed: PlacedRows, attributes: Mapping[str, Tensor]) -> dict[str, 
 def _first_outside(ids: Tensor, count: int) -> int | None:
     outside = ((ids < 0) | (ids >= count)).nonzero()
     return int(outside[0]) if outside.shape[0] > 0 else None
-
-
-def _refuse_unknown(ranks: Exchange, edge_type: Any, end: str, ids: Tensor, count: int, kind: Any) -> None:
-    if (edge := _first_outside(ids, count)) is not None:
-        raise ValueError(
-            f"{ranks.where}: edge {edge}{of_type(edge_type)} of rank {ranks.rank} has the {end} {int(ids[edge])}; the "
-            f"ids of nodes{of_type(kind)} are in [0, {count}). Drop the edge, or load the node."
-        )
 
 
 def _owned_ranges(ranks: Exchange, shard: Shard, counts: Mapping[Any, int]) -> dict[Any, RangeMap]:

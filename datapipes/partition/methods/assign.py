@@ -19,7 +19,7 @@ from datapipes.base.progress import Progress, now_and_then
 from datapipes.base.rng import MAX_SEED
 from datapipes.base.types import NodeType
 from datapipes.graph.graph import Graph
-from datapipes.partition.book import MOST_PARTS, DenseMap, IdMap, PartitionBook, smallest_dtype
+from datapipes.partition.book import MOST_PARTS, IdMap, PartitionBook, smallest_dtype
 from datapipes.partition.methods.all_nodes import EVEN, STAGE, AllNodes
 from datapipes.partition.methods.even_parts import even_at_last, even_parts
 from datapipes.partition.methods.metis_parts import metis_parts, require_pymetis
@@ -92,7 +92,7 @@ def make_assignment(
         if len(of_type) >= num_parts:
             fill_empty_parts(of_type, num_parts)
     fill_empty_parts(parts, num_parts)
-    maps = {kind: DenseMap(of_type, num_parts) for kind, of_type in of_types.items()}
+    maps = {kind: IdMap(of_type, num_parts) for kind, of_type in of_types.items()}
     return PartitionBook(num_parts, maps), child_peak_bytes
 
 
@@ -173,7 +173,7 @@ def random_parts(nodes: AllNodes, num_parts: int, rng_seed: int) -> dict[NodeTyp
             parts[others] = np.arange(next_other, next_other + len(others)) % num_parts
             next_training += len(chosen)
             next_other += len(others)
-        maps[node_type] = DenseMap(parts, num_parts)
+        maps[node_type] = IdMap(parts, num_parts)
     return maps
 
 

@@ -2,7 +2,7 @@
 
 pymetis never lets go of the GIL, so METIS could not be interrupted in the caller's process. Standard input brings the
 request as JSON, and an end without one means that the caller gave up. The graph and the answer lie in the memory whose
-descriptor the request names. What METIS and Python print goes to the log of the caller. The process ends with the
+descriptor the request names. What METIS and Python print goes to the caller. The process ends with the
 thread that started it: the kernel kills it then, whatever it is doing.
 """
 
@@ -43,16 +43,11 @@ def run(request: dict[str, Any]) -> None:
     import pymetis
 
     memory = mmap.mmap(request["memory"], 0)
-    num_nodes, entries = request["num_nodes"], request["entries"]
-    index = np.dtype(request["index"])
+    num_nodes, index = request["num_nodes"], np.dtype(request["index"])
     header: Any = np.ndarray(HEADER_BYTES // 8, np.int64, memory)
     xadj: Any = np.ndarray(num_nodes + 1, index, memory, HEADER_BYTES)
-    weights: Any = None
-    begin = HEADER_BYTES + xadj.nbytes
-    if request["weighted"]:
-        weights = np.ndarray(num_nodes, index, memory, begin)
-        begin += weights.nbytes
-    adjncy: Any = np.ndarray(entries, index, memory, begin)
+    weights: Any = np.ndarray(num_nodes, index, memory, request["weights_at"]) if request["weighted"] else None
+    adjncy: Any = np.ndarray(request["entries"], index, memory, request["neighbors_at"])
     _, parts = pymetis.part_graph(
         request["num_parts"],
         pymetis.CSRAdjacency(xadj, adjncy),

@@ -8,7 +8,6 @@ a process of its own (metis_child.py), which is started, watched and ended here.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import mmap
 import os
@@ -70,13 +69,13 @@ def metis_parts(
 
     METIS runs in a process of its own, which ends with this call whatever happens. O((nodes + edges) log num_parts).
 
+    pymetis is installed: `require_pymetis` has seen to it.
+
     Raises:
-        ModuleNotFoundError: pymetis is not installed.
         ValueError: The graph is corrupt, or too large for the integers of METIS.
         MemoryError: Too little memory is left for the undirected graph.
         MetisError: The process ended without a result.
     """
-    require_pymetis()
     weighted = nodes.combined.per_edge > 0 or nodes.combined.extra > 0
     memory = os.memfd_create("datapipes-metis", os.MFD_CLOEXEC)
     made: list[tuple[Evened, NDArray[Any]]] = []
@@ -91,7 +90,7 @@ def metis_parts(
         }
         for number in range(MOST_RUNS if weighted else 1):
             if weighted:
-                _write_weights(memory, nodes, np.dtype(request["index"]))
+                _write_weights(memory, nodes, request)
             request["seed"] = _core.hop_key(rng_seed, 0, number, STAGE, 1, 0) % 2**31
             parts, peak = _parts_of(request, memory, progress)
             evened = even_parts(graph, nodes, parts, num_parts)
@@ -112,41 +111,34 @@ def _parts_of(request: dict[str, Any], memory: int, progress: Progress) -> tuple
     """Run METIS once; return the part of each node, and the peak memory of its process."""
     os.pwrite(memory, bytes(HEADER_BYTES), 0)
     _run_metis(request, memory, progress)
-    header = np.frombuffer(os.pread(memory, HEADER_BYTES, 0), dtype=np.int64)
-    if header[0] != 1:
+    has_answer, peak_bytes = _mapped(memory, np.dtype(np.int64), 0, 2).tolist()
+    if not has_answer:
         raise MetisError("Partitioner: METIS's process ended well and left no result. Run it again.")
-    parts = np.empty(request["num_nodes"], dtype=request["dtype"])
-    _read(memory, parts, request["parts_at"])
-    return parts, int(header[1])
+    parts = _mapped(memory, np.dtype(request["dtype"]), request["parts_at"], request["num_nodes"])
+    return parts.copy(), peak_bytes
 
 
 def _write_graph(memory: int, graph: Graph, nodes: AllNodes, weighted: bool, progress: Progress) -> dict[str, Any]:
     """Write the header, the offsets and the neighbors, with room for weights; return what the request says of it."""
     progress("make the undirected graph", 0, 0)
     topology, index = graph.topology(), index_dtype()
-    weights_at = _weights_at(nodes, index)
+    weights_at = HEADER_BYTES + (nodes.total + 1) * index.itemsize
     neighbors_at = weights_at + (nodes.total * index.itemsize if weighted else 0)
     _grow(memory, 0, neighbors_at)
-    with mmap.mmap(memory, 0) as mapped:
-        entries = _core.count_neighbors(topology, _array(mapped, index, HEADER_BYTES, nodes.total + 1))
+    xadj = _mapped(memory, index, HEADER_BYTES, nodes.total + 1)
+    entries = _core.count_neighbors(topology, xadj)
     _grow(memory, neighbors_at, entries * index.itemsize)
-    with mmap.mmap(memory, 0) as mapped:
-        xadj = _array(mapped, index, HEADER_BYTES, nodes.total + 1)
-        neighbors = _array(mapped, index, neighbors_at, entries)
-        entries = _core.fill_neighbors(topology, xadj, neighbors)
-        del xadj, neighbors  # an array that lives on would keep the memory mapped
+    entries = _core.fill_neighbors(topology, xadj, _mapped(memory, index, neighbors_at, entries))
     os.ftruncate(memory, neighbors_at + entries * index.itemsize)  # parallel edges have left room behind
     return {
         "num_nodes": nodes.total,
         "entries": entries,
         "index": index.name,
         "weighted": weighted,
+        "weights_at": weights_at,
+        "neighbors_at": neighbors_at,
         "parts_at": weights_at if weighted else HEADER_BYTES,  # over what METIS has read, and no later run reads
     }
-
-
-def _weights_at(nodes: AllNodes, index: np.dtype[Any]) -> int:
-    return HEADER_BYTES + (nodes.total + 1) * index.itemsize
 
 
 def as_metis_counts(weights: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -154,16 +146,14 @@ def as_metis_counts(weights: NDArray[np.int64]) -> NDArray[np.int64]:
     return weights // (UNITS // MOST_WEIGHT)
 
 
-def _write_weights(memory: int, nodes: AllNodes, index: np.dtype[Any]) -> None:
+def _write_weights(memory: int, nodes: AllNodes, request: Mapping[str, Any]) -> None:
     """Write the weight of each node."""
-    with mmap.mmap(memory, 0) as mapped:
-        weights = _array(mapped, index, _weights_at(nodes, index), nodes.total)
-        for node_type in nodes.types:
-            at = nodes.offsets[node_type]
-            for some in nodes.weights(node_type):
-                weights[at : at + len(some)] = as_metis_counts(some)
-                at += len(some)
-        del weights
+    weights = _mapped(memory, np.dtype(request["index"]), request["weights_at"], nodes.total)
+    for node_type in nodes.types:
+        at = nodes.offsets[node_type]
+        for some in nodes.weights(node_type):
+            weights[at : at + len(some)] = as_metis_counts(some)
+            at += len(some)
 
 
 def _grow(memory: int, begin: int, num_bytes: int) -> None:
@@ -178,22 +168,15 @@ def _grow(memory: int, begin: int, num_bytes: int) -> None:
         ) from error
 
 
-def _array(mapped: mmap.mmap, dtype: np.dtype[Any], begin: int, count: int) -> NDArray[Any]:
-    array: NDArray[Any] = np.ndarray(count, dtype, mapped, begin)
+def _mapped(memory: int, dtype: np.dtype[Any], begin: int, count: int) -> NDArray[Any]:
+    """Return an array in the memory, which is mapped as long as the array lives."""
+    array: NDArray[Any] = np.ndarray(count, dtype, mmap.mmap(memory, 0), begin)
     return array
-
-
-def _read(memory: int, into: NDArray[Any], begin: int) -> None:
-    """Fill an array with what stands in the memory; one read returns 2 GiB at most."""
-    left = into.data.cast("B")
-    while left:
-        count = os.preadv(memory, [left], begin)
-        left, begin = left[count:], begin + count
 
 
 SCRIPT = Path(__file__).with_name("metis_child.py")
 LOOK_S = 0.25  # seconds between two calls of `progress`
-MOST_LOG = 2000  # bytes of its output in an error
+MOST_OUTPUT = 2000  # bytes of what it printed, in an error
 
 
 class MetisError(RuntimeError):
@@ -210,51 +193,38 @@ def _run_metis(request: Mapping[str, Any], memory: int, progress: Progress) -> N
     """
     if not sys.executable:
         raise MetisError("Partitioner: METIS needs a process of its own, and sys.executable names no Python. Set it.")
-    log = os.memfd_create("datapipes-metis-log", os.MFD_CLOEXEC)
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-I", str(SCRIPT)],  # -I: neither the current folder nor the environment adds modules
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            pass_fds=(memory,),
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # the threads of NumPy would do nothing
-            start_new_session=True,  # Ctrl-C reaches this process only, which then ends that one
-        )
+    with subprocess.Popen(
+        [sys.executable, "-I", str(SCRIPT)],  # -I: neither the current folder nor the environment adds modules
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=(memory,),
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # the threads of NumPy would do nothing
+        start_new_session=True,  # Ctrl-C reaches this process only, which then ends that one
+    ) as process:
         try:
             # "" is the current folder; Python skips what is no str, such as a Path
             path = [folder for folder in sys.path if isinstance(folder, str) and folder]
-            _send(process, {**request, "memory": memory, "parent": os.getpid(), "path": path})
-            _wait(process, progress)
+            output = _output(process, {**request, "memory": memory, "parent": os.getpid(), "path": path}, progress)
         finally:
             process.kill()  # does nothing once the process was waited for
             process.wait()
-        if process.returncode != 0:
-            raise MetisError(
-                f"Partitioner: METIS's process ended without a result: {how_it_exited(process.returncode)}. Its last "
-                f"output: {_tail(log) or 'none'}. Give it more memory, or use method='fennel', which needs little."
-            )
-    finally:
-        os.close(log)
+    if process.returncode != 0:
+        text = output[-MOST_OUTPUT:].decode(errors="replace")
+        last = " | ".join(line.strip() for line in text.splitlines() if line.strip())
+        raise MetisError(
+            f"Partitioner: METIS's process ended without a result: {how_it_exited(process.returncode)}. Its last "
+            f"output: {last or 'none'}. Give it more memory, or use method='fennel', which needs little."
+        )
 
 
-def _send(process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:  # it has ended: its exit code says more
-        pipe.write(json.dumps(request).encode())
-
-
-def _wait(process: subprocess.Popen[bytes], progress: Progress) -> None:
-    began = time.monotonic()
+def _output(process: subprocess.Popen[bytes], request: dict[str, Any], progress: Progress) -> bytes:
+    """Send the request, and return what the process has printed when it has ended."""
+    began, left = time.monotonic(), json.dumps(request).encode()
     while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(LOOK_S)
-            return
+        try:
+            return process.communicate(left, LOOK_S)[0]
+        except subprocess.TimeoutExpired:
+            left = b""  # a further call goes on with the text of the first
         seconds = int(time.monotonic() - began)
         progress(f"METIS, {seconds} s", seconds, 0)
-
-
-def _tail(log: int) -> str:
-    size = os.fstat(log).st_size
-    text = os.pread(log, MOST_LOG, max(size - MOST_LOG, 0)).decode(errors="replace")
-    return " | ".join(line.strip() for line in text.splitlines() if line.strip())

@@ -21,7 +21,7 @@ from datapipes.base.checks import dtype_name, shown
 from datapipes.base.types import EdgeType, NodeType
 from datapipes.graph.arena import Array, Place
 from datapipes.graph.graph import Graph
-from datapipes.partition.book import DenseMap, IdMap, PartitionBook, RangeMap, smallest_dtype
+from datapipes.partition.book import IdMap, PartitionBook, RangeMap, smallest_dtype
 from datapipes.partition.native.arrays_folder import BOOK, BookFields, read_folder, write_folder
 from datapipes.partition.native.manifest import File, Identity, Manifest, opened_manifest, valid_header
 
@@ -170,4 +170,4 @@ def _map(arrays: dict[Place, Tensor], noun: str, number: int, num_parts: int) ->
         raise ValueError(f"no map of the {noun} of type {number}")
     if parts.dtype != smallest_dtype(num_parts):
         raise ValueError(f"parts of dtype {dtype_name(parts.dtype)}, {dtype_name(smallest_dtype(num_parts))} is needed")
-    return DenseMap(parts, num_parts)
+    return IdMap(parts, num_parts)

@@ -1,19 +1,12 @@
-"""OwnRows: the row of each id among the ids that a part owns; FindsRows: a part, as far as it finds rows by id."""
+"""OwnRows: the row of each id among the ids that a part owns."""
 
 from __future__ import annotations
-
-import threading
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import check_index_tensor
 from datapipes.base.threads import num_threads
-from datapipes.base.types import EdgeType, NodeType, of_type
-from datapipes.partition.book import PartitionBook
 
 _MOST_IDS_A_ROW = 64  # where ids lie further apart, an index of all of them would be larger than the sorted ids
 AT_ONCE = 2**20  # ids looked at at a time
@@ -114,85 +107,3 @@ def order_of(rows: Tensor, keys: list[Tensor]) -> Tensor | None:
     for key in (*reversed(keys), rows):
         order = order[torch.argsort(key[order], stable=True)]
     return order
-
-
-class FindsRows:
-    """A part, as far as it finds the rows of its nodes and edges by id; see Part."""
-
-    part: int
-    book: PartitionBook
-    node_ids: Callable[..., Tensor]
-    num_nodes_of: Callable[..., int]
-    relation: Callable[..., Any]
-    _node_type: Callable[..., Any]
-    _edge_type: Callable[..., Any]
-
-    def __init__(self) -> None:
-        self._own: dict[tuple[str, Any], OwnRows] = {}  # by "node" or "edge" and type; made when they are asked for
-        self._making = threading.Lock()  # a server's threads share what is made
-
-    def rows_of(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
-        """Return the row of each node among the part's own, int64 [n]: `node_ids(type)[rows]` are the ids.
-
-        O(1) for each id. The first call makes a bit for each node of the whole graph, 0.17 bytes for each, unless the
-        own ids are contiguous.
-
-        Args:
-            ids: int32 or int64 [n], global ids; any order, repeats allowed.
-        Raises:
-            IndexError: A node is not this part's; the message names the first one, and the part that owns it.
-            ValueError: There is no such type.
-        """
-        ids = check_index_tensor("Part.rows_of", "ids", ids)
-        rows = self.own_nodes(node_type).rows(ids)
-        if bool((missing := rows < 0).any()):
-            raise self._not_owned(int(ids[missing][0]), node_type)
-        return rows
-
-    def edge_rows_of(self, edge_ids: Tensor, edge_type: EdgeType | str | None = None) -> Tensor:
-        """Return the row of each edge among the part's own, int64 [n]: `relation(type).edge_ids[rows]` are the ids.
-
-        O(1) for each id. The first call makes an index, in O(own edges); OwnRows says what it takes.
-
-        Args:
-            edge_ids: int32 or int64 [n], edge ids of the whole graph; any order, repeats allowed.
-        Raises:
-            IndexError: An edge is not this part's; the message names the first one.
-            ValueError: There is no such type.
-        """
-        edge_ids = check_index_tensor("Part.edge_rows_of", "edge_ids", edge_ids)
-        rows = self.own_edges(edge_type).rows(edge_ids)
-        if bool((missing := rows < 0).any()):
-            raise IndexError(
-                f"Part.edge_rows_of: edge {int(edge_ids[missing][0])} is not in part {self.part}. Ask the part that "
-                "owns its destination."
-            )
-        return rows
-
-    def own_nodes(self, node_type: NodeType | None = None) -> OwnRows:
-        """Return what finds the row of a node; ValueError if there is no such type."""
-        kind = self._node_type(node_type)
-        return self._own_rows(
-            ("node", kind), lambda: OwnRows(self.node_ids(kind), num_ids=self.num_nodes_of(kind), ascending=True)
-        )
-
-    def own_edges(self, edge_type: EdgeType | str | None = None) -> OwnRows:
-        """Return what finds the row of an edge by its id; ValueError if there is no such type."""
-        kind = self._edge_type(edge_type)
-        return self._own_rows(("edge", kind), lambda: OwnRows(self.relation(kind).edge_ids))
-
-    def _own_rows(self, key: tuple[str, Any], make: Callable[[], OwnRows]) -> OwnRows:
-        if (rows := self._own.get(key)) is None:
-            with self._making:
-                if (rows := self._own.get(key)) is None:
-                    rows = self._own[key] = make()
-        return rows
-
-    def _not_owned(self, node: int, node_type: NodeType | None) -> IndexError:
-        of, count = of_type(node_type), self.num_nodes_of(node_type)
-        if not 0 <= node < count:
-            return IndexError(
-                f"Part.rows_of: node {node}{of} is outside the graph; ids must be in [0, {count}). Check the ids."
-            )
-        owner = int(self.book.nodes(node_type).part_of(torch.tensor([node])))
-        return IndexError(f"Part.rows_of: node {node}{of} is not in part {self.part}. Ask part {owner}, which owns it.")

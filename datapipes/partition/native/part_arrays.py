@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,9 +25,10 @@ _CHECKED = 2**18  # node ids looked at at a time
 
 @dataclass(frozen=True)
 class PartRelation:
-    """The in-edges of a part's own nodes along one edge type.
+    """The in-edges of a part's own nodes along one edge type; a choice reads them as Rows.
 
     Attributes:
+        node_ids: int64 [own nodes of the destination type], ascending.
         indptr: int64 [own nodes of the destination type + 1].
         indices: int32 or int64 [num_edges], the source of each in-edge by its global id.
         edge_ids: int64 [num_edges], those of the whole graph.
@@ -36,6 +37,7 @@ class PartRelation:
             `node_time_attr`, or the source type has no times.
     """
 
+    node_ids: Tensor
     indptr: Tensor
     indices: Tensor
     edge_ids: Tensor
@@ -47,36 +49,16 @@ class PartRelation:
         """Number of edges of the part."""
         return int(self.indices.shape[0])
 
-
-class StoredRows(NamedTuple):
-    """The in-edges of a part's own nodes as a choice reads them, see Rows; times of sources are stored with them."""
-
-    relation: PartRelation
-    node_ids: Tensor
-
-    @property
-    def indptr(self) -> Tensor:
-        return self.relation.indptr
-
-    @property
-    def indices(self) -> Tensor:
-        return self.relation.indices
-
-    @property
-    def edge_attributes(self) -> dict[str, Tensor]:
-        return self.relation.edge_attributes
-
     @property
     def num_source_values(self) -> int:
-        return self.relation.num_edges
+        return self.num_edges
 
     def source_attribute(self, name: str) -> Tensor | None:
-        return self.relation.source_times
+        return self.source_times
 
-    def source_times(self, name: str, out: Tensor | None = None) -> Tensor:
-        stored = self.relation.source_times
-        assert stored is not None
-        return stored if out is None else out.copy_(stored)
+    def times_of_sources(self, name: str, out: Tensor | None = None) -> Tensor:
+        assert self.source_times is not None
+        return self.source_times if out is None else out.copy_(self.source_times)
 
 
 def read_part(where: str, manifest: Manifest, part: int, book: PartitionBook, *, verify: bool) -> dict[Place, Tensor]:
@@ -124,13 +106,17 @@ def in_memory(where: str, arrays: Mapping[Place, Tensor]) -> dict[Place, Tensor]
     }
 
 
-def relations_of(arrays: Mapping[Place, Tensor], count: int) -> list[PartRelation]:
-    """Return the relations of all edge types."""
-    relations = []
-    for number, attributes in enumerate(attributes_of(arrays, "edge_attributes", count)):
+def relations_of(
+    arrays: Mapping[Place, Tensor], node_numbers: Mapping[NodeType | None, int], edge_types: Collection[Any]
+) -> dict[Any, PartRelation]:
+    """Return the relations of all edge types; `node_numbers` are the numbers of the node types in the arrays."""
+    relations = {}
+    of_edges = attributes_of(arrays, "edge_attributes", len(edge_types))
+    for number, (edge_type, attributes) in enumerate(zip(edge_types, of_edges, strict=True)):
+        node_ids = arrays["node_ids", node_numbers[ends_of(edge_type)[1]], ""]
         indptr, indices, edge_ids = (arrays[kind, number, ""] for kind in ("indptr", "indices", "edge_ids"))
         times = arrays.get(("source_times", number, ""))
-        relations.append(PartRelation(indptr, indices, edge_ids, attributes, times))
+        relations[edge_type] = PartRelation(node_ids, indptr, indices, edge_ids, attributes, times)
     return relations
 
 

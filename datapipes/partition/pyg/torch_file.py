@@ -21,6 +21,7 @@ from datapipes.base.checks import dtype_name, shown
 from datapipes.base.files import open_regular
 from datapipes.ingest.plain_pickle import PLAIN, FileRefused, Global, Items
 from datapipes.ingest.torch_archive import TENSORS, TorchArchive
+from datapipes.processes.mappings import identity_of
 
 MOST_BYTES = 2**21  # of the pickle, thousands of types; the tensors stand beside it
 MOST_BITS = 64  # of a number: among longer ones are as many as one likes that have one hash
@@ -88,7 +89,7 @@ def load_plain(path: Path) -> Any:
             if isinstance(error, OSError) and error.errno in _OF_SYSTEM:
                 raise
             raise _unreadable(path, error) from error
-    if not path.exists() or _identity(path.stat()) != _identity(before):
+    if not path.exists() or identity_of(path.stat()) != identity_of(before):
         raise ValueError(f"partition: {path} changed while it was read; it must stay as it is. Open the part again.")
     return content
 
@@ -98,10 +99,6 @@ def _unreadable(path: Path, error: Exception) -> ValueError:
         f"partition: {path} cannot be read as a file of torch.save: {shown(str(error))}. It may be truncated or "
         "corrupt; write the partition again."
     )
-
-
-def _identity(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class _Plain:

@@ -76,22 +76,18 @@ def joined(
         error: Exception | None = None
         try:
             answer = _answer(part, future)
+            with lock:
+                rows[part] = answer
+                if len(rows) < len(futures):
+                    return
+            together = _put_together(len(ids), places, rows, own)
         except Exception as raised:
             error = raised
         with lock:
             if ended:
                 return
-            if error is None:
-                rows[part] = answer
-            ended = len(rows) == len(futures) or error is not None
-            if not ended:
-                return
+            ended = True
         # Only one thread comes here, and holds no lock: callbacks of the user may wait for other answers.
-        try:
-            if error is None:
-                together = _put_together(len(ids), places, rows, own)
-        except Exception as raised:
-            error = raised
         if error is None:
             result.set_result(together)
         else:

@@ -16,7 +16,7 @@ from datapipes.partition.native.part import Part
 from datapipes.partition.pyg.pyg_names import EDGE_TIME, TIME
 from datapipes.partition.pyg.pyg_read import PygFolder
 from datapipes.partition.stores.feature_lookup import FeatureClient, joined
-from datapipes.partition.stores.local_store import StoreOfPart, choose_layout, no_such, owners_of
+from datapipes.partition.stores.local_store import choose_layout, no_such, owners_of
 from datapipes.partition.stores.tensor_store import TensorStore
 
 __all__ = ["LocalFeatureStore"]
@@ -27,7 +27,7 @@ _Self = TypeVar("_Self", bound="LocalFeatureStore")
 EDGES = (None, None)  # the group of edges without types
 
 
-class LocalFeatureStore(StoreOfPart, TensorStore):
+class LocalFeatureStore(TensorStore):
     """The features of one part's nodes and edges, found by global id.
 
     Methods and attributes have the names and meaning of PyG's class; torch_geometric is not needed. All ids are those

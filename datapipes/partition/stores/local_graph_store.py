@@ -32,16 +32,6 @@ _Self = TypeVar("_Self", bound="LocalGraphStore")
 _EdgeIndex = Tensor | tuple[Tensor, Tensor]
 
 
-class _Edges(dict[tuple[Any, str], Any]):
-    """Edges by type and layout; those of a partition are functions, which are called when they are first asked for."""
-
-    def __getitem__(self, key: tuple[Any, str]) -> Any:
-        edges = super().__getitem__(key)
-        if callable(edges):
-            edges = self[key] = edges()
-        return edges
-
-
 class LocalGraphStore(StoreOfPart):
     """The edges of one part, and which part owns each node and each edge.
 
@@ -64,7 +54,7 @@ class LocalGraphStore(StoreOfPart):
 
     def __init__(self) -> None:
         super().__init__()
-        self._edge_index = _Edges()
+        self._edge_index: dict[tuple[Any, str], Any] = {}  # those of a part are functions until they are asked for
         self._edge_attr: dict[tuple[Any, str], Any] = {}
         self._edge_id: dict[tuple[Any, str], Tensor] = {}
         self.meta: dict[str, Any] = {"is_hetero": False}
@@ -122,7 +112,7 @@ class LocalGraphStore(StoreOfPart):
 
     def get_all_edge_attrs(self) -> list[Any]:
         """Return an EdgeAttr for all edges that are there."""
-        return [self._edge_attr[key] for key in self._edge_index]
+        return [*self._edge_attr.values()]
 
     def put_edge_id(self, edge_id: Tensor, *args: Any, **kwargs: Any) -> bool:
         """Keep the ids of edges, int32 or int64 [num_edges]."""
@@ -163,10 +153,10 @@ class LocalGraphStore(StoreOfPart):
         self._edge_index[self.key(edge_attr)], self._edge_attr[self.key(edge_attr)] = edges, edge_attr
 
     def _get_edge_index(self, edge_attr: Any) -> Any:
-        try:
-            return self._edge_index[self.key(edge_attr)]
-        except KeyError:
-            return None
+        edges = self._edge_index.get(self.key(edge_attr))
+        if callable(edges):
+            edges = self._edge_index[self.key(edge_attr)] = edges()
+        return edges
 
     def _remove_edge_index(self, edge_attr: Any) -> bool:
         self.part = None
@@ -225,7 +215,18 @@ class LocalGraphStore(StoreOfPart):
     def _put_sorted(
         self, edge_type: EdgeType | None, edge_id: Any, edge_index: Tensor, size: tuple[int, int], is_sorted: bool
     ) -> None:
-        edge_index, edge_id = checked_edges(edge_type, edge_index, edge_id, size)
+        of_kind = of_type(edge_type)
+        edge_index = check_edge_index(_NAME, f"edge_index{of_kind}", edge_index).contiguous()
+        edge_id = None if edge_id is None else check_index_tensor(_NAME, f"edge_id{of_kind}", edge_id)
+        if edge_id is not None and edge_id.shape[0] != edge_index.shape[1]:
+            raise ValueError(
+                f"{_NAME}: edge_id{of_kind} has {edge_id.shape[0]} ids for {edge_index.shape[1]} edges; each edge "
+                "needs one. Pass the ids of these edges."
+            )
+        for end, row, num_nodes in zip(("source", "destination"), edge_index, size, strict=True):
+            count = check_int(_NAME, f"the number of {end} nodes{of_kind}", num_nodes, 0)
+            check_index_tensor(_NAME, f"edge_index{of_kind}", row)
+            check_within(_NAME, f"{end}s{of_kind}", row, count, "Check the edges and the number of nodes.")
         destinations = edge_index[1]
         descends = destinations[1:] < destinations[:-1]
         if not is_sorted:
@@ -274,7 +275,7 @@ class LocalGraphStore(StoreOfPart):
         for edge_type in part.edge_types:
             src, dst = ends_of(edge_type)
             attr = store._attr(edge_type, (part.num_nodes_of(src), part.num_nodes_of(dst)))
-            store._keep(attr, partial(_of_rows, edge_type, part.relation(edge_type), part.node_ids(dst)))
+            store._keep(attr, partial(_of_rows, edge_type, part.relation(edge_type)))
             store.put_edge_id(part.relation(edge_type).edge_ids, attr)
         store.part = part
         return store
@@ -288,38 +289,12 @@ class LocalGraphStore(StoreOfPart):
         return f"{type(self).__name__}({part}, {len(self._edge_index)} edge types)"
 
 
-def _of_rows(edge_type: EdgeType | None, relation: PartRelation, node_ids: Tensor) -> Tensor:
+def _of_rows(edge_type: EdgeType | None, relation: PartRelation) -> Tensor:
     descends = relation.indptr[1:] < relation.indptr[:-1]
     if bool(descends.any()):
-        node = int(node_ids[int(descends.nonzero()[0])])
+        node = int(relation.node_ids[int(descends.nonzero()[0])])
         raise ValueError(
             f"{_NAME}: the part is corrupt: the edges{of_type(edge_type)} to node {node} end before they begin. Make "
             "the partition again."
         )
-    return torch.stack([relation.indices.long(), torch.repeat_interleave(node_ids, relation.indptr.diff())])
-
-
-def checked_edges(edge_type: Any, edge_index: Any, edge_id: Any, size: tuple[int, int]) -> tuple[Tensor, Tensor | None]:
-    """Return edges, [2, num_edges], and their ids or None, if they fit each other and the numbers of nodes.
-
-    Args:
-        edge_type: for messages.
-        size: numbers of source and destination nodes.
-    Raises:
-        TypeError: Something is no tensor of int32 or int64, or a number of nodes is no integer.
-        ValueError: The shapes do not fit.
-        IndexError: A source or destination is outside the graph.
-    """
-    of_kind = of_type(edge_type)
-    edges = check_edge_index(_NAME, f"edge_index{of_kind}", edge_index).contiguous()
-    ids = None if edge_id is None else check_index_tensor(_NAME, f"edge_id{of_kind}", edge_id)
-    if ids is not None and ids.shape[0] != edges.shape[1]:
-        raise ValueError(
-            f"{_NAME}: edge_id{of_kind} has {ids.shape[0]} ids for {edges.shape[1]} edges; each edge needs one. Pass "
-            "the ids of these edges."
-        )
-    for end, row, num_nodes in zip(("source", "destination"), edges, size, strict=True):
-        count = check_int(_NAME, f"the number of {end} nodes{of_kind}", num_nodes, 0)
-        check_index_tensor(_NAME, f"edge_index{of_kind}", row)
-        check_within(_NAME, f"{end}s{of_kind}", row, count, "Check the edges and the number of nodes.")
-    return edges, ids
+    return torch.stack([relation.indices.long(), torch.repeat_interleave(relation.node_ids, relation.indptr.diff())])

@@ -6,7 +6,7 @@ TensorAttr and EdgeAttr have the fields of PyG's classes. StoreOfPart is the bas
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -66,13 +66,9 @@ class TensorAttr(_Castable):
     attr_name: Any = Unset.UNSET
     index: Any = None
 
-    def is_set(self, name: str) -> bool:
-        """Return whether a field was given."""
-        return getattr(self, name) is not Unset.UNSET
-
     def is_fully_specified(self) -> bool:
-        """Return whether all fields were given."""
-        return all(self.is_set(field.name) for field in fields(self))
+        """Return whether group and name were given."""
+        return Unset.UNSET not in (self.group_name, self.attr_name)
 
 
 @dataclass

@@ -10,18 +10,16 @@ from torch import Tensor
 from datapipes.base.checks import as_tensor, check_index_tensor, shown
 from datapipes.base.rows import bits_of, byte_rows, has_adjacent_values, take_rows
 from datapipes.partition.native.own_rows import OwnRows
-from datapipes.partition.stores.local_store import TensorAttr, no_such
+from datapipes.partition.stores.local_store import StoreOfPart, TensorAttr, no_such
 
 _NAME = "LocalFeatureStore"
 _LOOKED_UP = "get_tensor_from_global_id"
 
 
-class TensorStore:
+class TensorStore(StoreOfPart):
     """Tensors by group and name. In a group with ids, global_id[i] is the id of row i in every tensor of the group."""
 
     _tensor_attr_cls: Any = TensorAttr
-    partition_idx: int
-    part: Any
 
     def __init__(self) -> None:
         super().__init__()

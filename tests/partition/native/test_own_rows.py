@@ -76,7 +76,7 @@ def test_threads_that_ask_a_part_at_once_share_one_index(tmp_path, monkeypatch):
             made.append(threading.current_thread())
             super().__init__(*arguments, **options)
 
-    monkeypatch.setattr("datapipes.partition.native.own_rows.OwnRows", Counted)
+    monkeypatch.setattr("datapipes.partition.native.part.OwnRows", Counted)
     edges = torch.randint(0, 500, (2, 20_000), generator=torch.Generator().manual_seed(0))
     graph = dp.CSCGraph.from_edge_index(edges, 500)
     part = Part.open(write(tmp_path / "parts", graph, PartitionBook(2, torch.arange(500) % 2)), 1)

@@ -13,7 +13,7 @@ from typing import Any
 
 from datapipes.base.folder import check_place, check_root, new_folder
 from datapipes.base.progress import hidden
-from datapipes.cli.command import FOLDER, Commands, WrongUsage, add_command, completes
+from datapipes.cli.command import Commands, WrongUsage, add_command
 from datapipes.cli.descriptions import facts_of_graph, graph_lines
 from datapipes.cli.inputs import add_input, open_dataset, refuse_options
 from datapipes.datasets.ondisk import convert_ondisk, is_ondisk
@@ -32,7 +32,7 @@ def add_to(commands: Commands) -> None:
         "and goes on after a kill if it is called again. CSCGraph.open or HeteroCSCGraph.open reads the folder.",
     )
     add = parser.add_argument
-    completes(add("out", metavar="OUT", help="the folder to write; new or empty"), FOLDER)
+    add("out", metavar="OUT", help="the folder to write; new or empty")
     edges = (
         "edges: .npy [2, n] or [n, 2], pairs as .int32 or .int64, .parquet, .csv, .tsv, or a folder of such; "
         "tables also by URI, such as gs://bucket/edges.parquet; for each edge type src:rel:dst once"
@@ -119,7 +119,7 @@ def add_convert(commands: Commands) -> None:
         "attributes of the graph; CSCGraph.open or HeteroCSCGraph.open reads the folder.",
     )
     add_input(parser, "in", "the files of a data set: what datapipes.datasets.open reads")
-    completes(parser.add_argument("out", metavar="OUT", help="the folder to write; new or empty"), FOLDER)
+    parser.add_argument("out", metavar="OUT", help="the folder to write; new or empty")
 
 
 def _convert(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:

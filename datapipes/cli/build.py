@@ -16,8 +16,8 @@ from datapipes.base.progress import hidden
 from datapipes.cli.command import Commands, WrongUsage, add_command
 from datapipes.cli.descriptions import facts_of_graph, graph_lines
 from datapipes.cli.inputs import add_input, open_dataset, refuse_options
+from datapipes.datasets.dataset import graph_of_edges
 from datapipes.datasets.ondisk import convert_ondisk, is_ondisk
-from datapipes.datasets.ondisk_graph import build_graph
 from datapipes.graph.saved import is_saved_graph
 from datapipes.partition.source import source_of
 
@@ -56,15 +56,15 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         raise WrongUsage(
             "--edges and --nodes must both name types, or neither. Write --edges src:rel:dst=PATH --nodes src=N."
         )
-    attributes = [
+    of_nodes, of_edges = (
         _attributes(f"--{kind}-attribute", getattr(arguments, f"{kind}_attribute"), has_types)
         for kind in ("node", "edge")
-    ]
+    )
     counts = {node_type: _number(text) for node_type, text in nodes.items()}
     out = check_place("OUT", arguments.out)  # it may hold this very graph
     options = {name: getattr(arguments, name) for name in ("edge_ids", "index_dtype", "max_memory")}
     with hidden() if arguments.quiet else contextlib.nullcontext():
-        graph = build_graph(edges, out, counts, *attributes, **options)
+        graph = graph_of_edges(edges, counts, of_nodes, of_edges, out, **options)
     facts = facts_of_graph(graph)
     return "\n".join([f"{out} is the graph", *graph_lines(facts)]), {"out": str(out), "graph": facts}
 

@@ -32,8 +32,8 @@ from datapipes.base.sizes import check_memory
 from datapipes.base.strict_json import parse_strict
 from datapipes.base.types import of_type
 from datapipes.datasets.dataset import graph_of_edges
-from datapipes.datasets.ondisk_yaml import WHERE, Description, EdgeFile, RowsFile, format_errors
-from datapipes.datasets.raw import DatasetFormatError
+from datapipes.datasets.ondisk_yaml import WHERE, Description, EdgeFile, RowsFile
+from datapipes.datasets.raw import DatasetFormatError, format_errors
 from datapipes.graph import CSCGraph, HeteroCSCGraph
 from datapipes.graph.arena import ARRAYS
 from datapipes.graph.npy import NpyRows, read_array

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import shown
-from datapipes.datasets.raw import DatasetFormatError, content_of
+from datapipes.datasets.raw import DatasetFormatError, content_of, format_errors
 from datapipes.ingest.plain_pickle import (
     DEFAULTDICT,
     ENCODE,
@@ -70,8 +68,8 @@ class _Dtype:
         return np.dtype(self.byte_order + self.spec)
 
 
-class _Unchecked:
-    """Holds the state of an array or a matrix until it is checked."""
+class _Array:
+    """Stands for `numpy.ndarray`: holds its state until `array_of` checks it."""
 
     __slots__ = ("state",)
 
@@ -83,13 +81,7 @@ class _Unchecked:
         self.state = state
 
 
-class _Array(_Unchecked):
-    """Stands for `numpy.ndarray`; `array_of` checks its state."""
-
-    __slots__ = ()
-
-
-class Csr(_Unchecked):
+class Csr(_Array):
     """Stands for `scipy.sparse.csr_matrix`."""
 
     __slots__ = ()
@@ -117,19 +109,10 @@ ARRAYS = {
 }
 
 
-@contextmanager
-def _named(file: str) -> Iterator[None]:
-    """Let what refuses the content of a file name it."""
-    try:
-        yield
-    except FileRefused as error:
-        raise DatasetFormatError.of(file, error.found, error.expected, error.remedy) from error
-
-
 def read_pickle(path: Path) -> object:
     """Return the content of a pickle: numbers, text, tuples, lists, `Items`, and stand-ins for arrays and matrices."""
     content = content_of(path, MAX_FILE_BYTES)
-    with _named(path.name):
+    with format_errors(path.name):
         return parse_pickles(content, ARRAYS)[0]
 
 
@@ -143,7 +126,7 @@ def read_saved(path: Path) -> dict[str, Any]:
         DatasetFormatError: The file is broken or hostile, or holds something else.
     """
     file, content = path.name, content_of(path, MAX_FILE_BYTES)
-    with _named(file):
+    with format_errors(file):
         archive = TorchArchive(io.BytesIO(content), MAX_FILE_BYTES) if content.startswith(b"PK") else None
         if archive is None:
             saved = parse_pickles(content, ARRAYS, _LEGACY_PICKLES)[-1]
@@ -195,7 +178,7 @@ def fields_of(file: str, record: object, name: str) -> dict[str, object]:
 
 def array_of(file: str, value: object, name: str) -> np.ndarray:
     """Return the array that a stand-in describes; it shares the bytes of the pickle."""
-    if not isinstance(value, _Array):
+    if type(value) is not _Array:
         raise DatasetFormatError.of(file, f"{name} of {kind_of(value)}", "a numpy array")
     state = value.state
     if not isinstance(state, tuple) or len(state) != 5:

@@ -21,17 +21,7 @@ from torch import Tensor
 
 from datapipes.base.checks import shown
 from datapipes.datasets.raw import DatasetFormatError, content_of, format_errors
-from datapipes.ingest.plain_pickle import (
-    DEFAULTDICT,
-    ENCODE,
-    LIST,
-    MAX_LENGTH,
-    FileRefused,
-    Global,
-    Items,
-    kind_of,
-    parse_pickles,
-)
+from datapipes.ingest.plain_pickle import MAX_LENGTH, PLAIN, FileRefused, Global, Items, kind_of, parse_pickles
 from datapipes.ingest.torch_archive import TENSORS, TorchArchive
 
 MAX_FILE_BYTES = 2**30
@@ -96,16 +86,13 @@ def _reconstructed(kind: object, *_: object) -> _Array:
 _NDARRAY, _CSR = Global("ndarray"), Global("csr_matrix", Csr)
 _RECONSTRUCT = Global("_reconstruct", _reconstructed)
 ARRAYS = {
+    **PLAIN,
     ("numpy", "ndarray"): _NDARRAY,
     ("numpy", "dtype"): Global("dtype", _Dtype),
     ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("scipy.sparse.csr", "csr_matrix"): _CSR,
     ("scipy.sparse._csr", "csr_matrix"): _CSR,
-    ("collections", "defaultdict"): DEFAULTDICT,
-    ("__builtin__", "list"): LIST,
-    ("builtins", "list"): LIST,
-    ("_codecs", "encode"): ENCODE,
 }
 
 

@@ -94,10 +94,9 @@ def _empty_dict(default: object = None) -> Items:
 
 
 ENCODE = Global("encode")  # of a text in latin-1, as Python 2's protocols write bytes; Reader bounds it
-DEFAULTDICT, LIST, DICT = Global("defaultdict", _empty_dict), Global("list"), Global("dict")
 PLAIN: dict[tuple[str, str], Global] = {
-    ("collections", "defaultdict"): DEFAULTDICT,
-    **{(module, kind.name): kind for module in ("__builtin__", "builtins") for kind in (LIST, DICT)},
+    ("collections", "defaultdict"): Global("defaultdict", _empty_dict),
+    **{(module, name): Global(name) for module in ("__builtin__", "builtins") for name in ("list", "dict")},
     ("_codecs", "encode"): ENCODE,
 }
 

@@ -17,7 +17,7 @@ from datapipes.ingest.remote import is_uri, local_path
 
 __all__ = ["SerializedGraphMetadata", "SerializedTFRecordInfo"]
 
-_FEATURE_DTYPES = (
+NUMBERS = (  # dtypes of features
     *(torch.float16, torch.float32, torch.float64),
     *(torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
@@ -78,9 +78,9 @@ class SerializedTFRecordInfo:
                 f"{shown(self.packed_feature_dim)} ask for quantised features, which are not read here; only None and "
                 "0 are allowed. Write the features as numbers, and name their keys in feature_keys."
             )
-        if self.feature_dtype not in _FEATURE_DTYPES:
+        if self.feature_dtype not in NUMBERS:
             raise ValueError(
-                f"{where}: feature_dtype must be one of {list(_FEATURE_DTYPES)}, got {shown(self.feature_dtype)}. "
+                f"{where}: feature_dtype must be one of {list(NUMBERS)}, got {shown(self.feature_dtype)}. "
                 "Choose one of these, and convert the loaded features."
             )
         if self.feature_spec is not None:
@@ -227,11 +227,6 @@ class SerializedGraphMetadata:
                 )
         for name in ("node_entity_info", "edge_entity_info"):
             object.__setattr__(self, name, _entities(where, name, getattr(self, name)))
-        for name in ("positive_label_entity_info", "negative_label_entity_info"):
-            labels = getattr(self, name)
-            if isinstance(labels, Mapping):
-                labels = {key: info for key, info in labels.items() if info is not None} or None
-            object.__setattr__(self, name, None if labels is None else _entities(where, name, labels))
         is_typed = isinstance(self.edge_entity_info, Mapping)
         if isinstance(self.node_entity_info, Mapping) != is_typed:
             raise ValueError(
@@ -239,6 +234,10 @@ class SerializedGraphMetadata:
                 "both by type, or both without types."
             )
         for name in ("positive_label_entity_info", "negative_label_entity_info"):
+            labels = getattr(self, name)
+            if isinstance(labels, Mapping):
+                labels = {key: info for key, info in labels.items() if info is not None} or None
+            object.__setattr__(self, name, None if labels is None else _entities(where, name, labels))
             labels = getattr(self, name)
             if isinstance(labels, Mapping) and not is_typed:
                 raise ValueError(

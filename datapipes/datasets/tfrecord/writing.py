@@ -20,6 +20,7 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import as_tensor, check_bool, check_int, dtype_name, shown
 from datapipes.base.folder import new_folder
+from datapipes.datasets.tfrecord.info import NUMBERS
 from datapipes.ingest.remote import local_path
 
 __all__ = ["write_tf_records"]
@@ -27,11 +28,6 @@ __all__ = ["write_tf_records"]
 _WHERE = "write_tf_records"
 _MOST_FILES = 99_999  # their names have five digits
 _BATCH_BYTES = 2**18  # of rows that are encoded at once; as objects of Python they take many times that
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_INTS = (
-    *(torch.int8, torch.int16, torch.int32, torch.int64),
-    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
-)
 
 
 def write_tf_records(
@@ -84,7 +80,7 @@ def _checked(columns: Any) -> tuple[dict[str, Tensor], int]:
     tensors = {}
     for key, value in columns.items():
         tensor = as_tensor(_WHERE, f"columns[{key!r}]", value)
-        if tensor.dtype not in (*_FLOATS, *_INTS) or tensor.device.type != "cpu":
+        if tensor.dtype not in (*NUMBERS, torch.bfloat16) or tensor.device.type != "cpu":
             raise TypeError(
                 f"{_WHERE}: columns[{key!r}] must hold integers or floats in host memory, got "
                 f"{dtype_name(tensor.dtype)} on {tensor.device}. Convert it."
@@ -103,7 +99,7 @@ def _checked(columns: Any) -> tuple[dict[str, Tensor], int]:
 
 def _values(key: str, part: Tensor) -> NDArray[Any]:
     """Return some rows as int64 or float32."""
-    if part.dtype not in _FLOATS:
+    if not part.is_floating_point():
         whole = part.to(torch.int64)
         if part.dtype == torch.uint64 and bool((whole < 0).any()):
             raise ValueError(

@@ -22,7 +22,7 @@ from datapipes import _core
 from datapipes.base.checks import as_tensor, check_bool, check_int, dtype_name, shown
 from datapipes.base.log import logger
 from datapipes.base.threads import num_threads
-from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
+from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo, check_keys, key_specs
 from datapipes.datasets.tfrecord.reading import Reader, Table
 from datapipes.datasets.tfrecord.spec import INT64, KeySpec, specs_in
 from datapipes.datasets.tfrecord.torch_memory import shared_tensor, shared_with_memory
@@ -149,7 +149,7 @@ def _keys_found(where: str, info: SerializedTFRecordInfo, reader: Reader, files:
     for file in files:
         specs = reader.first(file, lambda record: specs_in(record, keys))
         if specs is not None:
-            info.check_keys(f"{where}: {file}, record 0", specs)
+            check_keys(f"{where}: {file}, record 0", info, specs)
             return specs
     widths = {**dict.fromkeys(keys, 1), **dict.fromkeys(info.feature_keys, 0)}
     widths |= dict.fromkeys(info.feature_keys[:1], info.feature_dim)
@@ -269,7 +269,7 @@ class TFRecordDataLoader:
         if info.feature_spec is None:
             keys = _keys_found(where, info, reader, files)
         else:
-            keys = info.key_specs(where, info.feature_spec)
+            keys = key_specs(where, info, info.feature_spec)
         size, more = divmod(len(files), self._world_size)  # the first ranks have one more
         begin = self._rank * size + min(self._rank, more)
         share = files[begin : begin + size + (self._rank < more)]

@@ -84,7 +84,7 @@ class SerializedTFRecordInfo:
                 "Choose one of these, and convert the loaded features."
             )
         if self.feature_spec is not None:
-            self.check_keys(where, self.key_specs(where, self.feature_spec))
+            check_keys(where, self, key_specs(where, self, self.feature_spec))
 
     @property
     def is_node_entity(self) -> bool:
@@ -101,48 +101,48 @@ class SerializedTFRecordInfo:
         """The folder of the files, as text: a path, or a URI of another place."""
         return _path_text(type(self).__name__, self.tfrecord_uri_prefix)
 
-    def key_specs(self, where: str, feature_spec: Any) -> list[KeySpec]:
-        """Return what a feature spec says of the keys: of the entity, of features, of labels.
 
-        An entity key that is not in it has one int64.
+def key_specs(where: str, info: SerializedTFRecordInfo, feature_spec: Any) -> list[KeySpec]:
+    """Return what a feature spec says of the keys: of the entity, of features, of labels.
 
-        Raises:
-            KeyError, TypeError, ValueError: It is no spec of these keys.
-        """
-        if not isinstance(feature_spec, Mapping):
-            raise TypeError(
-                f"{where}: feature_spec must be a dict by key, or None, got {shown(feature_spec)}. Pass one."
-            )
-        loaded = [key_spec(where, feature_spec, key) for key in (*self.feature_keys, *self.label_keys)]
-        entities = [
-            key_spec(where, feature_spec, key) if key in feature_spec else KeySpec(key, INT64, 1)
-            for key in self.entity_keys
-        ]
-        return [*entities, *loaded]
+    An entity key that is not in it has one int64.
 
-    def check_keys(self, where: str, keys: Sequence[KeySpec]) -> None:
-        """Raise ValueError for keys, as `key_specs` returns them, that do not hold what this info needs."""
-        num_entities = len(self.entity_keys)
-        for spec in keys[:num_entities]:
-            if (spec.kind, spec.width) != (INT64, 1):
-                raise ValueError(
-                    f"{where}: the entity key {spec.key!r} has {spec.width} values of {spec.kind}; one of int64 is "
-                    "needed. Name the key of the ids."
-                )
-        features = keys[num_entities : num_entities + len(self.feature_keys)]
-        width = sum(feature.width for feature in features)
-        if width != self.feature_dim:
-            widths = ", ".join(f"{feature.key!r}: {feature.width}" for feature in features)
+    Raises:
+        KeyError, TypeError, ValueError: It is no spec of these keys.
+    """
+    if not isinstance(feature_spec, Mapping):
+        raise TypeError(f"{where}: feature_spec must be a dict by key, or None, got {shown(feature_spec)}. Pass one.")
+    loaded = [key_spec(where, feature_spec, key) for key in (*info.feature_keys, *info.label_keys)]
+    entities = [
+        key_spec(where, feature_spec, key) if key in feature_spec else KeySpec(key, INT64, 1)
+        for key in info.entity_keys
+    ]
+    return [*entities, *loaded]
+
+
+def check_keys(where: str, info: SerializedTFRecordInfo, keys: Sequence[KeySpec]) -> None:
+    """Raise ValueError for keys, as `key_specs` returns them, that do not hold what the info needs."""
+    num_entities = len(info.entity_keys)
+    for spec in keys[:num_entities]:
+        if (spec.kind, spec.width) != (INT64, 1):
             raise ValueError(
-                f"{where}: feature_dim is {self.feature_dim}, but the feature keys have {width} values in a record "
-                f"({widths}). Set feature_dim to {width}, or correct the keys."
+                f"{where}: the entity key {spec.key!r} has {spec.width} values of {spec.kind}; one of int64 is "
+                "needed. Name the key of the ids."
             )
-        for feature in features:
-            if feature.kind != INT64 and not self.feature_dtype.is_floating_point:
-                raise ValueError(
-                    f"{where}: feature_dtype is {self.feature_dtype}, but the feature key {feature.key!r} holds "
-                    f"{feature.kind}. Choose a float, or load only keys of int64."
-                )
+    features = keys[num_entities : num_entities + len(info.feature_keys)]
+    width = sum(feature.width for feature in features)
+    if width != info.feature_dim:
+        widths = ", ".join(f"{feature.key!r}: {feature.width}" for feature in features)
+        raise ValueError(
+            f"{where}: feature_dim is {info.feature_dim}, but the feature keys have {width} values in a record "
+            f"({widths}). Set feature_dim to {width}, or correct the keys."
+        )
+    for feature in features:
+        if feature.kind != INT64 and not info.feature_dtype.is_floating_point:
+            raise ValueError(
+                f"{where}: feature_dtype is {info.feature_dtype}, but the feature key {feature.key!r} holds "
+                f"{feature.kind}. Choose a float, or load only keys of int64."
+            )
 
 
 def _set(info: SerializedTFRecordInfo, name: str, value: Any) -> None:

@@ -24,7 +24,7 @@ from datapipes.base.files import write_text
 from datapipes.base.html import filled
 from datapipes.base.sizes import check_memory
 from datapipes.cli import measuring
-from datapipes.cli.command import FILE, Commands, DoneInPart, WrongUsage, add_command, completes, progress_of
+from datapipes.cli.command import Commands, DoneInPart, WrongUsage, add_command, check_output, progress_of
 from datapipes.cli.inputs import add_input, open_input
 from datapipes.cli.measuring import BASE, IN_MEMORY, INT32, STORED, Made, Setting
 from datapipes.datasets import Dataset
@@ -80,7 +80,7 @@ def add_to(commands: Commands) -> None:
     add("--seconds", type=float, default=1.0, metavar="S", help="of a measurement; loaders take five; default: 1")
     add("--workers", type=int, metavar="N", help="most workers that are tried; default: all processors")
     add("--feature-dim", type=int, default=100, metavar="N", help="columns of features that are made if there are none")
-    completes(add("--html", metavar="FILE", help="write a page too, which needs no network"), FILE)
+    add("--html", metavar="FILE", help="write a page too, which needs no network")
 
 
 def _fanouts(text: str) -> list[int]:
@@ -100,8 +100,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     for (option, low), value in zip(lowest.items(), numbers, strict=True):
         if not low <= value <= _MOST:
             raise WrongUsage(f"{option} must be from {low} to {_MOST}, got {value}. Give another number.")
-    if html is not None and (html.is_dir() or not os.access(html if html.exists() else html.parent, os.W_OK)):
-        raise WrongUsage(f"--html: {html} cannot be written: it must be a file, in a folder that is there. Name one.")
+    check_output("--html", html)
     left: list[str] = []
     bottlenecks: dict[str, Any] = {}
     data = open_input(path, arguments)
@@ -292,17 +291,14 @@ def add_report(commands: Commands) -> None:
         "Say what bounds a loader, from a trace that loader.trace wrote. With --html it writes the page that "
         "loader.report writes.",
     )
-    completes(parser.add_argument("trace", metavar="TRACE", help="a file that loader.trace wrote"), FILE)
-    completes(parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as one HTML page"), FILE)
+    parser.add_argument("trace", metavar="TRACE", help="a file that loader.trace wrote")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as one HTML page")
 
 
 def _report(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """Return the counts and the bottleneck."""
     page: Path | None = arguments.html
-    if page is not None and (page.is_dir() or not page.parent.is_dir()):
-        raise WrongUsage(
-            f"--html: {page} cannot be a file: its folder must exist, and it must not be one. Name a file."
-        )
+    check_output("--html", page)
     if page is not None and page.exists() and os.path.samefile(page, arguments.trace):
         raise WrongUsage(f"--html: {page} is the trace itself, which would be lost. Name another file.")
     stats = read_trace(arguments.trace)

@@ -13,11 +13,11 @@ from typing import Any
 
 from datapipes.base.folder import check_place, check_root, new_folder
 from datapipes.base.progress import hidden
-from datapipes.cli.command import FOLDER, Commands, WrongUsage, add_command, completes
+from datapipes.cli.command import Commands, WrongUsage, add_command
 from datapipes.cli.descriptions import facts_of_graph, graph_lines
 from datapipes.cli.inputs import add_input, open_dataset, refuse_options
+from datapipes.datasets.dataset import graph_of_edges
 from datapipes.datasets.ondisk import convert_ondisk, is_ondisk
-from datapipes.datasets.ondisk_graph import build_graph
 from datapipes.graph.saved import is_saved_graph
 from datapipes.partition.source import source_of
 
@@ -32,7 +32,7 @@ def add_to(commands: Commands) -> None:
         "and goes on after a kill if it is called again. CSCGraph.open or HeteroCSCGraph.open reads the folder.",
     )
     add = parser.add_argument
-    completes(add("out", metavar="OUT", help="the folder to write; new or empty"), FOLDER)
+    add("out", metavar="OUT", help="the folder to write; new or empty")
     edges = (
         "edges: .npy [2, n] or [n, 2], pairs as .int32 or .int64, .parquet, .csv, .tsv, or a folder of such; "
         "tables also by URI, such as gs://bucket/edges.parquet; for each edge type src:rel:dst once"
@@ -56,15 +56,15 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         raise WrongUsage(
             "--edges and --nodes must both name types, or neither. Write --edges src:rel:dst=PATH --nodes src=N."
         )
-    attributes = [
+    of_nodes, of_edges = (
         _attributes(f"--{kind}-attribute", getattr(arguments, f"{kind}_attribute"), has_types)
         for kind in ("node", "edge")
-    ]
+    )
     counts = {node_type: _number(text) for node_type, text in nodes.items()}
     out = check_place("OUT", arguments.out)  # it may hold this very graph
     options = {name: getattr(arguments, name) for name in ("edge_ids", "index_dtype", "max_memory")}
     with hidden() if arguments.quiet else contextlib.nullcontext():
-        graph = build_graph(edges, out, counts, *attributes, **options)
+        graph = graph_of_edges(edges, counts, of_nodes, of_edges, out, **options)
     facts = facts_of_graph(graph)
     return "\n".join([f"{out} is the graph", *graph_lines(facts)]), {"out": str(out), "graph": facts}
 
@@ -119,7 +119,7 @@ def add_convert(commands: Commands) -> None:
         "attributes of the graph; CSCGraph.open or HeteroCSCGraph.open reads the folder.",
     )
     add_input(parser, "in", "the files of a data set: what datapipes.datasets.open reads")
-    completes(parser.add_argument("out", metavar="OUT", help="the folder to write; new or empty"), FOLDER)
+    parser.add_argument("out", metavar="OUT", help="the folder to write; new or empty")
 
 
 def _convert(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from datapipes.base.errors import needed
@@ -16,7 +18,11 @@ from datapipes.base.progress import Progress, bars, hidden, nothing, step_of, te
 Commands = Any  # argparse gives the object that holds the commands no public name
 Run = Callable[[argparse.Namespace], tuple[str, dict[str, Any]]]  # what is printed: as text, and as JSON values
 
-FILE, FOLDER = "FILE", "DIRECTORY"  # what an argument is completed as, by shtab's names
+# What an argument is completed as, by its metavar; shtab's names.
+_COMPLETED = {
+    **dict.fromkeys(("FILE", "GRAPH", "IN", "NAMEBOOK", "PATH", "TRACE"), "FILE"),
+    **dict.fromkeys(("OUT", "ROOT"), "DIRECTORY"),
+}
 
 
 class WrongUsage(Exception):
@@ -43,9 +49,10 @@ def add_command(commands: Commands, name: str, run: Run, description: str, *, pr
     return parser
 
 
-def completes(action: argparse.Action, how: str) -> None:
-    """Say that an argument is a file or a folder, for completion."""
-    action.completes = how  # type: ignore[attr-defined]  # argparse leaves it alone
+def check_output(option: str, path: Path | None) -> None:
+    """Raise WrongUsage if no file can be written at `path`; None is for no file."""
+    if path is not None and (path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)):
+        raise WrongUsage(f"{option}: {path} cannot be written: it must be a file, in a folder that is there. Name one.")
 
 
 def add_completion(commands: Commands) -> None:
@@ -65,8 +72,8 @@ def add_completion(commands: Commands) -> None:
 def _run_completion(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     shtab: Any = needed("shtab", "cli", "it")
     for action in _actions(arguments.root):
-        if hasattr(action, "completes"):
-            action.complete = getattr(shtab, action.completes)  # type: ignore[attr-defined]  # shtab reads it
+        if action.metavar in _COMPLETED:
+            action.complete = getattr(shtab, _COMPLETED[action.metavar])  # type: ignore[attr-defined]  # shtab reads it
     return shtab.complete(arguments.root, shell=arguments.shell), {}
 
 

@@ -79,16 +79,6 @@ def facts_of_dataset(data: Dataset) -> dict[str, Any]:
     }
 
 
-def dataset_lines(facts: dict[str, Any]) -> list[str]:
-    """Return `facts_of_dataset` as lines."""
-    classes = f", {facts['num_classes']} classes" if facts["num_classes"] else ""
-    lines = [f"{facts['name']}: {facts['task'].replace('_', ' ')}{classes}"]
-    lines.append(", ".join(f"{name} {count}" for name, count in facts["items"].items()))
-    for feature in facts["features"]:
-        lines.append(f"{feature['domain']} feature{_of_type(feature)}: {_described(feature)}")
-    return [*map(one_line, lines), *graph_lines(facts["graph"])]
-
-
 def _attributes(values: dict[str, Tensor]) -> list[dict[str, Any]]:
     return [{"name": name, "dtype": dtype_name(rows.dtype), "shape": list(rows.shape)} for name, rows in values.items()]
 

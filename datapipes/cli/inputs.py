@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipes import datasets
-from datapipes.cli.command import FILE, WrongUsage, completes
+from datapipes.cli.command import WrongUsage
 from datapipes.datasets import Dataset
 from datapipes.datasets.ondisk_graph import AnyGraph
 from datapipes.datasets.opening import UnknownFormat
@@ -18,7 +18,7 @@ from datapipes.partition.layouts import layout_of
 
 def add_input(parser: argparse.ArgumentParser, name: str, text: str) -> None:
     """Add the argument of what is read, and the options of data sets."""
-    completes(parser.add_argument(name, metavar=name.upper(), help=text), FILE)
+    parser.add_argument(name, metavar=name.upper(), help=text)
     add = parser.add_argument_group("options of data sets, see datapipes.datasets.open").add_argument
     add("--split", type=int, metavar="N", help="number of the split in the files")
     add("--normalize-features", action="store_true", help="divide each row of a bag of words by its sum")

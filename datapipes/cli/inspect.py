@@ -12,7 +12,7 @@ import torch
 from datapipes.base.checks import one_line
 from datapipes.base.types import ends_of
 from datapipes.cli.command import Commands, add_command
-from datapipes.cli.descriptions import dataset_lines, facts_of_dataset, facts_of_graph, graph_lines
+from datapipes.cli.descriptions import facts_of_dataset, facts_of_graph, graph_lines
 from datapipes.cli.inputs import add_input, open_dataset, refuse_options
 from datapipes.graph.saved import is_saved_graph, open_graph
 from datapipes.partition.book import IdMap, PartitionBook
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         if arguments.verify:
             data.graph.validate()
         kind, facts = "dataset", facts_of_dataset(data)
-        lines = dataset_lines(facts)
+        lines = [*data.describe().splitlines(), *graph_lines(facts["graph"])]
     if arguments.verify:
         lines.append(_VERIFIED[kind])
     return "\n".join(lines), {"path": str(path), "kind": kind, "verified": arguments.verify, kind: facts}

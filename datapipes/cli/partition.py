@@ -16,7 +16,7 @@ import numpy as np
 
 from datapipes.base.checks import one_line
 from datapipes.base.errors import needed
-from datapipes.cli.command import FILE, FOLDER, Commands, WrongUsage, add_command, completes, progress_of
+from datapipes.cli.command import Commands, WrongUsage, add_command, check_output, progress_of
 from datapipes.cli.inputs import add_input, open_input
 from datapipes.partition.methods.all_nodes import EVEN
 from datapipes.partition.methods.assign import METHODS
@@ -39,7 +39,7 @@ def add_to(commands: Commands) -> None:
     )
     add_input(parser, "in", "a folder that graph.save wrote, or the files of a data set")
     add = parser.add_argument
-    completes(add("out", metavar="OUT", help="the folder to write: new, empty or a partition"), FOLDER)
+    add("out", metavar="OUT", help="the folder to write: new, empty or a partition")
     add("--parts", type=int, required=True, metavar="K", help="number of parts")
     add("--method", choices=METHODS, default="metis", help="how parts are chosen; default: metis")
     add("--recursive", action="store_true", help="METIS halves again and again")
@@ -51,7 +51,7 @@ def add_to(commands: Commands) -> None:
     add("--layouts", choices=_CHOICES, metavar="LAYOUTS", help=layouts)
     edge_map = "store the part of each edge too; default: if edges have attributes; pyg always does"
     add("--edge-map", action=argparse.BooleanOptionalAction, help=edge_map)
-    completes(add("--png", metavar="FILE", help="draw the edges between the parts; replaces FILE, a .png"), FILE)
+    add("--png", metavar="FILE", help="draw the edges between the parts; replaces FILE, a .png")
     add("--quiet", action="store_true", help="print no progress")
 
 
@@ -126,8 +126,7 @@ def _check_picture(path: Path, num_parts: int, out: Path) -> None:
     """
     if num_parts > MOST_MATRIX_PARTS:
         raise WrongUsage(f"--png shows up to {MOST_MATRIX_PARTS} parts, --parts is {num_parts}. Leave it out.")
-    if path.is_dir() or not path.parent.is_dir():
-        raise WrongUsage(f"--png: {path} cannot be a file: its folder must exist, and it must not be one. Name a file.")
+    check_output("--png", path)
     picture, folder = Path(os.path.realpath(path)), Path(os.path.realpath(out))
     if folder in (picture, *picture.parents) or picture in folder.parents:
         raise WrongUsage(

@@ -12,10 +12,11 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 from datapipes.base.log import logger
-from datapipes.cli.command import FILE, FOLDER, Commands, WrongUsage, add_command, completes
+from datapipes.cli.command import Commands, WrongUsage, add_command
 from datapipes.distributed.addresses import parse_address
 from datapipes.distributed.server.limits import ServerLimits
 from datapipes.distributed.server.partition_server import PartitionServer
@@ -33,25 +34,27 @@ def add_to(commands: Commands) -> None:
         prints=False,
     )
     add = parser.add_argument
-    completes(add("root", metavar="ROOT", help="the folder of the partition, or of a saved graph"), FOLDER)
+    add("root", metavar="ROOT", help="the folder of the partition, or of a saved graph")
     add("--part", type=int, metavar="K", help="number of the part; not needed if there is only one")
     where = "where to listen; default: 127.0.0.1, any port"
     add("--address", default="127.0.0.1:0", metavar="HOST:PORT", help=where)
     add_tls(parser, "the server", "the clients")
     add("--insecure", action="store_true", help="listen without TLS where other machines can reach the address")
     add("--metrics-port", metavar="[HOST:]PORT", help="metrics for Prometheus; HOST is 127.0.0.1 if left out")
-    add("--threads", type=int, default=1, metavar="N", help="threads for each request; default: 1")
+    add("--threads", dest="num_threads", type=int, default=1, metavar="N", help="threads for each request; default: 1")
     add("--concurrency", type=int, metavar="N", help="requests worked on at once; default: all cores")
     add("--max-waiting", type=int, default=256, metavar="N", help="further requests wait; default: 256")
-    add("--max-request", default="64MB", metavar="SIZE", help="largest request; default: 64MB")
+    add(
+        "--max-request", dest="max_request_bytes", default="64MB", metavar="SIZE", help="largest request; default: 64MB"
+    )
     most_memory = (
         "memory at which the largest producers end, then all connections; default: what it has at the start, "
         "2 x --max-in-flight and 16 x --max-request"
     )
     add("--max-memory", default="auto", metavar="SIZE", help=most_memory)
-    add("--max-answer", default="256MB", metavar="SIZE", help="largest answer; default: 256MB")
+    add("--max-answer", dest="max_answer_bytes", default="256MB", metavar="SIZE", help="largest answer; default: 256MB")
     in_flight = "all answers that are made or sent at once; default: 1GB"
-    add("--max-in-flight", default="1GB", metavar="SIZE", help=in_flight)
+    add("--max-in-flight", dest="max_bytes_in_flight", default="1GB", metavar="SIZE", help=in_flight)
     add("--grace", type=float, default=10.0, metavar="S", help="seconds to finish in; default: 10")
     add("--no-verify", action="store_true", help="do not compare the files with their hashes")
     add("--in-memory", action="store_true", help="read the part into memory: answers take less time")
@@ -59,7 +62,7 @@ def add_to(commands: Commands) -> None:
     add("--chains", action="store_true", help="make them; ROOT may then be a graph that is not in parts")
     features = "attributes of nodes and edges that they may fetch; default: none"
     add("--features", nargs="+", metavar="NAME", help=features)
-    completes(add("--namebook", metavar="FILE", help="JSON {part: address} of the other parts' servers"), FILE)
+    add("--namebook", metavar="FILE", help="JSON {part: address} of the other parts' servers")
     add("--max-workers", type=int, metavar="N", help="processes of a producer; default: all cores")
 
 
@@ -70,7 +73,7 @@ def add_tls(parser: argparse.ArgumentParser, whose: str, others: str) -> None:
         ("key", "its private key, PEM"),
         ("ca", f"certificate of the authority that has signed those of {others}, PEM"),
     ):
-        completes(parser.add_argument(f"--tls-{name}", metavar="FILE", help=text), FILE)
+        parser.add_argument(f"--tls-{name}", metavar="FILE", help=text)
 
 
 LOOK_S = 0.5  # seconds between two looks whether a signal came
@@ -119,30 +122,10 @@ def _log_on_stderr() -> Iterator[None]:
         logger.setLevel(level)
 
 
-# Arguments of PartitionServer, and the options that give them where these have other names.
-_SAME_NAME = ("insecure", "concurrency", "max_waiting", "max_memory", "chains", "features", "namebook", "max_workers")
-_RENAMED = {
-    "num_threads": "threads",
-    "max_answer_bytes": "max_answer",
-    "max_bytes_in_flight": "max_in_flight",
-    "max_request_bytes": "max_request",
-}
-
-
 def _server(arguments: argparse.Namespace) -> PartitionServer:
-    options = {name: getattr(arguments, _RENAMED.get(name, name)) for name in (*_SAME_NAME, *_RENAMED)}
-    options |= {"verify": not arguments.no_verify, "mmap": not arguments.in_memory, "tls": tls_of(arguments)}
     try:
-        limits = ServerLimits(
-            num_threads=arguments.threads,
-            concurrency=arguments.concurrency,
-            max_waiting=arguments.max_waiting,
-            max_answer_bytes=arguments.max_answer,
-            max_bytes_in_flight=arguments.max_in_flight,
-            max_request_bytes=arguments.max_request,
-            max_memory=arguments.max_memory,
-            max_workers=arguments.max_workers,
-        )
+        sizes = (field.name for field in fields(ServerLimits) if field.name in arguments)
+        limits = ServerLimits(**{name: getattr(arguments, name) for name in sizes})
         return PartitionServer(
             arguments.root,
             arguments.part,

@@ -9,7 +9,7 @@ from typing import Any
 
 from datapipes.base.checks import aligned, one_line
 from datapipes.base.errors import text_of
-from datapipes.cli.command import FILE, Commands, DoneInPart, WrongUsage, add_command, completes
+from datapipes.cli.command import Commands, DoneInPart, WrongUsage, add_command
 from datapipes.cli.serve import add_tls, tls_of
 from datapipes.distributed.addresses import Address
 from datapipes.distributed.connecting import check_security
@@ -30,8 +30,7 @@ def add_to(commands: Commands) -> None:
         "Ask the servers of a namebook how they are, all at once. The exit code is 1 if one does not answer, stops, or "
         "has another partition than the others.",
     )
-    named = parser.add_argument("namebook", metavar="NAMEBOOK", help='a JSON file: {"0": "host:port", ...}')
-    completes(named, FILE)
+    parser.add_argument("namebook", metavar="NAMEBOOK", help='a JSON file: {"0": "host:port", ...}')
     parser.add_argument("--timeout", type=float, default=5.0, metavar="S", help="seconds for each server; default: 5")
     add_tls(parser, "this side", "the servers")
     parser.add_argument("--insecure", action="store_true", help="ask other machines without TLS")

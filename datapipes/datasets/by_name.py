@@ -26,7 +26,8 @@ from torch import Tensor
 from datapipes.base.checks import shown
 from datapipes.base.types import of_type
 from datapipes.datasets.dataset import MASKS, Task, one_set
-from datapipes.datasets.ondisk_yaml import SETS, TABLES, WHERE, Description, described, format_errors, without_nulls
+from datapipes.datasets.ondisk_yaml import SETS, TABLES, WHERE, Description, described, without_nulls
+from datapipes.datasets.raw import format_errors
 from datapipes.graph.npy import NpyRows
 from datapipes.ingest.table_files import TABLES as TABLE_SUFFIXES
 from datapipes.ingest.table_files import TableFiles, suffix_of

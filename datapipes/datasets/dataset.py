@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -192,16 +193,30 @@ class Dataset:
 
 def graph_of_edges(
     edges: Mapping[Any, Any],
-    num_nodes: dict[Any, int],
+    num_nodes: Mapping[Any, int],
     node_attributes: Mapping[Any, Any],
     edge_attributes: Mapping[Any, Any],
+    folder: Path | None = None,
+    **options: Any,
 ) -> CSCGraph | HeteroCSCGraph:
-    """Return the graph of edges [2, n] by type; the type None alone gives a graph without types."""
-    if None not in num_nodes:
-        attributes: Any = {"node_attributes": node_attributes, "edge_attributes": edge_attributes}
-        return HeteroCSCGraph.from_edge_index(edges, num_nodes, **attributes)
-    attributes = {"node_attributes": node_attributes.get(None), "edge_attributes": edge_attributes.get(None)}
-    return CSCGraph.from_edge_index(edges[None], num_nodes[None], **attributes)
+    """Return the graph of edges by type; the type None alone gives a graph without types.
+
+    Args:
+        folder: where it is built out of core, with the options of CSCGraph.build; None makes it in memory, of edges
+            [2, n].
+    """
+    kind: Any = HeteroCSCGraph
+    arguments: list[Any] = [edges, num_nodes, node_attributes, edge_attributes]
+    if None in num_nodes:
+        kind, arguments = CSCGraph, [by_type.get(None) for by_type in arguments]
+    ends, count, of_nodes, of_edges = arguments
+    options |= {"node_attributes": of_nodes, "edge_attributes": of_edges}
+    graph: CSCGraph | HeteroCSCGraph
+    if folder is None:
+        graph = kind.from_edge_index(ends, count, **options)
+    else:
+        graph = kind.build(ends, folder, count, **options)
+    return graph
 
 
 def one_set(sets: dict[Any, ItemSet]) -> ItemSet | HeteroItemSet:

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -111,11 +112,9 @@ class NpzArrays:
 
     def __init__(self, file: str, content: bytes) -> None:
         self.file = file
-        try:
+        with _whole(file, "the archive"):
             self._archive = open_archive(content)
             members = self._archive.infolist()
-        except Exception as error:  # zipfile raises nearly anything on corrupt archives
-            raise _broken(file, "the archive", error) from error
         self._members = {member.filename.removesuffix(".npy"): member for member in members}
         if len(self._members) < len(members):
             raise DatasetFormatError.of(file, "two arrays of one name", "each name once")
@@ -141,10 +140,8 @@ class NpzArrays:
         size = self._members[key].file_size
         # The bytes, and the array made of them.
         check_memory("datasets.open", f"{self.file}, array {key!r},", 2 * size, "Use a machine with more memory.")
-        try:
+        with _whole(self.file, f"array {key!r}"):
             content = read_member(self._archive, self._members[key])
-        except Exception as error:  # decompressors raise nearly anything too
-            raise _broken(self.file, f"array {key!r}", error) from error
         return npy_array(self.file, f"array {key!r}", content)
 
     def numbers(self, key: str, kinds: str, num_dimensions: int) -> np.ndarray:
@@ -169,7 +166,7 @@ class NpzArrays:
         num_rows, num_columns = int(shape[0]), int(shape[1])
         indices = self.numbers(f"{prefix}indices", "iu", 1)
         rows = csr_ids(
-            self.file, prefix.rstrip("_") or "the matrix", self.get(f"{prefix}indptr"), indices, (num_rows, num_columns)
+            self.file, prefix.rstrip("_") or "matrix", self.get(f"{prefix}indptr"), indices, (num_rows, num_columns)
         )
         values = self.numbers(f"{prefix}data", "biuf", 1)
         if len(values) != len(indices):
@@ -179,12 +176,8 @@ class NpzArrays:
 
     def texts(self, key: str) -> tuple[str, ...]:
         """Return one array of text as a tuple."""
-        try:
-            return tuple(map(str, self.numbers(key, "U", 1).tolist()))
-        except DatasetFormatError:
-            raise
-        except ValueError as error:  # code points that do not exist
-            raise _broken(self.file, f"array {key!r}", error) from error
+        with _whole(self.file, f"array {key!r}"):
+            return tuple(map(str, self.numbers(key, "U", 1).tolist()))  # code points may not exist
 
 
 def npy_array(file: str, name: str, content: bytes) -> np.ndarray:
@@ -197,11 +190,9 @@ def npy_array(file: str, name: str, content: bytes) -> np.ndarray:
         DatasetFormatError: The bytes are corrupt, the array holds neither numbers nor text (Python objects are never
             unpickled), or its size disagrees with its shape.
     """
-    try:
-        stream = io.BytesIO(content)
+    stream = io.BytesIO(content)
+    with _whole(file, name):
         shape, fortran, dtype = read_header(stream)
-    except Exception as error:  # numpy on corrupt headers raises nearly anything
-        raise _broken(file, name, error) from error
     if dtype.kind not in "biufU" or dtype.itemsize == 0:
         raise DatasetFormatError.of(file, f"{name} of {dtype}{list(shape)}", "numbers or text")
     size = len(content) - stream.tell()
@@ -214,9 +205,16 @@ def npy_array(file: str, name: str, content: bytes) -> np.ndarray:
     return flat.reshape(shape, order="F" if fortran else "C").astype(dtype.newbyteorder("="))
 
 
-def _broken(file: str, name: str, error: Exception) -> DatasetFormatError:
-    fault = f"{name} broken ({type(error).__name__}: {str(error)[:200]})"
-    return DatasetFormatError.of(file, fault, "a whole npz file")
+@contextmanager
+def _whole(file: str, name: str) -> Iterator[None]:
+    """Say that something is broken: zipfile, decompressors and numpy raise nearly anything on corrupt bytes."""
+    try:
+        yield
+    except DatasetFormatError:
+        raise
+    except Exception as error:
+        fault = f"{name} broken ({type(error).__name__}: {str(error)[:200]})"
+        raise DatasetFormatError.of(file, fault, "a whole npz file") from error
 
 
 def _read_benchmark(name: str, arrays: NpzArrays, split: int, normalize_features: bool) -> RawDataset:

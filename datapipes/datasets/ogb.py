@@ -13,7 +13,7 @@ settings, folders with several graphs, nodes in two parts of the split or withou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ from datapipes.datasets.raw import (
 )
 from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems, inverse_of, with_inverses
 from datapipes.datasets.text import read_table
+
+_Split = tuple[dict[Any, RawItems], dict[Any, RawItems], dict[Any, RawItems]]
 
 
 def is_ogb(folder: Path) -> bool:
@@ -71,7 +73,8 @@ def read_ogb(folder: Path, *, inverse_relations: bool | None = None) -> RawHeter
     if has_labels:
         split, num_classes = _read_node_split(raw, split_folder, num_nodes, settings.num_classes)
     else:
-        split, num_classes = _read_links(split_folder, edges, edge_features, num_nodes), 0
+        read_links = _read_triple_split if is_hetero else _read_link_split
+        split, num_classes = read_links(split_folder, edges, edge_features, num_nodes), 0
     if inverse:
         edges, edge_features = _inverted(edges, edge_features)
     return RawHeteroDataset(
@@ -81,18 +84,9 @@ def read_ogb(folder: Path, *, inverse_relations: bool | None = None) -> RawHeter
         node_features=node_features,
         edge_features=edge_features,
         task="node_classification" if has_labels else "link_prediction",
-        split=(split[0], split[1], split[2]),
+        split=split,
         class_names=tuple(map(str, range(num_classes))),
     )
-
-
-def _read_links(
-    folder: Path, edges: dict[Any, np.ndarray], edge_features: Rows, num_nodes: dict[Any, int]
-) -> tuple[dict[Any, RawItems], ...]:
-    if None in edges:
-        parts = read_link_split(folder, np.ascontiguousarray(edges[None].T), num_nodes[None])
-        return tuple({None: part} for part in parts)
-    return tuple(_read_triple_split(folder, list(edges), edge_features, num_nodes))
 
 
 def _split_folder(folder: Path, name: str | None) -> Path:
@@ -121,14 +115,12 @@ def _inverted(edges: dict[Any, np.ndarray], features: Rows) -> tuple[dict[Any, n
     return {None: doubled}, {key: np.repeat(rows, 2, axis=0) for key, rows in features.items()}
 
 
-def _read_node_split(
-    raw: Path, folder: Path, num_nodes: dict[Any, int], num_classes: int | None
-) -> tuple[tuple[dict[Any, RawItems], ...], int]:
+def _read_node_split(raw: Path, folder: Path, num_nodes: dict[Any, int], num_classes: int | None) -> tuple[_Split, int]:
     """Return the items of the three parts by node type, and the number of classes."""
     types = [None] if None in num_nodes else _named_types(raw / "nodetype-has-label.csv.gz", num_nodes)
     if None not in num_nodes and types != _named_types(folder / "nodetype-has-split.csv.gz", num_nodes):
         raise DatasetFormatError.of("nodetype-has-split.csv.gz", "other types", f"those with labels, {types}")
-    split: tuple[dict[Any, RawItems], ...] = ({}, {}, {})
+    split: _Split = ({}, {}, {})
     most = 0
     for of_type in types:
         path = (raw if of_type is None else raw / "node-label" / of_type) / "node-label.csv.gz"
@@ -172,8 +164,8 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 
 def _read_triple_split(
-    folder: Path, edge_types: list[EdgeType], edge_features: Rows, num_nodes: Mapping[Any, int]
-) -> list[dict[EdgeType, RawItems]]:
+    folder: Path, edge_types: Iterable[EdgeType], edge_features: Rows, num_nodes: Mapping[Any, int]
+) -> _Split:
     """Return the items of train, validation and test by edge type.
 
     Args:
@@ -197,10 +189,10 @@ def _read_triple_split(
         no_pairs = np.zeros((0, 2), dtype=np.int64)
         empty = RawItems(no_pairs) if part == PARTS[0] else RawItems(no_pairs, _NONE, indexes=_NONE)
         parts.append({edge_type: items.get(edge_type, empty) for edge_type in edge_types})
-    return parts
+    return parts[0], parts[1], parts[2]
 
 
-def _numbers_of(edge_types: list[EdgeType], features: Rows) -> dict[tuple[str, int, str], EdgeType]:
+def _numbers_of(edge_types: Iterable[EdgeType], features: Rows) -> dict[tuple[str, int, str], EdgeType]:
     """Return the edge type of each (source, number of the relation, destination); of those that have edges."""
     edge_types_of: dict[tuple[str, int, str], EdgeType] = {}
     for edge_type in edge_types:
@@ -260,8 +252,8 @@ def _of_triples(file: str, pairs: np.ndarray, chosen: Mapping[str, np.ndarray]) 
 _OF_QUERIES = ("source_node", "target_node", "target_node_neg")
 
 
-def read_link_split(folder: Path, edges: np.ndarray, num_nodes: int) -> list[RawItems]:
-    """Return the items of train, validation and test.
+def _read_link_split(folder: Path, edges: Mapping[Any, np.ndarray], _: Rows, num_nodes: Mapping[Any, int]) -> _Split:
+    """Return the items of train, validation and test, of a graph without types.
 
     The keys of a file are edge and edge_neg, [n, 2], or source_node [n], target_node [n] and target_node_neg [n, k]: k
     destinations for each source.
@@ -269,7 +261,7 @@ def read_link_split(folder: Path, edges: np.ndarray, num_nodes: int) -> list[Raw
     Args:
         folder: Holds {train,valid,test}.pt, each a dict that torch saved, or one npz file with the same arrays as
             PART_KEY; without train_edge in it the edges of the graph train.
-        edges: int64 [n, 2], the edges of the graph as in the files.
+        edges: int64 [2, n], the edges of the graph as in the files.
         num_nodes: All ends are below.
     Returns:
         Train has the edges that exist, without labels. Validation and test have the edges that exist, label 1, then
@@ -289,14 +281,14 @@ def read_link_split(folder: Path, edges: np.ndarray, num_nodes: int) -> list[Raw
         ]
         files = [archives[0].name] * 3
         if not tables[0]:
-            tables[0] = {"edge": edges}
+            tables[0] = {"edge": np.ascontiguousarray(edges[None].T)}
     else:
         paths = [folder / f"{part}.pt" for part in PARTS]
         files, tables = [path.name for path in paths], [read_saved(path) for path in paths]
-    train, *others = (_items(*part, num_nodes) for part in zip(files, tables, strict=True))
+    train, validation, test = (_items(*part, num_nodes[None]) for part in zip(files, tables, strict=True))
     existing = train.seeds if train.labels is None else train.seeds[train.labels == 1]
     first = RawItems(existing, None, train.timestamps if train.labels is None else None)
-    return [first, *others]
+    return {None: first}, {None: validation}, {None: test}
 
 
 def _items(file: str, table: dict[str, Any], num_nodes: int) -> RawItems:

@@ -32,10 +32,9 @@ from datapipes.datasets.ondisk_yaml import (
     Description,
     RowsFile,
     TaskFiles,
-    format_errors,
     read_yaml,
 )
-from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError
+from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError, format_errors
 from datapipes.features import DiskFeature, Feature, FeatureStore, TensorFeature
 from datapipes.features.feature import FeatureOver
 from datapipes.graph.saved import open_graph

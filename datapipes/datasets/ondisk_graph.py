@@ -31,8 +31,9 @@ from datapipes.base.log import logger
 from datapipes.base.sizes import check_memory
 from datapipes.base.strict_json import parse_strict
 from datapipes.base.types import of_type
-from datapipes.datasets.ondisk_yaml import WHERE, Description, EdgeFile, RowsFile, format_errors
-from datapipes.datasets.raw import DatasetFormatError
+from datapipes.datasets.dataset import graph_of_edges
+from datapipes.datasets.ondisk_yaml import WHERE, Description, EdgeFile, RowsFile
+from datapipes.datasets.raw import DatasetFormatError, format_errors
 from datapipes.graph import CSCGraph, HeteroCSCGraph
 from datapipes.graph.arena import ARRAYS
 from datapipes.graph.npy import NpyRows, read_array
@@ -271,23 +272,7 @@ def build(
                 files_of[kind][name] = file
         for kind, edge_file in described.edges.items():
             edges[kind], of_edges[kind] = _edges(described, arrays, kind, edge_file, files_of[kind])
-        build_graph(edges, place, described.num_nodes, nodes, of_edges, index_dtype=index_dtype, edge_ids=True)
-
-
-def build_graph(
-    edges: Mapping[Any, Any],
-    place: Path,
-    num_nodes: Mapping[Any, int],
-    node_attributes: Mapping[Any, Any],
-    edge_attributes: Mapping[Any, Any],
-    **options: Any,
-) -> AnyGraph:
-    """Build a graph of edges by type in the folder `place`; the type None alone gives a graph without types."""
-    if None not in num_nodes:
-        attributes: Any = {"node_attributes": node_attributes, "edge_attributes": edge_attributes}
-        return HeteroCSCGraph.build(edges, place, num_nodes, **attributes, **options)
-    attributes = {"node_attributes": node_attributes.get(None), "edge_attributes": edge_attributes.get(None)}
-    return CSCGraph.build(edges[None], place, num_nodes[None], **attributes, **options)
+        graph_of_edges(edges, described.num_nodes, nodes, of_edges, place, index_dtype=index_dtype, edge_ids=True)
 
 
 def _values(described: Description, arrays: Arrays, file: RowsFile) -> Any:

@@ -8,9 +8,8 @@ Everything else, such as an unknown key, an alias or a tag of Python in the YAML
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -21,7 +20,6 @@ from datapipes.base.records import OMITTED, Form, from_json, one_of, plain, whol
 from datapipes.base.types import check_edge_type, ends_of
 from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError, content_of
 from datapipes.graph.checks import MAX_NODES
-from datapipes.ingest.plain_pickle import FileRefused
 
 WHERE = "OnDiskDataset"
 YAML = "metadata.yaml"
@@ -30,20 +28,6 @@ TABLES = ("csv", "parquet")
 SEEDS = ("seeds", "seed_nodes", "node_pairs")  # names that mean seeds
 NEGATIVES = ("negative_srcs", "negative_dsts")
 _MOST_BYTES = 2**20  # of the YAML
-
-
-@contextlib.contextmanager
-def format_errors(where: str) -> Iterator[None]:
-    """Raise what is wrong with a file as a DatasetFormatError; readers and pyarrow raise many types."""
-    try:
-        yield
-    except DatasetFormatError:
-        raise
-    except FileRefused as error:
-        raise DatasetFormatError.of(where, error.found, error.expected, error.remedy) from error
-    except (ValueError, TypeError, LookupError, NotImplementedError) as error:
-        text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-        raise DatasetFormatError(f"{where}: {text}") from error
 
 
 def _is_inside(path: Any) -> bool:

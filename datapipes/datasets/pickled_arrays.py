@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +20,8 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import shown
-from datapipes.datasets.raw import DatasetFormatError, content_of
-from datapipes.ingest.plain_pickle import (
-    DEFAULTDICT,
-    ENCODE,
-    LIST,
-    MAX_LENGTH,
-    FileRefused,
-    Global,
-    Items,
-    kind_of,
-    parse_pickles,
-)
+from datapipes.datasets.raw import DatasetFormatError, content_of, format_errors
+from datapipes.ingest.plain_pickle import MAX_LENGTH, PLAIN, FileRefused, Global, Items, kind_of, parse_pickles
 from datapipes.ingest.torch_archive import TENSORS, TorchArchive
 
 MAX_FILE_BYTES = 2**30
@@ -70,8 +58,8 @@ class _Dtype:
         return np.dtype(self.byte_order + self.spec)
 
 
-class _Unchecked:
-    """Holds the state of an array or a matrix until it is checked."""
+class _Array:
+    """Stands for `numpy.ndarray`: holds its state until `array_of` checks it."""
 
     __slots__ = ("state",)
 
@@ -83,13 +71,7 @@ class _Unchecked:
         self.state = state
 
 
-class _Array(_Unchecked):
-    """Stands for `numpy.ndarray`; `array_of` checks its state."""
-
-    __slots__ = ()
-
-
-class Csr(_Unchecked):
+class Csr(_Array):
     """Stands for `scipy.sparse.csr_matrix`."""
 
     __slots__ = ()
@@ -104,32 +86,20 @@ def _reconstructed(kind: object, *_: object) -> _Array:
 _NDARRAY, _CSR = Global("ndarray"), Global("csr_matrix", Csr)
 _RECONSTRUCT = Global("_reconstruct", _reconstructed)
 ARRAYS = {
+    **PLAIN,
     ("numpy", "ndarray"): _NDARRAY,
     ("numpy", "dtype"): Global("dtype", _Dtype),
     ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("scipy.sparse.csr", "csr_matrix"): _CSR,
     ("scipy.sparse._csr", "csr_matrix"): _CSR,
-    ("collections", "defaultdict"): DEFAULTDICT,
-    ("__builtin__", "list"): LIST,
-    ("builtins", "list"): LIST,
-    ("_codecs", "encode"): ENCODE,
 }
-
-
-@contextmanager
-def _named(file: str) -> Iterator[None]:
-    """Let what refuses the content of a file name it."""
-    try:
-        yield
-    except FileRefused as error:
-        raise DatasetFormatError.of(file, error.found, error.expected, error.remedy) from error
 
 
 def read_pickle(path: Path) -> object:
     """Return the content of a pickle: numbers, text, tuples, lists, `Items`, and stand-ins for arrays and matrices."""
     content = content_of(path, MAX_FILE_BYTES)
-    with _named(path.name):
+    with format_errors(path.name):
         return parse_pickles(content, ARRAYS)[0]
 
 
@@ -143,7 +113,7 @@ def read_saved(path: Path) -> dict[str, Any]:
         DatasetFormatError: The file is broken or hostile, or holds something else.
     """
     file, content = path.name, content_of(path, MAX_FILE_BYTES)
-    with _named(file):
+    with format_errors(file):
         archive = TorchArchive(io.BytesIO(content), MAX_FILE_BYTES) if content.startswith(b"PK") else None
         if archive is None:
             saved = parse_pickles(content, ARRAYS, _LEGACY_PICKLES)[-1]
@@ -195,7 +165,7 @@ def fields_of(file: str, record: object, name: str) -> dict[str, object]:
 
 def array_of(file: str, value: object, name: str) -> np.ndarray:
     """Return the array that a stand-in describes; it shares the bytes of the pickle."""
-    if not isinstance(value, _Array):
+    if type(value) is not _Array:
         raise DatasetFormatError.of(file, f"{name} of {kind_of(value)}", "a numpy array")
     state = value.state
     if not isinstance(state, tuple) or len(state) != 5:

@@ -14,6 +14,8 @@ no other error, but for MemoryError where it needs more than is left.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,10 @@ from typing import Any
 import numpy as np
 
 from datapipes.base.checks import one_line
+from datapipes.base.errors import text_of
 from datapipes.base.files import read_regular
 from datapipes.base.sizes import check_memory
+from datapipes.ingest.plain_pickle import FileRefused
 
 __all__ = ["DatasetFormatError"]
 
@@ -48,6 +52,19 @@ class DatasetFormatError(ValueError):
         """Return the error for `file`. Without `remedy` the message says to fetch the file again."""
         remedy = remedy or "Fetch the file again from where it was published."
         return cls(f"{file}: found {found}; expected {expected}. {remedy}")
+
+
+@contextmanager
+def format_errors(where: str) -> Iterator[None]:
+    """Raise what is wrong with a file as a DatasetFormatError; readers and pyarrow raise many types."""
+    try:
+        yield
+    except DatasetFormatError:
+        raise
+    except FileRefused as error:
+        raise DatasetFormatError.of(where, error.found, error.expected, error.remedy) from error
+    except (ValueError, TypeError, LookupError, NotImplementedError) as error:
+        raise DatasetFormatError(f"{where}: {text_of(error)}") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,10 +158,8 @@ def content_of(path: Path, most_bytes: int = MAX_CONTENT_BYTES) -> bytes:
     Raises:
         DatasetFormatError: It is no regular file, such as a FIFO, or has more than `most_bytes` bytes.
     """
-    try:
+    with format_errors(path.name):
         return read_regular(path, most_bytes)
-    except ValueError as error:
-        raise DatasetFormatError(f"{path.name}: {error}") from error
 
 
 def both_directions(sources: np.ndarray, destinations: np.ndarray, num_nodes: int) -> np.ndarray:
@@ -210,14 +225,14 @@ def _components(edge_index: np.ndarray, num_nodes: int) -> np.ndarray:
             parent = parent[parent]  # until each node points to its root
 
 
-def ids_of(file: str, table: np.ndarray, limit: int, noun: str = "id", remedy: str = "") -> np.ndarray:
-    """Return `table`, whole numbers of which each is in [0, limit).
+def ids_of(file: str, table: np.ndarray, limit: int, noun: str = "id", remedy: str = "", lowest: int = 0) -> np.ndarray:
+    """Return `table`, whole numbers of which each is in [lowest, limit).
 
     Raises:
         DatasetFormatError: One is outside.
     """
-    if (outside := first_outside(table, limit)) is not None:
-        raise DatasetFormatError.of(file, f"the {noun} {outside}", f"{noun}s in [0, {limit})", remedy)
+    if (outside := first_outside(table, limit, lowest)) is not None:
+        raise DatasetFormatError.of(file, f"the {noun} {outside}", f"{noun}s in [{lowest}, {limit})", remedy)
     return table
 
 
@@ -227,6 +242,14 @@ def checked_ids(file: str, noun: str, array: Any, shape: tuple[int | None, ...],
     Raises:
         DatasetFormatError: `array` is none, has another shape, or a number is outside.
     """
+    _check_form(file, noun, array, shape)
+    if (outside := first_outside(array, limit)) is not None:
+        raise DatasetFormatError.of(file, f"the id {outside} in {noun}", f"ids in [0, {limit})")
+    return np.ascontiguousarray(array.astype(np.int64))
+
+
+def _check_form(file: str, noun: str, array: Any, shape: tuple[int | None, ...] = (None,)) -> None:
+    """Refuse what is no array of whole numbers of such a shape; None in it allows any length."""
     if not isinstance(array, np.ndarray):
         raise DatasetFormatError.of(file, f"{noun} of {type(array).__name__}", "whole numbers")
     fits = array.ndim == len(shape) and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
@@ -234,9 +257,6 @@ def checked_ids(file: str, noun: str, array: Any, shape: tuple[int | None, ...],
         wanted = ", ".join("any" if length is None else str(length) for length in shape)
         fault = f"{noun} of {array.dtype}{list(array.shape)}"
         raise DatasetFormatError.of(file, fault, f"whole numbers of shape [{wanted}]")
-    if (outside := first_outside(array, limit)) is not None:
-        raise DatasetFormatError.of(file, f"the id {outside} in {noun}", f"ids in [0, {limit})")
-    return np.ascontiguousarray(array.astype(np.int64))
 
 
 def as_float32(file: str, noun: str, values: np.ndarray, remedy: str = "") -> np.ndarray:
@@ -246,11 +266,6 @@ def as_float32(file: str, noun: str, values: np.ndarray, remedy: str = "") -> np
     if not np.isfinite(narrow).all():
         raise DatasetFormatError.of(file, f"{noun} beyond float32", "numbers that it can hold", remedy)
     return narrow
-
-
-def _check_vector(file: str, noun: str, array: np.ndarray) -> None:
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise DatasetFormatError.of(file, f"{noun} of {array.dtype}{list(array.shape)}", "one dimension of integers")
 
 
 def csr_ids(file: str, noun: str, indptr: np.ndarray, indices: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
@@ -265,7 +280,7 @@ def csr_ids(file: str, noun: str, indptr: np.ndarray, indices: np.ndarray, shape
             does not end at the number of entries; a column is out of range; an array has no integer dtype.
     """
     for part, array in (("indptr", indptr), ("indices", indices)):
-        _check_vector(file, f"{noun} {part}", array)
+        _check_form(file, f"{noun} {part}", array)
     rows, columns = shape
     if len(indptr) != rows + 1 or rows < 0:
         raise DatasetFormatError.of(file, f"{noun} indptr of length {len(indptr)}", f"rows + 1, {rows + 1}")
@@ -273,8 +288,7 @@ def csr_ids(file: str, noun: str, indptr: np.ndarray, indices: np.ndarray, shape
     if indptr[0] != 0 or falls or indptr[-1] != len(indices):
         fault = f"{noun} indptr from {indptr[0]} to {indptr[-1]}{', falling in between' if falls else ''}"
         raise DatasetFormatError.of(file, fault, f"one that rises from 0 to the number of entries, {len(indices)}")
-    if (outside := first_outside(indices, columns)) is not None:
-        raise DatasetFormatError.of(file, f"{noun} column {outside}", f"columns in [0, {columns})")
+    ids_of(file, indices, columns, f"{noun} column")
     degree: np.ndarray = np.diff(indptr.astype(np.int64))
     return np.repeat(np.arange(rows), degree)
 
@@ -330,9 +344,7 @@ def checked_labels(file: str, labels: np.ndarray, num_classes: int | None) -> tu
         DatasetFormatError: Labels are not one dimension of integers, or a label is outside
             [-1, num_classes). If num_classes is None, the bound is `MAX_CLASSES`.
     """
-    _check_vector(file, "labels", labels)
+    _check_form(file, "labels", labels)
     limit = MAX_CLASSES if num_classes is None else num_classes
-    if (outside := first_outside(labels, limit, -1)) is not None:
-        raise DatasetFormatError.of(file, f"label {outside}", f"labels in [-1, {limit})")
-    plain = labels.astype(np.int64)
+    plain = ids_of(file, labels, limit, "label", lowest=-1).astype(np.int64)
     return plain, int(plain.max(initial=-1)) + 1 if num_classes is None else num_classes

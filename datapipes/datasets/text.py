@@ -19,13 +19,12 @@ import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from datapipes.base.files import open_regular
 from datapipes.base.sizes import check_memory
-from datapipes.datasets.raw import DatasetFormatError
+from datapipes.datasets.raw import DatasetFormatError, format_errors
 
 MAX_UNPACKED_BYTES = 4 * 2**30  # of one file
 CHUNK_BYTES = 2**22
@@ -44,12 +43,17 @@ def text_chunks(path: Path, most_bytes: int | None = None) -> Iterator[bytes]:
     """
     limit = MAX_UNPACKED_BYTES if most_bytes is None else most_bytes
     rest, total = b"", 0
-    try:
+    with format_errors(path.name):
         file = open_regular(path)
-    except ValueError as error:
-        raise DatasetFormatError(f"{path.name}: {error}") from error
     with file, gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file as stream:
-        while piece := _piece(path.name, stream):
+        while True:
+            try:
+                piece = stream.read(CHUNK_BYTES)
+            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+                fault = f"broken gzip ({str(error)[:200]})"
+                raise DatasetFormatError.of(path.name, fault, "a whole gzip file") from error
+            if not piece:
+                break
             total += len(piece)
             if total > limit:
                 raise DatasetFormatError.of(path.name, f"more than {limit} bytes of text", "at most that many")
@@ -62,14 +66,6 @@ def text_chunks(path: Path, most_bytes: int | None = None) -> Iterator[bytes]:
                 raise DatasetFormatError.of(path.name, f"a line of more than {MAX_LINE_BYTES} bytes", "shorter lines")
     if rest:
         yield rest
-
-
-def _piece(file: str, stream: Any) -> bytes:
-    try:
-        piece: bytes = stream.read(CHUNK_BYTES)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DatasetFormatError.of(file, f"broken gzip ({str(error)[:200]})", "a whole gzip file") from error
-    return piece
 
 
 def text_lines(path: Path, most_bytes: int | None = None) -> Iterator[tuple[int, str]]:

@@ -8,9 +8,8 @@ node need no sort.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +26,7 @@ from datapipes.graph.npy import to_numpy
 from datapipes.ingest.edge_chunks import Column
 
 _MOST_BUCKETS = 256  # so many streams of writing fit the cache
-_MOST_PIECES = 1024  # of a write: what Linux takes
+_BUFFER_BYTES = 2**20  # of writes; most pieces are smaller
 _NODE_BYTES, _FEW_NODES = 24, 4096  # of a bucket for each node: offsets, degrees, places; so many are never too many
 _SORT_BYTES = 24  # of the kernel for each edge, besides its ends: the order, and a part that is being sorted
 
@@ -110,9 +109,9 @@ class Buckets:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         check_space(self.file.parent, self.held_bytes)
         indptr = np.sum([indptr for indptr, _ in self._held], axis=0)
-        with self.file.open("r+b" if self.is_written else "wb", buffering=0) as file:
+        with self.file.open("r+b" if self.is_written else "wb", _BUFFER_BYTES) as file:
             file.seek(self._end)
-            _write_all(file, [indptr.view(np.uint8).data])
+            file.write(indptr.data)
             for name in self._all:
                 held = [(begins, to_numpy(grouped[name])) for begins, grouped in self._held]
                 pieces = (
@@ -120,7 +119,7 @@ class Buckets:
                     for bucket in range(self.num_buckets)
                     for begins, values in held
                 )
-                _write_all(file, (piece.reshape(-1).view(np.uint8).data for piece in pieces if piece.nbytes > 0))
+                file.writelines(piece.data for piece in pieces if piece.nbytes > 0)
         self._add_run(indptr)
         self._held, self.held_bytes = [], 0
 
@@ -199,7 +198,7 @@ class Buckets:
         """Return the edges [begin, end) of a bucket: all columns."""
         sizes = {name: ((end - begin, *column.shape), column.dtype) for name, column in self._all.items()}
         edges = {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in sizes.items()}
-        with self.file.open("rb", buffering=0) if self._runs else contextlib.nullcontext() as file:
+        with self.file.open("rb") if self._runs else contextlib.nullcontext() as file:
             before = 0
             for offset, indptr in self._runs:
                 first, last = max(begin - before, 0), min(end - before, int(indptr[bucket + 1] - indptr[bucket]))
@@ -229,21 +228,8 @@ def _numpy_of(column: Column) -> Any:
     return torch.empty(0, dtype=column.dtype).numpy().dtype
 
 
-def _write_all(file: Any, pieces: Iterable[memoryview]) -> None:
-    waiting = iter(pieces)
-    while some := list(itertools.islice(waiting, _MOST_PIECES)):
-        left = sum(map(len, some)) - os.writev(file.fileno(), some)
-        if left > 0:  # a signal, or the disk is nearly full
-            joined = b"".join(some)
-            while left > 0:
-                left -= os.write(file.fileno(), joined[len(joined) - left :])
-
-
 def _read_into(file: Any, rows: Tensor, place: int) -> None:
-    values = to_numpy(rows).reshape(-1).view(np.uint8)
-    done = 0
-    while done < values.nbytes:
-        count = os.preadv(file.fileno(), [values.data[done:]], place + done)
-        if count == 0:
-            raise OSError(f"{file.name} has become shorter. Something has changed it; begin anew.")
-        done += count
+    values = to_numpy(rows)
+    file.seek(place)
+    if file.readinto(values.data) < values.nbytes:
+        raise OSError(f"{file.name} has become shorter. Something has changed it; begin anew.")

@@ -310,16 +310,14 @@ def _even(chunks: Iterator[Chunk], size: int) -> Iterator[Chunk]:
     kept: list[Chunk] = []
     count = 0
     for chunk in chunks:
-        for begin in range(0, len(chunk.src), size):
-            rest = _part(chunk, begin, min(begin + size, len(chunk.src)))
-            while len(rest.src) > 0:
-                taken = min(size - count, len(rest.src))
-                kept.append(_part(rest, 0, taken))
-                count += taken
-                rest = _part(rest, taken, len(rest.src))
-                if count == size:
-                    yield _joined(kept)
-                    kept, count = [], 0
+        begin = 0
+        while begin < len(chunk.src):
+            kept.append(_part(chunk, begin, begin + size - count))
+            taken = len(kept[-1].src)
+            begin, count = begin + taken, count + taken
+            if count == size:
+                yield _joined(kept)
+                kept, count = [], 0
     if count > 0:
         yield _joined(kept)
 

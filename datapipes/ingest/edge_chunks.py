@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datapipes.base.checks import as_tensor, shown
+from datapipes.base.checks import as_tensor, dtype_name, shown
 from datapipes.graph.npy import NpyRows
 from datapipes.ingest.remote import AnyFile, RemoteFile, files_at, is_uri, local_path
 from datapipes.ingest.table_files import TABLES, TableFiles, parts_of, suffix_of
@@ -48,9 +48,6 @@ class Column(NamedTuple):
     def row_bytes(self) -> int:
         """Bytes of the values of one edge or node."""
         return math.prod(self.shape) * self.dtype.itemsize
-
-
-_NO_COLUMN = Column(torch.int64, ())
 
 
 class EdgeSource(ABC):
@@ -120,8 +117,10 @@ def _of_path(where: str, place: str | os.PathLike[str], attributes: dict[str, An
     if kind in TABLES:
         return _Table(where, path, files, kind, attributes)
     here = [file for file in files if isinstance(file, Path)]
-    pieces = [_pairs(where, file, PAIRS[kind]) if kind in PAIRS else _matrix(where, str(file), file) for file in here]
-    return _Rows(where, pieces, attributes)
+    if kind in PAIRS:
+        raw = np.dtype(PAIRS[kind]), (2,)
+        return _Rows(where, [_of_rows(NpyRows(where, file, raw)) for file in here], attributes)
+    return _Rows(where, [_matrix(where, str(file), file) for file in here], attributes)
 
 
 def _local(where: str, name: str, path: str | os.PathLike[str]) -> Path:
@@ -145,12 +144,22 @@ def _identity(files: Sequence[AnyFile]) -> str | None:
 
 @dataclass(frozen=True)
 class Values:
-    """Rows that are read by their numbers; attributes have a column."""
+    """Rows that are read by their numbers, as tensors; edges as pairs of arrays."""
 
-    count: int
+    shape: tuple[int, ...]  # of all rows together
+    dtype: torch.dtype
     read: Callable[[int, int], Any]
     files: tuple[Path, ...] = ()  # that hold them; none if some do not lie in files
-    column: Column = _NO_COLUMN
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return self.shape[0]
+
+    @property
+    def column(self) -> Column:
+        """What a row is."""
+        return Column(self.dtype, self.shape[1:])
 
 
 class _Rows(EdgeSource):
@@ -187,101 +196,83 @@ def attributes_of(where: str, attributes: Mapping[str, Any], count: int, kind: s
         if not isinstance(name, str):
             raise TypeError(f"{where}: names of {kind} attributes must be str, got {shown(name)}. Pass a str.")
         title = f"{kind} attribute {name!r}"
-        if isinstance(value, (str, os.PathLike)):
-            rows = NpyRows(where, _local(where, title, value))
-            if rows.is_transposed:
-                raise ValueError(f"{where}: {rows.path} has Fortran's order. Write it with numpy.ascontiguousarray.")
-            shape = rows.shape
-            dtype = torch.from_numpy(np.empty(0, rows.dtype)).dtype
-            values = Values(shape[0] if shape else 0, _tensors(rows.read), (rows.path,), Column(dtype, shape[1:]))
-        else:
-            tensor = as_tensor(where, title, value).cpu()
-            shape = tuple(tensor.shape)
-            values = Values(shape[0] if shape else 0, _copies(tensor), (), Column(tensor.dtype, shape[1:]))
-        if not shape or shape[0] != count:
+        checked[name] = values = _array(where, title, value)
+        if values.shape[:1] != (count,):
             raise ValueError(
-                f"{where}: {title} has shape {list(shape)}; its first size must be {count}, one row for each {kind}. "
-                "Check that it belongs to this graph."
+                f"{where}: {title} has shape {list(values.shape)}; its first size must be {count}, one row for each "
+                f"{kind}. Check that it belongs to this graph."
             )
-        checked[name] = values
     return checked
 
 
-def _tensors(read: Callable[[int, int], NDArray[Any]]) -> Callable[[int, int], Tensor]:
-    return lambda begin, end: torch.from_numpy(read(begin, end))
+def _array(where: str, name: str, value: Any) -> Values:
+    """Return the rows of an array, or of a .npy file."""
+    if not isinstance(value, (str, os.PathLike)):
+        return _of_tensor(as_tensor(where, name, value).cpu())
+    rows = NpyRows(where, _local(where, name, value))
+    if rows.is_transposed:
+        raise ValueError(f"{where}: {rows.path} has Fortran's order. Write it with numpy.ascontiguousarray.")
+    return _of_file(rows)
 
 
-def _copies(tensor: Tensor) -> Callable[[int, int], Tensor]:
-    """Rows that are contiguous, and whose values lie in memory as they are."""
-    return lambda begin, end: tensor[begin:end].resolve_conj().resolve_neg().contiguous()
+def _of_tensor(tensor: Tensor) -> Values:
+    def read(begin: int, end: int) -> Tensor:
+        """Return rows that are contiguous, and whose values lie in memory as they are."""
+        return tensor[begin:end].resolve_conj().resolve_neg().contiguous()
+
+    return Values(tuple(tensor.shape), tensor.dtype, read)
 
 
-def _slices(values: Any) -> Callable[[int, int], Any]:
-    return lambda begin, end: values[begin:end]
+def _of_file(rows: NpyRows) -> Values:
+    dtype = torch.from_numpy(np.empty(0, rows.dtype)).dtype
+    return Values(rows.shape, dtype, lambda begin, end: torch.from_numpy(rows.read(begin, end)), (rows.path,))
 
 
-def _rows_of(where: str, name: str, value: Any) -> Values:
-    """Return one row of ends: an array or a .npy file."""
-    if isinstance(value, (str, os.PathLike)):
-        rows = NpyRows(where, _local(where, name, value))
-        read: Callable[[int, int], Any] = rows.read
-        files: tuple[Path, ...]
-        shape, dtype, files = rows.shape, rows.dtype, (rows.path,)
-    else:
-        array = as_tensor(where, name, value).cpu().numpy()
-        shape, dtype, read, files = array.shape, array.dtype, _slices(array), ()
-    if len(shape) != 1:
-        raise ValueError(f"{where}: {name} must have one dimension, got the shape {list(shape)}. Flatten it.")
-    refuse_no_ids(where, name, dtype, shape[0])
-    return Values(shape[0], read, files)
-
-
-def refuse_no_ids(where: str, name: str, dtype: Any, count: int = 1) -> None:
+def refuse_no_ids(where: str, name: str, dtype: str, count: int = 1) -> None:
     """Raise TypeError for `count` values of a dtype that is none of integers; those of nothing may have any."""
-    if count > 0 and np.dtype(dtype).kind not in "iu":
+    if count > 0 and not dtype.startswith(("int", "uint")):
         raise TypeError(f"{where}: {name} must hold integers, got {dtype}. Convert it, and drop edges without ends.")
 
 
 def _two_columns(where: str, ends: Sequence[Any]) -> Values:
     """Return both ends of edges, each an array or a .npy file."""
-    src, dst = (_rows_of(where, name, value) for name, value in zip(_ENDS, ends, strict=True))
+    src, dst = (_array(where, name, value) for name, value in zip(_ENDS, ends, strict=True))
+    for name, column in zip(_ENDS, (src, dst), strict=True):
+        if len(column.shape) != 1:
+            shape = list(column.shape)
+            raise ValueError(f"{where}: {name} must have one dimension, got the shape {shape}. Flatten it.")
+        refuse_no_ids(where, name, dtype_name(column.dtype), column.count)
     if src.count != dst.count:
         raise ValueError(f"{where}: {src.count} sources but {dst.count} destinations. Give one of each for every edge.")
-    files = (*src.files, *dst.files) if src.files and dst.files else ()
-    return Values(src.count, lambda begin, end: (src.read(begin, end), dst.read(begin, end)), files)
+    return _pairs(src, dst)
+
+
+def _pairs(src: Values, dst: Values) -> Values:
+    def read(begin: int, end: int) -> Any:
+        return src.read(begin, end).numpy(), dst.read(begin, end).numpy()
+
+    return Values((src.count, 2), src.dtype, read, (*src.files, *dst.files) if src.files and dst.files else ())
 
 
 def _matrix(where: str, name: str, value: Any) -> Values:
     """Return both ends of edges [2, n], or [n, 2] where that is not [2, 2]: an array or a .npy file."""
-    files: tuple[Path, ...]
-    if isinstance(value, Path):
-        rows = NpyRows(where, value)
-        refuse_no_ids(where, name, rows.dtype, math.prod(rows.shape))
-        shape, files = rows.shape[::-1] if rows.is_transposed else rows.shape, (rows.path,)
-        by_columns = rows.shape[0] == 2 and not (rows.is_transposed and shape == (2, 2))
-        read = _of_columns(rows.columns()) if by_columns else _of_rows(rows)
-    else:
-        array = as_tensor(where, name, value).cpu().numpy()
-        refuse_no_ids(where, name, array.dtype, array.size)
-        shape, files = array.shape, ()
-        columns = array if shape[:1] == (2,) else array.T
-        read = lambda begin, end: (columns[0, begin:end], columns[1, begin:end])  # noqa: E731
+    is_file = isinstance(value, Path)
+    rows: Any = NpyRows(where, value) if is_file else as_tensor(where, name, value).cpu()
+    is_transposed = is_file and rows.is_transposed
+    shape = tuple(rows.shape[::-1] if is_transposed else rows.shape)
+    refuse_no_ids(where, name, str(rows.dtype).removeprefix("torch."), math.prod(shape))
     if len(shape) != 2 or 2 not in shape:
         raise ValueError(f"{where}: {name} must have the shape [2, num_edges], got {list(shape)}. Reshape it.")
-    return Values(shape[1] if shape[0] == 2 else shape[0], read, files)
+    if not is_file:
+        return _pairs(*map(_of_tensor, rows if shape[0] == 2 else rows.T))
+    if rows.shape[0] == 2 and not (is_transposed and shape == (2, 2)):
+        return _pairs(*map(_of_file, rows.columns()))
+    return _of_rows(rows)
 
 
-def _of_columns(columns: Sequence[NpyRows]) -> Callable[[int, int], Any]:
-    return lambda begin, end: tuple(column.read(begin, end) for column in columns)
-
-
-def _of_rows(rows: NpyRows) -> Callable[[int, int], Any]:
-    return lambda begin, end: tuple(rows.read(begin, end).T)
-
-
-def _pairs(where: str, path: Path, dtype: Any) -> Values:
-    rows = NpyRows(where, path, (np.dtype(dtype), (2,)))
-    return Values(rows.shape[0], _of_rows(rows), (path,))
+def _of_rows(rows: NpyRows) -> Values:
+    """Return both ends of edges that lie in a file pair after pair."""
+    return Values(rows.shape, torch.int64, lambda begin, end: tuple(rows.read(begin, end).T), (rows.path,))
 
 
 # --- tables
@@ -299,7 +290,7 @@ class _Table(EdgeSource):
         self._ends = self._rows.two_columns(_ENDS)
         for end in self._ends:
             if (dtype := self._rows.dtype(end)).kind not in "iu":  # counting the rows of a CSV file reads it
-                refuse_no_ids(where, f"the column {end!r} of {path}", dtype, self._rows.num_rows)
+                refuse_no_ids(where, f"the column {end!r} of {path}", str(dtype), self._rows.num_rows)
         for name, column in attributes.items():
             if column not in names:
                 raise ValueError(

@@ -15,9 +15,7 @@ size of the file. Refused with `FileRefused`: truncated, corrupt or hostile file
 
 from __future__ import annotations
 
-import contextlib
 import io
-import itertools
 import pickletools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -94,10 +92,9 @@ def _empty_dict(default: object = None) -> Items:
 
 
 ENCODE = Global("encode")  # of a text in latin-1, as Python 2's protocols write bytes; Reader bounds it
-DEFAULTDICT, LIST, DICT = Global("defaultdict", _empty_dict), Global("list"), Global("dict")
 PLAIN: dict[tuple[str, str], Global] = {
-    ("collections", "defaultdict"): DEFAULTDICT,
-    **{(module, kind.name): kind for module in ("__builtin__", "builtins") for kind in (LIST, DICT)},
+    ("collections", "defaultdict"): Global("defaultdict", _empty_dict),
+    **{(module, name): Global(name) for module in ("__builtin__", "builtins") for name in ("list", "dict")},
     ("_codecs", "encode"): ENCODE,
 }
 
@@ -114,36 +111,14 @@ def parse_pickles(
     Raises:
         FileRefused: They are broken or hostile, or hold something else.
     """
-    kind = kind or Reader
     stream = io.BytesIO(content)
     try:
-        return [kind(content, stream, allowed).read() for _ in range(count)]
+        return [(kind or Reader)(content, stream, allowed).read() for _ in range(count)]
+    except FileRefused:
+        raise
     except Exception as error:  # a corrupt stream can raise nearly anything; no other code runs in here
-        _refuse_instructions(content, kind)
-        if isinstance(error, FileRefused):
-            raise
         text = f"a broken pickle ({type(error).__name__}: {str(error)[:200]})"
         raise FileRefused(text, "a whole one, as published") from error
-
-
-def _refuse_instructions(content: bytes, kind: type[Reader]) -> None:
-    """Raise an error that names the first instruction which plain data does not need; return if there is none.
-
-    Such an instruction says more about a file than the place at which the reader stopped.
-    """
-    followed = {name for names in kind.methods.values() for name in names.split()}
-    allowed = _VALUES | _IGNORED | _CONSTANTS.keys() | followed
-    refused = None
-    with contextlib.suppress(Exception):  # of a file that breaks off
-        for opcode, argument, position in itertools.islice(pickletools.genops(content), MAX_INSTRUCTIONS):
-            if opcode.name not in allowed:
-                text = "" if argument is None else f" {shown(argument)}"
-                refused = f"{opcode.name}{text} at byte {position}"
-                break
-    if refused is not None:
-        raise FileRefused(
-            f"the pickle instruction {refused}", "plain numbers, text, lists, dicts and arrays", _DISTRUST
-        )
 
 
 METHODS = {
@@ -173,7 +148,7 @@ class Reader:
     def read(self) -> object:
         """Return what the pickle holds."""
         follow = {name: getattr(self, f"_{method}") for method, names in self.methods.items() for name in names.split()}
-        for place, (opcode, argument, _) in enumerate(pickletools.genops(self._stream)):
+        for place, (opcode, argument, position) in enumerate(pickletools.genops(self._stream)):
             name = opcode.name
             if place >= MAX_INSTRUCTIONS:
                 raise ValueError(f"more than {MAX_INSTRUCTIONS} instructions")
@@ -187,7 +162,9 @@ class Reader:
             elif name in _CONSTANTS:
                 self._stack.append(_CONSTANTS[name])
             elif name not in _IGNORED:
-                raise ValueError(f"the instruction {name}")
+                text = "" if argument is None else f" {shown(argument)}"
+                instruction = f"the pickle instruction {name}{text} at byte {position}"
+                raise FileRefused(instruction, "plain numbers, text, lists, dicts and arrays", _DISTRUST)
         return self._stack.pop()
 
     def _mark(self, _: Any) -> None:

@@ -16,7 +16,8 @@ import math
 import struct
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -148,7 +149,7 @@ class TorchArchive:
     def __init__(self, stream: BinaryIO, most_bytes: int, mapped: UntypedStorage | None = None) -> None:
         self._stream, self._mapped = stream, mapped
         self._read: dict[str, tuple[UntypedStorage, torch.dtype | None]] = {}  # by key; a copy is of one dtype
-        try:
+        with _told("a broken archive"):  # zipfile raises nearly anything on corrupt archives
             self._archive = open_archive(stream.read()) if mapped is None else zipfile.ZipFile(stream)
             self._size = stream.seek(0, 2)
             members = self._archive.infolist()
@@ -164,10 +165,6 @@ class TorchArchive:
             self._members = {member.filename: member for member in members}
             order = self._members.get(f"{self._folder}byteorder")  # older versions of torch wrote none
             self._is_swapped = order is not None and _BYTE_ORDERS[read_member(self._archive, order)] != sys.byteorder
-        except FileRefused:
-            raise
-        except Exception as error:  # zipfile raises nearly anything on corrupt archives
-            raise _broken("a broken archive", error) from error
 
     def read(self, allowed: Mapping[tuple[str, str], Global]) -> object:
         """Return what the pickle holds, which may name the globals `allowed`; a tensor is a stand-in.
@@ -188,17 +185,13 @@ class TorchArchive:
         """
         if not isinstance(value, _Tensor):
             return None
-        try:
-            storage = self._storage(value.storage, value.dtype)
-        except FileRefused:
-            raise
-        except Exception as error:  # no such member, or a broken one
-            raise _broken("broken tensors", error) from error
+        with _told("broken tensors"):  # no such member, a broken one, or more numbers than can be counted
+            return self._made(value, name)
+
+    def _made(self, value: _Tensor, name: str) -> Tensor:
+        storage = self._storage(value.storage, value.dtype)
         if 0 in value.shape:
-            try:
-                return torch.empty(value.shape, dtype=value.dtype)
-            except Exception as error:
-                raise _broken("broken tensors", error) from error
+            return torch.empty(value.shape, dtype=value.dtype)
         count, whole = storage.nbytes() // value.dtype.itemsize, math.prod(value.shape) * value.dtype.itemsize
         if whole > self._size:  # an expanded tensor: a file of a few bytes may name one number a billion times
             shape = f"{name} of shape {[*value.shape]}, {whole} bytes, of {count} numbers in {self._size} bytes"
@@ -206,12 +199,9 @@ class TorchArchive:
         last = value.offset + sum((size - 1) * stride for size, stride in zip(value.shape, value.strides, strict=True))
         if last >= count:
             raise FileRefused(f"{name} up to number {last} of {count}", "numbers for all of it")
-        try:
-            made = torch.empty(0, dtype=value.dtype).set_(storage, value.offset, value.shape, value.strides)
-            for sign in value.signs:
-                made = _SIGNS[sign](made)
-        except Exception as error:  # more numbers than can be counted
-            raise _broken("broken tensors", error) from error
+        made = torch.empty(0, dtype=value.dtype).set_(storage, value.offset, value.shape, value.strides)
+        for sign in value.signs:
+            made = _SIGNS[sign](made)
         return made
 
     def _storage(self, stored: _Storage, dtype: torch.dtype) -> UntypedStorage:
@@ -246,8 +236,15 @@ class TorchArchive:
         return storage
 
 
-def _broken(text: str, error: Exception) -> FileRefused:
-    return FileRefused(f"{text} ({type(error).__name__}: {str(error)[:200]})", _SAVED)
+@contextmanager
+def _told(text: str) -> Iterator[None]:
+    """Raise whatever is raised as FileRefused."""
+    try:
+        yield
+    except FileRefused:
+        raise
+    except Exception as error:
+        raise FileRefused(f"{text} ({type(error).__name__}: {str(error)[:200]})", _SAVED) from error
 
 
 # --- zip archives of unknown origin, such as npz files: memory stays in proportion to the archive and to the sizes that

@@ -356,7 +356,7 @@ def test_a_picture_that_cannot_be_made_is_refused_before_the_work(capsys, monkey
     for wrong in (tmp_path / "no" / "cut.png", tmp_path):
         found, out = made(capsys, tmp_path, "--png", wrong)
         assert (found.code, found.out) == (2, "")
-        assert f"--png: {wrong} cannot be a file" in found.err
+        assert f"--png: {wrong} cannot be written: it must be a file" in found.err
         assert not out.exists()
     found, out = made(capsys, tmp_path, "--png", tmp_path / "cut.png", parts=257)
     assert (found.code, found.out) == (2, "")

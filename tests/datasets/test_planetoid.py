@@ -428,7 +428,7 @@ def test_a_dotted_name_does_not_lead_out_of_a_known_global(dotted):
     ("content", "instruction"),
     [
         (b"(S'echo harm'\nios\nsystem\n.", "INST 'os system'"),
-        (b"(cos\nsystem\nS'echo harm'\no.", "OBJ"),
+        (b"(c__builtin__\nlist\nS'echo harm'\no.", "OBJ"),
         (b"\x80\x02\x82\x01)R.", "EXT1"),
         (b"Phere\n.", "PERSID"),
         (b"\x80\x02K\x01Q.", "BINPERSID"),

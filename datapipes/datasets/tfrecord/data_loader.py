@@ -22,9 +22,9 @@ from datapipes import _core
 from datapipes.base.checks import as_tensor, check_bool, check_int, dtype_name, shown
 from datapipes.base.log import logger
 from datapipes.base.threads import num_threads
-from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo, check_entity_key, check_features
+from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo, check_keys, key_specs
 from datapipes.datasets.tfrecord.reading import Reader, Table
-from datapipes.datasets.tfrecord.spec import INT64, KeySpec, key_spec, specs_in
+from datapipes.datasets.tfrecord.spec import INT64, KeySpec, specs_in
 from datapipes.datasets.tfrecord.torch_memory import shared_tensor, shared_with_memory
 from datapipes.ingest.remote import AnyFile, files_in, is_uri
 
@@ -140,80 +140,45 @@ class LoadedEntityTensors:
         return iter((self.ids, self.features))
 
 
-def _columns_found(where: str, info: SerializedTFRecordInfo, reader: Reader, files: Sequence[AnyFile]) -> Columns:
-    """Return the columns that the first record of all files has, so every rank finds the same."""
+def _keys_found(where: str, info: SerializedTFRecordInfo, reader: Reader, files: Sequence[AnyFile]) -> list[KeySpec]:
+    """Return what the first record of all files says of the keys, so every rank finds the same.
+
+    Without a record the first feature has all columns.
+    """
     keys = [*info.entity_keys, *info.feature_keys, *info.label_keys]
     for file in files:
         specs = reader.first(file, lambda record: specs_in(record, keys))
         if specs is not None:
-            return columns_of(f"{where}: {file}, record 0", info, specs)
-    return _columns_without_records(info)
+            check_keys(f"{where}: {file}, record 0", info, specs)
+            return specs
+    widths = {**dict.fromkeys(keys, 1), **dict.fromkeys(info.feature_keys, 0)}
+    widths |= dict.fromkeys(info.feature_keys[:1], info.feature_dim)
+    return [KeySpec(key, INT64, width) for key, width in widths.items()]
 
 
-@dataclass(frozen=True)
-class Columns:
-    """What is known of each key of an entity, in the order of the info."""
+def _tables(
+    where: str, info: SerializedTFRecordInfo, keys: Sequence[KeySpec], num_records: int
+) -> tuple[LoadedEntityTensors, list[Table]]:
+    """Return ids, features and labels for so many records, and the tables of their memory; none without records.
 
-    entities: tuple[KeySpec, ...]  # one for nodes, two for edges
-    features: tuple[KeySpec, ...]
-    labels: tuple[KeySpec, ...]
-    feature_dtype: torch.dtype
-
-    def parser(self) -> _core.ExampleParser:
-        """Return the parser of these columns."""
-        columns = (*self.entities, *self.features, *self.labels)
-        return _core.ExampleParser([(spec.key.encode(), spec.kind, spec.width, spec.default) for spec in columns])
-
-    def tables(self, num_records: int, where: str) -> tuple[Tensor, Tensor | None, Tensor | None, list[Table]]:
-        """Return ids, features and labels for so many records, and the tables of their memory.
-
-        Features and labels are None where there are no keys. There are no tables if there are no records.
-
-        Raises:
-            MemoryError: Too little memory is left; the message begins with `where`.
-        """
-        num_entities = len(self.entities)
-        ids_shape = (num_records,) if num_entities == 1 else (num_entities, num_records)
-        ids, tables = _made(ids_shape, torch.int64, [[column] for column in self.entities], where)
-        label_dtype = torch.int64 if all(column.kind == INT64 for column in self.labels) else torch.float32
-        rest: list[Tensor | None] = [None, None]
-        for place, (keys, dtype) in enumerate(((self.features, self.feature_dtype), (self.labels, label_dtype))):
-            if keys:
-                shape = (num_records, sum(column.width for column in keys))
-                rest[place], more = _made(shape, dtype, [keys], where)
-                tables += more
-        return ids, rest[0], rest[1], tables
-
-
-def _columns_of_spec(where: str, info: SerializedTFRecordInfo) -> Columns:
-    """Return the columns of an info that has a spec; an entity key that is not in it has one int64."""
-    spec = info.feature_spec
-    assert spec is not None
-    entities = [key_spec(where, spec, key) if key in spec else KeySpec(key, INT64, 1) for key in info.entity_keys]
-    named = [key_spec(where, spec, key) for key in (*info.feature_keys, *info.label_keys)]
-    return columns_of(where, info, [*entities, *named])
-
-
-def columns_of(where: str, info: SerializedTFRecordInfo, keys: Sequence[KeySpec]) -> Columns:
-    """Return the columns of an info; `keys` are those of the entity, then of features, then of labels.
-
+    Args:
+        keys: those of the entity, then of features, then of labels.
     Raises:
-        ValueError: They are not what the info needs.
+        MemoryError: Too little memory is left; the message begins with `where`.
     """
-    num_entities, num_features = len(info.entity_keys), len(info.feature_keys)
-    entities, rest = keys[:num_entities], keys[num_entities:]
-    for entity in entities:
-        check_entity_key(where, entity)
-    check_features(where, rest[:num_features], info.feature_dim, info.feature_dtype)
-    return Columns(tuple(entities), tuple(rest[:num_features]), tuple(rest[num_features:]), info.feature_dtype)
-
-
-def _columns_without_records(info: SerializedTFRecordInfo) -> Columns:
-    """Return the columns of an info without a spec, if no file has a record: features together have their dim."""
-    features = (KeySpec("", INT64, info.feature_dim),) if info.feature_keys else ()
-    one = [KeySpec(key, INT64, 1) for key in (*info.entity_keys, *info.label_keys)]
-    count = len(info.entity_keys)
-    return Columns(tuple(one[:count]), features, tuple(one[count:]), info.feature_dtype)
+    begin = len(info.entity_keys)
+    end = begin + len(info.feature_keys)
+    entities, features, labels = keys[:begin], keys[begin:end], keys[end:]
+    ids_shape = (num_records,) if len(entities) == 1 else (len(entities), num_records)
+    ids, tables = _made(ids_shape, torch.int64, [[column] for column in entities], where)
+    label_dtype = torch.int64 if all(column.kind == INT64 for column in labels) else torch.float32
+    rest: list[Tensor | None] = [None, None]
+    for place, (columns, dtype) in enumerate(((features, info.feature_dtype), (labels, label_dtype))):
+        if columns:
+            shape = (num_records, sum(column.width for column in columns))
+            rest[place], more = _made(shape, dtype, [columns], where)
+            tables += more
+    return LoadedEntityTensors(ids, *rest), tables
 
 
 def _made(
@@ -301,9 +266,10 @@ class TFRecordDataLoader:
         num_files_at_once = num_threads() if options.use_interleave else options.num_parallel_file_reads
         log_every = options.batch_size * options.log_every_n_batch
         reader = Reader(where, options.file_buffer_size, num_files_at_once, log_every)
-        columns = (
-            _columns_found(where, info, reader, files) if info.feature_spec is None else _columns_of_spec(where, info)
-        )
+        if info.feature_spec is None:
+            keys = _keys_found(where, info, reader, files)
+        else:
+            keys = key_specs(where, info, info.feature_spec)
         size, more = divmod(len(files), self._world_size)  # the first ranks have one more
         begin = self._rank * size + min(self._rank, more)
         share = files[begin : begin + size + (self._rank < more)]
@@ -311,10 +277,11 @@ class TFRecordDataLoader:
         if empty := [file.name for file, count in zip(share, counts, strict=True) if count == 0]:
             numbers = len(empty), len(share), shown(empty[0])
             logger.warning("%s: %d of %d files to load have no records, such as %s", where, *numbers)
-        ids, features, labels, tables = columns.tables(sum(counts), where)
+        loaded, tables = _tables(where, info, keys, sum(counts))
         if tables:
-            reader.parse(columns.parser(), share, counts, tables)
-        return LoadedEntityTensors(ids, features, labels)
+            columns = [(spec.key.encode(), spec.kind, spec.width, spec.default) for spec in keys]
+            reader.parse(_core.ExampleParser(columns), share, counts, tables)
+        return loaded
 
 
 # --- tensors that other processes map

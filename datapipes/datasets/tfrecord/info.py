@@ -12,12 +12,12 @@ import torch
 
 from datapipes.base.checks import check_int, check_names, shown
 from datapipes.base.types import EdgeType, NodeType, by_edge_type, check_node_type, type_text
-from datapipes.datasets.tfrecord.spec import INT64, MOST_VALUES, key_spec
+from datapipes.datasets.tfrecord.spec import INT64, MOST_VALUES, KeySpec, key_spec
 from datapipes.ingest.remote import is_uri, local_path
 
 __all__ = ["SerializedGraphMetadata", "SerializedTFRecordInfo"]
 
-_FEATURE_DTYPES = (
+NUMBERS = (  # dtypes of features
     *(torch.float16, torch.float32, torch.float64),
     *(torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
@@ -78,13 +78,13 @@ class SerializedTFRecordInfo:
                 f"{shown(self.packed_feature_dim)} ask for quantised features, which are not read here; only None and "
                 "0 are allowed. Write the features as numbers, and name their keys in feature_keys."
             )
-        if self.feature_dtype not in _FEATURE_DTYPES:
+        if self.feature_dtype not in NUMBERS:
             raise ValueError(
-                f"{where}: feature_dtype must be one of {list(_FEATURE_DTYPES)}, got {shown(self.feature_dtype)}. "
+                f"{where}: feature_dtype must be one of {list(NUMBERS)}, got {shown(self.feature_dtype)}. "
                 "Choose one of these, and convert the loaded features."
             )
         if self.feature_spec is not None:
-            self._check_spec(where, self.feature_spec)
+            check_keys(where, self, key_specs(where, self, self.feature_spec))
 
     @property
     def is_node_entity(self) -> bool:
@@ -101,43 +101,47 @@ class SerializedTFRecordInfo:
         """The folder of the files, as text: a path, or a URI of another place."""
         return _path_text(type(self).__name__, self.tfrecord_uri_prefix)
 
-    def _check_spec(self, where: str, feature_spec: Any) -> None:
-        if not isinstance(feature_spec, Mapping):
-            raise TypeError(
-                f"{where}: feature_spec must be a dict by key, or None, got {shown(feature_spec)}. Pass one."
+
+def key_specs(where: str, info: SerializedTFRecordInfo, feature_spec: Any) -> list[KeySpec]:
+    """Return what a feature spec says of the keys: of the entity, of features, of labels.
+
+    An entity key that is not in it has one int64.
+
+    Raises:
+        KeyError, TypeError, ValueError: It is no spec of these keys.
+    """
+    if not isinstance(feature_spec, Mapping):
+        raise TypeError(f"{where}: feature_spec must be a dict by key, or None, got {shown(feature_spec)}. Pass one.")
+    loaded = [key_spec(where, feature_spec, key) for key in (*info.feature_keys, *info.label_keys)]
+    entities = [
+        key_spec(where, feature_spec, key) if key in feature_spec else KeySpec(key, INT64, 1)
+        for key in info.entity_keys
+    ]
+    return [*entities, *loaded]
+
+
+def check_keys(where: str, info: SerializedTFRecordInfo, keys: Sequence[KeySpec]) -> None:
+    """Raise ValueError for keys, as `key_specs` returns them, that do not hold what the info needs."""
+    num_entities = len(info.entity_keys)
+    for spec in keys[:num_entities]:
+        if (spec.kind, spec.width) != (INT64, 1):
+            raise ValueError(
+                f"{where}: the entity key {spec.key!r} has {spec.width} values of {spec.kind}; one of int64 is "
+                "needed. Name the key of the ids."
             )
-        features = [key_spec(where, feature_spec, key) for key in self.feature_keys]
-        for key in self.label_keys:
-            key_spec(where, feature_spec, key)
-        for key in self.entity_keys:
-            if key in feature_spec:
-                check_entity_key(where, key_spec(where, feature_spec, key))
-        check_features(where, features, self.feature_dim, self.feature_dtype)
-
-
-def check_entity_key(where: str, spec: Any) -> None:
-    """Refuse an entity key that does not have one int64 in a record; `spec` is its KeySpec."""
-    if (spec.kind, spec.width) != (INT64, 1):
-        raise ValueError(
-            f"{where}: the entity key {spec.key!r} has {spec.width} values of {spec.kind}; one of int64 is needed. "
-            "Name the key of the ids."
-        )
-
-
-def check_features(where: str, features: Sequence[Any], feature_dim: int, feature_dtype: torch.dtype) -> None:
-    """Refuse features, a KeySpec each, that have other columns than `feature_dim` or do not fit `feature_dtype`."""
+    features = keys[num_entities : num_entities + len(info.feature_keys)]
     width = sum(feature.width for feature in features)
-    if width != feature_dim:
+    if width != info.feature_dim:
         widths = ", ".join(f"{feature.key!r}: {feature.width}" for feature in features)
         raise ValueError(
-            f"{where}: feature_dim is {feature_dim}, but the feature keys have {width} values in a record ({widths}). "
-            f"Set feature_dim to {width}, or correct the keys."
+            f"{where}: feature_dim is {info.feature_dim}, but the feature keys have {width} values in a record "
+            f"({widths}). Set feature_dim to {width}, or correct the keys."
         )
     for feature in features:
-        if feature.kind != INT64 and not feature_dtype.is_floating_point:
+        if feature.kind != INT64 and not info.feature_dtype.is_floating_point:
             raise ValueError(
-                f"{where}: feature_dtype is {feature_dtype}, but the feature key {feature.key!r} holds {feature.kind}. "
-                "Choose a float, or load only keys of int64."
+                f"{where}: feature_dtype is {info.feature_dtype}, but the feature key {feature.key!r} holds "
+                f"{feature.kind}. Choose a float, or load only keys of int64."
             )
 
 
@@ -223,11 +227,6 @@ class SerializedGraphMetadata:
                 )
         for name in ("node_entity_info", "edge_entity_info"):
             object.__setattr__(self, name, _entities(where, name, getattr(self, name)))
-        for name in ("positive_label_entity_info", "negative_label_entity_info"):
-            labels = getattr(self, name)
-            if isinstance(labels, Mapping):
-                labels = {key: info for key, info in labels.items() if info is not None} or None
-            object.__setattr__(self, name, None if labels is None else _entities(where, name, labels))
         is_typed = isinstance(self.edge_entity_info, Mapping)
         if isinstance(self.node_entity_info, Mapping) != is_typed:
             raise ValueError(
@@ -235,6 +234,10 @@ class SerializedGraphMetadata:
                 "both by type, or both without types."
             )
         for name in ("positive_label_entity_info", "negative_label_entity_info"):
+            labels = getattr(self, name)
+            if isinstance(labels, Mapping):
+                labels = {key: info for key, info in labels.items() if info is not None} or None
+            object.__setattr__(self, name, None if labels is None else _entities(where, name, labels))
             labels = getattr(self, name)
             if isinstance(labels, Mapping) and not is_typed:
                 raise ValueError(

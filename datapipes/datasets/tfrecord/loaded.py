@@ -20,7 +20,7 @@ from datapipes.base.types import EdgeType, NodeType, check_edge_type, ends_of, o
 from datapipes.datasets.dataset import Dataset, graph_of_edges
 from datapipes.datasets.tfrecord.entity_task import TFRecordLoadError
 from datapipes.datasets.tfrecord.tasks import task_of
-from datapipes.datasets.tfrecord.to_partition import refuse_other_ranks, write_tensors
+from datapipes.datasets.tfrecord.to_partition import check_rows, refuse_other_ranks, write_tensors
 from datapipes.datasets.tfrecord.torch_memory import shared_empty
 from datapipes.features import FeatureStore, TensorFeature
 from datapipes.partition.across_ranks.exchange import exchange
@@ -297,12 +297,10 @@ def _in_order(
     Raises:
         ValueError: There is not one row for each node.
     """
+    check_rows(_DATASET, name, by_type, counts)
     ordered = {}
     for kind, rows in by_type.items():
-        where, count, order = f"{_DATASET}: {name}{of_type(kind)}", counts.get(kind), orders.get(kind)
-        if count is None or rows.ndim == 0 or len(rows) != count:
-            fault = "a type without node_ids" if count is None else f"shape {list(rows.shape)} for {count} nodes"
-            raise ValueError(f"{where}: found {fault}; one row for each of the node_ids is needed. Load both together.")
+        where, order = f"{_DATASET}: {name}{of_type(kind)}", orders[kind]
         shared = rows if order is None else shared_empty(tuple(rows.shape), rows.dtype, where)
         ordered[kind] = rows if order is None else torch.index_select(rows, 0, order, out=shared)
     return ordered

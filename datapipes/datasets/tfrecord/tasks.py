@@ -36,37 +36,27 @@ def task_of(
     """
     if labels:
         return _of_labels(where, labels)
-    refuse_negative_alone(where, positive, negative)
+    if negative and not positive:  # from which they are to be told
+        raise ValueError(
+            f"{where}: found negative labels and no positive ones; there is no task with these alone. Load "
+            "positive_label too, or set negative_label to None."
+        )
     if positive:
         return _of_pairs(positive, negative)
     return _fields("all_nodes", {node_type: ItemSet(count) for node_type, count in counts.items()})
 
 
-def refuse_negative_alone(where: str, positive: Mapping[Any, Tensor], negative: Mapping[Any, Tensor]) -> None:
-    """Refuse negative labels where there are no positive ones, from which they are to be told."""
-    if negative and not positive:
-        raise ValueError(
-            f"{where}: found negative labels and no positive ones; there is no task with these alone. Load "
-            "positive_label too, or set negative_label to None."
-        )
-
-
-def refuse_mixed_labels(where: str, labels: Mapping[Any, Tensor]) -> None:
-    """Refuse labels that are whole numbers for one node type and floats for another."""
+def _of_labels(where: str, labels: Mapping[Any, Tensor]) -> dict[str, Any]:
     if len({rows.is_floating_point() for rows in labels.values()}) > 1:
         dtypes = {type_text(node_type): dtype_name(rows.dtype) for node_type, rows in labels.items()}
         raise ValueError(
             f"{where}: the labels of node types are {dtypes}; all must be whole numbers, which are classes, or all "
             "floats. Set node_labels to those of one task."
         )
-
-
-def _of_labels(where: str, labels: Mapping[Any, Tensor]) -> dict[str, Any]:
-    refuse_mixed_labels(where, labels)
     is_regression = any(rows.is_floating_point() for rows in labels.values())
     sets, most = {}, -1
     for node_type, rows in labels.items():
-        labelled = has_labels(rows).nonzero().flatten()
+        labelled = (~rows.isnan() if is_regression else rows >= 0).all(1).nonzero().flatten()
         if len(labelled) < len(rows):
             logger.info("%s: %d of %d nodes%s have labels", where, len(labelled), len(rows), of_type(node_type))
         values = rows[labelled]
@@ -79,11 +69,6 @@ def _of_labels(where: str, labels: Mapping[Any, Tensor]) -> dict[str, Any]:
             "are no classes as float32, or set node_labels to None."
         )
     return _fields("node_regression" if is_regression else "node_classification", sets, most + 1)
-
-
-def has_labels(rows: Tensor) -> Tensor:
-    """Return which of the rows [n, k] are labels: whole numbers >= 0, or floats, none of them NaN."""
-    return (~rows.isnan() if rows.is_floating_point() else rows >= 0).all(1)
 
 
 def _of_pairs(positive: Mapping[Any, Tensor], negative: Mapping[Any, Tensor]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,13 +19,13 @@ from torch import Tensor
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.folder import check_root
 from datapipes.base.types import ends_of, of_type, type_text
-from datapipes.datasets.tfrecord.tasks import has_labels, refuse_mixed_labels, refuse_negative_alone
+from datapipes.datasets.tfrecord.tasks import task_of
 from datapipes.partition.across_ranks.exchange import Exchange
 from datapipes.partition.across_ranks.placed_graph import Shard
 from datapipes.partition.across_ranks.write_shards import write_shards
 from datapipes.partition.layouts import PARTITION
 from datapipes.partition.partition_report import PartitionReport
-from datapipes.partition.source import TRAIN_MASK
+from datapipes.partition.source import attributes_of_items
 
 _WHERE = "to_partition"
 _PAIRS = ("edge_index", "positive_label", "negative_label")
@@ -70,42 +71,24 @@ def _shard_of(fields: Fields) -> Shard:
     of_edges: dict[Any, dict[str, Tensor]] = {edge_type: {} for edge_type in edges}
     num_nodes = {node_type: int(rows.shape[0]) for node_type, rows in ids.items()}
     num_edges = {edge_type: int(pairs.shape[1]) for edge_type, pairs in edges.items()}
-    labels = fields["node_labels"]
-    _check_rows("node_labels", labels, num_nodes)
     for field, name, counts, columns in (
         ("node_features", "feat", num_nodes, of_nodes),
         ("edge_weights", "weight", num_edges, of_edges),
         ("edge_features", "feat", num_edges, of_edges),
     ):
-        _check_rows(field, fields[field], counts)
+        check_rows(_WHERE, field, fields[field], counts)
         for kind, rows in fields[field].items():
             columns[kind][name] = rows
-    links, negative = fields["positive_label"], fields["negative_label"]
-    num_links = None
-    if labels:
-        refuse_mixed_labels(_WHERE, labels)
-        for node_type, rows in labels.items():
-            of_nodes[node_type].update(_of_labels(rows))
-    elif links or negative:
-        refuse_negative_alone(_WHERE, links, negative)
-        num_links = sum(int(pairs.shape[1]) for pairs in [*links.values(), *negative.values()])
-    else:
-        for node_type, count in num_nodes.items():
-            of_nodes[node_type].update(_masks(torch.ones(count, dtype=torch.bool)))
-    return Shard(ids, of_nodes, edges, of_edges, num_links)
-
-
-def _of_labels(labels: Tensor) -> dict[str, Tensor]:
-    """Return the masks and the labels "y" of nodes: to be trained on are those without NaN, or with labels >= 0."""
-    rows = labels if labels.ndim == 2 else labels[:, None]
-    trained = has_labels(rows)
-    dtype, missing = (rows.dtype, float("nan")) if rows.dtype.is_floating_point else (torch.int64, -1)
-    values = rows.to(dtype).where(trained[:, None], torch.tensor(missing, dtype=dtype))
-    return {**_masks(trained), "y": values[:, 0] if values.shape[1] == 1 else values}
-
-
-def _masks(trained: Tensor) -> dict[str, Tensor]:
-    return {TRAIN_MASK: trained, **{name: torch.zeros_like(trained) for name in ("val_mask", "test_mask")}}
+    labels = {kind: rows if rows.ndim == 2 else rows[:, None] for kind, rows in fields["node_labels"].items()}
+    check_rows(_WHERE, "node_labels", labels, num_nodes)
+    links = [fields["positive_label"], fields["negative_label"]]
+    no_links = ({edge_type: pairs[:, :0] for edge_type, pairs in by_type.items()} for by_type in links)
+    # A node is known by its row here: the ids of other ranks may lie between those of this one.
+    task = task_of(_WHERE, num_nodes, labels, *no_links)
+    items = SimpleNamespace(graph=SimpleNamespace(num_nodes_of=num_nodes.__getitem__), **task)
+    attributes_of_items(_WHERE, items, of_nodes)
+    num_links = sum(int(pairs.shape[1]) for by_type in links for pairs in by_type.values())
+    return Shard(ids, of_nodes, edges, of_edges, num_links if task["task"] == "link_prediction" else None)
 
 
 def form_of(fields: Fields) -> dict[str, str]:
@@ -142,15 +125,13 @@ def _sorted_ids(fields: Fields, name: str, ndim: int) -> dict[Any, Tensor]:
     return {kind: by_type[kind] for kind in sorted(by_type, key=lambda kind: kind or "")}
 
 
-def _check_rows(name: str, by_type: Mapping[Any, Tensor], counts: Mapping[Any, int]) -> None:
+def check_rows(where: str, name: str, by_type: Mapping[Any, Tensor], counts: Mapping[Any, int]) -> None:
+    """Refuse rows that are not one for each of `counts` nodes or edges of their type."""
     for kind, rows in by_type.items():
-        if kind not in counts:
+        if kind not in counts or rows.shape[:1] != (counts[kind],):
+            is_known = kind in counts
+            fault = f"shape {list(rows.shape)} for {counts[kind]} rows" if is_known else "a type without ids"
             raise ValueError(
-                f"{_WHERE}: {name}{of_type(kind)} is there, and no ids of this type; there are {shown([*counts])}. "
-                "Load both together."
-            )
-        if rows.ndim == 0 or rows.shape[0] != counts[kind]:
-            raise ValueError(
-                f"{_WHERE}: {name}{of_type(kind)} has the shape {list(rows.shape)} for {counts[kind]} rows. Load both "
-                "together."
+                f"{where}: {name}{of_type(kind)}: found {fault}; one row for each of the ids of {shown([*counts])} is "
+                "needed. Load both together."
             )

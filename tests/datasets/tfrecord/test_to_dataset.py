@@ -190,7 +190,7 @@ TYPED = {
         (graph(edge_index=None), "edge_index is None, it was let go of"),
         (graph(negative_label=torch.tensor([[0], [1]])), "found negative labels and no positive ones"),
         (graph(negative_label=torch.tensor([0, 9])), r"negative_label must have shape \[2, num_edges\].* got \[2\]"),
-        (graph(node_features=torch.ones(2, 1)), r"node_features: found shape \[2, 1\] for 3 nodes"),
+        (graph(node_features=torch.ones(2, 1)), r"node_features: found shape \[2, 1\] for 3 rows"),
         (
             graph(**{**TYPED, "node_features": {"paper": torch.ones(2, 1)}}),
             "node_features of paper: found a type without",

@@ -230,7 +230,7 @@ def wrong_rows(shards):
             unknown_destination,
             "edge 0 of user:buys:item of rank 1 has the destination -5; the ids of nodes of item are",
         ),
-        (wrong_rows, "node_features of user has the shape [1, 3] for {} rows"),
+        (wrong_rows, "node_features of user: found shape [1, 3] for {} rows"),
     ],
 )
 def test_shards_that_make_no_graph_are_refused(tmp_path, change, text):

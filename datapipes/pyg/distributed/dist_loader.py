@@ -193,7 +193,7 @@ class DistView(View):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for workers, which read the part in the sampler and no stores."""
-        return {**super().__getstate__(), "_data": None, "labels": self._labels()}
+        return {**self.__dict__, "_data": None, "labels": self._labels()}
 
 
 class PygSampleOverParts(PygSample):

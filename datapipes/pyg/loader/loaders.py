@@ -33,8 +33,12 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
 
     Args:
         filter_per_worker: whether workers make the whole batch. None: they do where `transform` or
-            `transform_sampler_output` is given or the data is a pair of stores; otherwise `next` gathers the rows, so
-            they cross no process.
+            `transform_sampler_output` is given or the data is a pair of stores; otherwise this process gathers the
+            rows, so they cross no process.
+        fetch_ahead: by name: whether threads of this process gather the rows of plain tensors before the loop asks for
+            their batch. None: they do with workers, and without workers `next` gathers, as in PyG. A tensor that was
+            changed, replaced or deleted since, and what needs a gradient, is as it is at `next`. torch does not tell of
+            changes by NumPy, by DLPack and through `.data`: these are seen by the batches that are not gathered yet.
         generator: its `initial_seed()` is the seed.
         sampler, batch_sampler: give the order of an epoch, which is drawn whole, in this process, when it begins. Such
             workers do not persist.

@@ -1,4 +1,4 @@
-"""The stages of a loader's chain: the order of the seeds, the sampler, and in workers the slicing.
+"""The stages of a loader's chain: the order of the seeds, the sampler, and the rows ahead or, in workers, the slicing.
 
 What they make is any object of PyG, carried by a minibatch: by reference within a process. Between the loader and a
 worker process that it started itself, tensors travel as in every message, and what holds them is pickled.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -64,9 +65,25 @@ class _Unpickler(pickle.Unpickler):
 
 @dataclass(slots=True, eq=False)
 class Carried(MiniBatch):
-    """A minibatch that carries an object."""
+    """A minibatch that carries an object.
+
+    Attributes:
+        value: the object.
+        batch: of whoever made a batch of it, and holds this minibatch until the next: gives the batch that his consumer
+            has, None once that let go.
+    """
 
     value: Any = None
+    batch: Callable[[], object] | None = None
+
+    def _kept_by_consumer(self) -> Callable[[], object]:
+        this = weakref.ref(self)
+
+        def kept() -> object:
+            carried = this()
+            return carried if carried is None or carried.batch is None else carried.batch()
+
+        return kept
 
     def to_message(self) -> Message:
         file = io.BytesIO()
@@ -144,6 +161,22 @@ class PygSample(MiniBatchTransformer):
 
     def describe(self) -> dict[str, Any]:
         return {"sampler": self.view.sampler}
+
+
+class PygFetch(MiniBatchTransformer):
+    """Gather rows for the batch of a sampler's output, in a thread of the loader; the loop makes the batch of them."""
+
+    _does = "gather"
+    draws = False
+
+    def __init__(self, source: Stage, view: View) -> None:
+        super().__init__(source)
+        self.view = view
+
+    def transform(self, minibatch: MiniBatch) -> MiniBatch:
+        out = carried(minibatch)
+        self.view.fetch(out)
+        return carrying(minibatch, out)
 
 
 class PygSlice(MiniBatchTransformer):

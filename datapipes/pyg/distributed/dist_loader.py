@@ -235,6 +235,11 @@ class IteratingOverParts(DistLoader, Iterating):
             options: further arguments of the sampler.
         """
         where, is_own = type(self).__name__, sampler is None
+        if self.view.features:
+            raise ValueError(
+                f"{where}: features are given, but the rows of all attributes come from the parts. Put them there: "
+                "partition the graph with these features."
+            )
         self.async_sampling = check_bool(where, "async_sampling", async_sampling)
         self.concurrency = check_int(where, "concurrency", concurrency, 1)
         if sampler is None:

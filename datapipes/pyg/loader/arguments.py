@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import check_bool, check_choice, check_edge_index, check_ids, check_int, shown, tensor_of
-from datapipes.base.types import ends_of, known_edge_type, known_node_type, of_type, unknown_type
+from datapipes.base.types import ends_of, known_edge_type, known_node_type, of_type, type_in, unknown_type
+from datapipes.features.feature_store import FeatureStore, feature_text
 from datapipes.graph.convert import columns_of
 from datapipes.graph.graph import Graph
 from datapipes.pyg.graph_of import refuse_other_data
@@ -245,6 +246,43 @@ def refuse_no_functions(where: str, **functions: Any) -> None:
     for name, function in functions.items():
         if function is not None and not callable(function):
             raise TypeError(f"{where}: {name} must be a function or None, got {shown(function)}. Pass a function.")
+
+
+def feature_store(where: str, features: Any) -> FeatureStore:
+    """Return the features that a loader has beside its data; a name alone is of nodes without types.
+
+    Raises:
+        TypeError, ValueError: They are no features under such keys.
+    """
+    if features is None or isinstance(features, FeatureStore):
+        return FeatureStore({}) if features is None else features
+    if not isinstance(features, Mapping):
+        raise TypeError(
+            f"{where}: features must be a dict, or a dp.FeatureStore, got {shown(features)}. Pass {{name: feature}}, "
+            "with types {(domain, type, name): feature}; domain is 'node' or 'edge'."
+        )
+    return FeatureStore({("node", None, key) if isinstance(key, str) else key: features[key] for key in features})
+
+
+def refuse_wrong_features(where: str, data: Any, sampler: Any, store: FeatureStore) -> None:
+    """Refuse features of types that the data has not, under a name that it has, or without a row for each."""
+    node_types, edge_types = types_of(where, data)
+    for key, feature in store.items():
+        domain, group, name = key
+        type_in(where, domain, group, [None] if node_types is None else node_types if domain == "node" else edge_types)
+        if isinstance(data, (Data, HeteroData)):
+            of_group = data if group is None else data[group]
+            if name in of_group:
+                raise ValueError(
+                    f"{where}: {feature_text(*key)} is an attribute of the data too. Delete it there, and set "
+                    "num_nodes, or give the feature another name."
+                )
+            count = _num_nodes(data, sampler, group) if domain == "node" else of_group.num_edges
+            if count is not None and feature.count != count:
+                raise ValueError(
+                    f"{where}: {feature_text(*key)} has {feature.count} rows for {count} {domain}s; one for each is "
+                    "needed. Pass that of the same data."
+                )
 
 
 def refuse_wrong_options(where: str, filter_per_worker: Any, worker_method: Any, options: Mapping[str, Any]) -> None:

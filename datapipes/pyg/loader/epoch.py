@@ -35,7 +35,7 @@ class Epoch(Iterator[Any]):
                 raise StopIteration
             self._running = loader._running = loader._next()
             self._is_sliced = isinstance(self._running.source, PygSlice)
-            if isinstance(self._running.source, PygFetch):
+            if isinstance(self._running.source, PygFetch) and self._running.source.of_data:
                 loader.view.rows.find(loader.data)
             self._minibatches = iter(self._running)
         try:

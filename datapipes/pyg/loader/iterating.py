@@ -24,7 +24,7 @@ from datapipes.chain.stage import SeedStage, Stage
 from datapipes.loader.data_loader import DataLoader
 from datapipes.loader.stats import LoaderStats
 from datapipes.processes.unforkable import why_not_to_fork
-from datapipes.pyg.loader.arguments import refuse_wrong_options
+from datapipes.pyg.loader.arguments import feature_store, refuse_wrong_options
 from datapipes.pyg.loader.epoch import Epoch
 from datapipes.pyg.loader.stages import DrawnOrder, InWorker, PygFetch, PygSample, PygSlice, carried
 from datapipes.pyg.loader.view import View
@@ -33,14 +33,13 @@ from datapipes.pyg.torch_geometric_names import Data, HeteroData
 from datapipes.seeds.item_sampler import ItemSampler
 from datapipes.seeds.item_set import ItemSet
 
-_SAMPLED_AHEAD = 2  # minibatches whose rows are not gathered yet
 MOST_DRAWN = 2**24  # minibatches of one epoch of a batch_sampler
 # Arguments that only the constructors of loaders read, theirs and torch's; torch refuses others itself.
 _READ_ONCE = {
     *("input_nodes", "input_time", "input_id", "edge_label_index", "edge_label", "edge_label_time"),
     *("num_neighbors", "replace", "subgraph_type", "directed", "disjoint", "temporal_strategy"),
     *("time_attr", "weight_attr", "is_sorted", "neighbor_sampler", "neg_sampling_ratio"),
-    *("seed", "shuffle", "generator", "collate_fn", "pin_memory_device"),
+    *("features", "seed", "shuffle", "generator", "collate_fn", "pin_memory_device"),
 }
 
 
@@ -75,6 +74,7 @@ class Iterating:
     transform = _OfView("transform")
     transform_sampler_output = _OfView("transform_sampler_output")
     custom_cls = _OfView("custom_cls")
+    features = _OfView("features")
     node_sampler = _OfView("sampler")
     link_sampler = _OfView("sampler")
     # set by PyG's and torch's constructors
@@ -111,6 +111,7 @@ class Iterating:
             raise ValueError(f"{where}: generator and seed={shown(seed)} are both given; pass one of them.")
         self.seed = check_seed(where, seed if generator is None else generator.initial_seed() % 2**64)
         self.view = self._view_class(where, is_link, self.seed)
+        self.view.features = feature_store(where, kwargs.pop("features", None))
         self._asked = filter_per_worker
         if type(self).collate_fn is not Iterating.collate_fn:
             raise TypeError(
@@ -177,11 +178,8 @@ class Iterating:
         """
         if self._slices_in_workers():
             return PygSlice(self._sample(self.view), self.view)
-        if not self._fetches_ahead():
-            return self._sample(self.view if self.num_workers == 0 else self.view.for_sampling())
-        if self.num_workers == 0:
-            return PygFetch(self._sample(self.view).prefetch(_SAMPLED_AHEAD), self.view)
-        return PygFetch(self._sample(self.view.for_sampling()), self.view)
+        sampled = self._sample(self.view if self.num_workers == 0 else self.view.for_sampling())
+        return PygFetch(sampled, self.view, self._fetches_ahead()) if self._fetches() else sampled
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the epoch stands, to resume from: plain values, and the order that a sampler of torch drew."""
@@ -314,7 +312,7 @@ class Iterating:
             "worker_init_fn": self.worker_init_fn,
             "in_order": getattr(self, "in_order", True),  # torch has it from 2.6 on
             "timeout": timeout,
-            "cut": PygFetch if self._fetches_ahead() else "end",
+            "cut": PygFetch if self._fetches() else "end",
         }
         if self._has_threads():
             return {**options, "worker_method": "thread"}
@@ -348,15 +346,17 @@ class Iterating:
             running.set_epoch(self._epoch)
         return running
 
-    def _fetches_ahead(self) -> bool:
-        """Whether a thread gathers rows before the loop asks for their batch.
+    def _fetches(self) -> bool:
+        """Whether a stage gathers rows ahead: of the data's tensors, or of features."""
+        return self._fetches_ahead() or (bool(self.view.features) and self._why_not_ahead() is None)
 
-        Raises:
-            ValueError: It is asked for where nothing can be gathered ahead.
-        """
+    def _fetches_ahead(self) -> bool:
+        """Whether it gathers those of the data's tensors; ValueError where it is told to and cannot."""
         if self.fetch_ahead is False or (self.fetch_ahead is None and self.num_workers == 0):
             return False
         why_not = self._why_not_ahead()
+        if not isinstance(self.data, (Data, HeteroData)):
+            why_not = "the rows come from stores or other parts"
         if self.fetch_ahead and why_not is not None:
             raise ValueError(
                 f"{type(self).__name__}: fetch_ahead is True, but {why_not}, so no row can be gathered before the loop "
@@ -365,12 +365,11 @@ class Iterating:
         return why_not is None
 
     def _why_not_ahead(self) -> str | None:
+        """Return why nothing can be gathered ahead; None if it can."""
         if self._filters_itself():
             return "filter_fn is overridden"
         if self.transform_sampler_output:
             return "transform_sampler_output may change what was sampled"
-        if not isinstance(self.data, (Data, HeteroData)):
-            return "the rows come from stores or other parts"
         if self._slices_in_workers():
             return "workers make whole batches"
         if self._runs_in_loop():
@@ -383,7 +382,7 @@ class Iterating:
         return self.num_workers == 0 and not is_ours
 
     def _has_own_code(self) -> bool:
-        """Return whether code of the user's makes the batch of a sampler's output."""
+        """Whether code of the user's makes the batch of a sampler's output."""
         return self._filters_itself() or self.transform is not None or self.transform_sampler_output is not None
 
     def _filters_itself(self) -> bool:

@@ -15,6 +15,7 @@ from datapipes.pyg.loader.arguments import (
     refuse_no_functions,
     refuse_time_alone,
     refuse_wrong_class,
+    refuse_wrong_features,
     refuse_wrong_sampler,
     sampler_of,
     values_of_seeds,
@@ -39,6 +40,10 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
             their batch. None: they do with workers, and without workers `next` gathers, as in PyG. A tensor that was
             changed, replaced or deleted since, and what needs a gradient, is as it is at `next`. torch does not tell of
             changes by NumPy, by DLPack and through `.data`: these are seen by the batches that are not gathered yet.
+        features: by name: attributes that the data does not have, such as rows in a file, with a cache, sparse or
+            stored with fewer bits: {name: feature} of nodes without types, {(domain, type, name): feature} with "node"
+            or "edge" as domain, or a FeatureStore. Rows of edges are in the order of `edge_index`. The data then needs
+            `num_nodes`. A stage reads them, mostly ahead of the loop; `stats()` has what their caches count.
         generator: its `initial_seed()` is the seed.
         sampler, batch_sampler: give the order of an epoch, which is drawn whole, in this process, when it begins. Such
             workers do not persist.
@@ -70,6 +75,7 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
         self._set_up(False, seed, filter_per_worker, kwargs)
         where, data = type(self).__name__, data_of(data)
         refuse_wrong_sampler(where, "node_sampler", "sample_from_nodes", node_sampler)
+        refuse_wrong_features(where, data, node_sampler, self.view.features)
         functions = {"transform": transform, "transform_sampler_output": transform_sampler_output}
         refuse_no_functions(where, **functions)
         refuse_wrong_class(where, data, custom_cls)
@@ -168,6 +174,7 @@ class LinkLoader(Iterating, torch_geometric_names.LinkLoader):  # type: ignore[m
         self._set_up(True, seed, filter_per_worker, kwargs)
         where, data = type(self).__name__, data_of(data)
         refuse_wrong_sampler(where, "link_sampler", "sample_from_edges", link_sampler)
+        refuse_wrong_features(where, data, link_sampler, self.view.features)
         functions = {"transform": transform, "transform_sampler_output": transform_sampler_output}
         refuse_no_functions(where, **functions)
         refuse_wrong_class(where, data, custom_cls)

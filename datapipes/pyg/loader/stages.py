@@ -22,6 +22,8 @@ from datapipes.base.codec import Message
 from datapipes.base.rng import RngKey
 from datapipes.chain.stage import MiniBatchTransformer, SeedStage, Stage
 from datapipes.chain.stage_base import Fingerprint
+from datapipes.features.feature_fetcher import FeatureFetcher, checked_rows
+from datapipes.features.feature_store import FeatureRequest
 from datapipes.minibatch import MiniBatch
 from datapipes.pyg.loader.view import View
 from datapipes.pyg.sampler import NeighborSampler, seeded
@@ -163,20 +165,35 @@ class PygSample(MiniBatchTransformer):
         return {"sampler": self.view.sampler}
 
 
-class PygFetch(MiniBatchTransformer):
-    """Gather rows for the batch of a sampler's output, in a thread of the loader; the loop makes the batch of them."""
+class PygFetch(FeatureFetcher):
+    """Gather rows for the batch of a sampler's output, in a thread of the loader; the loop makes the batch of them.
 
-    _does = "gather"
-    draws = False
+    Args:
+        of_data: whether of tensors of the data too, beside those of the view's features.
+    """
 
-    def __init__(self, source: Stage, view: View) -> None:
-        super().__init__(source)
-        self.view = view
+    def __init__(self, source: Stage, view: View, of_data: bool) -> None:
+        self.view, self.of_data = view, of_data
+        super().__init__(source, view.features, view.feature_names("node"), view.feature_names("edge"))
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
+        return super().transform(self._with_rows_of_data(minibatch))
+
+    async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
+        return await super().transform_async(self._with_rows_of_data(minibatch))
+
+    def _with_rows_of_data(self, minibatch: MiniBatch) -> MiniBatch:
         out = carried(minibatch)
-        self.view.fetch(out)
+        if self.of_data:
+            self.view.fetch(out)
         return carrying(minibatch, out)
+
+    def requests_of(self, minibatch: MiniBatch) -> list[FeatureRequest]:
+        return self.view.requests_of(carried(minibatch))
+
+    def _filled(self, minibatch: MiniBatch, requests: list[FeatureRequest], all_rows: Any) -> MiniBatch:
+        self.view.set_features(carried(minibatch), requests, checked_rows(requests, all_rows))
+        return minibatch.replace()
 
 
 class PygSlice(MiniBatchTransformer):

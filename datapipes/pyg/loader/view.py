@@ -17,9 +17,10 @@ from torch import Tensor
 
 from datapipes.base.codec import join_key
 from datapipes.base.rng import RngKey
-from datapipes.base.types import of_type
+from datapipes.base.types import of_type, values_of
+from datapipes.features.feature_store import FeatureRequest, FeatureStore
 from datapipes.graph.convert import refuse_wrong_rows
-from datapipes.minibatch import MiniBatch
+from datapipes.minibatch import MiniBatch, SparseRows
 from datapipes.pyg.loader.data_warnings import class_of_graphs, warn_of_lost, warn_of_whole
 from datapipes.pyg.loader.rows import AttributeRows
 from datapipes.pyg.sampled import edge_index_of
@@ -46,6 +47,7 @@ class View:
         sampler: the BaseSampler.
         is_link: whether the seeds are links.
         seed: with the place of a batch, it seeds code of the user's.
+        features: attributes of the batches that the data does not have.
     """
 
     _data: Any = None
@@ -60,7 +62,8 @@ class View:
         self.name, self.is_link, self.seed = name, is_link, seed
         self.looks = is_link  # for leaks, at the next batch
         self.rows = AttributeRows()
-        self._of_edges: dict[str, bool] = {}  # by the name of a tensor in a feature store without types
+        self.features = FeatureStore({})
+        self.forget_rows()
 
     @property
     def data(self) -> Any:
@@ -99,7 +102,8 @@ class View:
     def forget_rows(self) -> None:
         """Let go of the values that were sliced; the next batch looks at the data anew."""
         self.rows.forget()
-        self._of_edges = {}
+        self._since = object()  # what was fetched before is not used
+        self._of_edges: dict[str, bool] = {}  # by the name of a tensor in a feature store without types
 
     def for_sampling(self) -> View:
         """Return a view without what only slicing needs, for workers that do not slice."""
@@ -144,6 +148,21 @@ class View:
             ids = {edge_type: self._edge_ids(edge_type, values) for edge_type, values in edges.items()}
             out.fetched = self.rows.fetched(out.node if isinstance(out.node, dict) else {None: out.node}, ids)
 
+    def feature_names(self, domain: str) -> Any:
+        """Return the names of the features of nodes or edges, with types by type."""
+        types = self.features.types(domain)
+        names = {key: self.features.names(domain, key) for key in types}
+        return names.get(None) if None in names else names or None
+
+    def requests_of(self, out: Any) -> list[FeatureRequest]:
+        """Return what is read of the features for a sampler's output."""
+        requests: list[FeatureRequest] = []
+        for domain, group, name in self.features:
+            ids = values_of(out.node if domain == "node" else out.edge, group)
+            ids = ids if domain == "node" else self._edge_ids(group, ids)
+            requests.append((domain, group, name, torch.empty(0, dtype=torch.int64) if ids is None else ids.cpu()))
+        return requests
+
     def sliced(self, out: Any) -> Any:
         """Return the batch before the user's transform."""
         if self.transform_sampler_output:
@@ -158,8 +177,23 @@ class View:
                 f"{who}: returned a {type(out).__name__}; a SamplerOutput or HeteroSamplerOutput is needed. Return one."
             )
         self.rows.drop(getattr(out, "fetched", {}))
+        if self.features:
+            self._fill_features(batch, out)
         self._set_seeds(batch, out.metadata)
         return batch
+
+    def set_features(self, out: Any, requests: list[FeatureRequest], all_rows: list[Any]) -> None:
+        """Keep the rows of the features for the batch of a sampler's output."""
+        out.feature_rows = self._since, [(request[:3], rows) for request, rows in zip(requests, all_rows, strict=True)]
+
+    def _fill_features(self, batch: Any, out: Any) -> None:
+        """Set the rows of the features; those that were not fetched are read here."""
+        if self.transform_sampler_output or getattr(out, "feature_rows", (None,))[0] is not self._since:
+            requests = self.requests_of(out)
+            self.set_features(out, requests, self.features.read_many(requests))
+        for (_, group, name), rows in out.feature_rows[1]:
+            store = batch if group is None else batch[group]
+            store[name] = rows.csr() if isinstance(rows, SparseRows) else rows
 
     def _sliced(self, out: Any) -> Any:
         ids = self._edge_ids(None, out.edge)

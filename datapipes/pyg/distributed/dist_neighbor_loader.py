@@ -53,6 +53,7 @@ class DistNeighborLoader(IteratingOverParts, torch_geometric_names.NodeLoader): 
         device: where the batches lie; None for host memory.
         seed: in [0, 2**64); decides order and draws.
         weight_attr: the attribute of edges that holds weights.
+        time_window: as NeighborSampler has it.
         **kwargs: those of torch's DataLoader, as for NodeLoader. Workers are processes that the fork server starts, or
             threads, with a line in the log, where the main module cannot be imported again.
     Raises:
@@ -83,6 +84,7 @@ class DistNeighborLoader(IteratingOverParts, torch_geometric_names.NodeLoader): 
         *,
         seed: int = 0,
         weight_attr: str | None = None,
+        time_window: int | None = None,
         rpc_timeout: float = 180,
         tls: TLSConfig | None = None,
         insecure: bool = False,
@@ -106,6 +108,7 @@ class DistNeighborLoader(IteratingOverParts, torch_geometric_names.NodeLoader): 
             concurrency=concurrency,
             device=device,
             weight_attr=weight_attr,
+            time_window=time_window,
         )
         node_type, ids = self._nodes(input_nodes)
         refuse_no_functions(where, transform=transform)
@@ -180,6 +183,7 @@ class DistLinkNeighborLoader(IteratingOverParts, torch_geometric_names.LinkLoade
         *,
         seed: int = 0,
         weight_attr: str | None = None,
+        time_window: int | None = None,
         rpc_timeout: float = 180,
         tls: TLSConfig | None = None,
         insecure: bool = False,
@@ -204,6 +208,7 @@ class DistLinkNeighborLoader(IteratingOverParts, torch_geometric_names.LinkLoade
             concurrency=concurrency,
             device=device,
             weight_attr=weight_attr,
+            time_window=time_window,
         )
         refuse_no_functions(where, transform=transform)
         torch_geometric_names.LinkLoader.__init__(

@@ -338,4 +338,9 @@ def sampler_of(where: str, sampler: Any, *args: Any, **options: Any) -> Neighbor
             f"{where}: neighbor_sampler must be a datapipes.pyg.sampler.NeighborSampler, got "
             f"{type(sampler).__module__}.{type(sampler).__name__}. Give another sampler to NodeLoader or LinkLoader."
         )
+    if options.get("time_window") is not None:
+        raise ValueError(
+            f"{where}: time_window is {options['time_window']}, but neighbor_sampler decides what is drawn. Give the "
+            "window to that sampler."
+        )
     return sampler

@@ -38,7 +38,7 @@ MOST_DRAWN = 2**24  # minibatches of one epoch of a batch_sampler
 _READ_ONCE = {
     *("input_nodes", "input_time", "input_id", "edge_label_index", "edge_label", "edge_label_time"),
     *("num_neighbors", "replace", "subgraph_type", "directed", "disjoint", "temporal_strategy"),
-    *("time_attr", "weight_attr", "is_sorted", "neighbor_sampler", "neg_sampling_ratio"),
+    *("time_attr", "time_window", "weight_attr", "is_sorted", "neighbor_sampler", "neg_sampling_ratio"),
     *("features", "seed", "shuffle", "generator", "collate_fn", "pin_memory_device"),
 }
 

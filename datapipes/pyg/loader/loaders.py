@@ -101,6 +101,7 @@ class NeighborLoader(NodeLoader, torch_geometric_names.NeighborLoader):  # type:
             sliced too.
         num_neighbors, input_nodes, input_time, replace, subgraph_type, disjoint, temporal_strategy, time_attr,
             weight_attr, is_sorted, directed: see torch_geometric; what differs stands in docs/migrate/pyg.md.
+        time_window: as datapipes.pyg.sampler.NeighborSampler has it.
         neighbor_sampler: a datapipes.pyg.sampler.NeighborSampler, in place of one for these arguments.
         other arguments: those of NodeLoader.
     Raises:
@@ -127,13 +128,16 @@ class NeighborLoader(NodeLoader, torch_geometric_names.NeighborLoader):  # type:
         neighbor_sampler: NeighborSampler | None = None,
         directed: bool = True,
         *,
+        time_window: int | None = None,
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
         where = type(self).__name__
         refuse_time_alone(where, input_time, time_attr, neighbor_sampler)
         draws = subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted
-        sampler = sampler_of(where, neighbor_sampler, data, num_neighbors, *draws, directed=directed)
+        sampler = sampler_of(
+            where, neighbor_sampler, data, num_neighbors, *draws, directed=directed, time_window=time_window
+        )
         super().__init__(
             data,
             sampler,
@@ -199,7 +203,7 @@ class LinkNeighborLoader(LinkLoader, torch_geometric_names.LinkNeighborLoader): 
     Negatives are drawn by the random key; `seed` decides them too.
 
     Args:
-        data, neighbor_sampler: as for NeighborLoader.
+        data, neighbor_sampler, time_window: as for NeighborLoader.
         num_neighbors, edge_label_index, edge_label, edge_label_time, replace, subgraph_type, disjoint,
             temporal_strategy, neg_sampling, neg_sampling_ratio, time_attr, weight_attr, is_sorted, directed: see
             torch_geometric; what differs stands in docs/migrate/pyg.md.
@@ -231,6 +235,7 @@ class LinkNeighborLoader(LinkLoader, torch_geometric_names.LinkNeighborLoader): 
         neighbor_sampler: NeighborSampler | None = None,
         directed: bool = True,
         *,
+        time_window: int | None = None,
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
@@ -239,7 +244,9 @@ class LinkNeighborLoader(LinkLoader, torch_geometric_names.LinkNeighborLoader): 
             time_attr = sampler_of(where, neighbor_sampler).time_attr
         refuse_half_of_times(where, edge_label_time, time_attr)
         draws = subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted
-        sampler = sampler_of(where, neighbor_sampler, data, num_neighbors, *draws, directed=directed)
+        sampler = sampler_of(
+            where, neighbor_sampler, data, num_neighbors, *draws, directed=directed, time_window=time_window
+        )
         super().__init__(
             data,
             sampler,

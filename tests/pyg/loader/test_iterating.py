@@ -43,9 +43,10 @@ def node_loader(data=None, **given):
 
 
 @pytest.mark.parametrize(("ours", "theirs"), BOTH)
-def test_the_signatures_are_pygs_with_a_seed_more(ours, theirs):
+def test_the_signatures_are_pygs_with_a_few_more(ours, theirs):
     found, expected = (inspect.signature(each.__init__).parameters for each in (ours, theirs))
-    assert [*found] == [*list(expected)[:-1], "seed", "kwargs"]
+    more = ["time_window", "seed"] if "time_attr" in expected else ["seed"]
+    assert [*found] == [*list(expected)[:-1], *more, "kwargs"]
     for name, parameter in expected.items():
         assert found[name].default == parameter.default, name
         assert found[name].kind == parameter.kind, name

@@ -378,6 +378,11 @@ def test_arguments_of_torchs_loader_are_taken_dropped_or_refused():
         ({"persistent_workers": True}, ValueError, "persistent_workers"),
         ({"seed": 2**64}, ValueError, "seed"),
         ({"neighbor_sampler": 3}, TypeError, "must be a datapipes.pyg.sampler.NeighborSampler, got builtins.int"),
+        (
+            {"neighbor_sampler": NeighborSampler(random_data(1), [2]), "time_window": 3},
+            ValueError,
+            "time_window is 3, but neighbor_sampler decides",
+        ),
         ({"input_time": torch.arange(40)}, ValueError, "time_attr is not"),
     ):
         with pytest.raises(error, match=text):

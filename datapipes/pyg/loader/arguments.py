@@ -22,6 +22,11 @@ from datapipes.pyg.graph_of import refuse_other_data
 from datapipes.pyg.sampler import NeighborSampler
 from datapipes.pyg.torch_geometric_names import Data, GraphStore, HeteroData, NegativeSampling, num_nodes_in_stores
 
+_OF_SAMPLERS = (
+    *("num_neighbors", "replace", "subgraph_type", "disjoint", "temporal_strategy", "weight_attr", "is_sorted"),
+    *("directed", "time_window"),
+)  # arguments of loaders, beside time_attr
+
 
 def node_seeds(where: str, data: Any, sampler: Any, input_nodes: Any, input_id: Any) -> dict[str, Any]:
     """Return `input_nodes` as ids or a mask, with types as (type, ids or mask), and `input_id`. None: all nodes.
@@ -230,7 +235,8 @@ def refuse_wrong_sampler(where: str, name: str, method: str, sampler: Any) -> No
 
 def refuse_wrong_class(where: str, data: Any, custom_cls: Any) -> None:
     """Refuse a class that no batch of a pair of stores can be made of; the other data has a class of its own."""
-    refuse_no_functions(where, custom_cls=custom_cls)
+    if custom_cls is not None and not callable(custom_cls):
+        raise TypeError(f"{where}: custom_cls must be a class or None, got {shown(custom_cls)}. Pass a class.")
     if custom_cls is None or isinstance(data, (Data, HeteroData)):
         return
     needed = Data if types_of(where, data)[0] is None else HeteroData
@@ -239,13 +245,6 @@ def refuse_wrong_class(where: str, data: Any, custom_cls: Any) -> None:
             f"{where}: custom_cls must be a subclass of {needed.__name__} for this data, got {shown(custom_cls)}. Pass "
             "one."
         )
-
-
-def refuse_no_functions(where: str, **functions: Any) -> None:
-    """Refuse what cannot be called; None is allowed."""
-    for name, function in functions.items():
-        if function is not None and not callable(function):
-            raise TypeError(f"{where}: {name} must be a function or None, got {shown(function)}. Pass a function.")
 
 
 def feature_store(where: str, features: Any) -> FeatureStore:
@@ -299,6 +298,8 @@ def refuse_wrong_options(where: str, filter_per_worker: Any, worker_method: Any,
     kinds: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "timeout": ("a number of seconds", lambda value: isinstance(value, (int, float))),
         "worker_init_fn": ("a function", callable),
+        "transform": ("a function", callable),
+        "transform_sampler_output": ("a function", callable),
         "generator": ("a torch.Generator", lambda value: isinstance(value, torch.Generator)),
         "sampler": ("an iterable of places in the seeds", _is_iterable),
         "batch_sampler": ("an iterable of lists of places in the seeds", _is_iterable),
@@ -329,18 +330,19 @@ def refuse_half_of_times(where: str, edge_label_time: Any, time_attr: str | None
         )
 
 
-def sampler_of(where: str, sampler: Any, *args: Any, **options: Any) -> NeighborSampler:
-    """Return a given sampler, which must be of this package; None makes one of the other arguments."""
+def sampler_of(where: str, sampler: Any, data: Any, time_attr: str | None, options: dict[str, Any]) -> NeighborSampler:
+    """Return a given sampler, one of this package; None makes one. What is a sampler's leaves `options`."""
+    drawing = {name: options.pop(name) for name in _OF_SAMPLERS}
     if sampler is None:
-        return NeighborSampler(*args, **options)
+        return NeighborSampler(data, time_attr=time_attr, **drawing)
     if not isinstance(sampler, NeighborSampler):
         raise TypeError(
             f"{where}: neighbor_sampler must be a datapipes.pyg.sampler.NeighborSampler, got "
             f"{type(sampler).__module__}.{type(sampler).__name__}. Give another sampler to NodeLoader or LinkLoader."
         )
-    if options.get("time_window") is not None:
+    if drawing["time_window"] is not None:
         raise ValueError(
-            f"{where}: time_window is {options['time_window']}, but neighbor_sampler decides what is drawn. Give the "
-            "window to that sampler."
+            f"{where}: time_window is {shown(drawing['time_window'])}, but neighbor_sampler decides what is drawn. "
+            "Give the window to that sampler."
         )
     return sampler

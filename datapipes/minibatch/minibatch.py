@@ -118,7 +118,7 @@ class MiniBatch(Movable):
         return made
 
     def _kept_by_consumer(self) -> Callable[[], object]:
-        """Return what gives the object that a consumer of this minibatch still has of it, None once it has let go."""
+        """Return a function that returns what a consumer of this minibatch still holds of it, None once it is freed."""
         return weakref.ref(self)
 
     def _with_key(self, rng: RngKey | None) -> MiniBatch:

@@ -104,6 +104,7 @@ def edge_index_of(row: Tensor, col: Tensor) -> Tensor:
     base = row._base
     if base is not None and base is col._base and base.shape == (2, len(row)) and base.is_contiguous():
         begin = base.storage_offset()
-        if row.storage_offset() == begin and col.storage_offset() == begin + len(row) and row.dtype == base.dtype:
+        offsets, is_plain = (row.storage_offset(), col.storage_offset()), row.is_contiguous() and col.is_contiguous()
+        if is_plain and offsets == (begin, begin + len(row)) and row.dtype == base.dtype:
             return base
     return torch.stack((row, col))

@@ -28,6 +28,13 @@ _OF_SAMPLERS = (
 )  # arguments of loaders, beside time_attr
 
 
+_OF_BATCHES = {
+    *("n_id", "e_id", "batch", "num_nodes", "num_sampled_nodes", "num_sampled_edges", "edge_index", "adj_t"),
+    *("input_id", "batch_size", "seed_time", "edge_label_index", "edge_label", "edge_label_time"),
+    *("src_index", "dst_pos_index", "dst_neg_index"),
+}
+
+
 def node_seeds(where: str, data: Any, sampler: Any, input_nodes: Any, input_id: Any) -> dict[str, Any]:
     """Return `input_nodes` as ids or a mask, with types as (type, ids or mask), and `input_id`. None: all nodes.
 
@@ -268,7 +275,10 @@ def refuse_wrong_features(where: str, data: Any, sampler: Any, store: FeatureSto
     node_types, edge_types = types_of(where, data)
     for key, feature in store.items():
         domain, group, name = key
-        type_in(where, domain, group, [None] if node_types is None else node_types if domain == "node" else edge_types)
+        types = [None] if node_types is None else node_types if domain == "node" else edge_types
+        type_in(f"{where}: {feature_text(*key)}", domain, group, types)
+        if name in _OF_BATCHES:
+            raise ValueError(f"{where}: {feature_text(*key)} has a name that each batch has. Give it another name.")
         if isinstance(data, (Data, HeteroData)):
             of_group = data if group is None else data[group]
             if name in of_group:
@@ -280,7 +290,7 @@ def refuse_wrong_features(where: str, data: Any, sampler: Any, store: FeatureSto
             if count is not None and feature.count != count:
                 raise ValueError(
                     f"{where}: {feature_text(*key)} has {feature.count} rows for {count} {domain}s; one for each is "
-                    "needed. Pass that of the same data."
+                    "needed. Pass that of the same data; or set num_nodes, which PyG else guesses from the edges."
                 )
 
 

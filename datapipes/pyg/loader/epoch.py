@@ -23,7 +23,7 @@ class Epoch(Iterator[Any]):
         self._running: DataLoader | None = None
         self._minibatches: Iterator[Any] = iter(())
         self._has_begun = self._is_sliced = False
-        self._last: Carried | None = None  # whose batch the loop may still have
+        self._last: Carried | None = None  # held so that a thread can find the batch of the loop, see Carried
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -33,11 +33,12 @@ class Epoch(Iterator[Any]):
         if self._running is None:
             if not loader._draws_order and len(loader) == 0:
                 raise StopIteration
-            self._running = loader._running = loader._next()
-            self._is_sliced = isinstance(self._running.source, PygSlice)
-            if isinstance(self._running.source, PygFetch) and self._running.source.of_data:
+            running = loader._next()
+            self._is_sliced = isinstance(running.source, PygSlice)
+            if isinstance(running.source, PygFetch) and running.source.of_data:
                 loader.view.rows.find(loader.data)
-            self._minibatches = iter(self._running)
+            self._minibatches = iter(running)
+            self._running = loader._running = running  # last: after an error the next call begins anew
         try:
             minibatch = next(self._minibatches)
         except StopIteration:
@@ -50,7 +51,7 @@ class Epoch(Iterator[Any]):
         batch = value if self._is_sliced else loader._batch_of(value, key)
         warn_of_leaks(loader.view, batch)
         if isinstance(minibatch, Carried) and isinstance(batch, (Data, HeteroData)):
-            minibatch.value, minibatch.batch, self._last = None, weakref.ref(batch), minibatch
+            minibatch.value, minibatch.consumers_batch, self._last = None, weakref.ref(batch), minibatch
         pins: Any = pin_memory.pin_memory  # of batches of any type
         return pins(batch) if loader.pin_memory and torch.cuda.is_available() else batch
 

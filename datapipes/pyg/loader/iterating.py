@@ -103,8 +103,6 @@ class Iterating:
             raise TypeError(f"{where}: batch_size is None, but batches are made of lists of seeds. Pass 1 or more.")
         self.worker_method = kwargs.pop("worker_method", "process")
         self.fetch_ahead = kwargs.pop("fetch_ahead", None)
-        if self.fetch_ahead is not None:
-            check_bool(where, "fetch_ahead", self.fetch_ahead)
         refuse_wrong_options(where, filter_per_worker, self.worker_method, kwargs)
         generator = kwargs.get("generator")
         if generator is not None and seed != 0:
@@ -143,6 +141,8 @@ class Iterating:
             users = [cls for cls in type(self).__mro__ if not cls.__module__.startswith(("datapipes.", "torch"))]
             if name not in names_in_code(users):
                 raise ValueError(f"{kind}: {name} is fixed since the loader was built. Build a new one: {kind}(...).")
+        if name == "fetch_ahead" and value is not None:
+            check_bool(type(self).__name__, name, value)
         super().__setattr__(name, value)
 
     # --- PyG's methods
@@ -321,7 +321,8 @@ class Iterating:
 
     def _built(self) -> DataLoader:
         """Return a DataLoader for the attributes as they are; it begins with its first minibatch."""
-        self._options_then = options = self._options()
+        options = self._options()
+        self._options_then = options, self._fetches_ahead()
         if options.get("worker_method") == "thread":
             where, why = type(self).__name__, self._why_threads() or "was told worker_method='thread'"
             of_pyg = getattr(options["worker_init_fn"], "__self__", None) is self  # it would bind this whole process
@@ -337,8 +338,8 @@ class Iterating:
         state, self._state = self._state, None
         if state is None and self._draws_order:
             self._order = self._drawn_order()
-        running = self._running
-        if running is None or not self._keeps_workers() or self._options_then != self._options():
+        running, now = self._running, (self._options(), self._fetches_ahead())
+        if running is None or not self._keeps_workers() or self._options_then != now:
             running = self._built()
         if state is not None:
             running.load_state_dict(state)
@@ -366,15 +367,13 @@ class Iterating:
 
     def _why_not_ahead(self) -> str | None:
         """Return why nothing can be gathered ahead; None if it can."""
-        if self._filters_itself():
-            return "filter_fn is overridden"
-        if self.transform_sampler_output:
-            return "transform_sampler_output may change what was sampled"
-        if self._slices_in_workers():
-            return "workers make whole batches"
-        if self._runs_in_loop():
-            return "without workers the sampler's own code runs in the thread of the loop"
-        return None
+        reasons = {
+            "filter_fn is overridden": self._filters_itself(),
+            "transform_sampler_output may change what was sampled": self.transform_sampler_output is not None,
+            "workers make whole batches": self._slices_in_workers(),
+            "without workers the sampler's own code runs in the thread of the loop": self._runs_in_loop(),
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
 
     def _runs_in_loop(self) -> bool:
         """Whether code of the user's samples, without workers: in his thread."""

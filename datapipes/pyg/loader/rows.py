@@ -30,44 +30,44 @@ class _Table(NamedTuple):
 
     Attributes:
         value: the attribute.
-        rows: it as a tensor.
+        rows: the same values as a plain tensor.
         bytes: its rows as bytes.
-        tells: whether torch tells of its changes: it is no array, and no tensor of inference mode.
+        tells_of_changes: whether torch counts changes of the value; not those of an array, or in inference mode.
     """
 
     value: Any
     rows: Tensor
     bytes: RowTable
-    tells: bool
+    tells_of_changes: bool
 
     def taken(self, ids: Tensor) -> Tensor:
         """Return the rows of these ids; IndexError for an id that has none."""
         return take_rows(self.rows, self.bytes.bytes_now(), ids.contiguous(), num_threads())
 
-    def is_of(self, value: Any) -> bool:
-        """Return whether it is of this attribute, whose memory may have been replaced (`value.data = ...`)."""
+    def still_holds(self, value: Any) -> bool:
+        """Return whether these are the rows of `value`, which may be the same tensor over other memory."""
         if self.value is not value or not isinstance(value, Tensor):
             return self.value is value
-        return value.data_ptr() == self.rows.data_ptr() and value.shape == self.rows.shape
+        return _layout(value) == _layout(self.rows)
 
     def version(self) -> tuple[int, int]:
-        """Return what is another once torch has changed or moved the values."""
+        """Return a pair that differs once torch has changed the values or moved them."""
         return self.value._version, self.value.data_ptr()
 
 
-class Fetched(NamedTuple):
-    """Rows that were gathered before their batch was asked for, and the table and version that they are of."""
+class _Ahead(NamedTuple):
+    """Rows that were gathered before their batch was asked for, and the table and its version then."""
 
     table: _Table
     version: tuple[int, int]
     rows: Tensor
 
 
-FetchedRows = dict[tuple[str, Any, str], Fetched]  # by "node" or "edge", type and name
+RowsAhead = dict[tuple[str, Any, str], _Ahead]  # by "node" or "edge", type and name
 
 
 class AttributeRows:
-    """Takes rows of attributes; keeps what our kernel needs of each attribute until its value is another."""
+    """What our kernel needs of the attributes that the batch before had, so that the next one need not look again."""
 
     def __init__(self) -> None:
         self._tables: dict[tuple[str, Any, str], _Table] = {}  # by "node" or "edge", type and name
@@ -76,55 +76,64 @@ class AttributeRows:
         return {"_tables": {}}  # they are views; a pickle would copy them
 
     def forget(self) -> None:
-        """Look at all values anew."""
+        """Look at all attributes anew."""
         self._tables = {}
 
-    # --- ahead
-
     def find(self, data: Any) -> None:
-        """Find what can be fetched ahead for the first batches; for later ones the batches before have found it."""
+        """Find the attributes of which the first batches can have rows ahead."""
+        found = self.of_batch({})
         for store in data.node_stores:
             for key, value in store.items():
                 if store.is_node_attr(key):
-                    self._table("node", store, key, value)
+                    found.table("node", store, key, value)
         for store in data.edge_stores:
             for key, value in store.items():
                 if "adj_t" not in store and key != "edge_index" and store.is_edge_attr(key):
-                    self._table("edge", store, key, value)
+                    found.table("edge", store, key, value)
+        found.keep()
 
-    def fetched(self, nodes: Mapping[Any, Any], edges: Mapping[Any, Any]) -> FetchedRows:
+    def ahead(self, nodes: Mapping[Any, Any], edges: Mapping[Any, Any]) -> RowsAhead:
         """Return rows of tensors as they are now, for ids of nodes and of edges by type. A thread of ours calls it.
 
         PyG's own objects are not looked at, since the caller's thread may change them meanwhile: it has found the
         attributes when it made the batch before.
         """
-        fetched: FetchedRows = {}
-        for name, table in [*self._tables.items()]:
+        ahead: RowsAhead = {}
+        for name, table in self._tables.copy().items():
             domain, group, _ = name
             ids = (nodes if domain == "node" else edges).get(group)
-            if ids is None or ids.device != _CPU or not table.tells or table.value.requires_grad:
+            if ids is None or ids.device != _CPU or not table.tells_of_changes or table.value.requires_grad:
                 continue
             version = table.version()
             with suppress(IndexError):  # of data that is not the sampler's: the batch raises it
-                fetched[name] = Fetched(table, version, table.taken(ids))
-        return fetched
+                ahead[name] = _Ahead(table, version, table.taken(ids))
+        return ahead
 
-    def drop(self, unused: FetchedRows) -> None:
-        """Fetch these no more: their batch had no such attributes."""
-        for name in unused:
-            self._tables.pop(name, None)
+    def of_batch(self, ahead: RowsAhead) -> BatchRows:
+        """Return what takes the rows of one batch, some of which were gathered before."""
+        return BatchRows(self, ahead)
 
-    # --- at the batch
 
-    def slice_nodes(self, store: Any, to: Any, nodes: Tensor, fetched: FetchedRows) -> None:
-        """Set what `to`, the store of a batch, has of the nodes; what it takes of `fetched` is taken out there."""
+class BatchRows:
+    """Takes the rows of the attributes for one batch."""
+
+    def __init__(self, owner: AttributeRows, ahead: RowsAhead) -> None:
+        self._owner, self._before, self._ahead = owner, owner._tables, ahead
+        self._used: dict[tuple[str, Any, str], _Table] = {}
+
+    def keep(self) -> None:
+        """Keep the tables for the next batch, of the attributes that this one had: a deleted one is let go."""
+        self._owner._tables = self._used
+
+    def slice_nodes(self, store: Any, to: Any, nodes: Tensor) -> None:
+        """Set what `to`, the store of a batch, has of the nodes."""
         for key, value in store.items():
             if key == "num_nodes":
                 to.num_nodes = nodes.numel()
             elif store.is_node_attr(key):
-                to[key] = self._rows("node", store, key, value, nodes, fetched)
+                to[key] = self._rows("node", store, key, value, nodes)
 
-    def slice_edges(self, store: Any, to: Any, row: Tensor, col: Tensor, ids: Any, fetched: FetchedRows) -> None:
+    def slice_edges(self, store: Any, to: Any, row: Tensor, col: Tensor, ids: Any) -> None:
         """Set the edges of `to`, and what it has of them; without their ids attributes of edges are None."""
         if "adj_t" in store:  # a SparseTensor, which PyG makes
             filter_edge_store_(store, to, row, col, ids)
@@ -134,18 +143,18 @@ class AttributeRows:
                 edge_index, device = edge_index_of(row, col), value.device if isinstance(value, Tensor) else _CPU
                 to.edge_index = edge_index if edge_index.device == device else edge_index.to(device)
             elif store.is_edge_attr(key):
-                to[key] = None if ids is None else self._rows("edge", store, key, value, ids, fetched)
+                to[key] = None if ids is None else self._rows("edge", store, key, value, ids)
 
-    def _rows(self, domain: str, store: Any, key: str, value: Any, ids: Tensor, fetched: FetchedRows) -> Any:
+    def _rows(self, domain: str, store: Any, key: str, value: Any, ids: Tensor) -> Any:
         if isinstance(value, (list, tuple)):  # such as a name for each node, which PyG refuses
             return [value[place] for place in ids.tolist()]
         dim = store._parent().__cat_dim__(key, value, store)
         if isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
             return value.take(ids.cpu().numpy(), axis=dim)  # of strings or dates, say: there is no such tensor
-        table = self._table(domain, store, key, value) if ids.device == _CPU else None
+        table = self.table(domain, store, key, value) if ids.device == _CPU else None
         if table is None:
             return index_select(value, ids.cpu() if isinstance(value, np.ndarray) else ids.to(value.device), dim=dim)
-        ahead = fetched.pop((domain, store._key, key), None)
+        ahead = self._ahead.get((domain, store._key, key))
         if ahead is not None and ahead.table is table and ahead.version == table.version():
             return ahead.rows
         try:
@@ -156,22 +165,31 @@ class AttributeRows:
                 f"{error}. The loader samples the edges that it was built with; build a new loader for other data."
             ) from error
 
-    def _table(self, domain: str, store: Any, key: str, value: Any) -> _Table | None:
+    def table(self, domain: str, store: Any, key: str, value: Any) -> _Table | None:
         """Return an attribute for our kernel; None: PyG takes its rows."""
         if isinstance(value, Tensor) and value.requires_grad:
             return None
-        kept = self._tables.get((domain, store._key, key))
-        if kept is not None and kept.is_of(value):
-            return kept
-        if type(value) is not Tensor and not isinstance(value, np.ndarray):
-            return None  # such as a TensorFrame, or a subclass with an indexing of its own
-        try:
-            rows = as_tensor("NeighborLoader", key, value)
-        except (TypeError, ValueError):
-            return None
-        is_plain = rows.device == _CPU and rows.ndim > 0 and not rows.is_conj() and not rows.is_neg()
-        if not is_plain or not has_adjacent_values(rows) or store._parent().__cat_dim__(key, value, store) != 0:
-            return None
-        tells = isinstance(value, Tensor) and not value.is_inference()
-        table = self._tables[domain, store._key, key] = _Table(value, rows, RowTable(rows), tells)
+        name = domain, store._key, key
+        table = self._before.get(name)
+        if table is None or not table.still_holds(value):
+            table = _table_of(store, key, value)
+        if table is not None:
+            self._used[name] = table
         return table
+
+
+def _table_of(store: Any, key: str, value: Any) -> _Table | None:
+    if type(value) is not Tensor and not isinstance(value, np.ndarray):
+        return None  # such as a TensorFrame, or a subclass with an indexing of its own
+    try:
+        rows = as_tensor("NeighborLoader", key, value)
+    except (TypeError, ValueError):
+        return None
+    is_plain = rows.device == _CPU and rows.ndim > 0 and not rows.is_conj() and not rows.is_neg()
+    if not is_plain or not has_adjacent_values(rows) or store._parent().__cat_dim__(key, value, store) != 0:
+        return None
+    return _Table(value, rows, RowTable(rows), isinstance(value, Tensor) and not value.is_inference())
+
+
+def _layout(values: Tensor) -> tuple[Any, ...]:
+    return values.data_ptr(), values.dtype, values.shape, values.stride()

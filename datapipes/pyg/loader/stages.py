@@ -71,19 +71,19 @@ class Carried(MiniBatch):
 
     Attributes:
         value: the object.
-        batch: of whoever made a batch of it, and holds this minibatch until the next: gives the batch that his consumer
-            has, None once that let go.
+        consumers_batch: a weak reference to the batch that the loop got. An Epoch sets it, and holds this minibatch
+            until the next.
     """
 
     value: Any = None
-    batch: Callable[[], object] | None = None
+    consumers_batch: Callable[[], object] | None = None
 
     def _kept_by_consumer(self) -> Callable[[], object]:
         this = weakref.ref(self)
 
         def kept() -> object:
             carried = this()
-            return carried if carried is None or carried.batch is None else carried.batch()
+            return carried if carried is None or carried.consumers_batch is None else carried.consumers_batch()
 
         return kept
 
@@ -185,15 +185,15 @@ class PygFetch(FeatureFetcher):
     def _with_rows_of_data(self, minibatch: MiniBatch) -> MiniBatch:
         out = carried(minibatch)
         if self.of_data:
-            self.view.fetch(out)
+            self.view.gather_ahead(out)
         return carrying(minibatch, out)
 
     def requests_of(self, minibatch: MiniBatch) -> list[FeatureRequest]:
         return self.view.requests_of(carried(minibatch))
 
     def _filled(self, minibatch: MiniBatch, requests: list[FeatureRequest], all_rows: Any) -> MiniBatch:
-        self.view.set_features(carried(minibatch), requests, checked_rows(requests, all_rows))
-        return minibatch.replace()
+        carried(minibatch).feature_rows = requests, checked_rows(requests, all_rows)
+        return minibatch
 
 
 class PygSlice(MiniBatchTransformer):

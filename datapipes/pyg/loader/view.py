@@ -18,7 +18,7 @@ from torch import Tensor
 from datapipes.base.codec import join_key
 from datapipes.base.rng import RngKey
 from datapipes.base.types import of_type, values_of
-from datapipes.features.feature_store import FeatureRequest, FeatureStore
+from datapipes.features.feature_store import FeatureRequest, FeatureStore, feature_text
 from datapipes.graph.convert import refuse_wrong_rows
 from datapipes.minibatch import MiniBatch, SparseRows
 from datapipes.pyg.loader.data_warnings import class_of_graphs, warn_of_lost, warn_of_whole
@@ -102,7 +102,6 @@ class View:
     def forget_rows(self) -> None:
         """Let go of the values that were sliced; the next batch looks at the data anew."""
         self.rows.forget()
-        self._since = object()  # what was fetched before is not used
         self._of_edges: dict[str, bool] = {}  # by the name of a tensor in a feature store without types
 
     def for_sampling(self) -> View:
@@ -141,12 +140,12 @@ class View:
         """Return the batch after the user's transform."""
         return batch if self.transform is None else self.transform(batch)
 
-    def fetch(self, out: Any) -> None:
-        """Gather rows for the batch of a sampler's output, in a thread, before the loop asks for it."""
+    def gather_ahead(self, out: Any) -> None:
+        """Gather rows of the data's tensors for the batch of a sampler's output, before the loop asks for it."""
         if not self.transform_sampler_output and isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
             edges = out.edge if isinstance(out.edge, dict) else {None: out.edge}
             ids = {edge_type: self._edge_ids(edge_type, values) for edge_type, values in edges.items()}
-            out.fetched = self.rows.fetched(out.node if isinstance(out.node, dict) else {None: out.node}, ids)
+            out.rows_ahead = self.rows.ahead(out.node if isinstance(out.node, dict) else {None: out.node}, ids)
 
     def feature_names(self, domain: str) -> Any:
         """Return the names of the features of nodes or edges, with types by type."""
@@ -158,6 +157,11 @@ class View:
         """Return what is read of the features for a sampler's output."""
         requests: list[FeatureRequest] = []
         for domain, group, name in self.features:
+            if domain == "edge" and out.edge is None:
+                raise ValueError(
+                    f"{self.name}: {feature_text(domain, group, name)} needs edge ids, which "
+                    f"{type(self.sampler).__name__} does not give. Let it set `edge`, or leave this feature out."
+                )
             ids = values_of(out.node if domain == "node" else out.edge, group)
             ids = ids if domain == "node" else self._edge_ids(group, ids)
             requests.append((domain, group, name, torch.empty(0, dtype=torch.int64) if ids is None else ids.cpu()))
@@ -166,6 +170,8 @@ class View:
     def sliced(self, out: Any) -> Any:
         """Return the batch before the user's transform."""
         if self.transform_sampler_output:
+            if hasattr(out, "rows_ahead"):
+                del out.rows_ahead  # they are of what was sampled
             out = self.transform_sampler_output(out)
         if isinstance(out, SamplerOutput):
             batch = self._sliced(out)
@@ -176,23 +182,24 @@ class View:
             raise TypeError(
                 f"{who}: returned a {type(out).__name__}; a SamplerOutput or HeteroSamplerOutput is needed. Return one."
             )
-        self.rows.drop(getattr(out, "fetched", {}))
         if self.features:
             self._fill_features(batch, out)
         self._set_seeds(batch, out.metadata)
         return batch
 
-    def set_features(self, out: Any, requests: list[FeatureRequest], all_rows: list[Any]) -> None:
-        """Keep the rows of the features for the batch of a sampler's output."""
-        out.feature_rows = self._since, [(request[:3], rows) for request, rows in zip(requests, all_rows, strict=True)]
-
     def _fill_features(self, batch: Any, out: Any) -> None:
         """Set the rows of the features; those that were not fetched are read here."""
-        if self.transform_sampler_output or getattr(out, "feature_rows", (None,))[0] is not self._since:
+        read = vars(out).pop("feature_rows", None)
+        if read is None or self.transform_sampler_output:
             requests = self.requests_of(out)
-            self.set_features(out, requests, self.features.read_many(requests))
-        for (_, group, name), rows in out.feature_rows[1]:
+            read = requests, self.features.read_many(requests)
+        for (domain, group, name, _), rows in zip(*read, strict=True):
             store = batch if group is None else batch[group]
+            if name in store:
+                raise ValueError(
+                    f"{self.name}: the data has {name}{of_type(group)} now, which is a {domain} feature of the loader. "
+                    "Delete it there."
+                )
             store[name] = rows.csr() if isinstance(rows, SparseRows) else rows
 
     def _sliced(self, out: Any) -> Any:
@@ -211,9 +218,10 @@ class View:
         if not isinstance(data, Data):
             return self._from_stores(Data, {None: out.node}, {None: (out.row, out.col)}, {None: ids})
         batch = _copied(data)
-        fetched = getattr(out, "fetched", {})
-        self.rows.slice_nodes(data._store, batch._store, out.node, fetched)
-        self.rows.slice_edges(data._store, batch._store, out.row, out.col, ids, fetched)
+        rows = self.rows.of_batch(getattr(out, "rows_ahead", {}))
+        rows.slice_nodes(data._store, batch._store, out.node)
+        rows.slice_edges(data._store, batch._store, out.row, out.col, ids)
+        rows.keep()
         return batch
 
     def _filtered_by_type(self, out: Any, ids: dict[Any, Any]) -> Any:
@@ -223,13 +231,14 @@ class View:
             ends = {edge_type: (row, out.col[edge_type]) for edge_type, row in out.row.items()}
             return self._from_stores(HeteroData, out.node, ends, ids)
         batch = _copied(data)
-        fetched = getattr(out, "fetched", {})
+        rows = self.rows.of_batch(getattr(out, "rows_ahead", {}))
         for store, to in zip(data.node_stores, batch.node_stores, strict=True):
-            self.rows.slice_nodes(store, to, out.node.setdefault(store._key, none), fetched)
+            rows.slice_nodes(store, to, out.node.setdefault(store._key, none))
         for store, to in zip(data.edge_stores, batch.edge_stores, strict=True):
             edge_type = store._key
             row, col = out.row.get(edge_type, none), out.col.get(edge_type, none)
-            self.rows.slice_edges(store, to, row, col, ids.setdefault(edge_type, none), fetched)
+            rows.slice_edges(store, to, row, col, ids.setdefault(edge_type, none))
+        rows.keep()
         return batch
 
     def _from_stores(self, kind: type, nodes: Any, ends: Any, edges: Any) -> Any:

@@ -170,6 +170,7 @@ def feature(count):
         ({"z": feature(41)}, ValueError, "node feature 'z' has 41 rows for 40 nodes"),
         ({("edge", None, "z"): feature(40)}, ValueError, "edge feature 'z' has 40 rows for 160 edges"),
         ({("node", "paper", "z"): feature(40)}, ValueError, "the graph has no types"),
+        ({"n_id": feature(40)}, ValueError, "node feature 'n_id' has a name that each batch has"),
         ({"x": feature(40)}, ValueError, "node feature 'x' is an attribute of the data too. Delete it there"),
     ],
 )
@@ -182,6 +183,28 @@ def test_features_that_do_not_fit_are_refused(features, error, text):
 def test_features_of_a_type_that_is_not_there_are_refused():
     with pytest.raises(ValueError, match=r"papers.*paper"):
         NeighborLoader(random_hetero(1), [2], "paper", features={("node", "papers", "z"): feature(30)})
+
+
+def test_features_of_edges_need_their_ids():
+    class WithoutIds(Own):
+        def sample_from_nodes(self, index, **kwargs):
+            out = self.ours.sample_from_nodes(index)
+            out.edge = None
+            return out
+
+    data = random_data(1)
+    loader = NodeLoader(data, WithoutIds(data), features={("edge", None, "z"): feature(160)})
+    with pytest.raises(ValueError, match="edge feature 'z' needs edge ids, which WithoutIds does not give"):
+        next(iter(loader))
+
+
+def test_a_feature_whose_name_the_data_gets_later_is_refused():
+    data = random_data(1)
+    loader = NeighborLoader(data, [2], features={"z": feature(40)})
+    next(iter(loader))
+    data.z = torch.zeros(40)
+    with pytest.raises(ValueError, match="the data has z now, which is a node feature of the loader"):
+        next(iter(loader))
 
 
 def test_features_are_fixed_once_the_loader_is_built():

@@ -14,6 +14,7 @@ import torch
 from amounts import amount
 from pyg_cases import Data, digest, digests, pyg, random_data, random_hetero
 
+import datapipes as dp
 from datapipes.base import rows as base_rows
 from datapipes.pyg.loader import LinkNeighborLoader, NeighborLoader, NodeLoader
 from datapipes.pyg.loader import rows as loader_rows
@@ -128,12 +129,6 @@ def replace_memory(data):
     data.x.data, data.edge_attr.data = data.x + 1, data.edge_attr + 1
 
 
-def move_and_add(data):
-    data.x.share_memory_()
-    data.edge_attr.share_memory_()
-    add_one(data)
-
-
 def add_to_whole(data):
     """Through the tensor that the attribute is a view of."""
     data.x[:].add_(1)
@@ -141,7 +136,7 @@ def add_to_whole(data):
 
 
 @pytest.mark.parametrize("options", [*AT_NEXT, *AHEAD], ids=str)
-@pytest.mark.parametrize("change", [add_one, replace, replace_memory, move_and_add, add_to_whole])
+@pytest.mark.parametrize("change", [add_one, replace, replace_memory, add_to_whole])
 def test_a_batch_has_the_values_of_the_moment_it_is_asked_for(change, options):
     data = data_of_ones()
     for step, batch in enumerate(NeighborLoader(data, [-1], batch_size=2, **options)):
@@ -149,6 +144,31 @@ def test_a_batch_has_the_values_of_the_moment_it_is_asked_for(change, options):
         assert batch.edge_attr.unique().tolist() in ([], [1 + step])
         change(data)
     assert step == 19
+
+
+def test_rows_are_gathered_anew_after_the_tensor_was_moved():
+    """Moved while no thread reads: torch frees the memory where the values were at once."""
+    data = data_of_ones()
+    loader = NeighborLoader(data, [-1], batch_size=2)
+    view = loader.view
+    view.rows.find(data)
+    out = view.sampled(torch.arange(2))
+    view.gather_ahead(out)
+    assert sorted(out.rows_ahead) == [("edge", None, "edge_attr"), ("node", None, "x")]
+    behind = data.x.clone()
+    data.x.share_memory_()
+    out.rows_ahead["node", None, "x"].rows.fill_(7)
+    assert torch.equal(view.sliced(out).x, behind[out.node])
+
+
+@pytest.mark.parametrize("change", [lambda x: x.t_(), lambda x: setattr(x, "data", x.data.view(torch.int32))])
+def test_rows_follow_a_tensor_whose_form_changes(change):
+    data = Data(x=torch.rand(40, 40), edge_index=random_data(1).edge_index)
+    for options in (*AT_NEXT, *AHEAD):
+        for batch in NeighborLoader(data, [-1], batch_size=10, **options):
+            assert torch.equal(batch.x, data.x[batch.n_id])
+            change(data.x)
+        data.x = torch.rand(40, 40)
 
 
 @pytest.mark.parametrize("options", [*AT_NEXT, *AHEAD], ids=str)
@@ -170,16 +190,17 @@ def test_a_batch_has_the_attributes_of_the_moment_it_is_asked_for(options):
     assert step == 19
 
 
-@pytest.mark.parametrize("options", AHEAD, ids=str)
-def test_a_deleted_tensor_is_let_go(options):
+@pytest.mark.parametrize("options", [*AT_NEXT, *AHEAD], ids=str)
+def test_deleted_attributes_are_let_go(options):
     data = data_of_ones()
+    data.more = np.ones((40, 1))
     iterator = iter(NeighborLoader(data, [2], batch_size=2, **options))
     next(iterator)
-    has_gone = weakref.finalize(data.x, lambda: None)
-    del data.x
-    for _ in range(12):  # those that were made before have rows of it
+    held = [weakref.finalize(values, lambda: None) for values in (data.x, data.edge_attr, data.more)]
+    del data.x, data.edge_attr, data.more
+    for _ in range(12):  # those that were made before have rows of them
         next(iterator)
-    assert not has_gone.alive
+    assert [values.alive for values in held] == [False] * 3
 
 
 @pytest.mark.parametrize("options", [*AT_NEXT, *AHEAD], ids=str)
@@ -256,6 +277,38 @@ def test_a_function_of_the_users_that_is_set_in_the_loop_gets_the_rows_of_its_ow
         assert torch.equal(batch.x, data.x[batch.n_id])
         assert step == 0 or len(batch.n_id) == 2
         loader.transform_sampler_output = first_two
+
+
+@pytest.mark.parametrize("options", AHEAD, ids=str)
+def test_a_loop_that_is_interrupted_at_its_first_batch_begins_anew(options, monkeypatch):
+    loader = NeighborLoader(random_data(1), [2], batch_size=10, **options)
+    find, interrupted = loader_rows.AttributeRows.find, []
+
+    def interrupt_once(rows, data):
+        if not interrupted:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+        find(rows, data)
+
+    monkeypatch.setattr(loader_rows.AttributeRows, "find", interrupt_once)
+    iterator = iter(loader)
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    assert len([*iterator]) == 4
+
+
+def test_fetch_ahead_may_be_set_between_loops_of_workers_that_persist(gathered_in):
+    data = tensors_of(random_data(1))
+    features = {"more": dp.TensorFeature(torch.rand(40, 2))}
+    loader = NeighborLoader(data, [2], batch_size=2, num_workers=2, persistent_workers=True, features=features)
+    assert all_are_ahead(loader, gathered_in)
+    loader.fetch_ahead = False
+    del gathered_in[:]
+    list(loader)
+    assert {*gathered_in} == {threading.main_thread()}
+    with pytest.raises(TypeError, match="fetch_ahead must be True or False, got 'no'"):
+        loader.fetch_ahead = "no"
+    loader.close()
 
 
 # --- where nothing can be gathered ahead

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import Figures, alternate, load_graph, parser, report
+from consumers import play_device
 
 import datapipes as dp
 from datapipes.minibatch.block import edges_of
@@ -39,6 +40,7 @@ with warnings.catch_warnings():
 
 MINIBATCHES = 30
 SETTLED_S = 0.3
+STEP_S, DEVICE_S = 0.01, 3.0  # of the played device: a step, and a measurement
 FANOUTS = [15, 10, 5]  # PyG's order: the first is next to the seeds
 PEERS = {"pyg-lib": torch_geometric.typing.WITH_PYG_LIB, "torch-sparse": torch_geometric.typing.WITH_TORCH_SPARSE}
 
@@ -48,12 +50,14 @@ def main() -> None:
     arguments.add_argument("--workers", type=int, nargs="*", default=[0, 2])
     arguments.add_argument("--zipf", action="store_true", help="on a graph of the shape that pyg-lib was measured on")
     arguments.add_argument("--bare", action="store_true", help="without features and labels")
+    arguments.add_argument("--device", action="store_true", help="how busy each keeps a played device of 10 ms a step")
     args = arguments.parse_args()
+    batch_size = 256 if args.device else 1024
     torch.set_num_threads(1)
     graph, rows = zipf_graph() if args.zipf else load_graph(args.graph)
     columns = edges_of([dp.Block(graph.indptr, graph.indices, graph.num_nodes)], with_ids=False)[0]
     data = Data(edge_index=columns, num_nodes=graph.num_nodes)
-    pipe: dp.Stage = dp.ItemSampler(dp.ItemSet(graph.num_nodes), 1024, shuffle=True, seed=1)
+    pipe: dp.Stage = dp.ItemSampler(dp.ItemSet(graph.num_nodes), batch_size, shuffle=True, seed=1)
     pipe = pipe.sample_neighbor(
         dp.CSCGraph(graph.indptr, graph.indices.int()), FANOUTS[::-1], frontier="new", return_edge_ids=True
     )
@@ -61,9 +65,12 @@ def main() -> None:
         data.x, data.y = torch.from_numpy(rows), torch.arange(graph.num_nodes) % 47
         store = dp.FeatureStore({("node", None, name): dp.TensorFeature(data[name]) for name in ("x", "y")})
         pipe = pipe.fetch_feature(store, ["x", "y"])
-    shared: dict[str, Any] = {"batch_size": 1024, "shuffle": True, "is_sorted": True}
+    shared: dict[str, Any] = {"batch_size": batch_size, "shuffle": True, "is_sorted": True}
     sides: dict[str, Callable[[int], float]] = {}
     figures: Figures = {}
+    if args.device:
+        report(busy_shares(pipe, data, shared, args), args.json)
+        return
     for workers in args.workers:
         more: dict[str, Any] = {"num_workers": workers}
         chain = dp.DataLoader(pipe, multiprocessing_context="fork" if workers else None, **more)
@@ -86,6 +93,34 @@ def main() -> None:
         ratio = rates["ours, 0 workers"] / rates[f"PyG on {peer}, 0 workers"]
         figures[f"0 workers: ratio to PyG on {peer}"] = ratio
     report(figures, args.json)
+
+
+def busy_shares(pipe: dp.Stage, data: Data, shared: dict[str, Any], args: Any) -> Figures:
+    """Return how busy the chain and our loader keep a device that uses no processor, with and without rows ahead."""
+    torch.set_num_threads(2)
+    sides: dict[str, Callable[[int], float]] = {}
+    for workers in args.workers:
+        context = "fork" if workers else None
+        chain = dp.DataLoader(pipe, num_workers=workers, multiprocessing_context=context)
+        sides[f"chain, {workers} workers"] = busy_share(chain)
+        for ahead in (False, True):
+            options = {"num_workers": workers, "fetch_ahead": ahead, "persistent_workers": workers > 0}
+            ours = NeighborLoader(data, FANOUTS, seed=1, **shared, **options)
+            sides[f"ours, {workers} workers, fetch_ahead={ahead}"] = busy_share(ours)
+    return {f"{name} (busy)": value for name, value in alternate(sides, args.repeats).items()}
+
+
+def busy_share(loader: Any) -> Callable[[int], float]:
+    """Return a side for `alternate`: the share of time in which the device is busy."""
+
+    def measure(_: int) -> float:
+        stream = iter(loader)
+        for _ in range(3):
+            next(stream)
+        busy, seconds, _ = play_device(stream, STEP_S, DEVICE_S)
+        return busy / seconds
+
+    return measure
 
 
 def zipf_graph() -> tuple[dp.CSCGraph, np.ndarray]:

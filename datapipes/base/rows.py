@@ -55,15 +55,14 @@ class RowTable:
 
     def __init__(self, rows: Tensor) -> None:
         self._rows = rows
-        self._address: int | None = None
+        self._made: tuple[int, NDArray[np.uint8]] | None = None  # where the rows were, and they; two threads may ask
 
     def bytes_now(self) -> NDArray[np.uint8]:
         """Return the rows where they are now, as uint8 [count, bytes of a row]."""
-        address = self._rows.data_ptr()
-        if address != self._address:
-            self._bytes = byte_rows(self._rows)
-            self._address = address
-        return self._bytes
+        made, address = self._made, self._rows.data_ptr()
+        if made is None or made[0] != address:
+            made = self._made = address, byte_rows(self._rows)
+        return made[1]
 
 
 def take_rows(rows: Tensor, table: NDArray[np.uint8], ids: Tensor, num_threads: int = 1) -> Tensor:

@@ -197,7 +197,7 @@ class FeatureFetcher(MiniBatchTransformer):
 
     def _filled(self, minibatch: MiniBatch, requests: list[FeatureRequest], all_rows: Any) -> MiniBatch:
         """Return the minibatch with the rows that the store gave for each request, once they are checked."""
-        read = iter(_checked(requests, all_rows))
+        read = iter(checked_rows(requests, all_rows))
         changes: dict[str, Any] = {}
         if self._of_nodes:
             of_nodes = {key: next(read) for key in self._of_nodes}
@@ -336,7 +336,7 @@ def _named() -> Iterator[None]:
         raise IndexError(f"fetch_feature: {error}") from error
 
 
-def _checked(requests: list[FeatureRequest], all_rows: Any) -> list[Any]:
+def checked_rows(requests: list[FeatureRequest], all_rows: Any) -> list[Any]:
     """Return what a store gave, if it is a tensor or SparseRows with the right number of rows for each request."""
     if len(all_rows) != len(requests):
         raise ValueError(

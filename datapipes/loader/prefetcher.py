@@ -110,7 +110,7 @@ class _Queue:
         self.ready: deque[tuple[MiniBatch, list[Queued]]] = deque()
         self.changed = threading.Condition()
         self.is_full = False  # the thread waits for room
-        self.spent: MiniBatch | None = None  # the thread lets go of it once it has room
+        self.spent: object = None  # the thread lets go of it once it has room
         self.stopped = False
         self.ended = False
         self.error: Exception | None = None
@@ -128,13 +128,13 @@ class _Queue:
         del spent  # outside the lock: freeing it lets go of the GIL, and the reader may want the lock
         return not self.stopped
 
-    def take(self, last: MiniBatch | None) -> tuple[MiniBatch, list[Queued]]:
+    def take(self, last: object) -> tuple[MiniBatch, list[Queued]]:
         """Return the oldest minibatch that is ready; the caller holds the lock.
 
         Args:
-            last: the minibatch before it, if the consumer still has it. The consumer is about to drop it. torch lets go
-                of the GIL for each tensor that it frees, and the thread, woken by this call, would take the GIL and the
-                core each time. So a thread that waits for room frees `last` itself.
+            last: what the consumer still has of the minibatch before it. The consumer is about to drop it. torch lets
+                go of the GIL for each tensor that it frees, and the thread, woken by this call, would take the GIL and
+                the core each time. So a thread that waits for room frees `last` itself.
         """
         if self.is_full and self.spent is None:
             self.spent = last
@@ -166,7 +166,7 @@ class _Reader(Iterator[MiniBatch]):
         self._where, self._timeout = stage._where, stage.timeout
         self._waiting = context.calls.numbering.of(stage.source).waiting
         self._queue = _Queue(stage.depth)
-        self._last: weakref.ref[MiniBatch] | None = None  # what the consumer was given last
+        self._last: Callable[[], object] = _nothing  # what the consumer still has of the minibatch before
         self._process = os.getpid()
         self._context = context
         self._thread = EndingThread(_make_minibatches, (open_stream, streams, self._queue), name=stage._thread_name)
@@ -197,11 +197,15 @@ class _Reader(Iterator[MiniBatch]):
                     )
                 left = LOOK_S if self._timeout is None else min(LOOK_S, self._timeout - waited)
                 queue.changed.wait(left)
-            minibatch, queued = queue.take(None if self._last is None else self._last())
+            minibatch, queued = queue.take(self._last())
         take(minibatch, queued)
-        self._last = weakref.ref(minibatch)
+        self._last = minibatch._kept_by_consumer()
         self._context.calls.clock.add(self._waiting, began, minibatch.index)
         return minibatch
+
+
+def _nothing() -> None:
+    """The consumer has no minibatch yet."""
 
 
 # In a thread that makes minibatches `makes` is True; `ending` is True too once it makes no more.

@@ -7,7 +7,8 @@ Over a graph with types, `isinstance(minibatch.seeds, dict)` tells the checker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +116,10 @@ class MiniBatch(Movable):
             setattr(made, name, value)
         made.__post_init__()
         return made
+
+    def _kept_by_consumer(self) -> Callable[[], object]:
+        """Return a function that returns what a consumer of this minibatch still holds of it, None once it is freed."""
+        return weakref.ref(self)
 
     def _with_key(self, rng: RngKey | None) -> MiniBatch:
         """Return a minibatch with the random key of the stage that gets it."""

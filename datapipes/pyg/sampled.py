@@ -97,9 +97,14 @@ def seeds_alone(seeds: Any, graph: Graph, num_hops: int, disjoint: bool) -> Any:
 
 
 def edge_index_of(row: Tensor, col: Tensor) -> Tensor:
-    """Return int64 [2, num_edges]; of two rows of one tensor that tensor, which copies nothing."""
-    count, is_plain = len(row), row.is_contiguous() and col.is_contiguous() and row.dtype == col.dtype
-    is_whole = is_plain and count > 0 and row.untyped_storage().data_ptr() == col.untyped_storage().data_ptr()
-    if is_whole and col.storage_offset() == row.storage_offset() + count:
-        return row.as_strided((2, count), (count, 1))
+    """Return int64 [2, num_edges]; of two rows of one tensor that tensor, which copies nothing.
+
+    No function of torch is called for it: each lets go of the GIL, and threads that work ahead would take it.
+    """
+    base = row._base
+    if base is not None and base is col._base and base.shape == (2, len(row)) and base.is_contiguous():
+        begin = base.storage_offset()
+        offsets, is_plain = (row.storage_offset(), col.storage_offset()), row.is_contiguous() and col.is_contiguous()
+        if is_plain and offsets == (begin, begin + len(row)) and row.dtype == base.dtype:
+            return base
     return torch.stack((row, col))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import check_bool, check_choice, check_within, shown
+from datapipes.base.checks import check_bool, check_choice, check_int, check_within, shown
 from datapipes.base.log import users_frame
 from datapipes.base.rng import RngKey, check_seed
 from datapipes.base.types import ends_of, of_type
@@ -43,7 +43,7 @@ from datapipes.seeds.item_set import ItemSet
 
 __all__ = ["NeighborSampler"]
 
-_DECIDE_DRAWS = ("disjoint", "replace", "subgraph_type", "temporal_strategy")  # beside num_neighbors
+_DECIDE_DRAWS = ("disjoint", "replace", "subgraph_type", "temporal_strategy", "time_window")  # beside num_neighbors
 _NEGATIVES_HOP = 255  # of the random key: no sampler has so many hops
 
 
@@ -64,6 +64,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         disjoint: a tree for each seed; with `time_attr` always.
         temporal_strategy: "uniform" or "last", of in-edges at or before the time of the seed.
         time_attr: the attribute of nodes, or of edges, that holds times, int64.
+        time_window: by name: with `time_attr`, only in-edges that are at most so much earlier than the seed.
         weight_attr: the attribute of edges that holds weights, or {edge type: attribute}; edges of a type that has none
             are drawn alike. An in-edge of weight 0 is never drawn, also with -1.
         is_sorted: the destinations in `edge_index` ascend, which is checked; then nothing is sorted.
@@ -88,6 +89,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         is_sorted: bool = False,
         *,
         directed: bool = True,
+        time_window: int | None = None,
         seed: int | None = None,
     ) -> None:
         for name, flag in (("directed", directed), ("is_sorted", is_sorted)):
@@ -96,7 +98,9 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
             subgraph_type = "induced"
             text = "NeighborSampler: directed=False is deprecated; use subgraph_type='induced'"
             warnings.warn(text, stacklevel=users_frame()[0])
-        self._set_options(subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, seed)
+        self._set_options(
+            subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, time_window, seed
+        )
         self._take(graph_of(data, time_attr, weight_attr, is_sorted), num_neighbors)
 
     def _set_options(
@@ -107,10 +111,17 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         temporal_strategy: str,
         time_attr: str | None,
         weight_attr: Any,
+        time_window: int | None,
         seed: int | None,
     ) -> None:
         refuse_wrong_names(time_attr, weight_attr)
         self.time_attr, self.weight_attr = time_attr, weight_attr
+        self.time_window = None if time_window is None else check_int("NeighborSampler", "time_window", time_window, 0)
+        if time_window is not None and time_attr is None:
+            raise ValueError(
+                f"NeighborSampler: time_window is {time_window}, but time_attr is not given; a window is one of times. "
+                "Pass time_attr."
+            )
         if not isinstance(subgraph_type, SubgraphType):
             forms = [form.value for form in SubgraphType]
             subgraph_type = SubgraphType(check_choice("NeighborSampler", "subgraph_type", subgraph_type, forms))
@@ -190,7 +201,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         return self._in_form(links.placed(self._sample(links.seeds, links.times, key)))
 
     def __repr__(self) -> str:
-        chosen = {name: getattr(self, name) for name in ("time_attr", "weight_attr") if getattr(self, name) is not None}
+        names = ("time_attr", "time_window", "weight_attr")
+        chosen = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         details = {"num_neighbors": self.num_neighbors.values, "subgraph_type": self.subgraph_type.value, **chosen}
         return f"NeighborSampler({self.graph!r}, {', '.join(f'{name}={value!r}' for name, value in details.items())})"
 
@@ -216,6 +228,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
             edge_time_attr=self.time_attr if self._has_edge_time else None,
             strategy=self.temporal_strategy,
             inclusive=True,
+            time_window=self.time_window,
             disjoint=True,
             **shared,
         )

@@ -8,8 +8,11 @@ refused.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from datapipes.base.errors import needed
@@ -33,6 +36,33 @@ def other_names(module: str, ours: list[str]) -> list[str]:
     return [name for name in importlib.import_module(module).__all__ if name not in ours]
 
 
+def arguments_of(theirs: type, **more: Any) -> Callable[[Callable[..., None]], Any]:
+    """Let a constructor take the arguments of a class of PyG, and `more` by name; it gets all of them by name."""
+    given = inspect.signature(theirs.__init__)  # type: ignore[misc]  # of a class that is known
+    *own, rest = given.parameters.values()
+    further = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=more[name]) for name in more]
+    signature = given.replace(parameters=[*own, *further, rest])
+
+    def decorate(constructor: Callable[..., None]) -> Any:
+        @functools.wraps(theirs.__init__)  # type: ignore[misc]
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                bound = signature.bind(self, *args, **kwargs)
+            except TypeError as error:
+                names = ", ".join(parameter.name for parameter in (*own[1:], *further))
+                raise TypeError(f"{type(self).__name__}: {error}; allowed are {names}. Correct the call.") from None
+            bound.apply_defaults()
+            arguments = bound.arguments
+            del arguments["self"]
+            constructor(self, **arguments.pop(rest.name), **arguments)
+
+        init.__dict__["__signature__"] = signature
+        init.__doc__ = constructor.__doc__
+        return init
+
+    return decorate
+
+
 def handed_on(module: str, name: str) -> Any:
     """Return what a module of PyG has under a name that ours does not define; errors are PyG's own."""
     return getattr(importlib.import_module(module), name)
@@ -45,6 +75,7 @@ with warnings.catch_warnings():
     from torch_geometric.data import Batch, Data, EdgeAttr, FeatureStore, GraphStore, HeteroData, TensorAttr
     from torch_geometric.data.graph_store import EdgeLayout
     from torch_geometric.data.remote_backend_utils import num_nodes as num_nodes_in_stores
+    from torch_geometric.distributed import DistLinkNeighborLoader, DistNeighborLoader
     from torch_geometric.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
     from torch_geometric.loader.utils import filter_edge_store_, index_select
     from torch_geometric.sampler import (

@@ -43,11 +43,15 @@ SCRIPTS = {
     "bipartite_links": (1, 0.5, "acm_heco"),
     "lightning_sage": (1, 0.096, None),
     "inference": (1, 0.096, None),
+    "relbench_churn": (2, 0.5, None),
 }
 
 
 def run(name: str, loader: str, tmp_path: Path) -> Ended:
-    for package in ("torch_geometric", "lightning")[: 1 + (name == "lightning_sage")]:
+    for package in (
+        "torch_geometric",
+        *{"lightning_sage": ["lightning"], "relbench_churn": ["relbench"]}.get(name, []),
+    ):
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
     epochs, _, data = SCRIPTS[name]

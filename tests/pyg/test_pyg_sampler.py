@@ -154,20 +154,25 @@ def test_trees_share_no_node_and_batch_names_the_seed():
 
 @pytest.mark.parametrize("strategy", ["uniform", "last"])
 @pytest.mark.parametrize("time_attr", ["time", "edge_time"])
-def test_no_in_edge_is_later_than_its_seed_and_last_takes_the_latest(time_attr, strategy):
+@pytest.mark.parametrize("window", [None, 9, 0])
+def test_no_in_edge_is_later_than_its_seed_or_before_its_window_and_last_takes_the_latest(time_attr, strategy, window):
     data = random_data(3)
     times = torch.randint(5, 25, (40,), generator=torch.Generator().manual_seed(0))
-    loader = NeighborLoader(data, [3], input_time=times, time_attr=time_attr, temporal_strategy=strategy, batch_size=10)
-    for batch in loader:
+    given = {"input_time": times, "time_attr": time_attr, "temporal_strategy": strategy, "batch_size": 10}
+    num_drawn = 0
+    for batch in NeighborLoader(data, [3], time_window=window, **given):
         assert torch.equal(batch.seed_time, times[batch.input_id])
         for place, (node, time) in enumerate(zip(batch.n_id[:10].tolist(), batch.seed_time.tolist(), strict=True)):
             into = data.edge_index[1] == node
             since = data.time[data.edge_index[0]] if time_attr == "time" else data.edge_time
-            possible = sorted(since[into & (since <= time)].tolist())
+            is_late_enough = since >= (time - 100 if window is None else time - window)
+            possible = sorted(since[into & (since <= time) & is_late_enough].tolist())
             drawn = sorted(since[batch.e_id[batch.edge_index[1] == place]].tolist())
             assert len(drawn) == min(3, len(possible))
             assert not Counter(drawn) - Counter(possible)
             assert strategy == "uniform" or drawn == possible[-3:]
+            num_drawn += len(drawn)
+    assert num_drawn > 0
 
 
 def test_seeds_have_their_own_times_unless_others_are_given():
@@ -338,6 +343,8 @@ def test_numbers_of_neighbors_may_be_set_and_wrong_arguments_are_refused():
         ({"time_attr": "time", "weight_attr": "edge_weight"}, "by one of the two"),
         ({"subgraph_type": "other"}, r"subgraph_type must be one of \['directional', 'bidirectional', 'induced'\]"),
         ({"temporal_strategy": "other", "time_attr": "time"}, "strategy"),
+        ({"time_window": 3}, "time_window is 3, but time_attr is not given"),
+        ({"time_window": -1, "time_attr": "time"}, "time_window must be 0 or more, got -1"),
         ({"seed": -1}, "seed must be"),
     ):
         with pytest.raises(ValueError, match=text):

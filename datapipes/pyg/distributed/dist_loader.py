@@ -6,7 +6,7 @@ import inspect
 import os
 import queue
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from datapipes.base.checks import check_bool, check_int, check_within, shown
@@ -32,6 +32,13 @@ from datapipes.seeds.item_set import ItemSet
 __all__ = ["DistLoader"]
 
 _DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(DistNeighborSampler).parameters.items()}
+
+
+_OF_PLACE = ("master_addr", "master_port", "num_rpc_threads", "rpc_timeout", "tls", "insecure")  # as place_of has them
+_OF_SAMPLERS = (
+    *("replace", "subgraph_type", "disjoint", "temporal_strategy", "time_attr", "weight_attr", "time_window"),
+    "device",
+)
 
 
 class DistLoader:
@@ -193,7 +200,7 @@ class DistView(View):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for workers, which read the part in the sampler and no stores."""
-        return {**super().__getstate__(), "_data": None, "labels": self._labels()}
+        return {**self.__dict__, "_data": None, "labels": self._labels()}
 
 
 class PygSampleOverParts(PygSample):
@@ -216,33 +223,36 @@ class IteratingOverParts(DistLoader, Iterating):
 
     def _begin(
         self,
-        sampled: tuple[Any, Any, Any],
+        is_link: bool,
+        data: Any,
         sampler: DistNeighborSampler | None,
-        place: tuple[Any, ...],
-        async_sampling: bool,
-        kwargs: Mapping[str, Any],
-        *,
-        concurrency: int,
-        **options: Any,
+        filter_per_worker: bool | None,
+        kwargs: dict[str, Any],
     ) -> None:
-        """Meet the other ranks; called before PyG's constructor.
+        """Meet the other ranks; called before PyG's constructor. What is not that one's leaves `kwargs`.
 
         Args:
-            sampled: context, data and num_neighbors of the sampler.
             sampler: what the user gave in place of one for these arguments.
-            place: the arguments of `place_of`.
-            kwargs: those of torch's DataLoader.
-            options: further arguments of the sampler.
         """
         where, is_own = type(self).__name__, sampler is None
-        self.async_sampling = check_bool(where, "async_sampling", async_sampling)
-        self.concurrency = check_int(where, "concurrency", concurrency, 1)
+        self._set_up(is_link, kwargs.pop("seed"), filter_per_worker, kwargs)
+        if self.view.features:
+            raise ValueError(
+                f"{where}: features are given, but the rows of all attributes come from the parts. Put them there: "
+                "partition the graph with these features."
+            )
+        self.async_sampling = check_bool(where, "async_sampling", kwargs.pop("async_sampling"))
+        self.concurrency = check_int(where, "concurrency", kwargs.pop("concurrency"), 1)
+        context, num_neighbors = kwargs.pop("current_ctx"), kwargs.pop("num_neighbors")
+        place = tuple(kwargs.pop(name) for name in _OF_PLACE)
+        options = {name: kwargs.pop(name) for name in _OF_SAMPLERS}
         if sampler is None:
-            sampler = DistNeighborSampler(*sampled, concurrency=concurrency, seed=self.seed, **options)
+            own = {**options, "concurrency": self.concurrency, "seed": self.seed}
+            sampler = DistNeighborSampler(context, data, num_neighbors, **own)
         elif isinstance(sampler, DistNeighborSampler):
-            self._refuse_others_options(sampler, sampled[-1], options)
-        channel: Any = queue.SimpleQueue() if async_sampling else None  # which PyG's scripts look at; it stays empty
-        self._join(sampled[0], place, channel, sampler, kwargs.get("num_workers", 0))
+            self._refuse_others_options(sampler, num_neighbors, options)
+        channel: Any = queue.SimpleQueue() if self.async_sampling else None  # which PyG's scripts look at; it is empty
+        self._join(context, place, channel, sampler, kwargs.get("num_workers", 0))
         self._ranks = self.current_ctx.rank, self.current_ctx.world_size
         if is_own:
             self.dist_sampler._leave()  # the loader's own need of the meeting is the only one

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from datapipes.base.checks import as_tensor, check_edge_index, check_index_tensor, shown
 from datapipes.base.types import ends_of, type_in
-from datapipes.distributed.tls import TLSConfig
 from datapipes.pyg import torch_geometric_names
 from datapipes.pyg.distributed.dist_loader import IteratingOverParts
 from datapipes.pyg.distributed.dist_neighbor_sampler import DistNeighborSampler
@@ -19,13 +17,16 @@ from datapipes.pyg.distributed.sampler_of_ranks import stores_of
 from datapipes.pyg.loader.arguments import (
     labels_of_seeds,
     refuse_half_of_times,
-    refuse_no_functions,
     refuse_time_alone,
     typed_nodes,
     values_of_seeds,
 )
+from datapipes.pyg.torch_geometric_names import arguments_of
 
 __all__ = ["DistLinkNeighborLoader", "DistNeighborLoader"]
+
+# Further arguments, with their defaults.
+_MORE = {"seed": 0, "weight_attr": None, "time_window": None, "rpc_timeout": 180, "tls": None, "insecure": False}
 
 
 class DistNeighborLoader(IteratingOverParts, torch_geometric_names.NodeLoader):  # type: ignore[misc]  # PyG comes without types
@@ -53,69 +54,35 @@ class DistNeighborLoader(IteratingOverParts, torch_geometric_names.NodeLoader): 
         device: where the batches lie; None for host memory.
         seed: in [0, 2**64); decides order and draws.
         weight_attr: the attribute of edges that holds weights.
+        time_window: as NeighborSampler has it.
         **kwargs: those of torch's DataLoader, as for NodeLoader. Workers are processes that the fork server starts, or
             threads, with a line in the log, where the main module cannot be imported again.
     Raises:
         What DistLoader raises; TypeError, ValueError, IndexError: an argument is not allowed.
     """
 
+    @arguments_of(torch_geometric_names.DistNeighborLoader, **_MORE)
     def __init__(
         self,
-        data: Any,
-        num_neighbors: Any,
-        master_addr: str | None,
-        master_port: int | str | None,
-        current_ctx: Any,
-        input_nodes: Any = None,
-        input_time: Any = None,
-        dist_sampler: DistNeighborSampler | None = None,
-        replace: bool = False,
-        subgraph_type: Any = "directional",
-        disjoint: bool = False,
-        temporal_strategy: str = "uniform",
-        time_attr: str | None = None,
-        transform: Callable[..., Any] | None = None,
-        concurrency: int = 1,
-        num_rpc_threads: int = 16,
-        filter_per_worker: bool | None = False,
-        async_sampling: bool = True,
-        device: Any = None,
         *,
-        seed: int = 0,
-        weight_attr: str | None = None,
-        rpc_timeout: float = 180,
-        tls: TLSConfig | None = None,
-        insecure: bool = False,
+        data: Any,
+        input_nodes: Any,
+        input_time: Any,
+        dist_sampler: DistNeighborSampler | None,
+        filter_per_worker: bool | None,
         **kwargs: Any,
     ) -> None:
         where = type(self).__name__
         stores_of(where, data)
-        refuse_time_alone(where, input_time, time_attr, dist_sampler)
-        self._set_up(False, seed, filter_per_worker, kwargs)
-        self._begin(
-            (current_ctx, data, num_neighbors),
-            dist_sampler,
-            (master_addr, master_port, num_rpc_threads, rpc_timeout, tls, insecure),
-            async_sampling,
-            kwargs,
-            replace=replace,
-            subgraph_type=subgraph_type,
-            disjoint=disjoint,
-            temporal_strategy=temporal_strategy,
-            time_attr=time_attr,
-            concurrency=concurrency,
-            device=device,
-            weight_attr=weight_attr,
-        )
+        refuse_time_alone(where, input_time, kwargs["time_attr"], dist_sampler)
+        self._begin(False, data, dist_sampler, filter_per_worker, kwargs)
         node_type, ids = self._nodes(input_nodes)
-        refuse_no_functions(where, transform=transform)
         torch_geometric_names.NodeLoader.__init__(
             self,
             data,
             self.dist_sampler,
             input_nodes=ids if node_type is None else (node_type, ids),
             **values_of_seeds(where, input_time=input_time, input_id=kwargs.pop("input_id", None)),
-            transform=transform,
             filter_per_worker=filter_per_worker,
             **kwargs,
         )
@@ -153,66 +120,31 @@ class DistLinkNeighborLoader(IteratingOverParts, torch_geometric_names.LinkLoade
         As DistNeighborLoader does.
     """
 
+    @arguments_of(torch_geometric_names.DistLinkNeighborLoader, **_MORE)
     def __init__(
         self,
-        data: Any,
-        num_neighbors: Any,
-        master_addr: str | None,
-        master_port: int | str | None,
-        current_ctx: Any,
-        edge_label_index: Any = None,
-        edge_label: Any = None,
-        edge_label_time: Any = None,
-        dist_sampler: DistNeighborSampler | None = None,
-        replace: bool = False,
-        subgraph_type: Any = "directional",
-        disjoint: bool = False,
-        temporal_strategy: str = "uniform",
-        neg_sampling: Any = None,
-        neg_sampling_ratio: float | None = None,
-        time_attr: str | None = None,
-        transform: Callable[..., Any] | None = None,
-        concurrency: int = 1,
-        num_rpc_threads: int = 16,
-        filter_per_worker: bool | None = False,
-        async_sampling: bool = True,
-        device: Any = None,
         *,
-        seed: int = 0,
-        weight_attr: str | None = None,
-        rpc_timeout: float = 180,
-        tls: TLSConfig | None = None,
-        insecure: bool = False,
+        data: Any,
+        edge_label_index: Any,
+        edge_label: Any,
+        edge_label_time: Any,
+        neg_sampling: Any,
+        neg_sampling_ratio: float | None,
+        dist_sampler: DistNeighborSampler | None,
+        filter_per_worker: bool | None,
         **kwargs: Any,
     ) -> None:
         where = type(self).__name__
         stores_of(where, data)
-        draws_by = time_attr if dist_sampler is None else getattr(dist_sampler, "time_attr", None)
+        draws_by = kwargs["time_attr"] if dist_sampler is None else getattr(dist_sampler, "time_attr", None)
         refuse_half_of_times(where, edge_label_time, draws_by)
-        self._set_up(True, seed, filter_per_worker, kwargs)
-        self._begin(
-            (current_ctx, data, num_neighbors),
-            dist_sampler,
-            (master_addr, master_port, num_rpc_threads, rpc_timeout, tls, insecure),
-            async_sampling,
-            kwargs,
-            replace=replace,
-            subgraph_type=subgraph_type,
-            disjoint=disjoint,
-            temporal_strategy=temporal_strategy,
-            time_attr=time_attr,
-            concurrency=concurrency,
-            device=device,
-            weight_attr=weight_attr,
-        )
-        refuse_no_functions(where, transform=transform)
+        self._begin(True, data, dist_sampler, filter_per_worker, kwargs)
         torch_geometric_names.LinkLoader.__init__(
             self,
             data,
             self.dist_sampler,
             edge_label_index=self._links(edge_label_index),
             **labels_of_seeds(where, edge_label, edge_label_time, neg_sampling, neg_sampling_ratio),
-            transform=transform,
             filter_per_worker=filter_per_worker,
             **kwargs,
         )

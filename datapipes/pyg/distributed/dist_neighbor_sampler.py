@@ -27,7 +27,7 @@ from datapipes.pyg.torch_geometric_names import NodeSamplerInput, SamplerOutput
 __all__ = ["DistNeighborSampler"]
 
 _NAME = "DistNeighborSampler"
-_OPTIONS = {"seed": 0, "weight_attr": None}  # beside PyG's, in its **kwargs
+_OPTIONS = {"seed": 0, "weight_attr": None, "time_window": None}  # beside PyG's, in its **kwargs
 _UNUSED = ("shuffle", "rpc_worker_names")  # of PyG's **kwargs, which has no use for them either
 _key: ContextVar[RngKey | None] = ContextVar("key", default=None)  # of the minibatch that a loader makes
 
@@ -48,8 +48,8 @@ class DistNeighborSampler(SamplerOfRanks):
         concurrency: with a channel, at most so many calls are under way.
         device: where the results lie; None leaves them in host memory.
         shuffle, rpc_worker_names: not used, in PyG neither.
-        seed, weight_attr: further arguments, by name: what decides the draws, together with the number of the call, 0
-            by default; and the attribute of edges that holds weights.
+        seed, weight_attr, time_window: further arguments, by name: what decides the draws, together with the number of
+            the call, 0 by default; the attribute of edges that holds weights; and as NeighborSampler has it.
     Raises:
         TypeError, ValueError: An argument is not allowed.
     Attributes:
@@ -81,8 +81,8 @@ class DistNeighborSampler(SamplerOfRanks):
         self.concurrency = check_int(_NAME, "concurrency", concurrency, 1)
         self.event_loop: Any = None
         self._meeting: Any = None
-        seed, weight_attr = check_seed(_NAME, options["seed"]), options["weight_attr"]
-        self._set_options(subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, seed)
+        further = options["weight_attr"], options["time_window"], check_seed(_NAME, options["seed"])
+        self._set_options(subgraph_type, replace, disjoint, temporal_strategy, time_attr, *further)
         edge_types = sorted({attr.edge_type for attr in self.graph_store.get_all_edge_attrs()} - {None})
         self._fanouts = fanouts_of(num_neighbors, edge_types or None)[0]
         rpc.meet_if_called(self)

@@ -14,12 +14,25 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import check_bool, check_choice, check_edge_index, check_ids, check_int, shown, tensor_of
-from datapipes.base.types import ends_of, known_edge_type, known_node_type, of_type, unknown_type
+from datapipes.base.types import ends_of, known_edge_type, known_node_type, of_type, type_in, unknown_type
+from datapipes.features.feature_store import FeatureStore, feature_text
 from datapipes.graph.convert import columns_of
 from datapipes.graph.graph import Graph
 from datapipes.pyg.graph_of import refuse_other_data
 from datapipes.pyg.sampler import NeighborSampler
 from datapipes.pyg.torch_geometric_names import Data, GraphStore, HeteroData, NegativeSampling, num_nodes_in_stores
+
+_OF_SAMPLERS = (
+    *("num_neighbors", "replace", "subgraph_type", "disjoint", "temporal_strategy", "weight_attr", "is_sorted"),
+    *("directed", "time_window"),
+)  # arguments of loaders, beside time_attr
+
+
+_OF_BATCHES = {
+    *("n_id", "e_id", "batch", "num_nodes", "num_sampled_nodes", "num_sampled_edges", "edge_index", "adj_t"),
+    *("input_id", "batch_size", "seed_time", "edge_label_index", "edge_label", "edge_label_time"),
+    *("src_index", "dst_pos_index", "dst_neg_index"),
+}
 
 
 def node_seeds(where: str, data: Any, sampler: Any, input_nodes: Any, input_id: Any) -> dict[str, Any]:
@@ -229,7 +242,8 @@ def refuse_wrong_sampler(where: str, name: str, method: str, sampler: Any) -> No
 
 def refuse_wrong_class(where: str, data: Any, custom_cls: Any) -> None:
     """Refuse a class that no batch of a pair of stores can be made of; the other data has a class of its own."""
-    refuse_no_functions(where, custom_cls=custom_cls)
+    if custom_cls is not None and not callable(custom_cls):
+        raise TypeError(f"{where}: custom_cls must be a class or None, got {shown(custom_cls)}. Pass a class.")
     if custom_cls is None or isinstance(data, (Data, HeteroData)):
         return
     needed = Data if types_of(where, data)[0] is None else HeteroData
@@ -240,11 +254,44 @@ def refuse_wrong_class(where: str, data: Any, custom_cls: Any) -> None:
         )
 
 
-def refuse_no_functions(where: str, **functions: Any) -> None:
-    """Refuse what cannot be called; None is allowed."""
-    for name, function in functions.items():
-        if function is not None and not callable(function):
-            raise TypeError(f"{where}: {name} must be a function or None, got {shown(function)}. Pass a function.")
+def feature_store(where: str, features: Any) -> FeatureStore:
+    """Return the features that a loader has beside its data; a name alone is of nodes without types.
+
+    Raises:
+        TypeError, ValueError: They are no features under such keys.
+    """
+    if features is None or isinstance(features, FeatureStore):
+        return FeatureStore({}) if features is None else features
+    if not isinstance(features, Mapping):
+        raise TypeError(
+            f"{where}: features must be a dict, or a dp.FeatureStore, got {shown(features)}. Pass {{name: feature}}, "
+            "with types {(domain, type, name): feature}; domain is 'node' or 'edge'."
+        )
+    return FeatureStore({("node", None, key) if isinstance(key, str) else key: features[key] for key in features})
+
+
+def refuse_wrong_features(where: str, data: Any, sampler: Any, store: FeatureStore) -> None:
+    """Refuse features of types that the data has not, under a name that it has, or without a row for each."""
+    node_types, edge_types = types_of(where, data)
+    for key, feature in store.items():
+        domain, group, name = key
+        types = [None] if node_types is None else node_types if domain == "node" else edge_types
+        type_in(f"{where}: {feature_text(*key)}", domain, group, types)
+        if name in _OF_BATCHES:
+            raise ValueError(f"{where}: {feature_text(*key)} has a name that each batch has. Give it another name.")
+        if isinstance(data, (Data, HeteroData)):
+            of_group = data if group is None else data[group]
+            if name in of_group:
+                raise ValueError(
+                    f"{where}: {feature_text(*key)} is an attribute of the data too. Delete it there, and set "
+                    "num_nodes, or give the feature another name."
+                )
+            count = _num_nodes(data, sampler, group) if domain == "node" else of_group.num_edges
+            if count is not None and feature.count != count:
+                raise ValueError(
+                    f"{where}: {feature_text(*key)} has {feature.count} rows for {count} {domain}s; one for each is "
+                    "needed. Pass that of the same data; or set num_nodes, which PyG else guesses from the edges."
+                )
 
 
 def refuse_wrong_options(where: str, filter_per_worker: Any, worker_method: Any, options: Mapping[str, Any]) -> None:
@@ -261,6 +308,8 @@ def refuse_wrong_options(where: str, filter_per_worker: Any, worker_method: Any,
     kinds: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "timeout": ("a number of seconds", lambda value: isinstance(value, (int, float))),
         "worker_init_fn": ("a function", callable),
+        "transform": ("a function", callable),
+        "transform_sampler_output": ("a function", callable),
         "generator": ("a torch.Generator", lambda value: isinstance(value, torch.Generator)),
         "sampler": ("an iterable of places in the seeds", _is_iterable),
         "batch_sampler": ("an iterable of lists of places in the seeds", _is_iterable),
@@ -291,13 +340,19 @@ def refuse_half_of_times(where: str, edge_label_time: Any, time_attr: str | None
         )
 
 
-def sampler_of(where: str, sampler: Any, *args: Any, **options: Any) -> NeighborSampler:
-    """Return a given sampler, which must be of this package; None makes one of the other arguments."""
+def sampler_of(where: str, sampler: Any, data: Any, time_attr: str | None, options: dict[str, Any]) -> NeighborSampler:
+    """Return a given sampler, one of this package; None makes one. What is a sampler's leaves `options`."""
+    drawing = {name: options.pop(name) for name in _OF_SAMPLERS}
     if sampler is None:
-        return NeighborSampler(*args, **options)
+        return NeighborSampler(data, time_attr=time_attr, **drawing)
     if not isinstance(sampler, NeighborSampler):
         raise TypeError(
             f"{where}: neighbor_sampler must be a datapipes.pyg.sampler.NeighborSampler, got "
             f"{type(sampler).__module__}.{type(sampler).__name__}. Give another sampler to NodeLoader or LinkLoader."
+        )
+    if drawing["time_window"] is not None:
+        raise ValueError(
+            f"{where}: time_window is {shown(drawing['time_window'])}, but neighbor_sampler decides what is drawn. "
+            "Give the window to that sampler."
         )
     return sampler

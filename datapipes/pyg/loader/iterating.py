@@ -16,18 +16,17 @@ from typing import Any
 import torch
 import torch.utils.data
 from torch import Tensor
-from torch.utils.data._utils import pin_memory
 
-from datapipes.base.checks import check_ids, check_within, names_in_code, shown
+from datapipes.base.checks import check_bool, check_ids, check_within, names_in_code, shown
 from datapipes.base.log import logger
 from datapipes.base.rng import MAX_EPOCH, RngKey, check_epoch, check_seed
 from datapipes.chain.stage import SeedStage, Stage
 from datapipes.loader.data_loader import DataLoader
 from datapipes.loader.stats import LoaderStats
 from datapipes.processes.unforkable import why_not_to_fork
-from datapipes.pyg.loader.arguments import refuse_wrong_options
-from datapipes.pyg.loader.data_warnings import warn_of_leaks
-from datapipes.pyg.loader.stages import DrawnOrder, InWorker, PygSample, PygSlice, carried
+from datapipes.pyg.loader.arguments import feature_store, refuse_wrong_options
+from datapipes.pyg.loader.epoch import Epoch
+from datapipes.pyg.loader.stages import DrawnOrder, InWorker, PygFetch, PygSample, PygSlice, carried
 from datapipes.pyg.loader.view import View
 from datapipes.pyg.sampler import NeighborSampler, draws_itself, seeded
 from datapipes.pyg.torch_geometric_names import Data, HeteroData
@@ -39,8 +38,8 @@ MOST_DRAWN = 2**24  # minibatches of one epoch of a batch_sampler
 _READ_ONCE = {
     *("input_nodes", "input_time", "input_id", "edge_label_index", "edge_label", "edge_label_time"),
     *("num_neighbors", "replace", "subgraph_type", "directed", "disjoint", "temporal_strategy"),
-    *("time_attr", "weight_attr", "is_sorted", "neighbor_sampler", "neg_sampling_ratio"),
-    *("seed", "shuffle", "generator", "collate_fn", "pin_memory_device"),
+    *("time_attr", "time_window", "weight_attr", "is_sorted", "neighbor_sampler", "neg_sampling_ratio"),
+    *("features", "seed", "shuffle", "generator", "collate_fn", "pin_memory_device"),
 }
 
 
@@ -63,6 +62,7 @@ class Iterating:
 
     Attributes:
         seed: decides order and draws; with the number of the epoch and of the batch alone.
+        fetch_ahead: as NodeLoader has it; may be set, for the next loop.
     """
 
     _view_class: type[View] = View
@@ -74,6 +74,7 @@ class Iterating:
     transform = _OfView("transform")
     transform_sampler_output = _OfView("transform_sampler_output")
     custom_cls = _OfView("custom_cls")
+    features = _OfView("features")
     node_sampler = _OfView("sampler")
     link_sampler = _OfView("sampler")
     # set by PyG's and torch's constructors
@@ -101,12 +102,14 @@ class Iterating:
         if kwargs.get("batch_size", 1) is None and kwargs.get("batch_sampler") is None:
             raise TypeError(f"{where}: batch_size is None, but batches are made of lists of seeds. Pass 1 or more.")
         self.worker_method = kwargs.pop("worker_method", "process")
+        self.fetch_ahead = kwargs.pop("fetch_ahead", None)
         refuse_wrong_options(where, filter_per_worker, self.worker_method, kwargs)
         generator = kwargs.get("generator")
         if generator is not None and seed != 0:
             raise ValueError(f"{where}: generator and seed={shown(seed)} are both given; pass one of them.")
         self.seed = check_seed(where, seed if generator is None else generator.initial_seed() % 2**64)
         self.view = self._view_class(where, is_link, self.seed)
+        self.view.features = feature_store(where, kwargs.pop("features", None))
         self._asked = filter_per_worker
         if type(self).collate_fn is not Iterating.collate_fn:
             raise TypeError(
@@ -138,6 +141,8 @@ class Iterating:
             users = [cls for cls in type(self).__mro__ if not cls.__module__.startswith(("datapipes.", "torch"))]
             if name not in names_in_code(users):
                 raise ValueError(f"{kind}: {name} is fixed since the loader was built. Build a new one: {kind}(...).")
+        if name == "fetch_ahead" and value is not None:
+            check_bool(type(self).__name__, name, value)
         super().__setattr__(name, value)
 
     # --- PyG's methods
@@ -162,16 +167,19 @@ class Iterating:
         return self._batch_of(self.view.sampled(places, key), key)
 
     def __iter__(self) -> Iterator[Any]:
-        return _Epoch(self)
+        return Epoch(self)
 
     # --- ours
 
     @property
     def datapipe(self) -> Stage:
-        """The chain that makes the batches of an epoch: the order of the seeds, the sampler, in workers the slicing."""
+        """The chain that makes the batches of an epoch: the order of the seeds, the sampler, and what is made of its
+        output ahead of the loop: rows, or in workers the batch.
+        """
         if self._slices_in_workers():
             return PygSlice(self._sample(self.view), self.view)
-        return self._sample(self.view if self.num_workers == 0 else self.view.for_sampling())
+        sampled = self._sample(self.view if self.num_workers == 0 else self.view.for_sampling())
+        return PygFetch(sampled, self.view, self._fetches_ahead()) if self._fetches() else sampled
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the epoch stands, to resume from: plain values, and the order that a sampler of torch drew."""
@@ -293,9 +301,9 @@ class Iterating:
     def _options(self) -> dict[str, Any]:
         """Return the options of the DataLoader that runs the chain. Its workers send what is sliced here, at `next`."""
         timeout = self.timeout or None
+        if self._runs_in_loop():
+            return {"overlap": False}
         if self.num_workers == 0:
-            if not isinstance(self.view.sampler, NeighborSampler) or draws_itself(self.neg_sampling):
-                return {"overlap": False}  # code of the user's runs in his thread
             return {"timeout": timeout}
         options = {
             "num_workers": self.num_workers,
@@ -304,7 +312,7 @@ class Iterating:
             "worker_init_fn": self.worker_init_fn,
             "in_order": getattr(self, "in_order", True),  # torch has it from 2.6 on
             "timeout": timeout,
-            "cut": "end",
+            "cut": PygFetch if self._fetches() else "end",
         }
         if self._has_threads():
             return {**options, "worker_method": "thread"}
@@ -313,7 +321,8 @@ class Iterating:
 
     def _built(self) -> DataLoader:
         """Return a DataLoader for the attributes as they are; it begins with its first minibatch."""
-        self._options_then = options = self._options()
+        options = self._options()
+        self._options_then = options, self._fetches_ahead()
         if options.get("worker_method") == "thread":
             where, why = type(self).__name__, self._why_threads() or "was told worker_method='thread'"
             of_pyg = getattr(options["worker_init_fn"], "__self__", None) is self  # it would bind this whole process
@@ -329,8 +338,8 @@ class Iterating:
         state, self._state = self._state, None
         if state is None and self._draws_order:
             self._order = self._drawn_order()
-        running = self._running
-        if running is None or not self._keeps_workers() or self._options_then != self._options():
+        running, now = self._running, (self._options(), self._fetches_ahead())
+        if running is None or not self._keeps_workers() or self._options_then != now:
             running = self._built()
         if state is not None:
             running.load_state_dict(state)
@@ -338,8 +347,41 @@ class Iterating:
             running.set_epoch(self._epoch)
         return running
 
+    def _fetches(self) -> bool:
+        """Whether a stage gathers rows ahead: of the data's tensors, or of features."""
+        return self._fetches_ahead() or (bool(self.view.features) and self._why_not_ahead() is None)
+
+    def _fetches_ahead(self) -> bool:
+        """Whether it gathers those of the data's tensors; ValueError where it is told to and cannot."""
+        if self.fetch_ahead is False or (self.fetch_ahead is None and self.num_workers == 0):
+            return False
+        why_not = self._why_not_ahead()
+        if not isinstance(self.data, (Data, HeteroData)):
+            why_not = "the rows come from stores or other parts"
+        if self.fetch_ahead and why_not is not None:
+            raise ValueError(
+                f"{type(self).__name__}: fetch_ahead is True, but {why_not}, so no row can be gathered before the loop "
+                "asks for the batch. Leave fetch_ahead out."
+            )
+        return why_not is None
+
+    def _why_not_ahead(self) -> str | None:
+        """Return why nothing can be gathered ahead; None if it can."""
+        reasons = {
+            "filter_fn is overridden": self._filters_itself(),
+            "transform_sampler_output may change what was sampled": self.transform_sampler_output is not None,
+            "workers make whole batches": self._slices_in_workers(),
+            "without workers the sampler's own code runs in the thread of the loop": self._runs_in_loop(),
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
+
+    def _runs_in_loop(self) -> bool:
+        """Whether code of the user's samples, without workers: in his thread."""
+        is_ours = isinstance(self.view.sampler, NeighborSampler) and not draws_itself(self.neg_sampling)
+        return self.num_workers == 0 and not is_ours
+
     def _has_own_code(self) -> bool:
-        """Return whether code of the user's makes the batch of a sampler's output."""
+        """Whether code of the user's makes the batch of a sampler's output."""
         return self._filters_itself() or self.transform is not None or self.transform_sampler_output is not None
 
     def _filters_itself(self) -> bool:
@@ -352,42 +394,3 @@ class Iterating:
 
     def _keeps_workers(self) -> bool:
         return self.num_workers > 0 and self.persistent_workers and not self._draws_order
-
-
-class _Epoch(Iterator[Any]):
-    """The batches of one loop over a loader. It begins with the first one."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-        self._running: DataLoader | None = None
-        self._minibatches: Iterator[Any] = iter(())
-        self._has_begun = self._is_sliced = False
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __next__(self) -> Any:
-        loader = self._loader
-        if self._running is None:
-            if not loader._draws_order and len(loader) == 0:
-                raise StopIteration
-            self._running = loader._running = loader._next()
-            self._is_sliced = isinstance(self._running.source, PygSlice)
-            self._minibatches = iter(self._running)
-        try:
-            minibatch = next(self._minibatches)
-        except StopIteration:
-            if not self._has_begun:  # of an epoch that had no rest
-                loader._epoch, self._has_begun = loader._epoch + 1, True
-            raise
-        if not self._has_begun:
-            loader._epoch, self._has_begun = minibatch.epoch + 1, True
-        value, key = carried(minibatch), loader.view.key(minibatch)
-        batch = value if self._is_sliced else loader._batch_of(value, key)
-        warn_of_leaks(loader.view, batch)
-        pins: Any = pin_memory.pin_memory  # of batches of any type
-        return pins(batch) if loader.pin_memory and torch.cuda.is_available() else batch
-
-    def __del__(self) -> None:
-        if self._running is not None and not self._loader._keeps_workers():
-            self._running.close()  # workers end with the loop, also after a break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from datapipes.pyg import torch_geometric_names
@@ -12,16 +11,15 @@ from datapipes.pyg.loader.arguments import (
     link_seeds,
     node_seeds,
     refuse_half_of_times,
-    refuse_no_functions,
     refuse_time_alone,
     refuse_wrong_class,
+    refuse_wrong_features,
     refuse_wrong_sampler,
     sampler_of,
     values_of_seeds,
 )
 from datapipes.pyg.loader.iterating import Iterating
-from datapipes.pyg.sampler import NeighborSampler
-from datapipes.pyg.torch_geometric_names import BaseSampler
+from datapipes.pyg.torch_geometric_names import BaseSampler, arguments_of
 
 __all__ = ["LinkLoader", "LinkNeighborLoader", "NeighborLoader", "NodeLoader"]
 
@@ -33,8 +31,19 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
 
     Args:
         filter_per_worker: whether workers make the whole batch. None: they do where `transform` or
-            `transform_sampler_output` is given or the data is a pair of stores; otherwise `next` gathers the rows, so
-            they cross no process.
+            `transform_sampler_output` is given or the data is a pair of stores; otherwise this process gathers the
+            rows, so they cross no process.
+        fetch_ahead: by name: whether threads of this process gather the rows of plain tensors before the loop asks for
+            their batch. None: they do with workers, and without workers `next` gathers, as in PyG. What was replaced or
+            deleted since, what needs a gradient, and what an in-place function of torch has changed, on the tensor, a
+            view or its `detach()`, is as it is at `next`. Other changes are seen by batches that are gathered later:
+            those by NumPy, DLPack, fused optimizers, collectives of torch.distributed, other processes, and through
+            what shares memory by `.data`. Do not move a tensor meanwhile (`share_memory_`, sending the data to a
+            process): torch frees the old memory at once.
+        features: by name: attributes that the data does not have, such as rows in a file, with a cache, sparse or
+            stored with fewer bits: {name: feature} of nodes without types, {(domain, type, name): feature} with "node"
+            or "edge" as domain, or a FeatureStore. Rows of edges are in the order of `edge_index`. The data then needs
+            `num_nodes`. A stage reads them, mostly ahead of the loop; `stats()` has what their caches count.
         generator: its `initial_seed()` is the seed.
         sampler, batch_sampler: give the order of an epoch, which is drawn whole, in this process, when it begins. Such
             workers do not persist.
@@ -48,26 +57,24 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
         TypeError, ValueError: An argument is not allowed; the message says what is.
     """
 
+    @arguments_of(torch_geometric_names.NodeLoader, seed=0)
     def __init__(
         self,
+        *,
         data: Any,
         node_sampler: BaseSampler,
-        input_nodes: Any = None,
-        input_time: Any = None,
-        transform: Callable[..., Any] | None = None,
-        transform_sampler_output: Callable[..., Any] | None = None,
-        filter_per_worker: bool | None = None,
-        custom_cls: Any = None,
-        input_id: Any = None,
-        *,
-        seed: int = 0,
+        input_nodes: Any,
+        input_time: Any,
+        input_id: Any,
+        filter_per_worker: bool | None,
+        custom_cls: Any,
+        seed: int,
         **kwargs: Any,
     ) -> None:
         self._set_up(False, seed, filter_per_worker, kwargs)
         where, data = type(self).__name__, data_of(data)
         refuse_wrong_sampler(where, "node_sampler", "sample_from_nodes", node_sampler)
-        functions = {"transform": transform, "transform_sampler_output": transform_sampler_output}
-        refuse_no_functions(where, **functions)
+        refuse_wrong_features(where, data, node_sampler, self.view.features)
         refuse_wrong_class(where, data, custom_cls)
         torch_geometric_names.NodeLoader.__init__(
             self,
@@ -75,7 +82,6 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
             node_sampler,
             **node_seeds(where, data, node_sampler, input_nodes, input_id),
             **values_of_seeds(where, input_time=input_time),
-            **functions,
             filter_per_worker=filter_per_worker,
             custom_cls=custom_cls,
             **kwargs,
@@ -91,6 +97,7 @@ class NeighborLoader(NodeLoader, torch_geometric_names.NeighborLoader):  # type:
             sliced too.
         num_neighbors, input_nodes, input_time, replace, subgraph_type, disjoint, temporal_strategy, time_attr,
             weight_attr, is_sorted, directed: see torch_geometric; what differs stands in docs/migrate/pyg.md.
+        time_window: as datapipes.pyg.sampler.NeighborSampler has it.
         neighbor_sampler: a datapipes.pyg.sampler.NeighborSampler, in place of one for these arguments.
         other arguments: those of NodeLoader.
     Raises:
@@ -98,43 +105,14 @@ class NeighborLoader(NodeLoader, torch_geometric_names.NeighborLoader):  # type:
             is.
     """
 
+    @arguments_of(torch_geometric_names.NeighborLoader, time_window=None, seed=0)
     def __init__(
-        self,
-        data: Any,
-        num_neighbors: Any,
-        input_nodes: Any = None,
-        input_time: Any = None,
-        replace: bool = False,
-        subgraph_type: Any = "directional",
-        disjoint: bool = False,
-        temporal_strategy: str = "uniform",
-        time_attr: str | None = None,
-        weight_attr: Any = None,
-        transform: Callable[..., Any] | None = None,
-        transform_sampler_output: Callable[..., Any] | None = None,
-        is_sorted: bool = False,
-        filter_per_worker: bool | None = None,
-        neighbor_sampler: NeighborSampler | None = None,
-        directed: bool = True,
-        *,
-        seed: int = 0,
-        **kwargs: Any,
+        self, *, data: Any, neighbor_sampler: Any, time_attr: str | None, input_time: Any, **kwargs: Any
     ) -> None:
         where = type(self).__name__
         refuse_time_alone(where, input_time, time_attr, neighbor_sampler)
-        draws = subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted
-        sampler = sampler_of(where, neighbor_sampler, data, num_neighbors, *draws, directed=directed)
-        super().__init__(
-            data,
-            sampler,
-            input_nodes=input_nodes,
-            input_time=input_time,
-            transform=transform,
-            transform_sampler_output=transform_sampler_output,
-            filter_per_worker=filter_per_worker,
-            seed=seed,
-            **kwargs,
-        )
+        sampler = sampler_of(where, neighbor_sampler, data, time_attr, kwargs)
+        super().__init__(data, sampler, input_time=input_time, **kwargs)
 
 
 class LinkLoader(Iterating, torch_geometric_names.LinkLoader):  # type: ignore[misc]  # PyG comes without types
@@ -143,29 +121,27 @@ class LinkLoader(Iterating, torch_geometric_names.LinkLoader):  # type: ignore[m
     The arguments are PyG's; those of torch's DataLoader and `seed` are as NodeLoader has them.
     """
 
+    @arguments_of(torch_geometric_names.LinkLoader, seed=0)
     def __init__(
         self,
+        *,
         data: Any,
         link_sampler: BaseSampler,
-        edge_label_index: Any = None,
-        edge_label: Any = None,
-        edge_label_time: Any = None,
-        neg_sampling: Any = None,
-        neg_sampling_ratio: float | None = None,
-        transform: Callable[..., Any] | None = None,
-        transform_sampler_output: Callable[..., Any] | None = None,
-        filter_per_worker: bool | None = None,
-        custom_cls: Any = None,
-        input_id: Any = None,
-        *,
-        seed: int = 0,
+        edge_label_index: Any,
+        edge_label: Any,
+        edge_label_time: Any,
+        neg_sampling: Any,
+        neg_sampling_ratio: float | None,
+        filter_per_worker: bool | None,
+        custom_cls: Any,
+        input_id: Any,
+        seed: int,
         **kwargs: Any,
     ) -> None:
         self._set_up(True, seed, filter_per_worker, kwargs)
         where, data = type(self).__name__, data_of(data)
         refuse_wrong_sampler(where, "link_sampler", "sample_from_edges", link_sampler)
-        functions = {"transform": transform, "transform_sampler_output": transform_sampler_output}
-        refuse_no_functions(where, **functions)
+        refuse_wrong_features(where, data, link_sampler, self.view.features)
         refuse_wrong_class(where, data, custom_cls)
         torch_geometric_names.LinkLoader.__init__(
             self,
@@ -174,7 +150,6 @@ class LinkLoader(Iterating, torch_geometric_names.LinkLoader):  # type: ignore[m
             edge_label_index=link_seeds(where, data, edge_label_index),
             **labels_of_seeds(where, edge_label, edge_label_time, neg_sampling, neg_sampling_ratio),
             **values_of_seeds(where, input_id=input_id),
-            **functions,
             filter_per_worker=filter_per_worker,
             custom_cls=custom_cls,
             **kwargs,
@@ -188,7 +163,7 @@ class LinkNeighborLoader(LinkLoader, torch_geometric_names.LinkNeighborLoader): 
     Negatives are drawn by the random key; `seed` decides them too.
 
     Args:
-        data, neighbor_sampler: as for NeighborLoader.
+        data, neighbor_sampler, time_window: as for NeighborLoader.
         num_neighbors, edge_label_index, edge_label, edge_label_time, replace, subgraph_type, disjoint,
             temporal_strategy, neg_sampling, neg_sampling_ratio, time_attr, weight_attr, is_sorted, directed: see
             torch_geometric; what differs stands in docs/migrate/pyg.md.
@@ -198,48 +173,11 @@ class LinkNeighborLoader(LinkLoader, torch_geometric_names.LinkNeighborLoader): 
             is.
     """
 
+    @arguments_of(torch_geometric_names.LinkNeighborLoader, time_window=None, seed=0)
     def __init__(
-        self,
-        data: Any,
-        num_neighbors: Any,
-        edge_label_index: Any = None,
-        edge_label: Any = None,
-        edge_label_time: Any = None,
-        replace: bool = False,
-        subgraph_type: Any = "directional",
-        disjoint: bool = False,
-        temporal_strategy: str = "uniform",
-        neg_sampling: Any = None,
-        neg_sampling_ratio: float | None = None,
-        time_attr: str | None = None,
-        weight_attr: Any = None,
-        transform: Callable[..., Any] | None = None,
-        transform_sampler_output: Callable[..., Any] | None = None,
-        is_sorted: bool = False,
-        filter_per_worker: bool | None = None,
-        neighbor_sampler: NeighborSampler | None = None,
-        directed: bool = True,
-        *,
-        seed: int = 0,
-        **kwargs: Any,
+        self, *, data: Any, neighbor_sampler: Any, time_attr: str | None, edge_label_time: Any, **kwargs: Any
     ) -> None:
         where = type(self).__name__
-        if neighbor_sampler is not None:
-            time_attr = sampler_of(where, neighbor_sampler).time_attr
-        refuse_half_of_times(where, edge_label_time, time_attr)
-        draws = subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted
-        sampler = sampler_of(where, neighbor_sampler, data, num_neighbors, *draws, directed=directed)
-        super().__init__(
-            data,
-            sampler,
-            edge_label_index=edge_label_index,
-            edge_label=edge_label,
-            edge_label_time=edge_label_time,
-            neg_sampling=neg_sampling,
-            neg_sampling_ratio=neg_sampling_ratio,
-            transform=transform,
-            transform_sampler_output=transform_sampler_output,
-            filter_per_worker=filter_per_worker,
-            seed=seed,
-            **kwargs,
-        )
+        sampler = sampler_of(where, neighbor_sampler, data, time_attr, kwargs)
+        refuse_half_of_times(where, edge_label_time, sampler.time_attr)
+        super().__init__(data, sampler, edge_label_time=edge_label_time, **kwargs)

@@ -1,4 +1,4 @@
-"""The stages of a loader's chain: the order of the seeds, the sampler, and in workers the slicing.
+"""The stages of a loader's chain: the order of the seeds, the sampler, and the rows ahead or, in workers, the slicing.
 
 What they make is any object of PyG, carried by a minibatch: by reference within a process. Between the loader and a
 worker process that it started itself, tensors travel as in every message, and what holds them is pickled.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ from datapipes.base.codec import Message
 from datapipes.base.rng import RngKey
 from datapipes.chain.stage import MiniBatchTransformer, SeedStage, Stage
 from datapipes.chain.stage_base import Fingerprint
+from datapipes.features.feature_fetcher import FeatureFetcher, checked_rows
+from datapipes.features.feature_store import FeatureRequest
 from datapipes.minibatch import MiniBatch
 from datapipes.pyg.loader.view import View
 from datapipes.pyg.sampler import NeighborSampler, seeded
@@ -64,9 +67,25 @@ class _Unpickler(pickle.Unpickler):
 
 @dataclass(slots=True, eq=False)
 class Carried(MiniBatch):
-    """A minibatch that carries an object."""
+    """A minibatch that carries an object.
+
+    Attributes:
+        value: the object.
+        consumers_batch: a weak reference to the batch that the loop got. An Epoch sets it, and holds this minibatch
+            until the next.
+    """
 
     value: Any = None
+    consumers_batch: Callable[[], object] | None = None
+
+    def _kept_by_consumer(self) -> Callable[[], object]:
+        this = weakref.ref(self)
+
+        def kept() -> object:
+            carried = this()
+            return carried if carried is None or carried.consumers_batch is None else carried.consumers_batch()
+
+        return kept
 
     def to_message(self) -> Message:
         file = io.BytesIO()
@@ -144,6 +163,37 @@ class PygSample(MiniBatchTransformer):
 
     def describe(self) -> dict[str, Any]:
         return {"sampler": self.view.sampler}
+
+
+class PygFetch(FeatureFetcher):
+    """Gather rows for the batch of a sampler's output, in a thread of the loader; the loop makes the batch of them.
+
+    Args:
+        of_data: whether of tensors of the data too, beside those of the view's features.
+    """
+
+    def __init__(self, source: Stage, view: View, of_data: bool) -> None:
+        self.view, self.of_data = view, of_data
+        super().__init__(source, view.features, view.feature_names("node"), view.feature_names("edge"))
+
+    def transform(self, minibatch: MiniBatch) -> MiniBatch:
+        return super().transform(self._with_rows_of_data(minibatch))
+
+    async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
+        return await super().transform_async(self._with_rows_of_data(minibatch))
+
+    def _with_rows_of_data(self, minibatch: MiniBatch) -> MiniBatch:
+        out = carried(minibatch)
+        if self.of_data:
+            self.view.gather_ahead(out)
+        return carrying(minibatch, out)
+
+    def requests_of(self, minibatch: MiniBatch) -> list[FeatureRequest]:
+        return self.view.requests_of(carried(minibatch))
+
+    def _filled(self, minibatch: MiniBatch, requests: list[FeatureRequest], all_rows: Any) -> MiniBatch:
+        carried(minibatch).feature_rows = requests, checked_rows(requests, all_rows)
+        return minibatch
 
 
 class PygSlice(MiniBatchTransformer):

@@ -1,8 +1,7 @@
 """View: what the batches of a loader are sliced from, and how.
 
-It does what `filter_fn` of PyG's loaders does, field by field. Rows of tensors in host memory are gathered by our
-kernel, into memory recycled from earlier batches; every other value by PyG. The loader's attributes of the same names
-are those of its view, so the next batch sees a change, unless workers slice: then the next loop does.
+It does what `filter_fn` of PyG's loaders does, field by field. The loader's attributes of the same names are those of
+its view, so the next batch sees a change, unless workers slice: then the next loop does.
 """
 
 from __future__ import annotations
@@ -13,19 +12,17 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import as_tensor
 from datapipes.base.codec import join_key
 from datapipes.base.rng import RngKey
-from datapipes.base.rows import RowTable, has_adjacent_values, take_rows
-from datapipes.base.threads import num_threads
-from datapipes.base.types import of_type
+from datapipes.base.types import of_type, values_of
+from datapipes.features.feature_store import FeatureRequest, FeatureStore, feature_text
 from datapipes.graph.convert import refuse_wrong_rows
-from datapipes.minibatch import MiniBatch
+from datapipes.minibatch import MiniBatch, SparseRows
 from datapipes.pyg.loader.data_warnings import class_of_graphs, warn_of_lost, warn_of_whole
+from datapipes.pyg.loader.rows import AttributeRows
 from datapipes.pyg.sampled import edge_index_of
 from datapipes.pyg.sampler import NeighborSampler, seeded
 from datapipes.pyg.torch_geometric_names import (
@@ -34,8 +31,6 @@ from datapipes.pyg.torch_geometric_names import (
     HeteroData,
     HeteroSamplerOutput,
     SamplerOutput,
-    filter_edge_store_,
-    index_select,
 )
 from datapipes.sampling.sampler import Sampler
 from datapipes.sampling.seed_ids import warn_of_empty_blocks
@@ -52,6 +47,7 @@ class View:
         sampler: the BaseSampler.
         is_link: whether the seeds are links.
         seed: with the place of a batch, it seeds code of the user's.
+        features: attributes of the batches that the data does not have.
     """
 
     _data: Any = None
@@ -65,8 +61,9 @@ class View:
     def __init__(self, name: str, is_link: bool, seed: int) -> None:
         self.name, self.is_link, self.seed = name, is_link, seed
         self.looks = is_link  # for leaks, at the next batch
-        self._tables: dict[Any, tuple[Any, Tensor, RowTable]] = {}
-        self._of_edges: dict[str, bool] = {}  # by the name of a tensor in a feature store without types
+        self.rows = AttributeRows()
+        self.features = FeatureStore({})
+        self.forget_rows()
 
     @property
     def data(self) -> Any:
@@ -102,12 +99,10 @@ class View:
             warn_of_empty_blocks(self.name, stage.graph, [inputs.input_type], stage.edge_types)
         self._input_data = inputs
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_tables": {}}  # they are views; a pickle would copy them
-
     def forget_rows(self) -> None:
         """Let go of the values that were sliced; the next batch looks at the data anew."""
-        self._tables, self._of_edges = {}, {}
+        self.rows.forget()
+        self._of_edges: dict[str, bool] = {}  # by the name of a tensor in a feature store without types
 
     def for_sampling(self) -> View:
         """Return a view without what only slicing needs, for workers that do not slice."""
@@ -145,9 +140,38 @@ class View:
         """Return the batch after the user's transform."""
         return batch if self.transform is None else self.transform(batch)
 
+    def gather_ahead(self, out: Any) -> None:
+        """Gather rows of the data's tensors for the batch of a sampler's output, before the loop asks for it."""
+        if not self.transform_sampler_output and isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
+            edges = out.edge if isinstance(out.edge, dict) else {None: out.edge}
+            ids = {edge_type: self._edge_ids(edge_type, values) for edge_type, values in edges.items()}
+            out.rows_ahead = self.rows.ahead(out.node if isinstance(out.node, dict) else {None: out.node}, ids)
+
+    def feature_names(self, domain: str) -> Any:
+        """Return the names of the features of nodes or edges, with types by type."""
+        types = self.features.types(domain)
+        names = {key: self.features.names(domain, key) for key in types}
+        return names.get(None) if None in names else names or None
+
+    def requests_of(self, out: Any) -> list[FeatureRequest]:
+        """Return what is read of the features for a sampler's output."""
+        requests: list[FeatureRequest] = []
+        for domain, group, name in self.features:
+            if domain == "edge" and out.edge is None:
+                raise ValueError(
+                    f"{self.name}: {feature_text(domain, group, name)} needs edge ids, which "
+                    f"{type(self.sampler).__name__} does not give. Let it set `edge`, or leave this feature out."
+                )
+            ids = values_of(out.node if domain == "node" else out.edge, group)
+            ids = ids if domain == "node" else self._edge_ids(group, ids)
+            requests.append((domain, group, name, torch.empty(0, dtype=torch.int64) if ids is None else ids.cpu()))
+        return requests
+
     def sliced(self, out: Any) -> Any:
         """Return the batch before the user's transform."""
         if self.transform_sampler_output:
+            if hasattr(out, "rows_ahead"):
+                del out.rows_ahead  # they are of what was sampled
             out = self.transform_sampler_output(out)
         if isinstance(out, SamplerOutput):
             batch = self._sliced(out)
@@ -158,8 +182,25 @@ class View:
             raise TypeError(
                 f"{who}: returned a {type(out).__name__}; a SamplerOutput or HeteroSamplerOutput is needed. Return one."
             )
+        if self.features:
+            self._fill_features(batch, out)
         self._set_seeds(batch, out.metadata)
         return batch
+
+    def _fill_features(self, batch: Any, out: Any) -> None:
+        """Set the rows of the features; those that were not fetched are read here."""
+        read = vars(out).pop("feature_rows", None)
+        if read is None or self.transform_sampler_output:
+            requests = self.requests_of(out)
+            read = requests, self.features.read_many(requests)
+        for (domain, group, name, _), rows in zip(*read, strict=True):
+            store = batch if group is None else batch[group]
+            if name in store:
+                raise ValueError(
+                    f"{self.name}: the data has {name}{of_type(group)} now, which is a {domain} feature of the loader. "
+                    "Delete it there."
+                )
+            store[name] = rows.csr() if isinstance(rows, SparseRows) else rows
 
     def _sliced(self, out: Any) -> Any:
         ids = self._edge_ids(None, out.edge)
@@ -177,8 +218,10 @@ class View:
         if not isinstance(data, Data):
             return self._from_stores(Data, {None: out.node}, {None: (out.row, out.col)}, {None: ids})
         batch = _copied(data)
-        self._slice_nodes(None, data._store, batch._store, out.node)
-        self._slice_edges(None, data._store, batch._store, out.row, out.col, ids)
+        rows = self.rows.of_batch(getattr(out, "rows_ahead", {}))
+        rows.slice_nodes(data._store, batch._store, out.node)
+        rows.slice_edges(data._store, batch._store, out.row, out.col, ids)
+        rows.keep()
         return batch
 
     def _filtered_by_type(self, out: Any, ids: dict[Any, Any]) -> Any:
@@ -188,12 +231,14 @@ class View:
             ends = {edge_type: (row, out.col[edge_type]) for edge_type, row in out.row.items()}
             return self._from_stores(HeteroData, out.node, ends, ids)
         batch = _copied(data)
+        rows = self.rows.of_batch(getattr(out, "rows_ahead", {}))
         for store, to in zip(data.node_stores, batch.node_stores, strict=True):
-            self._slice_nodes(store._key, store, to, out.node.setdefault(store._key, none))
+            rows.slice_nodes(store, to, out.node.setdefault(store._key, none))
         for store, to in zip(data.edge_stores, batch.edge_stores, strict=True):
             edge_type = store._key
             row, col = out.row.get(edge_type, none), out.col.get(edge_type, none)
-            self._slice_edges(edge_type, store, to, row, col, ids.setdefault(edge_type, none))
+            rows.slice_edges(store, to, row, col, ids.setdefault(edge_type, none))
+        rows.keep()
         return batch
 
     def _from_stores(self, kind: type, nodes: Any, ends: Any, edges: Any) -> Any:
@@ -262,7 +307,9 @@ class View:
             order = order.get(edge_type)
         if ids is None:
             return None
-        return ids.long() if order is None else order[ids.long()]
+        if ids.dtype != torch.int64:
+            ids = ids.long()
+        return ids if order is None else order[ids]
 
     @staticmethod
     def _set_ids(store: Any, nodes: Any, edges: Any) -> None:
@@ -289,62 +336,6 @@ class View:
             if group is None or group in batch.edge_types:  # those of the data itself
                 del store.edge_label_index
                 del store.edge_label_time
-
-    # --- rows
-
-    def _slice_nodes(self, node_type: Any, store: Any, to: Any, nodes: Tensor) -> None:
-        for key, value in store.items():
-            if key == "num_nodes":
-                to.num_nodes = nodes.numel()
-            elif store.is_node_attr(key):
-                to[key] = self._rows(node_type, store, key, value, nodes)
-
-    def _slice_edges(self, edge_type: Any, store: Any, to: Any, row: Tensor, col: Tensor, ids: Any) -> None:
-        if "adj_t" in store:  # a SparseTensor, which PyG makes
-            filter_edge_store_(store, to, row, col, ids)
-            return
-        for key, value in store.items():
-            if key == "edge_index":
-                to.edge_index = edge_index_of(row, col).to(value.device if isinstance(value, Tensor) else "cpu")
-            elif store.is_edge_attr(key):
-                to[key] = None if ids is None else self._rows(edge_type, store, key, value, ids)
-
-    def _rows(self, group: Any, store: Any, key: str, value: Any, ids: Tensor) -> Any:
-        if isinstance(value, (list, tuple)):  # such as a name for each node, which PyG refuses
-            return [value[place] for place in ids.tolist()]
-        dim = store._parent().__cat_dim__(key, value, store)
-        if isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
-            return value.take(ids.cpu().numpy(), axis=dim)  # of strings or dates, say: there is no such tensor
-        table = self._table(group, key, value) if dim == 0 and ids.device.type == "cpu" else None
-        if table is None:
-            return index_select(value, ids.cpu() if isinstance(value, np.ndarray) else ids.to(value.device), dim=dim)
-        try:
-            return take_rows(table[1], table[2].bytes_now(), ids.contiguous(), num_threads())
-        except IndexError as error:
-            raise IndexError(
-                f"{type(self.sampler).__name__}: found an id without a row in {key}{of_type(group)} "
-                f"{list(value.shape)}: {error}. The loader samples the edges that it was built with; build a new "
-                "loader for other data."
-            ) from error
-
-    def _table(self, group: Any, key: str, value: Any) -> tuple[Any, Tensor, RowTable] | None:
-        """Return a value, its rows and these for our kernel, kept until the value is another; None: PyG takes it."""
-        if isinstance(value, Tensor) and value.requires_grad:
-            return None
-        kept = self._tables.get((group, key))
-        if kept is not None and kept[0] is value:
-            return kept
-        if type(value) is not Tensor and not isinstance(value, np.ndarray):
-            return None  # such as a TensorFrame, or a subclass with an indexing of its own
-        try:
-            rows = as_tensor("NeighborLoader", key, value)
-        except (TypeError, ValueError):
-            return None
-        is_plain = rows.device.type == "cpu" and rows.ndim > 0 and not rows.is_conj() and not rows.is_neg()
-        if not is_plain or not has_adjacent_values(rows):
-            return None
-        table = self._tables[group, key] = (value, rows, RowTable(rows))
-        return table
 
 
 def _copied(data: Any) -> Any:

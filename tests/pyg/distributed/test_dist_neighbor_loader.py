@@ -77,6 +77,7 @@ NODES = [
     {"num_neighbors": [3, 2], "time_attr": "time", "times": True},
     {"num_neighbors": [2, 2], "time_attr": "time", "temporal_strategy": "last"},
     {"num_neighbors": [-1, 2], "time_attr": "edge_time", "times": True},
+    {"num_neighbors": [-1, -1], "time_attr": "time", "times": True, "time_window": 7},
     {"num_neighbors": [2, 2], "time_attr": "edge_time", "temporal_strategy": "last", "times": True},
 ]
 LINKS = [
@@ -162,7 +163,7 @@ def test_the_signatures_are_pygs_with_a_few_more(name):
     more = {
         "DistLoader": ["tls", "insecure"],
         "DistNeighborSampler": [],
-    }.get(name, ["seed", "weight_attr", "rpc_timeout", "tls", "insecure"])
+    }.get(name, ["seed", "weight_attr", "time_window", "rpc_timeout", "tls", "insecure"])
     assert [*found] == [*[*expected][:-1], *more, "kwargs"]
     for each, parameter in expected.items():
         assert (found[each].default, found[each].kind) == (parameter.default, parameter.kind), each
@@ -412,7 +413,13 @@ def test_one_sampler_serves_loaders_one_after_the_other(two_parts):
             loader = DistNeighborLoader(pair, [2], "127.0.0.1", port, context, nodes, **given)
             found.append(len([*loader]))
             loader.close()
-        for name, value in {"num_neighbors": [9], "replace": True, "time_attr": "time", "weight_attr": "w"}.items():
+        for name, value in {
+            "num_neighbors": [9],
+            "replace": True,
+            "time_attr": "time",
+            "weight_attr": "w",
+            "time_window": 3,
+        }.items():
             other = {"num_neighbors": [2], **given, name: value, "input_time": torch.arange(3)}
             with pytest.raises(ValueError, match=f"{name} is .*, which the given dist_sampler, .* does not have"):
                 DistNeighborLoader(pair, other.pop("num_neighbors"), "127.0.0.1", port, context, **other)

@@ -43,9 +43,10 @@ def node_loader(data=None, **given):
 
 
 @pytest.mark.parametrize(("ours", "theirs"), BOTH)
-def test_the_signatures_are_pygs_with_a_seed_more(ours, theirs):
+def test_the_signatures_are_pygs_with_a_few_more(ours, theirs):
     found, expected = (inspect.signature(each.__init__).parameters for each in (ours, theirs))
-    assert [*found] == [*list(expected)[:-1], "seed", "kwargs"]
+    more = ["time_window", "seed"] if "time_attr" in expected else ["seed"]
+    assert [*found] == [*list(expected)[:-1], *more, "kwargs"]
     for name, parameter in expected.items():
         assert found[name].default == parameter.default, name
         assert found[name].kind == parameter.kind, name
@@ -377,6 +378,11 @@ def test_arguments_of_torchs_loader_are_taken_dropped_or_refused():
         ({"persistent_workers": True}, ValueError, "persistent_workers"),
         ({"seed": 2**64}, ValueError, "seed"),
         ({"neighbor_sampler": 3}, TypeError, "must be a datapipes.pyg.sampler.NeighborSampler, got builtins.int"),
+        (
+            {"neighbor_sampler": NeighborSampler(random_data(1), [2]), "time_window": 3},
+            ValueError,
+            "time_window is 3, but neighbor_sampler decides",
+        ),
         ({"input_time": torch.arange(40)}, ValueError, "time_attr is not"),
     ):
         with pytest.raises(error, match=text):

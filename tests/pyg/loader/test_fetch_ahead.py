@@ -1,0 +1,403 @@
+"""Rows that threads gather before the loop asks for a batch: the same batches, and every change that torch tells of."""
+
+import contextlib
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from amounts import amount
+from pyg_cases import Data, digest, digests, pyg, random_data, random_hetero
+
+import datapipes as dp
+from datapipes.base import rows as base_rows
+from datapipes.pyg.loader import LinkNeighborLoader, NeighborLoader, NodeLoader
+from datapipes.pyg.loader import rows as loader_rows
+from datapipes.pyg.sampler import NeighborSampler
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*positive links:UserWarning")  # these sample the links themselves
+
+AT_NEXT = [{"num_workers": 0}, {"num_workers": 2, "fetch_ahead": False}]
+AHEAD = [{"num_workers": 0, "fetch_ahead": True}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}]
+
+
+def data_of_ones() -> Data:
+    edge_index = random_data(1).edge_index
+    ones = torch.ones(40, 1), torch.ones(edge_index.shape[1], 1)
+    return Data(x=ones[0], edge_attr=ones[1], edge_index=edge_index, num_nodes=40)
+
+
+def tensors_of(data):
+    """The data without its arrays, which are always read at `next`."""
+    for store in data.stores:
+        for key in [key for key, value in store.items() if isinstance(value, np.ndarray)]:
+            del store[key]
+    return data
+
+
+@pytest.fixture
+def gathered_in(monkeypatch):
+    """The threads that gathered rows, in order."""
+    threads = []
+
+    def noting(*args, **kwargs):
+        threads.append(threading.current_thread())
+        return base_rows.take_rows(*args, **kwargs)
+
+    monkeypatch.setattr(loader_rows, "take_rows", noting)
+    return threads
+
+
+def all_are_ahead(loader, gathered_in) -> bool:
+    """Whether the loop gathers nothing itself, after its first batch."""
+    iterator = iter(loader)
+    next(iterator)
+    del gathered_in[:]
+    for _ in iterator:
+        pass
+    return len(gathered_in) > 0 and threading.main_thread() not in gathered_in
+
+
+# --- the same batches
+
+
+@pytest.mark.parametrize("options", AHEAD, ids=str)
+@pytest.mark.parametrize(
+    ("make", "data"),
+    [
+        (
+            lambda data, **options: NeighborLoader(data, [3, 2], batch_size=6, shuffle=True, **options),
+            tensors_of(random_data(1)),
+        ),
+        (lambda data, **options: LinkNeighborLoader(data, [3, 2], batch_size=9, **options), tensors_of(random_data(2))),
+        (
+            lambda data, **options: NeighborLoader(data, [3, 2], "paper", batch_size=6, disjoint=True, **options),
+            tensors_of(random_hetero(1)),
+        ),
+    ],
+    ids=["nodes", "links", "types"],
+)
+def test_batches_are_the_same_and_the_loop_gathers_nothing(make, data, options, gathered_in):
+    expected = digests(make(data))
+    assert threading.main_thread() in gathered_in
+    loader = make(data, **options)
+    assert digests(loader) == expected
+    assert all_are_ahead(loader, gathered_in)
+
+
+@pytest.mark.parametrize("options", AT_NEXT, ids=str)
+def test_the_loop_gathers_the_rows_where_it_is_told_to(options, gathered_in):
+    list(NeighborLoader(random_data(1), [2], batch_size=10, **options))
+    assert {*gathered_in} == {threading.main_thread()}
+
+
+def test_a_sampler_of_the_users_in_workers_gets_rows_ahead_too(gathered_in):
+    class Own(pyg.sampler.BaseSampler):
+        edge_permutation = None
+
+        def __init__(self, data):
+            self.ours = NeighborSampler(data, [3, 2], seed=1)
+
+        def sample_from_nodes(self, index, **kwargs):
+            return self.ours.sample_from_nodes(index)
+
+        def sample_from_edges(self, index, neg_sampling=None):
+            raise NotImplementedError
+
+    data = tensors_of(random_data(1))
+    assert all_are_ahead(NodeLoader(data, Own(data), batch_size=4, num_workers=2), gathered_in)
+
+
+# --- changes in the loop
+
+
+def add_one(data):
+    data.x += 1
+    data.edge_attr.add_(1)
+
+
+def replace(data):
+    data.x, data.edge_attr = data.x + 1, data.edge_attr + 1
+
+
+def replace_memory(data):
+    data.x.data, data.edge_attr.data = data.x + 1, data.edge_attr + 1
+
+
+def add_to_whole(data):
+    """Through the tensor that the attribute is a view of."""
+    data.x[:].add_(1)
+    data.edge_attr.view(-1)[:] += 1
+
+
+@pytest.mark.parametrize("options", [*AT_NEXT, *AHEAD], ids=str)
+@pytest.mark.parametrize("change", [add_one, replace, replace_memory, add_to_whole])
+def test_a_batch_has_the_values_of_the_moment_it_is_asked_for(change, options):
+    data = data_of_ones()
+    for step, batch in enumerate(NeighborLoader(data, [-1], batch_size=2, **options)):
+        assert batch.x.unique().tolist() == [1 + step]
+        assert batch.edge_attr.unique().tolist() in ([], [1 + step])
+        change(data)
+    assert step == 19
+
+
+def test_rows_are_gathered_anew_after_the_tensor_was_moved():
+    """Moved while no thread reads: torch frees the memory where the values were at once."""
+    data = data_of_ones()
+    loader = NeighborLoader(data, [-1], batch_size=2)
+    view = loader.view
+    view.rows.find(data)
+    out = view.sampled(torch.arange(2))
+    view.gather_ahead(out)
+    assert sorted(out.rows_ahead) == [("edge", None, "edge_attr"), ("node", None, "x")]
+    behind = data.x.clone()
+    data.x.share_memory_()
+    out.rows_ahead["node", None, "x"].rows.fill_(7)
+    assert torch.equal(view.sliced(out).x, behind[out.node])
+
+
+@pytest.mark.parametrize("change", [lambda x: x.t_(), lambda x: setattr(x, "data", x.data.view(torch.int32))])
+def test_rows_follow_a_tensor_whose_form_changes(change):
+    data = Data(x=torch.rand(40, 40), edge_index=random_data(1).edge_index)
+    for options in (*AT_NEXT, *AHEAD):
+        for batch in NeighborLoader(data, [-1], batch_size=10, **options):
+            assert torch.equal(batch.x, data.x[batch.n_id])
+            change(data.x)
+        data.x = torch.rand(40, 40)
+
+
+@pytest.mark.parametrize("options", [*AT_NEXT, *AHEAD], ids=str)
+def test_a_batch_has_the_attributes_of_the_moment_it_is_asked_for(options):
+    data = data_of_ones()
+    loader = NeighborLoader(data, [-1], batch_size=2, **options)
+    for step, batch in enumerate(loader):
+        assert ("x" in batch) == (step % 4 < 2)
+        assert ("more" in batch) == (step % 3 == 1)
+        if step % 4 == 1:
+            del data.x
+        if step % 4 == 3:
+            data.x = torch.rand(40, 3)
+        if "more" in batch:
+            assert torch.equal(batch.more, batch.n_id + step)
+            del data.more
+        if step % 3 == 0:
+            data.more = torch.arange(40) + step + 1
+    assert step == 19
+
+
+@pytest.mark.parametrize("options", [*AT_NEXT, *AHEAD], ids=str)
+def test_deleted_attributes_are_let_go(options):
+    data = data_of_ones()
+    data.more = np.ones((40, 1))
+    iterator = iter(NeighborLoader(data, [2], batch_size=2, **options))
+    next(iterator)
+    held = [weakref.finalize(values, lambda: None) for values in (data.x, data.edge_attr, data.more)]
+    del data.x, data.edge_attr, data.more
+    for _ in range(12):  # those that were made before have rows of them
+        next(iterator)
+    assert [values.alive for values in held] == [False] * 3
+
+
+@pytest.mark.parametrize("options", [*AT_NEXT, *AHEAD], ids=str)
+def test_other_data_is_sliced_from_the_next_batch_on(options):
+    loader = NeighborLoader(data_of_ones(), [-1], batch_size=2, **options)
+    for step, batch in enumerate(loader):
+        assert batch.x.unique().tolist() == [1 + step]
+        other = data_of_ones()
+        other.x += 1 + step
+        loader.data = other
+
+
+@pytest.mark.parametrize("options", [*AT_NEXT, *AHEAD], ids=str)
+def test_a_parameter_is_read_at_next_with_its_gradient(options, gathered_in):
+    data = data_of_ones()
+    del data.edge_attr
+    weight = data.x = torch.nn.Parameter(data.x)
+    for step, batch in enumerate(NeighborLoader(data, [-1], batch_size=2, **options)):
+        assert batch.x.requires_grad
+        assert batch.x.detach().unique().tolist() == [1 + step]
+        weight.grad = None
+        batch.x.sum().backward()
+        assert weight.grad.nonzero()[:, 0].tolist() == sorted(batch.n_id.tolist())
+        with torch.no_grad():
+            weight += 1
+    assert gathered_in == []
+
+
+@pytest.mark.parametrize("options", [*AT_NEXT, *AHEAD], ids=str)
+def test_a_tensor_that_begins_to_need_a_gradient_has_it_in_the_next_batch(options):
+    data = data_of_ones()
+    for step, batch in enumerate(NeighborLoader(data, [-1], batch_size=2, **options)):
+        assert batch.x.requires_grad == (step % 2 == 1)
+        data.x.requires_grad_(step % 2 == 0)
+
+
+@pytest.mark.parametrize("options", [*AT_NEXT, *AHEAD], ids=str)
+def test_arrays_and_tensors_of_inference_mode_tell_of_no_change_and_are_read_at_next(options, gathered_in):
+    with torch.inference_mode():
+        x = torch.ones(40, 1)
+    data = Data(x=x, more=np.ones((40, 1)), edge_index=random_data(1).edge_index)
+    for step, batch in enumerate(NeighborLoader(data, [-1], batch_size=2, **options)):
+        assert batch.x.unique().tolist() == batch.more.unique().tolist() == [1 + step]
+        with torch.inference_mode():
+            data.x += 1
+        data.more += 1
+    assert {*gathered_in} == {threading.main_thread()}
+
+
+def test_a_change_by_numpy_is_seen_by_what_is_gathered_after_it():
+    data, behind = data_of_ones(), np.zeros((40, 1), np.float32)
+    data.x = torch.from_numpy(behind)
+    loader = NeighborLoader(data, [-1], batch_size=2, fetch_ahead=True)
+    iterator = iter(loader)
+    next(iterator)
+    behind += 1  # torch does not know
+    assert {*torch.cat([batch.x for batch in iterator]).unique().tolist()} <= {0.0, 1.0}
+    assert torch.cat([batch.x for batch in loader]).unique().tolist() == [1]
+    at_next = NeighborLoader(data, [-1], batch_size=2)
+    for step, batch in enumerate(at_next):
+        assert batch.x.unique().tolist() == [1 + step]
+        behind += 1
+
+
+def test_a_function_of_the_users_that_is_set_in_the_loop_gets_the_rows_of_its_own_output():
+    data = random_data(1)
+    loader = NeighborLoader(data, [-1], batch_size=2, fetch_ahead=True)
+
+    def first_two(out):
+        out.node, out.row, out.col, out.edge = out.node[:2], out.row[:0], out.col[:0], out.edge[:0]
+        return out
+
+    for step, batch in enumerate(loader):
+        assert torch.equal(batch.x, data.x[batch.n_id])
+        assert step == 0 or len(batch.n_id) == 2
+        loader.transform_sampler_output = first_two
+
+
+@pytest.mark.parametrize("options", AHEAD, ids=str)
+def test_a_loop_that_is_interrupted_at_its_first_batch_begins_anew(options, monkeypatch):
+    loader = NeighborLoader(random_data(1), [2], batch_size=10, **options)
+    find, interrupted = loader_rows.AttributeRows.find, []
+
+    def interrupt_once(rows, data):
+        if not interrupted:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+        find(rows, data)
+
+    monkeypatch.setattr(loader_rows.AttributeRows, "find", interrupt_once)
+    iterator = iter(loader)
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    assert len([*iterator]) == 4
+
+
+def test_fetch_ahead_may_be_set_between_loops_of_workers_that_persist(gathered_in):
+    data = tensors_of(random_data(1))
+    features = {"more": dp.TensorFeature(torch.rand(40, 2))}
+    loader = NeighborLoader(data, [2], batch_size=2, num_workers=2, persistent_workers=True, features=features)
+    assert all_are_ahead(loader, gathered_in)
+    loader.fetch_ahead = False
+    del gathered_in[:]
+    list(loader)
+    assert {*gathered_in} == {threading.main_thread()}
+    with pytest.raises(TypeError, match="fetch_ahead must be True or False, got 'no'"):
+        loader.fetch_ahead = "no"
+    loader.close()
+
+
+# --- where nothing can be gathered ahead
+
+
+class OwnFilter(NeighborLoader):
+    def filter_fn(self, out):
+        return super().filter_fn(out)
+
+
+def same(value):
+    return value
+
+
+class OwnSampler(pyg.sampler.BaseSampler):
+    def sample_from_nodes(self, index, **kwargs):
+        raise NotImplementedError
+
+    sample_from_edges = sample_from_nodes
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda data: OwnFilter(data, [2], fetch_ahead=True), "filter_fn is overridden"),
+        (lambda data: NeighborLoader(data, [2], transform_sampler_output=same, fetch_ahead=True), "may change what"),
+        (lambda data: NodeLoader(data, OwnSampler(), fetch_ahead=True), "runs in the thread of the loop"),
+        (
+            lambda data: NeighborLoader(data, [2], num_workers=1, filter_per_worker=True, fetch_ahead=True),
+            "workers make whole batches",
+        ),
+        (
+            lambda data: NeighborLoader(
+                (pyg.testing.MyFeatureStore(), stored(data)), [2], torch.arange(40), fetch_ahead=True
+            ),
+            "from stores",
+        ),
+    ],
+)
+def test_fetch_ahead_is_refused_where_nothing_could_be_gathered(make, text):
+    loader = make(random_data(1))
+    with pytest.raises(ValueError, match=f"fetch_ahead is True, but .*{text}.* Leave fetch_ahead out"):
+        next(iter(loader))
+    loader.fetch_ahead = False
+    assert "pyg_fetch" not in loader.explain()
+
+
+def stored(data):
+    graph = pyg.testing.MyGraphStore()
+    graph.put_edge_index(tuple(data.edge_index), edge_type=None, layout="coo", size=(40, 40))
+    return graph
+
+
+def test_fetch_ahead_is_true_false_or_left_out():
+    with pytest.raises(TypeError, match="NeighborLoader: fetch_ahead must be True or False, got 'yes'"):
+        NeighborLoader(random_data(1), [2], fetch_ahead="yes")
+
+
+def test_where_nothing_can_be_gathered_ahead_workers_do_as_before():
+    for loader in (OwnFilter(random_data(1), [2], num_workers=2), NeighborLoader(random_data(1), [2], num_workers=0)):
+        assert "pyg_fetch" not in loader.explain()
+    text = NeighborLoader(random_data(1), [2], num_workers=2).explain()
+    assert text.index("pyg_sample") < text.index("thread 1") < text.index("pyg_fetch")
+
+
+# --- faults
+
+
+@pytest.mark.parametrize("options", AHEAD, ids=str)
+def test_ids_without_a_row_are_an_error_of_their_batch(options):
+    data = random_data(1)
+    loader = NeighborLoader(data, [-1], batch_size=2, **options)
+    iterator = iter(loader)
+    next(iterator)
+    data._store._mapping["x"] = data.x[:1]
+    with pytest.raises(IndexError, match=r"found an id without a row in x \[1, .* build a new loader"):
+        next(iterator)
+
+
+def test_batches_are_the_same_while_forked_workers_are_killed():
+    data, left, choice = random_data(3), amount(100, 5), random.Random(0)
+    given = {"batch_size": 1, "shuffle": True}
+    expected = digests(NeighborLoader(data, [3, 2], **given))
+    while left > 0:
+        got = []
+        for batch in NeighborLoader(data, [3, 2], num_workers=2, **given):
+            got.append(digest(batch))
+            if len(got) % 8 == 1 and left > 0 and (alive := multiprocessing.active_children()):
+                with contextlib.suppress(ProcessLookupError):  # it may have been reaped meanwhile
+                    os.kill(choice.choice(alive).pid, signal.SIGKILL)
+                    left -= 1
+        assert got == expected

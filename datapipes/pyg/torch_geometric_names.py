@@ -57,6 +57,7 @@ def arguments_of(theirs: type, **more: Any) -> Callable[[Callable[..., None]], A
             constructor(self, **arguments.pop(rest.name), **arguments)
 
         init.__dict__["__signature__"] = signature
+        del init.__dict__["__wrapped__"]  # tools would read the defaults there, where some are missing
         init.__doc__ = constructor.__doc__
         return init
 

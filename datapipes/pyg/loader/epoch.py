@@ -11,7 +11,7 @@ from torch.utils.data._utils import pin_memory
 
 from datapipes.loader.data_loader import DataLoader
 from datapipes.pyg.loader.data_warnings import warn_of_leaks
-from datapipes.pyg.loader.stages import Carried, PygFetch, PygSlice, carried
+from datapipes.pyg.loader.stages import Carried, PygSlice, carried
 from datapipes.pyg.torch_geometric_names import Data, HeteroData
 
 
@@ -33,12 +33,12 @@ class Epoch(Iterator[Any]):
         if self._running is None:
             if not loader._draws_order and len(loader) == 0:
                 raise StopIteration
+            if loader._fetches_ahead():  # first: what it raises leaves the state that the loop goes on from
+                loader.view.rows.find(loader.data)
             running = loader._next()
             self._is_sliced = isinstance(running.source, PygSlice)
-            if isinstance(running.source, PygFetch) and running.source.of_data:
-                loader.view.rows.find(loader.data)
             self._minibatches = iter(running)
-            self._running = loader._running = running  # last: after an error the next call begins anew
+            self._running = loader._running = running
         try:
             minibatch = next(self._minibatches)
         except StopIteration:

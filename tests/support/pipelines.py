@@ -153,11 +153,11 @@ def ended(call: Callable[[], object], fifo: Path) -> list[BaseException | object
     return outcome
 
 
-def wait_until(happens: Callable[[], bool]) -> None:
-    """Wait until `happens()`, for what can only be looked at."""
+def wait_until(happens: Callable[[], bool], otherwise: str = "it did not happen") -> None:
+    """Wait until `happens()`, for what can only be looked at; after BOUND_S seconds fail, with `otherwise` as text."""
     ends = time.monotonic() + BOUND_S
     while not happens():
-        assert time.monotonic() < ends, f"did not happen within {BOUND_S} s"
+        assert time.monotonic() < ends, f"{otherwise} within {BOUND_S} s"
         threading.Event().wait(0.01)
 
 

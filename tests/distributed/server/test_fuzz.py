@@ -6,6 +6,7 @@ from collections import Counter
 import torch
 from amounts import amount
 from channels import descriptors_from_now
+from pipelines import wait_until
 from plain_clients import PlainClient, in_parts, plain_graph
 from ticket_fuzz import TOLD, TicketFuzz
 
@@ -33,8 +34,7 @@ def test_malformed_requests_have_typed_errors_and_leave_nothing(tmp_path, caplog
                 outcomes[type(error).__name__] += 1
         for ticket in fuzz.tickets:
             client.ask_bytes(ticket)
-        assert threading.active_count() == threads
-        assert opened() == 0
+        wait_until(lambda: threading.active_count() == threads and opened() == 0, "threads or descriptors were left")
         numbers = server.statistics()
         assert (numbers["waiting"], numbers["working"], numbers["bytes_in_flight"]) == (0, 0, 0)
     assert {"answered", "BadRequest", "OtherPartition", "IndexError"} <= {*outcomes}, outcomes

@@ -11,6 +11,7 @@ import threading
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
+from pipelines import wait_until
 from plain_clients import PlainClient, in_parts, plain_graph
 from scripts import run_script
 from warm_servers import WarmServer
@@ -27,16 +28,6 @@ BOUND_S = 20.0
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     return in_parts(tmp_path_factory.mktemp("guards") / "root", plain_graph())
-
-
-def until(is_so, what: str) -> None:
-    """Wait for what another thread does; bounded."""
-    ended = threading.Event()
-    for _ in range(int(BOUND_S * 100)):
-        if is_so():
-            return
-        ended.wait(0.01)
-    raise AssertionError(what)
 
 
 def outcomes(*given):
@@ -75,7 +66,7 @@ def test_a_guard_that_dies_ends_the_server_with_the_reason(root, monkeypatch):
     monkeypatch.setattr(guards.Strangers, "look", look)
     server = PartitionServer(root, 1)
     server.start()
-    until(lambda: server.failure is not None and server.address is None, "the server goes on without its guard")
+    wait_until(lambda: server.failure is not None and server.address is None, "the server goes on without its guard")
     assert repr(server.failure) == "KeyError('lost')"
     assert server.stop()
 
@@ -177,7 +168,7 @@ def test_idle_streams_of_clients_keep_no_thread(root):
                 kept.append(client.client.do_put(descriptor, schema))
                 kept.append(client.client.do_exchange(descriptor))
         assert len(kept) > 0
-        until(lambda: num_threads() < before + 50, "the streams keep their threads")
+        wait_until(lambda: num_threads() < before + 50, "the streams keep their threads")
         client.hello()
         with pytest.raises(flight.FlightUnauthorizedError, match="has no DO_EXCHANGE; requests come by DoGet"):
             client.client.do_exchange(descriptor)[1].read_all()

@@ -3,12 +3,12 @@
 import contextlib
 import re
 import socket
-import threading
 import urllib.error
 import urllib.request
 
 import pytest
 import torch
+from pipelines import wait_until
 from plain_clients import PlainClient, in_parts, plain_graph
 
 from datapipes.distributed import PartitionServer
@@ -91,21 +91,11 @@ def test_connections_that_say_nothing_are_few_and_the_rest_is_closed(server):
         silent = []
         for number in range(MOST_CONNECTIONS):
             silent.append(stack.enter_context(socket.create_connection((host, int(port)), timeout=5)))
-            until(lambda left=MOST_CONNECTIONS - number - 1: server._metrics._server._free._value == left)
+            wait_until(lambda left=MOST_CONNECTIONS - number - 1: server._metrics._server._free._value == left)
         with socket.create_connection((host, int(port)), timeout=5) as further:
             assert further.recv(1) == b""
         for each in silent:
             each.shutdown(socket.SHUT_WR)
         assert [each.recv(1) for each in silent] == [b""] * MOST_CONNECTIONS
-    until(lambda: server._metrics._server._free._value == MOST_CONNECTIONS)
+    wait_until(lambda: server._metrics._server._free._value == MOST_CONNECTIONS)
     assert read(server, "/health")[0] == 200
-
-
-def until(is_so) -> None:
-    """Wait for what a thread of the server does; bounded."""
-    ended = threading.Event()
-    for _ in range(1000):
-        if is_so():
-            return
-        ended.wait(0.01)
-    raise AssertionError("it did not come to this")

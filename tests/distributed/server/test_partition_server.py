@@ -15,6 +15,7 @@ import pytest
 import torch
 from channels import num_descriptors
 from partitions import expect_same_values
+from pipelines import wait_until
 from plain_clients import RELATIONS, PlainClient, in_parts, plain_graph, typed_graph
 
 from datapipes.distributed import Part, PartitionServer, ServerLimits, TLSConfig
@@ -46,16 +47,6 @@ def served(root):
     with PartitionServer(root, 1) as server, PlainClient(server.address) as client:
         client.hello()
         yield server, client
-
-
-def until(is_so, what: str) -> None:
-    """Wait for what another thread does; bounded."""
-    ended = threading.Event()
-    for _ in range(int(BOUND_S * 100)):
-        if is_so():
-            return
-        ended.wait(0.01)
-    raise AssertionError(what)
 
 
 def own(root, count: int = 10) -> torch.Tensor:
@@ -395,7 +386,7 @@ def test_it_starts_stops_and_starts_again_on_the_same_port(root):
     with pytest.raises(RuntimeError, match="it is not started"):
         server.statistics()
     assert threading.active_count() <= before
-    until(lambda: num_descriptors() <= counts[0], f"descriptors are left: {counts}")
+    wait_until(lambda: num_descriptors() <= counts[0], f"descriptors are left: {counts}")
 
 
 def test_a_forked_child_leaves_the_server_to_its_parent(served):
@@ -428,7 +419,7 @@ def test_stopping_answers_what_is_under_way_and_refuses_the_rest(root, monkeypat
         assert begun.wait(BOUND_S)
         serves = server._service
         stopped = threads.submit(server.stop, BOUND_S)
-        until(lambda: serves.is_stopping, "it does not stop")
+        wait_until(lambda: serves.is_stopping, "it does not stop")
         assert client.say("health")["status"] == "stopping"
         for refused in (lambda: client.draw(draw_of(own(root))), lambda: client.say("hello")):
             with pytest.raises(Unavailable, match="server of part 1: the server stops"):
@@ -453,7 +444,7 @@ def test_a_draw_that_the_client_gives_up_ends_before_the_next_edge_type(typed_ro
         with pytest.raises(Unavailable, match="the client has given up"):
             server._service.answer("client", ticket, given_up)
         assert len(asked) == 4
-        until(lambda: server.statistics()["bytes_in_flight"] == 0, "bytes stay in flight")
+        wait_until(lambda: server.statistics()["bytes_in_flight"] == 0, "bytes stay in flight")
 
 
 def big_rows(root, megabytes: int) -> RowsRequest:
@@ -466,8 +457,8 @@ def test_a_client_that_does_not_read_loses_its_connection_and_its_bytes_are_free
         client.hello()
         stream = client.open(request_bytes(client, big_rows(root, 40)))
         assert server.statistics()["bytes_in_flight"] > 0
-        until(lambda: server.statistics()["stalled_connections"] > 0, "the connection is not ended")
-        until(lambda: server.statistics()["bytes_in_flight"] == 0, "bytes stay in flight")
+        wait_until(lambda: server.statistics()["stalled_connections"] > 0, "the connection is not ended")
+        wait_until(lambda: server.statistics()["bytes_in_flight"] == 0, "bytes stay in flight")
         with pytest.raises(flight.FlightError):
             stream.read_all()
         with PlainClient(server.address) as other:
@@ -485,10 +476,10 @@ def test_above_its_memory_a_server_ends_all_connections_and_goes_on(root, monkey
         client.hello()
         stream = client.open(request_bytes(client, big_rows(root, 40)))
         monkeypatch.setattr(guards, "own_memory", lambda *_: memory + 2**33)
-        until(lambda: server.statistics()["memory_sheds"] == 1, "the connections are not ended")
+        wait_until(lambda: server.statistics()["memory_sheds"] == 1, "the connections are not ended")
         with pytest.raises(flight.FlightError):
             stream.read_all()
-        until(lambda: server.statistics()["bytes_in_flight"] == 0, "bytes stay in flight")
+        wait_until(lambda: server.statistics()["bytes_in_flight"] == 0, "bytes stay in flight")
         with PlainClient(server.address) as other:
             assert other.say("health")["status"] == "serving"
 
@@ -507,9 +498,9 @@ def test_what_is_freed_goes_back_before_connections_end_and_when_nobody_asks(roo
         PartitionServer(root, 1, limits=ServerLimits(max_memory=memory + 2**32)) as server,
         PlainClient(server.address) as client,
     ):
-        until(lambda: len(backs) == 1, "nothing goes back above the bound")
+        wait_until(lambda: len(backs) == 1, "nothing goes back above the bound")
         client.hello()
-        until(lambda: len(backs) == 2, "nothing goes back after the request")
+        wait_until(lambda: len(backs) == 2, "nothing goes back after the request")
         assert client.say("health")["status"] == "serving"
         assert server.statistics()["memory_sheds"] == 0
 
@@ -556,7 +547,7 @@ def test_an_answer_that_the_client_gives_up_is_no_longer_in_flight(root):
         stream = client.open(request_bytes(client, big_rows(root, 40)))
         assert server.statistics()["bytes_in_flight"] > 0
         stream.cancel()
-        until(lambda: server.statistics()["bytes_in_flight"] == 0, "bytes stay in flight")
+        wait_until(lambda: server.statistics()["bytes_in_flight"] == 0, "bytes stay in flight")
 
 
 def request_bytes(client: PlainClient, request: RowsRequest) -> bytes:
@@ -583,4 +574,4 @@ def test_many_clients_at_once_get_their_own_answers(root):
         assert all(threads.map(ask, range(12)))
         numbers = server.statistics()
         assert numbers["requests"]["draw"]["results"] == {"ok": 120}
-        until(lambda: server.statistics()["bytes_in_flight"] == 0, "bytes stay in flight")
+        wait_until(lambda: server.statistics()["bytes_in_flight"] == 0, "bytes stay in flight")

@@ -67,9 +67,22 @@ def row_sums(
 class Topology:
     def __init__(
         self,
-        node_types: list[tuple[str, int]],
+        node_types: list[tuple[str, int] | tuple[str, int, int]],
         relations: list[tuple[int, int, _I64, _I32 | _I64, _I64 | None, str]],
     ) -> None: ...
+
+_RowsOfType = tuple[int, _I64, _I64, NDArray[np.uint32] | None, _I64 | None]  # node type, rows, ids, streams, times
+
+def sample_hops(
+    graph: Topology,
+    *,
+    rows: list[_RowsOfType],
+    draws: list[tuple[int, int, int]],  # relation, fanout, key
+    replace: bool,
+    want_edge_ids: bool,
+    choice: Choice | None = None,
+    num_threads: int = 1,
+) -> tuple[_I64, NDArray[Any], Any]: ...
 
 _Block = tuple[_I64, NDArray[Any], _I64 | None, int]
 
@@ -145,7 +158,7 @@ class HopsOverParts:
     ) -> None: ...
     def start(self, seeds: list[tuple[int, _I64]]) -> tuple[list[NDArray[Any]], list[_Ask]]: ...
     def advance(
-        self, answers: list[list[tuple[_I64, NDArray[Any], _I64 | None]]]
+        self, answers: list[tuple[_I64, NDArray[Any], _I64 | None]]
     ) -> tuple[list[_Block], list[_Ask] | None]: ...
     def finish(self) -> tuple[list[NDArray[Any]], list[_I64]]: ...
 

@@ -70,15 +70,11 @@ std::span<const T> answer_view(py::handle given, const char* name) {
 
 // The caller keeps the arrays; it has checked that they are what it hands over.
 template <class Id>
-std::vector<PartAnswer<Id>> part_answers(py::handle answer) {
-  std::vector<PartAnswer<Id>> given;
-  for (const auto& draw : answer.cast<py::list>()) {
-    const auto arrays = draw.cast<py::tuple>();
-    PartAnswer<Id> one{answer_view<std::int64_t>(arrays[0], "indptr"), answer_view<Id>(arrays[1], "neighbors"), {}};
-    if (!arrays[2].is_none()) one.edge_ids = answer_view<std::int64_t>(arrays[2], "edge_ids");
-    given.push_back(one);
-  }
-  return given;
+PartAnswer<Id> part_answer(py::handle given) {
+  const auto arrays = given.cast<py::tuple>();
+  PartAnswer<Id> answer{answer_view<std::int64_t>(arrays[0], "indptr"), answer_view<Id>(arrays[1], "neighbors"), {}};
+  if (!arrays[2].is_none()) answer.edge_ids = answer_view<std::int64_t>(arrays[2], "edge_ids");
+  return answer;
 }
 
 // HopsOverParts with ids of the graph's dtype, and with groups or without. Calls of several threads wait for each other.
@@ -113,8 +109,8 @@ class AnyHopsOverParts {
   py::tuple advance(const py::list& answers) {
     return std::visit(
         [&]<class Id, class Nodes>(std::unique_ptr<HopsOverParts<Id, Nodes>>& hops) {
-          std::vector<std::vector<PartAnswer<Id>>> given;
-          for (const auto& answer : answers) given.push_back(part_answers<Id>(answer));
+          std::vector<PartAnswer<Id>> given;
+          for (const auto& answer : answers) given.push_back(part_answer<Id>(answer));
           std::optional<std::vector<PartAsk<Id>>> asks;
           auto blocks = without_gil([&] {
             const std::lock_guard lock(mutex_);

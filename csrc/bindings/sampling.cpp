@@ -93,6 +93,51 @@ std::int64_t checked_count(std::int64_t num_nodes) {
   return num_nodes;
 }
 
+void check_times(const Choice& choice, bool has_times) {
+  if (std::holds_alternative<const GivenEdgeTimes*>(choice) && !has_times)
+    throw std::invalid_argument("give the times of the seeds with edge_times.");
+}
+
+template <class Id>
+py::tuple to_python(SampledHop<Id>&& hop, bool want_places) {
+  return py::make_tuple(to_numpy(std::move(hop.indptr)), to_numpy(std::move(hop.neighbors)),
+                        to_numpy_if(want_places, std::move(hop.positions)));
+}
+
+// Nodes of a type, as its number: their rows and ids, and the streams and times that they are drawn for.
+using GivenRows = std::tuple<std::size_t, Array<std::int64_t>, Array<std::int64_t>, std::optional<Array<std::uint32_t>>,
+                             std::optional<Array<std::int64_t>>>;
+using GivenDraw = std::tuple<std::size_t, std::int64_t, std::uint64_t>;  // number of a relation, fanout, key
+
+// Draws from relations of a graph, each for the nodes of its destination type.
+py::tuple sample_hops_of(const ArrayTopology& graph, const std::vector<GivenRows>& given, const std::vector<GivenDraw>& wanted,
+                         bool replace, bool want_edge_ids, const Choice& choice, int num_threads) {
+  check_threads(num_threads);
+  check_choice(choice, 1, wanted.size());
+  std::vector<HopRows> nodes;
+  std::vector<std::size_t> types;
+  for (const auto& [type, rows, ids, streams, times] : given) {
+    check_times(choice, times.has_value());
+    types.push_back(type);
+    nodes.push_back({view(rows, "rows"), view(ids, "ids"), view(streams, "streams"), view(times, "times")});
+  }
+  return graph.visit([&]<class Id>(const Topology<Id>& topology) {
+    std::vector<HopDraw<Id>> draws;
+    for (const auto& [number, fanout, key] : wanted) {
+      if (number >= topology.relations.size())
+        throw std::invalid_argument("no relation has the number " + std::to_string(number) + ".");
+      const auto& relation = topology.relations[number];
+      const auto of = std::find(types.begin(), types.end(), relation.dst);
+      if (of == types.end()) throw std::invalid_argument("give rows for the destinations of each draw.");
+      const Uniform uniform{checked_fanout(fanout), replace, key};
+      draws.push_back({static_cast<std::size_t>(of - types.begin()), relation.rows,
+                       policy_of(choice, DrawOf::rows(relation.rows, 0, draws.size()), uniform), relation.edge_ids});
+    }
+    const Places places = want_edge_ids ? Places::kEdgeIds : Places::kNone;
+    return to_python(without_gil([&] { return sample_hops<Id>(nodes, draws, places, num_threads); }), want_edge_ids);
+  });
+}
+
 template <class Id>
 void bind_sampling_for(py::module_& m, const char* numbering_name) {
   m.def(
@@ -113,15 +158,14 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
           if (std::ssize(rows.node_ids) != rows.num_rows()) throw std::invalid_argument("give one of node_ids for each row.");
         }
         const HopRows of{view(seeds, "seeds"), view(seed_ids, "seed_ids"), view(streams, "streams"), view(times, "times")};
-        HopPlaces places{want_places ? Places::kPositions : Places::kNone};
-        if (edge_ids) places = {want_places ? Places::kEdgeIds : Places::kNone, view(*edge_ids, "edge_ids")};
+        const auto ids = view(edge_ids, "edge_ids");
+        if (edge_ids && ids.size() != rows.indices.size()) throw std::invalid_argument("give one of edge_ids for each edge.");
+        const Places places = !want_places ? Places::kNone : edge_ids ? Places::kEdgeIds : Places::kPositions;
         check_choice(choice, 1, 1);
-        if (std::holds_alternative<const GivenEdgeTimes*>(choice) && !times)
-          throw std::invalid_argument("give the times of the seeds with edge_times.");
+        check_times(choice, times.has_value());
         const Policy policy = policy_of(choice, DrawOf::rows(rows), {checked_fanout(fanout), replace, key});
-        auto hop = without_gil([&] { return sample_hop(rows, of, policy, places, num_threads); });
-        return py::make_tuple(to_numpy(std::move(hop.indptr)), to_numpy(std::move(hop.neighbors)),
-                              to_numpy_if(want_places, std::move(hop.positions)));
+        return to_python(without_gil([&] { return sample_hop<Id>(of, {0, rows, policy, ids}, places, num_threads); }),
+                         want_places);
       },
       py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("seeds").noconvert(), py::kw_only(),
       py::arg("fanout"), py::arg("replace"), py::arg("key"), py::arg("node_ids").noconvert() = py::none(),
@@ -189,6 +233,8 @@ void bind_sampling(py::module_& m) {
   bind_sampling_for<std::int32_t>(m, "NumberingInt32");
   bind_sampling_for<std::int64_t>(m, "NumberingInt64");
   bind_groups(m);
+  m.def("sample_hops", &sample_hops_of, py::arg("graph"), py::kw_only(), py::arg("rows").noconvert(), py::arg("draws"),
+        py::arg("replace"), py::arg("want_edge_ids"), py::arg("choice") = py::none(), py::arg("num_threads") = 1);
   py::class_<ArrayTopology>(m, "Topology")
       .def(py::init<const py::list&, const py::list&>(), py::arg("node_types"), py::arg("relations"));
   m.def(

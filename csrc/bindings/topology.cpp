@@ -33,11 +33,13 @@ ArrayTopology::ArrayTopology(const py::list& node_types, const py::list& relatio
 template <class Id>
 void ArrayTopology::fill(const py::list& node_types, const py::list& relations) {
   Topology<Id> graph;
+  std::vector<std::int64_t> num_rows;
   for (const auto& given : node_types) {
     const auto type = given.cast<py::tuple>();
     const auto num_nodes = type[1].cast<std::int64_t>();
     if (num_nodes < 0) throw py::value_error("Topology: num_nodes must be 0 or more, got " + std::to_string(num_nodes) + ".");
     graph.node_types.push_back({type[0].cast<std::string>(), num_nodes});
+    num_rows.push_back(type.size() > 2 ? type[2].cast<std::int64_t>() : num_nodes);
   }
   for (const auto& given : relations) {
     const auto relation = given.cast<py::tuple>();
@@ -46,10 +48,10 @@ void ArrayTopology::fill(const py::list& node_types, const py::list& relations) 
     const auto indptr = as_array<std::int64_t>(relation[2], "indptr");
     const auto indices = as_array<Id>(relation[3], "indices");
     const RowView<Id> rows{view(indptr, "indptr"), view(indices, "indices"), graph.node_types[src].num_nodes};
-    if (rows.num_rows() != graph.node_types[dst].num_nodes) {
+    if (rows.num_rows() != num_rows[dst]) {
       throw py::value_error("Topology: indptr has " + std::to_string(indptr.size()) +
-                            " entries; it needs one more than there are destination nodes, " +
-                            std::to_string(graph.node_types[dst].num_nodes) + ".");
+                            " entries; it needs one more than there are rows of destinations, " + std::to_string(num_rows[dst]) +
+                            ".");
     }
     std::span<const std::int64_t> ids;
     if (!relation[4].is_none()) {

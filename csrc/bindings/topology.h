@@ -13,8 +13,9 @@ namespace datapipes {
 
 class ArrayTopology {
  public:
-  // node_types: (name, num_nodes) each; relations: (src, dst, indptr, indices, edge_ids or None, name) each, src and dst
-  // being numbers of node types. A homogeneous graph gives the name "".
+  // node_types: (name, num_nodes) each, and of a part the number of its own nodes, which have rows. relations: (src, dst,
+  // indptr, indices, edge_ids or None, name) each, src and dst being numbers of node types. A homogeneous graph gives the
+  // name "".
   ArrayTopology(const py::list& node_types, const py::list& relations);
 
   template <class Use>

@@ -145,71 +145,62 @@ void HopsOverParts<Id, Nodes>::add_groups(std::size_t type, std::vector<Rows>& r
 }
 
 template <class Id, class Nodes>
-std::vector<CompactedHop<Id>> HopsOverParts<Id, Nodes>::take(const std::vector<std::vector<PartAnswer<Id>>>& answers) {
+std::vector<CompactedHop<Id>> HopsOverParts<Id, Nodes>::take(const std::vector<PartAnswer<Id>>& answers) {
   if (!usable_ || !has_hop() || !is_asked_) throw std::logic_error("hops_over_parts: ask() comes before take().");
   is_asked_ = usable_ = false;
-  const auto drawn = by_relation(answers);
+  if (answers.size() != asked_.size())
+    throw std::invalid_argument("hops_over_parts: " + std::to_string(answers.size()) + " answers for " +
+                                std::to_string(asked_.size()) + " parts that were asked.");
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    check(asked_[i], answers[i]);
+    cursors_[static_cast<std::size_t>(asked_[i].part)] = {&answers[i]};
+  }
   const auto& fanouts = request_.fanouts[hop_];
+  // Relation by relation, as the answers have them.
   auto blocks = hops_.make_blocks(
-      graph_.relations, [&](std::size_t place) { return fanouts[place]; },
-      [&](std::size_t place) { return merge(place, drawn[place]); });
+      graph_.relations, [&](std::size_t place) { return fanouts[place]; }, [&](std::size_t place) { return merge(place); });
   ++hop_;
   usable_ = true;
   return blocks;
 }
 
-// The answers to each sampled relation's draw.
+// Checks the lengths of an answer.
 template <class Id, class Nodes>
-auto HopsOverParts<Id, Nodes>::by_relation(const std::vector<std::vector<PartAnswer<Id>>>& answers) const
-    -> std::vector<std::vector<Drawn>> {
-  if (answers.size() != asked_.size())
-    throw std::invalid_argument("hops_over_parts: " + std::to_string(answers.size()) + " answers for " +
-                                std::to_string(asked_.size()) + " parts that were asked.");
-  std::vector<std::vector<Drawn>> drawn(request_.sampled.size());
-  for (std::size_t a = 0; a < answers.size(); ++a) {
-    const auto& [part, draws] = asked_[a];
-    if (answers[a].size() != draws.size()) {
-      throw_wrong_answer(graph_.relations[request_.sampled[draws.front()]].op, part, number(std::ssize(answers[a])) + " draws",
-                         number(std::ssize(draws)) + " were asked for");
-    }
-    for (std::size_t i = 0; i < draws.size(); ++i) drawn[draws[i]].push_back({part, &answers[a][i]});
+void HopsOverParts<Id, Nodes>::check(const Asked& asked, const PartAnswer<Id>& answer) const {
+  const std::string& op = graph_.relations[request_.sampled[asked.draws.front()]].op;
+  const auto part = static_cast<std::size_t>(asked.part);
+  std::int64_t rows = 0;
+  for (const std::size_t place : asked.draws) rows += rows_[graph_.relations[request_.sampled[place]].dst][part];
+  const std::int64_t offsets = std::ssize(answer.indptr), picks = std::ssize(answer.neighbors);
+  if (offsets != rows + 1)
+    throw_wrong_answer(op, asked.part, "an indptr of " + number(offsets) + " entries",
+                       number(rows + 1) + " are needed, for " + number(rows) + " rows");
+  if (answer.indptr.front() != 0 || answer.indptr.back() != picks) {
+    throw_wrong_answer(op, asked.part, "an indptr from " + number(answer.indptr.front()) + " to " + number(answer.indptr.back()),
+                       "it must go from 0 to the number of neighbors, " + number(picks));
   }
-  return drawn;
+  const std::int64_t edge_ids = std::ssize(answer.edge_ids), wanted = request_.want_edge_ids ? picks : 0;
+  if (edge_ids != wanted) throw_wrong_answer(op, asked.part, number(edge_ids) + " edge ids", number(wanted) + " are needed");
 }
 
 template <class Id, class Nodes>
-CompactedHop<Id> HopsOverParts<Id, Nodes>::merge(std::size_t place, const std::vector<Drawn>& drawn) {
+CompactedHop<Id> HopsOverParts<Id, Nodes>::merge(std::size_t place) {
   const PartedRelation& relation = graph_.relations[request_.sampled[place]];
   const HopRoom room{relation.op.c_str(), static_cast<std::int64_t>(hop_), request_.fanouts[hop_][place], request_.replace};
   return hops_.block(
-      room, relation.src, relation.dst, [&] { return Layout{lay_out(place, drawn)}; },
+      room, relation.src, relation.dst, [&] { return Layout{lay_out(place)}; },
       [&](const Layout& layout, auto& numbering, auto& map, const auto& picks) {
         number_neighbors(relation, layout.indptr, numbering, map, picks);
       });
 }
 
-// Checks the answers but for the ids in them, and returns the offsets of the merged rows.
+// Checks the offsets of a relation's rows, and returns those of the merged rows.
 template <class Id, class Nodes>
-Buffer<std::int64_t> HopsOverParts<Id, Nodes>::lay_out(std::size_t place, const std::vector<Drawn>& drawn) {
+Buffer<std::int64_t> HopsOverParts<Id, Nodes>::lay_out(std::size_t place) {
   const PartedRelation& relation = graph_.relations[request_.sampled[place]];
   const std::int64_t fanout = request_.fanouts[hop_][place], num_dst = hops_.num_dst(relation.dst);
   const std::int64_t most = fanout < 0 ? std::numeric_limits<std::int64_t>::max() : fanout;
   const bool all_or_none = request_.replace && fanout >= 0;
-  for (const auto& [part, answer] : drawn) {
-    const std::int64_t rows = rows_[relation.dst][static_cast<std::size_t>(part)];
-    const std::int64_t offsets = std::ssize(answer->indptr), picks = std::ssize(answer->neighbors);
-    if (offsets != rows + 1)
-      throw_wrong_answer(relation.op, part, "an indptr of " + number(offsets) + " entries",
-                         number(rows + 1) + " are needed, for " + number(rows) + " nodes");
-    if (answer->indptr.front() != 0 || answer->indptr.back() != picks) {
-      throw_wrong_answer(relation.op, part,
-                         "an indptr from " + number(answer->indptr.front()) + " to " + number(answer->indptr.back()),
-                         "it must go from 0 to the number of neighbors, " + number(picks));
-    }
-    const std::int64_t edge_ids = std::ssize(answer->edge_ids), wanted = request_.want_edge_ids ? picks : 0;
-    if (edge_ids != wanted) throw_wrong_answer(relation.op, part, number(edge_ids) + " edge ids", number(wanted) + " are needed");
-    cursors_[static_cast<std::size_t>(part)] = {answer, 0, 0};
-  }
   Buffer<std::int64_t> indptr(num_dst + 1);
   const std::int64_t first = hops_.first(relation.dst);
   std::fill_n(indptr.data(), first + 1, std::int64_t{0});
@@ -217,7 +208,7 @@ Buffer<std::int64_t> HopsOverParts<Id, Nodes>::lay_out(std::size_t place, const 
   std::int64_t total = 0;
   for (std::int64_t d = first; d < num_dst; ++d) {
     Cursor& cursor = cursors_[owners[d]];
-    const std::int64_t begin = cursor.pick, end = cursor.answer->indptr[static_cast<std::size_t>(++cursor.row)];
+    const std::int64_t begin = cursor.end, end = cursor.answer->indptr[static_cast<std::size_t>(++cursor.row)];
     if (end < begin || end > std::ssize(cursor.answer->neighbors) || end - begin > most ||
         (all_or_none && end != begin && end - begin != fanout)) {
       throw_wrong_answer(relation.op, owners[d],
@@ -226,10 +217,9 @@ Buffer<std::int64_t> HopsOverParts<Id, Nodes>::lay_out(std::size_t place, const 
                          "they must ascend to " + number(std::ssize(cursor.answer->neighbors)) + ", by " +
                              (fanout < 0 ? "any number" : (all_or_none ? "0 or " : "at most ") + number(fanout)) + " a node");
     }
-    cursor.pick = end;
+    cursor.end = end;
     indptr[d + 1] = total += end - begin;
   }
-  for (const auto& [part, answer] : drawn) cursors_[static_cast<std::size_t>(part)] = {answer, 0, 0};
   return indptr;
 }
 
@@ -278,10 +268,14 @@ void HopsOverParts<Id, Nodes>::number_neighbors(const PartedRelation& relation, 
     copied += count;
   };
   for (std::int64_t d = first; d < num_dst;) {
-    const PartNumber part = owners[d];
     const std::int64_t begin = indptr[d];
+    if (indptr[d + 1] == begin) {  // as most rows are where there are many relations
+      ++d;
+      continue;
+    }
+    const PartNumber part = owners[d];
     do ++d;
-    while (d < num_dst && owners[d] == part);
+    while (d < num_dst && (owners[d] == part || indptr[d + 1] == indptr[d]));
     Cursor& cursor = cursors_[part];
     for (std::int64_t left = indptr[d] - begin; left > 0;) {
       const std::int64_t count = std::min(left, kBlockPicks - copied % kBlockPicks);

@@ -5,8 +5,9 @@
 //   ask: the parts that have rows to draw, ascending; of each, the ids by destination type, in the order of their local ids,
 //   and the relations that it is to draw, as places in `sampled`. A relation of fanout 0 and a part without rows are not asked.
 //   With groups (numbered_nodes.h) a row is a node of a group; the stream and the time of the group stand beside its id.
-//   take: each answer has indptr int64[rows + 1], neighbors Id[picks], edge_ids int64[picks] if they were asked for.
-// Answers come from elsewhere and are checked whole: as many draws as asked, offsets that ascend from 0 to the number of
+//   take: an answer is CSC over the rows of the part's first draw, then of its next one, ...: indptr int64[rows + 1], neighbors
+//   Id[picks], edge_ids int64[picks] if they were asked for.
+// Answers come from elsewhere and are checked whole: as many rows as asked, offsets that ascend from 0 to the number of
 // picks, no more picks in a row than the fanout allows, neighbors inside the source type, edge ids not negative.
 // Numberings use hash maps: many minibatches are in flight, and a map takes memory by what the minibatch finds.
 // Throws std::out_of_range (IndexError) on a seed outside the graph, std::invalid_argument (ValueError) on a wrong answer; the
@@ -81,7 +82,7 @@ class HopsOverParts {
   std::vector<Buffer<Id>> start(std::span<const Seeds> seeds);
   bool has_hop() const { return hop_ < request_.fanouts.size(); }
   std::vector<PartAsk<Id>> ask();
-  std::vector<CompactedHop<Id>> take(const std::vector<std::vector<PartAnswer<Id>>>& answers);
+  std::vector<CompactedHop<Id>> take(const std::vector<PartAnswer<Id>>& answers);
   FoundNodes<Id> finish();
 
  private:
@@ -93,11 +94,8 @@ class HopsOverParts {
   };
   struct Cursor {  // how far the answer of a part has been merged
     const PartAnswer<Id>* answer = nullptr;
-    std::int64_t row = 0, pick = 0;
-  };
-  struct Drawn {  // the answer of a part to one draw
-    std::int64_t part;
-    const PartAnswer<Id>* answer;
+    std::int64_t row = 0, end = 0;  // rows that are laid out, and the end of their picks
+    std::int64_t pick = 0;          // picks that are numbered
   };
 
   struct Layout {
@@ -109,9 +107,9 @@ class HopsOverParts {
   void look_up_owners(std::size_t type);
   std::vector<Rows> split(std::size_t type) const;
   void add_groups(std::size_t type, std::vector<Rows>& rows) const;
-  std::vector<std::vector<Drawn>> by_relation(const std::vector<std::vector<PartAnswer<Id>>>& answers) const;
-  CompactedHop<Id> merge(std::size_t place, const std::vector<Drawn>& drawn);
-  Buffer<std::int64_t> lay_out(std::size_t place, const std::vector<Drawn>& drawn);
+  void check(const Asked& asked, const PartAnswer<Id>& answer) const;
+  CompactedHop<Id> merge(std::size_t place);
+  Buffer<std::int64_t> lay_out(std::size_t place);
   template <class Map>
   void number_neighbors(const PartedRelation& relation, const Buffer<std::int64_t>& indptr, Numbering<Key>& numbering, Map& map,
                         const typename Hops<Id, Nodes>::Picks& picks);

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/load.h"
 #include "sampling/draw_hop.h"
@@ -25,54 +26,98 @@ void look_up_edge_ids(std::span<const std::int64_t> edge_ids, std::span<std::int
   });
 }
 
-void check_lengths(std::size_t num_seeds, std::size_t found, const char* name) {
-  if (found != 0 && found != num_seeds)
-    throw std::invalid_argument(std::string("sample_hop: give one of ") + name + " for each seed.");
+void check_lengths(std::size_t num_rows, std::size_t found, const char* name) {
+  if (found != 0 && found != num_rows)
+    throw std::invalid_argument(std::string("sample_hop: give one of ") + name + " for each row.");
 }
 
+// Draws with a policy; `held` picks and columns are those of earlier draws.
 template <class Id, class Chosen>
-SampledHop<Id> draw_with(const Chosen& policy, const RowView<Id>& rows, const SeedColumns& columns, const HopPlaces& places,
-                         int threads) {
+SampledHop<Id> draw_with(const Chosen& policy, const HopDraw<Id>& from, const SeedColumns& columns, Places places,
+                         std::int64_t held, int threads) {
   constexpr const char* kOp = "sample_hop";
-  auto plan = plan_hop(kOp, rows, columns, 0, policy, threads);
-  const std::int64_t num_picks = plan.num_picks(), num_places = places.wanted == Places::kNone ? 0 : num_picks;
-  check_hop_room(HopRoom{kOp, 0, policy.fanout, policy.replace}, plan, sizeof(Id) + (num_places > 0 ? sizeof(std::int64_t) : 0));
+  auto plan = plan_hop(kOp, from.relation, columns, 0, policy, threads);
+  const std::int64_t num_picks = plan.num_picks(), num_places = places == Places::kNone ? 0 : num_picks;
+  const std::int64_t pick_bytes = sizeof(Id) + (places == Places::kNone ? 0 : sizeof(std::int64_t));
+  check_hop_room(HopRoom{kOp, 0, policy.fanout, policy.replace}, plan, pick_bytes, held);
   SampledHop<Id> hop{.indptr = {}, .neighbors = Buffer<Id>(num_picks), .positions = Buffer<std::int64_t>(num_places)};
   std::int64_t* const out = hop.positions.data();
   const auto draw = [&](auto&& on_block) {
-    draw_on_threads(kOp, rows, plan, policy, num_picks < kParallelPicks ? 1 : threads, hop.neighbors.data(), on_block,
+    draw_on_threads(kOp, from.relation, plan, policy, num_picks < kParallelPicks ? 1 : threads, hop.neighbors.data(), on_block,
                     [](std::int64_t, std::int64_t) {});
   };
   using Ids = std::span<const Id>;
   using Positions = std::span<const std::int64_t>;
-  if (places.wanted == Places::kNone) {
+  if (places == Places::kNone) {
     draw([](std::int64_t, Ids, Positions) {});
   } else {
     draw([&](std::int64_t offset, Ids, Positions positions) { std::copy(positions.begin(), positions.end(), out + offset); });
   }
-  if (places.wanted == Places::kEdgeIds) look_up_edge_ids(places.edge_ids, {out, static_cast<std::size_t>(num_places)}, threads);
+  if (places == Places::kEdgeIds && !from.edge_ids.empty())
+    look_up_edge_ids(from.edge_ids, {out, static_cast<std::size_t>(num_places)}, threads);
   hop.indptr = std::move(plan.indptr);
   return hop;
+}
+
+template <class T>
+void append(T* to, const Buffer<T>& values) {
+  std::copy_n(values.data(), values.size(), to);
+}
+
+template <class Id>
+SampledHop<Id> joined(std::vector<SampledHop<Id>>&& hops) {
+  if (hops.size() == 1) return std::move(hops.front());
+  std::int64_t num_rows = 0, num_picks = 0, num_places = 0;
+  for (const auto& hop : hops) {
+    num_rows += hop.indptr.size() - 1;
+    num_picks += hop.neighbors.size();
+    num_places += hop.positions.size();
+  }
+  SampledHop<Id> all{.indptr = Buffer<std::int64_t>(num_rows + 1),
+                     .neighbors = Buffer<Id>(num_picks),
+                     .positions = Buffer<std::int64_t>(num_places)};
+  std::int64_t row = 0, pick = 0, place = 0;
+  all.indptr[0] = 0;
+  for (auto& each : hops) {
+    const SampledHop<Id> hop = std::move(each);  // freed as soon as it is copied
+    for (std::int64_t i = 1; i < hop.indptr.size(); ++i) all.indptr[++row] = pick + hop.indptr[i];
+    append(all.neighbors.data() + pick, hop.neighbors);
+    append(all.positions.data() + place, hop.positions);
+    pick += hop.neighbors.size();
+    place += hop.positions.size();
+  }
+  return all;
 }
 
 }  // namespace
 
 template <class Id>
-SampledHop<Id> sample_hop(const RowView<Id>& rows, const HopRows& of, const Policy& policy, const HopPlaces& places,
-                          int threads) {
-  check_lengths(of.seeds.size(), of.seed_ids.size(), "seed_ids");
-  check_lengths(of.seeds.size(), of.streams.size(), "streams");
-  check_lengths(of.seeds.size(), of.times.size(), "times");
-  if (places.wanted == Places::kEdgeIds && places.edge_ids.size() != rows.indices.size())
-    throw std::invalid_argument("sample_hop: give one of edge_ids for each edge.");
-  // The plan and the draw look at the same rows, whoever overwrites the given ones; the others only choose among in-edges.
-  Buffer<std::int64_t> seeds(std::ssize(of.seeds));
-  std::transform(of.seeds.begin(), of.seeds.end(), seeds.data(), read_once<std::int64_t>);
-  const SeedColumns columns{{seeds.data(), of.seeds.size()}, of.seed_ids, of.streams, of.times};
-  return std::visit([&](const auto& chosen) { return draw_with(chosen, rows, columns, places, threads); }, policy);
+SampledHop<Id> sample_hops(std::span<const HopRows> nodes, std::span<const HopDraw<Id>> draws, Places places, int threads) {
+  std::vector<Buffer<std::int64_t>> rows;
+  std::vector<SeedColumns> columns;
+  for (const HopRows& of : nodes) {
+    check_lengths(of.rows.size(), of.ids.size(), "ids");
+    check_lengths(of.rows.size(), of.streams.size(), "streams");
+    check_lengths(of.rows.size(), of.times.size(), "times");
+    // The plan and the draw look at the same rows, whoever overwrites the given ones; the others only choose among in-edges.
+    auto& kept = rows.emplace_back(std::ssize(of.rows));
+    std::transform(of.rows.begin(), of.rows.end(), kept.data(), read_once<std::int64_t>);
+    columns.push_back({{kept.data(), of.rows.size()}, of.ids, of.streams, of.times});
+  }
+  std::vector<SampledHop<Id>> hops;
+  std::int64_t held = 0;
+  for (const HopDraw<Id>& from : draws) {
+    if (!from.edge_ids.empty() && from.edge_ids.size() != from.relation.indices.size())
+      throw std::invalid_argument("sample_hop: give one of edge_ids for each edge.");
+    const SeedColumns& of = columns[from.nodes];
+    hops.push_back(
+        std::visit([&](const auto& chosen) { return draw_with(chosen, from, of, places, held, threads); }, from.policy));
+    held += hops.back().neighbors.size() + of.count();
+  }
+  return joined(std::move(hops));
 }
 
-template SampledHop<std::int32_t> sample_hop(const RowView<std::int32_t>&, const HopRows&, const Policy&, const HopPlaces&, int);
-template SampledHop<std::int64_t> sample_hop(const RowView<std::int64_t>&, const HopRows&, const Policy&, const HopPlaces&, int);
+template SampledHop<std::int32_t> sample_hops(std::span<const HopRows>, std::span<const HopDraw<std::int32_t>>, Places, int);
+template SampledHop<std::int64_t> sample_hops(std::span<const HopRows>, std::span<const HopDraw<std::int64_t>>, Places, int);
 
 }  // namespace datapipes

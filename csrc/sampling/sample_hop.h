@@ -1,16 +1,19 @@
-// sample_hop.h: draws in-edges of each seed for one hop; the ids stay global. It keeps no state and each row is drawn for
-// itself, so whoever holds the rows can answer: the graph, a relation of it, a part.
-//   seeds int64[num_seeds], numbers of rows, repeats allowed (a repeat gets the same picks). seed_ids int64[num_seeds] or
-//   empty: their node ids, for a caller who has them at hand; else they are looked up in `rows`. streams uint32[num_seeds]
-//   and times int64[num_seeds], or empty: of the trees that they are drawn for.
-//   Returns CSC over the seeds: offsets int64[num_seeds + 1], the picked neighbors, and where they stand: their positions in
-//   `indices`, or edge_ids[position], or nothing, as `wanted` says.
+// sample_hop.h: draws in-edges of nodes for one hop; the ids stay global. It keeps no state and each row is drawn for itself,
+// so whoever holds the rows can answer: the graph, a relation of it, a part.
+//   HopRows: rows int64[n], numbers of rows, repeats allowed (a repeat gets the same picks). ids int64[n] or empty: their node
+//   ids, for a caller who has them at hand; else they are looked up in the relation. streams uint32[n] and times int64[n], or
+//   empty: of the trees that they are drawn for.
+//   sample_hops(nodes, draws, places): each draw is of a relation, for one entry of `nodes`. Returns CSC over the rows of
+//   draw 0, then of draw 1, ...: offsets int64[rows + 1], the picked neighbors, and where they stand: their positions in
+//   `indices`, or edge ids, as `places` says; a relation without edge ids gives positions for them.
+//   sample_hop(...) is one draw.
 // Equal inputs give equal draws at any thread count: a random stream belongs to (key, node id, stream).
-// Throws std::out_of_range (IndexError) on a seed that is no row, std::invalid_argument (ValueError) on an
+// Throws std::out_of_range (IndexError) on a row that is not there, std::invalid_argument (ValueError) on an
 // inconsistent entry of the graph among those it reads, NoRoom (MemoryError, hop_room.h) where the hop does not fit into
 // memory. Touches no Python object.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -30,24 +33,32 @@ struct SampledHop {
 };
 
 struct HopRows {
-  std::span<const std::int64_t> seeds;
-  std::span<const std::int64_t> seed_ids = {};
+  std::span<const std::int64_t> rows;
+  std::span<const std::int64_t> ids = {};
   std::span<const std::uint32_t> streams = {};
   std::span<const std::int64_t> times = {};
 };
 
-struct HopPlaces {
-  Places wanted = Places::kPositions;
-  std::span<const std::int64_t> edge_ids = {};  // [num_edges], for kEdgeIds
+template <class Id>
+struct HopDraw {
+  std::size_t nodes;  // the entry of HopRows that it draws for
+  RowView<Id> relation;
+  Policy policy;
+  std::span<const std::int64_t> edge_ids = {};  // [num_edges], or empty
 };
 
 template <class Id>
-SampledHop<Id> sample_hop(const RowView<Id>& rows, const HopRows& of, const Policy& policy, const HopPlaces& places,
-                          int threads = 1);
+SampledHop<Id> sample_hops(std::span<const HopRows> nodes, std::span<const HopDraw<Id>> draws, Places places, int threads = 1);
 
 template <class Id>
-SampledHop<Id> sample_hop(const RowView<Id>& rows, std::span<const std::int64_t> seeds, const Policy& policy, int threads = 1) {
-  return sample_hop(rows, HopRows{seeds}, policy, HopPlaces{}, threads);
+SampledHop<Id> sample_hop(const HopRows& nodes, const HopDraw<Id>& draw, Places places, int threads = 1) {
+  return sample_hops<Id>({&nodes, 1}, {&draw, 1}, places, threads);
+}
+
+template <class Id>
+SampledHop<Id> sample_hop(const RowView<Id>& relation, std::span<const std::int64_t> rows, const Policy& policy,
+                          int threads = 1) {
+  return sample_hop<Id>(HopRows{rows}, {0, relation, policy}, Places::kPositions, threads);
 }
 
 }  // namespace datapipes

@@ -78,33 +78,34 @@ struct Answers {
     Ints indptr, edge_ids;
     std::vector<Id> neighbors;
   };
-  std::vector<std::vector<One>> draws;  // of each part that was asked
+  std::vector<One> parts;  // that were asked
 
   Answers(const Typed<Id>& typed, const PartedRequest& request, std::size_t hop, const std::vector<PartAsk<Id>>& asks) {
     const auto topology = typed.topology();
     for (const auto& ask : asks) {
-      draws.emplace_back();
+      std::vector<Ints> ids;
+      for (const auto& of : ask.rows) ids.emplace_back(of.ids.data(), of.ids.data() + of.ids.size());
+      std::vector<HopRows> nodes;
+      for (std::size_t i = 0; i < ids.size(); ++i)
+        nodes.push_back({.rows = ids[i], .streams = ask.rows[i].streams.first(ask.rows[i].streams.size())});
+      std::vector<HopDraw<Id>> draws;
       for (const std::size_t place : ask.draws) {
         const auto& relation = topology.relations[request.sampled[place]];
-        const auto rows = std::find_if(ask.rows.begin(), ask.rows.end(), [&](const auto& of) { return of.type == relation.dst; });
-        const Ints ids(rows->ids.data(), rows->ids.data() + rows->ids.size());
-        const HopRows of{.seeds = ids, .streams = {rows->streams.data(), static_cast<std::size_t>(rows->streams.size())}};
+        const auto of =
+            std::find_if(ask.rows.begin(), ask.rows.end(), [&](const auto& rows) { return rows.type == relation.dst; });
         const Uniform policy{request.fanouts[hop][place], request.replace, key_of(hop, place)};
-        const auto drawn = sample_hop(relation.rows, of, policy, HopPlaces{});
-        One one{Ints(drawn.indptr.data(), drawn.indptr.data() + drawn.indptr.size()), {}, {}};
-        one.neighbors.assign(drawn.neighbors.data(), drawn.neighbors.data() + drawn.neighbors.size());
-        for (std::int64_t i = 0; request.want_edge_ids && i < drawn.positions.size(); ++i)
-          one.edge_ids.push_back(relation.edge_ids[static_cast<std::size_t>(drawn.positions[i])]);
-        draws.back().push_back(std::move(one));
+        draws.push_back({static_cast<std::size_t>(of - ask.rows.begin()), relation.rows, policy, relation.edge_ids});
       }
+      const auto drawn = sample_hops<Id>(nodes, draws, request.want_edge_ids ? Places::kEdgeIds : Places::kNone);
+      One& one = parts.emplace_back();
+      one.indptr.assign(drawn.indptr.data(), drawn.indptr.data() + drawn.indptr.size());
+      one.neighbors.assign(drawn.neighbors.data(), drawn.neighbors.data() + drawn.neighbors.size());
+      one.edge_ids.assign(drawn.positions.data(), drawn.positions.data() + drawn.positions.size());
     }
   }
-  std::vector<std::vector<PartAnswer<Id>>> views() const {
-    std::vector<std::vector<PartAnswer<Id>>> made;
-    for (const auto& of_part : draws) {
-      made.emplace_back();
-      for (const One& one : of_part) made.back().push_back({one.indptr, one.neighbors, one.edge_ids});
-    }
+  std::vector<PartAnswer<Id>> views() const {
+    std::vector<PartAnswer<Id>> made;
+    for (const One& one : parts) made.push_back({one.indptr, one.neighbors, one.edge_ids});
     return made;
   }
 };
@@ -208,21 +209,21 @@ template <class Id>
 void wrong_answers_of_parts_are_refused() {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max(), kLeast = std::numeric_limits<std::int64_t>::min();
   using All = Answers<Id>;
-  spoiled<Id>([](All& all) { all.draws.pop_back(); });
-  spoiled<Id>([](All& all) { all.draws[0].pop_back(); });
-  spoiled<Id>([](All& all) { all.draws[0].push_back(all.draws[0][0]); });
-  spoiled<Id>([](All& all) { all.draws[0][0].indptr.clear(); });
-  spoiled<Id>([](All& all) { all.draws[0][0].indptr.push_back(all.draws[0][0].indptr.back()); });
-  spoiled<Id>([](All& all) { all.draws[1][0].neighbors.pop_back(); });
-  spoiled<Id>([](All& all) { all.draws[1][0].edge_ids.pop_back(); });
-  spoiled<Id>([](All& all) { all.draws[1][0].edge_ids.clear(); });
-  spoiled<Id>([](All& all) { all.draws[1][0].edge_ids.back() = kLeast; });
+  spoiled<Id>([](All& all) { all.parts.pop_back(); });
+  spoiled<Id>([](All& all) { all.parts.push_back(all.parts[0]); });
+  spoiled<Id>([](All& all) { all.parts[0].indptr.clear(); });
+  spoiled<Id>([](All& all) { all.parts[0].indptr.pop_back(); });
+  spoiled<Id>([](All& all) { all.parts[0].indptr.push_back(all.parts[0].indptr.back()); });
+  spoiled<Id>([](All& all) { all.parts[1].neighbors.pop_back(); });
+  spoiled<Id>([](All& all) { all.parts[1].edge_ids.pop_back(); });
+  spoiled<Id>([](All& all) { all.parts[1].edge_ids.clear(); });
+  spoiled<Id>([](All& all) { all.parts[1].edge_ids.back() = kLeast; });
   for (const std::int64_t offset : {kLeast, std::int64_t{-1}, kMost, std::int64_t{4}})
-    spoiled<Id>([&](All& all) { all.draws[0][0].indptr[1] = offset; });  // in the middle; 4 is above the fanout
-  spoiled<Id>([](All& all) { all.draws[0][0].indptr[1] = 2; }, true);    // with replacement it is 0 or the fanout
+    spoiled<Id>([&](All& all) { all.parts[0].indptr[1] = offset; });  // in the middle; 4 is above the fanout
+  spoiled<Id>([](All& all) { all.parts[0].indptr[1] = 2; }, true);    // with replacement it is 0 or the fanout
   for (const std::int64_t neighbor : {std::int64_t{-1}, std::int64_t{700}, std::int64_t{std::numeric_limits<Id>::max()},
                                       std::int64_t{std::numeric_limits<Id>::min()}})
-    spoiled<Id>([&](All& all) { all.draws[0][0].neighbors.back() = static_cast<Id>(neighbor); });
+    spoiled<Id>([&](All& all) { all.parts[0].neighbors.back() = static_cast<Id>(neighbor); });
 }
 
 template <class Id>

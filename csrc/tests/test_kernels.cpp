@@ -170,16 +170,20 @@ void a_hop_is_the_one_of_the_page() {
   const Ints rows{3, 0, 2}, edge_ids{10, 11, 12, 13, 14, 15, 16, 17, 18};
   RowView<Id> part = graph.view();
   const Uniform policy{2, false, 42};
-  CHECK((ints(sample_hop(part, {rows}, policy, {Places::kEdgeIds, edge_ids}).positions) == Ints{17, 18, 12, 14}));
-  const auto bare = sample_hop(part, {rows, rows}, policy, {Places::kNone});
+  const auto drawn = [&](const HopRows& of, Places places, const Ints& ids = {}) {
+    return sample_hop<Id>(of, {0, part, policy, ids}, places);
+  };
+  CHECK((ints(drawn({rows}, Places::kEdgeIds, edge_ids).positions) == Ints{17, 18, 12, 14}));
+  CHECK((ints(drawn({rows}, Places::kEdgeIds).positions) == ints(plain.positions)));  // the ids of edges without others
+  const auto bare = drawn({rows, rows}, Places::kNone, edge_ids);
   CHECK(bare.positions.size() == 0 && ints(bare.neighbors) == ints(plain.neighbors));
   const Ints others{30, 7, 2};  // ids of the seeds, at hand or by row, draw the same
   const Ints by_row{7, 1, 2, 30};
-  const auto at_hand = sample_hop(part, {rows, others}, policy, {});
+  const auto at_hand = drawn({rows, others}, Places::kPositions);
   part.node_ids = by_row;
   CHECK(ints(at_hand.positions) == ints(sample_hop(part, std::span<const std::int64_t>(rows), policy).positions));
-  CHECK_THROWS(std::invalid_argument, sample_hop(part, {rows, std::span(others).first(2)}, policy, {}));
-  CHECK_THROWS(std::invalid_argument, sample_hop(part, {rows}, policy, {Places::kEdgeIds, others}));
+  CHECK_THROWS(std::invalid_argument, drawn({rows, std::span(others).first(2)}, Places::kPositions));
+  CHECK_THROWS(std::invalid_argument, drawn({rows}, Places::kEdgeIds, others));
   CHECK((ints(hop_of(graph, {1, 0}, -1, true).positions) == Ints{5, 0, 1, 2, 3, 4}));
 }
 

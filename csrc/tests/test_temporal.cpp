@@ -172,11 +172,11 @@ void a_row_that_is_searched_gives_what_one_that_is_scanned_gives() {
                           {latest.data(), earliest.data(), searched.data(), nullptr, {0, 1}},
                           {how == 2, inclusive, window}};
           const HopRows of{seeds, {}, streams, times};
-          const auto one = sample_hop(rows, of, policy, HopPlaces{}, 1);
+          const auto one = sample_hop<std::int64_t>(of, {0, rows, policy}, Places::kPositions);
           policy.times.sorted = scanned.data();
           for (const int threads : {1, 3, 4}) {
             policy.times.coarse = threads == 4 ? coarse.data() : nullptr;  // read without a window: `earliest` differs
-            const auto other = sample_hop(rows, of, policy, HopPlaces{}, threads);
+            const auto other = sample_hop<std::int64_t>(of, {0, rows, policy}, Places::kPositions, threads);
             CHECK(std::ranges::equal(one.indptr.first(one.indptr.size()), other.indptr.first(other.indptr.size())));
             CHECK(std::ranges::equal(one.positions.first(one.positions.size()), other.positions.first(other.positions.size())));
           }

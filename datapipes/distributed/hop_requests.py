@@ -72,7 +72,7 @@ class HopRequests:
         )
         return self._ask(by_part)
 
-    def advance(self, answers: Sequence[Sequence[Drawn]]) -> list[Ask] | None:
+    def advance(self, answers: Sequence[Drawn]) -> list[Ask] | None:
         """Return what the next hop asks; None after the last one.
 
         Raises:
@@ -109,21 +109,19 @@ class HopRequests:
             self._asked.append(Ask(part, request))
         return self._asked
 
-    def _arrays(self, part: int, answer: Sequence[Drawn]) -> list[tuple[Any, Any, Any]]:
+    def _arrays(self, part: int, answer: Drawn) -> tuple[Any, Any, Any]:
         """Return an answer as the core takes it.
 
         The forms are checked here, and the values by the core. DrawRequest has checked both of an answer that came as a
         message; those of other Peers, and of the part in this process, come unchecked.
         """
-        arrays, where = [], f"{self._plan.name}: part {part}"
-        if not isinstance(answer, (list, tuple)) or not all(isinstance(drawn, Drawn) for drawn in answer):
-            raise TypeError(f"{where} must answer a list of Drawn, got {type(answer).__name__}. Correct the Peers.")
-        for drawn in answer:
-            indptr = _array(where, "indptr", drawn.indptr, torch.int64)
-            neighbors = _array(where, "neighbors", drawn.neighbors, self._graph.index_dtype)
-            edge_ids = None if drawn.edge_ids is None else _array(where, "edge_ids", drawn.edge_ids, torch.int64)
-            arrays.append((indptr, neighbors, edge_ids))
-        return arrays
+        where = f"{self._plan.name}: part {part}"
+        if not isinstance(answer, Drawn):
+            raise TypeError(f"{where} must answer Drawn, got {type(answer).__name__}. Correct the Peers.")
+        indptr = _array(where, "indptr", answer.indptr, torch.int64)
+        neighbors = _array(where, "neighbors", answer.neighbors, self._graph.index_dtype)
+        edge_ids = None if answer.edge_ids is None else _array(where, "edge_ids", answer.edge_ids, torch.int64)
+        return indptr, neighbors, edge_ids
 
 
 def _array(where: str, name: str, tensor: Tensor, dtype: torch.dtype) -> Any:

@@ -136,7 +136,7 @@ class PartitionClient:
         """Return how errors name a server: its number and where it is."""
         return self._peers.where(server_rank)
 
-    def draw(self, part: int, request: DrawRequest) -> Future[list[Drawn]]:
+    def draw(self, part: int, request: DrawRequest) -> Future[Drawn]:
         """Ask a part for in-edges of its nodes; return at once. The future ends within the deadline."""
         return self._peers.ask(self._rank_of(part), request)
 

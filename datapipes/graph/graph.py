@@ -20,6 +20,7 @@ from datapipes.base.records import Count
 from datapipes.base.types import EdgeType, NodeType, by_edge_type, ends_of, type_in, type_text
 from datapipes.graph.choice import Choice, Edges, rows_digest
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
+from datapipes.graph.topology import KeptTopology, name_of
 from datapipes.seeds import HeteroItemSet, ItemSet
 
 LINK_FIELDS = ("seeds", "edge_ids")  # of the items that are edges
@@ -69,8 +70,7 @@ class Graph(ABC):
     _warned_of: frozenset[Any] = frozenset()  # what users were warned of; it goes along to workers
     _anew: str = ""  # a sentence that errors append to the advice to change an attribute
 
-    # What `topology` made: the view, the tensors behind it, and where their memory was.
-    _topology: tuple[_core.Topology, list[Tensor], list[int]] | None = None
+    _topology: KeptTopology | None = None
 
     @property
     def is_heterogeneous(self) -> bool:
@@ -207,27 +207,13 @@ class Graph(ABC):
         """Raise ValueError if the node attribute `name` cannot be read as times of the sources of in-edges."""
 
     def topology(self) -> _core.Topology:
-        """Return the arrays of all relations as the sampling kernels take them; made once for each process.
-
-        `tensor.share_memory_()`, which torch.multiprocessing calls when it sends a tensor, moves the memory of a tensor
-        and frees the old one. So it is made again when a tensor is no longer where it was.
-        """
-        if self._topology is not None:
-            topology, tensors, places = self._topology
-            if [tensor.data_ptr() for tensor in tensors] == places:
-                return topology
-        numbers = {node_type: number for number, node_type in enumerate(self.node_types)}
-        nodes = [(name_of(node_type), self.num_nodes_of(node_type)) for node_type in self.node_types]
-        topology = _core.Topology(nodes, [self._row(edge_type, numbers) for edge_type in self.edge_types])
-        tensors = [tensor for edge_type in self.edge_types for tensor in _tensors(self.relation(edge_type))]
-        self._topology = (topology, tensors, [tensor.data_ptr() for tensor in tensors])
-        return topology
-
-    def _row(self, edge_type: EdgeType | None, numbers: dict[NodeType | None, int]) -> tuple[Any, ...]:
-        (src, dst), relation = ends_of(edge_type), self.relation(edge_type)
-        edge_ids = None if relation.edge_ids is None else relation.edge_ids.numpy()
-        ends = numbers[src], numbers[dst]
-        return *ends, relation.indptr.numpy(), relation.indices.numpy(), edge_ids, name_of(edge_type)
+        """Return the arrays of all relations as the sampling kernels take them; made once for each process."""
+        kept = self._topology
+        if kept is None or not kept.is_valid:
+            counts = {node_type: (self.num_nodes_of(node_type),) for node_type in self.node_types}
+            relations = {edge_type: self.relation(edge_type) for edge_type in self.edge_types}
+            kept = self._topology = KeptTopology(counts, relations)
+        return kept.topology
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: nodes and edges by type, and their attributes."""
@@ -244,11 +230,6 @@ class Graph(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_topology"}
-
-
-def _tensors(relation: Relation) -> list[Tensor]:
-    edge_ids = [] if relation.edge_ids is None else [relation.edge_ids]
-    return [relation.indptr, relation.indices, *edge_ids]
 
 
 def ends_of_pairs(pairs: Any) -> tuple[Tensor, Tensor]:
@@ -270,11 +251,6 @@ def edges_in_rows(relation: Any, rows: Tensor, sources: Tensor, num_sources: int
     if relation.edge_ids is not None and relation.edge_ids.shape[0] > 0:
         first_ids = torch.where(first_ids < 0, first_ids, relation.edge_ids[first_ids.clamp(min=0)])
     return FoundEdges(torch.from_numpy(counts), first_ids)
-
-
-def name_of(value: Any) -> str:
-    """Return the name of a type in the errors of the kernels; "" in a graph without types."""
-    return "" if value is None else type_text(value)
 
 
 # --- the edges of a graph as items, by destination, then by their place among its in-edges

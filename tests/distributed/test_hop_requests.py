@@ -214,8 +214,8 @@ class Spoiled:
 
 
 def changed(**new):
-    """Return the first draw of an answer with other tensors, each a function of the old one."""
-    return lambda answer: [answer[0]._replace(**{name: of(getattr(answer[0], name)) for name, of in new.items()})]
+    """Return an answer with other tensors, each a function of the old one."""
+    return lambda answer: answer._replace(**{name: of(getattr(answer, name)) for name, of in new.items()})
 
 
 def with_last(value: int):
@@ -223,16 +223,15 @@ def with_last(value: int):
 
 
 WRONG = {
-    "no draws": (lambda answer: [], "0 draws", "1 were asked for"),
-    "two draws": (lambda answer: answer * 2, "2 draws", "1 were asked for"),
-    "fewer nodes": (changed(indptr=lambda t: t[:-1]), "indptr of [0-9]+ entries", "are needed, for [0-9]+ nodes"),
+    "fewer nodes": (changed(indptr=lambda t: t[:-1]), "indptr of [0-9]+ entries", "are needed, for [0-9]+ rows"),
+    "more nodes": (changed(indptr=lambda t: torch.cat([t, t[-1:]])), "indptr of [0-9]+ entries", "are needed"),
     "no indptr": (changed(indptr=lambda t: t[:0]), "indptr of 0 entries", "are needed"),
     "from 1": (changed(indptr=lambda t: t + 1), "indptr from 1", "from 0 to the number of neighbors"),
     "fewer neighbors": (changed(neighbors=lambda t: t[1:]), "indptr from 0 to", "from 0 to the number of neighbors"),
     "descends": (changed(indptr=lambda t: torch.cat([t[:1], t[-1:] + 2**62, t[2:]])), "as the picks of", "ascend"),
     "below 0": (changed(indptr=lambda t: torch.cat([t[:1], t[:1] - 2**63, t[2:]])), "as the picks of", "ascend"),
     "above the fanout": (
-        lambda answer: [Drawn(answer[0].indptr * 2, *(torch.cat([each, each]) for each in answer[0][1:]))],
+        lambda answer: Drawn(answer.indptr * 2, *(torch.cat([each, each]) for each in answer[1:])),
         "as the picks of node",
         "at most 2 a node",
     ),
@@ -246,8 +245,8 @@ WRONG = {
     "floats": (changed(neighbors=lambda t: t.bfloat16()), "neighbors of bfloat16", "must be int64"),
     "two dimensions": (changed(indptr=lambda t: t.view(1, -1)), r"indptr of int64 \[1, ", "1 dimension"),
     "lists": (changed(neighbors=lambda t: t.tolist()), "got list", "as a tensor"),
-    "no list": (lambda answer: 7, "got int", "a list of Drawn"),
-    "tensors": (lambda answer: [*answer[0]], "got list", "a list of Drawn"),
+    "a number": (lambda answer: 7, "got int", "answer Drawn"),
+    "tensors": (lambda answer: [*answer], "got list", "answer Drawn"),
 }
 
 
@@ -268,7 +267,7 @@ def test_a_wrong_answer_ends_in_an_error_that_names_the_part_and_leaves_the_othe
 @pytest.mark.parametrize("replace", [False, True])
 def test_with_replacement_a_node_has_none_or_all_of_its_picks(replace):
     graph = small_parts()
-    graph.peers = Spoiled(graph.peers, lambda answer: [_one_less(answer[0])])
+    graph.peers = Spoiled(graph.peers, _one_less)
     pipe = items().dist_sample_neighbor(graph, [2], replace=replace)
     if not replace:  # the node may have one in-edge
         assert len(digests(pipe)) == 6

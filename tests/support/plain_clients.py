@@ -91,7 +91,7 @@ class PlainClient:
         self.meant = Meant(part, self.facts.partition_id, self.facts.content_id)
         return part, self.facts
 
-    def draw(self, request: DrawRequest) -> list[Drawn]:
+    def draw(self, request: DrawRequest) -> Drawn:
         return request.answer_from_message("client", self.ask(request.to_message(self.meant)), self.facts)
 
     def rows(self, request: RowsRequest) -> list[torch.Tensor]:

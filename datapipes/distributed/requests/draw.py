@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -44,10 +44,10 @@ class Draw(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """What was drawn from one edge type.
+    """What was drawn for rows: the nodes of the first draw of a request, then those of the next one, and so on.
 
     Attributes:
-        indptr: int64 [n + 1], where the edges of each node begin.
+        indptr: int64 [number of rows + 1], where the edges of each row begin.
         neighbors: [indptr[-1]], ids of the sources, of the graph's `index_dtype`.
         edge_ids: int64 [indptr[-1]]; None if they were not asked for.
     """
@@ -56,13 +56,26 @@ class Drawn(NamedTuple):
     neighbors: Tensor
     edge_ids: Tensor | None
 
+    def split(self, rows: list[int]) -> list[Drawn]:
+        """Return so many rows at a time."""
+        ends = [*accumulate(rows, initial=0)]
+        places = self.indptr[ends].tolist()
+        return [
+            Drawn(
+                self.indptr[row : end + 1] - begin,
+                self.neighbors[begin:stop],
+                None if self.edge_ids is None else self.edge_ids[begin:stop],
+            )
+            for (row, end), (begin, stop) in zip(pairwise(ends), pairwise(places), strict=True)
+        ]
+
 
 _IDS, _DRAWS = form_of(tuple[OptionalNodeType, ...]), form_of(tuple[Draw, ...])
 
 
 @dataclass(frozen=True)
-class DrawRequest(Request[list[Drawn]]):
-    """In-edges of nodes that the part owns, of all edge types at once. The answer is aligned with `draws`.
+class DrawRequest(Request[Drawn]):
+    """In-edges of nodes that the part owns, of all edge types at once.
 
     Attributes:
         ids: {destination type: int32 or int64 [n]}, distinct, but for nodes of several trees or times.
@@ -83,26 +96,20 @@ class DrawRequest(Request[list[Drawn]]):
     times: dict[NodeType | None, Tensor] | None = None
     choice: Choice = UNIFORM
 
-    def answered_by(self, part: Part, *, num_threads: int = 1, go_on: GoOn | None = None) -> list[Drawn]:
-        answer = []
-        for number, draw in enumerate(self.draws):
-            if go_on is not None:
-                go_on()
-            dst = ends_of(draw.edge_type)[1]
-            drawn = part.draw(
-                self.ids[dst],
-                fanout=draw.fanout,
-                key=draw.key,
-                replace=self.replace,
-                edge_type=draw.edge_type,
-                edge_ids=self.edge_ids,
-                num_threads=num_threads,
-                streams=None if self.streams is None else self.streams[dst],
-                times=None if self.times is None else self.times[dst],
-                choice=self.choice.at(0, [number]),  # a request holds one hop
-            )
-            answer.append(Drawn(*drawn))
-        return answer
+    def answered_by(self, part: Part, *, num_threads: int = 1, go_on: GoOn | None = None) -> Drawn:
+        if go_on is not None:
+            go_on()
+        drawn = part.draw_hop(
+            self.ids,
+            self.draws,
+            replace=self.replace,
+            edge_ids=self.edge_ids,
+            num_threads=num_threads,
+            streams=self.streams,
+            times=self.times,
+            choice=self.choice,
+        )
+        return Drawn(*drawn)
 
     # --- its size
 
@@ -115,11 +122,12 @@ class DrawRequest(Request[list[Drawn]]):
     def counted_bytes(self, part: Part, facts: PartitionFacts, go_on: GoOn) -> int:
         """Return how many bytes the answer has at most, by the degrees of the nodes; so many, if it is uniform."""
 
+        rows = {node_type: part.rows_of(ids, node_type) for node_type, ids in self.ids.items()}
+
         def num_edges(draw: Draw, _: int) -> int:
             go_on()
-            dst = ends_of(draw.edge_type)[1]
-            indptr, rows = part.relation(draw.edge_type).indptr, part.rows_of(self.ids[dst], dst)
-            degrees = indptr[rows + 1] - indptr[rows]
+            indptr, own = part.relation(draw.edge_type).indptr, rows[ends_of(draw.edge_type)[1]]
+            degrees = indptr[own + 1] - indptr[own]
             if draw.fanout < 0:
                 return int(degrees.sum())
             if self.replace:
@@ -130,12 +138,15 @@ class DrawRequest(Request[list[Drawn]]):
 
     def _num_bytes(self, facts: PartitionFacts, num_edges: Callable[[Draw, int], int]) -> int:
         """Return the bytes of the answer, given the in-edges of each draw for so many nodes."""
-        edge_bytes, num_bytes = facts.index_dtype.itemsize + (_INT64_BYTES if self.edge_ids else 0), 0
-        for draw in self.draws:
-            ids = self.ids.get(ends_of(draw.edge_type)[1])
-            num_nodes = 0 if ids is None else ids.shape[0]  # a server says what is missing
-            num_bytes += _INT64_BYTES * (num_nodes + 1) + edge_bytes * num_edges(draw, num_nodes)
-        return num_bytes
+        edge_bytes = facts.index_dtype.itemsize + (_INT64_BYTES if self.edge_ids else 0)
+        rows = self._rows()
+        num_edges_all = sum(num_edges(draw, num_rows) for draw, num_rows in zip(self.draws, rows, strict=True))
+        return _INT64_BYTES * (sum(rows) + 1) + edge_bytes * num_edges_all
+
+    def _rows(self) -> list[int]:
+        """Return how many rows each draw has in the answer."""
+        counts = {node_type: ids.shape[0] for node_type, ids in self.ids.items()}
+        return [counts.get(ends_of(draw.edge_type)[1], 0) for draw in self.draws]  # a server says what is missing
 
     # --- its pieces
 
@@ -156,8 +167,15 @@ class DrawRequest(Request[list[Drawn]]):
         }
         return replace(self, **columns)
 
-    def joined(self, pieces: Sequence[Any], answers: Sequence[list[Drawn]]) -> list[Drawn]:
-        return [_joined(drawn) for drawn in zip(*answers, strict=True)]
+    def joined(self, pieces: Sequence[Any], answers: Sequence[Drawn]) -> Drawn:
+        split = [answer.split(piece._rows()) for piece, answer in zip(pieces, answers, strict=True)]
+        in_order = [drawn for draw in zip(*split, strict=True) for drawn in draw]
+        counts = torch.cat([drawn.indptr.diff() for drawn in in_order])
+        return Drawn(
+            torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
+            torch.cat([drawn.neighbors for drawn in in_order]),
+            torch.cat([drawn.edge_ids for drawn in in_order if drawn.edge_ids is not None]) if self.edge_ids else None,
+        )
 
     # --- how it travels: "ids.0" are those of the first node type; optional values are omitted when unset
 
@@ -214,25 +232,23 @@ class DrawRequest(Request[list[Drawn]]):
             raise ValueError(f"there are no ids for the draw of {shown(missing[0])}")
 
     @staticmethod
-    def answer_columns(answer: list[Drawn]) -> dict[str, Tensor]:
-        """Return "indptr.0", "neighbors.0", and "edge_ids.0" if they were asked for, ..."""
-        columns: dict[str, Tensor] = {}
-        for number, drawn in enumerate(answer):
-            columns |= {f"{name}.{number}": value for name, value in drawn._asdict().items() if value is not None}
-        return columns
+    def answer_columns(answer: Drawn) -> dict[str, Tensor]:
+        """Return "indptr", "neighbors", and "edge_ids" if they were asked for."""
+        return {name: value for name, value in answer._asdict().items() if value is not None}
 
-    def answer_from_message(self, where: str, message: Message, facts: PartitionFacts) -> list[Drawn]:
-        names = ("indptr", "neighbors", "edge_ids") if self.edge_ids else ("indptr", "neighbors")
-        wanted = [f"{name}.{number}" for number in range(len(self.draws)) for name in names]
+    def answer_from_message(self, where: str, message: Message, facts: PartitionFacts) -> Drawn:
+        wanted = ["indptr", "neighbors", *(["edge_ids"] if self.edge_ids else [])]
         if [*message.tensors] != wanted:
             raise BadMessage(f"{where}: the answer has {shown([*message.tensors])}, expected was {shown(wanted)}.")
-        answer = []
-        for number, draw in enumerate(self.draws):
-            src, dst = ends_of(draw.edge_type)
-            drawn = Drawn(*(message.tensors.get(f"{name}.{number}") for name in Drawn._fields))  # type: ignore[arg-type]
-            _check_drawn(f"{where}: draw {number}", drawn, self.ids[dst].shape[0], facts.num_nodes[src], facts)
-            answer.append(drawn)
-        return answer
+        drawn, rows = Drawn(**{"edge_ids": None, **message.tensors}), self._rows()
+        _check_drawn(where, drawn, sum(rows), facts)
+        row = 0
+        for src, of_sources in groupby(zip(self.draws, rows, strict=True), lambda pair: ends_of(pair[0].edge_type)[0]):
+            end = row + sum(num_rows for _, num_rows in of_sources)
+            neighbors = drawn.neighbors[int(drawn.indptr[row]) : int(drawn.indptr[end])]
+            _check_inside(where, "neighbor", neighbors, facts.num_nodes[src])
+            row = end
+        return drawn
 
 
 def _column_names(value: object) -> tuple[str, ...]:
@@ -245,7 +261,7 @@ def _column_names(value: object) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _check_drawn(where: str, drawn: Drawn, num_rows: int, num_sources: int, facts: PartitionFacts) -> None:
+def _check_drawn(where: str, drawn: Drawn, num_rows: int, facts: PartitionFacts) -> None:
     indptr, neighbors, edge_ids = drawn
     if indptr.dtype != torch.int64 or indptr.shape != (num_rows + 1,):
         raise BadMessage(
@@ -258,15 +274,10 @@ def _check_drawn(where: str, drawn: Drawn, num_rows: int, num_sources: int, fact
     if any(values.dtype != dtype or values.shape != (count,) for values, dtype in expected):
         forms = [f"{values.dtype} {list(values.shape)}" for values, _ in expected]
         raise BadMessage(f"{where}: the edges are {forms}, expected were {count} of {expected[0][1]} and int64.")
-    for name, values, most in (("neighbor", neighbors, num_sources), ("edge id", edge_ids, 2**63 - 1)):
-        if values is not None and count > 0 and not 0 <= int(values.min()) <= int(values.max()) < most:
-            raise BadMessage(f"{where}: found {name}s outside [0, {most}).")
+    if edge_ids is not None:
+        _check_inside(where, "edge id", edge_ids, 2**63 - 1)
 
 
-def _joined(pieces: Sequence[Drawn]) -> Drawn:
-    indptr, count = [pieces[0].indptr[:1]], 0
-    for piece in pieces:
-        indptr.append(piece.indptr[1:] + count)
-        count += piece.neighbors.shape[0]
-    ids = [piece.edge_ids for piece in pieces if piece.edge_ids is not None]
-    return Drawn(torch.cat(indptr), torch.cat([piece.neighbors for piece in pieces]), torch.cat(ids) if ids else None)
+def _check_inside(where: str, name: str, values: Tensor, most: int) -> None:
+    if values.shape[0] > 0 and not 0 <= int(values.min()) <= int(values.max()) < most:
+        raise BadMessage(f"{where}: found {name}s outside [0, {most}).")

@@ -15,7 +15,7 @@ from datapipes.base.rng import STREAM_VERSION
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.refusals import BadRequest, OtherPartition
 
-PROTOCOL = 1  # of the messages' form and of what they mean
+PROTOCOL = 2  # of the messages' form and of what they mean
 _DTYPES = {"ids": (torch.int32, torch.int64), "streams": (torch.uint32,), "times": (torch.int64,)}  # of columns
 
 

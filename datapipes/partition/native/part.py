@@ -7,7 +7,7 @@ takes the id of the node and not the number of its row.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from datapipes.base.types import EdgeType, NodeType, ends_of, of_type, type_in
 from datapipes.graph.arena import Place, attributes_of
 from datapipes.graph.choice import UNIFORM, Choice, Chosen, KeptRows, RowForm, forms_of
 from datapipes.graph.graph import Graph
+from datapipes.graph.topology import KeptTopology
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.arrays_folder import HOT
 from datapipes.partition.native.manifest import Manifest, opened_manifest
@@ -39,7 +40,8 @@ from datapipes.processes.sharing import Together
 __all__ = ["Part"]
 
 _OPEN = "Part.open"
-_MADE_ANEW = ("_arrays", "_versions", "_relations", "_node_attributes", "_own", "_making")  # in a copy and elsewhere
+# in a copy and elsewhere
+_MADE_ANEW = ("_arrays", "_versions", "_relations", "_node_attributes", "_own", "_making", "_topology")
 
 
 def _names(part: Part) -> tuple[int, str, str]:
@@ -78,6 +80,7 @@ class Part:
         self._num_nodes = dict(identity.num_nodes)
         self._node_numbers = {node_type: number for number, node_type in enumerate(self._num_nodes)}
         self._num_edges = dict(identity.num_edges)
+        self._edge_numbers = {edge_type: number for number, edge_type in enumerate(self._num_edges)}
         self._kept = KeptRows()
         self._take(arrays)
 
@@ -89,6 +92,7 @@ class Part:
         self._node_attributes = dict(zip(self._num_nodes, attributes, strict=True))
         self._own: dict[tuple[str, Any], OwnRows] = {}  # by "node" or "edge" and type; made when they are asked for
         self._making = threading.Lock()  # a server's threads share what is made
+        self._topology: KeptTopology | None = None
 
     @classmethod
     def open(
@@ -331,31 +335,74 @@ class Part:
             MemoryError: What the part makes for `choice`, once, exceeds the memory that is left.
         """
         kind = self._edge_type(edge_type)
-        src, dst = ends_of(kind)
-        relation, reads = self._relations[kind], choice.reads
-        ids = check_index_tensor("Part.draw", "ids", ids)
+        dst = ends_of(kind)[1]
+        return self.draw_hop(
+            {dst: ids},
+            [(kind, fanout, key)],
+            replace=replace,
+            edge_ids=edge_ids,
+            num_threads=num_threads,
+            streams=None if streams is None else {dst: streams},
+            times=None if times is None else {dst: times},
+            choice=choice,
+        )
+
+    def draw_hop(
+        self,
+        ids: Mapping[NodeType | None, Tensor],
+        draws: Sequence[tuple[EdgeType | None, int, int]],
+        *,
+        replace: bool = False,
+        edge_ids: bool = True,
+        num_threads: int = 1,
+        streams: Mapping[NodeType | None, Tensor] | None = None,
+        times: Mapping[NodeType | None, Tensor] | None = None,
+        choice: Choice = UNIFORM,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Draw in-edges of the part's own nodes along several edge types at once, as `draw` does along one.
+
+        Args:
+            ids: {destination type: [n]}.
+            draws: (edge type, fanout, key) each, for all ids of the destination type.
+            streams, times: {destination type: [n]}.
+            replace, edge_ids, num_threads, choice: as for `draw`; `choice` is of all draws in their order.
+        Returns:
+            As `draw`: the rows of the first draw, then those of the second, and so on.
+        Raises:
+            As `draw` does.
+        """
         if (times is not None) != choice.of_times:
             raise ValueError("Part.draw: rows have times if they are drawn by time, and only then. Give both or none.")
-        chosen = None if reads is None else self.chosen("Part.draw", reads, kind).argument()
+        reads, topology = choice.reads, self._topology
+        if topology is None or not topology.is_valid:
+            counts = {kind: (count, len(self.node_ids(kind))) for kind, count in self._num_nodes.items()}
+            topology = self._topology = KeptTopology(counts, self._relations)
+        rows = []
+        for node_type, type_ids in ids.items():
+            known_ids = check_index_tensor("Part.draw", "ids", type_ids)
+            rows.append(
+                (
+                    self._node_numbers[self._node_type(node_type)],
+                    self.own_nodes(node_type).rows(known_ids).numpy(),  # -1 for a node of another part: it is refused
+                    known_ids.long().numpy(),
+                    None if streams is None else streams[node_type].numpy(),
+                    None if times is None else times[node_type].numpy(),
+                )
+            )
+        chosen = [None if reads is None else self.chosen("Part.draw", reads, draw[0]).argument() for draw in draws]
         try:
-            indptr, neighbors, drawn_ids = _core.sample_hop(
-                relation.indptr.numpy(),
-                relation.indices.numpy(),
-                self.own_nodes(dst).rows(ids).numpy(),  # -1 for a node of another part, which the kernel refuses
-                fanout=fanout,
+            indptr, neighbors, drawn_ids = _core.sample_hops(
+                topology.topology,
+                rows=rows,
+                draws=[(self._edge_number(edge_type), fanout, key) for edge_type, fanout, key in draws],
                 replace=replace,
-                key=key,
-                num_sources=self._num_nodes[src],
-                seed_ids=ids.long().numpy(),
-                edge_ids=relation.edge_ids.numpy() if edge_ids else None,
-                want_places=edge_ids,
+                want_edge_ids=edge_ids,
                 num_threads=num_threads,
-                streams=None if streams is None else streams.numpy(),
-                times=None if times is None else times.numpy(),
-                choice=choice.kernel([chosen]),
+                choice=choice.kernel(chosen),
             )
         except IndexError:
-            self.rows_of(ids, dst)  # its error names the node, and the part that owns it
+            for node_type, type_ids in ids.items():
+                self.rows_of(type_ids, node_type)  # its error names the node, and the part that owns it
             raise
         return torch.from_numpy(indptr), torch.from_numpy(neighbors), torch.from_numpy(drawn_ids) if edge_ids else None
 
@@ -403,6 +450,10 @@ class Part:
 
     def _node_type(self, node_type: NodeType | None) -> Any:
         return type_in("Part", "node", node_type, self._num_nodes)
+
+    def _edge_number(self, edge_type: EdgeType | None) -> int:
+        number = self._edge_numbers.get(edge_type)
+        return self._edge_numbers[self._edge_type(edge_type)] if number is None else number
 
     def _edge_type(self, edge_type: EdgeType | str | None) -> Any:
         return type_in("Part", "edge", edge_type, self._num_edges)

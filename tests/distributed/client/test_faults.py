@@ -108,8 +108,8 @@ def expect_unavailable(future, address, reason="."):
 
 
 def expect_answer(future, part):
-    ((indptr, neighbors, edge_ids),) = future.result(WAIT_S)
-    expected = REQUEST.answered_by(part)[0]
+    indptr, neighbors, edge_ids = future.result(WAIT_S)
+    expected = REQUEST.answered_by(part)
     assert torch.equal(indptr, expected.indptr)
     assert torch.equal(neighbors, expected.neighbors)
     assert torch.equal(edge_ids, expected.edge_ids)
@@ -239,10 +239,8 @@ def test_an_error_without_a_reason_is_asked_again_a_few_times(peers_of, part):
     "spoil",
     [
         lambda answer: answer._replace(tensors={}),
-        lambda answer: answer._replace(tensors={**answer.tensors, "indptr.0": answer.tensors["indptr.0"] + 1}),
-        lambda answer: answer._replace(
-            tensors={**answer.tensors, "neighbors.0": answer.tensors["neighbors.0"] - 10**6}
-        ),
+        lambda answer: answer._replace(tensors={**answer.tensors, "indptr": answer.tensors["indptr"] + 1}),
+        lambda answer: answer._replace(tensors={**answer.tensors, "neighbors": answer.tensors["neighbors"] - 10**6}),
     ],
     ids=["nothing", "indptr", "neighbors"],
 )

@@ -322,6 +322,6 @@ def test_a_draw_with_all_edges_or_of_several_types_is_bounded_by_its_own_size(pa
     edge_bytes = facts.index_dtype.itemsize
     assert a_draw().num_bytes(facts, MOST_BYTES) == 8 * 31 + 30 * 3 * (edge_bytes + 8)
     twice = DrawRequest({None: OWN}, (Draw(None, 3, 7), Draw(None, 2, 8)), replace=True)
-    assert twice.num_bytes(facts, MOST_BYTES) == 2 * 8 * 31 + 30 * (3 + 2) * edge_bytes
+    assert twice.num_bytes(facts, MOST_BYTES) == 8 * 61 + 30 * (3 + 2) * edge_bytes
     assert twice.num_bytes(facts, 100) is None
     assert DrawRequest({None: OWN}, (Draw(None, -1, 7),)).num_bytes(facts, MOST_BYTES) is None

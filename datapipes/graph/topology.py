@@ -1,0 +1,55 @@
+"""The arrays of relations as the sampling kernels take them, of a whole graph or of a part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from datapipes import _core
+from datapipes.base.types import EdgeType, NodeType, ends_of, type_text
+
+__all__: list[str] = []
+
+
+class KeptTopology:
+    """A topology, made once for each process.
+
+    `tensor.share_memory_()`, which torch.multiprocessing calls when it sends a tensor, moves the memory of a tensor and
+    frees the old one. So look at `is_valid` before each use, and make another one.
+
+    Args:
+        nodes: {node type: (number of nodes,)}, in order; of a part also the number of its own, which have rows.
+        relations: {edge type: Relation}, in order.
+    Attributes:
+        topology: as the kernels take it.
+    """
+
+    def __init__(
+        self, nodes: Mapping[NodeType | None, tuple[int, ...]], relations: Mapping[EdgeType | None, Any]
+    ) -> None:
+        numbers = {node_type: number for number, node_type in enumerate(nodes)}
+        self._tensors: list[Tensor] = []
+        rows = []
+        for edge_type, relation in relations.items():
+            (src, dst), ids = ends_of(edge_type), relation.edge_ids
+            arrays = (relation.indptr.numpy(), relation.indices.numpy(), None if ids is None else ids.numpy())
+            rows.append((numbers[src], numbers[dst], *arrays, name_of(edge_type)))
+            self._tensors += [relation.indptr, relation.indices, *([] if ids is None else [ids])]
+        named: list[Any] = [(name_of(node_type), *counts) for node_type, counts in nodes.items()]
+        self.topology = _core.Topology(named, rows)
+        self._places = self._now()
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the tensors are where they were."""
+        return self._now() == self._places
+
+    def _now(self) -> list[int]:
+        return [tensor.data_ptr() for tensor in self._tensors]
+
+
+def name_of(value: Any) -> str:
+    """Return the name of a type in the errors of the kernels; "" in a graph without types."""
+    return "" if value is None else type_text(value)

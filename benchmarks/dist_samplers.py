@@ -12,7 +12,7 @@ Result (2-core AMD EPYC VM, shared and very busy, made graph of 200,000 nodes an
 and the next), over 2 parts and undivided: trees 11.9 and 14.7, 0.81 of it; weights 19.0 and 25.0, 0.76; LABOR 19.0 and
 27.2, 0.70; temporal, by both times, 22.6 and 33.7, 0.67. In-subgraphs 156 and 707: most of a minibatch over parts is
 the event loop, the threads and the requests of an epoch of four.
-474 edge types (2-core VM, shared and very busy, median of 15, commit COMMIT): 13.2 and 14.1, 0.94 of it, since two
+474 edge types (2-core VM, shared and very busy, median of 15, commit 8846c78): 13.2 and 14.1, 0.94 of it, since two
 threads draw at once; in processor time 0.58 (81 and 47 ms a minibatch). At commit 05790ed: 0.22, and 0.21.
 """
 

@@ -60,7 +60,7 @@ def test_iter_alone_starts_nothing_and_uses_no_epoch_up(wrap):
     for _ in range(3):
         iter(stage)
         assert stage.state_dict() == state
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     assert [first(stage), first(stage)] == [(0, 0), (1, 0)]
     iter(stage)
     assert first(stage) == (2, 0)

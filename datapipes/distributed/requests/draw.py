@@ -240,7 +240,7 @@ class DrawRequest(Request[Drawn]):
         wanted = ["indptr", "neighbors", *(["edge_ids"] if self.edge_ids else [])]
         if [*message.tensors] != wanted:
             raise BadMessage(f"{where}: the answer has {shown([*message.tensors])}, expected was {shown(wanted)}.")
-        drawn, rows = Drawn(**{"edge_ids": None, **message.tensors}), self._rows()
+        drawn, rows = Drawn(*map(message.tensors.get, Drawn._fields)), self._rows()  # type: ignore[arg-type]
         _check_drawn(where, drawn, sum(rows), facts)
         row = 0
         for src, of_sources in groupby(zip(self.draws, rows, strict=True), lambda pair: ends_of(pair[0].edge_type)[0]):

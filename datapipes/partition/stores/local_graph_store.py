@@ -32,6 +32,19 @@ _Self = TypeVar("_Self", bound="LocalGraphStore")
 _EdgeIndex = Tensor | tuple[Tensor, Tensor]
 
 
+class _Edges(dict[tuple[Any, str], Any]):
+    """Edges by type and layout; those of a part are functions, called when they are first read.
+
+    PyG's scripts and tests read this dict, so the functions do not show.
+    """
+
+    def __getitem__(self, key: tuple[Any, str]) -> Any:
+        edges = super().__getitem__(key)
+        if callable(edges):
+            edges = self[key] = edges()
+        return edges
+
+
 class LocalGraphStore(StoreOfPart):
     """The edges of one part, and which part owns each node and each edge.
 
@@ -54,7 +67,7 @@ class LocalGraphStore(StoreOfPart):
 
     def __init__(self) -> None:
         super().__init__()
-        self._edge_index: dict[tuple[Any, str], Any] = {}  # those of a part are functions until they are asked for
+        self._edge_index = _Edges()
         self._edge_attr: dict[tuple[Any, str], Any] = {}
         self._edge_id: dict[tuple[Any, str], Tensor] = {}
         self.meta: dict[str, Any] = {"is_hetero": False}
@@ -153,10 +166,8 @@ class LocalGraphStore(StoreOfPart):
         self._edge_index[self.key(edge_attr)], self._edge_attr[self.key(edge_attr)] = edges, edge_attr
 
     def _get_edge_index(self, edge_attr: Any) -> Any:
-        edges = self._edge_index.get(self.key(edge_attr))
-        if callable(edges):
-            edges = self._edge_index[self.key(edge_attr)] = edges()
-        return edges
+        key = self.key(edge_attr)
+        return self._edge_index[key] if key in self._edge_index else None
 
     def _remove_edge_index(self, edge_attr: Any) -> bool:
         self.part = None

@@ -44,6 +44,15 @@ def test_the_parts_have_every_edge_once_with_its_id(tmp_path, make, layout, num_
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_dict_that_pygs_scripts_read_holds_tensors(tmp_path, layout):
+    partitioned(tmp_path, typed_graph(), book_of(typed_graph()), [layout])
+    read, asked = (LocalGraphStore.from_partition(tmp_path, 1) for _ in range(2))
+    for attr in asked.get_all_edge_attrs():
+        assert torch.equal(read._edge_index[attr.edge_type, "coo"], asked.get_edge_index(attr))
+        assert read.get_edge_index(attr) is read._edge_index[attr.edge_type, "coo"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_in_edges_of_a_node_keep_their_order(tmp_path, layout):
     graph = plain_graph()
     partitioned(tmp_path, graph, book_of(graph), [layout])

@@ -14,6 +14,7 @@ from scripts import Ended, run_program
 
 SHARED = Path(os.environ.get("DATAPIPES_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 FOLDER = EXAMPLES / "pyg"
+PAGE = EXAMPLES.parent / "docs" / "migrate" / "pyg.md"
 
 
 def ring(tmp_path: Path) -> Path:
@@ -94,6 +95,19 @@ def test_the_same_script_trains_with_pygs_loader(name, tmp_path):
 
 def test_every_script_is_run():
     assert {path.stem for path in FOLDER.glob("*.py")} == {*SCRIPTS, "pyg_data"}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_page_says_what_a_script_reaches_and_after_how_many_epochs(name):
+    (row,) = re.findall(rf"^\| \[`{name}`\].*\|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    ours, theirs = re.findall(r"(\d\.\d{4}) \((\d\.\d{4}) to (\d\.\d{4})\)", row)
+    assert all(
+        SCRIPTS[name][1] < float(lowest) <= float(mean) <= float(highest) for mean, lowest, highest in (ours, theirs)
+    )
+    (epochs,) = re.findall(
+        r"^args = arguments\(__doc__, epochs=(\d+),", (FOLDER / f"{name}.py").read_text(), re.MULTILINE
+    )
+    assert row.split("|")[4].strip() == epochs
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

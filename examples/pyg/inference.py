@@ -4,13 +4,11 @@ Run: python examples/pyg/inference.py [--loader pyg]
 
 `inference` goes over all nodes once for each layer, by a loader of one hop with all neighbors, and asserts that this is
 a NeighborLoader of PyG. The same weights on the whole graph at once give the same scores but for rounding.
-Result, seeds 0 to 2: test accuracy 0.7277 (0.7258 to 0.7294) with datapipes, 0.7293 (0.7274 to 0.7307) with PyG's
-loader on torch-sparse; the whole graph at once gives the same.
 """
 
 import torch
 import torch.nn.functional as F
-from pyg_data import arguments, debian_packages
+from pyg_data import arguments, debian_packages, loader_options
 from torch import Tensor
 from torch_geometric.nn import GraphSAGE
 
@@ -22,7 +20,7 @@ else:
 
 torch.manual_seed(args.seed)
 data = debian_packages()
-kwargs = {"num_workers": args.workers, "persistent_workers": args.workers > 0}
+kwargs = loader_options(args)
 train_loader = NeighborLoader(
     data, num_neighbors=[10, 5], input_nodes=data.train_mask, batch_size=512, shuffle=True, **kwargs
 )

@@ -4,8 +4,6 @@ Run: python examples/pyg/lightning_sage.py [--loader pyg]
 
 PyG's data module builds its own NodeLoader for each part of the split, around the sampler that it is given. For
 validation and test it sets another `num_neighbors` on a copy of that sampler.
-Result, seeds 0 to 2: test accuracy 0.7289 (0.7242 to 0.7313) with datapipes, 0.7289 (0.7246 to 0.7339) with PyG's
-sampler on torch-sparse.
 """
 
 import torch

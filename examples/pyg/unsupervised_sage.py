@@ -4,14 +4,11 @@ Run: python examples/pyg/unsupervised_sage.py [--loader pyg]
 
 A LinkNeighborLoader without `edge_label_index` goes over all edges, each with one drawn pair of nodes
 (`neg_sampling_ratio=1.0`). GraphSAGE learns to tell the two apart. The 140 training papers fit the regression.
-Result, seeds 0 to 2: test accuracy 0.7150 (0.7040 to 0.7340) with datapipes, 0.7183 (0.7030 to 0.7430) with PyG's
-loader on torch-sparse.
 """
 
 import torch
 import torch.nn.functional as F
-from pyg_data import arguments, cora
-from torch import Tensor
+from pyg_data import arguments, cora, loader_options, regression
 from torch_geometric.nn import GraphSAGE
 
 args = arguments(__doc__, epochs=5, data="cora")
@@ -28,8 +25,7 @@ train_loader = LinkNeighborLoader(
     shuffle=True,
     neg_sampling_ratio=1.0,
     num_neighbors=[5, 5],
-    num_workers=args.workers,
-    persistent_workers=args.workers > 0,
+    **loader_options(args),
 )
 model = GraphSAGE(data.num_features, hidden_channels=64, num_layers=2)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
@@ -47,21 +43,6 @@ def train() -> float:
         optimizer.step()
         total_loss += float(loss.detach())
     return total_loss / len(train_loader)
-
-
-def regression(h: Tensor, y: Tensor, weight_decay: float = 1e-3) -> torch.nn.Linear:
-    """Return a logistic regression of the topics `y` on the vectors `h`."""
-    linear = torch.nn.Linear(h.shape[1], int(y.max()) + 1)
-    lbfgs = torch.optim.LBFGS(linear.parameters(), max_iter=100, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        lbfgs.zero_grad()
-        loss = F.cross_entropy(linear(h), y) + weight_decay * linear.weight.square().sum()
-        loss.backward()
-        return loss
-
-    lbfgs.step(closure)
-    return linear
 
 
 def test() -> dict[str, float]:

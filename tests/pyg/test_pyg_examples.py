@@ -14,6 +14,7 @@ from scripts import Ended, run_program
 
 SHARED = Path(os.environ.get("DATAPIPES_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 FOLDER = EXAMPLES / "pyg"
+PAGE = EXAMPLES.parent / "docs" / "migrate" / "pyg.md"
 
 
 def ring(tmp_path: Path) -> Path:
@@ -44,7 +45,14 @@ SCRIPTS = {
     "lightning_sage": (1, 0.096, None),
     "inference": (1, 0.096, None),
     "relbench_churn": (2, 0.5, None),
+    "hierarchical_sampling": (1, 0.5, "minesweeper"),
+    "infomax_inductive": (1, 0.231, "citeseer"),
+    "hierarchical_hetero": (2, 0.417, "aifb"),
+    "sgformer_trees": (2, 0.319, "cora"),
+    "signed_links": (1, 0.5, "bitcoin_otc"),
+    "distributed_sampling": (4, 0.261, "amazon_photo"),
 }
+TIMES_OF_EDGES = ("temporal_links", "signed_links")
 
 
 def run(name: str, loader: str, tmp_path: Path) -> Ended:
@@ -78,7 +86,7 @@ def test_the_same_script_trains_with_pygs_loader(name, tmp_path):
     if find_spec("pyg_lib") is None and find_spec("torch_sparse") is None:
         pytest.skip("PyG samples with pyg-lib or torch-sparse, and neither is installed")
     done = run(name, "pyg", tmp_path)
-    if name == "temporal_links" and find_spec("pyg_lib") is None:
+    if name in TIMES_OF_EDGES and find_spec("pyg_lib") is None:
         assert done.returncode != 0  # torch-sparse does not sample by times of edges
         assert "ImportError" in done.stderr
     else:
@@ -90,10 +98,24 @@ def test_every_script_is_run():
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
+def test_the_page_says_what_a_script_reaches_and_after_how_many_epochs(name):
+    (row,) = re.findall(rf"^\| \[`{name}`\].*\|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    ours, theirs = re.findall(r"(\d\.\d{4}) \((\d\.\d{4}) to (\d\.\d{4})\)", row)
+    assert all(
+        SCRIPTS[name][1] < float(lowest) <= float(mean) <= float(highest) for mean, lowest, highest in (ours, theirs)
+    )
+    (epochs,) = re.findall(
+        r"^args = arguments\(__doc__, epochs=(\d+),", (FOLDER / f"{name}.py").read_text(), re.MULTILINE
+    )
+    assert row.split("|")[4].strip() == epochs
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_only_one_import_differs_between_the_loaders(name):
     text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
     body = ast.parse(text).body
-    (branch,) = (each for each in body if isinstance(each, ast.If))
+    branches = [statement for statement in body if isinstance(statement, ast.If)]
+    (branch,) = (branch for branch in branches if ast.unparse(branch.test) != "__name__ == '__main__'")
     (ours,), (theirs,) = branch.body, branch.orelse
     assert ast.unparse(branch.test) == "args.loader == 'datapipes'"
     assert isinstance(ours, ast.ImportFrom)

@@ -167,7 +167,7 @@ class LocalGraphStore(StoreOfPart):
 
     def _get_edge_index(self, edge_attr: Any) -> Any:
         key = self.key(edge_attr)
-        return self._edge_index[key] if key in self._edge_index else None
+        return self._edge_index[key] if key in self._edge_index else None  # noqa: SIM401  # get() gives functions
 
     def _remove_edge_index(self, edge_attr: Any) -> bool:
         self.part = None

@@ -10,23 +10,22 @@ from torch import Tensor
 
 from datapipes.base.rows import new_rows
 from datapipes.graph.graph import Graph
-from datapipes.minibatch import MiniBatch
+from datapipes.graph.hops import Sampled
 from datapipes.minibatch.pyg_data import fill_stores
 from datapipes.pyg.torch_geometric_names import HeteroSamplerOutput, SamplerOutput
 
 
-def sampler_output(minibatch: MiniBatch, graph: Graph) -> Any:
+def sampler_output(sampled: Sampled, graph: Graph, disjoint: bool) -> Any:
     """Return what a sampler found, as PyG's loaders take it: ids as int64, edge ids, all types of the graph.
 
     `row` and `col` are the rows of one tensor [2, num_edges].
     """
     stores: dict[Any, Any] = defaultdict(_Fields)
-    plain = {name: getattr(minibatch, name) for name in ("seeds", "compacted_seeds")}
     fill_stores(
         stores.__getitem__,
-        blocks=minibatch.blocks,
-        input_nodes=minibatch.input_nodes,
-        plain={name: value for name, value in plain.items() if value is not None},
+        blocks=sampled.hops[::-1],
+        input_nodes=sampled.nodes,
+        plain={"compacted_seeds": sampled.local_seeds},
         extra={},
         node_features={},
         edge_features=None,
@@ -38,7 +37,7 @@ def sampler_output(minibatch: MiniBatch, graph: Graph) -> Any:
             row=fields.edge_index[0],
             col=fields.edge_index[1],
             edge=fields.e_id,
-            batch=minibatch.batch,
+            batch=sampled.groups if disjoint else None,
             num_sampled_nodes=fields.get("num_sampled_nodes"),
             num_sampled_edges=fields.get("num_sampled_edges"),
         )
@@ -52,13 +51,13 @@ def sampler_output(minibatch: MiniBatch, graph: Graph) -> Any:
             counts[edge_type] = fields.get("num_sampled_edges")
         else:  # no hop draws from it
             rows[edge_type] = cols[edge_type] = ids[edge_type] = torch.empty(0, dtype=torch.int64)
-            counts[edge_type] = [0] * minibatch.num_layers
+            counts[edge_type] = [0] * len(sampled.hops)
     return HeteroSamplerOutput(
         node={node_type: _widened(fields.n_id) for node_type, fields in nodes.items()},
         row=rows,
         col=cols,
         edge=ids,
-        batch=minibatch.batch,
+        batch=sampled.groups if disjoint else None,
         num_sampled_nodes={key: fields.num_sampled_nodes for key, fields in nodes.items()} if has_hops else None,
         num_sampled_edges=counts if has_hops else None,
     )

@@ -32,7 +32,7 @@ from datapipes.pyg.torch_geometric_names import (
     HeteroSamplerOutput,
     SamplerOutput,
 )
-from datapipes.sampling.sampler import Sampler
+from datapipes.sampling.neighborhoods import Neighborhoods
 from datapipes.sampling.seed_ids import warn_of_empty_blocks
 from datapipes.seeds.item_set import ItemSet
 
@@ -94,9 +94,9 @@ class View:
                 raise ValueError(
                     f"{self.name}: {argument} has {len(values)} values for {count} seeds. Give one for each."
                 )
-        stage = getattr(self.sampler, "stage", None)
-        if isinstance(stage, Sampler):
-            warn_of_empty_blocks(self.name, stage.graph, [inputs.input_type], stage.edge_types)
+        drawn = getattr(self.sampler, "neighborhoods", None)
+        if isinstance(drawn, Neighborhoods):
+            warn_of_empty_blocks(self.name, drawn.graph, [inputs.input_type], drawn.edge_types)
         self._input_data = inputs
 
     def forget_rows(self) -> None:

@@ -10,7 +10,7 @@ type None and the one edge type None.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -33,22 +33,7 @@ LINK_NAMES = {"labels": "edge_label", "indexes": "input_id", "timestamps": "edge
 _Hops = Sequence[Mapping[EdgeType | None, Block]]  # from the seeds outwards
 
 
-def pyg_data(*, input_nodes: Any, **fields: Any) -> Data | HeteroData:
-    """Return the fields of a minibatch as `Data`, with types as `HeteroData`; see `fill_stores`."""
-    name = "HeteroData" if isinstance(input_nodes, dict) else "Data"
-    data: Any = getattr(needed("torch_geometric.data", "pyg", "to_pyg:"), name)()
-
-    def store_of(type_: NodeType | EdgeType | None) -> Any:
-        if type_ is None:
-            return data
-        return data.get_node_store(type_) if isinstance(type_, str) else data.get_edge_store(*type_)
-
-    fill_stores(store_of, input_nodes=input_nodes, **fields)
-    return data
-
-
-def fill_stores(
-    store_of: Callable[[NodeType | EdgeType | None], Any],
+def pyg_data(
     *,
     blocks: list[Any] | None,
     input_nodes: Any,
@@ -56,9 +41,8 @@ def fill_stores(
     extra: Mapping[str, Any],
     node_features: Mapping[Any, Tensor],
     edge_features: list[dict[Any, Tensor]] | None,
-) -> None:
-    """Fill what `store_of` gives for each type with the fields of a minibatch; `plain` holds the PLAIN_FIELDS it has.
-    A store has attributes, which are items too.
+) -> Data | HeteroData:
+    """Return the fields of a minibatch as `Data`, with types as `HeteroData`; `plain` holds the PLAIN_FIELDS it has.
 
     Raises:
         ImportError, ValueError: See MiniBatch.to_pyg.
@@ -66,65 +50,122 @@ def fill_stores(
     if not blocks or input_nodes is None:
         lack = "of no hops; sample with one fanout or more" if blocks == [] else "without blocks; it must be sampled"
         raise ValueError(f"to_pyg: found a minibatch {lack}. Put a sampler into the chain.")
-    hops: _Hops = [by_type(hop) for hop in reversed(blocks)]
-    features_of_hops: list[Any] = [{} for _ in hops] if edge_features is None else edge_features[::-1]
+    kind = "HeteroData" if isinstance(input_nodes, dict) else "Data"
+    data: Any = getattr(needed("torch_geometric.data", "pyg", "to_pyg:"), kind)()
+
+    def store_of(type_: NodeType | EdgeType | None) -> Any:
+        if type_ is None:
+            return data
+        return data.get_node_store(type_) if isinstance(type_, str) else data.get_edge_store(*type_)
+
     plain = {name: by_type(value) for name, value in plain.items()}
     extra = {name: by_type(value) for name, value in extra.items()}
     compacted: Mapping[Any, Tensor] = plain.get("compacted_seeds", {})
     for type_ in _types_of_seeds(plain, extra):
         _check_seeds(_where(type_), {**_of_type(plain, type_), **_of_type(extra, type_)})
-    num_seeds, is_known = _num_seeds(compacted, plain.get("seeds", {}), by_type(input_nodes))
+    nodes, edges, has_hops = flattened(blocks, input_nodes, compacted, plain.get("seeds", {}))
+    hops, local = [by_type(hop) for hop in reversed(blocks)], by_type(input_nodes)
+    features_of_hops: list[Any] = [{} for _ in hops] if edge_features is None else edge_features[::-1]
+
+    without_types: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}  # what a Data has beside features of edges
+    for node_type, (ids, rows, counts) in nodes.items():
+        where, fields, features = _where(node_type), _of_type(plain, node_type), _features_of(node_features, node_type)
+        _check_rows(where, "input_nodes", int(local[node_type].shape[0]), features)
+        if rows is not None:
+            features = {name: value[rows.nodes] for name, value in features.items()}
+            fields |= {"batch": fields["batch"][rows.nodes]} if "batch" in fields else {}
+        store = store_of(node_type)
+        store.num_nodes, store.n_id = int(ids.shape[0]), ids
+        if has_hops:
+            store.num_sampled_nodes = counts
+        _set_seeds(store, fields, rows)
+        if node_type is None:
+            without_types = _of_type(extra, None), features
+        else:
+            _set_features(where, store, _of_type(extra, node_type), features, {})
+
+    for edge_type, (edge_index, edge_ids, counts, kept) in edges.items():
+        where, store = _where(edge_type), store_of(edge_type)
+        store.edge_index = edge_index
+        if has_hops:
+            store.num_sampled_edges = counts
+        if edge_ids is not None:
+            store.e_id = edge_ids
+        by_hop = [_features_of(features, edge_type) for features in features_of_hops]
+        _check_edge_features(where, [hop[edge_type] for hop in hops], by_hop)
+        joined = {name: _joined([features[name] for features in by_hop], kept) for name in by_hop[0]}
+        _set_features(where, store, *without_types, joined)
+    for type_ in compacted:
+        if isinstance(type_, tuple):
+            store = store_of(type_)
+            _set_seeds(store, _of_type(plain, type_), None)
+            _set_features(_where(type_), store, _of_type(extra, type_), {}, {})
+    return data
+
+
+class FlatNodes(NamedTuple):
+    """The nodes of a type as PyG has them, each once, seeds first.
+
+    Attributes:
+        ids: of each.
+        rows: how they differ from the local ids; None where they do not.
+        counts: new nodes of each hop, from the seeds outwards.
+    """
+
+    ids: Tensor
+    rows: _Rows | None
+    counts: list[int]
+
+
+class FlatEdges(NamedTuple):
+    """The edges of a type as PyG has them, each once.
+
+    Attributes:
+        edge_index: int64 [2, num_edges], by place among the nodes.
+        ids: of each, or None where the blocks have none.
+        counts: of each hop, from the seeds outwards.
+        kept: of each hop, which edges of its block they are.
+    """
+
+    edge_index: Tensor
+    ids: Tensor | None
+    counts: list[int]
+    kept: list[slice | Tensor]
+
+
+def flattened(
+    blocks: list[Any], input_nodes: Any, compacted: Mapping[Any, Tensor], seeds: Mapping[Any, Tensor]
+) -> tuple[dict[Any, FlatNodes], dict[Any, FlatEdges], bool]:
+    """Return the nodes and the edges of blocks by type, of the one type None without types; and whether their counts
+    are certain.
+
+    Args:
+        compacted, seeds: the fields `compacted_seeds` and `seeds`, by type; {} where there are none.
+    Raises:
+        IndexError, ValueError: See MiniBatch.to_pyg.
+    """
+    hops: _Hops = [by_type(hop) for hop in reversed(blocks)]
+    num_seeds, is_known = _num_seeds(compacted, seeds, by_type(input_nodes))
     # Blocks of a subgraph_type have more destinations than seeds.
     has_hops = is_known and (
         len(hops) > 1
         or not compacted
         or all(block.num_dst <= num_seeds[ends_of(edge_type)[1]] for edge_type, block in hops[0].items())
     )
-
-    rows: dict[NodeType | None, _Rows | None] = {}
-    without_types: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}  # what a Data has beside features of edges
-    for node_type, nodes in by_type(input_nodes).items():
-        where, num_nodes = _where(node_type), int(nodes.shape[0])
-        features = _features_of(node_features, node_type)
-        _check_rows(where, "input_nodes", num_nodes, features)
-        sizes = _sizes(hops, node_type, num_nodes, num_seeds)
-        num_sampled = [sizes[0], *(after - before for before, after in itertools.pairwise(sizes))]
-        fields = _of_type(plain, node_type)
-        of_type = _rows_of_seeds(where, fields.get("compacted_seeds"), sizes[0], num_nodes)
-        if of_type is not None:
-            num_sampled[0] = of_type.num_first
-            features = {name: value[of_type.nodes] for name, value in features.items()}
-            fields |= {"batch": fields["batch"][of_type.nodes]} if "batch" in fields else {}
-        store = store_of(node_type)
-        store.num_nodes = sum(num_sampled)
-        store.n_id = nodes if of_type is None else nodes[of_type.nodes]
-        if has_hops:
-            store.num_sampled_nodes = num_sampled
-        _set_seeds(store, fields, of_type)
-        rows[node_type] = of_type
-        if node_type is None:
-            without_types = _of_type(extra, None), features
-        else:
-            _set_features(where, store, _of_type(extra, node_type), features, {})
-
+    nodes: dict[Any, FlatNodes] = {}
+    for node_type, ids in by_type(input_nodes).items():
+        sizes = _sizes(hops, node_type, int(ids.shape[0]), num_seeds)
+        counts = [sizes[0], *(after - before for before, after in itertools.pairwise(sizes))]
+        rows = _rows_of_seeds(_where(node_type), compacted.get(node_type), sizes[0], int(ids.shape[0]))
+        if rows is not None:
+            ids, counts[0] = ids[rows.nodes], rows.num_first
+        nodes[node_type] = FlatNodes(ids, rows, counts)
+    edges = {}
     for edge_type in hops[0]:
         src, dst = ends_of(edge_type)
-        store = store_of(edge_type)
-        of_edges = _set_edges(
-            store,
-            _where(edge_type),
-            [hop[edge_type] for hop in hops],
-            [_features_of(features, edge_type) for features in features_of_hops],
-            (rows[src], rows[dst]),
-        )
-        if not has_hops:
-            del store.num_sampled_edges
-        _set_features(_where(edge_type), store, *without_types, of_edges)
-    for type_ in compacted:
-        if isinstance(type_, tuple):
-            store = store_of(type_)
-            _set_seeds(store, _of_type(plain, type_), None)
-            _set_features(_where(type_), store, _of_type(extra, type_), {}, {})
+        of_type = [hop[edge_type] for hop in hops]
+        edges[edge_type] = _edges(_where(edge_type), of_type, nodes[src].rows, nodes[dst].rows)
+    return nodes, edges, has_hops
 
 
 class _Rows(NamedTuple):
@@ -296,25 +337,15 @@ def _set_features(
         store[name] = value.csr() if isinstance(value, SparseRows) else value
 
 
-def _set_edges(
-    store: Any,
-    where: str,
-    hops: list[Block],
-    features_of_hops: list[dict[str, Tensor]],
-    rows: tuple[_Rows | None, _Rows | None],
-) -> dict[str, Tensor]:
-    """Set the edges of one type and return their features; `rows` are those of its source and destination type."""
-    if not any(hop.num_edges for hop in hops) and not any(features_of_hops):  # of many types most have none
+def _edges(where: str, hops: list[Block], of_src: _Rows | None, of_dst: _Rows | None) -> FlatEdges:
+    """Return the edges of one type."""
+    if not any(hop.num_edges for hop in hops):  # of many types most have none
         none = hops[0].indices.new_empty((2, 0), dtype=torch.int64)
-        store.edge_index, store.num_sampled_edges = none, [0] * len(hops)
-        if all(hop.edge_ids is not None for hop in hops):
-            store.e_id = none[0]
-        return {}
-    _check_edge_features(where, hops, features_of_hops)
+        has_ids = all(hop.edge_ids is not None for hop in hops)
+        return FlatEdges(none, none[0] if has_ids else None, [0] * len(hops), [slice(0)] * len(hops))
     picks = _kept_picks(where, hops)
     counts = [pick.stop - pick.start for pick in picks]
     kept: list[slice | Tensor] = [*picks]
-    of_src, of_dst = rows
     edge_index, edge_ids = edges_of(hops)
     if of_dst is not None:
         places, destinations = _columns_of(hops[0].indptr, of_dst.nodes[: of_dst.num_first])
@@ -326,11 +357,7 @@ def _set_edges(
         kept[0], counts[0] = places, len(places)
     if of_src is not None:
         edge_index = torch.stack((of_src.row_of[edge_index[0]], edge_index[1]))
-    store.edge_index = edge_index
-    store.num_sampled_edges = counts
-    if edge_ids is not None:
-        store.e_id = edge_ids
-    return {name: _joined([features[name] for features in features_of_hops], kept) for name in features_of_hops[0]}
+    return FlatEdges(edge_index, edge_ids, counts, kept)
 
 
 def _sizes(hops: _Hops, node_type: NodeType | None, num_nodes: int, num_seeds: Mapping[Any, int]) -> list[int]:

@@ -10,8 +10,8 @@ from torch import Tensor
 from datapipes.base.rows import new_rows
 from datapipes.graph.graph import Graph
 from datapipes.graph.hops import Sampled
+from datapipes.minibatch.flat import FlatEdges, flattened
 from datapipes.minibatch.message import by_type
-from datapipes.minibatch.pyg_data import FlatEdges, flattened
 from datapipes.pyg.torch_geometric_names import HeteroSamplerOutput, SamplerOutput
 
 

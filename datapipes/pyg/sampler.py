@@ -261,7 +261,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         if drawn is not None and any(len(ids) > 0 for ids in by_type.values()):
             name = drawn.plan.name
             ids = seed_ids(name, seeds, self.graph).ids if self.is_hetero else plain_seeds(name, seeds)
-            return ids, key, drawn.trees_of(seeds, times)
+            return ids, key, drawn._trees_of(seeds, times)
         for node_type, ids in by_type.items():
             name, count = f"the seeds{of_type(node_type)}", self.graph.num_nodes_of(node_type)
             check_within("NeighborSampler", name, ids, count, "Take the seeds from the same data.")

@@ -96,7 +96,7 @@ class Neighborhoods:
         backs: dict[Any, Any] = reverses_of(where, self.plan.edge_types, mapping)
         return backs
 
-    def trees_of(self, seeds: Any, timestamps: Any) -> SeedTrees | None:
+    def _trees_of(self, seeds: Any, timestamps: Any) -> SeedTrees | None:
         """Return the groups of seeds, which were checked; None if all are in one.
 
         Args:
@@ -133,7 +133,7 @@ class Neighborhoods:
         among = None if question is None else await graph.hops_async(*question)
         return await off_loop(self._form.made, sampled, among)
 
-    def batch_of(self, sampled: Sampled, trees: SeedTrees | None) -> Any:
+    def _batch_of(self, sampled: Sampled, trees: SeedTrees | None) -> Any:
         """Return the row of the seeds whose tree each node belongs to; None without trees."""
         if trees is None or not self.disjoint:
             return None
@@ -145,7 +145,6 @@ class Neighborhoods:
         return torch.index_select(rows, 0, groups)
 
     def fingerprint(self) -> Fingerprint:
-        """Return what decides the draws, by name; see StageBase."""
         drawn = {name: getattr(self, name) for name in self._fingerprinted}
         if self.disjoint:
             drawn["disjoint"] = True

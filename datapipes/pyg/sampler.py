@@ -27,6 +27,7 @@ from datapipes.graph.hops import Sampled, SeedTrees
 from datapipes.pyg.graph_of import TimedGraph, graph_of, refuse_wrong_names, weight_name
 from datapipes.pyg.links import LinkSeeds
 from datapipes.pyg.sampled import sampler_output, seeds_alone
+from datapipes.pyg.seeds_of_types import SeedsOfTypes
 from datapipes.pyg.torch_geometric_names import (
     BaseSampler,
     NegativeSampling,
@@ -181,11 +182,20 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         """Return the neighborhood of nodes, as SamplerOutput or HeteroSamplerOutput.
 
         Args:
-            inputs: a NodeSamplerInput.
+            inputs: a NodeSamplerInput, or SeedsOfTypes, whose output has its metadata by node type.
             rng: the random key; None: see `seed`.
         """
         key = self._key() if rng is None else rng
-        return self._in_form(node_sample(inputs, lambda seeds, times: self._sample(seeds, times, key)))
+        if not isinstance(inputs, SeedsOfTypes):
+            return self._in_form(node_sample(inputs, lambda seeds, times: self._sample(seeds, times, key)))
+        parts = inputs.by_type
+        seeds, times, places = (
+            {node_type: getattr(of_type, name) for node_type, of_type in parts.items()}
+            for name in ("node", "time", "input_id")
+        )
+        out = self._sample(seeds, None if None in times.values() else times, key)
+        out.metadata = (places, times)
+        return self._in_form(out)
 
     def sample_from_edges(self, inputs: Any, neg_sampling: Any = None, *, rng: RngKey | None = None) -> Any:
         """Return the neighborhood of links and of their negatives, as SamplerOutput or HeteroSamplerOutput.

@@ -25,6 +25,7 @@ from datapipes.pyg.loader.data_warnings import class_of_graphs, warn_of_lost, wa
 from datapipes.pyg.loader.rows import AttributeRows, RowsAhead
 from datapipes.pyg.sampled import edge_index_of
 from datapipes.pyg.sampler import NeighborSampler, seeded
+from datapipes.pyg.seeds_of_types import inputs_by_type
 from datapipes.pyg.torch_geometric_names import (
     Batch,
     Data,
@@ -86,17 +87,20 @@ class View:
 
     @input_data.setter
     def input_data(self, inputs: Any) -> None:
-        count = len(inputs.row if self.is_link else inputs.node)
+        by_type = inputs_by_type(inputs)
         names = {"time": "edge_label_time", "label": "edge_label"} if self.is_link else {"time": "input_time"}
-        for name, argument in {"input_id": "input_id", **names}.items():
-            values = getattr(inputs, name)
-            if values is not None and len(values) != count:
-                raise ValueError(
-                    f"{self.name}: {argument} has {len(values)} values for {count} seeds. Give one for each."
-                )
+        for group, of_group in by_type.items():
+            count = len(of_group.row if self.is_link else of_group.node)
+            for name, argument in {"input_id": "input_id", **names}.items():
+                values = getattr(of_group, name)
+                if values is not None and len(values) != count:
+                    text = f"{argument}{of_type(group)}" if len(by_type) > 1 else argument
+                    raise ValueError(
+                        f"{self.name}: {text} has {len(values)} values for {count} seeds. Give one for each."
+                    )
         drawn = getattr(self.sampler, "neighborhoods", None)
         if isinstance(drawn, Neighborhoods):
-            warn_of_empty_blocks(self.name, drawn.graph, [inputs.input_type], drawn.edge_types)
+            warn_of_empty_blocks(self.name, drawn.graph, [*by_type], drawn.edge_types)
         self._input_data = inputs
 
     def forget_rows(self) -> None:
@@ -130,11 +134,13 @@ class View:
 
     def input_digest(self) -> str:
         """Return a digest of all seeds and what belongs to them."""
-        values = {name: value for name, value in vars(self.input_data).items() if isinstance(value, Tensor)}
-        seeds = values.pop("row" if self.is_link else "node")
-        group = self.input_data.input_type
-        digest = ItemSet((seeds, *values.values()), ("seeds", *values)).digest()
-        return digest if group is None else f"{join_key(group)} {digest}"
+        digests = []
+        for group, inputs in inputs_by_type(self.input_data).items():
+            values = {name: value for name, value in vars(inputs).items() if isinstance(value, Tensor)}
+            seeds = values.pop("row" if self.is_link else "node")
+            digest = ItemSet((seeds, *values.values()), ("seeds", *values)).digest()
+            digests.append(digest if group is None else f"{join_key(group)} {digest}")
+        return " ".join(digests)
 
     def transformed(self, batch: Any) -> Any:
         """Return the batch after the user's transform."""
@@ -308,13 +314,17 @@ class View:
 
     def _set_seeds(self, batch: Any, metadata: Any) -> None:
         """Set what belongs to the seeds."""
+        if isinstance(metadata[0], dict):  # of SeedsOfTypes
+            for node_type, places in metadata[0].items():
+                _set_node_seeds(batch[node_type], places, metadata[1][node_type])
+            return
         group = self.input_data.input_type
         store = batch if group is None else batch[group]
-        store.input_id = metadata[0]
         if not self.is_link:
-            store.seed_time = metadata[1]
-            store.batch_size = metadata[0].size(0)
-        elif self.neg_sampling is None or self.neg_sampling.is_binary():
+            _set_node_seeds(store, *metadata[:2])
+            return
+        store.input_id = metadata[0]
+        if self.neg_sampling is None or self.neg_sampling.is_binary():
             store.edge_label_index, store.edge_label, store.edge_label_time = metadata[1:4]
         else:
             src, dst = (batch, batch) if group is None else (batch[group[0]], batch[group[-1]])
@@ -324,6 +334,10 @@ class View:
             if group is None or group in batch.edge_types:  # those of the data itself
                 del store.edge_label_index
                 del store.edge_label_time
+
+
+def _set_node_seeds(store: Any, places: Tensor, times: Tensor | None) -> None:
+    store.input_id, store.seed_time, store.batch_size = places, times, places.size(0)
 
 
 def _copied(data: Any) -> Any:

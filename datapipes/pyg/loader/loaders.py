@@ -24,6 +24,7 @@ from datapipes.pyg.loader.arguments import (
     values_of_seeds,
 )
 from datapipes.pyg.loader.iterating import Iterating
+from datapipes.pyg.seeds_of_types import SeedsOfTypes
 from datapipes.pyg.torch_geometric_names import BaseSampler, arguments_of
 
 __all__ = ["LinkLoader", "LinkNeighborLoader", "NeighborLoader", "NodeLoader"]
@@ -84,11 +85,12 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
         refuse_wrong_sampler(where, "node_sampler", "sample_from_nodes", node_sampler)
         refuse_wrong_features(where, data, node_sampler, self.view.features)
         refuse_wrong_class(where, data, custom_cls)
-        seeds = None
+        seeds: SeedsOfTypes | None = None
+        given: dict[str, Any]
         if isinstance(input_nodes, Mapping) and types_of(where, data)[0] is not None:
             seeds = seeds_of_types(where, data, node_sampler, input_nodes, input_id, input_time)
-            node_type = next(iter(seeds.by_type))  # PyG's constructor knows one type: it counts the seeds
-            given = {"input_nodes": (node_type, torch.arange(len(seeds)))}
+            # PyG's constructor knows one type, and needs the number of the seeds alone.
+            given = {"input_nodes": (next(iter(seeds.by_type)), torch.zeros(1, dtype=torch.int64).expand(len(seeds)))}
         else:
             given = node_seeds(where, data, node_sampler, input_nodes, input_id)
             given |= values_of_seeds(where, input_time=input_time)

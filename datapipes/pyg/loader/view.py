@@ -245,8 +245,8 @@ class View:
         for store, to in zip(data.node_stores, batch.node_stores, strict=True):
             rows.slice_nodes(store, to, nodes.setdefault(store._key, none))
         for store, to in zip(data.edge_stores, batch.edge_stores, strict=True):
-            ids = edges.setdefault(store._key, none)
-            rows.slice_edges(store, to, *ends.get(store._key, (none, none)), ids)
+            row, col = ends.get(store._key, (none, none))
+            rows.slice_edges(store, to, row, col, edges.setdefault(store._key, none))
         rows.keep()
         return batch
 

@@ -193,7 +193,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
             {node_type: getattr(of_type, name) for node_type, of_type in parts.items()}
             for name in ("node", "time", "input_id")
         )
-        out = self._sample(seeds, None if None in times.values() else times, key)
+        has_times = all(values is not None for values in times.values())
+        out = self._sample(seeds, times if has_times else None, key)
         out.metadata = (places, times)
         return self._in_form(out)
 

@@ -53,7 +53,7 @@ def node_seeds(where: str, data: Any, sampler: Any, input_nodes: Any, input_id: 
     node_type, ids = typed_nodes(where, input_nodes, types_of(where, data)[0])
     count = _num_nodes(data, sampler, node_type)
     if ids is not None:
-        ids = _ids_or_mask(where, ids, count)
+        ids = ids_or_mask(where, ids, count)
     elif count is not None:
         ids = torch.arange(count)
     else:
@@ -111,7 +111,8 @@ def typed_nodes(where: str, seeds: Any, node_types: list[str] | None) -> tuple[s
     return known_node_type(f"{where}, input_nodes", node_type, node_types), ids
 
 
-def _ids_or_mask(where: str, seeds: Any, count: int | None) -> Tensor:
+def ids_or_mask(where: str, seeds: Any, count: int | None) -> Tensor:
+    """Return seeds as int32 or int64 ids, or as a mask of so many nodes, the whole graph's."""
     ids = tensor_of(where, "input_nodes", seeds)
     if ids.dtype != torch.bool:
         return check_ids(where, "input_nodes", ids)
@@ -122,8 +123,8 @@ def _ids_or_mask(where: str, seeds: Any, count: int | None) -> Tensor:
         )
     if ids.ndim != 1 or (count is not None and len(ids) != count):
         raise ValueError(
-            f"{where}: input_nodes is a mask of shape {list(ids.shape)}, but there are {count} nodes, which need "
-            f"[{count}]. Take the mask of the same data."
+            f"{where}: input_nodes is a mask of shape {list(ids.shape)}, but there are {count} nodes in the "
+            f"whole graph, which need [{count}]. Take a mask of all of them, or ids."
         )
     return ids
 

@@ -254,8 +254,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
 
     def _sample(self, seeds: Any, times: Any, key: RngKey) -> Any:
         """Return the neighborhood of seeds [n], with types {node type: [n]}, at their times."""
-        asked = self._asked(self.neighborhoods, seeds, times, key)
-        return self._output(seeds, None if asked is None else self.neighborhoods.sample(*asked))
+        question = self._asked(self.neighborhoods, seeds, times, key)
+        return self._output(seeds, None if question is None else self.neighborhoods.sample(*question))
 
     def _output(self, seeds: Any, sampled: Sampled | None) -> Any:
         if sampled is None:

@@ -90,8 +90,8 @@ def seeds_of_types(where: str, data: Any, sampler: Any, seeds: Any, input_id: An
     for node_type, ids in seeds.items():
         places = None if input_id is None else input_id[node_type]
         times = values_of_seeds(where, input_time=None if input_time is None else input_time[node_type])["input_time"]
-        given = node_seeds(where, data, sampler, (node_type, ids), places)
-        _, nodes, places = get_input_nodes(data, **given)
+        arguments = node_seeds(where, data, sampler, (node_type, ids), places)
+        _, nodes, places = get_input_nodes(data, **arguments)
         by_type[node_type] = NodeSamplerInput(places, nodes, times, node_type)
     return SeedsOfTypes(by_type)
 

@@ -86,16 +86,16 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
         refuse_wrong_features(where, data, node_sampler, self.view.features)
         refuse_wrong_class(where, data, custom_cls)
         seeds: SeedsOfTypes | None = None
-        given: dict[str, Any]
+        seeding: dict[str, Any]
         if isinstance(input_nodes, Mapping) and types_of(where, data)[0] is not None:
             seeds = seeds_of_types(where, data, node_sampler, input_nodes, input_id, input_time)
             # PyG's constructor knows one type, and needs the number of the seeds alone.
-            given = {"input_nodes": (next(iter(seeds.by_type)), torch.zeros(1, dtype=torch.int64).expand(len(seeds)))}
+            seeding = {"input_nodes": (next(iter(seeds.by_type)), torch.zeros(1, dtype=torch.int64).expand(len(seeds)))}
         else:
-            given = node_seeds(where, data, node_sampler, input_nodes, input_id)
-            given |= values_of_seeds(where, input_time=input_time)
+            seeding = node_seeds(where, data, node_sampler, input_nodes, input_id)
+            seeding |= values_of_seeds(where, input_time=input_time)
         torch_geometric_names.NodeLoader.__init__(
-            self, data, node_sampler, **given, filter_per_worker=filter_per_worker, custom_cls=custom_cls, **kwargs
+            self, data, node_sampler, **seeding, filter_per_worker=filter_per_worker, custom_cls=custom_cls, **kwargs
         )
         self.__dict__["input_nodes"] = input_nodes
         if seeds is not None:

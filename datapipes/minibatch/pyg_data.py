@@ -1,25 +1,22 @@
 """A minibatch as PyG's `Data` or `HeteroData`, in the shape that PyG's own NeighborLoader gives; MiniBatch.to_pyg says
 what it means.
 
-In PyG each node has in-edges from one hop only, and `torch_geometric.utils.trim_to_layer` relies on it. So blocks that
-draw other in-edges for a node again are refused. A seed that repeats has a row for each of its places, as in PyG; in
-blocks it has one row. With types each node type has rows of its own. A `Data` is what a HeteroData has for the one node
-type None and the one edge type None.
+Its nodes and edges are those of flat.py. With types each node type has rows of its own. A `Data` is what a HeteroData
+has for the one node type None and the one edge type None.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import check_within
 from datapipes.base.errors import needed
-from datapipes.base.types import EdgeType, NodeType, ends_of, type_text
-from datapipes.minibatch.block import Block, edges_of
+from datapipes.base.types import EdgeType, NodeType
+from datapipes.minibatch.block import Block
+from datapipes.minibatch.flat import SeedRows, flattened, joined, where_of
 from datapipes.minibatch.message import by_type
 from datapipes.minibatch.sparse_rows import SparseRows
 
@@ -30,25 +27,8 @@ if TYPE_CHECKING:
 NODE_NAMES = {"labels": "y", "indexes": "input_id", "timestamps": "seed_time"}
 LINK_NAMES = {"labels": "edge_label", "indexes": "input_id", "timestamps": "edge_label_time"}
 
-_Hops = Sequence[Mapping[EdgeType | None, Block]]  # from the seeds outwards
 
-
-def pyg_data(*, input_nodes: Any, **fields: Any) -> Data | HeteroData:
-    """Return the fields of a minibatch as `Data`, with types as `HeteroData`; see `fill_stores`."""
-    name = "HeteroData" if isinstance(input_nodes, dict) else "Data"
-    data: Any = getattr(needed("torch_geometric.data", "pyg", "to_pyg:"), name)()
-
-    def store_of(type_: NodeType | EdgeType | None) -> Any:
-        if type_ is None:
-            return data
-        return data.get_node_store(type_) if isinstance(type_, str) else data.get_edge_store(*type_)
-
-    fill_stores(store_of, input_nodes=input_nodes, **fields)
-    return data
-
-
-def fill_stores(
-    store_of: Callable[[NodeType | EdgeType | None], Any],
+def pyg_data(
     *,
     blocks: list[Any] | None,
     input_nodes: Any,
@@ -56,9 +36,8 @@ def fill_stores(
     extra: Mapping[str, Any],
     node_features: Mapping[Any, Tensor],
     edge_features: list[dict[Any, Tensor]] | None,
-) -> None:
-    """Fill what `store_of` gives for each type with the fields of a minibatch; `plain` holds the PLAIN_FIELDS it has.
-    A store has attributes, which are items too.
+) -> Data | HeteroData:
+    """Return the fields of a minibatch as `Data`, with types as `HeteroData`; `plain` holds the PLAIN_FIELDS it has.
 
     Raises:
         ImportError, ValueError: See MiniBatch.to_pyg.
@@ -66,147 +45,58 @@ def fill_stores(
     if not blocks or input_nodes is None:
         lack = "of no hops; sample with one fanout or more" if blocks == [] else "without blocks; it must be sampled"
         raise ValueError(f"to_pyg: found a minibatch {lack}. Put a sampler into the chain.")
-    hops: _Hops = [by_type(hop) for hop in reversed(blocks)]
-    features_of_hops: list[Any] = [{} for _ in hops] if edge_features is None else edge_features[::-1]
+    kind = "HeteroData" if isinstance(input_nodes, dict) else "Data"
+    data: Any = getattr(needed("torch_geometric.data", "pyg", "to_pyg:"), kind)()
+
+    def store_of(type_: NodeType | EdgeType | None) -> Any:
+        if type_ is None:
+            return data
+        return data.get_node_store(type_) if isinstance(type_, str) else data.get_edge_store(*type_)
+
     plain = {name: by_type(value) for name, value in plain.items()}
     extra = {name: by_type(value) for name, value in extra.items()}
     compacted: Mapping[Any, Tensor] = plain.get("compacted_seeds", {})
     for type_ in _types_of_seeds(plain, extra):
-        _check_seeds(_where(type_), {**_of_type(plain, type_), **_of_type(extra, type_)})
-    num_seeds, is_known = _num_seeds(compacted, plain.get("seeds", {}), by_type(input_nodes))
-    # Blocks of a subgraph_type have more destinations than seeds.
-    has_hops = is_known and (
-        len(hops) > 1
-        or not compacted
-        or all(block.num_dst <= num_seeds[ends_of(edge_type)[1]] for edge_type, block in hops[0].items())
-    )
+        _check_seeds(where_of(type_), {**_of_type(plain, type_), **_of_type(extra, type_)})
+    nodes, edges, has_hops = flattened(blocks, input_nodes, compacted, plain.get("seeds", {}))
+    hops, local = [by_type(hop) for hop in reversed(blocks)], by_type(input_nodes)
+    features_of_hops: list[Any] = [{} for _ in hops] if edge_features is None else edge_features[::-1]
 
-    rows: dict[NodeType | None, _Rows | None] = {}
     without_types: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}  # what a Data has beside features of edges
-    for node_type, nodes in by_type(input_nodes).items():
-        where, num_nodes = _where(node_type), int(nodes.shape[0])
+    for node_type, (ids, rows, counts) in nodes.items():
+        where, fields = where_of(node_type), _of_type(plain, node_type)
         features = _features_of(node_features, node_type)
-        _check_rows(where, "input_nodes", num_nodes, features)
-        sizes = _sizes(hops, node_type, num_nodes, num_seeds)
-        num_sampled = [sizes[0], *(after - before for before, after in itertools.pairwise(sizes))]
-        fields = _of_type(plain, node_type)
-        of_type = _rows_of_seeds(where, fields.get("compacted_seeds"), sizes[0], num_nodes)
-        if of_type is not None:
-            num_sampled[0] = of_type.num_first
-            features = {name: value[of_type.nodes] for name, value in features.items()}
-            fields |= {"batch": fields["batch"][of_type.nodes]} if "batch" in fields else {}
+        _check_rows(where, "input_nodes", int(local[node_type].shape[0]), features)
+        if rows is not None:
+            features = {name: value[rows.nodes] for name, value in features.items()}
+            fields |= {"batch": fields["batch"][rows.nodes]} if "batch" in fields else {}
         store = store_of(node_type)
-        store.num_nodes = sum(num_sampled)
-        store.n_id = nodes if of_type is None else nodes[of_type.nodes]
+        store.num_nodes, store.n_id = int(ids.shape[0]), ids
         if has_hops:
-            store.num_sampled_nodes = num_sampled
-        _set_seeds(store, fields, of_type)
-        rows[node_type] = of_type
+            store.num_sampled_nodes = counts
+        _set_seeds(store, fields, rows)
         if node_type is None:
             without_types = _of_type(extra, None), features
         else:
             _set_features(where, store, _of_type(extra, node_type), features, {})
 
-    for edge_type in hops[0]:
-        src, dst = ends_of(edge_type)
-        store = store_of(edge_type)
-        of_edges = _set_edges(
-            store,
-            _where(edge_type),
-            [hop[edge_type] for hop in hops],
-            [_features_of(features, edge_type) for features in features_of_hops],
-            (rows[src], rows[dst]),
-        )
-        if not has_hops:
-            del store.num_sampled_edges
-        _set_features(_where(edge_type), store, *without_types, of_edges)
+    for edge_type, (edge_index, edge_ids, counts, kept) in edges.items():
+        where, store = where_of(edge_type), store_of(edge_type)
+        store.edge_index = edge_index
+        if has_hops:
+            store.num_sampled_edges = counts
+        if edge_ids is not None:
+            store.e_id = edge_ids
+        by_hop = [_features_of(features, edge_type) for features in features_of_hops]
+        _check_edge_features(where, [hop[edge_type] for hop in hops], by_hop)
+        of_edges = {name: joined([features[name] for features in by_hop], kept) for name in by_hop[0]}
+        _set_features(where, store, *without_types, of_edges)
     for type_ in compacted:
         if isinstance(type_, tuple):
             store = store_of(type_)
             _set_seeds(store, _of_type(plain, type_), None)
-            _set_features(_where(type_), store, _of_type(extra, type_), {}, {})
-
-
-class _Rows(NamedTuple):
-    """The rows of the nodes, where they are not the local ids: each seed has its own, in the order of the seeds.
-
-    Attributes:
-        nodes: int64 [num_rows], the local id of each row.
-        row_of: int64 [num_nodes], the first row of each local id.
-        num_first: rows before those of the first hop's new nodes.
-    """
-
-    nodes: Tensor
-    row_of: Tensor
-    num_first: int
-
-
-def _rows_of_seeds(where: str, compacted_seeds: Tensor | None, num_dst: int, num_nodes: int) -> _Rows | None:
-    """Return the rows, or None where they are the local ids: no node seeds, or each once and in order."""
-    if compacted_seeds is None or compacted_seeds.ndim != 1:
-        return None
-    seeds = compacted_seeds.long()
-    in_order = torch.arange(num_dst, device=seeds.device)
-    if torch.equal(seeds, in_order):
-        return None
-    remedy = "Seeds are destinations of blocks[-1]. Change them before the sampler, not after it."
-    check_within(where, "compacted_seeds", seeds, num_dst, remedy)
-    is_seed = torch.zeros(num_dst, dtype=torch.bool, device=seeds.device)
-    is_seed[seeds] = True
-    first = torch.cat((seeds, in_order[~is_seed]))
-    nodes = torch.cat((first, torch.arange(num_dst, num_nodes, device=seeds.device)))
-    numbers = torch.arange(nodes.shape[0], device=seeds.device)
-    row_of = numbers.new_full((num_nodes,), int(nodes.shape[0])).scatter_reduce(0, nodes, numbers, "amin")
-    return _Rows(nodes, row_of, int(first.shape[0]))
-
-
-def _columns_of(indptr: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the places of the edges of these columns, and the number of the column that each edge belongs to."""
-    counts = indptr.diff()[columns]
-    numbers = torch.repeat_interleave(torch.arange(columns.shape[0], device=columns.device), counts)
-    begin = indptr[columns] - (counts.cumsum(0) - counts)
-    return begin[numbers] + torch.arange(numbers.shape[0], device=columns.device), numbers
-
-
-def _kept_picks(where: str, hops: list[Block]) -> list[slice]:
-    """Return which edges of each hop PyG's data keeps: those of nodes that no earlier hop drew for.
-
-    Raises:
-        ValueError: A hop drew other in-edges for an older node.
-    """
-    kept: list[slice] = []
-    seen = 0
-    for hop, block in enumerate(hops):
-        first = int(block.indptr[seen])  # the edges before belong to older nodes
-        if first > 0 and not _are_repeated(block, seen, hops[:hop], kept):
-            raise ValueError(
-                f"{where}: found blocks in which hop {hop} drew other in-edges for nodes that an earlier hop had drawn "
-                "for (frontier='all'); PyG's Data has one set of in-edges for each node. Sample with frontier='new', "
-                "or with the fanouts -1, or give the model the blocks."
-            )
-        kept.append(slice(first, block.num_edges))
-        seen = block.num_dst
-    return kept
-
-
-def _are_repeated(block: Block, num_columns: int, before: list[Block], kept: Sequence[slice | Tensor]) -> bool:
-    """Return whether the first columns of a block hold just what the hops before it drew for them."""
-    last = int(block.indptr[num_columns])
-    starts = [0, *(hop.num_dst for hop in before)]
-    counts = torch.cat([hop.indptr.diff()[start:] for hop, start in zip(before, starts, strict=False)])
-    if not torch.equal(block.indptr[: num_columns + 1].diff(), counts):
-        return False
-    if not torch.equal(block.indices[:last], _joined([hop.indices for hop in before], kept)):
-        return False
-    edge_ids = [hop.edge_ids for hop in before if hop.edge_ids is not None]
-    if block.edge_ids is None or len(edge_ids) < len(before):
-        return True
-    return torch.equal(block.edge_ids[:last], _joined(edge_ids, kept))
-
-
-def _joined(parts: Sequence[Tensor], kept: Sequence[slice | Tensor]) -> Tensor:
-    """Return the kept rows of a tensor of each hop, from the seeds outwards."""
-    return torch.cat([part[places] for part, places in zip(parts, kept, strict=True)])
+            _set_features(where_of(type_), store, _of_type(extra, type_), {}, {})
+    return data
 
 
 def _check_seeds(where: str, plain: dict[str, Tensor]) -> None:
@@ -252,7 +142,7 @@ def _check_edge_features(where: str, hops: Sequence[Block], features_of_hops: Se
         )
 
 
-def _set_seeds(store: Any, plain: dict[str, Tensor], rows: _Rows | None) -> None:
+def _set_seeds(store: Any, plain: dict[str, Tensor], rows: SeedRows | None) -> None:
     """Set what PyG's loaders say about the seeds; `store` is a Data, or what a HeteroData has for one type."""
     if "batch" in plain:
         store.batch = plain["batch"]
@@ -296,85 +186,6 @@ def _set_features(
         store[name] = value.csr() if isinstance(value, SparseRows) else value
 
 
-def _set_edges(
-    store: Any,
-    where: str,
-    hops: list[Block],
-    features_of_hops: list[dict[str, Tensor]],
-    rows: tuple[_Rows | None, _Rows | None],
-) -> dict[str, Tensor]:
-    """Set the edges of one type and return their features; `rows` are those of its source and destination type."""
-    if not any(hop.num_edges for hop in hops) and not any(features_of_hops):  # of many types most have none
-        none = hops[0].indices.new_empty((2, 0), dtype=torch.int64)
-        store.edge_index, store.num_sampled_edges = none, [0] * len(hops)
-        if all(hop.edge_ids is not None for hop in hops):
-            store.e_id = none[0]
-        return {}
-    _check_edge_features(where, hops, features_of_hops)
-    picks = _kept_picks(where, hops)
-    counts = [pick.stop - pick.start for pick in picks]
-    kept: list[slice | Tensor] = [*picks]
-    of_src, of_dst = rows
-    edge_index, edge_ids = edges_of(hops)
-    if of_dst is not None:
-        places, destinations = _columns_of(hops[0].indptr, of_dst.nodes[: of_dst.num_first])
-        later = edge_index[:, counts[0] :]
-        first = torch.stack((hops[0].indices[places].long(), destinations))
-        edge_index = torch.cat((first, torch.stack((later[0], of_dst.row_of[later[1]]))), dim=1)
-        if edge_ids is not None and hops[0].edge_ids is not None:
-            edge_ids = torch.cat((hops[0].edge_ids[places], edge_ids[counts[0] :]))
-        kept[0], counts[0] = places, len(places)
-    if of_src is not None:
-        edge_index = torch.stack((of_src.row_of[edge_index[0]], edge_index[1]))
-    store.edge_index = edge_index
-    store.num_sampled_edges = counts
-    if edge_ids is not None:
-        store.e_id = edge_ids
-    return {name: _joined([features[name] for features in features_of_hops], kept) for name in features_of_hops[0]}
-
-
-def _sizes(hops: _Hops, node_type: NodeType | None, num_nodes: int, num_seeds: Mapping[Any, int]) -> list[int]:
-    """Return the number of nodes of a type before the first hop and after each.
-
-    A hop tells it of the types at the ends of its edges. A type that is no source has found no nodes; of one that is
-    no destination, the seeds tell how many came first.
-    """
-    as_src = [edge_type for edge_type in hops[0] if ends_of(edge_type)[0] == node_type]
-    as_dst = [edge_type for edge_type in hops[0] if ends_of(edge_type)[1] == node_type]
-    if not as_src:
-        return [num_nodes] * (len(hops) + 1)
-    first = hops[0][as_dst[0]].num_dst if as_dst else num_seeds[node_type]
-    return [first, *(hop[as_src[0]].num_src for hop in hops)]
-
-
-def _num_seeds(
-    compacted: Mapping[Any, Tensor], seeds: Mapping[Any, Tensor], nodes: Mapping[Any, Tensor]
-) -> tuple[Any, bool]:
-    """Return how many nodes of each type are seeds, {node type: number}, since their local ids come first; and whether
-    that is certain.
-    """
-    counts, is_known = dict.fromkeys(nodes, 0), True
-    for type_, local in compacted.items():
-        columns = [(type_, local)]
-        if isinstance(type_, tuple):
-            more, pairs = local[:, 2:], local[:, :2]
-            # Negatives stand for destinations, or for sources: for those whose ids they are.
-            ends = [i for i in (2, 0) if type_ not in seeds or _are_nodes(nodes[type_[i]], more, seeds[type_][:, 2:])]
-            columns = [(type_[0], pairs[:, 0]), (type_[2], pairs[:, 1]), (type_[ends[0] if ends else 0], more)]
-            if len({type_[i] for i in ends}) == 2 and more.numel() > 0:  # few nodes: the ids are those of both types
-                is_known &= bool(more.max() <= pairs.amax(0).min())
-        for node_type, ids in columns:
-            if ids.numel() > 0:
-                counts[node_type] = max(counts[node_type], int(ids.max()) + 1)
-    return counts, is_known
-
-
-def _are_nodes(nodes: Tensor, local: Tensor, ids: Tensor) -> bool:
-    """Return whether local ids are those of the nodes with some ids."""
-    within = local.numel() == 0 or int(local.max()) < len(nodes)
-    return within and bool((nodes[local.long()] == ids).all())
-
-
 def _types_of_seeds(*fields: Mapping[str, Mapping[Any, Tensor]]) -> list[Any]:
     """Return the types that fields of the seeds have."""
     aside = ("input_nodes", "batch")
@@ -389,9 +200,3 @@ def _features_of(features: Mapping[Any, Tensor], type_: Any) -> dict[str, Tensor
     if type_ is None:
         return {**features}
     return {name: value for (of_type, name), value in features.items() if of_type == type_}
-
-
-def _where(type_: Any) -> str:
-    if type_ is None:
-        return "to_pyg"
-    return f"to_pyg: {'edge' if isinstance(type_, tuple) else 'node'} type {type_text(type_)!r}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 import torch
@@ -10,66 +9,31 @@ from torch import Tensor
 
 from datapipes.base.rows import new_rows
 from datapipes.graph.graph import Graph
-from datapipes.minibatch import MiniBatch
-from datapipes.minibatch.pyg_data import fill_stores
+from datapipes.graph.hops import Sampled
+from datapipes.minibatch.flat import FlatEdges, flattened
+from datapipes.minibatch.message import by_type
 from datapipes.pyg.torch_geometric_names import HeteroSamplerOutput, SamplerOutput
 
 
-def sampler_output(minibatch: MiniBatch, graph: Graph) -> Any:
-    """Return what a sampler found, as PyG's loaders take it: ids as int64, edge ids, all types of the graph.
+def sampler_output(sampled: Sampled, graph: Graph, disjoint: bool) -> Any:
+    """Return what was sampled for nodes, as PyG's loaders take it: ids as int64, edge ids, all types of the graph.
 
     `row` and `col` are the rows of one tensor [2, num_edges].
     """
-    stores: dict[Any, Any] = defaultdict(_Fields)
-    plain = {name: getattr(minibatch, name) for name in ("seeds", "compacted_seeds")}
-    fill_stores(
-        stores.__getitem__,
-        blocks=minibatch.blocks,
-        input_nodes=minibatch.input_nodes,
-        plain={name: value for name, value in plain.items() if value is not None},
-        extra={},
-        node_features={},
-        edge_features=None,
-    )
-    if not graph.is_heterogeneous:
-        fields = stores[None]
-        return SamplerOutput(
-            node=_widened(fields.n_id),
-            row=fields.edge_index[0],
-            col=fields.edge_index[1],
-            edge=fields.e_id,
-            batch=minibatch.batch,
-            num_sampled_nodes=fields.get("num_sampled_nodes"),
-            num_sampled_edges=fields.get("num_sampled_edges"),
-        )
-    nodes = {node_type: stores[node_type] for node_type in graph.node_types}
-    rows, cols, ids, counts = {}, {}, {}, {}
-    has_hops = all("num_sampled_nodes" in fields for fields in nodes.values())
-    for edge_type in graph.edge_types:
-        if edge_type in stores:
-            fields = stores[edge_type]
-            (rows[edge_type], cols[edge_type]), ids[edge_type] = fields.edge_index, fields.e_id
-            counts[edge_type] = fields.get("num_sampled_edges")
-        else:  # no hop draws from it
-            rows[edge_type] = cols[edge_type] = ids[edge_type] = torch.empty(0, dtype=torch.int64)
-            counts[edge_type] = [0] * minibatch.num_layers
-    return HeteroSamplerOutput(
-        node={node_type: _widened(fields.n_id) for node_type, fields in nodes.items()},
-        row=rows,
-        col=cols,
-        edge=ids,
-        batch=minibatch.batch,
-        num_sampled_nodes={key: fields.num_sampled_nodes for key, fields in nodes.items()} if has_hops else None,
-        num_sampled_edges=counts if has_hops else None,
-    )
-
-
-class _Fields(dict[str, Any]):
-    """The fields of one type, as attributes too."""
-
-    __setattr__ = dict.__setitem__
-    __getattr__ = dict.__getitem__
-    __delattr__ = dict.__delitem__
+    nodes, edges, has_hops = flattened(sampled.hops[::-1], sampled.nodes, by_type(sampled.local_seeds), {})
+    for edge_type in set(graph.edge_types) - edges.keys():  # no hop draws from it
+        none = torch.empty(2, 0, dtype=torch.int64)
+        edges[edge_type] = FlatEdges(none, none[0], [0] * len(sampled.hops), [])
+    node = {node_type: _widened(nodes[node_type].ids) for node_type in graph.node_types}
+    ends = {edge_type: edges[edge_type].edge_index.unbind() for edge_type in graph.edge_types}
+    row, col = ({edge_type: pair[end] for edge_type, pair in ends.items()} for end in (0, 1))
+    edge = {edge_type: edges[edge_type].ids for edge_type in ends}
+    fields: list[Any] = [node, row, col, edge, sampled.groups if disjoint else None]
+    if has_hops:
+        fields += [{key: nodes[key].counts for key in node}, {key: edges[key].counts for key in ends}]
+    if graph.is_heterogeneous:
+        return HeteroSamplerOutput(*fields)
+    return SamplerOutput(*(field[None] if isinstance(field, dict) else field for field in fields))
 
 
 def _widened(ids: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """NeighborSampler: our sampling as a sampler of PyG, for our loaders, for PyG's own, and for Lightning's data modules.
 
-One call draws a minibatch by the stage `sample_neighbor` or `temporal_sample_neighbor` and gives a SamplerOutput.
+One call draws what the stage `sample_neighbor` or `temporal_sample_neighbor` draws, and gives a SamplerOutput.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from datapipes.base.log import users_frame
 from datapipes.base.rng import RngKey, check_seed
 from datapipes.base.types import ends_of, of_type
 from datapipes.chain.stage_base import Fingerprint
-from datapipes.minibatch import MiniBatch
+from datapipes.graph.choice import Choice
+from datapipes.graph.hops import Sampled, SeedTrees
 from datapipes.pyg.graph_of import TimedGraph, graph_of, refuse_wrong_names, weight_name
 from datapipes.pyg.links import LinkSeeds
 from datapipes.pyg.sampled import sampler_output, seeds_alone
+from datapipes.pyg.seeds_of_types import SeedsOfTypes
 from datapipes.pyg.torch_geometric_names import (
     BaseSampler,
     NegativeSampling,
@@ -34,12 +36,12 @@ from datapipes.pyg.torch_geometric_names import (
     handed_on,
     node_sample,
 )
-from datapipes.sampling.neighbor_sampler import NeighborSampler as NeighborStage
+from datapipes.sampling.fanouts import check_fanouts, sampled_edge_types
+from datapipes.sampling.neighbor_sampler import ByWeight
+from datapipes.sampling.neighborhoods import Neighborhoods
 from datapipes.sampling.node_values import NodeWeights
-from datapipes.sampling.sampler import Sampler
-from datapipes.sampling.temporal_neighbor_sampler import TemporalNeighborSampler
-from datapipes.seeds.item_sampler import ItemSampler
-from datapipes.seeds.item_set import ItemSet
+from datapipes.sampling.seed_ids import plain_seeds, seed_ids
+from datapipes.sampling.temporal_neighbor_sampler import ByTime, refuse_last_again
 
 __all__ = ["NeighborSampler"]
 
@@ -158,7 +160,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
             {edge_type: counts[hop] for edge_type, counts in by_type.items()} for hop in reversed(range(self._num_hops))
         ]
         draws = any(count != 0 for hop in hops for count in hop.values())
-        self.stage: Any = self._stage([hop if self.is_hetero else hop[None] for hop in hops]) if draws else None
+        fanouts = [hop if self.is_hetero else hop[None] for hop in hops]
+        self.neighborhoods: Any = self._neighborhoods(fanouts) if draws else None
 
     @property
     def is_hetero(self) -> bool:
@@ -179,11 +182,21 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         """Return the neighborhood of nodes, as SamplerOutput or HeteroSamplerOutput.
 
         Args:
-            inputs: a NodeSamplerInput.
+            inputs: a NodeSamplerInput, or SeedsOfTypes, whose output has its metadata by node type.
             rng: the random key; None: see `seed`.
         """
         key = self._key() if rng is None else rng
-        return self._in_form(node_sample(inputs, lambda seeds, times: self._sample(seeds, times, key)))
+        if not isinstance(inputs, SeedsOfTypes):
+            return self._in_form(node_sample(inputs, lambda seeds, times: self._sample(seeds, times, key)))
+        parts = inputs.by_type
+        seeds, times, places = (
+            {node_type: getattr(of_type, name) for node_type, of_type in parts.items()}
+            for name in ("node", "time", "input_id")
+        )
+        has_times = all(values is not None for values in times.values())
+        out = self._sample(seeds, times if has_times else None, key)
+        out.metadata = (places, times)
+        return self._in_form(out)
 
     def sample_from_edges(self, inputs: Any, neg_sampling: Any = None, *, rng: RngKey | None = None) -> Any:
         """Return the neighborhood of links and of their negatives, as SamplerOutput or HeteroSamplerOutput.
@@ -208,29 +221,28 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
 
     def fingerprint(self) -> Fingerprint:
         """Return what decides the draws, by name."""
-        stage = {} if self.stage is None else self.stage.fingerprint()
-        return {"graph_digest": self.graph.digest(), **stage, "subgraph_type": self.subgraph_type.value}
+        drawn = {} if self.neighborhoods is None else self.neighborhoods.fingerprint()
+        return {"graph_digest": self.graph.digest(), **drawn, "subgraph_type": self.subgraph_type.value}
 
-    def _stage(self, fanouts: list[Any], disjoint: bool = False) -> Sampler:
-        # A stage needs a source, whose minibatches are never made. Behind a function its seeds are not known.
-        source = ItemSampler(ItemSet(1), 1).transform(MiniBatch.replace)
-        form = "induced" if self.subgraph_type == SubgraphType.induced else "directional"
-        shared: Any = {"replace": self.replace, "return_edge_ids": True, "frontier": "new", "subgraph_type": form}
-        if not self.is_temporal:
-            prob_name = weight_name(self.weight_attr)
-            disjoint = disjoint or self.disjoint
-            return NeighborStage(source, self.graph, fanouts, prob_name=prob_name, disjoint=disjoint, **shared)
-        return TemporalNeighborSampler(
-            source,
+    def _neighborhoods(self, fanouts: list[Any], disjoint: bool = False) -> Neighborhoods:
+        where, weights = type(self).__name__, weight_name(self.weight_attr)
+        fanouts = check_fanouts(where, fanouts, self.graph)
+        choice = Choice() if weights is None else ByWeight(weights)
+        if self.is_temporal:
+            of_edges, of_nodes = (self.time_attr, None) if self._has_edge_time else (None, self.time_attr)
+            choice = ByTime(of_edges, of_nodes, self.temporal_strategy, True, self.time_window)
+            refuse_last_again(where, self.temporal_strategy, self.replace)
+        return Neighborhoods(
+            where,
             self.graph,
             fanouts,
-            node_time_attr=None if self._has_edge_time else self.time_attr,
-            edge_time_attr=self.time_attr if self._has_edge_time else None,
-            strategy=self.temporal_strategy,
-            inclusive=True,
-            time_window=self.time_window,
-            disjoint=True,
-            **shared,
+            sampled_edge_types(fanouts, self.graph),
+            choice,
+            return_edge_ids=True,
+            replace=self.replace,
+            frontier="new",
+            disjoint=disjoint or self.disjoint,
+            subgraph_type="induced" if self.subgraph_type == SubgraphType.induced else "directional",
         )
 
     def _key(self) -> RngKey:
@@ -242,18 +254,25 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
 
     def _sample(self, seeds: Any, times: Any, key: RngKey) -> Any:
         """Return the neighborhood of seeds [n], with types {node type: [n]}, at their times."""
-        minibatch = self._minibatch(seeds, times, key)
-        if minibatch is None:
-            return seeds_alone(seeds, self.graph, self._num_hops, self.disjoint)
-        return sampler_output(self.stage.transform(minibatch), self.graph)
+        question = self._asked(self.neighborhoods, seeds, times, key)
+        return self._output(seeds, None if question is None else self.neighborhoods.sample(*question))
 
-    def _minibatch(self, seeds: Any, times: Any, key: RngKey) -> MiniBatch | None:
-        """Return what the stage draws for; None if no hop draws anything."""
+    def _output(self, seeds: Any, sampled: Sampled | None) -> Any:
+        if sampled is None:
+            return seeds_alone(seeds, self.graph, self._num_hops, self.disjoint)
+        return sampler_output(sampled, self.graph, self.disjoint)
+
+    def _asked(
+        self, drawn: Neighborhoods | None, seeds: Any, times: Any, key: RngKey
+    ) -> tuple[Any, RngKey, SeedTrees | None] | None:
+        """Return the arguments of `drawn.sample`; None if no hop draws anything."""
         if self.is_temporal and times is None:
             times = self._own_times(seeds)
         by_type = seeds if self.is_hetero else {None: seeds}
-        if self.stage is not None and any(len(ids) > 0 for ids in by_type.values()):
-            return MiniBatch(seeds=seeds, timestamps=times if self.is_temporal else None, rng=key)
+        if drawn is not None and any(len(ids) > 0 for ids in by_type.values()):
+            name = drawn.plan.name
+            ids = seed_ids(name, seeds, self.graph).ids if self.is_hetero else plain_seeds(name, seeds)
+            return ids, key, drawn._trees_of(seeds, times)
         for node_type, ids in by_type.items():
             name, count = f"the seeds{of_type(node_type)}", self.graph.num_nodes_of(node_type)
             check_within("NeighborSampler", name, ids, count, "Take the seeds from the same data.")

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from datapipes.base.checks import check_int, shown
+from datapipes.base.codec import join_key
 from datapipes.base.types import EdgeType, by_edge_type, known_edge_type, unknown_type
 from datapipes.graph.graph import Graph
 
@@ -75,6 +76,21 @@ def _by_edge_type(where: str, name: str, fanout: Any, graph: Graph) -> dict[Edge
         known_edge_type(f"{where}, {name}", edge_type, numbers)
         numbers[edge_type] = check_int(where, f"{name}[{shown(edge_type)}]", value, -1)
     return numbers
+
+
+def fingerprint_of_hops(graph: Graph, fanouts: list[Any], return_edge_ids: bool) -> dict[str, Any]:
+    """Return what every sampler has in its fingerprint: the graph, and what its hops are."""
+
+    def by_text(numbers: Any) -> Any:
+        return {join_key(kind): count for kind, count in numbers.items()} if graph.is_heterogeneous else numbers
+
+    return {
+        "num_nodes": by_text(graph.num_nodes),
+        "num_edges": by_text(graph.num_edges),
+        "fanouts": [by_text(fanout) for fanout in fanouts],
+        "return_edge_ids": return_edge_ids,
+        "graph_digest": graph.digest(),
+    }
 
 
 def shortened(fanouts: list[Any]) -> list[Any]:

@@ -16,7 +16,6 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.array_digest import Hashed
 from datapipes.base.checks import check_bool, check_within, dtype_name
-from datapipes.base.codec import join_key
 from datapipes.base.rng import RngKey
 from datapipes.base.types import ends_of, of_type
 from datapipes.chain.stage import MiniBatchTransformer, SeedStage, Stage
@@ -25,7 +24,7 @@ from datapipes.chain.stage_graph import StageGraph
 from datapipes.graph.graph import Graph
 from datapipes.graph.hops import Sampled
 from datapipes.minibatch import Block, MiniBatch
-from datapipes.sampling.fanouts import Fanout, check_fanouts, sampled_edge_types, shortened
+from datapipes.sampling.fanouts import Fanout, check_fanouts, fingerprint_of_hops, sampled_edge_types, shortened
 from datapipes.sampling.seed_ids import check_seed_types, plain_seeds, seed_ids, warn_of_empty_blocks
 from datapipes.seeds import ItemSampler
 
@@ -180,16 +179,7 @@ class Sampler(MiniBatchTransformer):
         return minibatch.replace(input_nodes=nodes, compacted_seeds=seeds, blocks=blocks, batch=None)
 
     def fingerprint(self) -> Fingerprint:
-        def by_text(numbers: Any) -> Any:
-            return {join_key(kind): count for kind, count in numbers.items()} if self._has_types else numbers
-
-        return {
-            "num_nodes": by_text(self.graph.num_nodes),
-            "num_edges": by_text(self.graph.num_edges),
-            "fanouts": [by_text(fanout) for fanout in self.fanouts],
-            "return_edge_ids": self.return_edge_ids,
-            "graph_digest": self.graph.digest(),
-        }
+        return fingerprint_of_hops(self.graph, self.fanouts, self.return_edge_ids)
 
     @property
     def _hashed_inputs(self) -> tuple[Hashed, ...]:

@@ -281,11 +281,7 @@ class TemporalNeighborSampler(ChoiceSampler):
                 "the graph. Without times use sample_neighbor."
             )
         self.strategy = check_choice(self.name, "strategy", strategy, ("uniform", "last"))
-        if strategy == "last" and replace:
-            raise ValueError(
-                f"{self.name}: strategy is 'last' and replace is True; the last in-edges are taken once each, so only "
-                "'uniform' can draw with replacement. Leave out one of the two."
-            )
+        refuse_last_again(self.name, strategy, replace)
         self.inclusive = check_bool(self.name, "inclusive", inclusive)
         self.time_window = None if time_window is None else check_int(self.name, "time_window", time_window, 0)
         super().__init__(
@@ -310,6 +306,15 @@ class TemporalNeighborSampler(ChoiceSampler):
             "inclusive": self.inclusive or None,
             "time_window": self.time_window,
         }
+
+
+def refuse_last_again(where: str, strategy: str, replace: bool) -> None:
+    """Refuse the last in-edges with replacement."""
+    if strategy == "last" and replace:
+        raise ValueError(
+            f"{where}: strategy is 'last' and replace is True; the last in-edges are taken once each, so only "
+            "'uniform' can draw with replacement. Leave out one of the two."
+        )
 
 
 def _check_attribute(where: str, argument: str, name: Any) -> str | None:

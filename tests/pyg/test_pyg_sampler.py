@@ -11,6 +11,7 @@ from pyg_cases import (
     WRITES,
     WRITTEN,
     Data,
+    all_in_edges,
     assert_same,
     edges_of,
     needs_torch_sparse,
@@ -27,23 +28,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Failing to pass a value to the 'type_params':DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*positive links:UserWarning"),
 ]
-
-
-def all_in_edges(columns_of, seeds_of, hops):
-    """The nodes within some hops of the seeds, by type, and all in-edges of those nearer: the plain definition."""
-    found = {of: set(ids) for of, ids in seeds_of.items()}
-    frontier, edges = {of: set(ids) for of, ids in seeds_of.items()}, {of: set() for of in columns_of}
-    for _ in range(hops):
-        new = {of: set() for of in found}
-        for of, columns in columns_of.items():
-            src, dst = (None, None) if of is None else (of[0], of[2])
-            for place, (source, destination) in enumerate(columns.T.tolist()):
-                if destination in frontier[dst]:
-                    edges[of].add((source, destination, place))
-                    new[src].add(source)
-        frontier = {of: ids - found[of] for of, ids in new.items()}
-        found = {of: ids | new[of] for of, ids in found.items()}
-    return found, {of: sorted(each) for of, each in edges.items()}
 
 
 @pytest.mark.parametrize("seed", range(amount(20, 4)))

@@ -72,6 +72,23 @@ def random_hetero(seed: int, num_papers: int = 30, num_authors: int = 22) -> Het
     return data
 
 
+def all_in_edges(columns_of: Any, seeds_of: Any, hops: int) -> tuple[Any, Any]:
+    """The nodes within some hops of the seeds, by type, and all in-edges of those nearer: the plain definition."""
+    found = {of: set(ids) for of, ids in seeds_of.items()}
+    frontier, edges = {of: set(ids) for of, ids in seeds_of.items()}, {of: set() for of in columns_of}
+    for _ in range(hops):
+        new = {of: set() for of in found}
+        for of, columns in columns_of.items():
+            src, dst = (None, None) if of is None else (of[0], of[2])
+            for place, (source, destination) in enumerate(columns.T.tolist()):
+                if destination in frontier[dst]:
+                    edges[of].add((source, destination, place))
+                    new[src].add(source)
+        frontier = {of: ids - found[of] for of, ids in new.items()}
+        found = {of: ids | new[of] for of, ids in found.items()}
+    return found, {of: sorted(each) for of, each in edges.items()}
+
+
 def fields(batch: Any) -> dict[Any, Any]:
     """Everything a batch holds, by (type, name)."""
     if isinstance(batch, HeteroData):

@@ -22,9 +22,7 @@ from datapipes.pyg.distributed.outputs import labels_of
 from datapipes.pyg.loader.iterating import Iterating
 from datapipes.pyg.loader.stages import PygSample, carrying
 from datapipes.pyg.loader.view import View
-from datapipes.pyg.sampled import edge_index_of
 from datapipes.pyg.sampler import fanouts_of
-from datapipes.pyg.torch_geometric_names import Data, HeteroData
 from datapipes.sampling.choice_sampler import CONCURRENCY
 from datapipes.seeds.distributed_item_sampler import DistributedItemSampler
 from datapipes.seeds.item_set import ItemSet
@@ -163,32 +161,11 @@ class DistView(View):
         sampler.init_event_loop()
         return sampler.event_loop.run_task(self.sampled_async(index, sampler._next_key(key)))
 
-    def _filtered(self, out: Any, ids: Any) -> Any:
-        return self._filled(Data(), {None: out.node}, {None: (out.row, out.col)}, out)
-
-    def _filtered_by_type(self, out: Any, ids: dict[Any, Any]) -> Any:
-        ends = {edge_type: (row, out.col[edge_type]) for edge_type, row in out.row.items()}
-        return self._filled(HeteroData(), out.node, ends, out)
-
-    def _filled(self, batch: Any, nodes: Any, ends: Any, out: Any) -> Any:
-        """Return `batch` with the edges and the attributes of what was sampled, by type."""
-
-        def store_of(group: Any) -> Any:
-            return batch if group is None else batch[group]
-
+    def _read(self, out: Any, nodes: Any, ends: Any, edges: Any) -> tuple[Any, Any, Any]:
         with_rows = {group for domain, group, _ in out.features if domain == "node"}
-        for node_type, ids in nodes.items():
-            store_of(node_type).n_id = ids
-            if node_type not in with_rows:
-                store_of(node_type).num_nodes = len(ids)
-        for edge_type, (row, col) in ends.items():
-            store_of(edge_type).edge_index = edge_index_of(row, col)
-        for (_, group, name), rows in out.features.items():
-            store_of(group)[name] = rows
+        counts = {node_type: None if node_type in with_rows else len(ids) for node_type, ids in nodes.items()}
         labels = labels_of(self._labels(), out, self.input_data.input_type, self.sampler.graph)
-        for group, values in labels.items():
-            store_of(group).y = values
-        return batch
+        return counts, ends, {**out.features, **{("", group, "y"): values for group, values in labels.items()}}
 
     def transformed(self, batch: Any) -> Any:
         """Return the batch on the sampler's device, after the user's transform."""

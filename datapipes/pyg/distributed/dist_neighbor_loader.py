@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import as_tensor, check_edge_index, check_index_tensor, shown
+from datapipes.base.checks import check_edge_index, shown, tensor_of
 from datapipes.base.types import ends_of, type_in
 from datapipes.pyg import torch_geometric_names
 from datapipes.pyg.distributed.dist_loader import IteratingOverParts
 from datapipes.pyg.distributed.dist_neighbor_sampler import DistNeighborSampler
 from datapipes.pyg.distributed.sampler_of_ranks import stores_of
 from datapipes.pyg.loader.arguments import (
+    ids_or_mask,
     labels_of_seeds,
     refuse_half_of_times,
     refuse_time_alone,
@@ -94,17 +94,11 @@ class DistNeighborLoader(IteratingOverParts, torch_geometric_names.NodeLoader): 
         count = graph.num_nodes_of(node_type)
         if ids is None:
             return node_type, torch.arange(count)
-        ids = as_tensor(where, "input_nodes", np.asarray(ids) if isinstance(ids, (list, range)) else ids)
+        ids = ids_or_mask(where, tensor_of(where, "input_nodes", ids), count)
         if ids.dtype == torch.bool:
-            if ids.shape != (count,):
-                raise ValueError(
-                    f"{where}: input_nodes is a mask of shape {list(ids.shape)}; there are {count} nodes in the whole "
-                    f"graph, which need [{count}]. Pass the ids of the nodes, or a mask of all nodes."
-                )
             return node_type, ids
-        ids = check_index_tensor(where, "input_nodes", ids).long()
         self._refuse_wrong_ids("input_nodes", node_type, ids)
-        return node_type, ids
+        return node_type, ids.long()
 
 
 class DistLinkNeighborLoader(IteratingOverParts, torch_geometric_names.LinkLoader):  # type: ignore[misc]  # PyG comes without types

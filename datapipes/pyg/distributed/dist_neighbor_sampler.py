@@ -14,13 +14,11 @@ from datapipes.base.rng import RngKey, check_seed
 from datapipes.base.types import ends_of, type_in, values_of
 from datapipes.chain.asynchronous import off_loop
 from datapipes.channel import ChannelBase
-from datapipes.minibatch import MiniBatch
 from datapipes.pyg.distributed import rpc
 from datapipes.pyg.distributed.context import DistEdgeHeteroSamplerInput, check_context
 from datapipes.pyg.distributed.outputs import labels_of, moved, to_message
 from datapipes.pyg.distributed.sampler_of_ranks import SamplerOfRanks, stores_of
 from datapipes.pyg.links import LinkSeeds
-from datapipes.pyg.sampled import sampler_output, seeds_alone
 from datapipes.pyg.sampler import fanouts_of
 from datapipes.pyg.torch_geometric_names import NodeSamplerInput, SamplerOutput
 
@@ -199,16 +197,14 @@ class DistNeighborSampler(SamplerOfRanks):
         src, dst = ends_of(edge_type)
         ids, key = check_index_tensor(_NAME, "srcs", srcs).long(), self._next_key(_key.get())
         seeds, times = ({dst: ids}, {dst: seed_time}) if self.is_hetero else (ids, seed_time)
-        if self.is_temporal and seed_time is None:
-            times = self._own_times(seeds)
         counts, node, edge = torch.zeros(len(ids), dtype=torch.int64), ids[:0], ids[:0]
-        if len(ids) > 0 and fanout != 0:
-            hop = {**dict.fromkeys(self.graph.edge_types, 0), edge_type: fanout} if self.is_hetero else fanout
-            stage = self._stage([hop], disjoint=True)
-            minibatch = MiniBatch(seeds=seeds, timestamps=times if self.is_temporal else None, rng=key)
+        hop = {**dict.fromkeys(self.graph.edge_types, 0), edge_type: fanout} if self.is_hetero else fanout
+        drawn: Any = None if fanout == 0 else self._neighborhoods([hop], disjoint=True)
+        question = self._asked(drawn, seeds, times, key)
+        if question is not None:
             with self._naming_rank():
-                minibatch = await stage.transform_async(minibatch)
-            block, nodes = minibatch.blocks[0], minibatch.input_nodes
+                sampled = await drawn.sample_async(*question)
+            block, nodes = sampled.hops[0], sampled.nodes
             block, nodes = (block[edge_type], nodes[src]) if self.is_hetero else (block, nodes)
             counts, node, edge = block.indptr.diff(), nodes[block.indices.long()].long(), block.edge_ids.long()
         batch = None if src_batch is None else torch.repeat_interleave(src_batch, counts)
@@ -256,10 +252,9 @@ class DistNeighborSampler(SamplerOfRanks):
             seeds = {node_type: check_index_tensor(_NAME, "seeds", ids).cpu() for node_type, ids in seeds.items()}
         else:
             seeds = check_index_tensor(_NAME, "seeds", seeds).cpu()
-        minibatch = self._minibatch(seeds, times, key)
-        if minibatch is None:
-            return seeds_alone(seeds, self.graph, self._num_hops, self.disjoint)
-        return await off_loop(sampler_output, await self.stage.transform_async(minibatch), self.graph)
+        question = self._asked(self.neighborhoods, seeds, times, key)
+        sampled = None if question is None else await self.neighborhoods.sample_async(*question)
+        return await off_loop(self._output, seeds, sampled)
 
     def _placed(self, out: Any) -> Any:
         """Return an output with its tensors on `device`; a loader moves its batches itself, when they are asked for."""

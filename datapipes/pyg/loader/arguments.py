@@ -20,7 +20,16 @@ from datapipes.graph.convert import columns_of
 from datapipes.graph.graph import Graph
 from datapipes.pyg.graph_of import refuse_other_data
 from datapipes.pyg.sampler import NeighborSampler
-from datapipes.pyg.torch_geometric_names import Data, GraphStore, HeteroData, NegativeSampling, num_nodes_in_stores
+from datapipes.pyg.seeds_of_types import SeedsOfTypes
+from datapipes.pyg.torch_geometric_names import (
+    Data,
+    GraphStore,
+    HeteroData,
+    NegativeSampling,
+    NodeSamplerInput,
+    get_input_nodes,
+    num_nodes_in_stores,
+)
 
 _OF_SAMPLERS = (
     *("num_neighbors", "replace", "subgraph_type", "disjoint", "temporal_strategy", "weight_attr", "is_sorted"),
@@ -44,7 +53,7 @@ def node_seeds(where: str, data: Any, sampler: Any, input_nodes: Any, input_id: 
     node_type, ids = typed_nodes(where, input_nodes, types_of(where, data)[0])
     count = _num_nodes(data, sampler, node_type)
     if ids is not None:
-        ids = _ids_or_mask(where, ids, count)
+        ids = ids_or_mask(where, ids, count)
     elif count is not None:
         ids = torch.arange(count)
     else:
@@ -58,6 +67,35 @@ def node_seeds(where: str, data: Any, sampler: Any, input_nodes: Any, input_id: 
     return {"input_nodes": ids if node_type is None else (node_type, ids), **numbers}
 
 
+def seeds_of_types(where: str, data: Any, sampler: Any, seeds: Any, input_id: Any, input_time: Any) -> SeedsOfTypes:
+    """Return the seeds of several node types, {type: ids or a mask; None for all nodes}, with what belongs to them.
+
+    Raises:
+        TypeError, ValueError: They are no seeds of this data, or the sampler knows seeds of one type alone.
+    """
+    if getattr(type(sampler), "sample_from_nodes", None) is not NeighborSampler.sample_from_nodes:
+        raise TypeError(
+            f"{where}: input_nodes is a dict, {shown(seeds)}, but {type(sampler).__name__} samples for seeds of one "
+            "type; only datapipes.pyg.sampler.NeighborSampler takes several. Give that one, or a loader to each type."
+        )
+    if not seeds:
+        raise ValueError(f"{where}: input_nodes is an empty dict; it must name one node type or more. Add one.")
+    for name, values in (("input_id", input_id), ("input_time", input_time)):
+        if values is not None and (not isinstance(values, Mapping) or values.keys() != seeds.keys()):
+            raise TypeError(
+                f"{where}: {name} must be a dict with the types of input_nodes, {shown([*seeds])}, got "
+                f"{shown(values)}. Give a value for each seed of each type."
+            )
+    by_type = {}
+    for node_type, ids in seeds.items():
+        places = None if input_id is None else input_id[node_type]
+        times = values_of_seeds(where, input_time=None if input_time is None else input_time[node_type])["input_time"]
+        arguments = node_seeds(where, data, sampler, (node_type, ids), places)
+        _, nodes, places = get_input_nodes(data, **arguments)
+        by_type[node_type] = NodeSamplerInput(places, nodes, times, node_type)
+    return SeedsOfTypes(by_type)
+
+
 def typed_nodes(where: str, seeds: Any, node_types: list[str] | None) -> tuple[str | None, Any]:
     """Return the type of seeds, None without `node_types`; and their ids or a mask, None for all nodes."""
     if node_types is None:
@@ -68,12 +106,13 @@ def typed_nodes(where: str, seeds: Any, node_types: list[str] | None) -> tuple[s
     if not isinstance(node_type, str) or isinstance(ids, str):
         raise TypeError(
             f"{where}: input_nodes must be a type, or a pair of a type and ids, since the data has types, got "
-            f"{shown(seeds)}. Name one of {node_types}; a loader has seeds of one type."
+            f"{shown(seeds)}. Name one of {node_types}."
         )
     return known_node_type(f"{where}, input_nodes", node_type, node_types), ids
 
 
-def _ids_or_mask(where: str, seeds: Any, count: int | None) -> Tensor:
+def ids_or_mask(where: str, seeds: Any, count: int | None) -> Tensor:
+    """Return seeds as int32 or int64 ids, or as a mask of so many nodes, the whole graph's."""
     ids = tensor_of(where, "input_nodes", seeds)
     if ids.dtype != torch.bool:
         return check_ids(where, "input_nodes", ids)
@@ -84,8 +123,8 @@ def _ids_or_mask(where: str, seeds: Any, count: int | None) -> Tensor:
         )
     if ids.ndim != 1 or (count is not None and len(ids) != count):
         raise ValueError(
-            f"{where}: input_nodes is a mask of shape {list(ids.shape)}, but there are {count} nodes, which need "
-            f"[{count}]. Take the mask of the same data."
+            f"{where}: input_nodes is a mask of shape {list(ids.shape)}, but there are {count} nodes in the "
+            f"whole graph, which need [{count}]. Take a mask of all of them, or ids."
         )
     return ids
 

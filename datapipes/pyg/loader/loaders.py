@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import torch
 
 from datapipes.pyg import torch_geometric_names
 from datapipes.pyg.graph_of import data_of
@@ -16,9 +19,12 @@ from datapipes.pyg.loader.arguments import (
     refuse_wrong_features,
     refuse_wrong_sampler,
     sampler_of,
+    seeds_of_types,
+    types_of,
     values_of_seeds,
 )
 from datapipes.pyg.loader.iterating import Iterating
+from datapipes.pyg.seeds_of_types import SeedsOfTypes
 from datapipes.pyg.torch_geometric_names import BaseSampler, arguments_of
 
 __all__ = ["LinkLoader", "LinkNeighborLoader", "NeighborLoader", "NodeLoader"]
@@ -44,6 +50,9 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
             stored with fewer bits: {name: feature} of nodes without types, {(domain, type, name): feature} with "node"
             or "edge" as domain, or a FeatureStore. Rows of edges are in the order of `edge_index`. The data then needs
             `num_nodes`. A stage reads them, mostly ahead of the loop; `stats()` has what their caches count.
+        input_nodes: as PyG has it; or {node type: ids, a mask, or None for all nodes}, the seeds of several types, with
+            `input_time` and `input_id` by type too. Their places go on from type to type, in this order; a batch has
+            seeds of all of them, and `input_id`, `batch_size` and `seed_time` for each type.
         generator: its `initial_seed()` is the seed.
         sampler, batch_sampler: give the order of an epoch, which is drawn whole, in this process, when it begins. Such
             workers do not persist.
@@ -76,17 +85,22 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
         refuse_wrong_sampler(where, "node_sampler", "sample_from_nodes", node_sampler)
         refuse_wrong_features(where, data, node_sampler, self.view.features)
         refuse_wrong_class(where, data, custom_cls)
+        seeds: SeedsOfTypes | None = None
+        seeding: dict[str, Any]
+        if isinstance(input_nodes, Mapping) and types_of(where, data)[0] is not None:
+            seeds = seeds_of_types(where, data, node_sampler, input_nodes, input_id, input_time)
+            # PyG's constructor knows one type, and needs the number of the seeds alone.
+            seeding = {"input_nodes": (next(iter(seeds.by_type)), torch.zeros(1, dtype=torch.int64).expand(len(seeds)))}
+        else:
+            seeding = node_seeds(where, data, node_sampler, input_nodes, input_id)
+            seeding |= values_of_seeds(where, input_time=input_time)
         torch_geometric_names.NodeLoader.__init__(
-            self,
-            data,
-            node_sampler,
-            **node_seeds(where, data, node_sampler, input_nodes, input_id),
-            **values_of_seeds(where, input_time=input_time),
-            filter_per_worker=filter_per_worker,
-            custom_cls=custom_cls,
-            **kwargs,
+            self, data, node_sampler, **seeding, filter_per_worker=filter_per_worker, custom_cls=custom_cls, **kwargs
         )
         self.__dict__["input_nodes"] = input_nodes
+        if seeds is not None:
+            self.__dict__.update(input_time=input_time, input_id=input_id)
+            self.input_data = seeds
 
 
 class NeighborLoader(NodeLoader, torch_geometric_names.NeighborLoader):  # type: ignore[misc]  # PyG comes without types

@@ -22,9 +22,10 @@ from datapipes.features.feature_store import FeatureRequest, FeatureStore, featu
 from datapipes.graph.convert import refuse_wrong_rows
 from datapipes.minibatch import MiniBatch, SparseRows
 from datapipes.pyg.loader.data_warnings import class_of_graphs, warn_of_lost, warn_of_whole
-from datapipes.pyg.loader.rows import AttributeRows
+from datapipes.pyg.loader.rows import AttributeRows, RowsAhead
 from datapipes.pyg.sampled import edge_index_of
 from datapipes.pyg.sampler import NeighborSampler, seeded
+from datapipes.pyg.seeds_of_types import inputs_by_type
 from datapipes.pyg.torch_geometric_names import (
     Batch,
     Data,
@@ -32,7 +33,7 @@ from datapipes.pyg.torch_geometric_names import (
     HeteroSamplerOutput,
     SamplerOutput,
 )
-from datapipes.sampling.sampler import Sampler
+from datapipes.sampling.neighborhoods import Neighborhoods
 from datapipes.sampling.seed_ids import warn_of_empty_blocks
 from datapipes.seeds.item_set import ItemSet
 
@@ -86,17 +87,20 @@ class View:
 
     @input_data.setter
     def input_data(self, inputs: Any) -> None:
-        count = len(inputs.row if self.is_link else inputs.node)
+        by_type = inputs_by_type(inputs)
         names = {"time": "edge_label_time", "label": "edge_label"} if self.is_link else {"time": "input_time"}
-        for name, argument in {"input_id": "input_id", **names}.items():
-            values = getattr(inputs, name)
-            if values is not None and len(values) != count:
-                raise ValueError(
-                    f"{self.name}: {argument} has {len(values)} values for {count} seeds. Give one for each."
-                )
-        stage = getattr(self.sampler, "stage", None)
-        if isinstance(stage, Sampler):
-            warn_of_empty_blocks(self.name, stage.graph, [inputs.input_type], stage.edge_types)
+        for group, of_group in by_type.items():
+            count = len(of_group.row if self.is_link else of_group.node)
+            for name, argument in {"input_id": "input_id", **names}.items():
+                values = getattr(of_group, name)
+                if values is not None and len(values) != count:
+                    text = f"{argument}{of_type(group)}" if len(by_type) > 1 else argument
+                    raise ValueError(
+                        f"{self.name}: {text} has {len(values)} values for {count} seeds. Give one for each."
+                    )
+        drawn = getattr(self.sampler, "neighborhoods", None)
+        if isinstance(drawn, Neighborhoods):
+            warn_of_empty_blocks(self.name, drawn.graph, [*by_type], drawn.edge_types)
         self._input_data = inputs
 
     def forget_rows(self) -> None:
@@ -130,11 +134,13 @@ class View:
 
     def input_digest(self) -> str:
         """Return a digest of all seeds and what belongs to them."""
-        values = {name: value for name, value in vars(self.input_data).items() if isinstance(value, Tensor)}
-        seeds = values.pop("row" if self.is_link else "node")
-        group = self.input_data.input_type
-        digest = ItemSet((seeds, *values.values()), ("seeds", *values)).digest()
-        return digest if group is None else f"{join_key(group)} {digest}"
+        digests = []
+        for group, inputs in inputs_by_type(self.input_data).items():
+            values = {name: value for name, value in vars(inputs).items() if isinstance(value, Tensor)}
+            seeds = values.pop("row" if self.is_link else "node")
+            digest = ItemSet((seeds, *values.values()), ("seeds", *values)).digest()
+            digests.append(digest if group is None else f"{join_key(group)} {digest}")
+        return " ".join(digests)
 
     def transformed(self, batch: Any) -> Any:
         """Return the batch after the user's transform."""
@@ -173,15 +179,12 @@ class View:
             if hasattr(out, "rows_ahead"):
                 del out.rows_ahead  # they are of what was sampled
             out = self.transform_sampler_output(out)
-        if isinstance(out, SamplerOutput):
-            batch = self._sliced(out)
-        elif isinstance(out, HeteroSamplerOutput):
-            batch = self._sliced_by_type(out)
-        else:
+        if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
             who = "transform_sampler_output" if self.transform_sampler_output else type(self.sampler).__name__
             raise TypeError(
                 f"{who}: returned a {type(out).__name__}; a SamplerOutput or HeteroSamplerOutput is needed. Return one."
             )
+        batch = self._sliced(out)
         if self.features:
             self._fill_features(batch, out)
         self._set_seeds(batch, out.metadata)
@@ -203,69 +206,87 @@ class View:
             store[name] = rows.csr() if isinstance(rows, SparseRows) else rows
 
     def _sliced(self, out: Any) -> Any:
-        ids = self._edge_ids(None, out.edge)
-        batch = self._filtered(out, ids)
-        self._set_ids(batch, out.node, ids)
-        batch.batch = out.batch
-        batch.num_sampled_nodes, batch.num_sampled_edges = out.num_sampled_nodes, out.num_sampled_edges
-        if out.orig_row is not None and out.orig_col is not None:
-            batch._orig_edge_index = torch.stack((out.orig_row, out.orig_col))
-        return batch
+        """Return the batch of what was sampled, without features and what belongs to the seeds."""
+        is_typed = isinstance(out, HeteroSamplerOutput)
 
-    def _filtered(self, out: Any, ids: Any) -> Any:
-        """Return a batch with the edges and the attributes of what was sampled; without types."""
+        def by_type(value: Any) -> Any:
+            return (value or {}) if is_typed else {None: value}
+
+        nodes, cols = by_type(out.node), by_type(out.col)
+        ends = {edge_type: (row, cols[edge_type]) for edge_type, row in by_type(out.row).items()}
+        edges = {edge_type: self._edge_ids(edge_type, ids) for edge_type, ids in by_type(out.edge).items()}
         data = self.data  # it may be replaced meanwhile
-        if not isinstance(data, Data):
-            return self._from_stores(Data, {None: out.node}, {None: (out.row, out.col)}, {None: ids})
-        batch = _copied(data)
-        rows = self.rows.of_batch(getattr(out, "rows_ahead", {}))
-        rows.slice_nodes(data._store, batch._store, out.node)
-        rows.slice_edges(data._store, batch._store, out.row, out.col, ids)
-        rows.keep()
+        if isinstance(data, HeteroData if is_typed else Data):
+            batch = self._of_data(data, nodes, ends, edges, getattr(out, "rows_ahead", {}))
+        else:
+            batch = self._of_rows(HeteroData if is_typed else Data, *self._read(out, nodes, ends, edges))
+        stores = {store._key: store for store in (*batch.node_stores, *batch.edge_stores)}  # batch[group] takes longer
+
+        def store_of(group: Any) -> Any:
+            return batch if group is None else stores[group] if group in stores else batch[group]
+
+        for name, ids_by_type in (("n_id", nodes), ("e_id", edges)):
+            for group, ids in ids_by_type.items():
+                if ids is not None and name not in store_of(group):
+                    setattr(store_of(group), name, ids)
+        for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
+            for group, value in by_type(getattr(out, name)).items():
+                setattr(store_of(group), name, value)
+        if out.orig_row is not None and out.orig_col is not None:
+            orig_cols = by_type(out.orig_col)
+            for group, row in by_type(out.orig_row).items():
+                store_of(group)._orig_edge_index = torch.stack((row, orig_cols[group]))
         return batch
 
-    def _filtered_by_type(self, out: Any, ids: dict[Any, Any]) -> Any:
-        """Return a batch with the edges and the attributes of what was sampled; with types."""
-        data, none = self.data, torch.empty(0, dtype=torch.int64)
-        if not isinstance(data, HeteroData):
-            ends = {edge_type: (row, out.col[edge_type]) for edge_type, row in out.row.items()}
-            return self._from_stores(HeteroData, out.node, ends, ids)
-        batch = _copied(data)
-        rows = self.rows.of_batch(getattr(out, "rows_ahead", {}))
+    def _of_data(self, data: Any, nodes: Any, ends: Any, edges: Any, ahead: RowsAhead) -> Any:
+        """Return a batch of a Data or HeteroData: its attributes at the nodes and edges that were sampled."""
+        batch, none = _copied(data), torch.empty(0, dtype=torch.int64)
+        rows = self.rows.of_batch(ahead)
         for store, to in zip(data.node_stores, batch.node_stores, strict=True):
-            rows.slice_nodes(store, to, out.node.setdefault(store._key, none))
+            rows.slice_nodes(store, to, nodes.setdefault(store._key, none))
         for store, to in zip(data.edge_stores, batch.edge_stores, strict=True):
-            edge_type = store._key
-            row, col = out.row.get(edge_type, none), out.col.get(edge_type, none)
-            rows.slice_edges(store, to, row, col, ids.setdefault(edge_type, none))
+            row, col = ends.get(store._key, (none, none))
+            rows.slice_edges(store, to, row, col, edges.setdefault(store._key, none))
         rows.keep()
         return batch
 
-    def _from_stores(self, kind: type, nodes: Any, ends: Any, edges: Any) -> Any:
-        """Return a batch of a pair of stores: rows of nodes by their ids, rows of edges by their edge ids."""
-        features, graph = self.data
+    def _of_rows(self, kind: type, counts: Any, ends: Any, rows: Any) -> Any:
+        """Return a batch of what `_read` returns."""
         batch = (self.custom_cls or kind)()
-        attrs, groups = [], []
+        for group, count in counts.items():
+            (batch if group is None else batch[group]).num_nodes = count
+        for group, pair in ends.items():
+            (batch if group is None else batch[group]).edge_index = edge_index_of(*pair)
+        for (_, group, name), values in rows.items():
+            (batch if group is None else batch[group])[name] = values
+        return batch
+
+    def _read(self, out: Any, nodes: Any, ends: Any, edges: Any) -> tuple[Any, Any, Any]:
+        """Return what a batch has where the data is no Data or HeteroData: here of a pair of stores, rows of nodes by
+        their ids, rows of edges by their edge ids.
+
+        Returns:
+            {node type: number of nodes, None to leave it out}, {edge type: (row, col)}, {(domain, type, name): rows}.
+        """
+        features, graph = self.data
+        attrs, counts = {}, {}
         for attr in features.get_all_tensor_attrs():
             group = None if None in nodes else attr.group_name
-            is_edge = self._is_of_edges(attr)
-            attr.index = (edges if is_edge else nodes).get(group)
+            domain, ids = ("edge", edges) if self._is_of_edges(attr) else ("node", nodes)
+            attr.index = ids.get(group)
             if attr.index is not None:
-                attrs.append(attr)
-                groups.append(group)
-                if not is_edge:
-                    (batch if group is None else batch[group]).num_nodes = len(attr.index)
-        for edge_type in {attr.edge_type: None for attr in graph.get_all_edge_attrs()}:
-            if edge_type in ends:
-                (batch if edge_type is None else batch[edge_type]).edge_index = edge_index_of(*ends[edge_type])
-        for group, attr, rows in zip(groups, attrs, features.multi_get_tensor(attrs), strict=True):
-            if len(rows) != len(attr.index):
+                attrs[domain, group, attr.attr_name] = attr
+                if domain == "node":
+                    counts[group] = len(attr.index)
+        edge_types = {attr.edge_type: None for attr in graph.get_all_edge_attrs()}
+        rows = dict(zip(attrs, features.multi_get_tensor([*attrs.values()]), strict=True))
+        for key, attr in attrs.items():
+            if len(rows[key]) != len(attr.index):
                 raise IndexError(
-                    f"{type(features).__name__}: gave {len(rows)} rows of {attr.attr_name}{of_type(attr.group_name)} "
-                    f"for {len(attr.index)} ids. Put a row for each."
+                    f"{type(features).__name__}: gave {len(rows[key])} rows of {attr.attr_name}"
+                    f"{of_type(attr.group_name)} for {len(attr.index)} ids. Put a row for each."
                 )
-            (batch if group is None else batch[group])[attr.attr_name] = rows
-        return batch
+        return counts, {edge_type: ends[edge_type] for edge_type in edge_types if edge_type in ends}, rows
 
     def _is_of_edges(self, attr: Any) -> bool:
         """Return whether a tensor of a feature store belongs to edges. Without types the group is None for both, and
@@ -280,26 +301,6 @@ class View:
             self._of_edges[name] = size[0] == num_edges and (num_edges != num_nodes or "edge" in name)
         return self._of_edges[name]
 
-    def _sliced_by_type(self, out: Any) -> Any:
-        edges = {group: self._edge_ids(group, ids) for group, ids in (out.edge or {}).items()}
-        batch = self._filtered_by_type(out, edges)
-        stores = {store._key: store for store in (*batch.node_stores, *batch.edge_stores)}  # batch[of] takes longer
-
-        def store_of(group: Any) -> Any:
-            return stores[group] if group in stores else batch[group]
-
-        for group, ids in out.node.items():
-            self._set_ids(store_of(group), ids, None)
-        for group, ids in edges.items():
-            self._set_ids(store_of(group), None, ids)
-        for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
-            for group, value in (getattr(out, name) or {}).items():
-                store_of(group)[name] = value
-        if out.orig_row is not None and out.orig_col is not None:
-            for group, row in out.orig_row.items():
-                store_of(group)._orig_edge_index = torch.stack((row, out.orig_col[group]))
-        return batch
-
     def _edge_ids(self, edge_type: Any, ids: Any) -> Any:
         """Return the columns of `edge_index` that a sampler's ids stand for."""
         order = self.sampler.edge_permutation
@@ -311,22 +312,19 @@ class View:
             ids = ids.long()
         return ids if order is None else order[ids]
 
-    @staticmethod
-    def _set_ids(store: Any, nodes: Any, edges: Any) -> None:
-        if nodes is not None and "n_id" not in store:
-            store.n_id = nodes
-        if edges is not None and "e_id" not in store:
-            store.e_id = edges
-
     def _set_seeds(self, batch: Any, metadata: Any) -> None:
         """Set what belongs to the seeds."""
+        if isinstance(metadata[0], dict):  # of SeedsOfTypes
+            for node_type, places in metadata[0].items():
+                _set_node_seeds(batch[node_type], places, metadata[1][node_type])
+            return
         group = self.input_data.input_type
         store = batch if group is None else batch[group]
-        store.input_id = metadata[0]
         if not self.is_link:
-            store.seed_time = metadata[1]
-            store.batch_size = metadata[0].size(0)
-        elif self.neg_sampling is None or self.neg_sampling.is_binary():
+            _set_node_seeds(store, *metadata[:2])
+            return
+        store.input_id = metadata[0]
+        if self.neg_sampling is None or self.neg_sampling.is_binary():
             store.edge_label_index, store.edge_label, store.edge_label_time = metadata[1:4]
         else:
             src, dst = (batch, batch) if group is None else (batch[group[0]], batch[group[-1]])
@@ -336,6 +334,10 @@ class View:
             if group is None or group in batch.edge_types:  # those of the data itself
                 del store.edge_label_index
                 del store.edge_label_time
+
+
+def _set_node_seeds(store: Any, places: Tensor, times: Tensor | None) -> None:
+    store.input_id, store.seed_time, store.batch_size = places, times, places.size(0)
 
 
 def _copied(data: Any) -> Any:

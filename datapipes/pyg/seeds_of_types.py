@@ -1,0 +1,40 @@
+"""SeedsOfTypes: the seeds of a loader where they are of several node types; PyG's NodeSamplerInput is of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from datapipes.base.checks import check_within
+
+
+class SeedsOfTypes:
+    """Seeds of several node types. Their places go on from one type to the next, in the order of the types.
+
+    Args:
+        by_type: {node type: NodeSamplerInput}.
+    """
+
+    def __init__(self, by_type: dict[str, Any]) -> None:
+        self.by_type = by_type
+
+    def __len__(self) -> int:
+        return sum(len(inputs.node) for inputs in self.by_type.values())
+
+    def __getitem__(self, index: Any) -> SeedsOfTypes:
+        """Return the seeds at some places, of all types; of some types there may be none."""
+        index = torch.as_tensor(index, dtype=torch.int64)
+        index = torch.where(index < 0, index + len(self), index)  # as Python counts
+        check_within("SeedsOfTypes", "index", index, len(self), "Pass places in loader.dataset.")
+        chosen, begin = {}, 0
+        for node_type, inputs in self.by_type.items():
+            end = begin + len(inputs.node)
+            chosen[node_type] = inputs[index[(index >= begin) & (index < end)] - begin]
+            begin = end
+        return SeedsOfTypes(chosen)
+
+
+def inputs_by_type(inputs: Any) -> dict[Any, Any]:
+    """Return the seeds of one type or of several by type; of the one type None without types."""
+    return inputs.by_type if isinstance(inputs, SeedsOfTypes) else {inputs.input_type: inputs}

@@ -1,0 +1,156 @@
+"""Neighborhoods: what is drawn around seeds by a Choice: the plan of the hops, the form of the subgraph, the trees.
+
+This package's sampling stages are Neighborhoods behind a source; the sampler of PyG's loaders has one and needs no
+stage. The graph runs the hops: a whole one in one call of the C++ core, one in parts by asking its parts, hop by hop.
+What is drawn for a node depends on the random key and its in-edges alone, so both give the same bits.
+docs/semantics.md, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from datapipes.base.checks import check_bool, check_choice
+from datapipes.base.codec import join_key
+from datapipes.base.rng import RngKey
+from datapipes.chain.asynchronous import off_loop
+from datapipes.chain.stage_base import Fingerprint
+from datapipes.graph.choice import Choice
+from datapipes.graph.graph import Graph
+from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
+from datapipes.graph.reverses import checked_mapping, refuse_mapping, reverses_of
+from datapipes.sampling.fanouts import fingerprint_of_hops
+from datapipes.sampling.seed_ids import seed_trees
+from datapipes.sampling.subgraph_form import FORMS, SubgraphForm
+
+__all__: list[str] = []
+
+
+class Neighborhoods:
+    """Draws the neighborhoods of seeds from a whole graph, or from one in parts.
+
+    Seeds may form groups that share no nodes: one for each seed (`disjoint=True`), or one for each distinct time.
+
+    Args:
+        where: who draws, for errors.
+        fanouts: checked, see `check_fanouts`.
+        edge_types: those that are sampled, see `sampled_edge_types`.
+        negative_end: as of `seed_ids`.
+    Attributes:
+        choice: how in-edges are drawn.
+        replace, frontier, disjoint, subgraph_type, reverse_etypes_mapping: as the stage NeighborSampler has them.
+        edge_types: those that the result has, in sorted order.
+        plan: what `graph.hops` needs beside the seeds.
+    """
+
+    _fingerprinted: tuple[str, ...] = ("replace", "frontier")  # in every fingerprint; trees where there are some
+    _fixed = frozenset({"replace", "frontier", "disjoint", "subgraph_type", "reverse_etypes_mapping"})  # of a stage
+
+    def __init__(
+        self,
+        where: str,
+        graph: Graph,
+        fanouts: list[Any],
+        edge_types: tuple[Any, ...],
+        choice: Choice,
+        *,
+        return_edge_ids: bool,
+        replace: bool = False,
+        frontier: str = "all",
+        disjoint: bool = False,
+        subgraph_type: str = "directional",
+        reverse_etypes_mapping: Mapping[Any, Any] | None = None,
+        negative_end: str = "dst",
+    ) -> None:
+        self.graph, self.fanouts, self.return_edge_ids = graph, fanouts, return_edge_ids
+        self.choice, self._negative_end = choice, negative_end
+        self.replace = check_bool(where, "replace", replace)
+        self.frontier = check_choice(where, "frontier", frontier, ("all", "new"))
+        self.disjoint = check_bool(where, "disjoint", disjoint)
+        self.edge_types = edge_types
+        by_hop = [  # hop 0 first
+            [fanout[edge_type] if isinstance(fanout, dict) else fanout for edge_type in edge_types]
+            for fanout in reversed(fanouts)
+        ]
+        options = {"replace": self.replace, "only_new": frontier == "new", "edge_ids": return_edge_ids}
+        self.plan = HopPlan(where, graph, edge_types, by_hop, choice, **options)
+        self.subgraph_type = check_choice(where, "subgraph_type", subgraph_type, FORMS)
+        self.reverse_etypes_mapping = reverse_etypes_mapping
+        self._form: SubgraphForm | None = None
+        if subgraph_type == "directional":
+            refuse_mapping(where, reverse_etypes_mapping, "subgraph_type is 'directional'")
+        else:
+            self._form = SubgraphForm(subgraph_type, self.plan, self._reverses())
+            self.edge_types = self._form.edge_types
+
+    def _reverses(self) -> dict[Any, Any] | None:
+        """Return the edge type of the reverses of each that is sampled; None where the form has no reverses."""
+        where, mapping = self.plan.name, self.reverse_etypes_mapping
+        if self.subgraph_type == "induced":
+            refuse_mapping(where, mapping, "subgraph_type is 'induced', which adds no reverses")
+            return None
+        mapping = checked_mapping(where, mapping, self.graph.edge_types)
+        backs: dict[Any, Any] = reverses_of(where, self.plan.edge_types, mapping)
+        return backs
+
+    def _trees_of(self, seeds: Any, timestamps: Any) -> SeedTrees | None:
+        """Return the groups of seeds, which were checked; None if all are in one.
+
+        Args:
+            seeds: ids [n] or [n, k]; with types {node or edge type: ids}.
+            timestamps: a time for each row of the seeds, in the form of `seeds`.
+        """
+        has_times = self.choice.of_times
+        if not (self.disjoint or has_times):
+            return None
+        where, end = self.plan.name, self._negative_end
+        return seed_trees(where, seeds, timestamps, disjoint=self.disjoint, has_times=has_times, negative_end=end)
+
+    def sample(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
+        """Return the neighborhood of `seeds`; with `trees` each group of them has nodes of its own.
+
+        Raises:
+            ValueError: The seeds need times and have none; or values of the graph that it draws by were changed.
+        """
+        sampled = self.graph.hops(self.plan, seeds, *self.plan.keyed(rng), trees)
+        if self._form is None:
+            return sampled
+        question = self._form.question(sampled, rng, trees)
+        return self._form.made(sampled, None if question is None else self.graph.hops(*question))
+
+    async def sample_async(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
+        """Return what `sample` does; over a graph in parts the event loop goes on meanwhile."""
+        graph: Any = self.graph
+        if not graph._in_parts:
+            return self.sample(seeds, rng, trees)
+        sampled: Sampled = await graph.hops_async(self.plan, seeds, *self.plan.keyed(rng), trees)
+        if self._form is None:
+            return sampled
+        question = self._form.question(sampled, rng, trees)
+        among = None if question is None else await graph.hops_async(*question)
+        return await off_loop(self._form.made, sampled, among)
+
+    def _batch_of(self, sampled: Sampled, trees: SeedTrees | None) -> Any:
+        """Return the row of the seeds whose tree each node belongs to; None without trees."""
+        if trees is None or not self.disjoint:
+            return None
+        rows, groups = trees.rows, sampled.groups
+        if rows is None:
+            return groups
+        if isinstance(groups, dict):
+            return {node_type: torch.index_select(rows, 0, numbers) for node_type, numbers in groups.items()}
+        return torch.index_select(rows, 0, groups)
+
+    def fingerprint(self) -> Fingerprint:
+        drawn = {name: getattr(self, name) for name in self._fingerprinted}
+        if self.disjoint:
+            drawn["disjoint"] = True
+        if self._form is not None:
+            drawn["subgraph_type"] = self.subgraph_type
+        if self._form is not None and self._form.reverses is not None and self.graph.is_heterogeneous:
+            drawn["reverses"] = {join_key(one): join_key(back) for one, back in self._form.reverses.items()}
+        of_hops = fingerprint_of_hops(self.graph, self.fanouts, self.return_edge_ids)
+        return {**of_hops, **drawn, **self.choice.fingerprint(self.graph._choice_digests(self.plan))}

@@ -240,13 +240,14 @@ class View:
 
     def _of_data(self, data: Any, nodes: Any, ends: Any, edges: Any, ahead: RowsAhead) -> Any:
         """Return a batch of a Data or HeteroData: its attributes at the nodes and edges that were sampled."""
-        batch, none = _copied(data), torch.empty(0, dtype=torch.int64)
+        batch = _copied(data)
         rows = self.rows.of_batch(ahead)
         for store, to in zip(data.node_stores, batch.node_stores, strict=True):
-            rows.slice_nodes(store, to, nodes.setdefault(store._key, none))
+            rows.slice_nodes(store, to, _ids_of(nodes, store._key))
         for store, to in zip(data.edge_stores, batch.edge_stores, strict=True):
-            row, col = ends.get(store._key, (none, none))
-            rows.slice_edges(store, to, row, col, edges.setdefault(store._key, none))
+            ids = _ids_of(edges, store._key)
+            row, col = ends.get(store._key, (ids, ids))
+            rows.slice_edges(store, to, row, col, ids)
         rows.keep()
         return batch
 
@@ -334,6 +335,13 @@ class View:
             if group is None or group in batch.edge_types:  # those of the data itself
                 del store.edge_label_index
                 del store.edge_label_time
+
+
+def _ids_of(by_type: dict[Any, Any], group: Any) -> Any:
+    """Return the ids of a type; none where nothing of it was sampled."""
+    if group not in by_type:  # looked at first: each function of torch lets go of the GIL
+        by_type[group] = torch.empty(0, dtype=torch.int64)
+    return by_type[group]
 
 
 def _set_node_seeds(store: Any, places: Tensor, times: Tensor | None) -> None:

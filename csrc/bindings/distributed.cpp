@@ -68,7 +68,7 @@ std::span<const T> answer_view(py::handle given, const char* name) {
   return view(exact<T>(given, std::string(name) + " of an answer"), name);
 }
 
-// The caller keeps the arrays; it has checked that they are what it hands over.
+// The caller keeps the arrays, and has checked their dtypes and shapes.
 template <class Id>
 PartAnswer<Id> part_answer(py::handle given) {
   const auto arrays = given.cast<py::tuple>();

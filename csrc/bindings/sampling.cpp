@@ -104,7 +104,7 @@ py::tuple to_python(SampledHop<Id>&& hop, bool want_places) {
                         to_numpy_if(want_places, std::move(hop.positions)));
 }
 
-// Nodes of a type, as its number: their rows and ids, and the streams and times that they are drawn for.
+// Number of a node type; rows, ids, streams and times of nodes of it.
 using GivenRows = std::tuple<std::size_t, Array<std::int64_t>, Array<std::int64_t>, std::optional<Array<std::uint32_t>>,
                              std::optional<Array<std::int64_t>>>;
 using GivenDraw = std::tuple<std::size_t, std::int64_t, std::uint64_t>;  // number of a relation, fanout, key

@@ -13,8 +13,8 @@ namespace datapipes {
 
 class ArrayTopology {
  public:
-  // node_types: (name, num_nodes) each, and of a part the number of its own nodes, which have rows. relations: (src, dst,
-  // indptr, indices, edge_ids or None, name) each, src and dst being numbers of node types. A homogeneous graph gives the
+  // node_types: (name, num_nodes) each; of a part (name, num_nodes, num_rows), where its own nodes have rows. relations: (src,
+  // dst, indptr, indices, edge_ids or None, name) each, src and dst being numbers of node types. A homogeneous graph gives the
   // name "".
   ArrayTopology(const py::list& node_types, const py::list& relations);
 

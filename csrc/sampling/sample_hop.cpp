@@ -13,6 +13,8 @@
 namespace datapipes {
 namespace {
 
+constexpr const char* kOp = "sample_hop";
+
 // Puts edge ids in the place of checked positions. A pass of its own keeps more cache misses under way than a look-up block
 // by block does, since no block waits for its last miss.
 void look_up_edge_ids(std::span<const std::int64_t> edge_ids, std::span<std::int64_t> positions, int threads) {
@@ -34,12 +36,11 @@ void check_lengths(std::size_t num_rows, std::size_t found, const char* name) {
 // Draws with a policy; `held` picks and columns are those of earlier draws.
 template <class Id, class Chosen>
 SampledHop<Id> draw_with(const Chosen& policy, const HopDraw<Id>& from, const SeedColumns& columns, Places places,
-                         std::int64_t held, int threads) {
-  constexpr const char* kOp = "sample_hop";
+                         const HopRoom& room, std::int64_t held, int threads) {
   auto plan = plan_hop(kOp, from.relation, columns, 0, policy, threads);
   const std::int64_t num_picks = plan.num_picks(), num_places = places == Places::kNone ? 0 : num_picks;
   const std::int64_t pick_bytes = sizeof(Id) + (places == Places::kNone ? 0 : sizeof(std::int64_t));
-  check_hop_room(HopRoom{kOp, 0, policy.fanout, policy.replace}, plan, pick_bytes, held);
+  check_hop_room(room, plan, pick_bytes, held);
   SampledHop<Id> hop{.indptr = {}, .neighbors = Buffer<Id>(num_picks), .positions = Buffer<std::int64_t>(num_places)};
   std::int64_t* const out = hop.positions.data();
   const auto draw = [&](auto&& on_block) {
@@ -64,8 +65,9 @@ void append(T* to, const Buffer<T>& values) {
   std::copy_n(values.data(), values.size(), to);
 }
 
+// Puts hops one after another. They are held until they are copied, so there must be room for all picks twice.
 template <class Id>
-SampledHop<Id> joined(std::vector<SampledHop<Id>>&& hops) {
+SampledHop<Id> joined(std::vector<SampledHop<Id>>&& hops, const HopRoom& room) {
   if (hops.size() == 1) return std::move(hops.front());
   std::int64_t num_rows = 0, num_picks = 0, num_places = 0;
   for (const auto& hop : hops) {
@@ -73,6 +75,7 @@ SampledHop<Id> joined(std::vector<SampledHop<Id>>&& hops) {
     num_picks += hop.neighbors.size();
     num_places += hop.positions.size();
   }
+  if (num_picks >= kPicksUnchecked) room.check(num_picks, 0, sizeof(Id) + (num_places > 0 ? sizeof(std::int64_t) : 0));
   SampledHop<Id> all{.indptr = Buffer<std::int64_t>(num_rows + 1),
                      .neighbors = Buffer<Id>(num_picks),
                      .positions = Buffer<std::int64_t>(num_places)};
@@ -105,16 +108,21 @@ SampledHop<Id> sample_hops(std::span<const HopRows> nodes, std::span<const HopDr
     columns.push_back({{kept.data(), of.rows.size()}, of.ids, of.streams, of.times});
   }
   std::vector<SampledHop<Id>> hops;
+  HopRoom room{kOp, 0, 0, false};  // of the last draw
   std::int64_t held = 0;
   for (const HopDraw<Id>& from : draws) {
     if (!from.edge_ids.empty() && from.edge_ids.size() != from.relation.indices.size())
       throw std::invalid_argument("sample_hop: give one of edge_ids for each edge.");
     const SeedColumns& of = columns[from.nodes];
-    hops.push_back(
-        std::visit([&](const auto& chosen) { return draw_with(chosen, from, of, places, held, threads); }, from.policy));
+    hops.push_back(std::visit(
+        [&](const auto& chosen) {
+          room = {kOp, 0, chosen.fanout, chosen.replace};
+          return draw_with(chosen, from, of, places, room, held, threads);
+        },
+        from.policy));
     held += hops.back().neighbors.size() + of.count();
   }
-  return joined(std::move(hops));
+  return joined(std::move(hops), room);
 }
 
 template SampledHop<std::int32_t> sample_hops(std::span<const HopRows>, std::span<const HopDraw<std::int32_t>>, Places, int);

@@ -41,7 +41,7 @@ struct HopRows {
 
 template <class Id>
 struct HopDraw {
-  std::size_t nodes;  // the entry of HopRows that it draws for
+  std::size_t nodes;  // place of the HopRows that it draws for
   RowView<Id> relation;
   Policy policy;
   std::span<const std::int64_t> edge_ids = {};  // [num_edges], or empty

@@ -73,7 +73,7 @@ class SamplerOverParts(ChoiceSampler):
                     f"{self.name}: seeds of node_sample must be nodes [n], got the shape {list(nodes.shape)}. Pass "
                     "pairs to edge_sample."
                 )
-        return restored(await self.sample_async(ids, rng, self._trees_of(seeds, timestamps)))
+        return restored(await self.sample_async(ids, rng, self.trees_of(seeds, timestamps)))
 
     async def edge_sample(
         self, edges: Tensor | dict[EdgeType, Tensor], rng: RngKey, *, timestamps: Any = None
@@ -91,7 +91,7 @@ class SamplerOverParts(ChoiceSampler):
                     f"{self.name}: edge_sample needs pairs of nodes [n, 2], got the shape {list(pairs.shape)}. Pass "
                     "nodes to node_sample."
                 )
-        return restored(await self.sample_async(ids, rng, self._trees_of(edges, timestamps)))
+        return restored(await self.sample_async(ids, rng, self.trees_of(edges, timestamps)))
 
     def _refuse_whole(self, graph: Any) -> None:
         """Raise TypeError if the graph is a whole one."""

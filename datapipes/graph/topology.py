@@ -17,7 +17,7 @@ class KeptTopology:
     """A topology, made once for each process.
 
     `tensor.share_memory_()`, which torch.multiprocessing calls when it sends a tensor, moves the memory of a tensor and
-    frees the old one. So look at `is_valid` before each use, and make another one.
+    frees the old one. So check `is_valid` before each use; if it is False, make a new one.
 
     Args:
         nodes: {node type: (number of nodes,)}, in order; of a part also the number of its own, which have rows.

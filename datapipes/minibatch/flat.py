@@ -28,7 +28,7 @@ class FlatNodes(NamedTuple):
 
     Attributes:
         ids: of each.
-        rows: how they differ from the local ids; None where they do not.
+        rows: SeedRows where their places are not the local ids, else None.
         counts: new nodes of each hop, from the seeds outwards.
     """
 

@@ -46,8 +46,8 @@ def seeds_alone(seeds: Any, graph: Graph, num_hops: int, disjoint: bool) -> Any:
     none = torch.empty(0, dtype=torch.int64)
     if not graph.is_heterogeneous:
         batch = torch.arange(len(seeds)) if disjoint else None
-        return SamplerOutput(seeds, none, none, none, batch, [len(seeds)] + [0] * num_hops, [0] * num_hops)
-    nodes: dict[Any, Tensor] = {node_type: seeds.get(node_type, none) for node_type in graph.node_types}
+        return SamplerOutput(_widened(seeds), none, none, none, batch, [len(seeds)] + [0] * num_hops, [0] * num_hops)
+    nodes: dict[Any, Tensor] = {node_type: _widened(seeds.get(node_type, none)) for node_type in graph.node_types}
     trees = torch.split(torch.arange(sum(map(len, nodes.values()))), [len(ids) for ids in nodes.values()])
     return HeteroSamplerOutput(
         node=nodes,

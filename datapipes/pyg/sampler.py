@@ -254,25 +254,25 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
 
     def _sample(self, seeds: Any, times: Any, key: RngKey) -> Any:
         """Return the neighborhood of seeds [n], with types {node type: [n]}, at their times."""
-        question = self._asked(self.neighborhoods, seeds, times, key)
-        return self._output(seeds, None if question is None else self.neighborhoods.sample(*question))
+        arguments = self._arguments(self.neighborhoods, seeds, times, key)
+        return self._output(seeds, None if arguments is None else self.neighborhoods.sample(*arguments))
 
     def _output(self, seeds: Any, sampled: Sampled | None) -> Any:
         if sampled is None:
             return seeds_alone(seeds, self.graph, self._num_hops, self.disjoint)
         return sampler_output(sampled, self.graph, self.disjoint)
 
-    def _asked(
-        self, drawn: Neighborhoods | None, seeds: Any, times: Any, key: RngKey
+    def _arguments(
+        self, neighborhoods: Neighborhoods | None, seeds: Any, times: Any, key: RngKey
     ) -> tuple[Any, RngKey, SeedTrees | None] | None:
-        """Return the arguments of `drawn.sample`; None if no hop draws anything."""
+        """Return the arguments of `neighborhoods.sample`; None if no hop draws anything."""
         if self.is_temporal and times is None:
             times = self._own_times(seeds)
         by_type = seeds if self.is_hetero else {None: seeds}
-        if drawn is not None and any(len(ids) > 0 for ids in by_type.values()):
-            name = drawn.plan.name
+        if neighborhoods is not None and any(len(ids) > 0 for ids in by_type.values()):
+            name = neighborhoods.plan.name
             ids = seed_ids(name, seeds, self.graph).ids if self.is_hetero else plain_seeds(name, seeds)
-            return ids, key, drawn._trees_of(seeds, times)
+            return ids, key, neighborhoods.trees_of(seeds, times)
         for node_type, ids in by_type.items():
             name, count = f"the seeds{of_type(node_type)}", self.graph.num_nodes_of(node_type)
             check_within("NeighborSampler", name, ids, count, "Take the seeds from the same data.")

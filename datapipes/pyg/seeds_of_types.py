@@ -25,7 +25,8 @@ class SeedsOfTypes:
     def __getitem__(self, index: Any) -> SeedsOfTypes:
         """Return the seeds at some places, of all types; of some types there may be none."""
         index = torch.as_tensor(index, dtype=torch.int64)
-        index = torch.where(index < 0, index + len(self), index)  # as Python counts
+        counts_back = (index < 0) & (index >= -len(self))  # as Python does
+        index = torch.where(counts_back, index + len(self), index)
         check_within("SeedsOfTypes", "index", index, len(self), "Pass places in loader.dataset.")
         chosen, begin = {}, 0
         for node_type, inputs in self.by_type.items():

@@ -67,14 +67,14 @@ class ChoiceSampler(Neighborhoods, Sampler):
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         ids, restored = self.seeds_of(minibatch)
-        trees = self._trees_of(minibatch.seeds, minibatch.timestamps)
+        trees = self.trees_of(minibatch.seeds, minibatch.timestamps)
         more = () if trees is None else (trees,)
         return self._filled_of(minibatch, restored(self.sample(ids, self.rng_of(minibatch), *more)), trees)
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
         """Return what `transform` does, over a graph in parts."""
         ids, restored = self.seeds_of(minibatch)
-        trees = self._trees_of(minibatch.seeds, minibatch.timestamps)
+        trees = self.trees_of(minibatch.seeds, minibatch.timestamps)
         sampled = restored(await self.sample_async(ids, self.rng_of(minibatch), trees))
         return self._filled_of(minibatch, sampled, trees)
 

@@ -38,7 +38,7 @@ class Neighborhoods:
         where: who draws, for errors.
         fanouts: checked, see `check_fanouts`.
         edge_types: those that are sampled, see `sampled_edge_types`.
-        negative_end: as of `seed_ids`.
+        negative_end: see `seed_ids`.
     Attributes:
         choice: how in-edges are drawn.
         replace, frontier, disjoint, subgraph_type, reverse_etypes_mapping: as the stage NeighborSampler has them.
@@ -47,7 +47,8 @@ class Neighborhoods:
     """
 
     _fingerprinted: tuple[str, ...] = ("replace", "frontier")  # in every fingerprint; trees where there are some
-    _fixed = frozenset({"replace", "frontier", "disjoint", "subgraph_type", "reverse_etypes_mapping"})  # of a stage
+    # names that a stage refuses to set
+    _fixed = frozenset({"replace", "frontier", "disjoint", "subgraph_type", "reverse_etypes_mapping"})
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class Neighborhoods:
         backs: dict[Any, Any] = reverses_of(where, self.plan.edge_types, mapping)
         return backs
 
-    def _trees_of(self, seeds: Any, timestamps: Any) -> SeedTrees | None:
+    def trees_of(self, seeds: Any, timestamps: Any) -> SeedTrees | None:
         """Return the groups of seeds, which were checked; None if all are in one.
 
         Args:

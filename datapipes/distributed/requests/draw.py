@@ -57,7 +57,7 @@ class Drawn(NamedTuple):
     edge_ids: Tensor | None
 
     def split(self, rows: list[int]) -> list[Drawn]:
-        """Return so many rows at a time."""
+        """Return the answer in pieces, of `rows[0]` rows, then of `rows[1]`, and so on."""
         ends = [*accumulate(rows, initial=0)]
         places = self.indptr[ends].tolist()
         return [

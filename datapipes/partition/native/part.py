@@ -44,6 +44,20 @@ _OPEN = "Part.open"
 _MADE_ANEW = ("_arrays", "_versions", "_relations", "_node_attributes", "_own", "_making", "_topology")
 
 
+def _column_of(name: str, columns: Mapping[Any, Tensor] | None, node_type: Any, ids: Tensor) -> Any:
+    """Return what the rows of a type have beside their ids, for the kernel."""
+    if columns is None:
+        return None
+    column = columns.get(node_type)
+    if column is None or column.shape != ids.shape:
+        there = "none" if column is None else list(column.shape)
+        raise ValueError(
+            f"Part.draw: {name}{of_type(node_type)} must have shape {list(ids.shape)}, one for each id, found {there}. "
+            "Pass one for each."
+        )
+    return column.numpy()
+
+
 def _names(part: Part) -> tuple[int, str, str]:
     return part.part, part.partition_id, part.content_id
 
@@ -377,24 +391,27 @@ class Part:
         if topology is None or not topology.is_valid:
             counts = {kind: (count, len(self.node_ids(kind))) for kind, count in self._num_nodes.items()}
             topology = self._topology = KeptTopology(counts, self._relations)
-        rows = []
+        rows, numbers, edge_types = [], [self._edge_number(edge_type) for edge_type, _, _ in draws], self.edge_types
         for node_type, type_ids in ids.items():
-            known_ids = check_index_tensor("Part.draw", "ids", type_ids)
+            checked = check_index_tensor("Part.draw", "ids", type_ids)
             rows.append(
                 (
                     self._node_numbers[self._node_type(node_type)],
-                    self.own_nodes(node_type).rows(known_ids).numpy(),  # -1 for a node of another part: it is refused
-                    known_ids.long().numpy(),
-                    None if streams is None else streams[node_type].numpy(),
-                    None if times is None else times[node_type].numpy(),
+                    self.own_nodes(node_type).rows(checked).numpy(),  # -1 for a node of another part: it is refused
+                    checked.long().numpy(),
+                    _column_of("streams", streams, node_type, checked),
+                    _column_of("times", times, node_type, checked),
                 )
             )
+        missing = [edge_types[number] for number in numbers if ends_of(edge_types[number])[1] not in ids]
+        if missing:
+            raise ValueError(f"Part.draw: there are no ids for the draw of {shown(missing[0])}. Pass those of its end.")
         chosen = [None if reads is None else self.chosen("Part.draw", reads, draw[0]).argument() for draw in draws]
         try:
             indptr, neighbors, drawn_ids = _core.sample_hops(
                 topology.topology,
                 rows=rows,
-                draws=[(self._edge_number(edge_type), fanout, key) for edge_type, fanout, key in draws],
+                draws=[(number, fanout, key) for number, (_, fanout, key) in zip(numbers, draws, strict=True)],
                 replace=replace,
                 want_edge_ids=edge_ids,
                 num_threads=num_threads,
@@ -452,7 +469,8 @@ class Part:
         return type_in("Part", "node", node_type, self._num_nodes)
 
     def _edge_number(self, edge_type: EdgeType | None) -> int:
-        number = self._edge_numbers.get(edge_type)
+        known = edge_type if edge_type is None or type(edge_type) is tuple else self._edge_type(edge_type)
+        number = self._edge_numbers.get(known)
         return self._edge_numbers[self._edge_type(edge_type)] if number is None else number
 
     def _edge_type(self, edge_type: EdgeType | str | None) -> Any:

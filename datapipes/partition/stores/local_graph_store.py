@@ -35,7 +35,7 @@ _EdgeIndex = Tensor | tuple[Tensor, Tensor]
 class _Edges(dict[tuple[Any, str], Any]):
     """Edges by type and layout; those of a part are functions, called when they are first read.
 
-    PyG's scripts and tests read this dict, so the functions do not show.
+    PyG's scripts and tests read this dict by its keys; only `[]` calls a function.
     """
 
     def __getitem__(self, key: tuple[Any, str]) -> Any:

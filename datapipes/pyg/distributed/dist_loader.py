@@ -164,8 +164,11 @@ class DistView(View):
     def _read(self, out: Any, nodes: Any, ends: Any, edges: Any) -> tuple[Any, Any, Any]:
         with_rows = {group for domain, group, _ in out.features if domain == "node"}
         counts = {node_type: None if node_type in with_rows else len(ids) for node_type, ids in nodes.items()}
+        rows = dict(out.features)
         labels = labels_of(self._labels(), out, self.input_data.input_type, self.sampler.graph)
-        return counts, ends, {**out.features, **{("", group, "y"): values for group, values in labels.items()}}
+        for group, values in labels.items():
+            rows["edge" if isinstance(group, tuple) else "node", group, "y"] = values
+        return counts, ends, rows
 
     def transformed(self, batch: Any) -> Any:
         """Return the batch on the sampler's device, after the user's transform."""

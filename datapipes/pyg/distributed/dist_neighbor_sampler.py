@@ -199,11 +199,11 @@ class DistNeighborSampler(SamplerOfRanks):
         seeds, times = ({dst: ids}, {dst: seed_time}) if self.is_hetero else (ids, seed_time)
         counts, node, edge = torch.zeros(len(ids), dtype=torch.int64), ids[:0], ids[:0]
         hop = {**dict.fromkeys(self.graph.edge_types, 0), edge_type: fanout} if self.is_hetero else fanout
-        drawn: Any = None if fanout == 0 else self._neighborhoods([hop], disjoint=True)
-        question = self._asked(drawn, seeds, times, key)
-        if question is not None:
+        neighborhoods: Any = None if fanout == 0 else self._neighborhoods([hop], disjoint=True)
+        arguments = self._arguments(neighborhoods, seeds, times, key)
+        if arguments is not None:
             with self._naming_rank():
-                sampled = await drawn.sample_async(*question)
+                sampled = await neighborhoods.sample_async(*arguments)
             block, nodes = sampled.hops[0], sampled.nodes
             block, nodes = (block[edge_type], nodes[src]) if self.is_hetero else (block, nodes)
             counts, node, edge = block.indptr.diff(), nodes[block.indices.long()].long(), block.edge_ids.long()
@@ -252,8 +252,8 @@ class DistNeighborSampler(SamplerOfRanks):
             seeds = {node_type: check_index_tensor(_NAME, "seeds", ids).cpu() for node_type, ids in seeds.items()}
         else:
             seeds = check_index_tensor(_NAME, "seeds", seeds).cpu()
-        question = self._asked(self.neighborhoods, seeds, times, key)
-        sampled = None if question is None else await self.neighborhoods.sample_async(*question)
+        arguments = self._arguments(self.neighborhoods, seeds, times, key)
+        sampled = None if arguments is None else await self.neighborhoods.sample_async(*arguments)
         return await off_loop(self._output, seeds, sampled)
 
     def _placed(self, out: Any) -> Any:

@@ -19,6 +19,7 @@ from datapipes.features.feature_store import FeatureStore, feature_text
 from datapipes.graph.convert import columns_of
 from datapipes.graph.graph import Graph
 from datapipes.pyg.graph_of import refuse_other_data
+from datapipes.pyg.loader.view import refuse_sampler_of_one_type
 from datapipes.pyg.sampler import NeighborSampler
 from datapipes.pyg.seeds_of_types import SeedsOfTypes
 from datapipes.pyg.torch_geometric_names import (
@@ -67,21 +68,18 @@ def node_seeds(where: str, data: Any, sampler: Any, input_nodes: Any, input_id: 
     return {"input_nodes": ids if node_type is None else (node_type, ids), **numbers}
 
 
-def seeds_of_types(where: str, data: Any, sampler: Any, seeds: Any, input_id: Any, input_time: Any) -> SeedsOfTypes:
+def node_seeds_by_type(where: str, data: Any, sampler: Any, seeds: Any, input_id: Any, input_time: Any) -> SeedsOfTypes:
     """Return the seeds of several node types, {type: ids or a mask; None for all nodes}, with what belongs to them.
 
     Raises:
         TypeError, ValueError: They are no seeds of this data, or the sampler knows seeds of one type alone.
     """
-    if getattr(type(sampler), "sample_from_nodes", None) is not NeighborSampler.sample_from_nodes:
-        raise TypeError(
-            f"{where}: input_nodes is a dict, {shown(seeds)}, but {type(sampler).__name__} samples for seeds of one "
-            "type; only datapipes.pyg.sampler.NeighborSampler takes several. Give that one, or a loader to each type."
-        )
+    refuse_sampler_of_one_type(where, sampler)
     if not seeds:
         raise ValueError(f"{where}: input_nodes is an empty dict; it must name one node type or more. Add one.")
     for name, values in (("input_id", input_id), ("input_time", input_time)):
-        if values is not None and (not isinstance(values, Mapping) or values.keys() != seeds.keys()):
+        is_by_type = isinstance(values, Mapping) and values.keys() == seeds.keys()
+        if values is not None and (not is_by_type or any(of_type is None for of_type in values.values())):
             raise TypeError(
                 f"{where}: {name} must be a dict with the types of input_nodes, {shown([*seeds])}, got "
                 f"{shown(values)}. Give a value for each seed of each type."

@@ -13,13 +13,13 @@ from datapipes.pyg.loader.arguments import (
     labels_of_seeds,
     link_seeds,
     node_seeds,
+    node_seeds_by_type,
     refuse_half_of_times,
     refuse_time_alone,
     refuse_wrong_class,
     refuse_wrong_features,
     refuse_wrong_sampler,
     sampler_of,
-    seeds_of_types,
     types_of,
     values_of_seeds,
 )
@@ -51,7 +51,7 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
             or "edge" as domain, or a FeatureStore. Rows of edges are in the order of `edge_index`. The data then needs
             `num_nodes`. A stage reads them, mostly ahead of the loop; `stats()` has what their caches count.
         input_nodes: as PyG has it; or {node type: ids, a mask, or None for all nodes}, the seeds of several types, with
-            `input_time` and `input_id` by type too. Their places go on from type to type, in this order; a batch has
+            `input_time` and `input_id` by type too. They are numbered across the types, in this order; a batch has
             seeds of all of them, and `input_id`, `batch_size` and `seed_time` for each type.
         generator: its `initial_seed()` is the seed.
         sampler, batch_sampler: give the order of an epoch, which is drawn whole, in this process, when it begins. Such
@@ -88,7 +88,7 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
         seeds: SeedsOfTypes | None = None
         seeding: dict[str, Any]
         if isinstance(input_nodes, Mapping) and types_of(where, data)[0] is not None:
-            seeds = seeds_of_types(where, data, node_sampler, input_nodes, input_id, input_time)
+            seeds = node_seeds_by_type(where, data, node_sampler, input_nodes, input_id, input_time)
             # PyG's constructor knows one type, and needs the number of the seeds alone.
             seeding = {"input_nodes": (next(iter(seeds.by_type)), torch.zeros(1, dtype=torch.int64).expand(len(seeds)))}
         else:

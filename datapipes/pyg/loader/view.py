@@ -25,7 +25,7 @@ from datapipes.pyg.loader.data_warnings import class_of_graphs, warn_of_lost, wa
 from datapipes.pyg.loader.rows import AttributeRows, RowsAhead
 from datapipes.pyg.sampled import edge_index_of
 from datapipes.pyg.sampler import NeighborSampler, seeded
-from datapipes.pyg.seeds_of_types import inputs_by_type
+from datapipes.pyg.seeds_of_types import SeedsOfTypes, inputs_by_type
 from datapipes.pyg.torch_geometric_names import (
     Batch,
     Data,
@@ -98,9 +98,9 @@ class View:
                     raise ValueError(
                         f"{self.name}: {text} has {len(values)} values for {count} seeds. Give one for each."
                     )
-        drawn = getattr(self.sampler, "neighborhoods", None)
-        if isinstance(drawn, Neighborhoods):
-            warn_of_empty_blocks(self.name, drawn.graph, [*by_type], drawn.edge_types)
+        neighborhoods = getattr(self.sampler, "neighborhoods", None)
+        if isinstance(neighborhoods, Neighborhoods):
+            warn_of_empty_blocks(self.name, neighborhoods.graph, [*by_type], neighborhoods.edge_types)
         self._input_data = inputs
 
     def forget_rows(self) -> None:
@@ -125,6 +125,8 @@ class View:
             if self.is_link:
                 return sampler.sample_from_edges(inputs, self.neg_sampling, rng=key)
             return sampler.sample_from_nodes(inputs, rng=key)
+        if isinstance(inputs, SeedsOfTypes):  # the sampler was replaced
+            refuse_sampler_of_one_type(self.name, sampler)
         # Not in the main thread, which is alone, and in a forked worker would find the lock as another thread left it.
         is_main = threading.current_thread() is threading.main_thread()
         with nullcontext() if is_main else _ONE_AT_A_TIME, seeded(key):
@@ -245,9 +247,8 @@ class View:
         for store, to in zip(data.node_stores, batch.node_stores, strict=True):
             rows.slice_nodes(store, to, _ids_of(nodes, store._key))
         for store, to in zip(data.edge_stores, batch.edge_stores, strict=True):
-            ids = _ids_of(edges, store._key)
-            row, col = ends.get(store._key, (ids, ids))
-            rows.slice_edges(store, to, row, col, ids)
+            row, col = ends[store._key] if store._key in ends else (_ids_of({}, None), _ids_of({}, None))
+            rows.slice_edges(store, to, row, col, _ids_of(edges, store._key))
         rows.keep()
         return batch
 
@@ -263,8 +264,8 @@ class View:
         return batch
 
     def _read(self, out: Any, nodes: Any, ends: Any, edges: Any) -> tuple[Any, Any, Any]:
-        """Return what a batch has where the data is no Data or HeteroData: here of a pair of stores, rows of nodes by
-        their ids, rows of edges by their edge ids.
+        """Return what a batch has where the data is no Data or HeteroData. Of a pair of stores these are rows of nodes
+        by their ids, and rows of edges by their edge ids.
 
         Returns:
             {node type: number of nodes, None to leave it out}, {edge type: (row, col)}, {(domain, type, name): rows}.
@@ -338,10 +339,19 @@ class View:
 
 
 def _ids_of(by_type: dict[Any, Any], group: Any) -> Any:
-    """Return the ids of a type; none where nothing of it was sampled."""
+    """Return the ids of a type; where nothing of it was sampled, none, which it has from then on."""
     if group not in by_type:  # looked at first: each function of torch lets go of the GIL
         by_type[group] = torch.empty(0, dtype=torch.int64)
     return by_type[group]
+
+
+def refuse_sampler_of_one_type(where: str, sampler: Any) -> None:
+    """Refuse a sampler that does not know seeds of several node types."""
+    if getattr(type(sampler), "sample_from_nodes", None) is not NeighborSampler.sample_from_nodes:
+        raise TypeError(
+            f"{where}: input_nodes is a dict, but {type(sampler).__name__} samples for seeds of one type; only "
+            "datapipes.pyg.sampler.NeighborSampler takes several. Pass it, or build a loader for each type."
+        )
 
 
 def _set_node_seeds(store: Any, places: Tensor, times: Tensor | None) -> None:

@@ -198,6 +198,33 @@ def test_a_node_of_another_part_is_named_with_its_owner(root, plain):
         plain.rows_of(torch.tensor([1.0]))
 
 
+def test_a_hop_over_several_edge_types_is_their_draws_one_after_another(root):
+    part, own = Part.open(root, 0), {}
+    for node_type in part.node_types:
+        own[node_type] = part.node_ids(node_type).flip(0)
+    draws = [(edge_type, fanout, 7) for edge_type in part.edge_types for fanout in (-1, 1)]
+    alone = [part.draw(own[kind[2]], fanout=fanout, key=key, edge_type=kind) for kind, fanout, key in draws]
+    indptr, neighbors, edge_ids = part.draw_hop(own, draws)
+    assert indptr[0] == 0
+    assert torch.equal(indptr.diff(), torch.cat([drawn[0].diff() for drawn in alone]))
+    assert torch.equal(neighbors, torch.cat([drawn[1] for drawn in alone]))
+    assert torch.equal(edge_ids, torch.cat([drawn[2] for drawn in alone]))
+    assert [len(values) for values in part.draw_hop(own, [])] == [1, 0, 0]
+
+
+def test_a_hop_whose_columns_do_not_fit_is_refused(root):
+    part, ids = Part.open(root, 0), {"paper": torch.tensor([0, 2])}
+    draws, streams = [(WRITES, 1, 0)], torch.zeros(2).to(torch.uint32)
+    for columns in ({}, {"paper": streams[:0]}):
+        with refused(ValueError, stage="Part.draw", found="streams of paper", allowed=r"\[2\]", remedy="one for each"):
+            part.draw_hop(ids, draws, streams=columns)
+    with refused(ValueError, stage="Part.draw", found="no ids", allowed="", remedy="Pass"):
+        part.draw_hop({}, draws)
+    for edge_type in (("paper", "cites", "nobody"), ["author", "writes"]):
+        with pytest.raises((TypeError, ValueError), match="edge type"):
+            part.draw_hop(ids, [(edge_type, 1, 0)])
+
+
 def test_a_part_without_nodes_owns_none(tmp_path):
     part = Part.open(write(tmp_path / "root", graph_of([[0]]), PartitionBook(2, torch.tensor([0]))), 1)
     assert part.rows_of(torch.tensor([], dtype=torch.int64)).tolist() == []

@@ -175,6 +175,11 @@ REFUSED = [
         ValueError,
         "input_time.* has 1 values for 5 seeds. Give one for each",
     ),
+    (
+        lambda: loader_of(input_time={**TIMES, "author": None}, time_attr="time"),
+        TypeError,
+        "value for each seed of each",
+    ),
     (lambda: loader_of(input_id=PAPERS), TypeError, "input_id must be a dict with the types of input_nodes"),
     (lambda: loader_of(input_id={**SEEDS, "author": [1]}), ValueError, "input_id has 1 values for 5 seeds"),
     (lambda: loader_of(random_data(1)), TypeError, "must be a tensor, an array or a list"),
@@ -184,6 +189,21 @@ REFUSED = [
     ),
     (lambda: LinkNeighborLoader(DATA, [2], {CITES: None}), TypeError, "must be a type, or a pair of a type and ids"),
 ]
+
+
+def test_a_sampler_of_one_type_in_the_place_of_ours_is_refused_by_the_next_batch():
+    loader = loader_of()
+    loader.node_sampler = OfOneType()
+    with pytest.raises(TypeError, match="OfOneType samples for seeds of one type"):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("place", [-12, 11])
+def test_a_place_outside_is_named_as_it_was_given(place):
+    loader = loader_of(seeds={"paper": PAPERS[:6], "author": AUTHORS})
+    assert loader([-11])["paper"].input_id.tolist() == [0]  # as Python counts
+    with pytest.raises(IndexError, match=rf"must be in \[0, 11\), got {place}"):
+        loader([place])
 
 
 @pytest.mark.parametrize("number", range(len(REFUSED)))

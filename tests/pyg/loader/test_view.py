@@ -365,6 +365,19 @@ def test_a_sampler_of_another_kind_must_return_an_output():
         list(NodeLoader(random_data(1), Wrong(), batch_size=4))
 
 
+@pytest.mark.parametrize("edge", [{CITES: torch.tensor([5, 6])}, {CITES: None}, {}])
+def test_a_type_of_which_a_users_sampler_tells_no_ends_has_no_edges(edge):
+    class OfNoEdges(pyg.sampler.BaseSampler):
+        def sample_from_nodes(self, index, **kwargs):
+            return pyg.sampler.HeteroSamplerOutput({"paper": index.node}, {}, {}, edge, metadata=(index.input_id, None))
+
+        sample_from_edges = None
+
+    (batch,) = NodeLoader(random_hetero(1), OfNoEdges(), ("paper", torch.arange(4)), batch_size=4)
+    assert all(batch[edge_type].edge_index.shape == (2, 0) for edge_type in batch.edge_types)
+    assert batch["paper"].n_id.tolist() == [0, 1, 2, 3]
+
+
 def test_a_permutation_of_a_users_sampler_is_applied():
     data = random_data(12)
     ours = NeighborSampler(data, [3], seed=0)

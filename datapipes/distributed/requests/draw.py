@@ -121,7 +121,6 @@ class DrawRequest(Request[Drawn]):
 
     def counted_bytes(self, part: Part, facts: PartitionFacts, go_on: GoOn) -> int:
         """Return how many bytes the answer has at most, by the degrees of the nodes; so many, if it is uniform."""
-
         rows = {node_type: part.rows_of(ids, node_type) for node_type, ids in self.ids.items()}
 
         def num_edges(draw: Draw, _: int) -> int:
@@ -169,7 +168,8 @@ class DrawRequest(Request[Drawn]):
 
     def joined(self, pieces: Sequence[Any], answers: Sequence[Drawn]) -> Drawn:
         split = [answer.split(piece._rows()) for piece, answer in zip(pieces, answers, strict=True)]
-        in_order = [drawn for draw in zip(*split, strict=True) for drawn in draw]
+        of_no_rows = answers[0].split([0])  # there may be no draws
+        in_order = [*of_no_rows, *(drawn for draw in zip(*split, strict=True) for drawn in draw)]
         counts = torch.cat([drawn.indptr.diff() for drawn in in_order])
         return Drawn(
             torch.cat([counts.new_zeros(1), counts.cumsum(0)]),

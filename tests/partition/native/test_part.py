@@ -31,6 +31,7 @@ from datapipes import _core
 from datapipes.base.codec import digest_message
 from datapipes.base.types import ends_of
 from datapipes.distributed import Part, PartitionBook, open_book
+from datapipes.distributed.requests.draw import Draw, DrawRequest
 from datapipes.processes.sharing import pack
 
 
@@ -210,6 +211,31 @@ def test_a_hop_over_several_edge_types_is_their_draws_one_after_another(root):
     assert torch.equal(neighbors, torch.cat([drawn[1] for drawn in alone]))
     assert torch.equal(edge_ids, torch.cat([drawn[2] for drawn in alone]))
     assert [len(values) for values in part.draw_hop(own, [])] == [1, 0, 0]
+
+
+def test_a_bound_of_memory_counts_all_edge_types_of_a_hop(root):
+    part = Part.open(root, 0)
+    ids = {node_type: part.node_ids(node_type) for node_type in part.node_types}
+    draws = [(edge_type, -1, 0) for edge_type in part.edge_types]
+    most = max(len(part.draw_hop(ids, [draw])[1]) for draw in draws)
+    before = _core.limit_hops(most * 16)  # of any draw alone
+    try:
+        with pytest.raises(MemoryError, match="are allowed here"):
+            part.draw_hop(ids, draws)
+    finally:
+        _core.limit_hops(before)
+
+
+def test_the_answers_to_pieces_of_a_hop_are_joined_draw_by_draw(root):
+    part = Part.open(root, 0)
+    ids = {node_type: part.node_ids(node_type) for node_type in part.node_types}
+    for draws in (tuple(Draw(edge_type, 2, 5) for edge_type in part.edge_types), ()):
+        request = DrawRequest(ids, draws, edge_ids=True)
+        pieces = request.cut(1)
+        assert len(pieces) > 1
+        found = request.joined(pieces, [piece.answered_by(part) for piece in pieces])
+        for values, expected in zip(found, request.answered_by(part), strict=True):
+            assert torch.equal(values, expected)
 
 
 def test_a_hop_whose_columns_do_not_fit_is_refused(root):

@@ -19,6 +19,7 @@ from datapipes.processes.main_module import refuse_missing_main, refuse_repetiti
 from datapipes.pyg.distributed.dist_neighbor_sampler import DistNeighborSampler
 from datapipes.pyg.distributed.meeting import Meeting, place_of
 from datapipes.pyg.distributed.outputs import labels_of
+from datapipes.pyg.loader.batch_form import Sampled
 from datapipes.pyg.loader.iterating import Iterating
 from datapipes.pyg.loader.stages import PygSample, carrying
 from datapipes.pyg.loader.view import View
@@ -161,14 +162,14 @@ class DistView(View):
         sampler.init_event_loop()
         return sampler.event_loop.run_task(self.sampled_async(index, sampler._next_key(key)))
 
-    def _read(self, out: Any, nodes: Any, ends: Any, edges: Any) -> tuple[Any, Any, Any]:
+    def _read(self, out: Any, sampled: Sampled) -> tuple[Any, Any, Any]:
         with_rows = {group for domain, group, _ in out.features if domain == "node"}
-        counts = {node_type: None if node_type in with_rows else len(ids) for node_type, ids in nodes.items()}
+        counts = {node_type: None if node_type in with_rows else len(ids) for node_type, ids in sampled.nodes.items()}
         rows = dict(out.features)
         labels = labels_of(self._labels(), out, self.input_data.input_type, self.sampler.graph)
         for group, values in labels.items():
             rows["edge" if isinstance(group, tuple) else "node", group, "y"] = values
-        return counts, ends, rows
+        return counts, sampled.ends, rows
 
     def transformed(self, batch: Any) -> Any:
         """Return the batch on the sampler's device, after the user's transform."""

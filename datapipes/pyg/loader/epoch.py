@@ -34,7 +34,7 @@ class Epoch(Iterator[Any]):
             if not loader._draws_order and len(loader) == 0:
                 raise StopIteration
             if loader._fetches_ahead():  # first: what it raises leaves the state that the loop goes on from
-                loader.view.rows.find(loader.data)
+                loader.view.look()
             running = loader._next()
             self._is_sliced = isinstance(running.source, PygSlice)
             self._minibatches = iter(running)

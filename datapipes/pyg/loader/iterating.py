@@ -25,6 +25,7 @@ from datapipes.loader.data_loader import DataLoader
 from datapipes.loader.stats import LoaderStats
 from datapipes.processes.unforkable import why_not_to_fork
 from datapipes.pyg.loader.arguments import feature_store, refuse_wrong_options
+from datapipes.pyg.loader.batch_form import is_plain
 from datapipes.pyg.loader.epoch import Epoch
 from datapipes.pyg.loader.stages import DrawnOrder, InWorker, PygFetch, PygSample, PygSlice, carried
 from datapipes.pyg.loader.view import View
@@ -54,7 +55,7 @@ class _OfView:
 
     def __set__(self, loader: Any, value: Any) -> None:
         setattr(loader.view, self._name, value)
-        loader.view.forget_rows()
+        loader.view.forget()
 
 
 class Iterating:
@@ -358,6 +359,8 @@ class Iterating:
         why_not = self._why_not_ahead()
         if not isinstance(self.data, (Data, HeteroData)):
             why_not = "the rows come from stores or other parts"
+        elif not is_plain(self.data):
+            why_not = f"a {type(self.data).__name__} may have code of its own, which runs in the thread of the loop"
         if self.fetch_ahead and why_not is not None:
             raise ValueError(
                 f"{type(self).__name__}: fetch_ahead is True, but {why_not}, so no row can be gathered before the loop "

@@ -177,16 +177,15 @@ class PygFetch(FeatureFetcher):
         super().__init__(source, view.features, view.feature_names("node"), view.feature_names("edge"))
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
-        return super().transform(self._with_rows_of_data(minibatch))
+        return self._with_batch(super().transform(carrying(minibatch, carried(minibatch))))
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
-        return await super().transform_async(self._with_rows_of_data(minibatch))
+        return self._with_batch(await super().transform_async(carrying(minibatch, carried(minibatch))))
 
-    def _with_rows_of_data(self, minibatch: MiniBatch) -> MiniBatch:
-        out = carried(minibatch)
+    def _with_batch(self, minibatch: MiniBatch) -> MiniBatch:
         if self.of_data:
-            self.view.gather_ahead(out)
-        return carrying(minibatch, out)
+            self.view.fill_ahead(carried(minibatch))
+        return minibatch
 
     def requests_of(self, minibatch: MiniBatch) -> list[FeatureRequest]:
         return self.view.requests_of(carried(minibatch))

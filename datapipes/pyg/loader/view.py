@@ -6,10 +6,9 @@ its view, so the next batch sees a change, unless workers slice: then the next l
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -21,13 +20,12 @@ from datapipes.base.types import of_type, values_of
 from datapipes.features.feature_store import FeatureRequest, FeatureStore, feature_text
 from datapipes.graph.convert import refuse_wrong_rows
 from datapipes.minibatch import MiniBatch, SparseRows
-from datapipes.pyg.loader.data_warnings import class_of_graphs, warn_of_lost, warn_of_whole
-from datapipes.pyg.loader.rows import AttributeRows, RowsAhead
+from datapipes.pyg.loader.batch_form import BatchForm, Sampled
+from datapipes.pyg.loader.data_warnings import warn_of_lost, warn_of_whole
 from datapipes.pyg.sampled import edge_index_of
 from datapipes.pyg.sampler import NeighborSampler, seeded
 from datapipes.pyg.seeds_of_types import SeedsOfTypes, inputs_by_type
 from datapipes.pyg.torch_geometric_names import (
-    Batch,
     Data,
     HeteroData,
     HeteroSamplerOutput,
@@ -62,9 +60,8 @@ class View:
     def __init__(self, name: str, is_link: bool, seed: int) -> None:
         self.name, self.is_link, self.seed = name, is_link, seed
         self.looks = is_link  # for leaks, at the next batch
-        self.rows = AttributeRows()
         self.features = FeatureStore({})
-        self.forget_rows()
+        self.forget()
 
     @property
     def data(self) -> Any:
@@ -103,10 +100,25 @@ class View:
             warn_of_empty_blocks(self.name, neighborhoods.graph, [*by_type], neighborhoods.edge_types)
         self._input_data = inputs
 
-    def forget_rows(self) -> None:
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_form": None}  # it has views of the data, which a pickle would copy
+
+    def forget(self) -> None:
         """Let go of the values that were sliced; the next batch looks at the data anew."""
-        self.rows.forget()
+        self._form: BatchForm | None = None  # of the batch before
         self._of_edges: dict[str, bool] = {}  # by the name of a tensor in a feature store without types
+
+    def look(self) -> None:
+        """Look at the data, so that threads can fill batches ahead."""
+        if self._form is None and isinstance(self.data, (Data, HeteroData)):
+            self._form = self._form_of(self.data)
+
+    def _form_of(self, data: Any) -> BatchForm:
+        form = self._form
+        if form is not None and form.is_plain and form.holds(data):
+            return form
+        form = self._form = BatchForm(data)
+        return form
 
     def for_sampling(self) -> View:
         """Return a view without what only slicing needs, for workers that do not slice."""
@@ -148,12 +160,15 @@ class View:
         """Return the batch after the user's transform."""
         return batch if self.transform is None else self.transform(batch)
 
-    def gather_ahead(self, out: Any) -> None:
-        """Gather rows of the data's tensors for the batch of a sampler's output, before the loop asks for it."""
-        if not self.transform_sampler_output and isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
-            edges = out.edge if isinstance(out.edge, dict) else {None: out.edge}
-            ids = {edge_type: self._edge_ids(edge_type, values) for edge_type, values in edges.items()}
-            out.rows_ahead = self.rows.ahead(out.node if isinstance(out.node, dict) else {None: out.node}, ids)
+    def fill_ahead(self, out: Any) -> None:
+        """Fill the batch of a sampler's output before the loop asks for it. A thread of ours calls it."""
+        form = self._form
+        if form is None or not form.is_plain or self.transform_sampler_output or not form.fits(out):
+            return
+        with suppress(IndexError):  # of data that is not the sampler's: the loop's thread raises it
+            ahead = form.filled_ahead(self._sampled_in(out))
+            self._finish(ahead.batch, out, ahead.sampled)
+            out.ahead = ahead
 
     def feature_names(self, domain: str) -> Any:
         """Return the names of the features of nodes or edges, with types by type."""
@@ -177,24 +192,33 @@ class View:
 
     def sliced(self, out: Any) -> Any:
         """Return the batch before the user's transform."""
+        form, ahead = self._form, getattr(out, "ahead", None)
+        if ahead is not None:
+            del out.ahead
+            if form is not None and ahead.form is form and form.holds(self.data):
+                if form.catch_up(ahead):  # some are those that are set here
+                    self._set_sampled(ahead.batch, out, ahead.sampled)
+                    self._set_seeds(ahead.batch, out.metadata)
+                return ahead.batch
         if self.transform_sampler_output:
-            if hasattr(out, "rows_ahead"):
-                del out.rows_ahead  # they are of what was sampled
             out = self.transform_sampler_output(out)
         if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
             who = "transform_sampler_output" if self.transform_sampler_output else type(self.sampler).__name__
             raise TypeError(
                 f"{who}: returned a {type(out).__name__}; a SamplerOutput or HeteroSamplerOutput is needed. Return one."
             )
-        batch = self._sliced(out)
-        if self.features:
-            self._fill_features(batch, out)
-        self._set_seeds(batch, out.metadata)
+        sampled, data = self._sampled_in(out), self.data  # it may be replaced meanwhile
+        kind = HeteroData if isinstance(out, HeteroSamplerOutput) else Data
+        if isinstance(data, kind):
+            batch = self._form_of(data).filled(sampled)
+        else:
+            batch = self._of_rows(kind, *self._read(out, sampled))
+        self._finish(batch, out, sampled)
         return batch
 
     def _fill_features(self, batch: Any, out: Any) -> None:
         """Set the rows of the features; those that were not fetched are read here."""
-        read = vars(out).pop("feature_rows", None)
+        read = getattr(out, "feature_rows", None)
         if read is None or self.transform_sampler_output:
             requests = self.requests_of(out)
             read = requests, self.features.read_many(requests)
@@ -207,50 +231,37 @@ class View:
                 )
             store[name] = rows.csr() if isinstance(rows, SparseRows) else rows
 
-    def _sliced(self, out: Any) -> Any:
-        """Return the batch of what was sampled, without features and what belongs to the seeds."""
-        is_typed = isinstance(out, HeteroSamplerOutput)
+    def _sampled_in(self, out: Any) -> Sampled:
+        nodes, cols = _by_type(out, out.node), _by_type(out, out.col)
+        ends = {edge_type: (row, cols[edge_type]) for edge_type, row in _by_type(out, out.row).items()}
+        edges = {edge_type: self._edge_ids(edge_type, ids) for edge_type, ids in _by_type(out, out.edge).items()}
+        return Sampled(nodes, ends, edges)
 
-        def by_type(value: Any) -> Any:
-            return (value or {}) if is_typed else {None: value}
+    def _finish(self, batch: Any, out: Any, sampled: Sampled) -> None:
+        """Set what a batch has beside the attributes of the data."""
+        self._set_sampled(batch, out, sampled)
+        if self.features:
+            self._fill_features(batch, out)
+        self._set_seeds(batch, out.metadata)
 
-        nodes, cols = by_type(out.node), by_type(out.col)
-        ends = {edge_type: (row, cols[edge_type]) for edge_type, row in by_type(out.row).items()}
-        edges = {edge_type: self._edge_ids(edge_type, ids) for edge_type, ids in by_type(out.edge).items()}
-        data = self.data  # it may be replaced meanwhile
-        if isinstance(data, HeteroData if is_typed else Data):
-            batch = self._of_data(data, nodes, ends, edges, getattr(out, "rows_ahead", {}))
-        else:
-            batch = self._of_rows(HeteroData if is_typed else Data, *self._read(out, nodes, ends, edges))
+    def _set_sampled(self, batch: Any, out: Any, sampled: Sampled) -> None:
+        """Set what was sampled."""
         stores = {store._key: store for store in (*batch.node_stores, *batch.edge_stores)}  # batch[group] takes longer
 
         def store_of(group: Any) -> Any:
             return batch if group is None else stores[group] if group in stores else batch[group]
 
-        for name, ids_by_type in (("n_id", nodes), ("e_id", edges)):
+        for name, ids_by_type in (("n_id", sampled.nodes), ("e_id", sampled.edges)):
             for group, ids in ids_by_type.items():
                 if ids is not None and name not in store_of(group):
                     setattr(store_of(group), name, ids)
         for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
-            for group, value in by_type(getattr(out, name)).items():
+            for group, value in _by_type(out, getattr(out, name)).items():
                 setattr(store_of(group), name, value)
         if out.orig_row is not None and out.orig_col is not None:
-            orig_cols = by_type(out.orig_col)
-            for group, row in by_type(out.orig_row).items():
+            orig_cols = _by_type(out, out.orig_col)
+            for group, row in _by_type(out, out.orig_row).items():
                 store_of(group)._orig_edge_index = torch.stack((row, orig_cols[group]))
-        return batch
-
-    def _of_data(self, data: Any, nodes: Any, ends: Any, edges: Any, ahead: RowsAhead) -> Any:
-        """Return a batch of a Data or HeteroData: its attributes at the nodes and edges that were sampled."""
-        batch = _copied(data)
-        rows = self.rows.of_batch(ahead)
-        for store, to in zip(data.node_stores, batch.node_stores, strict=True):
-            rows.slice_nodes(store, to, _ids_of(nodes, store._key))
-        for store, to in zip(data.edge_stores, batch.edge_stores, strict=True):
-            row, col = ends[store._key] if store._key in ends else (_ids_of({}, None), _ids_of({}, None))
-            rows.slice_edges(store, to, row, col, _ids_of(edges, store._key))
-        rows.keep()
-        return batch
 
     def _of_rows(self, kind: type, counts: Any, ends: Any, rows: Any) -> Any:
         """Return a batch of what `_read` returns."""
@@ -263,14 +274,14 @@ class View:
             (batch if group is None else batch[group])[name] = values
         return batch
 
-    def _read(self, out: Any, nodes: Any, ends: Any, edges: Any) -> tuple[Any, Any, Any]:
+    def _read(self, out: Any, sampled: Sampled) -> tuple[Any, Any, Any]:
         """Return what a batch has where the data is no Data or HeteroData. Of a pair of stores these are rows of nodes
         by their ids, and rows of edges by their edge ids.
 
         Returns:
             {node type: number of nodes, None to leave it out}, {edge type: (row, col)}, {(domain, type, name): rows}.
         """
-        features, graph = self.data
+        (features, graph), (nodes, ends, edges) = self.data, sampled
         attrs, counts = {}, {}
         for attr in features.get_all_tensor_attrs():
             group = None if None in nodes else attr.group_name
@@ -338,11 +349,9 @@ class View:
                 del store.edge_label_time
 
 
-def _ids_of(by_type: dict[Any, Any], group: Any) -> Any:
-    """Return the ids of a type; where nothing of it was sampled, none, which it has from then on."""
-    if group not in by_type:  # looked at first: each function of torch lets go of the GIL
-        by_type[group] = torch.empty(0, dtype=torch.int64)
-    return by_type[group]
+def _by_type(out: Any, value: Any) -> dict[Any, Any]:
+    """Return a field of a sampler's output by type; without types under None."""
+    return {**(value or {})} if isinstance(out, HeteroSamplerOutput) else {None: value}
 
 
 def refuse_sampler_of_one_type(where: str, sampler: Any) -> None:
@@ -356,11 +365,3 @@ def refuse_sampler_of_one_type(where: str, sampler: Any) -> None:
 
 def _set_node_seeds(store: Any, places: Tensor, times: Tensor | None) -> None:
     store.input_id, store.seed_time, store.batch_size = places, times, places.size(0)
-
-
-def _copied(data: Any) -> Any:
-    """Return a shallow copy; of a Batch one of the class of its graphs, whose batch_size may be set."""
-    batch = copy.copy(data)
-    if isinstance(data, Batch):
-        object.__setattr__(batch, "__class__", class_of_graphs(data))
-    return batch

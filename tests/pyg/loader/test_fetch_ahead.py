@@ -16,8 +16,8 @@ from pyg_cases import Data, digest, digests, pyg, random_data, random_hetero
 
 import datapipes as dp
 from datapipes.base import rows as base_rows
-from datapipes.pyg.loader import LinkNeighborLoader, NeighborLoader, NodeLoader
-from datapipes.pyg.loader import rows as loader_rows
+from datapipes.pyg.loader import LinkNeighborLoader, NeighborLoader, NodeLoader, batch_form
+from datapipes.pyg.loader.view import View
 from datapipes.pyg.sampler import NeighborSampler
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*positive links:UserWarning")  # these sample the links themselves
@@ -49,7 +49,7 @@ def gathered_in(monkeypatch):
         threads.append(threading.current_thread())
         return base_rows.take_rows(*args, **kwargs)
 
-    monkeypatch.setattr(loader_rows, "take_rows", noting)
+    monkeypatch.setattr(batch_form, "take_rows", noting)
     return threads
 
 
@@ -151,13 +151,12 @@ def test_rows_are_gathered_anew_after_the_tensor_was_moved():
     data = data_of_ones()
     loader = NeighborLoader(data, [-1], batch_size=2)
     view = loader.view
-    view.rows.find(data)
+    view.look()
     out = view.sampled(torch.arange(2))
-    view.gather_ahead(out)
-    assert sorted(out.rows_ahead) == [("edge", None, "edge_attr"), ("node", None, "x")]
+    view.fill_ahead(out)
     behind = data.x.clone()
     data.x.share_memory_()
-    out.rows_ahead["node", None, "x"].rows.fill_(7)
+    out.ahead.batch.x.fill_(7)
     assert torch.equal(view.sliced(out).x, behind[out.node])
 
 
@@ -188,6 +187,27 @@ def test_a_batch_has_the_attributes_of_the_moment_it_is_asked_for(options):
         if step % 3 == 0:
             data.more = torch.arange(40) + step + 1
     assert step == 19
+
+
+@pytest.mark.parametrize("options", [*AT_NEXT, *AHEAD], ids=str)
+def test_a_batch_has_what_belongs_to_the_whole_graph_at_the_moment_it_is_asked_for(options):
+    """Also attributes that begin with "_", which PyG keeps apart."""
+    data = random_hetero(1)
+    for step, batch in enumerate(NeighborLoader(data, [2], "paper", batch_size=8, **options)):
+        now = [step] * 2 if step else [None] * 2
+        assert [batch.get("year"), getattr(batch["paper"], "_year", None)] == now
+        data.year = data["paper"]._year = step + 1
+    assert step > 2
+
+
+@pytest.mark.parametrize("options", [*AT_NEXT, *AHEAD], ids=str)
+def test_what_the_loader_sets_is_not_overwritten_by_a_change_of_the_data(options):
+    data = data_of_ones()
+    data.batch = data.input_id = torch.zeros(40, dtype=torch.int64)
+    for step, batch in enumerate(NeighborLoader(data, [-1], batch_size=2, **options)):
+        assert batch.batch is None
+        assert batch.input_id.tolist() == [2 * step, 2 * step + 1]
+        data.batch += 1
 
 
 @pytest.mark.parametrize("options", [*AT_NEXT, *AHEAD], ids=str)
@@ -285,15 +305,15 @@ def test_a_loop_that_is_interrupted_at_its_first_batch_goes_on_from_its_state(op
     first = iter(before)
     next(first)
     loader.load_state_dict(before.state_dict())
-    find, interrupted = loader_rows.AttributeRows.find, []
+    look, interrupted = View.look, []
 
-    def interrupt_once(rows, data):
+    def interrupt_once(view):
         if not interrupted:
             interrupted.append(True)
             raise KeyboardInterrupt
-        find(rows, data)
+        look(view)
 
-    monkeypatch.setattr(loader_rows.AttributeRows, "find", interrupt_once)
+    monkeypatch.setattr(View, "look", interrupt_once)
     iterator = iter(loader)
     with pytest.raises(KeyboardInterrupt):
         next(iterator)
@@ -323,6 +343,10 @@ class OwnFilter(NeighborLoader):
         return super().filter_fn(out)
 
 
+class OwnData(Data):
+    pass
+
+
 def same(value):
     return value
 
@@ -350,6 +374,7 @@ class OwnSampler(pyg.sampler.BaseSampler):
             ),
             "from stores",
         ),
+        (lambda data: NeighborLoader(OwnData(**data.to_dict()), [2], fetch_ahead=True), "OwnData may have code"),
     ],
 )
 def test_fetch_ahead_is_refused_where_nothing_could_be_gathered(make, text):

@@ -15,9 +15,10 @@ chain 210, PyG on pyg-lib 37 (4.7 x). There PyG on pyg-lib was measured before, 
 without features. What keeps the ratio with features below 4: gathering x takes 5 of our 11 ms, and torch's index_select
 gathers as fast here, where all rows fit into the last cache.
 --device: beside a played device that is busy for 10 ms with each batch of 256 seeds and uses no processor, how much of
-the time is it? (same machine, median of 5, commit 15c531f) 0 workers: the chain 0.97, ours 0.58, with fetch_ahead=True
-0.94 to 0.95; 2 workers: 0.97, without rows ahead 0.59, with them 0.93 to 0.95. What is left is the Python that makes a
-Data, 0.06 ms in a loop of its own and 0.3 ms behind 10 ms of other work.
+the time is it? (2-core VM, shared, median of 5, commit bfdb5470) 0 workers: the chain 0.98, ours 0.59, with
+fetch_ahead=True 0.96; 2 workers: 0.97, without batches ahead 0.59, with them 0.96. `next` takes 0.2 ms, half of it the
+hand-over between threads; when the loop made a Data of rows that were gathered ahead, it took 0.54 ms, and the share
+was 0.94 and 0.93.
 """
 
 from __future__ import annotations

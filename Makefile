@@ -100,7 +100,7 @@ test: test-begins build
 	$(RUN) -m pytest -m "alone and not full"
 
 test-all: build
-	FULL_TESTS=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -m "not alone" --numprocesses=3 --dist=worksteal
+	FULL_TESTS=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -m "not alone" --numprocesses=3 --dist=worksteal --durations=40
 	FULL_TESTS=1 $(RUN) -m pytest -m alone
 
 check: build

@@ -24,6 +24,8 @@ from datapipes.base.errors import ServerUnavailable
 from datapipes.distributed import DistGraph, RemoteReceivingChannel, RemoteSource, connect
 from datapipes.distributed.ray import RayServers
 
+pytestmark = pytest.mark.long
+
 CASE_S, DEADLINE = 240.0, 60.0
 FORKSERVER = multiprocessing.get_context("forkserver")
 NAMESPACE = "datapipes"

@@ -19,7 +19,7 @@ from datapipes.processes.main_module import refuse_missing_main, refuse_repetiti
 from datapipes.pyg.distributed.dist_neighbor_sampler import DistNeighborSampler
 from datapipes.pyg.distributed.meeting import Meeting, place_of
 from datapipes.pyg.distributed.outputs import labels_of
-from datapipes.pyg.loader.batch_form import Sampled
+from datapipes.pyg.loader.batch_form import SampledIds
 from datapipes.pyg.loader.iterating import Iterating
 from datapipes.pyg.loader.stages import PygSample, carrying
 from datapipes.pyg.loader.view import View
@@ -162,7 +162,7 @@ class DistView(View):
         sampler.init_event_loop()
         return sampler.event_loop.run_task(self.sampled_async(index, sampler._next_key(key)))
 
-    def _read(self, out: Any, sampled: Sampled) -> tuple[Any, Any, Any]:
+    def _read(self, out: Any, sampled: SampledIds) -> tuple[Any, Any, Any]:
         with_rows = {group for domain, group, _ in out.features if domain == "node"}
         counts = {node_type: None if node_type in with_rows else len(ids) for node_type, ids in sampled.nodes.items()}
         rows = dict(out.features)

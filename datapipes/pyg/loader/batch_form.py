@@ -1,13 +1,15 @@
 """How the batches of a Data or HeteroData are filled, as `filter_fn` of PyG's loaders does it.
 
-Rows of tensors in host memory are gathered by our kernel, into memory recycled from earlier batches; every other value
-by PyG. A thread may fill a batch before it is asked for; where a tensor has changed since, its rows are gathered anew.
+Rows of tensors in host memory are gathered by our kernel, into memory recycled from earlier batches; other rows by PyG.
+A thread may fill a batch before the loop asks for it; what has changed since is filled in anew.
 """
 
 from __future__ import annotations
 
 import copy
 import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,10 +33,10 @@ from datapipes.pyg.torch_geometric_names import (
 )
 
 _CPU = torch.device("cpu")
-_NOT_COMPARED = {"_mapping", "_parent", "_cached_attr"}  # fields of a store of PyG
+_KEPT_APART = {"_mapping", "_parent", "_cached_attr"}  # by a store of PyG, from attributes that begin with "_"
 
 
-class Sampled(NamedTuple):
+class SampledIds(NamedTuple):
     """What was sampled for a batch, by type; without types under None.
 
     Attributes:
@@ -49,105 +51,95 @@ class Sampled(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """An attribute whose rows our kernel gathers.
+    """A tensor or an array whose rows our kernel gathers.
 
     Attributes:
-        value: the attribute, a tensor or an array.
         rows: the same values as a plain tensor.
         bytes: its rows as bytes.
     """
 
-    value: Any
     rows: Tensor
     bytes: RowTable
 
-    def keeps_layout(self) -> bool:
-        """Return whether the value is still over the same memory."""
-        return not isinstance(self.value, Tensor) or _layout(self.value) == _layout(self.rows)
 
-
-class _Slot(NamedTuple):
-    """An attribute of which a batch has the part that was sampled.
+@dataclass(slots=True, eq=False)
+class _Slot:
+    """An attribute.
 
     Attributes:
-        place: of its store among those of nodes, then those of edges.
-        domain: "node" or "edge".
+        place: of its store in `data.stores`.
+        domain: "node" or "edge"; None: batches have the whole value.
+        key: its name.
+        value: of the data.
+        dim: along which PyG slices the value.
         table: for our kernel; None: PyG takes the rows.
-        is_ours: whether a thread may fill it in: no code of the user's runs, and torch tells of changes.
+        may_be_ahead: whether a thread may fill it in: torch counts its changes, and no code but ours runs.
     """
 
     place: int
-    domain: str
+    domain: str | None
     key: str
-    table: _Table | None
-    is_ours: bool
+    value: Any
+    dim: Any = None
+    table: _Table | None = None
+    may_be_ahead: bool = True
 
     def version(self) -> tuple[int, ...] | None:
-        """Return what differs once torch has changed the values or moved them; None: only the loop may fill it in."""
-        if not self.is_ours or self.table is None:
-            return () if self.is_ours else None
-        value = self.table.value
-        return None if value.requires_grad else (value._version, value.data_ptr())
+        """Return what changes whenever torch changes or moves the values; None: only the loop may fill them in."""
+        if not self.may_be_ahead:
+            return None
+        if self.table is None:
+            return (id(self.value),)
+        return None if self.value.requires_grad else (self.value._version, self.value.data_ptr())
+
+    def keeps_layout(self) -> bool:
+        """Return whether the value, the same object as before, is still over the same memory."""
+        if self.table is None or not isinstance(self.value, Tensor):
+            return True
+        return _layout(self.value) == _layout(self.table.rows)
 
 
 class BatchForm:
-    """Which attributes the batches of a Data or HeteroData have, and of which they have the part that was sampled.
+    """Which attributes the batches of a Data or HeteroData have, and of which they have the rows that were sampled.
 
-    The caller's thread makes it. `filled_ahead` may run in another: it looks at a copy of the data and at no code of
-    the user's.
+    The loop's thread makes it and compares it with the data. `filled_ahead` may run in another thread: it reads a copy
+    of the data and runs no code of a user's.
 
     Attributes:
-        is_plain: as is_plain(data); else neither `filled_ahead` nor `holds` may be called.
+        is_kept: whether batches may be filled ahead and later batches may have this form; `why_not_ahead` says why not.
     """
 
     def __init__(self, data: Any) -> None:
+        self.is_kept = why_not_ahead(data) is None
         self._class, self._copy = type(data), _copied(data)
-        self.is_plain = is_plain(data)
-        self._slots: list[_Slot] = []
-        num_node_stores = len(data.node_stores)
-        for place, store in enumerate((*data.node_stores, *data.edge_stores)):
-            if place < num_node_stores:
-                domain, structure, has_rows = "node", "num_nodes", store.is_node_attr
-            else:
-                domain, structure, has_rows = "edge", "edge_index", store.is_edge_attr
-                if "adj_t" in store:  # a SparseTensor: PyG slices its whole store
-                    self._slots.append(_Slot(place, domain, "adj_t", None, False))
-                    continue
-            for key, value in store.items():
-                if key == structure:
-                    is_ours = not isinstance(value, Tensor) or value.device == _CPU
-                    self._slots.append(_Slot(place, domain, key, None, is_ours))
-                elif has_rows(key):
-                    table = _table_of(store, key, value)
-                    is_ours = table is not None and isinstance(value, Tensor) and not value.is_inference()
-                    self._slots.append(_Slot(place, domain, key, table, is_ours))
+        self._slots = [slot for place, store in enumerate(data.stores) for slot in _slots_of(place, store)]
 
     def fits(self, out: Any) -> bool:
         """Return whether a sampler's output has types as the data has."""
         return isinstance(out, HeteroSamplerOutput if isinstance(self._copy, HeteroData) else SamplerOutput)
 
     def holds(self, data: Any) -> bool:
-        """Return whether `data` has the same attributes as before, over the same memory."""
-        return (
-            type(data) is self._class
-            and len(data.stores) == len(self._copy.stores)
-            and all(map(_has_same, data.stores, self._copy.stores))
-            and all(slot.table is None or slot.table.keeps_layout() for slot in self._slots)
-        )
+        """Return whether `data` has the same attributes over the same memory; take over other values that are whole."""
+        stores, kept = data.stores, self._copy.stores
+        if type(data) is not self._class or len(stores) != len(kept) or not all(map(_has_same_names, stores, kept)):
+            return False
+        for slot in self._slots:
+            value = stores[slot.place]._mapping[slot.key]
+            if slot.domain is None:
+                slot.value = value
+            elif value is not slot.value or not slot.keeps_layout():
+                return False
+        return True
 
-    def filled(self, sampled: Sampled) -> Any:
-        """Return a batch of what was sampled."""
-        batch = copy.copy(self._copy)
+    def filled(self, sampled: SampledIds) -> Any:
+        """Return a batch of what was sampled; of a form that is not kept only once."""
+        batch = copy.copy(self._copy) if self.is_kept else self._copy
         self._complete(sampled)
         self._fill(batch, self._slots, sampled)
         return batch
 
-    def filled_ahead(self, sampled: Sampled) -> Ahead:
-        """Return a batch with the values of now; those that only the loop may look at are left for `catch_up`.
-
-        Raises:
-            IndexError: An id has no row: the data is not the sampler's.
-        """
+    def filled_ahead(self, sampled: SampledIds) -> Ahead:
+        """Return a batch with the values of now; those that only the loop may look at are left for `catch_up`."""
         batch, versions = copy.copy(self._copy), [slot.version() for slot in self._slots]
         self._complete(sampled)
         slots = [slot for slot, version in zip(self._slots, versions, strict=True) if version is not None]
@@ -162,32 +154,36 @@ class BatchForm:
             self._fill(ahead.batch, slots, ahead.sampled)
         return bool(slots)
 
-    def _complete(self, sampled: Sampled) -> None:
+    def _complete(self, sampled: SampledIds) -> None:
         """Set the types of the data of which nothing was sampled."""
+        nodes, ends, edges = sampled
         for store in self._copy.node_stores:
-            _set_none(sampled.nodes, store._key)
+            if store._key not in nodes:  # looked at first: each function of torch lets go of the GIL
+                nodes[store._key] = torch.empty(0, dtype=torch.int64)
         for store in self._copy.edge_stores:
-            _set_none(sampled.edges, store._key)
-            if store._key not in sampled.ends:
-                sampled.ends[store._key] = (torch.empty(0, dtype=torch.int64),) * 2
+            if store._key not in ends:
+                ends[store._key] = (torch.empty(0, dtype=torch.int64),) * 2
+                edges[store._key] = torch.empty(0, dtype=torch.int64)
+            elif store._key not in edges:
+                edges[store._key] = None
 
-    def _fill(self, batch: Any, slots: list[_Slot], sampled: Sampled) -> None:
-        stores = (*self._copy.node_stores, *self._copy.edge_stores)
-        filled = (*batch.node_stores, *batch.edge_stores)
+    def _fill(self, batch: Any, slots: list[_Slot], sampled: SampledIds) -> None:
+        stores = batch.stores
         for slot in slots:
-            store, to, key = stores[slot.place], filled[slot.place], slot.key
-            group = store._key
-            ids = sampled.nodes[group] if slot.domain == "node" else sampled.edges[group]
-            if key == "adj_t":  # of a copy: what PyG notes in a store would be seen by a thread that copies it
-                filter_edge_store_(copy.copy(store), to, *sampled.ends[group], ids)
+            store, key, value = stores[slot.place], slot.key, slot.value
+            if slot.domain is None:
+                store[key] = value
             elif key == "num_nodes":
-                to[key] = len(sampled.nodes[group])
+                store[key] = len(sampled.nodes[store._key])
+            elif key == "adj_t":
+                filter_edge_store_(value, store, *sampled.ends[store._key], sampled.edges[store._key])
             elif key == "edge_index":
-                edge_index, value = edge_index_of(*sampled.ends[group]), store[key]
+                edge_index = edge_index_of(*sampled.ends[store._key])
                 is_there = not isinstance(value, Tensor) or edge_index.device == value.device
-                to[key] = edge_index if is_there else edge_index.to(value.device)
+                store[key] = edge_index if is_there else edge_index.to(value.device)
             else:
-                to[key] = None if ids is None else _rows(store, slot, ids)
+                ids = (sampled.nodes if slot.domain == "node" else sampled.edges)[store._key]
+                store[key] = None if ids is None else _rows(slot, store._key, ids)
 
 
 class Ahead(NamedTuple):
@@ -195,33 +191,52 @@ class Ahead(NamedTuple):
 
     form: BatchForm
     batch: Any
-    sampled: Sampled
+    sampled: SampledIds
     versions: list[tuple[int, ...] | None]
 
 
-def _rows(store: Any, slot: _Slot, ids: Tensor) -> Any:
-    """Return what an attribute has of these nodes or edges."""
-    key, table = slot.key, slot.table
-    value = store[key]
-    if table is not None and ids.device == _CPU and not getattr(value, "requires_grad", False):
-        try:
-            return take_rows(table.rows, table.bytes.bytes_now(), ids.contiguous(), num_threads())
-        except IndexError as error:
-            raise IndexError(
-                f"NeighborLoader: found an id without a row in {key}{of_type(store._key)} {list(value.shape)}: "
-                f"{error}. The loader samples the edges that it was built with; build a new loader for other data."
-            ) from error
-    if isinstance(value, (list, tuple)):  # such as a name for each node, which PyG refuses
-        return [value[place] for place in ids.tolist()]
+def why_not_ahead(data: Any) -> str | None:
+    """Return why no batch of the data may be filled ahead; None if it may."""
+    if not isinstance(data, (Data, HeteroData)):
+        return "the rows come from stores or other parts"
+    is_pygs = type(data) in (Data, HeteroData)
+    if not is_pygs and not (isinstance(data, Batch) and type(data).__bases__ in ((Batch, Data), (Batch, HeteroData))):
+        return f"{type(data).__name__} may have code of its own, which runs in the thread of the loop"
+    if any("adj_t" in store for store in data.edge_stores):
+        return "PyG slices adj_t, in the thread of the loop"
+    return None
+
+
+def _slots_of(place: int, store: Any) -> Iterator[_Slot]:
+    """Yield the attributes of a store. An `adj_t` comes last, since PyG counts the rows of nodes for it, and stands for
+    all that belongs to edges.
+    """
+    has_nodes, has_edges, has_adj_t = hasattr(store, "is_node_attr"), hasattr(store, "is_edge_attr"), "adj_t" in store
+    for key, value in store.items():
+        if has_nodes and key == "num_nodes":
+            yield _Slot(place, "node", key, value)
+        elif has_nodes and store.is_node_attr(key):
+            yield _slot_of_rows(place, "node", key, value, store)
+        elif has_edges and (key == "edge_index" or store.is_edge_attr(key)):
+            if key == "edge_index":
+                may_be_ahead = not isinstance(value, Tensor) or value.device == _CPU
+                yield _Slot(place, "edge", key, value, may_be_ahead=may_be_ahead)
+            elif not has_adj_t:
+                yield _slot_of_rows(place, "edge", key, value, store)
+        elif key != "adj_t":
+            yield _Slot(place, None, key, value)
+    if has_adj_t:
+        yield _Slot(place, "edge", "adj_t", store, may_be_ahead=False)
+
+
+def _slot_of_rows(place: int, domain: str, key: str, value: Any, store: Any) -> _Slot:
     dim = store._parent().__cat_dim__(key, value, store)
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind not in "biufc":
-            return value.take(ids.cpu().numpy(), axis=dim)  # of strings or dates, say: there is no such tensor
-        return index_select(value, ids.cpu(), dim=dim)
-    return index_select(value, ids.to(value.device), dim=dim)
+    table = _table_of(key, value) if dim == 0 else None
+    may_be_ahead = table is not None and isinstance(value, Tensor) and not value.is_inference()
+    return _Slot(place, domain, key, value, dim, table, may_be_ahead)
 
 
-def _table_of(store: Any, key: str, value: Any) -> _Table | None:
+def _table_of(key: str, value: Any) -> _Table | None:
     """Return an attribute for our kernel; None: PyG takes its rows."""
     if type(value) is not Tensor and not isinstance(value, np.ndarray):
         return None  # such as a TensorFrame, or a subclass with an indexing of its own
@@ -231,31 +246,47 @@ def _table_of(store: Any, key: str, value: Any) -> _Table | None:
         rows = as_tensor("NeighborLoader", key, value)
     except (TypeError, ValueError):
         return None
-    is_plain = rows.device == _CPU and rows.ndim > 0 and not rows.is_conj() and not rows.is_neg()
-    if not is_plain or not has_adjacent_values(rows) or store._parent().__cat_dim__(key, value, store) != 0:
+    if rows.device != _CPU or rows.ndim == 0 or rows.is_conj() or rows.is_neg() or not has_adjacent_values(rows):
         return None
-    return _Table(value, rows, RowTable(rows))
+    return _Table(rows, RowTable(rows))
+
+
+def _rows(slot: _Slot, group: Any, ids: Tensor) -> Any:
+    """Return what an attribute has of these nodes or edges."""
+    value, table = slot.value, slot.table
+    if table is not None and ids.device == _CPU and not getattr(value, "requires_grad", False):
+        try:
+            return take_rows(table.rows, table.bytes.bytes_now(), ids.contiguous(), num_threads())
+        except IndexError as error:
+            raise IndexError(
+                f"NeighborLoader: found an id without a row in {slot.key}{of_type(group)} {list(value.shape)}: "
+                f"{error}. The loader samples the edges that it was built with; build a new loader for other data."
+            ) from error
+    if isinstance(value, (list, tuple)):  # such as a name for each node, which PyG refuses
+        return [value[place] for place in ids.tolist()]
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "biufc":
+            return value.take(ids.cpu().numpy(), axis=slot.dim)  # of strings or dates, say: there is no such tensor
+        return index_select(value, ids.cpu(), dim=slot.dim)
+    return index_select(value, ids.to(value.device), dim=slot.dim)
 
 
 def _layout(values: Tensor) -> tuple[Any, ...]:
     return values.data_ptr(), values.dtype, values.shape, values.stride()
 
 
-def _has_same(store: Any, other: Any) -> bool:
-    """Return whether two stores have the same attributes, those that begin with "_" too."""
-    for one, two in ((store._mapping, other._mapping), (_private(store), _private(other))):
-        if [*one] != [*two] or not all(map(operator.is_, one.values(), two.values())):
-            return False
-    return True
+def _has_same_names(store: Any, other: Any) -> bool:
+    """Return whether two stores have attributes of the same names; of those that begin with "_" the same values."""
+    apart, others = _private(store), _private(other)
+    return (
+        [*store._mapping] == [*other._mapping]
+        and [*apart] == [*others]
+        and all(map(operator.is_, apart.values(), others.values()))
+    )
 
 
 def _private(store: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(store).items() if name not in _NOT_COMPARED}
-
-
-def _set_none(ids: dict[Any, Any], group: Any) -> None:
-    if group not in ids:  # looked at first: each function of torch lets go of the GIL
-        ids[group] = torch.empty(0, dtype=torch.int64)
+    return {name: value for name, value in vars(store).items() if name not in _KEPT_APART}
 
 
 def _copied(data: Any) -> Any:
@@ -264,8 +295,3 @@ def _copied(data: Any) -> Any:
     if isinstance(data, Batch):
         object.__setattr__(batch, "__class__", class_of_graphs(data))
     return batch
-
-
-def is_plain(data: Any) -> bool:
-    """Return whether batches of a Data or HeteroData are of PyG's own classes, so that no code of the user's runs."""
-    return (class_of_graphs(data) if isinstance(data, Batch) else type(data)) in (Data, HeteroData)

@@ -42,6 +42,7 @@ class Epoch(Iterator[Any]):
         try:
             minibatch = next(self._minibatches)
         except StopIteration:
+            loader.view.forget()  # what the user deletes now is let go
             if not self._has_begun:  # of an epoch that had no rest
                 loader._epoch, self._has_begun = loader._epoch + 1, True
             raise
@@ -56,5 +57,7 @@ class Epoch(Iterator[Any]):
         return pins(batch) if loader.pin_memory and torch.cuda.is_available() else batch
 
     def __del__(self) -> None:
-        if self._running is not None and not self._loader._keeps_workers():
-            self._running.close()  # workers end with the loop, also after a break
+        if self._running is not None:
+            self._loader.view.forget()
+            if not self._loader._keeps_workers():
+                self._running.close()  # workers end with the loop, also after a break

@@ -25,7 +25,7 @@ from datapipes.loader.data_loader import DataLoader
 from datapipes.loader.stats import LoaderStats
 from datapipes.processes.unforkable import why_not_to_fork
 from datapipes.pyg.loader.arguments import feature_store, refuse_wrong_options
-from datapipes.pyg.loader.batch_form import is_plain
+from datapipes.pyg.loader.batch_form import why_not_ahead
 from datapipes.pyg.loader.epoch import Epoch
 from datapipes.pyg.loader.stages import DrawnOrder, InWorker, PygFetch, PygSample, PygSlice, carried
 from datapipes.pyg.loader.view import View
@@ -349,27 +349,23 @@ class Iterating:
         return running
 
     def _fetches(self) -> bool:
-        """Whether a stage gathers rows ahead: of the data's tensors, or of features."""
+        """Whether a stage fills batches ahead, or reads features."""
         return self._fetches_ahead() or (bool(self.view.features) and self._why_not_ahead() is None)
 
     def _fetches_ahead(self) -> bool:
-        """Whether it gathers those of the data's tensors; ValueError where it is told to and cannot."""
+        """Whether it fills batches; ValueError where it is told to and cannot."""
         if self.fetch_ahead is False or (self.fetch_ahead is None and self.num_workers == 0):
             return False
-        why_not = self._why_not_ahead()
-        if not isinstance(self.data, (Data, HeteroData)):
-            why_not = "the rows come from stores or other parts"
-        elif not is_plain(self.data):
-            why_not = f"a {type(self.data).__name__} may have code of its own, which runs in the thread of the loop"
+        why_not = self._why_not_ahead() or why_not_ahead(self.data)
         if self.fetch_ahead and why_not is not None:
             raise ValueError(
-                f"{type(self).__name__}: fetch_ahead is True, but {why_not}, so no row can be gathered before the loop "
-                "asks for the batch. Leave fetch_ahead out."
+                f"{type(self).__name__}: fetch_ahead is True, but {why_not}, so no batch can be filled before the loop "
+                "asks for it. Leave fetch_ahead out."
             )
         return why_not is None
 
     def _why_not_ahead(self) -> str | None:
-        """Return why nothing can be gathered ahead; None if it can."""
+        """Return why nothing can be read ahead, whatever the data is; None if it can."""
         reasons = {
             "filter_fn is overridden": self._filters_itself(),
             "transform_sampler_output may change what was sampled": self.transform_sampler_output is not None,

@@ -39,13 +39,14 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
         filter_per_worker: whether workers make the whole batch. None: they do where `transform` or
             `transform_sampler_output` is given or the data is a pair of stores; otherwise this process gathers the
             rows, so they cross no process.
-        fetch_ahead: by name: whether threads of this process gather the rows of plain tensors before the loop asks for
-            their batch. None: they do with workers, unless the data is of a class of yours; without workers `next`
-            gathers, as in PyG. What was replaced or deleted since, what needs a gradient, and what an in-place function
-            of torch has changed, on the tensor, a view or its `detach()`, is as it is at `next`. Other changes are seen
-            by batches that are made later: those by NumPy, DLPack, fused optimizers, collectives of
-            torch.distributed, other processes, and through what shares memory by `.data`. Do not move a tensor
-            meanwhile (`share_memory_`, sending the data to a process): torch frees the old memory at once.
+        fetch_ahead: by name: whether threads of this process fill batches before the loop asks for them. None: they do
+            with workers, unless the data is of a class of yours or has an `adj_t`; without workers `next` slices, as in
+            PyG. At `next` you get the current value of attributes that were set or deleted, of those that need a
+            gradient, and of tensors that an in-place function of torch has changed, directly, by a view or by
+            `detach()`. You may get an older value after a change by NumPy, DLPack, a fused optimizer, a collective of
+            torch.distributed, another process or a copy from a GPU with `non_blocking`, and through what shares memory
+            by `.data`. Do not move a tensor meanwhile (`share_memory_`, sending the data to a process): torch frees the
+            old memory at once.
         features: by name: attributes that the data does not have, such as rows in a file, with a cache, sparse or
             stored with fewer bits: {name: feature} of nodes without types, {(domain, type, name): feature} with "node"
             or "edge" as domain, or a FeatureStore. Rows of edges are in the order of `edge_index`. The data then needs

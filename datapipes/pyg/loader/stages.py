@@ -1,4 +1,4 @@
-"""The stages of a loader's chain: the order of the seeds, the sampler, and the rows ahead or, in workers, the slicing.
+"""The stages of a loader's chain: the order of the seeds, the sampler, and what fills batches, in threads or workers.
 
 What they make is any object of PyG, carried by a minibatch: by reference within a process. Between the loader and a
 worker process that it started itself, tensors travel as in every message, and what holds them is pickled.
@@ -166,14 +166,14 @@ class PygSample(MiniBatchTransformer):
 
 
 class PygFetch(FeatureFetcher):
-    """Gather rows for the batch of a sampler's output, in a thread of the loader; the loop makes the batch of them.
+    """Read the features of a sampler's output, and fill its batch ahead, in a thread of the loader.
 
     Args:
-        of_data: whether of tensors of the data too, beside those of the view's features.
+        fills: whether batches are filled; else the loop does, with the features that were read.
     """
 
-    def __init__(self, source: Stage, view: View, of_data: bool) -> None:
-        self.view, self.of_data = view, of_data
+    def __init__(self, source: Stage, view: View, fills: bool) -> None:
+        self.view, self.fills = view, fills
         super().__init__(source, view.features, view.feature_names("node"), view.feature_names("edge"))
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
@@ -183,7 +183,7 @@ class PygFetch(FeatureFetcher):
         return self._with_batch(await super().transform_async(carrying(minibatch, carried(minibatch))))
 
     def _with_batch(self, minibatch: MiniBatch) -> MiniBatch:
-        if self.of_data:
+        if self.fills:
             self.view.fill_ahead(carried(minibatch))
         return minibatch
 

@@ -20,7 +20,7 @@ from datapipes.base.types import of_type, values_of
 from datapipes.features.feature_store import FeatureRequest, FeatureStore, feature_text
 from datapipes.graph.convert import refuse_wrong_rows
 from datapipes.minibatch import MiniBatch, SparseRows
-from datapipes.pyg.loader.batch_form import BatchForm, Sampled
+from datapipes.pyg.loader.batch_form import BatchForm, SampledIds
 from datapipes.pyg.loader.data_warnings import warn_of_lost, warn_of_whole
 from datapipes.pyg.sampled import edge_index_of
 from datapipes.pyg.sampler import NeighborSampler, seeded
@@ -105,19 +105,18 @@ class View:
 
     def forget(self) -> None:
         """Let go of the values that were sliced; the next batch looks at the data anew."""
-        self._form: BatchForm | None = None  # of the batch before
+        self._form: BatchForm | None = None  # made at an earlier batch
         self._of_edges: dict[str, bool] = {}  # by the name of a tensor in a feature store without types
 
     def look(self) -> None:
-        """Look at the data, so that threads can fill batches ahead."""
-        if self._form is None and isinstance(self.data, (Data, HeteroData)):
-            self._form = self._form_of(self.data)
+        """Look at the data, so that threads can fill the first batches ahead."""
+        self._form_of(self.data)
 
     def _form_of(self, data: Any) -> BatchForm:
         form = self._form
-        if form is not None and form.is_plain and form.holds(data):
-            return form
-        form = self._form = BatchForm(data)
+        if form is None or not form.holds(data):
+            form = BatchForm(data)
+            self._form = form if form.is_kept else None
         return form
 
     def for_sampling(self) -> View:
@@ -163,9 +162,9 @@ class View:
     def fill_ahead(self, out: Any) -> None:
         """Fill the batch of a sampler's output before the loop asks for it. A thread of ours calls it."""
         form = self._form
-        if form is None or not form.is_plain or self.transform_sampler_output or not form.fits(out):
+        if form is None or self.transform_sampler_output or not form.fits(out):
             return
-        with suppress(IndexError):  # of data that is not the sampler's: the loop's thread raises it
+        with suppress(Exception):  # the loop fills the batch then, and raises
             ahead = form.filled_ahead(self._sampled_in(out))
             self._finish(ahead.batch, out, ahead.sampled)
             out.ahead = ahead
@@ -196,7 +195,7 @@ class View:
         if ahead is not None:
             del out.ahead
             if form is not None and ahead.form is form and form.holds(self.data):
-                if form.catch_up(ahead):  # some are those that are set here
+                if form.catch_up(ahead):  # it may have written over names that are set here
                     self._set_sampled(ahead.batch, out, ahead.sampled)
                     self._set_seeds(ahead.batch, out.metadata)
                 return ahead.batch
@@ -231,20 +230,20 @@ class View:
                 )
             store[name] = rows.csr() if isinstance(rows, SparseRows) else rows
 
-    def _sampled_in(self, out: Any) -> Sampled:
+    def _sampled_in(self, out: Any) -> SampledIds:
         nodes, cols = _by_type(out, out.node), _by_type(out, out.col)
         ends = {edge_type: (row, cols[edge_type]) for edge_type, row in _by_type(out, out.row).items()}
         edges = {edge_type: self._edge_ids(edge_type, ids) for edge_type, ids in _by_type(out, out.edge).items()}
-        return Sampled(nodes, ends, edges)
+        return SampledIds(nodes, ends, edges)
 
-    def _finish(self, batch: Any, out: Any, sampled: Sampled) -> None:
+    def _finish(self, batch: Any, out: Any, sampled: SampledIds) -> None:
         """Set what a batch has beside the attributes of the data."""
         self._set_sampled(batch, out, sampled)
         if self.features:
             self._fill_features(batch, out)
         self._set_seeds(batch, out.metadata)
 
-    def _set_sampled(self, batch: Any, out: Any, sampled: Sampled) -> None:
+    def _set_sampled(self, batch: Any, out: Any, sampled: SampledIds) -> None:
         """Set what was sampled."""
         stores = {store._key: store for store in (*batch.node_stores, *batch.edge_stores)}  # batch[group] takes longer
 
@@ -274,7 +273,7 @@ class View:
             (batch if group is None else batch[group])[name] = values
         return batch
 
-    def _read(self, out: Any, sampled: Sampled) -> tuple[Any, Any, Any]:
+    def _read(self, out: Any, sampled: SampledIds) -> tuple[Any, Any, Any]:
         """Return what a batch has where the data is no Data or HeteroData. Of a pair of stores these are rows of nodes
         by their ids, and rows of edges by their edge ids.
 

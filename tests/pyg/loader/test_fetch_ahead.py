@@ -1,4 +1,4 @@
-"""Rows that threads gather before the loop asks for a batch: the same batches, and every change that torch tells of."""
+"""Batches that threads fill before the loop asks for them: the same batches, and every change that torch tells of."""
 
 import contextlib
 import multiprocessing
@@ -198,6 +198,30 @@ def test_a_batch_has_what_belongs_to_the_whole_graph_at_the_moment_it_is_asked_f
         assert [batch.get("year"), getattr(batch["paper"], "_year", None)] == now
         data.year = data["paper"]._year = step + 1
     assert step > 2
+
+
+@pytest.mark.parametrize("options", AHEAD, ids=str)
+def test_a_number_that_each_step_sets_costs_no_batch_that_was_filled_ahead(options, gathered_in):
+    data = tensors_of(random_data(1))
+    data.step = 0
+    for step, batch in enumerate(NeighborLoader(data, [2], batch_size=4, **options)):
+        assert batch.step == step
+        data.step = step + 1
+        if step == 0:
+            del gathered_in[:]
+    assert threading.main_thread() not in gathered_in
+
+
+@pytest.mark.filterwarnings("ignore:.*the whole of")
+@pytest.mark.parametrize("options", [*AT_NEXT, *AHEAD], ids=str)
+def test_values_that_are_deleted_after_the_loop_are_let_go(options):
+    data = data_of_ones()
+    data.whole = torch.ones(7, 1)
+    loader = NeighborLoader(data, [2], batch_size=10, **options)
+    list(loader)
+    held = [weakref.finalize(values, lambda: None) for values in (data.x, data.whole)]
+    del data.x, data.whole
+    assert [values.alive for values in held] == [False] * 2
 
 
 @pytest.mark.parametrize("options", [*AT_NEXT, *AHEAD], ids=str)
@@ -403,7 +427,49 @@ def test_where_nothing_can_be_gathered_ahead_workers_do_as_before():
     assert text.index("pyg_sample") < text.index("thread 1") < text.index("pyg_fetch")
 
 
+@pytest.mark.filterwarnings("ignore:.*the whole of")
+@pytest.mark.parametrize("options", [*AT_NEXT, {"num_workers": 2}], ids=str)
+def test_a_class_of_the_users_slices_along_its_own_dimension(options):
+    class Transposed(pyg.data.Batch):
+        def __cat_dim__(self, key, value, *args, **kwargs):
+            return 1 if key == "columns" else super().__cat_dim__(key, value, *args, **kwargs)
+
+    data = Transposed.from_data_list([data_of_ones(), data_of_ones()])
+    data.columns = torch.rand(80, 80)
+    for batch in NeighborLoader(data, [2], batch_size=8, **options):
+        assert torch.equal(batch.columns, data.columns[:, batch.n_id])
+
+
+def test_a_class_of_the_users_copies_itself_once_a_batch():
+    copies = []
+
+    class Own(Data):
+        def __copy__(self):
+            copies.append(self)
+            copied = Own(**{name: value for name, value in self.to_dict().items() if name != "edge_attr"})
+            return copied
+
+    loader = NeighborLoader(Own(**data_of_ones().to_dict()), [2], batch_size=10)
+    del copies[:]
+    for batch in loader:
+        assert torch.equal(batch.edge_attr, torch.ones(batch.num_edges, 1))
+    assert len(copies) == len(loader)
+
+
 # --- faults
+
+
+@pytest.mark.parametrize("options", [*AT_NEXT, *AHEAD], ids=str)
+def test_the_loop_goes_on_after_an_error_of_a_batch(options):
+    data = data_of_ones()
+    loader = NeighborLoader(data, [2], batch_size=2, features={"more": dp.TensorFeature(torch.rand(40, 2))}, **options)
+    iterator = iter(loader)
+    next(iterator)
+    data.more = torch.rand(40, 1)
+    with pytest.raises(ValueError, match="the data has more now"):
+        next(iterator)
+    del data.more
+    assert len([*iterator]) == 18
 
 
 @pytest.mark.parametrize("options", AHEAD, ids=str)

@@ -398,6 +398,30 @@ def test_a_permutation_of_a_users_sampler_is_applied():
         assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
 
 
+@pytest.mark.parametrize("data", [random_data(3), random_hetero(3)], ids=["plain", "types"])
+def test_without_edge_ids_batches_have_no_attributes_of_edges(data):
+    ours = NeighborSampler(data, [2], seed=1)
+
+    class WithoutIds(pyg.sampler.BaseSampler):
+        edge_permutation = None
+
+        def sample_from_nodes(self, index, **kwargs):
+            out = ours.sample_from_nodes(index)
+            out.edge = None
+            return out
+
+        def sample_from_edges(self, index, neg_sampling=None):
+            raise NotImplementedError
+
+    seeds = {"input_nodes": "paper"} if isinstance(data, HeteroData) else {}
+    for batch in NodeLoader(data, WithoutIds(), batch_size=10, **seeds):
+        assert batch.num_edges > 0
+        for store in batch.edge_stores:
+            if store.num_edges > 0:
+                assert "e_id" not in store
+                assert "edge_attr" not in store
+
+
 def test_gathered_rows_are_the_same_with_every_number_of_threads():
     data = random_data(13, num_nodes=500, num_edges=4000)
     before = torch.get_num_threads()

@@ -55,8 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before the tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to `make test-all` the combinations of parameters that bring no new value. Long tests come first: at the end
-    of a run one process would work on them while the others have nothing left to do.
+    """Leave to `make test-all` the combinations of parameters that bring no new value. Long tests come first: at the
+    end of a run one process would work on them while the others have nothing left to do.
     """
     for item in spare(items):
         item.add_marker(pytest.mark.full)

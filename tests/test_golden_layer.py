@@ -12,6 +12,7 @@ import pytest
 import torch
 import twin
 import twin_layer
+from twin_cases import by_hop
 
 import datapipes as dp
 
@@ -113,7 +114,7 @@ def typed_message(case: Case) -> dict[str, np.ndarray]:
     }
     node_types, by_destination = sorted(golden.NUM_NODES_OF), golden.relations()
     if case.stage == LAYER:
-        fanouts = golden.fanouts_by_hop(case.options["fanouts"])
+        fanouts = by_hop(case.options["fanouts"], golden.EDGE_TYPES)
         found = twin_layer.sample_layer_neighbors(
             node_types, by_destination, seeds, fanouts=fanouts, layers=layers_of(case)
         )

@@ -1,7 +1,7 @@
 """Golden digests of trees and times: docs/semantics.md, sections 3.3, 4.5 and 4.6, at stream version 1.
 
-As in test_golden.py, a digest changes only together with STREAM_VERSION. A graph without types is to the twin one with a
-single node type.
+As in test_golden.py, a digest changes only together with STREAM_VERSION. A graph without types is to the twin one with
+a single node type.
 """
 
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import twin
+from twin_cases import by_hop
 from twin_trees import PLAIN, Relation, Rule, Trees, sample_trees
 
 import datapipes as dp
@@ -196,7 +197,7 @@ def typed_message(
         sorted(golden.NUM_NODES_OF),
         timed_relations,
         {of: rows.reshape(len(rows), -1).tolist() for of, rows in seeds.items()},
-        fanouts=golden.fanouts_by_hop(fanouts),
+        fanouts=by_hop(fanouts, golden.EDGE_TYPES),
         key_of=golden.key_of_hop,
         frontier=frontier,
         disjoint=disjoint,

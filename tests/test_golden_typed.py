@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import twin
+from twin_cases import by_hop
 
 import datapipes as dp
 
@@ -86,7 +87,7 @@ def twin_message(
         sorted(golden.NUM_NODES_OF),
         golden.relations(),
         seeds,
-        fanouts=golden.fanouts_by_hop(fanouts),
+        fanouts=by_hop(fanouts, golden.EDGE_TYPES),
         key_of=golden.key_of_hop,
         replace=replace,
         frontier=frontier,

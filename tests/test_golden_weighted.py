@@ -1,6 +1,6 @@
 """Golden digests of weighted and masked picks: docs/semantics.md, section 3.1, at stream version 1.
 
-As in test_golden.py, a digest changes only together with STREAM_VERSION. The graphs and seeds stand in golden_graphs.py.
+As in test_golden.py, a digest changes only together with STREAM_VERSION.
 """
 
 from typing import Any
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import twin
+from twin_cases import by_hop
 
 import datapipes as dp
 
@@ -114,7 +115,7 @@ def typed_message(fanouts, dtype, replace=False, frontier="all") -> dict[str, np
         sorted(golden.NUM_NODES_OF),
         by_destination,
         seeds,
-        fanouts=golden.fanouts_by_hop(fanouts),
+        fanouts=by_hop(fanouts, golden.EDGE_TYPES),
         key_of=golden.key_of_hop,
         replace=replace,
         frontier=frontier,

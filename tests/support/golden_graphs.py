@@ -130,11 +130,6 @@ def places_of_types(counts: dict[Any, int]) -> dict[Any, list[int]]:
     return {of: [place for found, place in visited if found == of] for of in counts}
 
 
-def fanouts_by_hop(fanouts: list[Any]) -> list[dict[tuple[str, str, str], int]]:
-    """The twin's fanouts: in the order of the hops, by edge type."""
-    return [dict.fromkeys(EDGE_TYPES, fanout) if isinstance(fanout, int) else fanout for fanout in reversed(fanouts)]
-
-
 # --- times
 
 TIMED_NODES = ("paper", "author")

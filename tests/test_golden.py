@@ -4,15 +4,13 @@ A digest here may change only together with STREAM_VERSION. Each is checked twic
 message that the plain Python twin builds from that page alone.
 """
 
+import golden_graphs as golden
 import numpy as np
 import pytest
 import torch
 import twin
 
 import datapipes as dp
-
-SEED, EPOCH, INDEX = 2026, 3, 2
-NUM_NODES, NUM_EDGES, BATCH_SIZE = 97, 1200, 8
 
 GOLDEN = {
     "all hops, fanouts 3 and 5": "8e480126c6fd132798effa1574857008",
@@ -50,57 +48,38 @@ def test_the_twin_gives_the_golden_digest(name):
     assert twin.digest(twin_message(**CASES[name])) == GOLDEN[name]
 
 
-def edges() -> tuple[list[int], list[int]]:
-    """Sources and destinations by plain arithmetic, with degrees from 0 to about 60.
-
-    No random generator is used, since the stream of a generator may change.
-    """
-    sources = [(i * i * 31 + i * 7 + 5) % NUM_NODES for i in range(NUM_EDGES)]
-    destinations = [(i * 13 % NUM_NODES) * (i * 29 % NUM_NODES) // NUM_NODES for i in range(NUM_EDGES)]
-    return sources, destinations
-
-
-def seeds_of(pairs: bool, num_items: int) -> torch.Tensor:
-    ids = torch.arange(num_items) * 17 % NUM_NODES
-    return torch.stack((ids, ids * 5 % NUM_NODES), dim=1) if pairs else ids
-
-
 def edge_rows() -> torch.Tensor:
-    return (torch.arange(2 * NUM_EDGES) * 3).reshape(-1, 2).to(torch.float16)
+    return (torch.arange(2 * golden.NUM_EDGES) * 3).reshape(-1, 2).to(torch.float16)
 
 
 def node_rows() -> torch.Tensor:
-    return (torch.arange(3 * NUM_NODES) - 100).reshape(-1, 3).to(torch.bfloat16)
+    return (torch.arange(3 * golden.NUM_NODES) - 100).reshape(-1, 3).to(torch.bfloat16)
 
 
 def package_minibatch(
-    fanouts, frontier="all", replace=False, dtype=torch.int64, features=False, pairs=False, num_items=50
+    fanouts, frontier="all", replace=False, dtype=torch.int64, features=False, pairs=False, num_items=golden.NUM_ITEMS
 ) -> dp.MiniBatch:
-    graph = dp.CSCGraph.from_edge_index(torch.tensor(edges()), NUM_NODES).with_index_dtype(dtype)
+    graph = dp.CSCGraph.from_edge_index(torch.tensor(golden.edges()), golden.NUM_NODES).with_index_dtype(dtype)
     labels = torch.arange(num_items, dtype=torch.uint8)
-    pipe = dp.ItemSampler(dp.ItemSet((seeds_of(pairs, num_items), labels)), BATCH_SIZE, shuffle=True, seed=SEED)
+    pipe = dp.ItemSampler(
+        dp.ItemSet((golden.seeds_of(pairs, num_items), labels)), golden.BATCH_SIZE, shuffle=True, seed=golden.SEED
+    )
     pipe = pipe.sample_neighbor(graph, fanouts, frontier=frontier, replace=replace, return_edge_ids=features)
     if features:
         store = {("node", None, "a.b"): node_rows(), ("edge", None, "w"): edge_rows()}
         store = dp.FeatureStore({key: dp.TensorFeature(rows) for key, rows in store.items()})
         pipe = pipe.fetch_feature(store, ["a.b"], ["w"])
-    return dp.DataLoader(pipe).minibatch(EPOCH, INDEX)
+    return dp.DataLoader(pipe).minibatch(golden.EPOCH, golden.INDEX)
 
 
 def twin_message(
-    fanouts, frontier="all", replace=False, dtype=torch.int64, features=False, pairs=False, num_items=50
+    fanouts, frontier="all", replace=False, dtype=torch.int64, features=False, pairs=False, num_items=golden.NUM_ITEMS
 ) -> dict:
     ids = np.int32 if dtype == torch.int32 else np.int64
-    order_key = twin.hop_key(SEED, EPOCH, 0, 0, 0, 0)
-    places = range(INDEX * BATCH_SIZE, (INDEX + 1) * BATCH_SIZE)
-    if num_items > 2**16:
-        items = [twin.permutation_at(num_items, order_key, place) for place in places]
-    else:
-        order = twin.permutation(num_items, order_key)
-        items = [order[place] for place in places]
-    seeds = seeds_of(pairs, num_items).numpy()[items]
-    indptr, indices, edge_ids = twin.coo_to_csc(*edges(), NUM_NODES)
-    keys = [twin.hop_key(SEED, EPOCH, INDEX, 1, hop, 0) for hop in range(len(fanouts))]
+    items = golden.places_of_items(num_items)
+    seeds = golden.seeds_of(pairs, num_items).numpy()[items]
+    indptr, indices, edge_ids = twin.coo_to_csc(*golden.edges(), golden.NUM_NODES)
+    keys = [golden.key_of_hop(hop) for hop in range(len(fanouts))]
     found = twin.sample_neighbors(
         indptr,
         indices,
@@ -112,19 +91,15 @@ def twin_message(
         frontier=frontier,
     )
     message = {
-        "epoch": np.array(EPOCH),
-        "index": np.array(INDEX),
+        **golden.step_fields(),
         "seeds": seeds,
         "labels": np.array([item % 256 for item in items], dtype=np.uint8),
         "compacted_seeds": np.array(found.compacted_seeds, dtype=ids).reshape(seeds.shape),
         "input_nodes": np.array(found.nodes, dtype=ids),
     }
     for h, hop in enumerate(found.hops):
-        message[f"hop{h}.indptr"] = np.array(hop.indptr, dtype=np.int64)
-        message[f"hop{h}.indices"] = np.array(hop.indices, dtype=ids)
-        message[f"hop{h}.num_src"] = np.array(hop.num_src)
+        message |= golden.block_fields(h, hop, ids, with_edge_ids=features)
         if features:
-            message[f"hop{h}.edge_ids"] = np.array(hop.edge_ids, dtype=np.int64)
             message[f"hop{h}.edge_features.w"] = edge_rows().numpy()[hop.edge_ids]
     if features:
         message["node_features.a%2Eb"] = ("bfloat16", node_rows().view(torch.int16).numpy()[found.nodes])

@@ -3,22 +3,19 @@
 As in test_golden.py, a digest changes only together with STREAM_VERSION. The tests of the stages compare with the twin.
 """
 
+import golden_graphs as golden
 import pytest
-import test_golden_trees as golden
-import test_golden_typed as typed
 import torch
 
 import datapipes as dp
-
-WRITES, WRITTEN = ("author", "writes", "paper"), ("paper", "written", "author")
 
 
 def plain(graph_dtype=torch.int64, **options) -> dp.Stage:
     since = torch.arange(golden.NUM_NODES) * 19 % 50
     graph = dp.CSCGraph.from_edge_index(
-        torch.tensor(golden.edges()), golden.NUM_NODES, node_attributes={"since": since}
+        torch.tensor(golden.parallel_edges()), golden.NUM_NODES, node_attributes={"since": since}
     ).with_index_dtype(graph_dtype)
-    seeds = golden.seeds_of(pairs=True)
+    seeds = golden.repeated_seeds(pairs=True)
     times = torch.arange(golden.NUM_ITEMS) * 7 % 60 + 20
     items = dp.ItemSet((seeds, times), names=("seeds", "timestamps"))
     pipe = dp.ItemSampler(items, golden.BATCH_SIZE, shuffle=True, seed=golden.SEED)
@@ -27,10 +24,9 @@ def plain(graph_dtype=torch.int64, **options) -> dp.Stage:
 
 
 def of_types(**options) -> dp.Stage:
-    edge_index = {of: torch.tensor(typed.edges_of(of), dtype=torch.int64).reshape(2, -1) for of in typed.EDGE_TYPES}
-    graph = dp.HeteroCSCGraph.from_edge_index(edge_index, num_nodes=typed.NUM_NODES)
-    sets = {of: dp.ItemSet(typed.items_of(of)) for of in typed.NUM_LINKS}
-    pipe = dp.ItemSampler(dp.HeteroItemSet(sets), typed.BATCH_SIZE, shuffle=True, seed=golden.SEED)
+    graph = dp.HeteroCSCGraph.from_edge_index(golden.edge_index_of_types(), num_nodes=golden.NUM_NODES_OF)
+    sets = {of: dp.ItemSet(golden.items_of(of)) for of in golden.NUM_LINKS_OF}
+    pipe = dp.ItemSampler(dp.HeteroItemSet(sets), golden.TYPED_BATCH_SIZE, shuffle=True, seed=golden.SEED)
     return pipe.sample_uniform_negative(graph, **options).sample_neighbor(graph, [3, 2]).exclude_seed_edges()
 
 
@@ -38,8 +34,10 @@ WEIGHT = (torch.arange(golden.NUM_NODES) % 7).double()
 
 
 def of_form(**options) -> dp.Stage:
-    graph = dp.CSCGraph.from_edge_index(torch.tensor(golden.edges()), golden.NUM_NODES).to_undirected()
-    pipe = dp.ItemSampler(dp.ItemSet(golden.seeds_of(pairs=True)), golden.BATCH_SIZE, shuffle=True, seed=golden.SEED)
+    graph = dp.CSCGraph.from_edge_index(torch.tensor(golden.parallel_edges()), golden.NUM_NODES).to_undirected()
+    pipe = dp.ItemSampler(
+        dp.ItemSet(golden.repeated_seeds(pairs=True)), golden.BATCH_SIZE, shuffle=True, seed=golden.SEED
+    )
     return pipe.sample_neighbor(graph, [4, 3], return_edge_ids=True, **options)
 
 

@@ -14,10 +14,9 @@ from functools import cache, partial
 from itertools import islice
 from typing import Any
 
+import golden_graphs as golden
 import numpy as np
 import pytest
-import test_golden_trees as plain
-import test_golden_typed as typed
 import torch
 from amounts import ranked
 from pyg_cases import Data, HeteroData, pyg
@@ -43,7 +42,7 @@ pytestmark = [
 ]
 
 NegativeSampling, NodeSamplerInput = pyg.sampler.NegativeSampling, pyg.sampler.NodeSamplerInput
-SEED, NUM_NODES, NUM_EDGES = 2026, plain.NUM_NODES, plain.NUM_EDGES
+SEED, NUM_NODES, NUM_EDGES = golden.SEED, golden.NUM_NODES, golden.NUM_EDGES
 COMMON = {"batch_size": 8, "shuffle": True, "seed": SEED}
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 TIMES = torch.arange(NUM_NODES) * 7 % 40 + 10
@@ -51,7 +50,7 @@ LINK_TIMES = torch.arange(NUM_EDGES) * 7 % 60 + 20
 LABELS = torch.arange(NUM_EDGES) * 5 % 3
 MASK = torch.arange(NUM_NODES) * 13 % 7 < 3
 WEIGHT = (torch.arange(NUM_NODES) % 7).float()
-FANOUTS = {edge_type: [2, number % 4] for number, edge_type in enumerate(typed.EDGE_TYPES)}
+FANOUTS = {edge_type: [2, number % 4] for number, edge_type in enumerate(golden.EDGE_TYPES)}
 FANOUTS["a.b:%", "tags", "paper"] = [0, 0]
 NEGATIVES = {
     "binary": NegativeSampling("binary", 2),
@@ -76,15 +75,15 @@ def numbers(*shape: int, step: int = 7) -> Tensor:
 def plain_data() -> Data:
     """Attributes of many dtypes and forms, of nodes, of edges, and of neither."""
     count, many = NUM_NODES, NUM_EDGES
-    data = Data(edge_index=torch.tensor(plain.edges()), x=numbers(count, 3).float() / 8, y=numbers(count))
+    data = Data(edge_index=torch.tensor(golden.parallel_edges()), x=numbers(count, 3).float() / 8, y=numbers(count))
     data.half, data.brain = numbers(count, 2).half(), numbers(count, 2).bfloat16()
     data.flags, data.byte = numbers(count, 2, 2) > 3, numbers(count).to(torch.uint8)
-    data.time = torch.tensor([plain.time_of_node(v) for v in range(count)])
+    data.time = torch.tensor([golden.time_of_node(v) for v in range(count)])
     data.table, data.apart = numbers(count, 4).numpy().astype(np.float64), numbers(6, count).int().T
     data.names = [f"node {v}" for v in range(count)]
     data.dates = np.datetime64("2026-01-01") + np.arange(count)
     data.edge_attr, data.edge_weight = numbers(many, 2).float(), (numbers(many).abs() % 9).double()
-    data.edge_time, data.edge_kind = torch.tensor([plain.time_of_edge(e) for e in range(many)]), numbers(many).short()
+    data.edge_time, data.edge_kind = torch.tensor([golden.time_of_edge(e) for e in range(many)]), numbers(many).short()
     data.num_classes, data.title, data.whole, data.nothing = 4, "plain", numbers(1, 3), None
     data.words, data.options = ["a", "b"], {"depth": 2, "rates": (0.5, None)}
     return data
@@ -94,19 +93,18 @@ def plain_data() -> Data:
 def typed_data() -> HeteroData:
     """One node type is empty; weights are of some edges alone, times of some nodes."""
     data = HeteroData(title="typed", whole=numbers(1, 2))
-    for node_type, count in typed.NUM_NODES.items():
+    for node_type, count in golden.NUM_NODES_OF.items():
         if count > 0:
             data[node_type].x = numbers(count, 2, step=5 + len(node_type)).float()
     data["venue"].num_nodes = 0
-    for node_type in plain.TIMED_NODES:
-        count = typed.NUM_NODES[node_type]
-        data[node_type].time = torch.tensor([plain.time_of_node(v) for v in range(count)])
+    for node_type in golden.TIMED_NODES:
+        count = golden.NUM_NODES_OF[node_type]
+        data[node_type].time = torch.tensor([golden.time_of_node(v) for v in range(count)])
     data["paper"].y, data["paper"].words = numbers(53).int(), ["of", "all"]
-    for edge_type in typed.EDGE_TYPES:
-        columns = torch.tensor(typed.edges_of(edge_type), dtype=torch.int64).reshape(2, -1)
+    for edge_type, columns in golden.edge_index_of_types().items():
         data[edge_type].edge_index, many = columns, columns.shape[1]
         data[edge_type].edge_attr = numbers(many, 2, step=3 + len(edge_type[1])).half()
-        data[edge_type].edge_time = torch.tensor([plain.time_of_edge(e) for e in range(many)], dtype=torch.int64)
+        data[edge_type].edge_time = torch.tensor([golden.time_of_edge(e) for e in range(many)], dtype=torch.int64)
     for edge_type in (WRITES, CITES):
         data[edge_type].edge_weight = (numbers(data[edge_type].num_edges).abs() % 5).float()
     return data
@@ -115,7 +113,7 @@ def typed_data() -> HeteroData:
 @cache
 def sorted_data() -> Data:
     """The edges in the order of their destinations."""
-    columns = torch.tensor(plain.edges())
+    columns = torch.tensor(golden.parallel_edges())
     return Data(x=numbers(NUM_NODES, 3), edge_index=columns[:, torch.argsort(columns[1], stable=True)])
 
 
@@ -129,7 +127,7 @@ def data_of_parts(is_typed: bool) -> Any:
     if is_typed:
         del data["paper"].words, data["venue"], data["venue", "hosts", "paper"]
         del data["a.b:%"].x
-        data["a.b:%"].num_nodes = typed.NUM_NODES["a.b:%"]
+        data["a.b:%"].num_nodes = golden.NUM_NODES_OF["a.b:%"]
         for store in data.edge_stores:  # over parts, edges of all types have weights, or none
             store.setdefault("edge_weight", torch.ones(store.num_edges) / 2)
     return data
@@ -139,7 +137,7 @@ def pair_of(data: Any, layout: str = "coo") -> tuple[Any, Any]:
     """PyG's remote backend: a feature store and a graph store with what a Data or HeteroData has."""
     features, graph = pyg.testing.MyFeatureStore(), pyg.testing.MyGraphStore()
     is_typed = isinstance(data, HeteroData)
-    counts = dict(typed.NUM_NODES) if is_typed else {None: NUM_NODES}
+    counts = dict(golden.NUM_NODES_OF) if is_typed else {None: NUM_NODES}
     for node_type in counts:
         store = data if node_type is None else data[node_type]
         for name in ("x", "y", "time", "brain"):
@@ -291,7 +289,7 @@ CASES: dict[str, Callable[..., Iterable[Any]]] = {
     ),
     "links": of_links,
     "links, labels": partial(of_links, edge_label=LABELS, input_id=torch.arange(NUM_EDGES) + 7),
-    "links, some pairs": partial(of_links, edge_label_index=plain.seeds_of(pairs=True).T),
+    "links, some pairs": partial(of_links, edge_label_index=golden.repeated_seeds(pairs=True).T),
     "links, ratio": partial(of_links, neg_sampling_ratio=1.0),
     "links, ratio, labels": partial(of_links, neg_sampling_ratio=0.5, edge_label=LABELS),
     **{f"links, {name}": partial(of_links, neg_sampling=drawn) for name, drawn in NEGATIVES.items()},

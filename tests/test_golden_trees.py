@@ -1,26 +1,23 @@
 """Golden digests of trees and times: docs/semantics.md, sections 3.3, 4.5 and 4.6, at stream version 1.
 
-As in test_golden.py, a digest changes only together with STREAM_VERSION. The typed graph and seeds are those of
-test_golden_typed.py. A graph without types is to the twin one with a single node type.
+As in test_golden.py, a digest changes only together with STREAM_VERSION. A graph without types is to the twin one with
+a single node type.
 """
 
 from typing import Any
 
+import golden_graphs as golden
 import numpy as np
 import pytest
-import test_golden_typed as typed
 import torch
 import twin
+from twin_cases import by_hop
 from twin_trees import PLAIN, Relation, Rule, Trees, sample_trees
 
 import datapipes as dp
 
-SEED, EPOCH, INDEX = 2026, 3, 2
 NO_TIME = Rule()
-NUM_NODES, NUM_EDGES, NUM_ITEMS, BATCH_SIZE = 97, 1200, 50, 8
-EDGE_TYPES = typed.EDGE_TYPES
 NO_TIMES = [("a.b:%", "tags", "paper"), ("venue", "hosts", "paper")]  # neither these edges nor their sources have one
-TIMED_NODES = ("paper", "author")
 
 CASES: dict[str, dict[str, Any]] = {
     "trees": {"fanouts": [4, 3], "disjoint": True},
@@ -51,7 +48,7 @@ CASES: dict[str, dict[str, Any]] = {
 TYPED_CASES: dict[str, dict[str, Any]] = {
     "types: trees": {"fanouts": [2, 3], "disjoint": True},
     "types: trees of links": {"fanouts": [2, 2], "disjoint": True, "pairs": True},
-    "types: times": {"fanouts": typed.BY_TYPE, "times": "both", "rule": Rule(temporal=True)},
+    "types: times": {"fanouts": golden.FANOUTS_BY_TYPE, "times": "both", "rule": Rule(temporal=True)},
     "types: times of links, last, window, trees": {
         "fanouts": [3, 2],
         "times": "nodes",
@@ -82,18 +79,6 @@ def test_the_twin_gives_the_golden_digest(name):
     assert twin.digest(twin_message(name)) == GOLDEN[name]
 
 
-def edges() -> tuple[list[int], list[int]]:
-    """Sources and destinations by plain arithmetic, with degrees from 0 to about 120 and parallel edges."""
-    sources = [(i * 31 + i // 7 * 13 + 5) % NUM_NODES for i in range(NUM_EDGES)]
-    destinations = [(i * 37 % NUM_NODES) * (i // 11 % NUM_NODES) // NUM_NODES for i in range(NUM_EDGES)]
-    return sources, destinations
-
-
-def seeds_of(pairs: bool) -> torch.Tensor:
-    ids = torch.arange(NUM_ITEMS) % 7 * 5  # some repeat, also at one time
-    return torch.stack((ids, ids * 7 % NUM_NODES), dim=1) if pairs else ids
-
-
 @pytest.mark.parametrize("name", [*CASES, *TYPED_CASES])
 def test_the_package_gives_the_golden_digest(name):
     minibatch = plain_minibatch(**CASES[name]) if name in CASES else typed_minibatch(**TYPED_CASES[name])
@@ -104,38 +89,44 @@ def plain_minibatch(
     fanouts, disjoint=False, frontier="all", ids=np.int64, pairs=False, times=None, rule=NO_TIME
 ) -> dp.MiniBatch:
     graph = dp.CSCGraph.from_edge_index(
-        torch.tensor(edges()),
-        NUM_NODES,
-        node_attributes={"since": torch.tensor([time_of_node(v) for v in range(NUM_NODES)])},
-        edge_attributes={"at": torch.tensor([time_of_edge(edge) for edge in range(NUM_EDGES)])},
+        torch.tensor(golden.parallel_edges()),
+        golden.NUM_NODES,
+        node_attributes={"since": torch.tensor([golden.time_of_node(v) for v in range(golden.NUM_NODES)])},
+        edge_attributes={"at": torch.tensor([golden.time_of_edge(edge) for edge in range(golden.NUM_EDGES)])},
     ).with_index_dtype(torch.int32 if ids is np.int32 else torch.int64)
-    timestamps = torch.tensor([time_of_item(item) for item in range(NUM_ITEMS)])
-    item_set = dp.ItemSet((seeds_of(pairs), timestamps), names=("seeds", "timestamps"))
-    pipe = dp.ItemSampler(item_set, BATCH_SIZE, shuffle=True, seed=SEED)
-    return dp.DataLoader(chained(pipe, graph, fanouts, disjoint, frontier, times, rule)).minibatch(EPOCH, INDEX)
+    timestamps = torch.tensor([golden.time_of_item(item) for item in range(golden.NUM_ITEMS)])
+    item_set = dp.ItemSet((golden.repeated_seeds(pairs), timestamps), names=("seeds", "timestamps"))
+    pipe = dp.ItemSampler(item_set, golden.BATCH_SIZE, shuffle=True, seed=golden.SEED)
+    return dp.DataLoader(chained(pipe, graph, fanouts, disjoint, frontier, times, rule)).minibatch(
+        golden.EPOCH, golden.INDEX
+    )
 
 
 def typed_minibatch(
     fanouts, disjoint=False, frontier="all", ids=np.int64, pairs=False, times=None, rule=NO_TIME
 ) -> dp.MiniBatch:
-    edge_index = {of: torch.tensor(typed.edges_of(of), dtype=torch.int64).reshape(2, -1) for of in EDGE_TYPES}
-    timed = [of for of in EDGE_TYPES if of not in NO_TIMES]
+    edge_index = golden.edge_index_of_types()
+    timed = [of for of in golden.EDGE_TYPES if of not in NO_TIMES]
     graph = dp.HeteroCSCGraph.from_edge_index(
         edge_index,
-        num_nodes=typed.NUM_NODES,
+        num_nodes=golden.NUM_NODES_OF,
         node_attributes={
-            of: {"since": torch.tensor([time_of_node(v) for v in range(typed.NUM_NODES[of])])} for of in TIMED_NODES
+            of: {"since": torch.tensor([golden.time_of_node(v) for v in range(golden.NUM_NODES_OF[of])])}
+            for of in golden.TIMED_NODES
         },
         edge_attributes={
-            of: {"at": torch.tensor([time_of_edge(edge) for edge in range(edge_index[of].shape[1])])} for of in timed
+            of: {"at": torch.tensor([golden.time_of_edge(edge) for edge in range(edge_index[of].shape[1])])}
+            for of in timed
         },
     )
     sets = {}
-    for of, count in (typed.NUM_LINKS if pairs else typed.NUM_ITEMS).items():
-        timestamps = torch.tensor([time_of_item(item) for item in range(count)])
-        sets[of] = dp.ItemSet((typed.items_of(of), timestamps), names=("seeds", "timestamps"))
-    pipe = dp.ItemSampler(dp.HeteroItemSet(sets), typed.BATCH_SIZE, shuffle=True, seed=SEED)
-    return dp.DataLoader(chained(pipe, graph, fanouts, disjoint, frontier, times, rule)).minibatch(EPOCH, INDEX)
+    for of, count in (golden.NUM_LINKS_OF if pairs else golden.NUM_ITEMS_OF).items():
+        timestamps = torch.tensor([golden.time_of_item(item) for item in range(count)])
+        sets[of] = dp.ItemSet((golden.items_of(of), timestamps), names=("seeds", "timestamps"))
+    pipe = dp.ItemSampler(dp.HeteroItemSet(sets), golden.TYPED_BATCH_SIZE, shuffle=True, seed=golden.SEED)
+    return dp.DataLoader(chained(pipe, graph, fanouts, disjoint, frontier, times, rule)).minibatch(
+        golden.EPOCH, golden.INDEX
+    )
 
 
 def chained(pipe, graph, fanouts, disjoint, frontier, times, rule) -> dp.Stage:
@@ -154,25 +145,12 @@ def chained(pipe, graph, fanouts, disjoint, frontier, times, rule) -> dp.Stage:
     )
 
 
-def time_of_edge(edge: int) -> int:
-    return (edge * 37 + 11) % 50
-
-
-def time_of_node(v: int) -> int:
-    return (v * 19 + 3) % 50
-
-
-def time_of_item(item: int) -> int:
-    """Few different times, so that seeds share some."""
-    return item % 2 * 20 + 19
-
-
 def times_of(
     sources: list[int], edge_ids: list[int], times: str | None, *, on_edges=True, on_nodes=True
 ) -> list[list[int]]:
     """The times of each in-edge."""
-    of_edges = [[time_of_edge(edge)] if times in ("edges", "both") and on_edges else [] for edge in edge_ids]
-    of_nodes = [[time_of_node(u)] if times in ("nodes", "both") and on_nodes else [] for u in sources]
+    of_edges = [[golden.time_of_edge(edge)] if times in ("edges", "both") and on_edges else [] for edge in edge_ids]
+    of_nodes = [[golden.time_of_node(u)] if times in ("nodes", "both") and on_nodes else [] for u in sources]
     return [edge + node for edge, node in zip(of_edges, of_nodes, strict=True)]
 
 
@@ -183,24 +161,23 @@ def twin_message(name: str) -> dict[str, Any]:
 def plain_message(
     fanouts, disjoint=False, frontier="all", ids=np.int64, pairs=False, times=None, rule=NO_TIME
 ) -> dict[str, np.ndarray]:
-    order = twin.permutation(NUM_ITEMS, twin.hop_key(SEED, EPOCH, 0, 0, 0, 0))
-    items = order[INDEX * BATCH_SIZE : (INDEX + 1) * BATCH_SIZE]
-    seeds = seeds_of(pairs).numpy()[items]
-    indptr, indices, edge_ids = twin.coo_to_csc(*edges(), NUM_NODES)
-    timestamps = np.array([time_of_item(item) for item in items], dtype=np.int64)
+    items = golden.places_of_items()
+    seeds = golden.repeated_seeds(pairs).numpy()[items]
+    indptr, indices, edge_ids = twin.coo_to_csc(*golden.parallel_edges(), golden.NUM_NODES)
+    timestamps = np.array([golden.time_of_item(item) for item in items], dtype=np.int64)
     of = PLAIN if pairs else ""
     found = sample_trees(
         [""],
         {PLAIN: Relation(indptr, indices, edge_ids, times_of(indices, edge_ids, times))},
         {of: seeds.reshape(len(items), -1).tolist()},
         fanouts=[{PLAIN: fanout} for fanout in reversed(fanouts)],
-        key_of=lambda hop, ordinal: twin.hop_key(SEED, EPOCH, INDEX, 1, hop, ordinal),
+        key_of=golden.key_of_hop,
         frontier=frontier,
         disjoint=disjoint,
         rule=rule,
         timestamps={of: timestamps.tolist()},
     )
-    message = {"epoch": np.array(EPOCH), "index": np.array(INDEX), "seeds": seeds, "timestamps": timestamps}
+    message = {**golden.step_fields(), "seeds": seeds, "timestamps": timestamps}
     message["compacted_seeds"] = np.array(found.compacted_seeds[of], dtype=ids).reshape(seeds.shape)
     return message | sampled_part(found, ids, {"": "", PLAIN: ""})
 
@@ -208,37 +185,32 @@ def plain_message(
 def typed_message(
     fanouts, disjoint=False, frontier="all", ids=np.int64, pairs=False, times=None, rule=NO_TIME
 ) -> dict[str, np.ndarray]:
-    counts = typed.NUM_LINKS if pairs else typed.NUM_ITEMS
-    numbered = [(of, place) for of in sorted(counts) for place in range(counts[of])]
-    order = twin.permutation(len(numbered), twin.hop_key(SEED, EPOCH, 0, 0, 0, 0))
-    visited = [numbered[i] for i in order[INDEX * typed.BATCH_SIZE : (INDEX + 1) * typed.BATCH_SIZE]]
-    places = {of: [place for found, place in visited if found == of] for of in counts}
-    seeds = {of: typed.items_of(of).numpy()[places[of]] for of in counts}
-    timestamps = {of: np.array([time_of_item(place) for place in places[of]], dtype=np.int64) for of in counts}
-    relations = {}
-    for of in EDGE_TYPES:
-        indptr, indices, edge_ids = twin.coo_to_csc(*typed.edges_of(of), typed.NUM_NODES[of[2]])
-        of_edges = times_of(indices, edge_ids, times, on_edges=of not in NO_TIMES, on_nodes=of[0] in TIMED_NODES)
-        relations[of] = Relation(indptr, indices, edge_ids, of_edges)
-    by_hop = [dict.fromkeys(EDGE_TYPES, fanout) if isinstance(fanout, int) else fanout for fanout in reversed(fanouts)]
+    counts = golden.NUM_LINKS_OF if pairs else golden.NUM_ITEMS_OF
+    places = golden.places_of_types(counts)
+    seeds = {of: golden.items_of(of).numpy()[places[of]] for of in counts}
+    timestamps = {of: np.array([golden.time_of_item(place) for place in places[of]], dtype=np.int64) for of in counts}
+    timed_relations = {}
+    for of, (indptr, indices, edge_ids) in golden.relations().items():
+        of_edges = times_of(indices, edge_ids, times, on_edges=of not in NO_TIMES, on_nodes=of[0] in golden.TIMED_NODES)
+        timed_relations[of] = Relation(indptr, indices, edge_ids, of_edges)
     found = sample_trees(
-        sorted(typed.NUM_NODES),
-        relations,
+        sorted(golden.NUM_NODES_OF),
+        timed_relations,
         {of: rows.reshape(len(rows), -1).tolist() for of, rows in seeds.items()},
-        fanouts=by_hop,
-        key_of=lambda hop, ordinal: twin.hop_key(SEED, EPOCH, INDEX, 1, hop, ordinal),
+        fanouts=by_hop(fanouts, golden.EDGE_TYPES),
+        key_of=golden.key_of_hop,
         frontier=frontier,
         disjoint=disjoint,
         rule=rule,
         timestamps={of: each.tolist() for of, each in timestamps.items()},
     )
-    message = {"epoch": np.array(EPOCH), "index": np.array(INDEX)}
+    message = golden.step_fields()
     for of in counts:
-        message[f"seeds.{typed.KEYS[of]}"] = seeds[of]
-        message[f"timestamps.{typed.KEYS[of]}"] = timestamps[of]
+        message[f"seeds.{golden.KEYS[of]}"] = seeds[of]
+        message[f"timestamps.{golden.KEYS[of]}"] = timestamps[of]
         compacted = np.array(found.compacted_seeds[of], dtype=ids)
-        message[f"compacted_seeds.{typed.KEYS[of]}"] = compacted.reshape(seeds[of].shape)
-    return message | sampled_part(found, ids, {of: f".{key}" for of, key in typed.KEYS.items()})
+        message[f"compacted_seeds.{golden.KEYS[of]}"] = compacted.reshape(seeds[of].shape)
+    return message | sampled_part(found, ids, {of: f".{key}" for of, key in golden.KEYS.items()})
 
 
 def sampled_part(found: Trees, ids: Any, keys: dict[Any, str]) -> dict[str, np.ndarray]:
@@ -250,10 +222,7 @@ def sampled_part(found: Trees, ids: Any, keys: dict[Any, str]) -> dict[str, np.n
             message[f"batch{keys[of]}"] = np.array(found.batch[of], dtype=np.int64)
     for h, blocks in enumerate(found.hops):
         for of, block in blocks.items():
-            message[f"hop{h}.indptr{keys[of]}"] = np.array(block.indptr, dtype=np.int64)
-            message[f"hop{h}.indices{keys[of]}"] = np.array(block.indices, dtype=ids)
-            message[f"hop{h}.num_src{keys[of]}"] = np.array(block.num_src)
-            message[f"hop{h}.edge_ids{keys[of]}"] = np.array(block.edge_ids, dtype=np.int64)
+            message |= golden.block_fields(h, block, ids, keys[of])
     return message
 
 

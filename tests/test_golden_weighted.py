@@ -1,22 +1,20 @@
 """Golden digests of weighted and masked picks: docs/semantics.md, section 3.1, at stream version 1.
 
-As in test_golden.py, a digest changes only together with STREAM_VERSION. The graphs and seeds are those of
-test_golden.py and test_golden_typed.py.
+As in test_golden.py, a digest changes only together with STREAM_VERSION.
 """
 
 from typing import Any
 
+import golden_graphs as golden
 import numpy as np
 import pytest
-import test_golden as plain
-import test_golden_typed as typed
 import torch
 import twin
+from twin_cases import by_hop
 
 import datapipes as dp
 
-SEED, EPOCH, INDEX, BATCH_SIZE, NUM_ITEMS = 2026, 3, 2, 8, 50
-FEW = dict.fromkeys(typed.EDGE_TYPES, 2) | {typed.EDGE_TYPES[1]: 4}
+FEW = dict.fromkeys(golden.EDGE_TYPES, 2) | {golden.EDGE_TYPES[1]: 4}
 CASES: dict[str, dict[str, Any]] = {
     "without replacement": {"fanouts": [5, 3], "dtype": torch.float32},
     "with replacement": {"fanouts": [6, 4], "dtype": torch.float64, "replace": True},
@@ -53,22 +51,22 @@ def test_the_package_gives_the_golden_digest(name):
 
 
 def package_minibatch(fanouts, dtype, replace=False, frontier="all", ids: Any = np.int64) -> dp.MiniBatch:
-    attributes = {"w": weights_of(plain.NUM_EDGES, dtype)}
-    graph = dp.CSCGraph.from_edge_index(torch.tensor(plain.edges()), plain.NUM_NODES, edge_attributes=attributes)
+    attributes = {"w": weights_of(golden.NUM_EDGES, dtype)}
+    graph = dp.CSCGraph.from_edge_index(torch.tensor(golden.edges()), golden.NUM_NODES, edge_attributes=attributes)
     graph = graph.with_index_dtype(torch.int32 if ids is np.int32 else torch.int64)
-    pipe = dp.ItemSampler(dp.ItemSet(plain.seeds_of(False, NUM_ITEMS)), BATCH_SIZE, shuffle=True, seed=SEED)
+    pipe = dp.ItemSampler(dp.ItemSet(golden.seeds_of(False)), golden.BATCH_SIZE, shuffle=True, seed=golden.SEED)
     options = {"replace": replace, "frontier": frontier, "prob_name": "w", "return_edge_ids": True}
-    return dp.DataLoader(pipe.sample_neighbor(graph, fanouts, **options)).minibatch(EPOCH, INDEX)
+    return dp.DataLoader(pipe.sample_neighbor(graph, fanouts, **options)).minibatch(golden.EPOCH, golden.INDEX)
 
 
 def typed_package_minibatch(fanouts, dtype, replace=False, frontier="all") -> dp.MiniBatch:
-    edge_index = {of: torch.tensor(typed.edges_of(of), dtype=torch.int64).reshape(2, -1) for of in typed.EDGE_TYPES}
-    attributes = {of: {"w": weights_of(edges.shape[1], dtype)} for of, edges in edge_index.items()}
-    graph = dp.HeteroCSCGraph.from_edge_index(edge_index, typed.NUM_NODES, edge_attributes=attributes)
-    sets = {of: dp.ItemSet(typed.items_of(of)) for of in typed.NUM_ITEMS}
-    pipe = dp.ItemSampler(dp.HeteroItemSet(sets), typed.BATCH_SIZE, shuffle=True, seed=SEED)
+    edge_index = golden.edge_index_of_types()
+    attributes = {of: {"w": weights_of(columns.shape[1], dtype)} for of, columns in edge_index.items()}
+    graph = dp.HeteroCSCGraph.from_edge_index(edge_index, golden.NUM_NODES_OF, edge_attributes=attributes)
+    sets = {of: dp.ItemSet(golden.items_of(of)) for of in golden.NUM_ITEMS_OF}
+    pipe = dp.ItemSampler(dp.HeteroItemSet(sets), golden.TYPED_BATCH_SIZE, shuffle=True, seed=golden.SEED)
     options = {"replace": replace, "frontier": frontier, "prob_name": "w", "return_edge_ids": True}
-    return dp.DataLoader(pipe.sample_neighbor(graph, fanouts, **options)).minibatch(EPOCH, INDEX)
+    return dp.DataLoader(pipe.sample_neighbor(graph, fanouts, **options)).minibatch(golden.EPOCH, golden.INDEX)
 
 
 def weights_of(count: int, dtype: torch.dtype) -> torch.Tensor:
@@ -84,74 +82,61 @@ def twin_message(name: str) -> dict[str, Any]:
 def plain_message(
     fanouts, dtype, replace=False, frontier="all", ids: Any = np.int64, weighted=True
 ) -> dict[str, np.ndarray]:
-    order = twin.permutation(NUM_ITEMS, twin.hop_key(SEED, EPOCH, 0, 0, 0, 0))
-    seeds = plain.seeds_of(False, NUM_ITEMS).numpy()[order[INDEX * BATCH_SIZE : (INDEX + 1) * BATCH_SIZE]]
-    indptr, indices, edge_ids = twin.coo_to_csc(*plain.edges(), plain.NUM_NODES)
+    seeds = golden.seeds_of(False).numpy()[golden.places_of_items()]
+    indptr, indices, edge_ids = twin.coo_to_csc(*golden.edges(), golden.NUM_NODES)
     found = twin.sample_neighbors(
         indptr,
         indices,
         edge_ids,
         seeds.tolist(),
         fanouts=fanouts[::-1],
-        keys=[twin.hop_key(SEED, EPOCH, INDEX, 1, hop, 0) for hop in range(len(fanouts))],
+        keys=[golden.key_of_hop(hop) for hop in range(len(fanouts))],
         replace=replace,
         frontier=frontier,
-        weights=weights_of(plain.NUM_EDGES, dtype)[edge_ids].tolist() if weighted else None,
+        weights=weights_of(golden.NUM_EDGES, dtype)[edge_ids].tolist() if weighted else None,
     )
     message = {
-        "epoch": np.array(EPOCH),
-        "index": np.array(INDEX),
+        **golden.step_fields(),
         "seeds": seeds,
         "compacted_seeds": np.array(found.compacted_seeds, dtype=ids),
         "input_nodes": np.array(found.nodes, dtype=ids),
     }
     for h, hop in enumerate(found.hops):
-        message |= of_block(h, hop, ids, "")
+        message |= golden.block_fields(h, hop, ids)
     return message
 
 
 def typed_message(fanouts, dtype, replace=False, frontier="all") -> dict[str, np.ndarray]:
-    counts = typed.NUM_ITEMS
-    numbered = [(of, place) for of in sorted(counts) for place in range(counts[of])]
-    order = twin.permutation(len(numbered), twin.hop_key(SEED, EPOCH, 0, 0, 0, 0))
-    visited = [numbered[i] for i in order[INDEX * typed.BATCH_SIZE : (INDEX + 1) * typed.BATCH_SIZE]]
-    seeds = {of: typed.items_of(of).numpy()[[place for found, place in visited if found == of]] for of in counts}
-    relations = {of: twin.coo_to_csc(*typed.edges_of(of), typed.NUM_NODES[of[2]]) for of in typed.EDGE_TYPES}
+    seeds = {
+        of: golden.items_of(of).numpy()[places] for of, places in golden.places_of_types(golden.NUM_ITEMS_OF).items()
+    }
+    by_destination = golden.relations()
     found = twin.sample_typed_neighbors(
-        sorted(typed.NUM_NODES),
-        relations,
+        sorted(golden.NUM_NODES_OF),
+        by_destination,
         seeds,
-        fanouts=[dict.fromkeys(relations, each) if isinstance(each, int) else each for each in reversed(fanouts)],
-        key_of=lambda hop, ordinal: twin.hop_key(SEED, EPOCH, INDEX, 1, hop, ordinal),
+        fanouts=by_hop(fanouts, golden.EDGE_TYPES),
+        key_of=golden.key_of_hop,
         replace=replace,
         frontier=frontier,
-        weights={of: weights_of(len(ids), dtype)[ids].tolist() for of, (_, _, ids) in relations.items()},
+        weights={of: weights_of(len(ids), dtype)[ids].tolist() for of, (_, _, ids) in by_destination.items()},
     )
-    message = {"epoch": np.array(EPOCH), "index": np.array(INDEX)}
-    for of in counts:
-        message[f"seeds.{of}"] = seeds[of]
+    message = golden.step_fields()
+    for of, ids in seeds.items():
+        message[f"seeds.{of}"] = ids
         message[f"compacted_seeds.{of}"] = np.array(found.compacted_seeds[of], dtype=np.int64)
     for node_type, nodes in found.nodes.items():
-        message[f"input_nodes.{typed.KEYS[node_type]}"] = np.array(nodes, dtype=np.int64)
+        message[f"input_nodes.{golden.KEYS[node_type]}"] = np.array(nodes, dtype=np.int64)
     for h, blocks in enumerate(found.hops):
         for of, block in blocks.items():
-            message |= of_block(h, block, np.int64, f".{typed.KEYS[of]}")
+            message |= golden.block_fields(h, block, ending=f".{golden.KEYS[of]}")
     return message
-
-
-def of_block(h: int, block: twin.Hop, ids: Any, ending: str) -> dict[str, np.ndarray]:
-    return {
-        f"hop{h}.indptr{ending}": np.array(block.indptr, dtype=np.int64),
-        f"hop{h}.indices{ending}": np.array(block.indices, dtype=ids),
-        f"hop{h}.num_src{ending}": np.array(block.num_src),
-        f"hop{h}.edge_ids{ending}": np.array(block.edge_ids, dtype=np.int64),
-    }
 
 
 def test_the_cases_hold_what_they_are_meant_to(monkeypatch):
     """Zeros are left out, draws are rejected, and picks removed for many rejections."""
     masked, every = (plain_message([-1], torch.bool, weighted=weighted) for weighted in (True, False))
-    zeros = (~weights_of(plain.NUM_EDGES, torch.bool)).nonzero().flatten().tolist()
+    zeros = (~weights_of(golden.NUM_EDGES, torch.bool)).nonzero().flatten().tolist()
     of_seeds = set(every["hop0.edge_ids"].tolist())
     assert set(masked["hop0.edge_ids"].tolist()) == of_seeds - set(zeros) != of_seeds
     calls: list[int] = []

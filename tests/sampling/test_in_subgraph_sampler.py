@@ -8,9 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pipelines import digests, items, refused, small_graph, start_at
 from strategies import csc_graphs, random_graph, typed_graphs, typed_seeds
-from test_neighbor_sampler import expect_the_twin
-from test_typed_sampling import expect_the_twin as expect_the_typed_twin
-from test_typed_sampling import graph_of, set_of
+from twin_cases import expect_the_twin, typed_graph_of, typed_set_of
 from typed_pipelines import CITES, HOSTS, WRITES, typed_graph, typed_items
 
 import datapipes as dp
@@ -37,16 +35,16 @@ def test_all_in_edges_of_the_seeds_are_those_of_the_twin(data, arrays):
 
 @given(st.data(), typed_graphs())
 def test_all_in_edges_of_chosen_edge_types_are_those_of_the_twin(data, arrays):
-    graph = graph_of(arrays)
+    graph = typed_graph_of(arrays)
     seeds = {of: ids for of, ids in data.draw(typed_seeds(arrays)).items() if ids}
     assume(seeds)
     some = data.draw(st.none() | st.lists(st.sampled_from(graph.edge_types), min_size=1, unique=True))
-    pipe = dp.ItemSampler(set_of(seeds), 5).sample_in_subgraph(graph, edge_types=some, return_edge_ids=True)
+    pipe = dp.ItemSampler(typed_set_of(seeds), 5).sample_in_subgraph(graph, edge_types=some, return_edge_ids=True)
     for minibatch in pipe:
         given_seeds = {of: ids.tolist() for of, ids in minibatch.seeds.items()}
         chosen = list(graph.edge_types) if some is None else some
         expected = twin_layer.sample_typed_in_subgraph(sorted(arrays.num_nodes), arrays.relations, given_seeds, chosen)
-        expect_the_typed_twin(minibatch, expected)
+        expect_the_twin(minibatch, expected)
 
 
 @pytest.mark.parametrize("with_edge_ids", [True, False])

@@ -8,15 +8,13 @@ import pytest
 import torch
 import twin_layer
 from amounts import ranked
+from chi_square import p_value
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pipelines import digests, graph_of, items, refused, small_graph, start_at
 from strategies import csc_graphs, rng_seeds, typed_graphs, typed_seeds
-from test_neighbor_sampler import expect_the_twin
-from test_typed_sampling import by_edge_type, draws_something, set_of
-from test_typed_sampling import expect_the_twin as expect_the_typed_twin
-from test_typed_sampling import graph_of as typed_graph_of
 from twin import Neighborhood
+from twin_cases import by_hop, expect_the_twin, typed_fanouts, typed_graph_of, typed_set_of
 from typed_pipelines import CITES, FANOUTS, WRITES, typed_graph, typed_items
 
 import datapipes as dp
@@ -65,21 +63,20 @@ def test_the_stage_draws_what_the_twin_draws_with_types(data, arrays, rng_seed):
     graph = typed_graph_of(arrays)
     seeds = {of: ids for of, ids in data.draw(typed_seeds(arrays)).items() if ids}
     assume(seeds)
-    hop = st.dictionaries(st.sampled_from(graph.edge_types), st.integers(-1, 4)) | st.integers(-1, 4)
-    fanouts = data.draw(st.lists(hop, min_size=1, max_size=3).filter(lambda hops: any(map(draws_something, hops))))
+    fanouts = data.draw(typed_fanouts(graph))
     dependencies, frontier = data.draw(DEPENDENCIES), data.draw(st.sampled_from(["all", "new"]))
-    start = dp.ItemSampler(set_of(seeds), 5, shuffle=True, seed=rng_seed)
+    start = dp.ItemSampler(typed_set_of(seeds), 5, shuffle=True, seed=rng_seed)
     pipe = start.sample_layer_neighbor(graph, fanouts, frontier=frontier, return_edge_ids=True, **dependencies)
     for minibatch in pipe:
         expected = twin_layer.sample_layer_neighbors(
             sorted(arrays.num_nodes),
             arrays.relations,
             {of: ids.tolist() for of, ids in minibatch.seeds.items()},
-            fanouts=[by_edge_type(fanout, graph) for fanout in reversed(fanouts)],
+            fanouts=by_hop(fanouts, graph.edge_types),
             layers=twin_layer.Layers(rng_seed, 0, minibatch.index, 1, **dependencies),
             frontier=frontier,
         )
-        expect_the_typed_twin(minibatch, expected)
+        expect_the_twin(minibatch, expected)
 
 
 @pytest.mark.parametrize("dependency", [1, 7])
@@ -130,20 +127,13 @@ def picks_of(degree: int, fanout: int, trials: int, columns: int = 1, **options)
     return found
 
 
-def chi_square_p(statistic: float, freedom: int) -> float:
-    """The tail of chi-square, by the cube root of Wilson and Hilferty; within some percent of it for 4 and more."""
-    spread = 2 / (9 * freedom)
-    z = ((statistic / freedom) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
-    return 0.5 * math.erfc(z / math.sqrt(2))
-
-
 def inclusion_p(counts: np.ndarray, trials: int, fanout: int) -> float:
     """The p-value of counts of picks, `fanout` of len(counts) in each trial, each equally likely."""
     cells = len(counts)
     share = fanout / cells
     assert counts.sum() == trials * fanout
     variance = trials * share * (1 - share) * cells / (cells - 1)
-    return chi_square_p(float(((counts - trials * share) ** 2).sum() / variance), cells - 1)
+    return p_value(float(((counts - trials * share) ** 2).sum() / variance), cells - 1)
 
 
 @pytest.mark.parametrize("dependency", [1, 3])

@@ -4,27 +4,11 @@ import math
 
 import pytest
 import torch
-from pipelines import digests, item_set, items, refused, small_graph
+from link_chains import PAIRS, links_of_types, next_destination, next_source, pairs_chain
+from pipelines import digests, first, item_set, items, refused, small_graph
 from typed_pipelines import CITES, WRITES, typed_graph, typed_items
 
 import datapipes as dp
-
-PAIRS = torch.stack((torch.arange(22) * 7 % 40, torch.arange(22) * 3 % 40), 1)
-
-
-def pairs_chain(**more: object) -> dp.ItemSampler:
-    names = ("seeds", *more)
-    return dp.ItemSampler(dp.ItemSet((PAIRS, *more.values()), names=names), 4, shuffle=True, seed=5)
-
-
-def next_destination(pairs, rng, edge_type, timestamps):
-    """A negative sampler that draws nothing."""
-    return torch.stack((pairs[:, 0], (pairs[:, 1] + 1) % 40), 1)
-
-
-def next_source(pairs, rng, edge_type, timestamps):
-    """As next_destination, of the other end."""
-    return torch.stack(((pairs[:, 0] + 1) % 40, pairs[:, 1]), 1)
 
 
 class Swapped(dp.NegativeSampler):
@@ -40,17 +24,6 @@ def contract_chain() -> dp.Stage:
 
 def contract_forms() -> tuple[dp.Stage, dp.Stage]:
     return contract_chain(), dp.NegativeSampler(pairs_chain(), 2, next_destination)
-
-
-def links_of_types() -> dp.Stage:
-    """Pairs of two edge types, without labels."""
-    sets = typed_items(links=True).item_set.item_sets
-    pairs = {of: dp.ItemSet(items[:] if len(items.names) == 1 else items[:][0]) for of, items in sets.items()}
-    return dp.ItemSampler(dp.HeteroItemSet(pairs), 4, shuffle=True, seed=5)
-
-
-def first(pipe: dp.Stage) -> dp.MiniBatch:
-    return next(iter(pipe))
 
 
 def test_the_form_pairs_appends_the_negatives_row_by_row():

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import graph_of, items, refused, sampled, small_graph, start_at
 from strategies import csc_graphs, rng_seeds
+from twin_cases import expect_the_twin
 
 import datapipes as dp
 from datapipes import _core
@@ -37,15 +38,6 @@ def twin_of(
         replace=replace,
         frontier=frontier,
     )
-
-
-def expect_the_twin(minibatch: dp.MiniBatch, expected: twin.Neighborhood) -> None:
-    assert minibatch.input_nodes.tolist() == expected.nodes
-    assert minibatch.compacted_seeds.reshape(-1).tolist() == expected.compacted_seeds
-    assert minibatch.compacted_seeds.shape == minibatch.seeds.shape
-    for block, hop in zip(reversed(minibatch.blocks), expected.hops, strict=True):
-        found = twin.Hop(block.indptr.tolist(), block.indices.tolist(), block.edge_ids.tolist(), block.num_src)
-        assert found == hop
 
 
 @given(st.data(), csc_graphs(min_nodes=1), rng_seeds, st.integers(0, 2**32 - 1))

@@ -6,11 +6,10 @@ import torch
 from dist_graphs import small_parts, typed_parts
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from pipelines import assert_states_move, digests, items, refused, small_graph, small_store
+from link_chains import PAIRS, links_of_types, next_destination, next_source, pairs_chain
+from pipelines import assert_states_move, digests, first, items, refused, small_graph, small_store
 from strategies import csc_graphs, random_graph, typed_graphs, typed_pairs
-from test_negative_sampler import PAIRS, first, links_of_types, next_destination, next_source, pairs_chain
-from test_typed_sampling import graph_of as typed_graph_of
-from test_typed_sampling import set_of
+from twin_cases import typed_graph_of, typed_set_of
 from typed_pipelines import CITES, NUM_NODES, REVIEWS, WRITES, WRITTEN, typed_graph, typed_items
 
 import datapipes as dp
@@ -223,7 +222,7 @@ def test_what_stays_of_types_is_what_a_plain_search_keeps(data, arrays):
     reverses = {of: [back for back in arrays.relations if back == (of[2], back[1], of[0])] for of in pairs}
     reverse = all(reverses.values()) and data.draw(st.booleans())
     mapping = {of: data.draw(st.sampled_from(reverses[of])) for of in pairs} if reverse else None
-    pipe = dp.ItemSampler(set_of(pairs), 40, seed=5)
+    pipe = dp.ItemSampler(typed_set_of(pairs), 40, seed=5)
     options = {"return_edge_ids": data.draw(st.booleans()), "disjoint": data.draw(st.booleans())}
     pipe = pipe.sample_neighbor(typed_graph_of(arrays), [2, -1], **options)
     wanted = {(of, *pair) for of, each in pairs.items() for pair in each}

@@ -9,11 +9,10 @@ import torch
 import twin_links
 from dist_graphs import small_parts, typed_parts
 from hypothesis import given
-from pipelines import assert_states_move, digests, graph_of, items, refused, small_graph
+from link_chains import links_of_types
+from pipelines import assert_states_move, digests, first, graph_of, items, refused, small_graph
 from strategies import random_graph
-from test_negative_sampler import first, links_of_types
-from test_trees_and_times import by_package, by_twin, relations_of
-from tree_cases import Case, can_be_sampled, cases
+from tree_cases import Case, by_package, by_twin, can_be_sampled, cases, relations_of
 from twin_trees import PLAIN
 from typed_pipelines import CITES, NUM_NODES, WRITES, WRITTEN, typed_graph, typed_items
 

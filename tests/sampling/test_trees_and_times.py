@@ -8,45 +8,11 @@ import twin
 from amounts import examples
 from hypothesis import given, settings
 from pipelines import items, small_graph
-from tree_cases import SEED, Case, built, can_be_sampled, cases
-from twin_trees import PLAIN, Relation, Trees, sample_trees
+from tree_cases import Case, by_package, by_twin, can_be_sampled, cases
+from twin_cases import as_hop
+from twin_trees import PLAIN, Trees
 
 import datapipes as dp
-
-
-def relations_of(case: Case) -> dict[Any, Relation]:
-    relations = {}
-    for of, (indptr, indices, edge_ids) in case.graph.relations.items():
-        times: list[list[int]] = [[] for _ in indices]
-        for position, source in enumerate(indices):
-            if of in case.edge_times:
-                times[position].append(int(case.edge_times[of][position]))
-            if of[0] in case.node_times:
-                times[position].append(int(case.node_times[of[0]][source]))
-        weights = case.weights[of].tolist() if case.weights else None
-        relations[of] = Relation(indptr, indices, edge_ids, times, weights)
-    return relations
-
-
-def by_twin(case: Case) -> Trees:
-    return sample_trees(
-        sorted(case.graph.num_nodes),
-        relations_of(case),
-        {of: (rows if rows.ndim == 2 else rows[:, None]).tolist() for of, rows in case.seeds.items()},
-        fanouts=case.fanouts,
-        key_of=lambda hop, ordinal: twin.hop_key(SEED, 0, 0, 1, hop, ordinal),
-        frontier=case.frontier,
-        disjoint=case.disjoint,
-        rule=case.rule,
-        timestamps={of: times.tolist() for of, times in case.timestamps.items()},
-    )
-
-
-def by_package(case: Case, **more: Any) -> dp.MiniBatch:
-    graph, start, fanouts, arguments = built(case)
-    arguments |= more
-    sample: Any = start.temporal_sample_neighbor if case.rule.temporal else start.sample_neighbor
-    return next(iter(sample(graph, fanouts, **arguments)))
 
 
 def expect_equal(found: dp.MiniBatch, expected: Trees, case: Case) -> None:
@@ -64,10 +30,9 @@ def expect_equal(found: dp.MiniBatch, expected: Trees, case: Case) -> None:
         assert compacted[of].tolist() == np.array(rows).reshape(case.seeds[of].shape).tolist()
     for blocks, wanted in zip(found.blocks[::-1], expected.hops, strict=True):
         for of, block in (blocks if case.has_types else {PLAIN: blocks}).items():
-            ours = (block.indptr.tolist(), block.indices.tolist(), block.edge_ids.tolist(), block.num_src)
             if not case.has_types and not wanted:
                 wanted = {PLAIN: twin.Hop([0] * (block.num_dst + 1), [], [], block.num_src)}
-            assert ours == tuple(wanted[of])
+            assert as_hop(block) == wanted[of]
 
 
 @settings(deadline=None)

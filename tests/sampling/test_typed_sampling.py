@@ -12,7 +12,8 @@ import twin
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pipelines import digests, items, refused, sampled, small_graph, start_at
-from strategies import TypedGraph, rng_seeds, typed_graphs, typed_seeds
+from strategies import rng_seeds, typed_graphs, typed_seeds
+from twin_cases import by_hop, expect_the_twin, typed_fanouts, typed_graph_of, typed_set_of
 from typed_pipelines import (
     CITES,
     EDGE_TYPES,
@@ -31,41 +32,14 @@ from typed_pipelines import (
 import datapipes as dp
 
 
-def graph_of(found: TypedGraph) -> dp.HeteroCSCGraph:
-    return dp.HeteroCSCGraph(
-        {of: (indptr, indices) for of, (indptr, indices, _) in found.relations.items()},
-        num_nodes=found.num_nodes,
-        edge_ids={of: ids for of, (_, _, ids) in found.relations.items() if ids is not None},
-    )
-
-
-def set_of(seeds: dict) -> dp.HeteroItemSet:
-    shape = {of: (-1,) if isinstance(of, str) else (-1, 2) for of in seeds}
-    return dp.HeteroItemSet(
-        {of: dp.ItemSet(torch.tensor(ids, dtype=torch.int64).reshape(shape[of])) for of, ids in seeds.items()}
-    )
-
-
-def expect_the_twin(minibatch: dp.MiniBatch, expected: twin.TypedNeighborhood) -> None:
-    assert {of: ids.tolist() for of, ids in minibatch.input_nodes.items()} == expected.nodes
-    compacted = {of: ids.tolist() for of, ids in minibatch.compacted_seeds.items()}
-    assert compacted == expected.compacted_seeds
-    for blocks, hop in zip(reversed(minibatch.blocks), expected.hops, strict=True):
-        assert list(blocks) == sorted(hop)
-        for of, block in blocks.items():
-            found = twin.Hop(block.indptr.tolist(), block.indices.tolist(), block.edge_ids.tolist(), block.num_src)
-            assert found == hop[of]
-
-
 @given(st.data(), typed_graphs(), rng_seeds, st.integers(0, 2**32 - 1))
 def test_the_stage_draws_what_the_twin_draws(data, arrays, rng_seed, epoch):
-    graph = graph_of(arrays)
+    graph = typed_graph_of(arrays)
     seeds = {of: ids for of, ids in data.draw(typed_seeds(arrays)).items() if ids}
     assume(seeds)
-    hop = st.dictionaries(st.sampled_from(graph.edge_types), st.integers(-1, 4)) | st.integers(-1, 4)
-    fanouts = data.draw(st.lists(hop, min_size=1, max_size=3).filter(lambda hops: any(map(draws_something, hops))))
+    fanouts = data.draw(typed_fanouts(graph))
     options = {"replace": data.draw(st.booleans()), "frontier": data.draw(st.sampled_from(["all", "new"]))}
-    start = dp.ItemSampler(set_of(seeds), 5, shuffle=True, seed=rng_seed)
+    start = dp.ItemSampler(typed_set_of(seeds), 5, shuffle=True, seed=rng_seed)
     pipe = start.transform(lambda minibatch: minibatch)  # the sampler then has ordinal 2
     for minibatch in start_at(pipe.sample_neighbor(graph, fanouts, return_edge_ids=True, **options), epoch):
         rng = dp.stages.RngKey(rng_seed, epoch, minibatch.index, 2)
@@ -73,7 +47,7 @@ def test_the_stage_draws_what_the_twin_draws(data, arrays, rng_seed, epoch):
             sorted(arrays.num_nodes),
             arrays.relations,
             {of: ids.tolist() for of, ids in minibatch.seeds.items()},
-            fanouts=[by_edge_type(fanout, graph) for fanout in reversed(fanouts)],
+            fanouts=by_hop(fanouts, graph.edge_types),
             key_of=lambda number, ordinal, rng=rng: twin.hop_key(
                 rng.seed, rng.epoch, rng.index, rng.stage, number, ordinal
             ),
@@ -81,14 +55,6 @@ def test_the_stage_draws_what_the_twin_draws(data, arrays, rng_seed, epoch):
         )
         expect_the_twin(minibatch, expected)
         assert dp.MiniBatch.from_message(minibatch.to_message()).digest() == minibatch.digest()
-
-
-def draws_something(fanout) -> bool:
-    return any(fanout.values()) if isinstance(fanout, dict) else fanout != 0
-
-
-def by_edge_type(fanout, graph) -> dict:
-    return fanout if isinstance(fanout, dict) else dict.fromkeys(graph.edge_types, fanout)
 
 
 def test_one_type_and_one_relation_give_the_minibatches_of_the_graph_without_types():

@@ -14,11 +14,10 @@ from chi_square import p_value
 from dist_graphs import in_parts, new_root, small_parts, typed_parts
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from pipelines import assert_states_move, digests, graph_of, refused, small_graph
+from link_chains import PAIRS, links_of_types, pairs_chain
+from pipelines import assert_states_move, digests, first, graph_of, refused, small_graph
 from strategies import csc_graphs, typed_graphs, typed_pairs
-from test_negative_sampler import PAIRS, first, links_of_types, pairs_chain
-from test_typed_sampling import graph_of as typed_graph_of
-from test_typed_sampling import set_of
+from twin_cases import typed_graph_of, typed_set_of
 from typed_pipelines import CITES, WRITES, typed_graph
 
 import datapipes as dp
@@ -99,7 +98,7 @@ def test_negatives_of_types_are_those_of_the_twin(data, arrays, corrupt, strict)
     assume(pairs)
     graph = typed_graph_of(arrays)
     ratio = data.draw(st.sampled_from([1, 2, 0.5]))
-    pipe = dp.ItemSampler(set_of(pairs), 40, seed=SEED)
+    pipe = dp.ItemSampler(typed_set_of(pairs), 40, seed=SEED)
     pipe = pipe.sample_uniform_negative(graph, ratio, corrupt=corrupt, strict=strict)
     try:
         expected = {}

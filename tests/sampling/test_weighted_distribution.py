@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from amounts import ranked
-from test_uniformity import p_value
+from chi_square import p_value
 from weights import sums_of
 
 from datapipes import _core

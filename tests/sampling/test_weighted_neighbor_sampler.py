@@ -14,9 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pipelines import digests, graph_of, items, refused, small_graph, start_at
 from strategies import csc_graphs, rng_seeds, typed_graphs, typed_seeds
-from test_neighbor_sampler import expect_the_twin
-from test_typed_sampling import by_edge_type, draws_something, set_of
-from test_typed_sampling import expect_the_twin as expect_the_typed_twin
+from twin_cases import by_hop, expect_the_twin, typed_fanouts, typed_graph_of, typed_set_of
 from typed_pipelines import CITES, WRITES, typed_items
 from weights import weighted_graph, weighted_typed_graph, weights_for
 
@@ -64,27 +62,21 @@ def test_the_stage_draws_what_the_twin_draws_with_types(data, arrays, rng_seed):
     seeds = {of: ids for of, ids in data.draw(typed_seeds(arrays)).items() if ids}
     assume(seeds)
     weights = {of: data.draw(weights_for(len(indices))) for of, (_, indices, _) in arrays.relations.items()}
-    graph = dp.HeteroCSCGraph(
-        {of: (indptr, indices) for of, (indptr, indices, _) in arrays.relations.items()},
-        num_nodes=arrays.num_nodes,
-        edge_ids={of: ids for of, (_, _, ids) in arrays.relations.items() if ids is not None},
-        edge_attributes={of: {"w": values} for of, values in weights.items()},
-    )
-    hop = st.dictionaries(st.sampled_from(graph.edge_types), st.integers(-1, 4)) | st.integers(-1, 4)
-    fanouts = data.draw(st.lists(hop, min_size=1, max_size=2).filter(lambda hops: any(map(draws_something, hops))))
+    graph = typed_graph_of(arrays, edge_attributes={of: {"w": values} for of, values in weights.items()})
+    fanouts = data.draw(typed_fanouts(graph, most_hops=2))
     options = {"replace": data.draw(st.booleans()), "frontier": data.draw(st.sampled_from(["all", "new"]))}
-    start = dp.ItemSampler(set_of(seeds), 5, shuffle=True, seed=rng_seed)
+    start = dp.ItemSampler(typed_set_of(seeds), 5, shuffle=True, seed=rng_seed)
     for minibatch in start_at(start.sample_neighbor(graph, fanouts, prob_name="w", return_edge_ids=True, **options), 3):
         expected = twin.sample_typed_neighbors(
             sorted(arrays.num_nodes),
             arrays.relations,
             {of: ids.tolist() for of, ids in minibatch.seeds.items()},
-            fanouts=[by_edge_type(fanout, graph) for fanout in reversed(fanouts)],
+            fanouts=by_hop(fanouts, graph.edge_types),
             key_of=lambda number, ordinal, at=minibatch.index: twin.hop_key(rng_seed, 3, at, 1, number, ordinal),
             weights={of: values.tolist() for of, values in weights.items()},
             **options,
         )
-        expect_the_typed_twin(minibatch, expected)
+        expect_the_twin(minibatch, expected)
 
 
 def sums_of(graph, of=None) -> Chosen:

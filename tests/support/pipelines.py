@@ -104,6 +104,10 @@ def digests(minibatches) -> list[str]:
     return [minibatch.digest() for minibatch in minibatches]
 
 
+def first(stage: dp.Stage) -> dp.MiniBatch:
+    return next(iter(stage))
+
+
 def start_at(stage: dp.Stage, epoch: int) -> Iterator[dp.MiniBatch]:
     stage.set_epoch(epoch)
     return iter(stage)

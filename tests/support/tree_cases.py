@@ -1,12 +1,17 @@
-"""Drawn graphs, seeds and options for samplers of trees and times: with types and without, sorted rows, pairs."""
+"""Drawn graphs, seeds and options for samplers of trees and times, and what the package and the twin sample of them.
+
+Graphs are with types and without; rows are sorted or not; seeds are nodes, pairs or longer rows.
+"""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 import strategies
 import torch
+import twin
 from hypothesis import strategies as st
-from twin_trees import PLAIN, Rule
+from twin_cases import typed_graph_of
+from twin_trees import PLAIN, Relation, Rule, Trees, sample_trees
 from weights import weights_for
 
 import datapipes as dp
@@ -90,15 +95,13 @@ def cases(draw, *, temporal: bool) -> Case:
 def built(case: Case) -> tuple[Any, dp.Stage, list[Any], dict[str, Any]]:
     """The graph, the stage that gives the seeds, fanouts and options."""
     if case.has_types:
-        graph = dp.HeteroCSCGraph(
-            {of: arrays[:2] for of, arrays in case.graph.relations.items()},
-            case.graph.num_nodes,
+        graph: Any = typed_graph_of(
+            case.graph,
             node_attributes={of: {"since": times} for of, times in case.node_times.items()},
             edge_attributes={
                 **{of: {"at": times} for of, times in case.edge_times.items()},
                 **{of: {"w": weights} for of, weights in case.weights.items()},
             },
-            edge_ids={of: ids for of, (_, _, ids) in case.graph.relations.items() if ids is not None},
         )
         sets = {of: item_set(case.seeds[of], case.timestamps[of]) for of in case.seeds}
         items: Any = dp.HeteroItemSet(sets)
@@ -144,3 +147,38 @@ def can_be_sampled(case: Case) -> bool:
     has_edges = not case.edge_times or any(of in case.edge_times for of in named)
     has_nodes = not case.node_times or any(of[0] in case.node_times for of in named)
     return has_edges and has_nodes and (not case.rule.temporal or bool(case.edge_times or case.node_times))
+
+
+def relations_of(case: Case) -> dict[Any, Relation]:
+    relations = {}
+    for of, (indptr, indices, edge_ids) in case.graph.relations.items():
+        times: list[list[int]] = [[] for _ in indices]
+        for position, source in enumerate(indices):
+            if of in case.edge_times:
+                times[position].append(int(case.edge_times[of][position]))
+            if of[0] in case.node_times:
+                times[position].append(int(case.node_times[of[0]][source]))
+        weights = case.weights[of].tolist() if case.weights else None
+        relations[of] = Relation(indptr, indices, edge_ids, times, weights)
+    return relations
+
+
+def by_twin(case: Case) -> Trees:
+    return sample_trees(
+        sorted(case.graph.num_nodes),
+        relations_of(case),
+        {of: (rows if rows.ndim == 2 else rows[:, None]).tolist() for of, rows in case.seeds.items()},
+        fanouts=case.fanouts,
+        key_of=lambda hop, ordinal: twin.hop_key(SEED, 0, 0, 1, hop, ordinal),
+        frontier=case.frontier,
+        disjoint=case.disjoint,
+        rule=case.rule,
+        timestamps={of: times.tolist() for of, times in case.timestamps.items()},
+    )
+
+
+def by_package(case: Case, **more: Any) -> dp.MiniBatch:
+    graph, start, fanouts, arguments = built(case)
+    arguments |= more
+    sample: Any = start.temporal_sample_neighbor if case.rule.temporal else start.sample_neighbor
+    return next(iter(sample(graph, fanouts, **arguments)))

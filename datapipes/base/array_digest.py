@@ -27,7 +27,7 @@ PIECE_BYTES = 2**20
 _BYTES_AT_ONCE = 2**26  # between two looks at `stop`
 
 
-class HashingStopped(Exception):  # no error: whoever stops it catches it
+class HashingStopped(Exception):  # no error: the caller that gave `stop` catches it
     """`stop` of array_digest returned True."""
 
 
@@ -44,7 +44,7 @@ def array_digest(
         values: of any dtype and shape.
         as_int64: hash int32 ids as int64 ones, so that both give one digest.
         stop: asked every 64 MiB, or every row of more; if it returns True, HashingStopped is raised.
-        hashes: where the hashes go; what a call that was stopped has left there is not hashed again.
+        hashes: receives the hashes; those that a stopped call left there are not computed again.
     """
     rows = values.unsqueeze(0) if values.ndim == 0 else values
     piece = rows_of_piece(tuple(rows.shape[1:]), torch.int64 if as_int64 else rows.dtype)
@@ -60,13 +60,13 @@ def array_digest(
 
 
 def rows_of_piece(row_shape: Sequence[int], dtype: torch.dtype) -> int:
-    """Return how many rows of this shape a piece has: those of a MiB, at least 1; 0 if a row has no bytes."""
+    """Return how many rows of this shape make a piece: one MiB of them, at least 1; 0 if a row has no bytes."""
     row_bytes = math.prod(row_shape) * dtype.itemsize
     return max(PIECE_BYTES // row_bytes, 1) if row_bytes > 0 else 0
 
 
 def hashes_of(rows: Tensor, *, as_int64: bool = False) -> NDArray[np.uint64]:
-    """Return the hash of each piece of `rows`, which begin where a piece does; the last piece may be shorter."""
+    """Return the hash of each piece of `rows`. The first row begins a piece; the last piece may be shorter."""
     width = math.prod(rows.shape[1:])
     if as_int64 and rows.dtype == torch.int32:
         narrow = np.ascontiguousarray(rows.detach().cpu().numpy()).reshape(-1)  # as flat_bytes copies
@@ -97,7 +97,7 @@ class StreamedDigest:
     def __init__(self, dtype: torch.dtype, row_shape: Sequence[int], *, as_int64: bool = False) -> None:
         self._dtype, self._row_shape, self._as_int64 = dtype, tuple(row_shape), as_int64
         self._piece = rows_of_piece(self._row_shape, torch.int64 if as_int64 else dtype)
-        self._rest: list[Tensor] = []  # of a piece that is not whole yet
+        self._rest: list[Tensor] = []  # rows of a piece that is not whole yet
         self._hashes: list[NDArray[np.uint64]] = []
         self._count = 0
 
@@ -148,11 +148,11 @@ class _Kept:
 
 
 class Hashed(ABC):
-    """Base of what a fingerprint names by digests of its arrays: whole graphs and item sets.
+    """Base of whole graphs and item sets: a fingerprint names them by digests of their arrays.
 
-    Each digest is taken once. An array is refused that was replaced, or changed in place, after it was noted or its
-    digest was taken. Changes are seen by torch's version counter; docs/errors.md lists what that does not show. There
-    are no locks, so a fork may come at any time; two threads that take one digest both get it. A copy takes its digests
+    Each digest is taken once. An array that was replaced, or changed in place, after it was noted or its digest was
+    taken is refused. torch's version counter shows changes; docs/errors.md lists the changes that it misses. There are
+    no locks, so a fork may come at any time; two threads that take one digest both get it. A copy takes its digests
     anew: in its state `_kept` is None.
     """
 
@@ -160,7 +160,7 @@ class Hashed(ABC):
 
     @abstractmethod
     def _hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
-        """Return {name: (array, whether int32 ids count as int64 ones)}, in an order that stays."""
+        """Return {name: (array, whether int32 ids count as int64 ones)}, in a fixed order."""
 
     def _note_arrays(self) -> bool:
         """Note the arrays as they are now; return whether the digest of one is still to be taken."""
@@ -188,7 +188,7 @@ class Hashed(ABC):
         return digests
 
     def _take_digests(self, digests: Sequence[str]) -> None:
-        """Take digests as given, one for each of `_hashed_arrays`. A change before its first use undoes one."""
+        """Take over digests, one for each of `_hashed_arrays`. A digest whose array changes before use is void."""
         arrays = self._hashed_arrays().items()
         self._kept = {
             name: _Kept(values, version_of(values), digest)
@@ -212,6 +212,6 @@ class Hashed(ABC):
             kind = type(self).__name__
             raise ValueError(
                 f"{kind}: {name} was {change} after an epoch had begun with it, or its digest had been taken. So no "
-                f"state can name what all minibatches are made from. Make a new {kind} after the change. A change of a "
-                "tensor that it is a view of counts too."
+                f"state can name the data of all minibatches. Make a new {kind} after the change. A change of a tensor "
+                "of which this is a view counts too."
             )

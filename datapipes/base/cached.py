@@ -2,7 +2,7 @@
 
 Before Python 3.12 one lock serves all instances of a class. A process that is forked while a thread computes a value
 inherits the lock as it is, and its first read waits for ever. Here several threads may compute a value at once; all get
-the one that was kept first.
+the value that was kept first.
 """
 
 from __future__ import annotations

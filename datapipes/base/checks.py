@@ -1,6 +1,6 @@
 """Argument checks shared by the stages. Each error names the stage, what was found, what is allowed, what to do.
 
-What was found may be anything, also from a file: `shown` makes a short text of it that cannot fail.
+The value found may be anything, also from a file: `shown` makes a short text of any value and never fails.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 INDEX_DTYPES = (torch.int32, torch.int64)
-# uint8 is no id: older programs have masks of it
+# ids are never uint8: older programs have masks of that dtype
 INT_DTYPES = (*INDEX_DTYPES, torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64)
 INT_OF_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # to view the bits of other dtypes
 INT32_MAX = 2**31 - 1
@@ -41,9 +41,9 @@ def shown(value: Any) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text with escapes, such as \\x1b, for all characters that are none to print; line ends too.
+    """Return a text with escapes, such as \\x1b, for unprintable characters and line ends.
 
-    A name in a file may hold what would move the cursor of a terminal, or change its colors.
+    A name in a file may hold characters that move a terminal's cursor or change its colors.
     """
     if text.isprintable():
         return text
@@ -101,8 +101,8 @@ def check_choice(where: str, name: str, value: Any, allowed: Sequence[str]) -> s
 def check_names(where: str, name: str, value: Any) -> list[str]:
     """Return names as a list.
 
-    A str, which is a sequence of texts too, is refused: one name was meant. So is what has no order, or is used up by
-    one look, such as a generator: copies of a stage are made from the same arguments.
+    A str, though a sequence of texts, is refused: one name was meant. Sets are refused since they have no order, and
+    generators since they can be read only once: copies of a stage are built from the same arguments.
     """
     is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
     names = [*value] if is_list else []
@@ -209,7 +209,7 @@ def check_index_tensor(
     """Return `value` as a 1-D contiguous int32 or int64 tensor; in host memory, unless it may lie anywhere.
 
     Args:
-        is_kept: False if the caller only reads the ids now: then it may be `value` itself, which saves the view.
+        is_kept: False if the caller only reads the ids now; the result may then be `value` itself, which saves a view.
     """
     is_plain = type(value) is torch.Tensor and value.dtype in INDEX_DTYPES and value.layout is torch.strided
     tensor = value if is_plain and not is_kept else as_tensor(where, name, value)
@@ -264,7 +264,7 @@ def _stacked(where: str, name: str, rows: Any) -> Any:
     """Return a nested list, or tensors or arrays in a list, as one tensor or array."""
     try:
         if rows and all(isinstance(row, torch.Tensor) for row in rows):
-            masks = [row for row in rows if row.dtype == torch.bool]  # which a stack with ids would make ids
+            masks = [row for row in rows if row.dtype == torch.bool]  # a stack with ids would turn them into ids
             return masks[0] if masks else torch.stack([*rows])
         array = np.array(rows)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -282,7 +282,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def dtype_from_name(where: str, name: Any) -> torch.dtype:
     """Return the dtype that `dtype_name` calls `name`."""
-    # Not getattr: torch imports some of its modules, which takes seconds, when their name is asked for.
+    # Not getattr: torch imports some modules, which takes seconds, when their name is looked up.
     dtype = vars(torch).get(name) if isinstance(name, str) else None
     if not isinstance(dtype, torch.dtype):
         raise ValueError(
@@ -293,7 +293,7 @@ def dtype_from_name(where: str, name: Any) -> torch.dtype:
 
 def how_to_get_ids(tensor: torch.Tensor) -> str:
     """Return a sentence on how to make ids of a tensor that holds none."""
-    # Of a mask .long() would give the ids 0 and 1.
+    # .long() of a mask would give the ids 0 and 1.
     if tensor.dtype == torch.bool and tensor.ndim > 1:
         return "Choose one mask of them, such as mask[:, 0], and take the ids of its True places: .nonzero().flatten()."
     if tensor.dtype == torch.bool:
@@ -321,9 +321,9 @@ def refuse_other_keywords(where: str, cls: type, keywords: Iterable[str]) -> Non
 
 
 def refuse_more_by_position(where: str, cls: type, arguments: Sequence[Any]) -> None:
-    """Raise TypeError for more arguments by position than the constructor of `cls` takes so.
+    """Raise TypeError if the constructor of `cls` takes fewer arguments by position.
 
-    Other libraries have more arguments by position, in an order of their own.
+    Other libraries take more arguments by position, in other orders.
 
     Raises:
         TypeError: As Python would; the message names the arguments.
@@ -349,8 +349,8 @@ def _use_instead(cls: type, name: str) -> str | None:
 
 
 def names_in_code(classes: Iterable[type]) -> set[str]:
-    """Return the names of attributes and globals that the methods of these classes use: an attribute that none of them
-    names is set by nobody but users of an instance.
+    """Return the names of attributes and globals that the methods of these classes use. An attribute with any other
+    name is set only by users of an instance.
     """
     functions = [function for cls in classes for function in vars(cls).values() if inspect.isfunction(function)]
     return {name for function in functions for name in inspect.unwrap(function).__code__.co_names}

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FRESH_CALLS = 256  # calls that are counted together: NumPy takes a third of the time that Python takes for each alone
+FRESH_CALLS = 256  # calls that are counted together: NumPy needs a third of the time that Python needs call by call
 KEPT_CALLS = 2**16  # calls that a StageClock keeps at least, and up to half as many more, 64 bytes each
-MOST_ARRAYS = 1024  # of them, before they are joined: each reading of the counts makes one
+MOST_ARRAYS = 1024  # arrays of calls before they are joined: each reading of the counts adds an array
 SHORT_S = 1e-3  # calls that take less are too short to wait for a disk
 _BLOCK, _PAGE = 512, resource.getpagesize()  # bytes
-GAP_S = 5e-5  # of a call, and from its end to the begin of the next one: in less the thread has not waited
+GAP_S = 5e-5  # in a shorter call, or a shorter gap between two calls, the thread has not waited
 
 
 class _Here(threading.local):
@@ -33,7 +33,7 @@ class _Here(threading.local):
 
 
 class _Process:
-    """What all clocks of this process share; a child that is forked makes its own."""
+    """State that all clocks of this process share; a forked child makes its own."""
 
     def __init__(self) -> None:
         self.renew()
@@ -51,7 +51,7 @@ os.register_at_fork(after_in_child=_process.renew)
 
 
 def disk_bytes_of_this_thread() -> float:
-    """Return the bytes that this thread has waited for until they came from a disk."""
+    """Return how many bytes this thread has read from a disk and waited for."""
     usage = resource.getrusage(resource.RUSAGE_THREAD)
     # A network file system counts no blocks; its pages are counted as faults.
     return max(usage.ru_inblock * _BLOCK, usage.ru_majflt * _PAGE)
@@ -74,11 +74,11 @@ class CallRecord(NamedTuple):
 
 
 class _Counted(NamedTuple):
-    """What was counted of one stage.
+    """The counts of one stage.
 
     Attributes:
-        seconds: in which at least one call ran.
-        concurrent_seconds: of all calls together.
+        seconds: time in which at least one call ran.
+        concurrent_seconds: the seconds of all calls, added up.
         until: the end of its last call, in seconds of time.monotonic().
     """
 
@@ -90,9 +90,9 @@ class _Counted(NamedTuple):
     until: float = 0.0
 
     def with_calls(self, calls: NDArray[np.float64]) -> _Counted:
-        """Return the counts with calls of the stage added, given as _Moved has them.
+        """Return the counts with calls of the stage added, an array as in `_Moved.arrays`.
 
-        A call that reaches further back than those counted before counts from their end on.
+        A call that began before the last counted call ended counts from that end on.
         """
         _, began, seconds, _, _, _, processor_seconds, disk_bytes = calls[:, calls[1].argsort()]
         ends = np.maximum.accumulate(np.append(self.until, began + seconds))
@@ -111,8 +111,8 @@ class _Moved(NamedTuple):
     """Calls that were counted, the oldest first.
 
     Attributes:
-        before: what was counted of the calls that are no longer kept, by the number of the stage.
-        arrays: those that are, float64 [8, n] each: a row for each value of a CallRecord, with the numbers of names.
+        before: {number of a stage: counts of its calls that are no longer kept}.
+        arrays: the kept calls, float64 [8, n] each: a row for each field of CallRecord, with numbers for names.
     """
 
     before: dict[float, _Counted]
@@ -131,7 +131,7 @@ class _Moved(NamedTuple):
         return _Moved(self.before, [moved.kept()]) if len(moved.arrays) > MOST_ARRAYS else moved
 
     def counted(self, calls: NDArray[np.float64]) -> dict[float, _Counted]:
-        """Return what was counted of the calls that are no longer kept and of `calls`, by the number of the stage."""
+        """Return {number of a stage: counts of its calls that are no longer kept and of `calls`}."""
         counted = dict(self.before)
         for stage in np.unique(calls[0]).tolist():
             counted[stage] = counted.get(stage, _Counted()).with_calls(calls[:, calls[0] == stage])
@@ -149,7 +149,7 @@ class StageClock:
     def at_begin(self, began: float) -> float:
         """Return the processor time of this thread at the begin of a call, `began` in seconds of time.monotonic().
 
-        No system call where the thread has just ended another one: it has been at work since then.
+        Makes no system call if the thread has just ended another call: it has been at work since then.
         """
         here = _here
         gap = began - here.ended
@@ -162,12 +162,12 @@ class StageClock:
     def add(self, stage: str, began: float, index: int, used: float | None = None) -> None:
         """Count one call that ends now.
 
-        No system call for the shortest, one for a short one. What the thread read from a disk in calls that were short
-        counts in the next long one.
+        The shortest calls cost no system call, short ones cost one. Disk reads of short calls count in the next long
+        call.
 
         Args:
-            used: what `at_begin` has returned; None where other calls ran in the thread meanwhile, or it waited for
-                another one: what the thread has used is not counted.
+            used: the result of `at_begin`. None if other calls ran in the thread meanwhile, or it waited for another
+                thread; its processor time and disk reads are then not counted.
         """
         here, ended = _here, time.monotonic()
         seconds = ended - began
@@ -235,8 +235,8 @@ class StageClock:
         """Return {stage: {"calls": n, "seconds": s, "concurrent_seconds": c, "processor_seconds": p, "disk_bytes": b}}.
 
         `seconds` is the time in which at least one call of the stage ran, in any thread or process;
-        `concurrent_seconds` adds up the calls, also those that ran at the same time. The others are of the threads that
-        made the calls; 0 for calls that were awaited.
+        `concurrent_seconds` adds up the calls, also those that ran at the same time. The last two are the use of the
+        threads that made the calls; 0 for calls that were awaited.
         """
         names, moved = self._read()
         counts = {names[int(stage)]: counts._asdict() for stage, counts in moved.counted(moved.kept()).items()}

@@ -73,7 +73,7 @@ def digest_message(message: Mapping[str, torch.Tensor]) -> str:
 
 
 def flat_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
-    """Return the values of a tensor as row-major, little-endian bytes; a view where they lie so in host memory."""
+    """Return the values of a tensor as row-major, little-endian bytes; a view if they lie so in host memory."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()
     if sys.byteorder == "big":  # pragma: no cover
         raise RuntimeError(

@@ -17,7 +17,7 @@ from datapipes.base.errors import PeerDied, RemoteError, RemoteTraceback, add_no
 
 
 def error_to_message(error: BaseException, most_bytes: int = 2**20) -> Message:
-    """Return the error as a message. Of a text longer than `most_bytes`, such as the traceback, it keeps the end."""
+    """Return the error as a message. A text longer than `most_bytes`, such as a traceback, keeps its end."""
     if not isinstance(error, BaseException):
         raise TypeError(
             f"send_error: error must be an exception, got {type(error).__name__}. Pass the exception itself."
@@ -58,7 +58,7 @@ def error_from_message(
     named = [type_ for type_ in kept if (type_.__module__, type_.__name__) == (module, kind)]
     type_ = named[0] if named else getattr(place, kind, None)
     if isinstance(type_, type) and issubclass(type_, Exception) and not issubclass(type_, (StopIteration, Warning)):
-        # The constructor may need other arguments than one text, or raise what is no Exception, such as SystemExit.
+        # The constructor may need other arguments than one text, or raise a BaseException such as SystemExit.
         with contextlib.suppress(BaseException):
             made = PeerDied(text, _pids_of(message.get("pids"))) if type_ is PeerDied else type_(text)
             error = made if isinstance(made, Exception) else error  # __new__ may make anything
@@ -70,7 +70,7 @@ def error_from_message(
 
 
 def error_to_json(error: BaseException, most_bytes: int = 2**14) -> dict[str, list[int]]:
-    """Return what `error_to_message` returns as a value of JSON, for a pipe."""
+    """Return the message of `error_to_message` as a JSON value, for a pipe."""
     return {name: part.tolist() for name, part in error_to_message(error, most_bytes).items()}
 
 

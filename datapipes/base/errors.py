@@ -1,4 +1,4 @@
-"""The errors that a loader and the calls of every channel raise, and what all errors have: a text, notes, a remedy."""
+"""The errors of loaders, channels and servers, and helpers for any error: its text, its notes, its remedy."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class LoaderTimeoutError(TimeoutError):
 
 
 class ChannelClosed(RuntimeError):
-    """The channel was closed, here or by the process that made it, and all its messages were received; for good."""
+    """The channel was closed, here or by its maker, and all its messages were received. This is final."""
 
 
 class ChannelDamaged(RuntimeError):
-    """The shared memory of a ShmChannel holds what datapipes does not write: a process has overwritten it.
+    """The shared memory of a ShmChannel holds bytes that datapipes never writes: a process has overwritten it.
 
     All calls in all processes raise this from then on; make a new channel. Received tensors may hold other values.
     """
@@ -49,8 +49,8 @@ class PeerDied(RuntimeError):
     still sends. A loader's epoch is over; its `state_dict()` names the minibatch.
 
     Attributes:
-        pids: The processes that ended and were not reported before, on the machine of the server if one tells it; empty
-            if nobody is left at the other side.
+        pids: The processes that ended and were not reported before; those that a server reports are on its machine.
+            Empty if no process is left at the other side.
     """
 
     def __init__(self, message: str, pids: Iterable[int] = ()) -> None:
@@ -97,7 +97,7 @@ class RemoteTraceback(Exception):
 
 
 def text_of(error: BaseException) -> str:
-    """Return the one text that the error was made of (str of a KeyError would quote it), otherwise str(error)."""
+    """Return the error's argument if it is a single text (str of a KeyError would quote it), otherwise str(error)."""
     if len(error.args) == 1 and isinstance(error.args[0], str):
         return error.args[0]
     try:
@@ -107,12 +107,12 @@ def text_of(error: BaseException) -> str:
 
 
 def pip_install(package: str, extra: str) -> str:
-    """Return what to type where an optional package is missing: its own name, which a package index knows."""
+    """Return the command that installs a missing optional package, by its name on the package index."""
     return f"pip install {package} (in the extra [{extra}] of {DISTRIBUTION})"
 
 
 def needed(package: str, extra: str, who: str, instead: str = "") -> Any:
-    """Return an optional module, imported: `package` or a module of it.
+    """Import and return an optional module: `package` or a module of it.
 
     Raises:
         ModuleNotFoundError: see `not_installed`.
@@ -130,9 +130,9 @@ def not_installed(
 
     Args:
         extra: the extra of DISTRIBUTION that has the package.
-        who: what needs it.
-        instead: what else to do, with the sign that joins it to a sentence before.
-        error: how its import failed.
+        who: the function, class or file format that needs the package.
+        instead: another way, beginning with the punctuation that joins it to the sentence before.
+        error: the error of its import.
     """
     is_there = error is not None and str(error) != f"No module named {package!r}"
     how = f"cannot be imported: {error}. If it is not installed" if is_there else "is not installed. Install it"

@@ -92,7 +92,7 @@ def lock_within(descriptor: int, seconds: float) -> bool:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a text, UTF-8; a file that is there stays until the new one is whole. Devices and FIFOs are written to.
+    """Write a text, UTF-8; an existing file stays until the new one is whole. Devices and FIFOs are written to.
 
     Raises:
         OSError: It cannot be written.

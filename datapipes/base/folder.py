@@ -1,10 +1,10 @@
 """A folder that appears at once, whole: written beside its place under a hidden name, then renamed.
 
-Beside the folder NAME a writer has, until it ends: `.NAME.datapipes-lock`, a file that it has locked; and
-`.NAME.datapipes-new`, what it writes. A killed writer leaves both; the next one finds the lock free and begins anew. If
+Until it ends, a writer has two entries beside the folder NAME: `.NAME.datapipes-lock`, a file that it has locked, and
+`.NAME.datapipes-new`, its output. A killed writer leaves both; the next one finds the lock free and begins anew. If
 NAME holds an older folder of its kind, the two change places in one step, and the older one is removed after it. Where
 the disk cannot do that, the older one is first moved to `.NAME.datapipes-old`; a writer that is killed then leaves it
-there, and the next one moves it back. What is not Replaceable is a user's, and is neither replaced nor removed.
+there, and the next one moves it back. Entries that are not Replaceable are a user's, and never replaced or removed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from datapipes.base.files import lock_within
 
 @dataclass(frozen=True)
 class Replaceable:
-    """What a folder may hold so that a new one replaces it.
+    """The entries that a folder may hold if a new folder is to replace it.
 
     Attributes:
         foreign: returns the first entry that may not be replaced, as a path below the folder; None if there is none.
-        headers: the files that make a folder one of its kind. They are removed first: half a folder, left by a kill, is
-            none.
+        headers: the files that mark a folder as one of its kind. They are removed first, so half a folder left by a
+            kill is not taken for one.
     """
 
     foreign: Callable[[Path], str | None]
@@ -69,9 +69,9 @@ def new_folder(
     Args:
         where: for messages.
         root: does not exist, is an empty folder, or holds nothing but what may be replaced; links are followed.
-        num_bytes: about what will be written.
+        num_bytes: about how many bytes will be written.
         replaced: says what may be replaced; by default nothing.
-        goes_on: called with what a killed writer has left; True keeps it, so that the block goes on with it.
+        goes_on: called with the folder that a killed writer has left; True keeps it, and the block goes on with it.
     Raises:
         FileExistsError: `root` holds something else; the message names it.
         BlockingIOError: Another process is writing to `root`.
@@ -107,7 +107,7 @@ def new_folder(
 
 @contextmanager
 def room_told(where: str, path: Path) -> Iterator[None]:
-    """Let the error of a full disk say what was to be written, and what to do; `path` is the folder's place."""
+    """Make the error of a full disk name the file and a remedy; `path` is the folder's place."""
     try:
         yield
     except OSError as error:
@@ -133,7 +133,7 @@ def check_root(where: str, root: str | Path, *, replaced: Replaceable = NOTHING)
 
 
 def check_place(where: str, root: str | Path) -> Path:
-    """Return the path that `root` stands for; what is in it is not looked at.
+    """Return the path that `root` stands for; its content is not looked at.
 
     Raises:
         TypeError: `root` is no path.
@@ -195,14 +195,14 @@ def _beside(root: Path, name: str) -> Path:
 
 @contextmanager
 def locked(where: str, root: Path) -> Iterator[None]:
-    """Hold the lock of `root` while the block runs. Only its holder removes its file.
+    """Hold the lock of `root` while the block runs. Only the holder removes the lock's file.
 
     Raises:
         BlockingIOError: Another process holds it: it is writing to `root`.
     """
     lock = _beside(root, _LOCK)
     while True:
-        # Others may want to lock it after a kill of this process, and may be other users.
+        # After a kill of this process, other users may want the lock.
         held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
             if not lock_within(held, 0.0):
@@ -245,7 +245,7 @@ def sync_files(folder: Path) -> None:
 
 
 def _put(where: str, new: Path, root: Path, replaced: Replaceable) -> None:
-    """Let `new` become `root`. What was there is `new` after it, and waits to be removed."""
+    """Rename `new` to `root`. An older `root` is then called `new`, until it is removed."""
     if not root.exists() or not any(root.iterdir()):
         os.rename(new, root)  # also over an empty folder
     elif _exchanged(new, root):
@@ -283,11 +283,11 @@ def _exchanged(one: Path, other: Path) -> bool:
 
 
 def _restore(where: str, root: Path, replaced: Replaceable | None = None) -> None:
-    """Bring back the older folder, which a writer without exchange has moved aside, if nothing took its place.
+    """Move the older folder back, which a writer without exchange has moved aside, if nothing took its place.
 
     Args:
-        replaced: if given, what took its place may be the new folder of a writer that was killed right after; then the
-            older one is removed.
+        replaced: if given, the entry in its place may be the new folder of a writer that was killed right after; then
+            the older one is removed.
     """
     old = _beside(root, _OLD)
     if not os.path.lexists(old):
@@ -318,7 +318,7 @@ def _sync(path: str | Path) -> None:
 
 
 def _remove(path: Path, replaced: Replaceable) -> None:
-    """Remove a hidden folder; a link is removed and not followed. What cannot be removed stays."""
+    """Remove a hidden folder; a link is removed and not followed. Entries that cannot be removed stay."""
     if path.is_symlink():
         path.unlink()
         return

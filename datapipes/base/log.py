@@ -6,7 +6,7 @@ from types import FrameType
 
 logger = logging.getLogger("datapipes")
 
-_INSIDE = ("datapipes", "torch", "torch_geometric")  # whose classes those of datapipes.pyg derive from
+_INSIDE = ("datapipes", "torch", "torch_geometric")  # classes of datapipes.pyg derive from the last two's
 
 
 def users_frame() -> tuple[int, FrameType]:

@@ -14,9 +14,9 @@ def as_error(
 ) -> Exception:
     """Return `raised` as an error that ends only the epoch.
 
-    What is no Exception (SystemExit, KeyboardInterrupt, GeneratorExit) would end a worker or the consumer, and
-    StopIteration what iterates or awaits; it becomes a RuntimeError. The timeout of a loader that `raiser` reads cannot
-    be waited out by whoever reads `raiser`; it becomes a plain TimeoutError.
+    SystemExit, KeyboardInterrupt and GeneratorExit would end a worker or the consumer; StopIteration would end a loop
+    or a coroutine. They become a RuntimeError. If a loader that `raiser` reads times out, readers of `raiser` cannot
+    wait on; its LoaderTimeoutError becomes a plain TimeoutError.
     """
     if isinstance(raised, LoaderTimeoutError):
         error: Exception = TimeoutError(*raised.args)
@@ -34,8 +34,8 @@ def as_error(
 def as_seen_by_consumer(raised: BaseException) -> BaseException:
     """Return `as_error(raised)`, but `raised` itself if it is an Exception or may come from a signal.
 
-    In the main thread Ctrl-C raises KeyboardInterrupt, and a handler may call sys.exit(), also while a stage runs; only
-    GeneratorExit is never a signal's. Passed on, it would end a generator around the consumer's loop without a word.
+    In the main thread Ctrl-C raises KeyboardInterrupt, and a handler may call sys.exit(), also while a stage runs.
+    GeneratorExit never comes from a signal. Passed on, it would silently end a generator around the consumer's loop.
     """
     may_be_a_signal = threading.current_thread() is threading.main_thread() and not isinstance(raised, GeneratorExit)
     return raised if isinstance(raised, Exception) or may_be_a_signal else as_error(raised)

@@ -20,7 +20,7 @@ Progress = Callable[[str, int, int], None]  # what is being done, how much of it
 DELAY_S = 1.0
 _LOOK_S = 0.5
 _SAID_EVERY_S = 0.25
-# A bar shows shares and times: what is counted is edges, bytes or blocks. Only the text where the total is not known.
+# A bar shows shares and times, since units differ: edges, bytes, blocks. Without a known total: only the text.
 _SHARE = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
 _TEXT = "{desc}"
 _TEXT_AND_TIME = "{desc} ... {elapsed}"
@@ -32,7 +32,7 @@ def nothing(text: str, done: int, total: int) -> None:
 
 
 def now_and_then(progress: Progress) -> Progress:
-    """Return what passes on the first call, the last of each total, and others a few times a second."""
+    """Return a Progress that passes on the first call, the last of each total, and others a few times a second."""
     next_s = 0.0
 
     def pass_on(text: str, done: int, total: int) -> None:
@@ -67,7 +67,7 @@ def terminal_bar() -> Any:
 
 @contextlib.contextmanager
 def bars() -> Iterator[Progress]:
-    """Give what is to be called with the progress of a work in steps; it shows a bar for the step that runs."""
+    """Give a Progress for work in steps; it shows a bar for the running step."""
     tqdm = terminal_bar()
     if tqdm is None:
         yield nothing
@@ -81,7 +81,7 @@ def bars() -> Iterator[Progress]:
 
 @contextlib.contextmanager
 def working(text: str) -> Iterator[None]:
-    """Show a text, and since when, while a call runs that cannot say how far it is; "" shows nothing."""
+    """Show a text and the time passed while a call of unknown progress runs; "" shows nothing."""
     tqdm = terminal_bar() if text else None
     if tqdm is None:
         yield
@@ -116,7 +116,7 @@ class _Bars:
         if self._bar is None or step_of(text) != self._step:
             self.end()
             self._step = step_of(text)
-            # A new bar prints itself, so it gets its total at once. What is counted differs: shares have no unit.
+            # A new bar prints itself, so it gets its total at once.
             form = _SHARE if total > 0 else _TEXT
             self._bar = self._tqdm(
                 desc=text, total=total or None, initial=done, leave=False, file=sys.stderr, bar_format=form
@@ -134,5 +134,5 @@ class _Bars:
 
 
 def step_of(text: str) -> str:
-    """Return what the texts of a step have in common: all but the numbers."""
+    """Return the part that all texts of a step share: all but the numbers."""
     return re.sub("[0-9]+", "", text)

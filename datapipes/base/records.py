@@ -1,16 +1,16 @@
-"""Records: frozen dataclasses that are stored or sent as JSON. The annotation of a field says what it is in JSON.
+"""Records: frozen dataclasses that are stored or sent as JSON. The annotation of a field gives its JSON form.
 
-* `Annotated[X, form]`: what the form says, such as `whole(low, high)` or `one_of("node", "edge")`;
-* `bool`, `str`, `float`: true or false, a text, a finite number; `X | None`: null, or that of X;
-* `tuple[X, ...]`: a list of up to 65,536; `tuple[X, Y]` or a NamedTuple: a list of as many values;
+* `Annotated[X, form]`: that form, such as `whole(low, high)` or `one_of("node", "edge")`;
+* `bool`, `str`, `float`: true or false, a text, a finite number; `X | None`: null, or the form of X;
+* `tuple[X, ...]`: a list of up to 65,536; `tuple[X, Y]` or a NamedTuple: a list of two or as many values;
 * `Mapping[str, X]`: an object; `Mapping[K, X]`: a list of up to 262,144 entries [K, X], where a tuple's values stand in
   the entry itself;
 * a dataclass: an object that has exactly its fields; it lacks one of `Annotated[X | None, OMITTED]` that is None.
 
-The reader takes values that `parse_strict` returned, of unknown origin. It bounds each number and list; a text or an
-object is as long as its file or message allows, and how deep values nest follows from the annotations. What it refuses
-is a ValueError: the field, what was found, what is allowed. Checks of one field against another stand in
-`__post_init__` of the record, and raise ValueError too.
+The reader takes values of unknown origin, as `parse_strict` returns them. It bounds each number and list; the file or
+message bounds texts and objects, and the annotations bound the nesting. It refuses a value by a ValueError with the
+field, the value found and the values allowed. Checks of one field against another stand in `__post_init__` of the
+record, and raise ValueError too.
 
 Annotations are texts that are evaluated outside of their module, so a lambda within one finds no names: give its form a
 name in the module. Reading takes a few microseconds more than code by hand; a large list should be a tensor.
@@ -36,11 +36,11 @@ Record = TypeVar("Record")
 
 
 class Form(NamedTuple):
-    """What a value is in JSON.
+    """The JSON form of a value.
 
     Attributes:
-        read: return the value, given its name for messages and what JSON has; ValueError if that is no such value.
-        write: return what JSON has, given the value.
+        read: from a name for messages and a JSON value, return the value; ValueError if the JSON value does not fit.
+        write: from the value, return its JSON value.
         width: number of values, if it is a list of a fixed number; else 0.
     """
 
@@ -50,13 +50,13 @@ class Form(NamedTuple):
 
 
 def from_json(record: type[Record], name: str, value: Any, *, others: bool = False) -> Record:
-    """Return the record that a JSON object says.
+    """Return the record that a JSON object holds.
 
     Args:
         name: of the object, for messages.
         others: the object may have other fields too; they are not looked at.
     Raises:
-        ValueError: It says none; the message names the field.
+        ValueError: It holds none; the message names the field.
     """
     forms: dict[str, tuple[Form, bool]] = _forms_of(record)  # type: ignore[arg-type]  # mypy: no class is hashable
     values = value if isinstance(value, dict) else {}
@@ -107,7 +107,7 @@ def form_of(annotation: Any) -> Form:
 
 @cache
 def _forms_of(record: Any) -> dict[str, tuple[Form, bool]]:
-    """Return {field: its form, whether JSON lacks it where it is None}."""
+    """Return {field: (its form, whether JSON omits it if it is None)}."""
     hints = get_type_hints(record, include_extras=True)
     names = [field.name for field in fields(record)]
     return {name: (form_of(hints[name]), OMITTED in get_args(hints[name])) for name in names}
@@ -117,7 +117,7 @@ def _forms_of(record: Any) -> dict[str, tuple[Form, bool]]:
 
 
 def plain(allowed: str, is_one: Callable[[Any], bool]) -> Form:
-    """Return the form of values that JSON has as they are; `allowed` says in words which they are."""
+    """Return the form of values that JSON has unchanged; `allowed` describes them in words."""
 
     def read(name: str, value: Any) -> Any:
         if not is_one(value):
@@ -164,14 +164,14 @@ def _optional(one: Form) -> Form:
 
 
 def node_type_of(value: Any) -> NodeType | None:
-    """Return the node type that JSON has; ValueError if it has none."""
+    """Return the node type of a JSON value; ValueError if it is none."""
     if value is None or _is_name(value):
         return cast("NodeType | None", value)
     raise ValueError(f"found the node type {shown(value)}, allowed are null and a text")
 
 
 def edge_type_of(value: Any) -> EdgeType | None:
-    """Return the edge type that JSON has; ValueError if it has none."""
+    """Return the edge type of a JSON value; ValueError if it is none."""
     if value is None:
         return None
     if isinstance(value, list) and len(value) == 3:
@@ -182,7 +182,7 @@ def edge_type_of(value: Any) -> EdgeType | None:
 
 
 def type_to_json(value: Any) -> Any:
-    """Return what JSON has of a node type or an edge type."""
+    """Return the JSON value of a node type or an edge type."""
     return [*value] if isinstance(value, tuple) else value
 
 
@@ -203,7 +203,7 @@ AnyType = Annotated[Any, Form(_any_type, type_to_json)]  # either
 
 
 def list_of(name: str, value: Any, most: int = MOST_ENTRIES) -> list[Any]:
-    """Return a list of up to `most` values; ValueError if JSON has none."""
+    """Return a list of up to `most` values; ValueError if the JSON value is none."""
     if not isinstance(value, list) or len(value) > most:
         seen = f"a list of {len(value)}" if isinstance(value, list) else shown(value)
         raise ValueError(f"{name} is {seen}, it must be a list of at most {most}")

@@ -20,7 +20,7 @@ MAX_SEED = 2**64 - 1
 MAX_EPOCH = 2**32 - 1
 
 
-@dataclass(slots=True, unsafe_hash=True)  # not frozen: each call of a stage makes one, in a third of the time
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: a key is built in a third of the time
 class RngKey:
     """The key of a stage's random choices at one minibatch; they depend on this key and the node only."""
 

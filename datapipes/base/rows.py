@@ -30,9 +30,9 @@ def has_adjacent_values(rows: Tensor) -> bool:
 
 
 def bits_of(values: Tensor) -> Tensor:
-    """Return numbers of a dtype that torch may not index as integers of the same size; complex ones as they are.
+    """Return values as integers of the same size, since torch cannot index every dtype; complex values stay.
 
-    A view, except where numbers are conjugated or negated on reading: byte_rows takes no such tensors, either.
+    A view, unless torch conjugates or negates the values on reading; byte_rows takes no such tensors, either.
     """
     if values.is_complex():
         return values.resolve_conj().resolve_neg()
@@ -50,12 +50,12 @@ def byte_rows(rows: Tensor) -> NDArray[np.uint8]:
 
 class RowTable:
     """`byte_rows` of a tensor, made once, and anew after torch has moved the values: `share_memory_`, and passing a
-    tensor to another process, put them into shared memory and free where they were.
+    tensor to another process, move them into shared memory and free the old memory.
     """
 
     def __init__(self, rows: Tensor) -> None:
         self._rows = rows
-        self._made: tuple[int, NDArray[np.uint8]] | None = None  # where the rows were, and they; two threads may ask
+        self._made: tuple[int, NDArray[np.uint8]] | None = None  # (their address, their bytes); two threads may call
 
     def bytes_now(self) -> NDArray[np.uint8]:
         """Return the rows where they are now, as uint8 [count, bytes of a row]."""
@@ -81,7 +81,7 @@ def take_rows(rows: Tensor, table: NDArray[np.uint8], ids: Tensor, num_threads: 
 
 
 def new_rows(count: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return memory for `count` rows, [count, *shape]; it may be recycled from earlier ones, and holds anything."""
+    """Return memory for `count` rows, [count, *shape]; it may be recycled, and its values are arbitrary."""
     row_bytes = math.prod(shape) * dtype.itemsize
     if count == 0 or row_bytes == 0:
         return torch.empty((count, *shape), dtype=dtype)

@@ -1,4 +1,4 @@
-"""Sizes of memory: as people write them ("256MB", "1.5 GiB", or a number of bytes), and against what is left."""
+"""Sizes of memory: parsed as people write them ("256MB", "1.5 GiB", bytes), and compared with the memory left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fractions import Fraction
 from datapipes import _core
 from datapipes.base.checks import check_int, shown
 
-UNCHECKED_BYTES = 2**27  # below it a look at the memory that is left is not worth its time
+UNCHECKED_BYTES = 2**27  # for fewer bytes, a look at the memory left is not worth its time
 
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _DIGITS = r"\d{1,40}"
@@ -38,7 +38,7 @@ def parse_size(where: str, name: str, size: int | str) -> int:
 
 
 def check_memory(where: str, content: str, num_bytes: int, remedy: str) -> None:
-    """Raise MemoryError if `num_bytes` exceed the memory that is left; the system may grant more, and kill its user."""
+    """Raise MemoryError if `num_bytes` exceed the memory that is left; the system may grant more and kill later."""
     if num_bytes < UNCHECKED_BYTES:
         return
     left, limit = _core.memory_left()

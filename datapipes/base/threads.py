@@ -1,5 +1,5 @@
-"""Threads that make minibatches: how many work on one, which are as many as torch uses or a worker's share of them;
-that none of them takes the core of the thread that wakes it; and how they are joined.
+"""Threads that make minibatches. Kernels use as many threads as torch, or a worker's share of them. A woken thread does
+not take the core of the thread that wakes it. Threads are joined within a bounded time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _LAST_STEPS_S = 0.1
 class EndingThread(threading.Thread):
     """A daemon thread that a finalizer may join.
 
-    The garbage collector may run a finalizer inside `threading`, which holds a lock that each thread needs for its last
-    steps. So `join` waits until `target` has returned, and for these steps a moment only.
+    The garbage collector may run a finalizer inside `threading`, while a lock is held that each thread needs for its
+    last steps. So `join` waits until `target` has returned, and only a moment for these steps.
     """
 
     def __init__(self, target: Callable[..., Any], args: Sequence[Any] = (), *, name: str) -> None:
@@ -62,9 +62,9 @@ def add_thread(threads: list[threading.Thread], name: str, main: Callable[[], No
     """Start a daemon thread that calls `main` and has its number in its name; add it to `threads`.
 
     Returns:
-        Whether there is another; False where the process may have no more, and those in the list must do.
+        Whether it was started; False if the process may have no more threads, and those in the list must do.
     Raises:
-        RuntimeError: None can be started, and the list is empty.
+        RuntimeError: No thread can be started, and the list is empty.
     """
     thread = EndingThread(main, name=f"{name}-{len(threads)}")
     try:
@@ -80,8 +80,8 @@ def add_thread(threads: list[threading.Thread], name: str, main: Callable[[], No
 def preempt_nobody() -> None:
     """Let this thread preempt no other one when it wakes up (SCHED_BATCH). Its share of the processor stays the same.
 
-    For threads that make minibatches ahead: the consumer wakes them when it takes a minibatch, and goes on. A thread
-    with a policy that the user has chosen keeps it. What this thread starts inherits its policy.
+    For threads that make minibatches ahead: the consumer wakes them when it takes a minibatch, and goes on. A policy
+    that the user has chosen stays. Threads and processes that this thread starts inherit its policy.
     """
     with contextlib.suppress(OSError):  # some sandboxes refuse it; the thread then works as any other
         if os.sched_getscheduler(0) == os.SCHED_OTHER:

@@ -109,7 +109,7 @@ def ends_of(edge_type: EdgeType | None) -> tuple[NodeType | None, NodeType | Non
 
 
 def values_of(values: Any, wanted_type: Any) -> Any:
-    """Return the values of a type; those that are given without types, of any."""
+    """Return the values of a type; values without types belong to every type."""
     return values.get(wanted_type) if isinstance(values, dict) else values
 
 

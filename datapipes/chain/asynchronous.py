@@ -1,4 +1,4 @@
-"""Which stages are asynchronous, how many of their calls are in flight, and how they make calls that are not."""
+"""Which stages are asynchronous, how many of their calls are in flight, and how they call synchronous functions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 
 def hides_own(stage: StageBase, base: type[StageBase], *names: str) -> bool:
-    """Return whether the class of a stage has methods of these names that are not those of `base`, but awaits the
-    `transform_async` of `base`, so that they would never be called.
+    """Return whether a stage's class overrides methods of `base` with these names, but awaits the `transform_async` of
+    `base`, so that its own methods would never be called.
     """
     kind = type(stage)
     own_async, *own_methods = (getattr(kind, name) is not getattr(base, name) for name in ("transform_async", *names))
@@ -39,13 +39,13 @@ def concurrency_of(stage: StageBase) -> int:
 async def off_loop(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return `fn(*args, **kwargs)`, called in a thread beside the event loop, which goes on meanwhile.
 
-    For kernels and other synchronous work of an asynchronous stage, short or long; its kernels use as many threads as
-    those of the thread that awaits it. A few such calls run at a time, the others wait for their turn. If the awaiting
-    task is cancelled, a call that has begun goes on and its result is dropped.
+    For kernels and other synchronous work of an asynchronous stage, short or long; kernels use as many threads as in
+    the awaiting thread. A few calls run at a time, the others wait for their turn. If the awaiting task is cancelled,
+    a call that has begun goes on and its result is dropped.
 
     Raises:
         RuntimeError: `fn` raised something that is no error (SystemExit, StopIteration, CancelledError).
-        What `fn` raises otherwise.
+        Any other error of `fn`.
     """
     call = partial(fn, *args, **kwargs)
     threads = threads_here()

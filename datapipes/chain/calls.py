@@ -1,6 +1,6 @@
-"""Call: one call of a stage. It gives its stage the random key, is timed, and adds its place to an error it raises.
+"""Call: one call of a stage. It gives the stage its random key, times the call, and adds its place to an error.
 
-What is under way in an epoch, calls and waits, is known to all chains of the epoch, for the text of a time-out.
+All chains of an epoch share a set of the calls and waits under way, for the text of a time-out.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from datapipes.chain.numbering import Numbering, Numbers
 
 
 class UnderWay(Protocol):
-    """What an epoch works on or waits for at the moment."""
+    """A call or a wait that an epoch is in at the moment."""
 
     began: float  # of time.monotonic
 
     def whereabouts(self) -> str:
-        """Return a sentence on it, with a space before it."""
+        """Return a sentence on the call or the wait, with a space before it."""
 
 
 class Calls:
@@ -33,8 +33,8 @@ class Calls:
     Attributes:
         numbering: the numbers of these stages.
         clock: counts the calls that have ended.
-        under_way: what is under way in the epoch; of a chain that makes the minibatches of another one, such as a
-            DataLoader's plan, that of the other one. Each operation of the set is one step for other threads.
+        under_way: the calls and waits under way in the epoch. A chain that makes the minibatches of another chain, as
+            a DataLoader's plan does, shares its set. Each operation of the set is one step for other threads.
     """
 
     def __init__(self, numbering: Numbering, clock: StageClock, under_way: set[UnderWay] | None = None) -> None:
@@ -43,7 +43,7 @@ class Calls:
         self.under_way: set[UnderWay] = set() if under_way is None else under_way
 
     def whereabouts(self) -> str:
-        """Return a sentence on what has been under way for the longest time; "" if nothing is."""
+        """Return a sentence on the call or wait that began first; "" if none is under way."""
         oldest = min(self.under_way.copy(), key=lambda call: call.began, default=None)
         return "" if oldest is None else oldest.whereabouts()
 
@@ -52,7 +52,7 @@ class Waiting:
     """A context manager for a wait.
 
     Args:
-        whereabouts: returns a sentence on what is waited for, with a space before it.
+        whereabouts: returns a sentence on the wait, with a space before it.
     """
 
     began = math.inf  # a call says more
@@ -71,7 +71,7 @@ class Call:
     """A context manager for one call of a stage; entering it gives the random key.
 
     Args:
-        awaited: other calls run in the same thread meanwhile, so what the thread uses is not counted.
+        awaited: other calls run in the same thread meanwhile, so the thread's processor time is not counted.
     """
 
     __slots__ = ("_calls", "_epoch", "_index", "_numbers", "_used", "began")
@@ -82,7 +82,7 @@ class Call:
         self.began = time.monotonic()  # seconds
 
     def whereabouts(self) -> str:
-        """Return a sentence on the stage, the minibatch and how long it has taken until now."""
+        """Return a sentence on the stage, the minibatch and the seconds taken until now."""
         stage = self._numbers.where
         minibatch = f"minibatch {self._index} of epoch {self._epoch}"
         return f" {stage[0].upper()}{stage[1:]} has been at {minibatch} for {time.monotonic() - self.began:.1f} s."
@@ -108,7 +108,7 @@ class Call:
                 f"{numbers.name}: its function raised {type(error).__name__} at {place}. Return None to drop a "
                 "minibatch, or give next() a default."
             ) from error
-        if isinstance(error, LoaderTimeoutError):  # of a loader that the stage reads, not of this chain's
+        if isinstance(error, LoaderTimeoutError):  # raised by a loader that the stage reads, not by this chain's loader
             seen = as_error(error)
             add_note(seen, f"in {numbers.where}, {place}")
             raise seen from error

@@ -1,6 +1,6 @@
-"""What the deaths of a pool's workers are charged to: the minibatches that were being made, or the start of a worker.
+"""Deaths of a pool's workers: charged to the minibatches that were being made, or to the start of the worker.
 
-A worker that dies while it waits is charged to nothing, as often as that happens.
+The death of a waiting worker is charged to nothing, however often it happens.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ class Deaths:
     """Counts the deaths of the workers of a pool.
 
     Args:
-        where: whose workers they are, for errors and the log.
-        most: deaths that one minibatch survives, and in a row the start of one worker.
-        to_try: how the stages are tried on the minibatch {index} of epoch {epoch}, and what else helps.
-        to_start: what to do where workers cannot start.
+        where: the owner of the workers, for errors and the log.
+        most: deaths that one minibatch survives; also consecutive deaths that the start of one worker survives.
+        to_try: how to try the stages on the minibatch {index} of epoch {epoch}, and other remedies.
+        to_start: a remedy if workers cannot start.
     """
 
     def __init__(self, where: str, most: int, to_try: str, to_start: str = "") -> None:
         self._where, self._most, self._to_try, self._to_start = where, most, to_try, to_start
-        self._of_tasks: dict[tuple[int, int], list[Death]] = {}  # by epoch and index of what was being made
+        self._of_tasks: dict[tuple[int, int], list[Death]] = {}  # {(epoch, index): deaths while it was made}
         self._at_start: Counter[int] = Counter()  # consecutive deaths since the last outcome, by worker
 
     def forget(self, task: Task) -> None:
@@ -34,10 +34,10 @@ class Deaths:
         self._of_tasks.pop((task.epoch, task.index), None)
 
     def error_after(self, death: Death, charged: Sequence[Task]) -> PeerDied | None:
-        """Charge a death; return the error if there were too many, else tell the log that another takes its place.
+        """Charge a death; return the error if there were too many, else log that another worker takes its place.
 
         Args:
-            charged: those of `death.tasks` whose outcome is still wanted.
+            charged: the tasks of `death.tasks` whose outcome is still wanted.
         """
         for task in charged:
             self._of_tasks.setdefault((task.epoch, task.index), []).append(death)
@@ -48,7 +48,7 @@ class Deaths:
             if not death.by_signal or self._at_start[death.worker] > self._most:
                 return PeerDied(
                     f"{self._where}: worker {death.worker} (pid {death.pid}) died while it started: {death.how}. Read "
-                    f"what it has written to stderr. A script must start workers below `if __name__ == '__main__':`."
+                    f"its output on stderr. A script must start workers below `if __name__ == '__main__':`."
                     f"{self._to_start}",
                     [death.pid],
                 )

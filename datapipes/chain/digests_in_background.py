@@ -14,10 +14,10 @@ from datapipes.base.threads import EndingThread, preempt_nobody, threads_of_kern
 
 
 class DigestsInBackground:
-    """Digests of `inputs` as they are now; after `release` a thread takes those that nobody has taken yet.
+    """Digests of `inputs` as they are now; after `release` a thread takes the digests that are not taken yet.
 
-    It takes them beside the minibatches of an epoch, from the first one on: the first minibatch waits for no digest,
-    and a state waits for what is left of them. If an input changes meanwhile, its digest raises.
+    The thread works beside an epoch, after its first minibatch, which so waits for no digest. A state waits for the
+    digests that are left. If an input changes meanwhile, its digest raises.
 
     The thread ends with this object and before the interpreter does. In a forked child there is none. Two epochs that
     begin over one graph before its digest is known both take it.
@@ -32,8 +32,8 @@ class DigestsInBackground:
         self.stop: Callable[[], object] = lambda: None
         if left:
             stopped = threading.Event()
-            # It runs before the first minibatch. To start a thread after it can take 4 or 8 ms: threads of OpenMP then
-            # still spin on the other cores.
+            # Started before the first minibatch: afterwards a start can take 4 or 8 ms, since threads of OpenMP still
+            # spin on the other cores.
             thread = EndingThread(_take_digests, (left, self._begin, stopped), name="datapipes-digests")
             with contextlib.suppress(RuntimeError):  # no thread can start: a state takes the digests itself
                 thread.start()
@@ -46,7 +46,7 @@ class DigestsInBackground:
         self._begin.put(None)
 
     def finish(self) -> None:
-        """Wait until all digests are taken that were begun: at most one read of all arrays. Ctrl-C ends the wait."""
+        """Wait until the digests that were begun are taken: at most one read of all arrays. Ctrl-C ends the wait."""
         if self._thread is not None and self._has_begun:
             self._thread.join()
 

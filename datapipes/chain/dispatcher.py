@@ -5,9 +5,9 @@ outcome that arrives twice is dropped. A step is settled once its minibatch was 
 `most_ahead` steps from the first one that is not settled are given out; this bounds the memory that is held here and in
 the pool.
 
-All that is made by (epoch, index) is asked for here. What has no index, or no order, stands apart: streams behind a
-carrier (streams.py, loader/prefetcher.py), the minibatches of a server that many clients ask
-(distributed/server/producers.py), and those that a sender pushes (distributed/sampler_sender.py).
+All minibatches that are made by (epoch, index) are asked for here. Minibatches without an index or an order are made
+elsewhere: streams behind a carrier (streams.py, loader/prefetcher.py), the minibatches of a server with many clients
+(distributed/server/producers.py), and the minibatches that a sender pushes (distributed/sampler_sender.py).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Dispatcher(Iterator[MiniBatch]):
         timeout: seconds to wait for a minibatch; None: as long as it takes.
         max_restarts: how often a minibatch is made again after the worker that made it died.
         counts: adds up "deaths", and the tasks that are given out again ("made_again").
-        goes_on: whether the epoch goes on after an error: with the next minibatch after one of a stage, and with the
-            same one if the pool failed.
+        goes_on: whether the epoch goes on after an error: with the next minibatch if a stage raised, with the same
+            minibatch if the pool failed.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class Dispatcher(Iterator[MiniBatch]):
         self._generation = pool.begin()
         self._steps = iter(context.steps(len(indices)))
         self._next_step = next(self._steps, None)  # the next to give out
-        self._again: deque[int] = deque()  # indices to give out before it: their worker died, or the pool failed
+        self._again: deque[int] = deque()  # indices to give out first: their worker died, or the pool failed
         self._low = context.position.step  # the first step that is not settled
         self._settled: set[int] = set(context.position.ahead)
         self._with: list[list[int]] = [[] for _ in range(pool.num_workers)]  # indices that each worker has, in order
         self._made: dict[int, Outcome] = {}  # by step: made and not yet delivered
-        self._reached: dict[int, str] = {}  # by index: the last stage that was called, which is the one that drops it
+        self._reached: dict[int, str] = {}  # {index: the last stage that was called, so the stage that drops it}
         self._deaths = Deaths("data_loader", max_restarts, _TO_TRY, _TO_START)
         self._broken = False
 
@@ -84,7 +84,7 @@ class Dispatcher(Iterator[MiniBatch]):
         Args:
             timeout: seconds to wait for it; None: as long as it takes.
         Raises:
-            LoaderTimeoutError: None came; the next call goes on waiting.
+            LoaderTimeoutError: No minibatch came in time; the next call goes on waiting.
             StopIteration: The epoch has ended, or nobody reads it any more.
             The error of a stage, or of the pool.
         """
@@ -100,13 +100,13 @@ class Dispatcher(Iterator[MiniBatch]):
                 return self._pool.taken(outcome)
             if self._low >= len(self._indices) or self._context.stopped.is_set():
                 break
-            if self._low == low:  # else some were dropped, and there is room for more
+            if self._low == low:  # else minibatches were dropped, and there is room for more
                 self._wait(began, timeout)
         self._broken = True
         raise StopIteration
 
     def __len__(self) -> int:
-        """Number of minibatches that were received and not delivered."""
+        """Number of minibatches that were received and are not delivered yet."""
         return len(self._made)
 
     # --- giving out ---------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Dispatcher(Iterator[MiniBatch]):
                 assert self._next_step is not None
                 self._again.append(self._indices[self._next_step])
                 self._next_step = next(self._steps, None)
-            index = self._again[0]  # stays until it is given, which may raise
+            index = self._again[0]  # stays until it is given, since giving may raise
             if self._is_wanted(index):
                 self._pool.give(worker, Task(self._generation, self._epoch, index))
                 self._with[worker].append(index)
@@ -135,7 +135,7 @@ class Dispatcher(Iterator[MiniBatch]):
     # --- delivering ---------------------------------------------------------------------------------------------------
 
     def _ready(self) -> Outcome | None:
-        """Return the next outcome that can be delivered; raise its error if it has one."""
+        """Return the next deliverable outcome, or raise its error; None if there is none yet."""
         while self._made:
             step = self._low if self._in_order else next(iter(self._made))
             if step not in self._made:
@@ -163,7 +163,7 @@ class Dispatcher(Iterator[MiniBatch]):
             with Waiting(self._context.calls, self._describe):
                 event = self._pool.receive(max(left, 0.0))
         except BaseException:
-            self._broken = not self._goes_on  # else all that was given is given out again
+            self._broken = not self._goes_on  # else all given tasks are given out again
             self._again.extendleft(sorted((index for indices in self._with for index in indices), reverse=True))
             self._with = [[] for _ in self._with]
             raise
@@ -189,7 +189,7 @@ class Dispatcher(Iterator[MiniBatch]):
             self._made[self._indices.index(index)] = outcome
 
     def _is_wanted(self, index: int) -> bool:
-        """Return whether no outcome of a minibatch has arrived yet."""
+        """Return whether the outcome of a minibatch is still missing."""
         step = self._indices.index(index)
         return step >= self._low and step not in self._settled and step not in self._made
 
@@ -214,7 +214,7 @@ class Dispatcher(Iterator[MiniBatch]):
     # --- whereabouts --------------------------------------------------------------------------------------------------
 
     def _describe(self) -> str:
-        """Return a sentence on the minibatch that is waited for and on the worker that has it."""
+        """Return a sentence on the awaited minibatch and on the worker that has it."""
         index = self._indices[self._low]
         for worker, indices in enumerate(self._with):
             if index in indices:

@@ -1,4 +1,4 @@
-"""What one epoch of a chain is made with: where it begins, and what its stages share."""
+"""The context of one epoch of a chain: where the epoch begins, and the objects that its stages share."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Position(NamedTuple):
 
     Attributes:
         epoch: its number.
-        step: the first step that is wanted. A step is the number of a minibatch among those of this rank.
+        step: the first wanted step. A step is the number of a minibatch among the minibatches of this rank.
         node_state: the state of a stage that keeps its own order (FromNode).
         ahead: later steps that were already delivered, out of order.
         ended: whether the epoch was read to its end.
-        after_end: whether `node_state` was saved at the end of the epoch before, so that the node's next one begins.
+        after_end: whether `node_state` was saved at the end of an epoch, so that the node's next epoch begins.
     """
 
     epoch: int
@@ -36,13 +36,13 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class EpochContext:
-    """What the stages of a running epoch share.
+    """The objects that the stages of a running epoch share.
 
-    It holds neither a reader nor the last stage, so a thread that keeps the context keeps neither of them alive.
+    The context holds neither a reader nor the last stage, so a thread with the context keeps neither of them alive.
 
     Attributes:
         calls: the calls of the chain's stages, under their labels.
-        position: where it begins.
+        position: where the epoch begins.
         stopped: set when the epoch has no reader any more; a thread that waits for a minibatch then gives up.
         drops: how many minibatches stages have dropped, by the stage's label; one for all chains of the epoch.
     """

@@ -1,7 +1,7 @@
 """Make the minibatch of an index, stage by stage.
 
 Up to its first carrier a chain is a function of (epoch, index). Replay, resume and workers only evaluate this function;
-who evaluates it, where and in which order changes no bit.
+the place and the order of evaluation change no bit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Evaluator:
 
     Args:
         calls: the calls of the chain's stages.
-        drops: where it counts the minibatches that stages drop, by the stage's label.
+        drops: receives the number of minibatches that stages drop, by the stage's label.
     """
 
     def __init__(self, calls: Calls, drops: Counter[str] | None = None) -> None:
@@ -49,8 +49,8 @@ class Evaluator:
         return made.get(id(graph.root))
 
     async def minibatch_async(self, graph: StageGraph[Any], epoch: int, index: int) -> MiniBatch | None:
-        """Return what `minibatch` returns; many calls can be in flight. Of stages that use a GPU the caller then calls
-        `_leave_loop` in its own thread.
+        """Return the minibatch as `minibatch` does; many calls can be in flight. Afterwards the caller's own thread
+        calls `_leave_loop` of the stages that use a GPU.
 
         Stages that are not asynchronous are called beside the event loop, so they hold up no other minibatch.
         """
@@ -68,13 +68,13 @@ class Evaluator:
         return made.get(id(graph.root))
 
     def apply(self, stage: StageBase, minibatch: MiniBatch, epoch: int) -> MiniBatch | None:
-        """Return what a stage behind a carrier makes of a minibatch of its source."""
+        """Return the result of a stage behind a carrier for a minibatch of its source."""
         made = self._call(stage, [minibatch], epoch, minibatch.index)
         self._record_drop(stage if made is None else None)
         return made
 
     async def apply_async(self, stage: StageBase, minibatch: MiniBatch, epoch: int) -> MiniBatch | None:
-        """Return what `apply` returns, of an asynchronous stage."""
+        """Return the result as `apply` does, for an asynchronous stage."""
         made = await self._await(stage, [minibatch], epoch, minibatch.index)
         self._record_drop(stage if made is None else None)
         return made
@@ -82,10 +82,10 @@ class Evaluator:
     def _run_stages(
         self, stages: Iterable[StageBase], made: dict[int, MiniBatch], epoch: int, index: int
     ) -> StageBase | None:
-        """Run the stages in order, adding each result to `made`; return the stage that dropped it, else None.
+        """Run the stages in order and add each result to `made`. Return the stage that drops the minibatch, else None.
 
         Args:
-            made: the minibatches so far, by the id of their stages; these stages add theirs.
+            made: {id of a stage: its minibatch} of the stages so far.
         """
         for stage in stages:
             minibatch = self._call(stage, [made[id(source)] for source in stage._sources], epoch, index)
@@ -97,7 +97,7 @@ class Evaluator:
     async def _run_stages_async(
         self, stages: Iterable[StageBase], made: dict[int, MiniBatch], epoch: int, index: int
     ) -> StageBase | None:
-        """Do what `_run_stages` does, with asynchronous stages."""
+        """`_run_stages` for chains with asynchronous stages."""
         for stage in stages:
             minibatch = await self._await(stage, [made[id(source)] for source in stage.sources], epoch, index)
             if minibatch is None:
@@ -106,12 +106,12 @@ class Evaluator:
         return None
 
     def _record_drop(self, dropped_by: StageBase | None) -> None:
-        """Count a minibatch if a stage has dropped it. For one graph, one thread at a time calls this."""
+        """Count a dropped minibatch. For one graph, one thread at a time calls this."""
         if dropped_by is not None:
             self._drops[self.calls.numbering.of(dropped_by).label] += 1
 
     def _call(self, stage: Any, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
-        """Return what one stage makes of the minibatches of its sources."""
+        """Return the result of one stage for the minibatches of its sources."""
         numbers = self.calls.numbering.of(stage)
         if not numbers.works:
             return inputs[0]  # a carrier passes minibatches on unchanged
@@ -125,7 +125,7 @@ class Evaluator:
             return minibatch
 
     async def _await(self, stage: StageBase, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
-        """Return what an asynchronous stage makes of them; wait for a free slot of its `concurrency`."""
+        """`_call` for an asynchronous stage; wait for a free slot of its `concurrency`."""
         slots = self._slots.setdefault(id(stage), asyncio.Semaphore(concurrency_of(stage)))
         async with slots:
             with Call(self.calls, self.calls.numbering.of(stage), epoch, index, awaited=True) as rng:
@@ -143,10 +143,10 @@ class Evaluator:
 
 
 def left_loop(queueing: Iterable[QueuesOnStreams], minibatch: MiniBatch | None) -> MiniBatch | None:
-    """Return a minibatch that the threads of an event loop have made, in the thread that takes it from them.
+    """Pass a minibatch from the threads of an event loop to the thread that takes it; return it.
 
     Args:
-        queueing: the stages that use a GPU and that it has passed.
+        queueing: the stages that use a GPU and have handled the minibatch.
     """
     if minibatch is not None:
         for stage in queueing:
@@ -157,9 +157,9 @@ def left_loop(queueing: Iterable[QueuesOnStreams], minibatch: MiniBatch | None) 
 def _stages_after_replay(
     graph: StageGraph[Any], made: dict[int, MiniBatch], epoch: int, index: int
 ) -> tuple[StageBase, ...]:
-    """Put the minibatch that a stage replays into `made`; return the stages that are still to be called.
+    """Put a replayed minibatch into `made`; return the stages that are still to be called.
 
-    None are, and `made` stays as it is, if the replaying stage says that the minibatch was dropped.
+    If the replaying stage says that the minibatch was dropped, no stages are left and `made` stays as it is.
     """
     stages = graph.walk()
     if graph._replays:
@@ -184,7 +184,7 @@ def _checked(stage: StageBase, result: object, source: MiniBatch, rng: RngKey | 
     check_aligned(stage, result, source)
     if rng is not None and result.rng is rng and (result.epoch, result.index) == (source.epoch, source.index):
         result.rng = (
-            None  # our copy or a replace() of it, since nobody else has this very key; it may be changed in place
+            None  # our copy, or a replace() of it, since nothing else has this very key; it may be changed in place
         )
         return result
     return result.replace(epoch=source.epoch, index=source.index, rng=None)

@@ -20,11 +20,11 @@ class Lane:
 
     title: str
     stages: list[StageBase] = field(default_factory=list)
-    carrier: CarrierBase | None = None  # what runs them; None of the caller's thread
+    carrier: CarrierBase | None = None  # runs the stages; None: the caller's thread
 
 
 def lanes(stages: Iterable[StageBase]) -> list[Lane]:
-    """Return the lanes of a chain in the direction of the minibatches; the last one is the caller's thread."""
+    """Return the lanes of a chain in the order of the flow; the last lane is the caller's thread."""
     rows = [Lane("caller's thread")]
     for stage in stages:
         if isinstance(stage, CarrierBase) and stage._lane:
@@ -64,7 +64,7 @@ def as_svg(title: str, stages: Iterable[StageBase]) -> str:
 
 
 def _box(stage: StageBase) -> tuple[str, list[str], str]:
-    """Return the name of a stage, up to two lines of its details, and all of it for the tooltip."""
+    """Return the name of a stage, up to two lines of its details, and all details for the tooltip."""
     details = ", ".join(f"{key}={value!r}" for key, value in stage.describe().items())
     lines = textwrap.wrap(details, CHARACTERS, max_lines=2, placeholder=" …") or [""]
     return stage.name, lines, repr(stage)

@@ -18,7 +18,7 @@ __all__ = ["register_stage"]
 _Class = TypeVar("_Class", bound=type)
 _registry: dict[str, type] = {}
 _expected: dict[str, str] = {}  # {functional name: the module that registers it when it is imported}
-_names: dict[type, str] = {}  # the other way round: every call of a stage asks for its name
+_names: dict[type, str] = {}  # {stage class: functional name}; every call of a stage looks its name up
 
 
 class FunctionalForms:
@@ -61,7 +61,7 @@ def register_stage(name: str) -> Callable[[_Class], _Class]:
 
 
 def expect_stages(module: str, *names: str) -> None:
-    """Give every stage the functional forms of stages that a module registers; it is imported when one is used."""
+    """Give every stage the functional forms of a module's stages; the first use of a form imports the module."""
     for name in names:
         _expected[name] = module
         _add_form(name, f"Functional form of a stage of {module}.")
@@ -80,7 +80,7 @@ def _add_form(name: str, doc: str) -> None:
 
 
 def registered_stages() -> dict[str, type]:
-    """Return {functional name: stage class}, in the order of the names; modules that are expected are imported."""
+    """Return {functional name: stage class}, in the order of the names; imports the expected modules."""
     for module in {*_expected.values()}:
         importlib.import_module(module)
     return dict(sorted(_registry.items()))
@@ -92,8 +92,8 @@ def functional_name(cls: type) -> str:
 
 
 def names_of(cls: type) -> set[str]:
-    """Return the functional names by which a stage of this class is found: its own, and the registered one that is
-    nearest among its bases.
+    """Return the functional names that find a stage of this class: its own name, and the registered name of its
+    nearest base.
     """
     nearest = next((name for base in cls.__mro__ if (name := _registered(base)) is not None), None)
     return {functional_name(cls), *([] if nearest is None else [nearest])}

@@ -1,4 +1,4 @@
-"""The results of coroutines that have an order and no index: those of an asynchronous stage behind a carrier.
+"""The results of coroutines with an order and no index: the calls of an asynchronous stage behind a carrier.
 
 Before the first carrier a minibatch has an index, and is made by a pool (loop_pool.py) under the dispatcher.
 """
@@ -19,10 +19,10 @@ T = TypeVar("T")
 class InFlight(Iterator[T]):
     """The results of `coroutines` in their order, with up to `window` of them running.
 
-    Up to `window` results run or wait for the caller. While the next result takes long, later ones run and are kept, up
-    to 2 * window in all; so one that takes long holds up the others only after a while. If the iterable raises, the
-    running coroutines deliver first, then its error is raised. The next call may continue. An error of a coroutine ends
-    the iterator.
+    Up to `window` results run or wait for the caller. While the next result takes long, later coroutines run and their
+    results are kept, up to 2 * window in all; so a slow coroutine holds up the others only after a while. If the
+    iterable raises, the running coroutines deliver first, then the error is raised. The next call may continue. An
+    error of a coroutine ends the iterator.
     """
 
     def __init__(self, coroutines: Iterable[Coroutine[Any, Any, T]], window: int) -> None:
@@ -58,7 +58,7 @@ class InFlight(Iterator[T]):
         return not self._ended and self._late_error is None and len(self._kept) < room
 
     def _fill(self) -> None:
-        """Begin coroutines while there is room. Once the next result is there, it waits for one of them at most."""
+        """Begin coroutines while there is room. Once the next result is there, begin at most one more."""
         while self._may_begin() and len(self._running()) < self._window:
             try:
                 future = self._thread.submit(next(self._coroutines))

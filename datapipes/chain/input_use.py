@@ -1,4 +1,4 @@
-"""Who reads graphs and features now, so that nobody changes them meanwhile."""
+"""The chains that read graphs and features now, so that nobody changes these inputs meanwhile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datapipes.chain.stage_graph import StageGraph
 
 
 class InputUse(NamedTuple):
-    """A chain whose stages read graphs and features now: its last stage; for errors, who runs it, how to end that."""
+    """A chain whose stages read graphs and features now: its last stage; for errors, its runner and a remedy."""
 
     last: StageBase
     run_by: str
@@ -20,7 +20,7 @@ class InputUse(NamedTuple):
 
 
 class InputUser(Protocol):
-    """What may read graphs and features: an epoch, or workers that have copies of stages."""
+    """A possible reader of graphs and features: an epoch, or workers that have copies of stages."""
 
     def input_use(self) -> InputUse | None:
         """Return the chain that reads now; None if none does."""
@@ -30,7 +30,7 @@ _users: set[weakref.ref[InputUser]] = set()  # each of its operations is one ste
 
 
 def note_user(user: InputUser) -> None:
-    """Let `refuse_while_read` ask a user, as long as it lives."""
+    """Let `refuse_while_read` ask `user` as long as it lives."""
     _users.add(weakref.ref(user, _users.discard))
 
 

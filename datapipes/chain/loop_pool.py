@@ -22,7 +22,7 @@ from datapipes.minibatch import MiniBatch
 
 
 class Making(Protocol):
-    """Where a worker writes which tasks it is making."""
+    """A record in which a worker writes the tasks that it is making."""
 
     def begin(self, task: Task) -> None:
         """Write that a task begins."""
@@ -32,14 +32,14 @@ class Making(Protocol):
 
 
 class LoopPool(Pool):
-    """An event loop that makes minibatches of a chain with asynchronous stages, as many at once as these allow.
+    """An event loop that makes minibatches of a chain with asynchronous stages, as many at once as the stages allow.
 
-    As many outcomes are made or wait to be received. While the next one takes long, the dispatcher keeps later ones, as
-    many again; so one that takes long holds up the others only after a while. Tasks may be given while none can begin:
-    they wait. The tasks of an epoch that was left are ended, so that they take no time and no room from the next.
+    That many outcomes are made or wait to be received. While the next outcome takes long, the dispatcher keeps as many
+    later outcomes; so a slow minibatch holds up the others only after a while. Tasks that cannot begin yet wait. The
+    tasks of an abandoned epoch are ended, so that they take no time and no room from the next epoch.
 
     Args:
-        making: where it is written which tasks are made; None writes nothing. Who receives a task ends it there.
+        making: the record of the tasks under way; None records nothing. The receiver of a task ends it there.
     """
 
     num_workers = 1
@@ -93,7 +93,7 @@ class LoopPool(Pool):
         return outcome
 
     def wake(self) -> None:
-        """Let `receive` return None once all that is done before was received."""
+        """Let `receive` return None once all tasks that are done by now were received."""
         self._done.put(None)
 
     def taken(self, outcome: Outcome) -> MiniBatch:
@@ -139,7 +139,7 @@ class LoopPool(Pool):
 
 
 def _tell_done(pool: Callable[[], LoopPool | None], task: Task, _: Future[MiniBatch | None]) -> None:
-    """Tell a pool that a task is done. What runs does not hold the pool, so that it can be collected meanwhile."""
+    """Tell a pool that a task is done. Running tasks do not hold the pool, so that it can be collected meanwhile."""
     told = pool()
     if told is not None:
         told._is_done(task)

@@ -30,7 +30,7 @@ JOIN_S = 10.0  # seconds that close() waits for a coroutine that does not give w
 class LoopThread:
     """An event loop in a thread, and threads beside it for calls that would hold it up.
 
-    Its kernels use as many threads as those of the thread that makes it.
+    Kernels in the loop use as many threads as kernels in the thread that makes it.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ MOST = 2  # while one thread is in a long call, the other serves the short ones;
 
 
 class Work(NamedTuple):
-    """A call to be made, and the future that gets what comes of it."""
+    """A call to be made, and the future of its result."""
 
     call: Callable[[], Any]
     context: Context
@@ -121,8 +121,8 @@ class Work(NamedTuple):
 class OffLoopThreads:
     """Up to MOST threads that make calls for the event loop `loop`.
 
-    They start when work comes and none of them is free, and end when they are closed, within a bounded time. They hold
-    the work that was given to them and nothing else.
+    A thread starts when work comes and no thread is free; `close` ends all within a bounded time. They hold the given
+    work and nothing else.
 
     Args:
         kernel_threads: how many threads the kernels of a call may use; None for as many as torch uses.
@@ -144,19 +144,19 @@ class OffLoopThreads:
             RuntimeError: There is no thread, and none can be started. A later call tries again.
         """
         if self._under_way >= len(self._threads) and len(self._threads) < MOST:
-            add_thread(self._threads, THREADS, self._serve)  # else the call waits for one of those there are
+            add_thread(self._threads, THREADS, self._serve)  # else the call waits for an existing thread
         self._under_way += 1
         future: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.put(Work(call, copy_context(), future))
         return future
 
     def close(self, until: float) -> None:
-        """Drop the calls that have not begun, and wait for those under way, to time.monotonic() `until` at most."""
+        """Drop the calls that have not begun; wait for those under way, until time.monotonic() is `until` at most."""
         self._ended = True
         for _ in self._threads:
             self._waiting.put(None)
         for thread in self._threads:
-            if thread is not threading.current_thread():  # which collects the loop, and ends by itself
+            if thread is not threading.current_thread():  # this thread collects the loop, and ends by itself
                 thread.join(max(until - time.monotonic(), 0.0))
 
     def _serve(self) -> None:
@@ -164,7 +164,7 @@ class OffLoopThreads:
             while (work := self._waiting.get()) is not None and not self._ended:
                 result = error = None
                 try:
-                    if not work.future.cancelled():  # else nobody waits for it any more
+                    if not work.future.cancelled():  # else its result is no longer awaited
                         result = work.context.run(work.call)
                 except BaseException as raised:
                     error = error_of(raised)
@@ -184,7 +184,7 @@ class OffLoopThreads:
 
 
 def threads_here() -> OffLoopThreads | None:
-    """Return the threads of the event loop that runs in this thread; None if it has none, as a caller's own loop."""
+    """Return the threads of this thread's event loop; None if the loop has none, as a caller's own loop."""
     threads: OffLoopThreads | None = getattr(_here, "threads", None)
     return threads
 
@@ -192,8 +192,8 @@ def threads_here() -> OffLoopThreads | None:
 def run_loop(loop: asyncio.AbstractEventLoop, threads: OffLoopThreads, kernel_threads: int | None) -> None:
     """Run an event loop in this thread until it is stopped, with `threads` beside it, and close it.
 
-    Its own thread closes it, as nobody else can do so in every case: who stops it may be this thread itself, or may
-    have waited for it in vain.
+    The loop's own thread closes it, since no other thread always can: the stopping thread may be this thread, or may
+    have given up waiting for it.
     """
     _here.threads = threads
     try:

@@ -1,8 +1,8 @@
-"""Numbering: what the stages of a chain are called, in random keys, counts and errors.
+"""Numbering: the names and numbers of a chain's stages in random keys, counts and errors.
 
 A stage has a label, for people ("2 fetch_feature"), and, if it may draw, an ordinal, for the random key
-(docs/semantics.md, section 1.1). A Numbering knows stages by identity and holds none of them, so a thread that keeps
-one keeps no stage alive.
+(docs/semantics.md, section 1.1). A Numbering knows stages by identity and holds none of them, so a thread that keeps a
+Numbering keeps no stage alive.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ WAITING = "waiting for "  # begins the names that waits are counted under
 
 
 class Numbers(NamedTuple):
-    """What one stage is called.
+    """The names and numbers of one stage.
 
     Attributes:
         name: its functional name.
@@ -34,7 +34,7 @@ class Numbers(NamedTuple):
 
     @property
     def waiting(self) -> str:
-        """The name under which the time is counted that a reader waited for what leaves the stage."""
+        """The name under which the time is counted that a reader waits for the stage's minibatches."""
         return f"{WAITING}{self.label}"
 
 
@@ -51,7 +51,7 @@ class Numbering:
         self._rng_seed = rng_seed
 
     def of(self, stage: object) -> Numbers:
-        """Return what a stage is called."""
+        """Return the names and numbers of a stage."""
         return self._numbers[id(stage)]
 
     def labels(self) -> list[str]:

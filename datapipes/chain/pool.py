@@ -1,4 +1,4 @@
-"""What makes the minibatches of an epoch, as the dispatcher sees it: a pool that takes tasks and returns outcomes.
+"""Pool: the dispatcher's view of the workers that make minibatches. A pool takes tasks and returns outcomes.
 
 Pools are an event loop of this process (loop_pool.py), worker threads and processes (loader/workers/), and servers
 (distributed/server_pool.py).
@@ -22,23 +22,23 @@ class Task(NamedTuple):
 
     generation: int
     epoch: int
-    index: int  # type: ignore[assignment]  # tuple.index, which nobody needs
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not needed
 
 
 @dataclass
 class Outcome:
-    """What became of a task: a minibatch, nothing (a stage dropped it) or an error."""
+    """The outcome of a task: a minibatch, nothing (a stage dropped it) or an error."""
 
     worker: int
     task: Task
     minibatch: MiniBatch | None = None
     error: Exception | None = None
     calls: list[CallRecord] = field(default_factory=list)
-    from_former_life: bool = False  # whether that worker has died and was started again since
+    from_former_life: bool = False  # whether the worker has died and was started again since
 
 
 class Death(NamedTuple):
-    """A worker ended. `tasks` are those it was making, the oldest first; () if it was idle or not ready yet."""
+    """A worker ended while it made `tasks`, the oldest first; () if it was idle or not ready yet."""
 
     worker: int
     pid: int
@@ -49,31 +49,31 @@ class Death(NamedTuple):
 
 
 class Pool(ABC):
-    """Workers that make minibatches; they run when it is built. Used by one thread at a time.
+    """Workers that make minibatches; they run once the pool is built. One thread at a time uses the pool.
 
     A worker may be anything that takes tasks of its own: a process, a thread, an event loop, a server.
 
     Attributes:
-        process: the pid of the process that has built it.
+        process: the pid of the process that has built the pool.
     """
 
     num_workers: int
     tasks_each: int  # tasks that a worker can have at once
     is_closed = False  # whether its workers have ended; another pool can be made then
-    dropped_by = "a stage"  # what is counted for a minibatch that was dropped in no call it tells of; "" for nothing
-    where = "data_loader"  # what errors name
-    makers = "workers"  # what a forked child has not, in words
+    dropped_by = "a stage"  # label for a dropped minibatch whose dropping call is not reported; "" counts nothing
+    where = "data_loader"  # the name in errors
+    makers = "workers"  # in words, for the error in a forked child
 
     def __init__(self) -> None:
         self.process = os.getpid()
 
     @property
     def most_ahead(self) -> int:
-        """How many steps can be given out, from the first one on that was not delivered; it bounds the memory held."""
+        """How many steps, from the first undelivered step on, can be given out; bounds the memory held."""
         return self.num_workers * self.tasks_each
 
     def refuse_other_processes(self) -> None:
-        """Raise RuntimeError in a forked child, where nothing would ever come."""
+        """Raise RuntimeError in a forked child, where no minibatch would ever come."""
         refuse_forked(self.process, self.where, self.makers)
 
     @abstractmethod
@@ -88,11 +88,11 @@ class Pool(ABC):
     def receive(self, timeout: float) -> Outcome | Death | None:
         """Return the next outcome or death, of any worker; None after about `timeout` seconds.
 
-        An error that it raises loses the outcomes of all tasks that were given.
+        If it raises, the outcomes of all given tasks are lost.
         """
 
     def taken(self, outcome: Outcome) -> MiniBatch:
-        """Return the minibatch of an outcome for the thread that calls this, which reads the epoch."""
+        """Return the minibatch of an outcome to the calling thread, which reads the epoch."""
         assert outcome.minibatch is not None
         return outcome.minibatch
 
@@ -105,7 +105,7 @@ class Pool(ABC):
         """Return in a few words what a worker is doing."""
 
     def name_of(self, worker: int) -> str:
-        """Return how the note of an error names a worker; "" for none."""
+        """Return the worker's name in the note of an error; "" for none."""
         return f"worker {worker}"
 
     def stats(self) -> dict[str, float]:
@@ -128,5 +128,5 @@ def in_words(tasks: Sequence[Task]) -> str:
 
 
 def at_work(who: str, tasks: Sequence[Task], seconds: float) -> str:
-    """Return what `who` is making, the oldest task first, and how long it has been making that one."""
+    """Return a sentence on the tasks that `who` is making, the oldest first, and the seconds since that began."""
     return f"{who} has been making {in_words(tasks)} for {seconds:.1f} s" if tasks else f"{who} waits for a task"

@@ -1,4 +1,4 @@
-"""Run: an epoch of a chain that is read, and how far it has been read."""
+"""Run: the reading of one epoch of a chain, and its progress."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from datapipes.minibatch import MiniBatch
 
 
 class Run(Iterator[MiniBatch]):
-    """An epoch of a chain, and how far it has been read. It starts nothing before `begin`.
+    """The reading of one epoch of a chain, and its progress. Nothing starts before `begin`.
 
-    Several threads may read it, one at a time: so each minibatch and its position are one step, and a minibatch that
-    another thread took does not hide an error.
+    Several threads may read it, one at a time: so a minibatch and its position change in one step, and an error is not
+    hidden by a minibatch that another thread took.
 
     Attributes:
-        empty_after_end: at a state saved at an epoch's end, True gives nothing, and False starts the next epoch.
+        empty_after_end: if resumed at an epoch's end: True yields nothing, False starts the next epoch.
         has_begun: whether `begin` was called.
-        uses_up_epoch: whether it gave a minibatch or came to its end; if not, the next loop is the same epoch.
-        finished: whether it came to its end.
+        uses_up_epoch: whether the run gave a minibatch or reached its end; if not, the next loop is the same epoch.
+        finished: whether the run reached its end.
     """
 
     def __init__(self, *, empty_after_end: bool = False) -> None:
@@ -42,14 +42,14 @@ class Run(Iterator[MiniBatch]):
         self.ahead: set[int] = set()
         self._stream: Iterator[MiniBatch] = iter(())
         self._error: BaseException | None = None
-        self.consumer: weakref.ref[Any] | None = None  # the iterator that a loop has; None if it is read without one
+        self.consumer: weakref.ref[Any] | None = None  # the iterator of a loop; None without a loop
         self._root: Callable[[], StageBase | None] = lambda: (
             None
         )  # the last stage of the chain, while the epoch is open
 
     @property
     def is_open(self) -> bool:
-        """Whether it has begun, and its consumer may ask for more."""
+        """Whether the run has begun and its consumer may ask for more."""
         is_over = self.finished or self._error is not None or (self.consumer is not None and self.consumer() is None)
         return self.has_begun and not is_over
 
@@ -60,7 +60,7 @@ class Run(Iterator[MiniBatch]):
         return None if last is None else InputUse(last, "an epoch is open of", remedy)
 
     def begin(self, root: StageBase, position: Callable[[], Position]) -> None:
-        """Start the epoch of the chain that ends in `root` at `position()`, unless it has begun."""
+        """Start the epoch of the chain that ends in `root` at `position()`, unless the run has begun."""
         with self._in_turn():
             if not self.has_begun:
                 self._begin(root, position())
@@ -89,8 +89,8 @@ class Run(Iterator[MiniBatch]):
             return self._next()
 
     def _in_turn(self) -> threading.RLock:
-        """Return the lock of who begins or reads it: an RLock, since a function may read the chain it is part of."""
-        if os.getpid() != self._process:  # a forked child has not the thread whose turn it was
+        """Return the lock of the beginning or reading thread: an RLock, since a function may read its own chain."""
+        if os.getpid() != self._process:  # the thread whose turn it was does not exist in a forked child
             self._process, self._turn = os.getpid(), threading.RLock()
         return self._turn
 
@@ -110,7 +110,7 @@ class Run(Iterator[MiniBatch]):
             raise
         except BaseException as raised:
             error = as_seen_by_consumer(raised)
-            if not isinstance(error, LoaderTimeoutError):  # after which the epoch goes on
+            if not isinstance(error, LoaderTimeoutError):  # the epoch goes on after a time-out
                 self._error = error
             if error is raised:
                 raise
@@ -126,7 +126,7 @@ class Run(Iterator[MiniBatch]):
         return minibatch
 
     def _refuse_lost_epoch(self) -> None:
-        """Raise RuntimeError if stages dropped all minibatches of the epoch: most likely one forgets its `return`."""
+        """Raise RuntimeError if stages dropped all minibatches: most likely a stage lacks its `return`."""
         if self._context.drops:
             drops = ", ".join(f"{label} dropped {count}" for label, count in sorted(self._context.drops.items()))
             raise RuntimeError(
@@ -147,7 +147,7 @@ class Run(Iterator[MiniBatch]):
         self.ahead = {ahead for ahead in self.ahead if ahead > self.next_step}
 
     def finish_digests(self) -> None:
-        """Wait for the digests that a thread takes beside the minibatches, which a state needs."""
+        """Wait for the digests that a background thread takes; a state needs them."""
         if self.has_begun:
             self._digests.finish()
 
@@ -158,6 +158,6 @@ class Run(Iterator[MiniBatch]):
         self._digests.stop()
         self._context.stopped.set()
         close_stream(self._stream)
-        # Whoever still keeps this object then keeps neither workers nor the memory of a channel alive.
+        # From here on, a reference to this object keeps neither workers nor a channel's memory alive.
         self._stream = iter(())
         self._root = lambda: None

@@ -1,6 +1,6 @@
 """Stages, as users chain and iterate them: Stage, SeedStage, MiniBatchTransformer, StreamStage.
 
-stage_base.py says what a stage is; here it becomes a `torchdata.nodes.BaseNode`, so that it can be iterated, saved and
+stage_base.py defines stages; here they become `torchdata.nodes.BaseNode`s, so that they can be iterated, saved and
 resumed, and can stand in a torchdata `Loader`.
 """
 
@@ -35,8 +35,8 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
     """One step of an input pipeline.
 
     Each loop over a stage is the next epoch (0, 1, 2 ...), also after a `break`; an older iterator of the same stage
-    then ends with an error. An epoch counts from its first minibatch, or from its end if it gave none: an iterator that
-    was never read, or that failed before its first minibatch, uses none up.
+    then ends with an error. An epoch is used up by its first minibatch, or by its end if it gives none: an iterator
+    that was never read, or that failed before its first minibatch, uses up no epoch.
     """
 
     def __init__(self, *sources: StageBase) -> None:
@@ -72,7 +72,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
     def replaced(self, kind: type[_S], fn: Callable[[_S], Stage]) -> Stage: ...
 
     def replaced(self, kind: Any, fn: Callable[[Any], Stage]) -> Stage:
-        """Return a chain in which `fn(stage)` stands for every stage that is a `kind`; this chain stays as it is.
+        """Return a chain with `fn(stage)` in the place of every stage that is a `kind`; this chain stays as it is.
 
         `fn` sees each stage over its new sources.
 
@@ -86,11 +86,11 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         return graph.replace_each(kind, fn).root
 
     def explain(self) -> str:
-        """Return the chain as text: which stage runs where. A DataLoader shows the chain as it was rewritten."""
+        """Return the chain as text: which stage runs where. A DataLoader shows its rewritten chain."""
         return as_text(*self._shown())
 
     def to_svg(self, path: str | Path) -> None:
-        """Write what `explain` says as an SVG picture."""
+        """Write the lanes of `explain` as an SVG picture."""
         Path(path).write_text(as_svg(*self._shown()), encoding="utf-8")
 
     def _shown(self) -> tuple[str, Iterable[Stage]]:
@@ -98,7 +98,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         return "the chain as built", StageGraph(self)
 
     def mark_end(self: _S) -> _S:
-        """Return this stage. GraphBolt's loader needs the mark where a chain ends; here a chain ends anywhere."""
+        """Return this stage. GraphBolt's loader needs a mark at a chain's end; here a chain ends anywhere."""
         return self
 
     def __str__(self) -> str:
@@ -148,8 +148,8 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         """Go to the next epoch, or to the position that `initial_state` (from `state_dict()`) names.
 
         Nothing runs before the first minibatch is asked for; until then `set_epoch` and `load_state_dict` still choose
-        what comes. With a state saved at the end of an epoch this run gives nothing, as torchdata's Loader expects, and
-        the following `iter` starts the next epoch.
+        the position. With a state saved at the end of an epoch, this run gives no minibatch, as torchdata's Loader
+        expects, and the following `iter` starts the next epoch.
 
         Raises:
             ValueError: The state was saved by another pipeline; the message names what differs.
@@ -161,7 +161,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
             self.load_state_dict(initial_state)
         self._end_run()
         self._run = Run(empty_after_end=initial_state is not None)
-        self._position()  # for its error: no epoch can begin there
+        self._position()  # for its error, if no epoch can begin there
         graph: StageGraph[Stage] = StageGraph(self)
         for start in graph.find(SeedStage):
             start._refuse_start()
@@ -190,12 +190,12 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         return make_state(self, self._run, self._next_epoch, self._pending)
 
     def state_dict(self) -> State:
-        """Return the state to resume from. After it is loaded, the next `iter` gives the rest, bit for bit."""
+        """Return the state to resume from. After loading it, the next `iter` gives the rest, bit for bit."""
         return self.get_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next `iter` finish the epoch that `state` was saved in; begin the next epoch if it had ended. So
-        does an iterator that was not read yet.
+        """Make the next `iter` finish the epoch in which `state` was saved; if that epoch had ended, begin the next
+        one. An iterator that was not read yet does the same.
 
         Raises:
             TypeError, ValueError: The state is malformed, or another pipeline's; the message names what differs.
@@ -206,7 +206,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         self._pending = dict(state)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next `iter` over this stage start epoch `epoch`. So does an iterator that was not read yet.
+        """Make the next `iter` over this stage start epoch `epoch`. An iterator that was not read yet does the same.
 
         A stage that is built over this one counts its own epochs.
 
@@ -221,14 +221,14 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
             self._pending = None
 
     def close(self) -> None:
-        """End the running epoch, its threads, and everything that this stage and those before it keep between epochs,
-        such as the workers of a DataLoader. May be called twice. The stage cannot be iterated afterwards.
+        """End the running epoch, its threads, and everything that this stage and the stages before it keep between
+        epochs, such as workers of a DataLoader. May be called twice. The stage cannot be iterated afterwards.
         """
         try:
             if self._run is not None:
-                # state_dict() still tells where the epoch stood; it then takes digests that nobody has taken yet
+                # state_dict() still tells where the epoch stood; it then takes the missing digests
                 self._pending = make_position(self, self._run, self._next_epoch, self._pending)
-        except Exception as error:  # from a node of the user's
+        except Exception as error:  # from a user's node
             self._state_error = error
         finally:
             self._closed = True
@@ -243,7 +243,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         self.close()
 
     def _position(self) -> Position:
-        """Return where the run that begins now begins."""
+        """Return the position at which a run would begin now."""
         position = Position(self._next_epoch) if self._pending is None else parse_state(self, self._pending)
         if position.ended and self._run is not None and not self._run.empty_after_end:
             position = Position(position.epoch + 1, node_state=position.node_state, after_end=True)
@@ -257,25 +257,24 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
 
 
 class SeedStage(SeedBase, Stage):
-    """A stage that starts minibatches; see SeedBase for what a subclass defines."""
+    """A stage that starts minibatches; SeedBase lists the methods that a subclass defines."""
 
 
 @register_stage("transform")
 class MiniBatchTransformer(TransformerBase, Stage):
     """One minibatch in, one new minibatch out, or None to drop it (its index stays used).
 
-    Subclasses define `transform`, or pass `fn`. A stage of several sources takes them as a list; its `transform`
-    gets one minibatch of each source, all of the same index. The result must depend on the minibatch alone; randomness
+    Subclasses define `transform`, or pass `fn`. A stage of several sources takes a list of them; its `transform` gets
+    one minibatch from each source, all of the same index. The result must depend on the minibatch alone; randomness
     comes from `self.generator(minibatch)`, in a function from `minibatch.rng.generator()`.
 
-    A stage that waits for something else may define `async transform_async(minibatch)` instead, and sets `concurrency`:
-    that many calls are kept in flight, and the minibatches still leave in order.
+    A stage that waits for something else may define `async transform_async(minibatch)` instead. It keeps `concurrency`
+    calls in flight, and the minibatches still leave in order.
 
     Args:
         fn: a function of a MiniBatch that returns a new one or None; a class that defines `transform` needs none.
-        may_drop_all: True if an epoch in which every minibatch is dropped is intended; otherwise it ends in a
-            RuntimeError that names the stage, since most likely a `return` is missing. A class says it by its
-            attribute.
+        may_drop_all: True allows an epoch in which every minibatch is dropped. Otherwise such an epoch ends in a
+            RuntimeError that names the stage, since most likely a `return` is missing. A class sets the attribute.
     """
 
     def __init__(
@@ -329,7 +328,7 @@ class MiniBatchTransformer(TransformerBase, Stage):
         """Return the key of this stage's random choices for `minibatch`, also if `transform` is called by hand.
 
         Raises:
-            ValueError: No ItemSampler upstream gives a seed, or the class says that it does not draw.
+            ValueError: No ItemSampler upstream gives a seed, or the class has `draws = False`.
         """
         if minibatch.rng is not None:
             return minibatch.rng
@@ -344,7 +343,7 @@ class MiniBatchTransformer(TransformerBase, Stage):
 
     def generator(self, minibatch: MiniBatch, device: str | torch.device = "cpu") -> torch.Generator:
         """Return a new generator of torch for this stage's random choices at `minibatch`, seeded from `rng_of`: pass it
-        as `generator=` to torch's functions. Each call returns one that begins anew.
+        as `generator=` to torch's functions. Each call returns a generator that begins anew.
 
         Raises:
             ValueError: As for `rng_of`.
@@ -357,7 +356,7 @@ class MiniBatchTransformer(TransformerBase, Stage):
 
 
 def _chain_or_apply(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Let one name be both: `transform(minibatch)`, which a stage defines, and `transform(fn)`, the functional form."""
+    """Let one name be both `transform(minibatch)`, a stage's own method, and `transform(fn)`, the functional form."""
 
     @functools.wraps(method)
     def transform(self: MiniBatchTransformer, *args: Any, **kwargs: Any) -> Any:
@@ -373,13 +372,13 @@ MiniBatchTransformer.transform = _chain_or_apply(MiniBatchTransformer.transform)
 
 
 class StreamStage(CarrierBase, Stage):
-    """A stage that carries minibatches on without changing them; see CarrierBase for what a subclass defines."""
+    """A stage that passes minibatches on unchanged; CarrierBase lists the methods that a subclass defines."""
 
     _plans_its_source: bool = False  # whether it rewrites the chain before it by itself, as a DataLoader does
 
 
 class _EpochIterator(Iterator[MiniBatch]):
-    """One epoch of a stage. Once the stage has begun another epoch, this iterator raises; it never reads that one."""
+    """One epoch of a stage. Once the stage has begun another epoch, this iterator raises and never reads that epoch."""
 
     def __init__(self, stage: Stage, run: Run) -> None:
         self._stage = stage

@@ -1,17 +1,17 @@
 """The base classes of stages: a stage has a name, sources and arguments, and does something with minibatches.
 
-There are three kinds, and every stage is of exactly one:
+Every stage is of exactly one of three kinds:
 
 * SeedBase starts the minibatch of an index (ItemSampler);
-* TransformerBase makes one minibatch from one of each source, a pure function of them;
-* CarrierBase delivers minibatches that it does not change: from its source (Prefetcher, DataLoader), or from outside of
-  the chain (FromNode).
+* TransformerBase makes one minibatch from one minibatch per source, by a pure function;
+* CarrierBase delivers minibatches unchanged: from its source (Prefetcher, DataLoader), or from outside of the chain
+  (FromNode).
 
 QueuesOnStreams is a mixin of stages that use a GPU.
 
-The graph of stages, the evaluator, the run and the state stand on these classes. stage.py derives the public ones from
-them and adds iteration. Building a stage checks its arguments and starts nothing. A copy of a chain is built from the
-constructors' arguments alone, so nothing that a stage gathers while it runs may change its minibatches.
+The graph of stages, the evaluator, the run and the state stand on these classes. stage.py derives the public classes
+from them and adds iteration. Building a stage checks its arguments and starts nothing. A copy of a chain is built from
+the constructors' arguments alone, so data that a stage gathers while it runs may not change its minibatches.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ Fingerprint = dict[str, Any]
 
 
 class StageBase(ABC):
-    """The structure of a stage. What its constructor took is fixed once it is built.
+    """The structure of a stage. The constructor's arguments are fixed once the stage is built.
 
     Attributes:
         draws: whether the stage may make random choices. Only such stages have an ordinal in the random key, and only
             their fingerprints are part of the state. Stages that merely move data (FeatureFetcher, CopyTo) set it to
             False, so that adding or moving one changes no bit of any other stage.
-        may_drop_all: True if an epoch in which every minibatch is dropped is intended; otherwise it is an error.
+        may_drop_all: True allows an epoch in which every minibatch is dropped; otherwise such an epoch is an error.
     """
 
     draws: bool = True
     may_drop_all: bool = False
     _does: str = ""  # for reports: "seeds", "sampling", "gather", "copy" or "loader"
-    # The fields that it fills with rows for the nodes and edges so far; a sampler behind it is refused.
+    # Fields that the stage fills with rows for the nodes and edges so far; a sampler behind it is refused.
     _fills: tuple[str, ...] = ()
     _arguments: Arguments
     _fixed = frozenset({"rng_seed"})  # names of arguments; an ItemSampler has its `seed` as rng_seed
@@ -78,12 +78,12 @@ class StageBase(ABC):
         """Set an attribute, unless it is an argument that is fixed.
 
         Workers and loaders build copies of the chain from the constructors' arguments and would not see the change.
-        What the constructor of a user's own class takes is free.
+        Arguments of a user's own class are not fixed.
 
         Raises:
             AttributeError: `name` is an argument of a constructor of the package, and has another value; or only a
-                stage before this one has such an argument, and the code of this class does not use the name: then most
-                likely the wrong stage was meant.
+                stage before this one takes that argument, and the code of this class does not use the name: then most
+                likely that stage was meant.
         """
         if name in self._fixed and self.__dict__.get(name, value) is not value:
             raise _fixed_argument(self, name, self)
@@ -101,7 +101,7 @@ class StageBase(ABC):
 
     @property
     def _state_name(self) -> str:
-        """The name in a saved state. Stages that give the same minibatches share one, so that a state moves between
+        """The name in a saved state. Stages that give the same minibatches share a name, so that a state moves between
         them.
         """
         return self.name
@@ -117,7 +117,7 @@ class StageBase(ABC):
         return self._arguments
 
     def with_sources(self: _B, *sources: StageBase) -> _B:
-        """Return a new stage over other sources, with the same arguments otherwise."""
+        """Return a new stage over other sources, with otherwise the same arguments."""
         if len(sources) != len(self.sources):
             raise ValueError(
                 f"{self.name}: with_sources got {len(sources)} stages and needs {len(self.sources)}, one for each "
@@ -133,20 +133,20 @@ class StageBase(ABC):
 
     @property
     def _hashed_inputs(self) -> tuple[Hashed, ...]:
-        """What the fingerprint names by digests of large arrays. They are taken beside the minibatches of an epoch."""
+        """Inputs that the fingerprint names by digests of large arrays, which a thread takes beside an epoch."""
         return ()
 
     @property
     def reads_from(self) -> Mapping[str, object]:
-        """What it reads while an epoch runs, so that nobody may change it meanwhile, by what an error calls it."""
+        """Return {name in errors: input} of the inputs that the stage reads in an epoch; changing them is refused."""
         return {}
 
     def describe(self) -> dict[str, Any]:
-        """Return the arguments worth showing in `explain()`, short."""
+        """Return the arguments worth showing in `explain()`, as short values."""
         return {}
 
     def _end_kept(self) -> None:
-        """End what the stage keeps between epochs, such as worker processes; the next epoch starts it again."""
+        """End whatever the stage keeps between epochs, such as worker processes; the next epoch starts it again."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         args, kwargs = self._arguments
@@ -156,7 +156,7 @@ class StageBase(ABC):
         return self._with()
 
     def _with(self: _B, **changed: Any) -> _B:
-        """Return a new stage with the same arguments, but for those that are given by name."""
+        """Return a new stage with the same arguments except the given ones."""
         args, kwargs = self._arguments
         return type(self)(*args, **{**kwargs, **changed})
 
@@ -197,7 +197,7 @@ class SeedBase(StageBase):
 
 
 class TransformerBase(StageBase):
-    """Makes one minibatch from one minibatch of each source.
+    """Makes one minibatch from one minibatch per source.
 
     A stage that waits for something else (a server, a disk) defines `async transform_async(*minibatches)` instead of
     `transform`; up to `concurrency` of its calls are in flight at once. A stage that defines both is asynchronous where
@@ -212,7 +212,7 @@ class TransformerBase(StageBase):
         """Return a new minibatch, or None to drop it."""
 
     def _made_of(self, *minibatches: Any) -> Any:
-        """Return what `transform` does; evaluators call this."""
+        """Return the result of `transform`; evaluators call this."""
         return self.transform(*minibatches)
 
 
@@ -225,15 +225,15 @@ class CarrierBase(StageBase):
 
     draws = False
     window: int = 1
-    _replays: bool = False  # whether `_replay` can give a minibatch; the stages before are then not called
+    _replays: bool = False  # whether `_replay` can give a minibatch; earlier stages are then not called
 
     @property
     def _lane(self) -> str:
-        """What runs the stages before this one, in words, if not the reader of this stage; else ""."""
+        """The threads or workers that run the stages before this one, in words; "" if this stage's reader does."""
         return ""
 
     def _pages(self) -> str:
-        """Return what to say in `explain` of the pages that hold what the stages before this one read; "" for none."""
+        """Return the sentence of `explain` on the memory pages that the earlier stages read; "" for none."""
         return ""
 
     @abstractmethod
@@ -245,7 +245,7 @@ class CarrierBase(StageBase):
         """
 
     def _replay(self, epoch: int, index: int) -> MiniBatch | None:
-        """Return the minibatch of an epoch and a global index, None if a stage before drops it, where it `_replays`."""
+        """Return the minibatch of (epoch, global index), None if an earlier stage drops it. Needs `_replays`."""
         raise NotImplementedError
 
     def _node_state(self) -> Any:
@@ -254,15 +254,15 @@ class CarrierBase(StageBase):
 
 
 class QueuesOnStreams(StageBase):
-    """A stage whose minibatches wait for work on streams of a GPU, which threads of an event loop do not have."""
+    """A stage whose minibatches wait for work on GPU streams; threads of an event loop have no such streams."""
 
     @abstractmethod
     def _enter_loop(self, minibatch: MiniBatch) -> None:
-        """Called with a minibatch that has passed, before the threads of an event loop go on with it."""
+        """Called with a finished minibatch, before the threads of an event loop go on with it."""
 
     @abstractmethod
     def _leave_loop(self, minibatch: MiniBatch) -> None:
-        """Called with such a minibatch in the thread that takes it from those of an event loop."""
+        """Called with that minibatch in the thread that takes it from the event loop's threads."""
 
 
 def is_async(stage: StageBase) -> bool:
@@ -284,7 +284,7 @@ def _fixed_argument(stage: StageBase, name: str, taken_by: StageBase) -> Attribu
 
 
 def walk_from(root: StageBase) -> tuple[StageBase, ...]:
-    """Return `root` and all stages before it, sources before the stages that read them; each once."""
+    """Return `root` and all stages before it, each once, sources before their readers."""
     order: dict[int, StageBase] = {}
     stack: list[tuple[StageBase, bool]] = [(root, False)]
     while stack:
@@ -301,7 +301,7 @@ def walk_from(root: StageBase) -> tuple[StageBase, ...]:
 
 def _own_containers(value: Any, new: Mapping[int, StageBase]) -> Any:
     """Return `value` with its lists, tuples and dicts copied, so that the caller may go on changing its own, and with
-    `new[id(stage)]`, if there is one, in the place of each stage.
+    each stage replaced by `new[id(stage)]`, if present.
     """
     if isinstance(value, StageBase):
         return new.get(id(value), value)

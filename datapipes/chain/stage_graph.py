@@ -23,7 +23,7 @@ _K = TypeVar("_K", bound=StageBase)
 
 
 class StageGraph(Generic[_S]):
-    """`root` and all stages before it. Generic in the class that all of them are known to have (Stage)."""
+    """`root` and all stages before it. Generic in their common class (Stage)."""
 
     def __init__(self, root: _S) -> None:
         if not isinstance(root, StageBase):
@@ -36,7 +36,7 @@ class StageGraph(Generic[_S]):
         self._check_lengths()
 
     def walk(self) -> tuple[_S, ...]:
-        """Return the stages, sources before the stages that read them, `root` last; each once."""
+        """Return the stages, each once, sources before their readers, `root` last."""
         return self._walk
 
     def __iter__(self) -> Iterator[_S]:
@@ -51,8 +51,8 @@ class StageGraph(Generic[_S]):
     def find(self, kind: Any) -> list[Any]:
         """Return the stages that are a `kind`, a stage class or a functional name, in the order of the walk.
 
-        A class finds stages of its subclasses too. A name finds stages of that functional name, and those of
-        unregistered subclasses of the class that is registered under it.
+        A class finds stages of its subclasses too. A name finds stages of that functional name, and stages of
+        unregistered subclasses of the class registered under it.
 
         Raises:
             TypeError: `kind` is neither.
@@ -160,7 +160,7 @@ class StageGraph(Generic[_S]):
         if not callable(fn):
             raise TypeError(
                 f"replaced: found {type(fn).__name__} as the second argument; a function is needed that gets a stage "
-                "and returns the one in its place. Pass lambda stage: ..."
+                "and returns its replacement. Pass lambda stage: ..."
             )
         replaced = {id(stage) for stage in self.find(kind)}
         if not replaced:
@@ -183,16 +183,16 @@ class StageGraph(Generic[_S]):
 
     @cached_property
     def _replays(self) -> list[CarrierBase]:
-        """The stages that can give the minibatch of (epoch, index) themselves; those before are then not called."""
+        """The stages that can replay the minibatch of (epoch, index); earlier stages are then not called."""
         return [stage for stage in self.find(CarrierBase) if stage._replays]
 
     @cached_property
     def own_orders(self) -> list[CarrierBase]:
-        """The stages that decide by themselves which epoch comes next."""
+        """The stages that decide themselves which epoch comes next."""
         return [stage for stage in self.find(CarrierBase) if not stage.sources]
 
     def refuse_jumps(self, where: str) -> None:
-        """Raise ValueError if a stage decides by itself which epoch comes next."""
+        """Raise ValueError if a stage decides itself which epoch comes next."""
         for stage in self.own_orders:
             raise ValueError(
                 f"{where}: cannot reach another epoch of {stage.name}, which keeps its own order. Start it anew."
@@ -239,7 +239,7 @@ def _shown(kind: Any) -> str:
 
 
 def refuse_join(where: str, called: Any, num_sources: int) -> None:
-    """Raise TypeError if a stage of several sources calls what takes one minibatch, and not one of each source."""
+    """Raise TypeError if a stage of several sources calls a function of one minibatch."""
     try:
         taken = inspect.signature(called)
     except ValueError:  # a builtin, which does not tell

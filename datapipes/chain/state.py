@@ -19,7 +19,7 @@ DIGEST_VERSION = 2  # of the digests in a fingerprint
 
 
 def fingerprint(graph: StageGraph[Any]) -> dict[str, Any]:
-    """Return the arguments that decide the content of the chain's minibatches, by name; copies, as plain values."""
+    """Return {name: argument} of the arguments that decide the chain's minibatches; copies, as plain values."""
     entries: dict[str, Any] = {"stream_version": STREAM_VERSION, "digest_version": DIGEST_VERSION}
     for stage in graph:
         ordinal = graph.ordinal(stage)
@@ -43,7 +43,7 @@ def make_state(root: StageBase, run: Run | None, next_epoch: int, pending: State
 
 
 def make_position(root: StageBase, run: Run | None, next_epoch: int, pending: State | None) -> State:
-    """Return the state of `root` without its fingerprint, which may take long; with it if `pending` has one."""
+    """Return the state of `root` without its fingerprint, which may take long; with the one of `pending`, if any."""
     if run is not None and not run.has_begun:
         run = None
     if run is None and pending is not None:
@@ -64,7 +64,7 @@ def make_position(root: StageBase, run: Run | None, next_epoch: int, pending: St
         ahead = sorted(seeds[0]._indices[step] for step in run.ahead)
         state["ahead"] = {"rank": seeds[0].rank, "world_size": seeds[0].world_size, "indices": ahead}
     for stage in graph.own_orders:
-        state["node"] = stage._node_state() if run else None  # asking a node that has not begun would start it
+        state["node"] = stage._node_state() if run else None  # a node that has not begun would start
     return state
 
 
@@ -112,7 +112,7 @@ def parse_state(root: StageBase, state: Any) -> Position:
     ended = check_bool(where, "ended", state.get("ended", False))
     if not seeds:
         return Position(epoch, next_index, state.get("node"), ended=ended)
-    if next_index == seeds[0].num_batches:  # the epoch was done, however many ranks shared it
+    if next_index == seeds[0].num_batches:  # the epoch had ended, whatever the number of ranks
         return Position(epoch, seeds[0].num_steps, ended=ended)
     if ended:
         raise ValueError(
@@ -128,7 +128,7 @@ def parse_state(root: StageBase, state: Any) -> Position:
 
 
 def differences(saved: Mapping[str, Any], current: Mapping[str, Any], now: str) -> list[str]:
-    """Return what differs between two fingerprints, a text for each; `now` stands before the value of `current`."""
+    """Return a text for each difference of two fingerprints; `now` stands before the value of `current`."""
     return [
         f"{_name_of(key)} was {shown(saved.get(key, 'absent'))} and {now} {shown(current.get(key, 'absent'))}"
         for key in sorted(saved.keys() | current.keys(), key=_name_of)
@@ -172,5 +172,5 @@ def _name_of(key: Any) -> str:
 def _same(saved: Any, current: Any) -> bool:
     try:
         return bool(saved == current) and isinstance(saved, bool) == isinstance(current, bool)
-    except Exception:  # such as an array, which is neither equal nor different as a whole
+    except Exception:  # such as an array, whose comparison is no single bool
         return False

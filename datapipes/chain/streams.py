@@ -23,7 +23,7 @@ from datapipes.minibatch import MiniBatch
 
 
 def stream_of(stage: StageBase, context: EpochContext) -> Iterator[MiniBatch]:
-    """Return the epoch's minibatches as they leave `stage`, from where the epoch begins."""
+    """Return the epoch's minibatches as they leave `stage`, from the epoch's position on."""
     return _stream(stage, context, Evaluator(context.calls, context.drops))
 
 
@@ -63,10 +63,10 @@ def _mapped_stream(stage: StageBase, context: EpochContext, evaluator: Evaluator
 
 
 class _Mapped(Iterator[MiniBatch]):
-    """What `fn` makes of each index or minibatch of `source`, but for None, which a stage has dropped.
+    """The results of `fn` for each index or minibatch of `source`, without the dropped ones (None).
 
-    An error of `fn` ends it. An error of the source does not, since a timeout can be waited out. Closing it closes the
-    source and the streams that this one is made of.
+    An error of `fn` ends the stream. An error of the source does not, since a timeout can be waited out. Closing the
+    stream closes the source and the streams in `made_of`.
     """
 
     def __init__(self, fn: Callable[[Any], MiniBatch | None], source: Iterator[Any], *made_of: Iterator[Any]) -> None:
@@ -93,7 +93,7 @@ class _Mapped(Iterator[MiniBatch]):
 
 
 class EndingWithEpoch(Iterator[MiniBatch]):
-    """The minibatches of an epoch; `end` is called when it has ended, broken off or was closed."""
+    """The minibatches of an epoch; `end` is called when the epoch has ended, failed or was closed."""
 
     def __init__(self, minibatches: Iterator[MiniBatch], end: Callable[[], None]) -> None:
         self._minibatches = minibatches

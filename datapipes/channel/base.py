@@ -30,8 +30,7 @@ Channel = TypeVar("Channel", bound="ChannelBase")
 class ChannelBase(ABC):
     """Carries messages from senders to receivers.
 
-    Subclasses define `send` and `recv`, and override any default that they can do better. Messages of one sender
-    arrive in order.
+    Subclasses define `send` and `recv`, and may override any default. Messages of one sender arrive in order.
     """
 
     @abstractmethod
@@ -43,7 +42,7 @@ class ChannelBase(ABC):
         """Return the next message. Blocks while there is none."""
 
     def end_epoch(self, epoch: int | None = None, **kwargs: Any) -> None:
-        """Tell one receiver that this sender has sent all of an epoch. Its iteration ends there.
+        """Tell one receiver that this sender has sent all of an epoch. The receiver's iteration ends there.
 
         In ShmChannel and MpChannel `recv` raises EndOfEpoch then. In a channel that defines only two methods, `recv`
         returns a message with a reserved key.
@@ -56,9 +55,9 @@ class ChannelBase(ABC):
         self._next_epoch = ended + 1
 
     def send_error(self, error: BaseException, **kwargs: Any) -> Any:
-        """Send an error to a receiver. Its iteration raises the error, with the traceback of this process as cause.
+        """Send an error to a receiver, whose iteration raises it with the traceback of this process as its cause.
 
-        In ShmChannel and MpChannel `recv` raises it too.
+        In ShmChannel and MpChannel `recv` raises the error too.
         """
         self.send({f"{ERROR}.{name}": part for name, part in error_to_message(error).items()}, **kwargs)
 
@@ -101,8 +100,8 @@ class ChannelBase(ABC):
         return len(self) == 0
 
     def reset(self) -> None:
-        """Leave the epoch that is being received, as after a `break`. The default does nothing: messages on their way
-        are still received.
+        """Leave the present epoch, as after a `break`. The default does nothing: messages on their way are still
+        received.
         """
 
     def close(self) -> None:
@@ -142,7 +141,7 @@ def check_timeout(where: str, timeout: Any) -> float | None:
         timeout = float(timeout)
     if not timeout >= 0:  # NaN is not
         raise ValueError(
-            f"{where}: timeout must be 0 or more seconds, got {shown(timeout)}. Pass None to wait without one."
+            f"{where}: timeout must be 0 or more seconds, got {shown(timeout)}. Pass None to wait without a limit."
         )
     return None if timeout > UNLIMITED_S else float(timeout)  # in this order: an int may be too large for a float
 

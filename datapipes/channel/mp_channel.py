@@ -31,7 +31,7 @@ class MpChannel(ChannelBase):
     """Carries messages through a `torch.multiprocessing` queue of the spawn context.
 
     Only the number of messages is bounded, by `maxsize`. The channel does not notice when a peer dies, so give
-    timeouts. A sender must live until its tensors were received. ShmChannel is several times faster; this one carries
+    timeouts. A sender must live until its tensors were received. ShmChannel is several times faster; MpChannel carries
     everything that torch can send.
 
     Args:
@@ -93,7 +93,7 @@ class MpChannel(ChannelBase):
     def end_epoch(  # type: ignore[override]
         self, epoch: int | None = None, *, block: bool = True, timeout: float | None = None
     ) -> None:
-        """Tell one receiver that this sender has sent all of an epoch; by default the epochs are counted from 0."""
+        """Tell one receiver that this sender has sent all of an epoch; by default epochs count from 0."""
         ended = self._sending_epoch(epoch)
         self._put("end_epoch", (_END, ended, {}), block, timeout)
         self._next_epoch = ended + 1
@@ -101,16 +101,16 @@ class MpChannel(ChannelBase):
     def send_error(  # type: ignore[override]
         self, error: BaseException, *, block: bool = True, timeout: float | None = None
     ) -> None:
-        """Send an error to a receiver. Its `recv` raises the error, with the traceback of this process as cause."""
+        """Send an error to a receiver, whose `recv` raises it with the traceback of this process as its cause."""
         self._put("send_error", (_ERROR, self._next_epoch, error_to_message(error)), block, timeout)
 
     def reset(self, epoch: int | None = None) -> None:
-        """Leave the epoch that is being received; its remaining messages are dropped when they arrive.
+        """Leave the present epoch; its remaining messages are dropped when they arrive.
 
         A second call changes nothing.
 
         Args:
-            epoch: The first epoch that is still wanted; by default the newest received epoch + 1.
+            epoch: The first wanted epoch; by default the newest received epoch + 1.
 
         Raises:
             ValueError: An earlier call named a later epoch.
@@ -196,7 +196,7 @@ def _packed(call: str, item: tuple[int, int, Message]) -> bytes:
 
 
 def _check_sendable(key: str, tensor: torch.Tensor) -> None:
-    """Refuse what torch refuses without a remedy, or crashes on."""
+    """Refuse tensors that torch refuses without a remedy, or crashes on."""
     if tensor.device.type == "meta":
         problem, remedy = "is on device meta", "Make it on a device with memory"
     elif tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]

@@ -19,7 +19,7 @@ from datapipes.device import host_memory
 from datapipes.device.runtime import cuda
 
 _WARNED = False
-_ANY_DEVICE = torch.device("cuda")  # the current one of this thread
+_ANY_DEVICE = torch.device("cuda")  # this thread's current device
 
 
 class Pinning:
@@ -56,7 +56,7 @@ class Pinning:
             self._streams.append(stream)
 
     def let_go(self, wait: bool) -> None:
-        """Free the dropped slots whose copies are done; with `wait`, wait for the copies of the others."""
+        """Free the dropped slots whose copies are done; with `wait`, wait for the other slots' copies."""
         with self._lock:  # several threads may receive
             self._let_go(wait)
 

@@ -1,10 +1,10 @@
 """A channel through one segment of shared memory: one copy, made by the sender, and no descriptor per tensor.
 
-The queue is C++ (csrc/shm/queue.h; csrc/shm/PROTOCOL.md says what happens when a process dies). This module checks
-arguments, turns messages into frames and back, and passes the channel on to other processes. A frame is a message as it
-lies in shared memory; csrc/bindings/frame.h has the layout and the C++ half, which copies a tensor directly if it is
-contiguous, in host memory, and of a dtype that DLPack can name. For any other value it calls `plain`, which returns
-such a tensor or raises an error that says why the value cannot be sent.
+The queue is C++ (csrc/shm/queue.h; csrc/shm/PROTOCOL.md tells the effects of a process's death). This module checks
+arguments, turns messages into frames and back, and passes the channel on to other processes. A frame is a message in
+shared memory; csrc/bindings/frame.h has the layout and the C++ half, which copies a tensor directly if it is
+contiguous, in host memory, and of a dtype that DLPack can name. For any other value it calls `plain`, which returns a
+tensor of this form, or raises an error that says why the value cannot be sent.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class ShmChannel(ChannelBase):
 
     `send` copies a message into the segment. `recv` returns tensors that lie in the segment. The memory of a message is
     reused when its last tensor is gone; messages may be released in any order. Receivers may keep any number of
-    messages: if keeping one would leave no gap of half of the segment, `recv` returns a copy instead. So a message of
-    up to half of `shm_size` always finds room.
+    messages: if a message in the segment would leave no gap of half of the segment, `recv` returns a copy instead. So a
+    message of up to half of `shm_size` always finds room.
 
     Pass the channel to a process as an argument, under every start method, or through a queue of multiprocessing. A
     forked child can use the channel of its parent. `close` in the process that made the channel ends it for all; in
     another process `close`, or the end of the process, only leaves it. A forked child must clone received tensors of
     its parent if it wants to keep them: their memory is reused when the parent releases them. The death of a process
-    does not damage the channel; csrc/shm/PROTOCOL.md says what happens.
+    does not damage the channel; csrc/shm/PROTOCOL.md tells the effects.
 
     Args:
         capacity: How many messages may wait unread; `send` blocks at that number.
@@ -165,10 +165,10 @@ class ShmChannel(ChannelBase):
     def end_epoch(  # type: ignore[override]
         self, epoch: int | None = None, *, timeout: float | None = None
     ) -> None:
-        """Tell one receiver that this sender has sent all of an epoch. Its `recv` raises EndOfEpoch.
+        """Tell one receiver that this sender has sent all of an epoch. The receiver's `recv` raises EndOfEpoch.
 
         Args:
-            epoch: The epoch that ended; by default the epochs are counted.
+            epoch: The epoch that ended; by default epochs count from 0.
             timeout: As for `send`.
         """
         shared = self._open("end_epoch")
@@ -179,7 +179,7 @@ class ShmChannel(ChannelBase):
     def send_error(  # type: ignore[override]
         self, error: BaseException, *, timeout: float | None = None
     ) -> bool:
-        """Send an error to a receiver. Its `recv` raises the error, with the traceback of this process as cause.
+        """Send an error to a receiver, whose `recv` raises it with the traceback of this process as its cause.
 
         Returns True if it was sent. Returns False if receivers have left the current epoch, so the error was dropped
         like a message of that epoch. In a small channel only the end of the traceback is kept. A channel of less than
@@ -191,13 +191,13 @@ class ShmChannel(ChannelBase):
         return shared.send(_ERROR, self._next_epoch, message, to_dlpack, plain, timeout)
 
     def reset(self, epoch: int | None = None) -> None:
-        """Leave the epoch that is being received, as after a `break`.
+        """Leave the present epoch, as after a `break`.
 
-        Its remaining messages are dropped, also those that are sent from now on, so the next message is one of a later
-        epoch. A second call changes nothing.
+        Its remaining messages are dropped, also those sent later, so the next message belongs to a later epoch. A
+        second call changes nothing.
 
         Args:
-            epoch: The first epoch that is still wanted; by default the newest received epoch + 1.
+            epoch: The first wanted epoch; by default the newest received epoch + 1.
 
         Raises:
             ValueError: An earlier call named a later epoch.
@@ -214,9 +214,10 @@ class ShmChannel(ChannelBase):
         """Return counts of the whole channel, over all processes.
 
         `messages` and `bytes` that were sent, each tensor rounded up to 64 bytes; `send_waits` and `recv_waits`, the
-        calls that had to wait, `waits`, their sum, and their seconds `send_wait_s` and `recv_wait_s`; `held` messages
-        and `held_bytes` that receivers keep; `unread` messages; `used_bytes` of all messages; `copied_out`, messages
-        that were copied out because receivers held much; `dropped`, messages dropped by a reset; `deaths` of peers.
+        calls that had to wait, `waits`, the sum of both, and the seconds of these calls, `send_wait_s` and
+        `recv_wait_s`; `held` messages and `held_bytes` that receivers keep; `unread` messages; `used_bytes` of all
+        messages; `copied_out`, messages copied because receivers held much; `dropped`, messages dropped by a reset;
+        `deaths` of peers.
         """
         return self._open("stats").stats()
 
@@ -263,12 +264,12 @@ class ShmChannel(ChannelBase):
 
     @classmethod
     def from_descriptor(cls, descriptor: int) -> ShmChannel:
-        """Return the channel of another process from a descriptor of its memory, such as one from a Unix socket.
+        """Return the channel of another process from a descriptor of its memory, received over a Unix socket, say.
 
         Takes the descriptor over.
 
         Raises:
-            ValueError: The descriptor is not that of a channel.
+            ValueError: The descriptor does not belong to a channel.
         """
         check_int("ShmChannel.from_descriptor", "descriptor", descriptor, 0, 2**31 - 1)
         channel = cls.__new__(cls)
@@ -277,7 +278,7 @@ class ShmChannel(ChannelBase):
 
     @property
     def most_bytes_kept(self) -> int:
-        """The size in bytes of the largest message that finds room whatever receivers keep."""
+        """Bytes of the largest message that finds room however much receivers keep."""
         return self._open("most_bytes_kept").data_bytes // 2
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -313,7 +314,7 @@ _HAS_DLPACK = {
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
 }
 _MOST_DIMS = 64  # csrc/bindings/frame.cpp has the same number
-# The public from_dlpack takes objects with __dlpack__. This one takes a capsule.
+# The public from_dlpack takes objects with __dlpack__; this function takes a capsule.
 from_capsule: Callable[[object], Tensor] = getattr(torch._C, "_from_dlpack", from_dlpack)
 
 
@@ -356,7 +357,7 @@ def plain(key: Any, value: Any, most_bytes: int) -> tuple[Tensor, str]:
 
 
 def _check_shape(where: str, key: str, value: Tensor, most_bytes: int) -> None:
-    """Refuse a shape that `recv` would refuse, and more values than the channel holds before they are copied."""
+    """Refuse a shape that `recv` would refuse, and, before copying, more values than the channel holds."""
     if value.dim() > _MOST_DIMS:
         raise ValueError(
             f"{where}: {key!r} has {value.dim()} dimensions; at most {_MOST_DIMS} can be sent. Call .flatten() or "

@@ -1,4 +1,4 @@
-"""CopyTo: copies all tensors of a minibatch to a device, and keeps what a queued copy still reads."""
+"""CopyTo: copies all tensors of a minibatch to a device, and keeps sources that a queued copy still reads."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["CopyTo"]
 
 @register_stage("copy_to")
 class CopyTo(QueuesOnStreams, MiniBatchTransformer):
-    """Copy every tensor of the minibatch to `device`; tensors that are there already are shared.
+    """Copy every tensor of the minibatch to `device`; tensors that are already there are shared.
 
-    Copies to a GPU run on a stream of their own, beside what the current stream works on; the current stream waits for
-    them, so what is queued there afterwards sees the copied values. Those from page-locked memory run while the caller
-    goes on: the stage keeps the minibatch that they read until they are done. Copies from other host memory hold up the
-    caller until they are done.
+    Copies to a GPU run on a stream of their own, beside the work of the current stream. The current stream waits for
+    the copies, so work queued there afterwards sees the copied values. Copies from page-locked memory run while the
+    caller goes on: the stage keeps their source minibatch until they are done. Copies from other host memory hold up
+    the caller until they are done.
 
     Args:
         device: "cpu", "cuda", "cuda:1" or a torch.device; "cuda" is the current device of the thread that asks for the
@@ -48,7 +48,7 @@ class CopyTo(QueuesOnStreams, MiniBatchTransformer):
         self.non_blocking = check_bool("copy_to", "non_blocking", non_blocking)
         self._streams = SideStreams()
         self._kept = KeptSources()
-        # Sources may not go before the copies from them are done. At exit they all do, and nothing reads the copies.
+        # Sources may not be freed before their copies are done. At exit all are freed, and nothing reads the copies.
         weakref.finalize(self, self._kept.finish).atexit = False
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
@@ -58,11 +58,11 @@ class CopyTo(QueuesOnStreams, MiniBatchTransformer):
         device = cuda().device(self.device)
         before, (stream,) = leave(minibatch), self._streams.of([device])
         with cuda().on(stream):
-            take(minibatch, before)  # what lies on a device may still be in the making
+            take(minibatch, before)  # tensors on a device may still be in the making
             try:
                 copied = _copied(minibatch, device)
             except BaseException:
-                stream.synchronize()  # some tensors may be under way, and nobody will keep their source
+                stream.synchronize()  # copies may be under way, and nothing will keep their source
                 raise
             queued = queued_now(device)
         if self.non_blocking:
@@ -81,7 +81,7 @@ class CopyTo(QueuesOnStreams, MiniBatchTransformer):
             take_from_loop(minibatch)
 
     def _finish(self) -> None:
-        """Wait for the copies that are under way, and let the minibatches go that they read."""
+        """Wait for the copies under way, and let their source minibatches go."""
         self._kept.finish()
 
     _end_kept = _finish
@@ -91,7 +91,7 @@ class CopyTo(QueuesOnStreams, MiniBatchTransformer):
 
 
 def _copied(minibatch: MiniBatch, device: torch.device) -> MiniBatch:
-    """Return the minibatch with its tensors on `device`; one that stands in several fields is copied once."""
+    """Return the minibatch with its tensors on `device`; a tensor that stands in several fields is copied once."""
     made: dict[Any, Tensor] = {}
 
     def copy(tensor: Tensor) -> Tensor:
@@ -133,8 +133,8 @@ def _check_device(device: str | torch.device) -> torch.device:
 class KeptSources:
     """The sources of copies in flight, the oldest first: each is kept until the event of its copy has passed.
 
-    Memory that datapipes has page-locked, such as a slot of a channel, is unknown to torch. A queued copy reads it
-    after its tensors are gone, unless somebody keeps them.
+    torch does not know memory that datapipes has page-locked, such as a slot of a channel. Unless the tensors are kept,
+    a queued copy would read that memory after they are gone.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class KeptSources:
         self._process = os.getpid()
 
     def add(self, event: Event, source: MiniBatch) -> None:
-        """Keep `source` until `event` has passed; let go those whose event has passed by now."""
+        """Keep `source` until `event` has passed; let go the sources whose event has passed by now."""
         if self._process != os.getpid():  # a forked child has the sources of its parent, and none of its events
             self._kept, self._changing, self._process = deque(), threading.RLock(), os.getpid()
         with self._changing:

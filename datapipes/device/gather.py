@@ -1,7 +1,7 @@
 """gather: the rows of a table at ids that lie on a GPU, read by the GPU's own threads.
 
 The table is page-locked host memory, which the GPU reads over its link (UVA), or memory of that GPU. From the host the
-link is the limit, and a few thousand threads fill it; the others would only take the place of what trains. So the grid
+link is the limit, and a few thousand threads fill it; more threads would only take the place of training. So the grid
 can be capped: its programs then go through the rows in turns.
 """
 
@@ -34,19 +34,19 @@ class Tile(NamedTuple):
     """How the work is cut for the programs of a grid."""
 
     num_warps: int  # of a program
-    bytes_per_thread: int  # that a thread asks for before it waits for the first
-    most_loads: int  # of a thread at once, where its loads are narrow
+    bytes_per_thread: int  # bytes that a thread asks for before it waits for the first
+    most_loads: int  # of a thread at once, if its loads are narrow
 
 
-# From the host few programs with many threads: a program runs on one SM, so a capped grid is on no more SMs than it has
-# programs: 10,240 threads are 20 programs, which the hardware normally gives to 20 SMs, each with room for others. They
-# ask for 640 KiB at once; a link of 53 GB/s with an answer after 1.2 us needs 64 KiB. From device memory many small
-# programs, as the hardware spreads them best.
+# From the host: few programs with many threads. A program runs on one SM, so a capped grid is on no more SMs than it
+# has programs: 10,240 threads are 20 programs, which the hardware normally gives to 20 SMs, each with room for others.
+# They ask for 640 KiB at once; a link of 53 GB/s with an answer after 1.2 us needs 64 KiB. From device memory: many
+# small programs, as the hardware spreads them best.
 TILES = {"host": Tile(16, 64, 8), "device": Tile(4, 64, 8)}
 
-# Sorted ids read page after page of the host. The GPU finds the pages of about 1 GiB at once; in a table that reaches
-# further ids as they come are read at half the link's rate or less. To sort takes 40 us or more, which few ids do not
-# give back (benchmarks/uva.py, "reach").
+# Sorted ids read page after page of the host. The GPU finds the pages of about 1 GiB at once; in a larger table,
+# unsorted ids are read at half the link's rate or less. Sorting takes 40 us or more, which does not pay for few ids
+# (benchmarks/uva.py, "reach").
 SORTED_BEYOND = 2**30  # bytes of a table
 SORTED_FROM = 2**15  # ids
 
@@ -58,7 +58,7 @@ def max_uva_threads() -> int:
 
 @contextmanager
 def limited_to(most: int) -> Iterator[None]:
-    """Give the gathers of this thread at most so many GPU threads, but one warp at least; contexts may be nested.
+    """Give the gathers of this thread at most `most` GPU threads, but at least one warp; contexts may be nested.
 
     Nothing process-wide is set: two chains with other caps may read at the same time, each in its own thread.
     """
@@ -75,7 +75,7 @@ class Kept(NamedTuple):
 
     Attributes:
         rows: [number of slots, *shape], contiguous, of the dtype of the table.
-        slots: int64 [n], for each id its row in `rows`; -1 if it is read from the table.
+        slots: int64 [n], the row of each id in `rows`; -1 if the id is read from the table.
     """
 
     rows: Tensor
@@ -99,20 +99,21 @@ def gather(
         table: [count, *shape] in page-locked host memory or on the device of `ids`, of any dtype; rows may lie apart,
             the values of a row are adjacent. It must not be freed before the gather has run.
         ids: int32 or int64 [n], contiguous, on a device; repeats allowed.
-        scale: float32 [*shape] on the device, contiguous: what the values of an int8 table are multiplied by.
-        dtype: torch.float32 for a table of float16, bfloat16 or int8 that holds float32 values in fewer bits: they are
-            decoded, to the bits of a CPU. None: as they are.
-        max_threads: at most so many threads of the GPU take part (but one warp of 32). None: as many as there is work.
-        sort_ids: read the rows in ascending order of the ids; the rows returned keep the order of `ids`. None: where
+        scale: float32 [*shape] on the device, contiguous: factors of the values of an int8 table.
+        dtype: torch.float32 decodes a table of float16, bfloat16 or int8 that holds float32 values in fewer bits, to
+            the bits of a CPU. None: as stored.
+        max_threads: the most threads of the GPU that take part, at least one warp of 32. None: as many as there is
+            work.
+        sort_ids: read the rows in ascending order of the ids; the returned rows keep the order of `ids`. None: sort if
             32,768 ids or more read host memory, in a table of more than 1 GiB.
         missing: counts the ids that are not in [0, count). Their rows are zeros.
-        kept: rows that are read elsewhere; their ids may be anything. None: all are read from the table.
+        kept: rows that are read elsewhere; their ids may have any value. None: all rows are read from the table.
     Returns:
         [n, *shape] of `dtype`.
     Raises:
         ImportError: There is no triton.
-    Cost: rows are read with the widest loads, up to 16 bytes, that address, row size and distance between rows are
-    multiples of. Rows of multiples of 128 bytes at such addresses are the fastest.
+    Cost: rows are read with the widest loads, up to 16 bytes, that divide the address, the row size and the distance
+    between rows. Rows of multiples of 128 bytes at addresses of multiples of 128 are the fastest.
     """
     need_triton()
     from datapipes.device import kernels
@@ -150,12 +151,12 @@ def copy_rows(
     max_threads: int | None = None,
     kept: Kept | None = None,
 ) -> None:
-    """Do `out[places] = table[ids]` where a place is not below 0, queued as a gather, whose other arguments it has.
+    """Do `out[places] = table[ids]` for places of 0 or more, queued as a gather; see `gather` for other arguments.
 
     Args:
         out: [n, *shape] on the device, contiguous; a row has bytes.
-        counter: int64 [2] on the device, counts the ids that are outside.
-        places: int64 [k] on the device; those that are not below 0 are distinct. None: 0, 1, 2 ...
+        counter: int64 [2] on the device, counts the ids outside the table.
+        places: int64 [k] on the device; places of 0 or more are distinct. None: 0, 1, 2 ...
     """
     from datapipes.device import kernels
 
@@ -197,7 +198,7 @@ def need_triton(instead: str = ". Or fetch before the copy: .fetch_feature(...).
 
 
 def has_triton() -> bool:
-    """Return whether triton is installed, without which nothing is gathered here."""
+    """Return whether triton is installed; without triton nothing is gathered here."""
     from datapipes.device import kernels
 
     return kernels.HAS_TRITON

@@ -1,8 +1,8 @@
-"""A minibatch on its way from one thread to another: the thread that takes it makes its current stream wait.
+"""Hand a minibatch from one thread to another: the taking thread makes its current stream wait.
 
 A thread that makes minibatches ahead queues its work on a stream of its own, so that a model that trains on another
-stream does not wait for it. Who takes the minibatch waits for what was queued until then, and the memory of its tensors
-is recycled only after what the taker queues.
+stream does not wait for it. The taker of a minibatch waits for the work queued until then, and the memory of the
+tensors is recycled only after the taker's work.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__: list[str] = []
 
 
 class SideStreams:
-    """Streams of a thread's own, so that what it queues on a GPU runs beside what other threads queue there.
+    """Streams of a thread's own, so that its work on a GPU runs beside the work of other threads.
 
-    One for each device, made when it is first asked for and then kept: torch has a cache of memory for each stream.
+    One stream for each device, made at first use and then kept: torch has a cache of memory for each stream.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ def current_streams(streams: Sequence[Stream]) -> Iterator[None]:
 
 
 class Queued(NamedTuple):
-    """What was queued on a stream of `device` until `event`."""
+    """The work that was queued on a stream of `device` until `event`."""
 
     device: torch.device
     stream: Stream
@@ -73,19 +73,19 @@ def on_devices(minibatch: MiniBatch) -> list[Tensor]:
 
 
 def leave(minibatch: MiniBatch) -> list[Queued]:
-    """Return what the tensors of a minibatch wait for: the work of this thread on its current streams."""
+    """Return the work that the tensors of a minibatch wait for: this thread's work on its current streams."""
     return [queued_now(device) for device in {tensor.device for tensor in on_devices(minibatch)}]
 
 
 def queued_now(device: torch.device) -> Queued:
-    """Return what is queued on the current stream of `device` by now."""
+    """Return the work that is queued on the current stream of `device` by now."""
     stream, event = cuda().current_stream(device), cuda().new_event()
     event.record(stream)
     return Queued(device, stream, event)
 
 
 def take(minibatch: MiniBatch, queued: list[Queued]) -> None:
-    """Make the current streams of this thread wait for what `leave` returned, and own the tensors from now on."""
+    """Make this thread's current streams wait for the result of `leave`, and own the tensors from now on."""
     if not queued:
         return
     streams = {}
@@ -99,8 +99,8 @@ def take(minibatch: MiniBatch, queued: list[Queued]) -> None:
 
 
 def give_to_loop(minibatch: MiniBatch) -> None:
-    """Let threads go on with a minibatch that have no streams of their own, as those of an event loop: the default
-    streams wait for what this thread has queued.
+    """Pass a minibatch to threads without streams of their own, such as an event loop's: the default streams wait for
+    the work that this thread has queued.
     """
     queued = leave(minibatch)
     with current_streams([cuda().default_stream(device) for device, _, _ in queued]):
@@ -108,7 +108,7 @@ def give_to_loop(minibatch: MiniBatch) -> None:
 
 
 def take_from_loop(minibatch: MiniBatch) -> None:
-    """Do what `take` does with a minibatch that such threads have made."""
+    """`take` for a minibatch that an event loop's threads have made."""
     devices = {tensor.device for tensor in on_devices(minibatch)}
     with current_streams([cuda().default_stream(device) for device in devices]):
         queued = leave(minibatch)

@@ -1,9 +1,9 @@
 """Host memory registered with CUDA: page-locked, and mapped for all GPUs of this process. Nothing is copied.
 
-CUDA refuses to register a byte twice, and tensors may share memory. So one table has the segments (ranges of bytes)
-that are registered, each with the number of its owners. `pin` registers the bytes that are in no segment yet. The last
-owner of a segment that ends, by `release` or because it was collected, does in this order: it waits for the work of the
-GPUs, which may still read, unregisters the segment, and lets go of its memory, which the segment has kept till then.
+CUDA refuses to register a byte twice, and tensors may share memory. So one table has the registered segments (ranges of
+bytes), each with the number of its owners. `pin` registers the bytes that are in no segment yet. When the last owner of
+a segment ends, by `release` or by garbage collection, three steps follow in this order: wait for the work of the GPUs,
+which may still read; unregister the segment; let go of its memory, which the segment has kept till then.
 
 Nothing is unregistered at exit, when CUDA may be gone already, nor in a forked child, where CUDA never was.
 """
@@ -36,7 +36,7 @@ _Self = TypeVar("_Self", bound="Pinnable")
 
 @dataclass(eq=False)
 class _Segment:
-    """Registered bytes [begin, end) and what keeps them. Without `is_ours` somebody else locked them, as torch does."""
+    """Registered bytes [begin, end) and the objects that keep them. Unless `is_ours`, other code has locked them."""
 
     begin: int
     end: int
@@ -56,7 +56,7 @@ class Pinned:
     def __init__(self, memories: list[Memory], segments: list[_Segment]) -> None:
         self._memories, self._segments = memories, segments
         self._table = _table
-        # Weak, so that a cycle of garbage is found; not at exit, and only once, whatever thread ends it.
+        # Weak, so that a cycle of garbage is collected; not at exit, and only once, in whatever thread.
         self._end = weakref.finalize(self, _table.ended_later, segments)
         self._end.atexit = False
 
@@ -85,15 +85,15 @@ class _Table:
 
     def __init__(self) -> None:
         self.segments: list[_Segment] = []
-        # Of owners that ended: the garbage collector may run at any place, so it takes no lock and waits for none.
+        # Segments of ended owners: the garbage collector may run at any place, so adding here takes no lock.
         self.ended: deque[list[_Segment]] = deque()
         self._lock = threading.RLock()
-        self._busy = False  # this thread changes the segments, further out
+        self._busy = False  # an outer call of this thread is changing the segments
         self._never_freed: list[_Segment] = []
         self.is_exiting = False
 
     def pin(self, where: str, memories: list[Memory], locked: list[Memory], remedy: str) -> Pinned:
-        """Register the memories, and hold those of `locked` as well, which somebody else has locked."""
+        """Register the memories, and hold the memories of `locked` too, which other code has locked."""
         with self._alone():
             self._end_moved(memories)
             segments = [_Segment(memory.begin, memory.end, [memory], is_ours=False) for memory in locked]
@@ -119,18 +119,18 @@ class _Table:
         return [segment for segment in [*self.segments] if segment.begin < end and begin < segment.end]
 
     def ended_later(self, segments: list[_Segment]) -> None:
-        """Note that an owner was collected, and end its segments if no thread changes them now; that one does it."""
+        """Note that an owner was collected; end its segments, unless a thread that changes segments now will do so."""
         if self is _table:
             self.ended.append(segments)
             self.end_all(wait=False)
 
     def end_all(self, wait: bool) -> None:
-        """End the segments that no owner has any more; with `wait` also if another thread is at work."""
+        """End the segments without owners; with `wait` also if another thread is at work."""
         while (wait or self.ended) and not self.is_exiting and self._lock.acquire(blocking=wait):
             wait = False
             try:
                 if self._busy:
-                    return  # called by the garbage collector inside of this very loop or of `pin`, which go on with it
+                    return  # the garbage collector called inside of this loop or of `pin`; these do the rest
                 self._busy = True
                 try:
                     self._take_ended()
@@ -154,7 +154,7 @@ class _Table:
             return
         try:
             cuda().synchronize()
-        except RuntimeError as error:  # a GPU that failed; it reads no more
+        except RuntimeError as error:  # the GPU failed; it reads no more
             logger.warning("pinned memory: a GPU failed before its memory was unregistered: %s", error)
         for segment in segments:
             segment.is_there = False
@@ -173,7 +173,7 @@ class _Table:
             segment.memories = []
 
     def _end_moved(self, memories: list[Memory]) -> None:
-        """End the segments in the way whose memory was given back under them; other memory may lie there now."""
+        """End overlapping segments whose memory was given back meanwhile; other memory may lie there now."""
         in_the_way = [segment for run in runs_of(memories) for segment in self.overlapping(run.begin, run.end)]
         self._end([segment for segment in in_the_way if not all(memory.is_there for memory in segment.memories)])
 
@@ -199,16 +199,16 @@ _watched = False
 
 
 def pin(where: str, tensors: Iterable[Tensor], remedy: str = "leave pin_memory_ out") -> Pinned:
-    """Register the memory of tensors in host memory with CUDA; what they share is registered once.
+    """Register the memory of tensors in host memory with CUDA; shared bytes are registered once.
 
-    Memory that torch has locked (`pin_memory`) is not registered again, but held as well. Pages that this process may
-    not write, and those of files mapped copy-on-write, are registered for reading only. Where the driver cannot do
-    that, the latter are copied into memory by the system; the log says so. Files that are mapped for writing are
-    registered for reading where they cannot be for writing.
+    Memory that torch has locked (`pin_memory`) is held, but not registered again. Pages that this process may not
+    write, and pages of files mapped copy-on-write, are registered for reading only. If the driver cannot do that, the
+    system copies the copy-on-write pages into memory; the log says so. Files that are mapped for writing are registered
+    for reading if registering for writing fails.
 
     Args:
         where: names the caller in errors.
-        remedy: what to do where CUDA refuses, in words.
+        remedy: a remedy in words, if CUDA refuses.
     Returns:
         The hold on the memory; keep it as long as a GPU may read.
     Raises:
@@ -255,10 +255,9 @@ class Pinnable:
         """Lock all arrays in memory where they are and map them for the GPUs of this process; return this object.
 
         Nothing is copied, and a second call changes nothing. Arrays in mapped files are locked for reading only; where
-        the driver cannot do that, the system copies their pages into memory, and the log says so. What other objects
-        share with this one is locked once. The lock ends with `unpin_memory_`, or with this object; before that it
-        waits for the work of the GPUs. Processes that were forked from this one, and workers, have no lock; each may
-        make its own.
+        the driver cannot do that, the system copies their pages into memory, and the log says so. Arrays
+        shared with other objects are locked once. The lock ends with `unpin_memory_`, or with this object, after the
+        work of the GPUs. Processes forked from this one, and workers, have no lock; each may make its own.
 
         Raises:
             RuntimeError: There is no CUDA device here, or CUDA refuses.
@@ -266,7 +265,7 @@ class Pinnable:
         Cost: every page is brought into memory and locked, so the time grows with the bytes.
         """
         if not self.is_pinned():
-            self._pinned = None  # of memory that has moved
+            self._pinned = None  # a hold on memory that has moved
             self._pinned = pin(f"{type(self).__name__}.pin_memory_", self._pinned_tensors())
         return self
 
@@ -322,7 +321,7 @@ def _registered(where: str, gap: Run, before: int, remedy: str) -> list[_Segment
             if code in (NOT_SUPPORTED, INVALID_VALUE) and mapped.may_write and mapped.copies_on_write:
                 code = _copied_and_registered(where, mapped)
             elif code != 0 and mapped.may_write and mapped.is_file:
-                # A file that is mapped for writing, whose file system lets nobody hold its pages for that.
+                # A file mapped for writing on a file system that does not let its pages be held for writing.
                 code = cuda().register(mapped.begin, num_bytes, read_only=True) and code
             if code != 0:
                 raise refusal(where, code, num_bytes, before + mapped.begin - gap.begin, remedy)

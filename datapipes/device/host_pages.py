@@ -1,4 +1,4 @@
-"""Host memory as CUDA sees it: which bytes a tensor takes, which may be written, and why CUDA did not lock them."""
+"""Host memory for CUDA: the bytes that a tensor takes, whether they may be written, why CUDA did not lock them."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class Run(NamedTuple):
 
 
 def runs_of(memories: Iterable[Memory]) -> list[Run]:
-    """Return the bytes of the memories; those that overlap, or lie so close that only padding is between, are one run.
+    """Return the bytes of the memories as runs; memories that overlap, or have only padding between, make one run.
 
-    The bytes are not rounded to pages, though CUDA locks pages: it takes what is registered for page-locked, and
-    refuses to copy what is so in part. What lies beside a tensor in its first or last page is somebody else's.
+    The bytes are not rounded to pages, though CUDA locks pages: CUDA takes registered bytes for page-locked, and
+    refuses to copy memory that is registered in part. Other bytes in a tensor's first or last page belong to others.
     """
     runs: list[Run] = []
     for memory in sorted(memories, key=lambda memory: memory[:2]):
@@ -69,11 +69,11 @@ class Mapped(NamedTuple):
     end: int
     may_write: bool
     is_file: bool
-    copies_on_write: bool  # a private mapping of a file: a page that is locked for writing becomes a copy
+    copies_on_write: bool  # a private mapping of a file: a page locked for writing becomes a copy
 
 
 def mapped_in(begin: int, end: int) -> list[Mapped]:
-    """Return the mappings of this process in [begin, end), ascending; neighbours of one kind as one."""
+    """Return the mappings of this process in [begin, end), ascending; neighbours of one kind are joined."""
     ranges: list[Mapped] = []
     with open("/proc/self/maps", "rb") as maps:
         for line in maps:
@@ -91,8 +91,8 @@ def mapped_in(begin: int, end: int) -> list[Mapped]:
 
 
 def refuse_read_only(where: str, tensor: Tensor, is_frozen: bool = False) -> None:
-    """Raise ValueError if a tensor in host memory may not be changed where it is: in pages that are mapped for reading,
-    or in a file that other processes map by themselves, and would find unchanged.
+    """Raise ValueError if a tensor in host memory may not be changed in place: it lies in pages that are mapped for
+    reading, or in a file that other processes map by themselves, so that they would miss the change.
 
     Args:
         is_frozen: whether its owner has said that it may not be changed.

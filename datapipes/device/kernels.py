@@ -1,8 +1,8 @@
-"""The kernels that run on a GPU, in Triton. `gather` and `row_cache` beside it call them and say what they are for.
+"""The kernels that run on a GPU, in Triton. `gather.py` and `row_cache.py` call them and state their purpose.
 
-The only module that needs triton. It can be imported without; then `HAS_TRITON` is False, and the kernels are plain
-functions that nobody may call. No kernel is specialized for numbers that change from one minibatch to the next: a
-new kernel would be compiled in the middle of an epoch.
+The only module that needs triton. It can be imported without triton; then `HAS_TRITON` is False, and the kernels are
+plain functions that must not be called. No kernel is specialized for numbers that change between minibatches: that
+would compile a new kernel in the middle of an epoch.
 """
 # No `from __future__ import annotations` here: Triton reads the annotations of a kernel.
 
@@ -17,7 +17,7 @@ except ImportError:
     HAS_TRITON = False
 
     class tl:
-        """What the signatures below name."""
+        """The names in the signatures below."""
 
         constexpr = Any
 
@@ -27,7 +27,7 @@ else:
     HAS_TRITON = True
 
     def _kernel(*changing: str) -> Any:
-        """Return a decorator that makes a kernel; it is not specialized for the values of `changing`."""
+        """Return a decorator that makes a kernel, which is not specialized for the values of `changing`."""
         return triton.jit(do_not_specialize=[*changing])
 
 
@@ -38,9 +38,9 @@ def gather_rows(
     out,  # bytes, or float32 if decoded: [num_ids * UNITS * LANES] values
     places,  # int64 [num_ids]: where the row of each id goes, below 0 nowhere; None: in the order of the ids
     cached,  # other rows on the device, without gaps, or None
-    slots,  # int64 [num_ids], with `cached`: the number of a row there, below 0 the row is in the table
+    slots,  # int64 [num_ids], with `cached`: the row of each id in `cached`; below 0: its row is in the table
     scale,  # float32 [UNITS * LANES] for int8 that is decoded, else None
-    missing,  # int64 [2]: how many ids were outside, the smallest of them
+    missing,  # int64 [2]: how many ids were outside the table, the smallest of them
     num_ids,
     count,  # rows of the table
     stride,  # from one row to the next, in units
@@ -53,8 +53,8 @@ def gather_rows(
 ):
     """Copy the rows at `ids`, zeros for an id that is not in [0, count) and has no slot.
 
-    A thread loads one unit of a row with one instruction, the next thread the next unit. Units are as wide as alignment
-    allows; each offset is a number of units times a constant, so that the compiler knows that too.
+    A thread loads one unit of a row with one instruction, the next thread the next unit. Units are as wide as the
+    alignment allows. Each offset is a number of units times a constant, so that the compiler knows the alignment.
     """
     if table.dtype.is_int():
         table = table.to(tl.int64)  # small rows may lie below 4 GiB, and such an address comes as int32
@@ -146,9 +146,9 @@ def look_up(
     ids,  # int32 or int64 [num_ids]
     keys,  # int64 [num_sets * WAYS]: the id in each slot, -1 in a free one
     stamps,  # int64 [num_sets * WAYS]: the number of the last read that asked for it
-    slots,  # int64 [num_ids], is written: the slot of each id, -1 of one that is not there
-    orders,  # int64 [num_ids], is written: the place of each id that is not there among all ids, set by set
-    counts,  # int64 [2]: ids that were there, ids that were not
+    slots,  # int64 [num_ids], is written: the slot of each id, -1 for a missing id
+    orders,  # int64 [num_ids], is written: the place of each missing id among all ids, set by set
+    counts,  # int64 [2]: ids that were found, ids that were missing
     num_ids,
     count,  # rows of the feature
     num_sets,
@@ -190,7 +190,7 @@ def choose_slots(
 ):
     """Give slots to the first WAYS of `orders` in each set, the oldest stamp first, but none that this read stamped.
 
-    The first of a set acts for all of them, so nobody else reads or writes its slots. A repeat gets none.
+    The first order of a set acts for all of the set, so no other thread reads or writes its slots. Repeats get no slot.
     """
     number = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     order = tl.load(orders + number, mask=number < num_ids, other=_NO_ORDER)
@@ -203,7 +203,7 @@ def choose_slots(
     stamp = tl.load(stamps + slot)
     other, this = stamp[:, None, :], stamp[:, :, None]
     is_older = (other < this) | ((other == this) & (way[None, None, :] < way[None, :, None]))
-    at = number[:, None] + tl.sum(is_older.to(tl.int64), axis=2)  # the oldest slot is for the first of the set
+    at = number[:, None] + tl.sum(is_older.to(tl.int64), axis=2)  # the oldest slot is for the first order of the set
     has_order = first[:, None] & (at < num_ids)
     new = tl.load(orders + at, mask=has_order, other=_NO_ORDER)
     previous = tl.load(orders + at - 1, mask=has_order & (at > number[:, None]), other=-1)

@@ -1,8 +1,8 @@
-"""MissingIds: what the gathers of one feature on one device have found of ids that have no row.
+"""MissingIds: counts of ids without a row that the gathers of one feature on one device have found.
 
-A gather cannot raise: the ids lie on the device, and to look at them is to wait for it. So its kernel counts the wrong
-ids in device memory. The count is copied to page-locked memory behind it, and an event tells when it is there. It is
-raised later: by the next read once the event has passed, or by `finish`, which waits.
+A gather cannot raise: the ids lie on the device, and looking at them would wait for the device. So the kernel counts
+the wrong ids in device memory. The count is then copied to page-locked memory, and an event passes after the copy. The
+error is raised later: by the next read once the event has passed, or by `finish`, which waits.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class MissingIds:
     """The counts of gathers that may still run. Threads and streams may share it.
 
     Args:
-        where: what an error begins with.
+        where: the beginning of errors.
         num_rows: ids in [0, num_rows) have a row.
-        device: where the ids lie.
-        table: host memory that the gathers read: it is let go only after the last of them.
+        device: the device of the ids.
+        table: host memory that the gathers read; it is let go only after the last gather.
     """
 
     def __init__(self, where: str, num_rows: int, device: torch.device, table: Tensor | None = None) -> None:
@@ -47,7 +47,7 @@ class MissingIds:
         self._lock = threading.Lock()
         self._in_flight: list[_Count] = []
         self._free: list[_Count] = []  # they hold no wrong id, so they may be counted in again
-        self._wrong, self._smallest = 0, INT64_MAX  # what has been found, and not raised yet
+        self._wrong, self._smallest = 0, INT64_MAX  # found, and not raised yet
         if table is not None:
             weakref.finalize(self, _let_go, self._in_flight, table, os.getpid()).atexit = False
 
@@ -74,7 +74,7 @@ class MissingIds:
             self._in_flight.append(count)
 
     def raise_known(self) -> None:
-        """Raise IndexError if a gather that has run met ids without a row; do not wait for the others."""
+        """Raise IndexError if a finished gather met ids without a row; do not wait for the other gathers."""
         with self._lock:
             self._look()
             wrong, smallest = self._wrong, self._smallest
@@ -98,7 +98,7 @@ class MissingIds:
     def _look(self) -> None:
         """Take in the counts that are known by now."""
         queued = [*self._in_flight]
-        self._in_flight.clear()  # the list stays: what lets the table go has it too
+        self._in_flight.clear()  # the list stays: the finalizer of the table has it too
         for count in queued:
             if not count.passed.query():
                 self._in_flight.append(count)
@@ -111,9 +111,9 @@ class MissingIds:
 
 
 def wait_for_all(waits: Iterable[Callable[[], None]]) -> None:
-    """Make all of these calls, then raise the IndexError of the first that had one: ids without rows.
+    """Make all of these calls, then raise the first IndexError (ids without rows) among them.
 
-    If the first error ended the calls, a later read would raise what the others had found.
+    If the first error ended the calls, a later read would raise the errors of the others.
     """
     errors: list[Exception] = []
     for wait in waits:
@@ -125,7 +125,7 @@ def wait_for_all(waits: Iterable[Callable[[], None]]) -> None:
 
 
 def _let_go(in_flight: list[_Count], table: Tensor, pid: int) -> None:
-    """Wait for the gathers in flight; only then may the table's memory be used for something else."""
+    """Wait for the gathers in flight; only then may the table's memory be used otherwise."""
     if os.getpid() == pid:  # a forked child has the objects, but not CUDA
         for count in in_flight:
             count.passed.synchronize()

@@ -1,8 +1,8 @@
 """RowCache: rows of a feature in the memory of a GPU, by their ids, as many as there is room for.
 
-It is set-associative: an id may lie in the 16 slots of set `id % num_sets`, and what was asked for longest ago leaves
-first. Ids are looked up and slots are chosen by the GPU, so nobody waits for either. A read is one turn: on whatever
-stream it is queued, it comes after the turn before it, and so after the rows are written that it finds.
+It is set-associative: an id may lie in the 16 slots of set `id % num_sets`, and the row that was asked for longest ago
+leaves first. The GPU looks up ids and chooses slots, so the host waits for neither. A read is one turn: on whatever
+stream it is queued, it runs after the turn before it, and so after the writes of all rows that it finds.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class RowCache:
     """Rows by id. One turn at a time, from any thread.
 
     Args:
-        where: what an error begins with.
+        where: the beginning of errors.
         count: ids in [0, count) have a row.
-        shape, dtype: of a row, which has bytes.
-        max_bytes: of the rows and of what finds them, OF_SLOT bytes and a row or more.
-        device: whose memory it takes.
+        shape, dtype: of a row, which must have bytes.
+        max_bytes: of the rows with their keys and stamps: at least a row and OF_SLOT bytes.
+        device: the GPU whose memory is taken.
     Raises:
         MemoryError: The device has less memory left. Nothing is taken then.
     """
@@ -60,7 +60,7 @@ class RowCache:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the memory that it has taken."""
+        """Bytes of memory taken."""
         return self._memory.shape[0]
 
     @contextmanager
@@ -77,10 +77,10 @@ class RowCache:
                 self._last.record(stream)
 
     def look_up(self, ids: Tensor) -> tuple[Kept, Tensor]:
-        """Return the slots of ids, int32 or int64 [n] on the device, and the orders of those that are not there.
+        """Return the slots of ids, int32 or int64 [n] on the device, and the orders of the missing ids.
 
         Returns:
-            (Kept, int64 [n]): an order is NO_ORDER where an id is there or has no row.
+            (Kept, int64 [n]): an order is NO_ORDER if the id was found or has no row.
         """
         from datapipes.device import kernels
 
@@ -96,10 +96,10 @@ class RowCache:
         return Kept(self.rows, slots), orders
 
     def put(self, orders: Tensor, rows: Tensor) -> None:
-        """Keep the rows of ids that `look_up` has not found in this turn, as many as its sets have room for.
+        """Keep the rows of ids that `look_up` missed in this turn, as many as the sets have room for.
 
         Args:
-            orders: what it returned.
+            orders: the orders that `look_up` returned.
             rows: [n, *shape], the row of each id.
         """
         from datapipes.device import kernels
@@ -114,7 +114,7 @@ class RowCache:
                 *(num_ids, self._num_sets, self._per_set, self._now),
                 WAYS=self._ways,
                 TILE=_CHOSEN,
-                num_warps=1,  # what a warp stores it has loaded before
+                num_warps=1,  # a warp loads before it stores
             )
             copy_rows(rows, numbers, self.rows, self._unused, places=places)
         except BaseException:
@@ -122,12 +122,12 @@ class RowCache:
             raise
 
     def clear(self) -> None:
-        """Keep nothing of what was read before; in a turn."""
+        """Drop all rows; call it in a turn."""
         self._keys.fill_(-1)
         self._stamps.zero_()
 
     def counted(self) -> list[int]:
-        """Return how many ids were there so far, and how many were not; waits for the turns before."""
+        """Return how many ids were found and how many were missing so far; waits for the turns before."""
         with self.turn():
             counts: list[int] = self._counts.tolist()
         return counts
@@ -140,7 +140,7 @@ def _taken(where: str, num_bytes: int, device: torch.device) -> Tensor:
         if num_bytes <= left:
             return cuda().empty((num_bytes,), torch.uint8, device)
     except OutOfMemory:
-        left = cuda().memory_left(device)  # it is in pieces, or somebody else was faster
+        left = cuda().memory_left(device)  # the memory is in pieces, or somebody else was faster
     raise MemoryError(
         f"{where}: a cache of {num_bytes} bytes does not fit into the memory of {device}, of which {left} bytes are "
         "left. Lower max_bytes."

@@ -1,7 +1,7 @@
-"""What datapipes asks of CUDA, in one object: streams, events, copies, page-locked memory and kernels.
+"""All calls of CUDA in one object: streams, events, copies, page-locked memory and kernels.
 
-All other modules ask `cuda()` and never torch.cuda. So the tests put another object in its place, which keeps the order
-of a GPU without one and refuses a read that comes too early. Nothing here initialises CUDA before it is used.
+All other modules call `cuda()` and never torch.cuda. So tests put another object in its place, which plays the order of
+a GPU without a GPU and refuses a read that comes too early. Nothing here initialises CUDA before its first use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 __all__: list[str] = []
 
 _PORTABLE = 1  # cudaHostRegisterPortable: page-locked for every device of this process
-_MAPPED = 2  # cudaHostRegisterMapped: kernels may read it; said aloud, as CUDA promises it only where no flag is given
+_MAPPED = 2  # cudaHostRegisterMapped: kernels may read it; CUDA implies this only if no flag is given
 _READ_ONLY = 8  # cudaHostRegisterReadOnly
 _TORCH: Any = torch.cuda  # its functions have no types
 
@@ -49,7 +49,7 @@ class Cuda:
         return int(_TORCH.device_count()) if _TORCH.is_available() else 0
 
     def device(self, device: torch.device) -> torch.device:
-        """Return `device` with its index; without one it is the current device of this thread."""
+        """Return `device` with its index, by default that of this thread's current device."""
         return device if device.index is not None else torch.device("cuda", int(_TORCH.current_device()))
 
     def holds(self, tensor: Tensor) -> bool:
@@ -59,7 +59,7 @@ class Cuda:
     def is_pinned(self, address: int) -> bool:
         """Return whether a byte of host memory is page-locked, by torch or by `register`; never initialises CUDA.
 
-        Of a tensor, torch asks only about the byte in which its storage begins.
+        For a tensor, torch asks only about the first byte of its storage.
         """
         if not self._is_in_use():
             return False
@@ -67,12 +67,12 @@ class Cuda:
         return torch.frombuffer(byte, dtype=torch.uint8).is_pinned()
 
     def _is_in_use(self) -> bool:
-        """Return whether this process uses CUDA already. Tensor.pin_memory does, but torch's flag does not tell."""
+        """Return whether this process uses CUDA already. Tensor.pin_memory does so without setting torch's flag."""
         if _TORCH.is_initialized():
             return True
         with suppress(RuntimeError):  # a forked child, which cannot use CUDA
             if any(map(_has_context, range(self.device_count()))):
-                _TORCH.init()  # else some versions of torch say of no tensor that it is pinned
+                _TORCH.init()  # else some versions of torch call every tensor unpinned
                 return True
         return False
 
@@ -85,11 +85,11 @@ class Cuda:
         return _TORCH.current_stream(device)  # type: ignore[no-any-return]
 
     def default_stream(self, device: torch.device) -> Stream:
-        """Return the stream on which threads queue work of `device` that have chosen none."""
+        """Return the stream on which threads that have chosen no stream queue work of `device`."""
         return _TORCH.default_stream(device)  # type: ignore[no-any-return]
 
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
-        """Return a context in which `stream` and its device are those of this thread."""
+        """Return a context in which `stream` and its device are this thread's current ones."""
         return _TORCH.stream(stream)  # type: ignore[no-any-return]
 
     def new_event(self) -> Event:
@@ -97,7 +97,7 @@ class Cuda:
         return _TORCH.Event()  # type: ignore[no-any-return]
 
     def copy(self, tensor: Tensor, device: torch.device, *, non_blocking: bool) -> Tensor:
-        """Return a copy on `device`, queued on its current stream; a tensor that is there already is returned as is."""
+        """Return a copy on `device`, queued on its current stream; a tensor that lies there already is returned."""
         return tensor.to(device, non_blocking=non_blocking)
 
     def copy_back(self, to: Tensor, tensor: Tensor) -> None:
@@ -110,11 +110,11 @@ class Cuda:
             part.record_stream(stream)  # type: ignore[arg-type]
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return memory of `device`, from torch's cache for its current stream; it holds anything."""
+        """Return memory of `device`, from torch's cache for its current stream; values are arbitrary."""
         return torch.empty(shape, dtype=dtype, device=device)
 
     def memory_left(self, device: torch.device) -> int:
-        """Return how many bytes of a device may still be taken: what is free, and what torch keeps without using it."""
+        """Return how many bytes of a device can still be taken: free bytes and unused bytes of torch's cache."""
         unused = _TORCH.memory_reserved(device) - _TORCH.memory_allocated(device)
         return int(_TORCH.mem_get_info(device)[0] + unused)
 
@@ -140,14 +140,14 @@ class Cuda:
             kernel[grid](*args, **constants)
 
     def synchronize(self) -> None:
-        """Wait for the work of every device that this process has used, by torch or otherwise; it starts no other."""
+        """Wait for the work of every device that this process has used, by torch or otherwise; start no other."""
         for index in range(self.device_count() if _TORCH.is_initialized() else 0):
             if index in self._launched_on or _has_context(index) is not False:
                 _TORCH.synchronize(index)
 
 
 def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Return the dense tensors of which a sparse one consists: torch records streams only for those."""
+    """Return the dense tensors of which a sparse tensor consists: torch records streams only for dense tensors."""
     if tensor.layout is torch.sparse_coo:
         return tensor._indices(), tensor._values()
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -164,7 +164,7 @@ def _has_context(index: int) -> bool | None:
 
 
 def _forgotten(code: int) -> int:
-    """Return an error of CUDA that the caller handles. CUDA keeps it, and torch would raise it for its next kernel."""
+    """Return a CUDA error that the caller handles, and clear it; else torch would raise it for its next kernel."""
     if code != 0:
         with suppress(RuntimeError):  # raised and so forgotten here
             torch.ones(1, device="cuda")
@@ -175,5 +175,5 @@ _current = Cuda()
 
 
 def cuda() -> Cuda:
-    """Return CUDA, or what stands in its place."""
+    """Return the CUDA runtime, or its replacement in tests."""
     return _current

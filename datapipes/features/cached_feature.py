@@ -1,7 +1,7 @@
-"""CPUCachedFeature: rows of a slower feature kept in memory; count_accesses tells which rows a loader asks for.
+"""CPUCachedFeature: rows of a slower feature kept in memory; count_accesses counts the rows that a loader asks for.
 
-A cache changes when rows come, never which: what is read of it has the bits of the feature. What it keeps is what the
-feature stores, so rows that are stored with fewer bits take fewer bytes here too. One process owns it.
+A cache changes the speed of reads, never their values: rows have the bits of the feature. It keeps rows as the feature
+stores them, so rows that are stored with fewer bits take fewer bytes here too. One process owns a cache.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from datapipes.features.sparse_feature import SparseFeature
 __all__ = ["CPUCachedFeature", "count_accesses"]
 
 POLICIES = ("sieve", "lru", "static")
-_FILLED_BYTES = 2**24  # of rows that are read at once to fill a static cache
+_FILLED_BYTES = 2**24  # bytes of rows that are read at once to fill a static cache
 _WHERE = "CPUCachedFeature"
 
 
 class CachingFeature(FeatureOver):
-    """A feature that keeps rows of another one, as they are stored; one process owns it."""
+    """A feature that keeps rows of another feature, as they are stored; one process owns it."""
 
     _max_bytes: int
 
@@ -64,19 +64,19 @@ class CachingFeature(FeatureOver):
 
     @property
     def max_bytes(self) -> int:
-        """Bytes that it may take. They are fixed: of a cache of another size build a new one."""
+        """Bytes that the cache may take; fixed. For another size, build a new cache."""
         return self._max_bytes
 
     def update(self, ids: Tensor, values: Tensor) -> None:
-        """Set rows of the feature, see Feature.update; its other caches are told too."""
+        """Set rows of the feature, see Feature.update; its other caches drop them too."""
         self.feature.update(ids, values)
 
     @abstractmethod
     def _forget(self, ids: Tensor) -> Tensor:
-        """Drop rows that have changed, at least these; return the ids of those that `keep` is to read again."""
+        """Drop at least these changed rows; return the ids that `keep` is to read again."""
 
     def _keep(self, ids: Tensor) -> None:
-        """Read rows again that were forgotten; by default none."""
+        """Read forgotten rows again; by default none."""
 
     def _decode(self, rows: Tensor) -> Tensor:
         return self.feature._decode(rows)
@@ -90,7 +90,7 @@ class CachingFeature(FeatureOver):
 
 
 def check_room(where: str, max_bytes: int | str, of_row: int, of_ids: int = 0) -> int:
-    """Return a size in bytes, which is that of a row, and of what is known of all ids, or more."""
+    """Return a size in bytes; refuse less than a row and the table of all ids take."""
     num_bytes = parse_size(where, "max_bytes", max_bytes)
     if num_bytes < of_row + of_ids:
         more = f", and the table of all ids {of_ids}" if of_ids else ""
@@ -101,19 +101,19 @@ def check_room(where: str, max_bytes: int | str, of_row: int, of_ids: int = 0) -
 
 
 class CPUCachedFeature(CachingFeature):
-    """A feature whose rows are kept in memory, as many as fit. `update` of the feature is seen here.
+    """A feature whose rows are kept in memory, as many as fit. It follows `update` of the feature.
 
     Args:
-        feature: what is read where a row is not there, such as a DiskFeature.
-        max_bytes: of the rows that are kept and of what finds them, as "4GB" or bytes. This is 4 bytes for each row of
-            the feature, 5 with "sieve", and 20 for each row that is kept.
-        policy: which row leaves for a new one. "sieve": the oldest that was not asked for since the last look at it,
-            unless it was asked for as often as the new one, which then is not kept. "lru": the one that was asked for
-            longest ago. "static": none, `counts` says which rows are there.
-        counts: int64 [count], how often each row is asked for, `count_accesses(loader)[key]`; the rows with the most
-            are read at once, of equal ones those with the smaller ids.
-        share_with: another CPUCachedFeature over rows of as many bytes: both keep their rows in its memory. Then
-            max_bytes and policy are its own and left out here.
+        feature: the feature from which missing rows are read, such as a DiskFeature.
+        max_bytes: size of the kept rows and of the tables that find them, as "4GB" or bytes. The tables take 4 bytes
+            for each row of the feature, 5 with "sieve", and 20 for each kept row.
+        policy: which row leaves for a new row. "sieve": the oldest row that was not asked for since the last look at
+            it, unless it was asked for as often as the new row, which is then not kept. "lru": the row that was asked
+            for longest ago. "static": none; `counts` decides which rows are kept.
+        counts: int64 [count], how often each row is asked for, `count_accesses(loader)[key]`; the rows with the largest
+            counts are read at once, among equal counts the smaller ids.
+        share_with: another CPUCachedFeature over rows of equally many bytes: both keep their rows in its memory. Then
+            max_bytes and policy are those of the other cache, and left out here.
     Raises:
         ValueError: max_bytes are below a row, or an argument does not fit the others.
         MemoryError: There is less memory than max_bytes.
@@ -143,22 +143,22 @@ class CPUCachedFeature(CachingFeature):
 
     @property
     def policy(self) -> str:
-        """Which row leaves for a new one; fixed."""
+        """Which row leaves for a new row; fixed."""
         return self._memory.policy
 
     def _new_memory(self, max_bytes: Any, policy: str, counts: Any) -> _Memory:
         check_choice(_WHERE, "policy", policy, POLICIES)
         if (counts is None) is (policy == "static"):
             raise ValueError(
-                f"{_WHERE}: policy={policy!r} with counts={'None' if counts is None else 'a tensor'}; counts say what "
-                "a static cache keeps, and only that. Pass policy='static', and dp.count_accesses(loader)[key]."
+                f"{_WHERE}: policy={policy!r} with counts={'None' if counts is None else 'a tensor'}; counts are "
+                "for a static cache only. Pass policy='static', and dp.count_accesses(loader)[key]."
             )
         if max_bytes is None:
             raise TypeError(f"{_WHERE}: max_bytes is missing. Pass a size, such as '4GB'.")
         return _Memory(self._row_bytes, parse_size(_WHERE, "max_bytes", max_bytes), policy)
 
     def _memory_of(self, other: Any, max_bytes: Any, counts: Any) -> _Memory:
-        """Return the memory of the cache that is to be shared."""
+        """Return the memory of the shared cache."""
         if not isinstance(other, CPUCachedFeature) or max_bytes is not None or counts is not None:
             raise ValueError(
                 f"{_WHERE}: share_with must be a CPUCachedFeature, without max_bytes and counts, got "
@@ -188,7 +188,7 @@ class CPUCachedFeature(CachingFeature):
             self._put(some, self.feature._read_stored(some), self._changes)
 
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the rows at `ids`, see Feature.read: those of the feature."""
+        """Return the feature's rows at `ids`, see Feature.read."""
         return read_decoded(_WHERE, self, ids, out)
 
     def _read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
@@ -215,13 +215,13 @@ class CPUCachedFeature(CachingFeature):
         return rows
 
     def _put(self, ids: Tensor, rows: Tensor, changes: int) -> None:
-        """Keep rows, which were read after so many changes; after another one they may be old."""
+        """Keep rows that were read when `changes` was the count of changes; after another change they may be old."""
         with self._changing:
             if changes == self._changes:
                 self._memory.cache.put(ids.numpy(), byte_rows(rows.contiguous()), count=self.count, first=self._first)
 
     def _forget(self, ids: Tensor) -> Tensor:
-        """Drop rows that have changed; those that a static cache had are to be read again."""
+        """Drop changed rows; return the ids that a static cache had, to be read again."""
         cache, table = self._memory.cache, {"count": self.count, "first": self._first}
         with self._changing:
             self._changes += 1
@@ -252,7 +252,7 @@ class CPUCachedFeature(CachingFeature):
 
 
 class _Memory:
-    """The rows of the features that share it, as many as there is room for, and no more than there are."""
+    """The rows of the features that share this memory: as many as fit, and no more than the features have."""
 
     def __init__(self, row_bytes: int, max_bytes: int, policy: str) -> None:
         self._row_bytes, self.max_bytes, self.policy = row_bytes, max_bytes, policy
@@ -260,13 +260,13 @@ class _Memory:
         self.cache = _core.RowCache(1, row_bytes, policy, 0)
 
     def join(self, count: int) -> int:
-        """Return where the ids of another feature begin. What was kept before is dropped."""
+        """Return where the ids of another feature begin. All kept rows are dropped."""
         first, total = self._count, self._count + count
         of_slot = _core.RowCache.bytes_of_slot(self._row_bytes)
         of_ids = _core.RowCache.bytes_of_id(self.policy) * total
         check_room(_WHERE, self.max_bytes, of_slot, of_ids)
         slots = max(min((self.max_bytes - of_ids) // of_slot, total, 2**31 - 1), 1)
-        needed = slots * of_slot + of_ids - self.num_bytes  # what is held is given back first
+        needed = slots * of_slot + of_ids - self.num_bytes  # the held memory is given back first
         check_memory(_WHERE, f"a cache of {slots} rows", max(needed, 0), "Lower max_bytes.")
         self.cache = _core.RowCache(1, self._row_bytes, self.policy, total)
         self.cache = _core.RowCache(slots, self._row_bytes, self.policy, total)
@@ -275,15 +275,15 @@ class _Memory:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all rows that there is room for, and of what is known of the others."""
+        """Bytes of the room for rows, and of the tables."""
         of_ids = _core.RowCache.bytes_of_id(self.policy) * self._count
         return self.cache.slots * _core.RowCache.bytes_of_slot(self._row_bytes) + of_ids
 
 
 def _most_asked(counts: Tensor, most: int) -> Tensor:
-    """Return the ids with the largest counts, ascending; of equal counts the smaller ids, and none of 0.
+    """Return the ids with the largest counts, ascending; among equal counts the smaller ids, and none with count 0.
 
-    Without a sort of all, which would take several times the memory of the counts.
+    Avoids a sort of all ids, which would take several times the memory of the counts.
     """
     num_ids = counts.shape[0]
     least = 1 if most >= num_ids else max(int(counts.kthvalue(num_ids - most + 1).values), 1)
@@ -299,7 +299,7 @@ def count_accesses(loader: Stage, epochs: int = 1) -> dict[FeatureKey, Tensor]:
 
     Args:
         loader: a chain or a DataLoader, with a FeatureFetcher.
-        epochs: how many are counted.
+        epochs: number of epochs to count.
     Raises:
         ValueError: Nothing is fetched.
     """
@@ -307,7 +307,7 @@ def count_accesses(loader: Stage, epochs: int = 1) -> dict[FeatureKey, Tensor]:
     fetchers = StageGraph(loader).find(FeatureFetcher)
     if not fetchers:
         raise ValueError("count_accesses: the chain has no fetch_feature. Pass a loader that fetches features.")
-    behind: dict[Stage, list[FeatureFetcher]] = {}  # the source of a first fetch, and all fetches behind it
+    behind: dict[Stage, list[FeatureFetcher]] = {}  # {source of a first fetch: all fetches behind it}
     for fetcher in fetchers:
         (source,) = StageGraph(fetcher).find(FeatureFetcher)[0].sources
         behind.setdefault(source, []).append(fetcher)

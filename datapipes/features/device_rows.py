@@ -1,6 +1,6 @@
-"""How a GPU reads rows of a table with ids of its own: DeviceRows. And how the table lies so that it reads few lines.
+"""DeviceRows: a GPU reads rows of a table with ids in its memory. padded_rows: lay the table out for few reads.
 
-Padded rows begin at multiples of 128 bytes, so that a GPU reads each of them in as few lines as there can be.
+Padded rows begin at multiples of 128 bytes, so that a GPU reads each row in as few lines as possible.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LINE = 128  # bytes of a request of a GPU
 
 
 def padded_rows(where: str, rows: Tensor) -> Tensor:
-    """Return a copy of `rows`, [count, *shape], whose rows begin at multiples of 128 bytes; `rows` if they do already.
+    """Return `rows`, [count, *shape], copied so that rows begin at multiples of 128 bytes, unless they do already.
 
     Raises:
         MemoryError: The copy exceeds the memory that is left.
@@ -59,7 +59,7 @@ class DeviceRows:
         self.note_written()
 
     def note_written(self) -> None:
-        """Let reads wait for what the current stream of the table's device does by now."""
+        """Let reads wait for the present work of the current stream of the table's device."""
         if self._is_on_device:
             self._written = cuda().new_event()
             self._written.record(cuda().current_stream(self._table.device))
@@ -84,8 +84,8 @@ class DeviceRows:
 
         Args:
             is_locked: as for `reads_on`.
-            dtype: of the rows returned: the table's, or float32 to decode them.
-            scale: float32 [*shape] on that device, for int8 that is decoded.
+            dtype: of the returned rows: the table's, or float32 to decode them.
+            scale: float32 [*shape] on that device, to decode int8.
             sort_ids, kept: see gather; for rows in host memory.
         Raises:
             ValueError: The rows cannot be read from that device.

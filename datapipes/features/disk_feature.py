@@ -1,10 +1,10 @@
-"""DiskFeature: rows in a file, read when they are asked for, for features that do not fit into memory.
+"""DiskFeature: rows in a file, read on demand, for features that do not fit into memory.
 
-The rows of a minibatch are put into the order of the file, those whose blocks touch are read at once, and many reads
-are under way at a time (csrc/disk/read_rows.h). Nothing is mapped: what is read takes no memory but that of the
-minibatch, and a file that was cut off is an error, not the end of the process.
+The rows of a minibatch are put into the order of the file, rows in touching blocks are read at once, and many reads are
+under way at a time (csrc/disk/read_rows.h). Nothing is mapped: reads take only the memory of the minibatch, and a
+truncated file is an error, not the end of the process.
 
-Besides .npy there is a form of its own, a `.rows` file, for rows that are stored with fewer bits (rows_file.py).
+Besides .npy it reads `.rows` files, whose rows may be stored with fewer bits (rows_file.py).
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _LOCK_S = 60  # to wait for another update of the file
 
 
 class DiskFeature(StoredFeature):
-    """Rows of a file, which are read from the disk when they are asked for.
+    """Rows of a file, read from the disk on demand.
 
     Several minibatches are read at once, see Feature.reads_async. A copy in another process opens the file anew.
-    `update` writes rows where they are in the file. This machine sees them at once; the disk has them after `flush`. A
-    kill or a full disk during an update leaves some rows new and one, perhaps, half new. To other DiskFeatures of the
-    file it has changed.
+    `update` writes rows in their places in the file. This machine sees them at once; the disk has them after `flush`. A
+    kill or a full disk during an update leaves some rows new and perhaps one row half new. For other DiskFeatures of
+    the file, the file has then changed.
 
     Args:
         path: a .npy file in C's order, or a .rows file, which `DiskFeature.write` makes.
@@ -54,11 +54,11 @@ class DiskFeature(StoredFeature):
         direct: read past the page cache (O_DIRECT). None: where the disk allows it and the file is larger than the
             memory that is left; False: never; True: an error where the disk does not allow it.
     Raises:
-        ValueError: The file is none of these, was cut off, or has changed since it was opened first.
-        OSError: It cannot be opened or read.
+        ValueError: The file has another form, was cut off, or has changed since it was opened first.
+        OSError: The file cannot be opened or read.
 
     Attributes:
-        stored_as, scale: as those of a TensorFeature.
+        stored_as, scale: as for TensorFeature.
     """
 
     reads_async = True
@@ -83,7 +83,7 @@ class DiskFeature(StoredFeature):
             self._shape, self._begin = rows.shape, rows.begin
             self._dtype = torch.from_numpy(np.empty(0, rows.dtype)).dtype
         self._file = os.stat(self.path)
-        self._is_updated = False  # at this moment, by a thread of this process
+        self._is_updated = False  # whether a thread of this process updates it now
         self._counts = np.zeros(4, np.int64)
         self._use_descriptor()
 
@@ -94,13 +94,13 @@ class DiskFeature(StoredFeature):
         """Write a .rows file, and return the feature that reads it.
 
         Args:
-            path: ends in ".rows"; a file that is there stays until the new one is whole.
-            values: [count, *shape], which may be mapped; or a callable that returns an iterable of such pieces, anew
-                each time: for int8 it is called twice.
+            path: ends in ".rows"; an existing file stays until the new one is whole.
+            values: [count, *shape], which may be mapped; or a callable that returns a new iterable of pieces at each
+                call: for int8 it is called twice.
             stored_as: see TensorFeature.
             options: of the feature.
         Raises:
-            ValueError: The pieces differ in shape or dtype, or hold what `stored_as` cannot.
+            ValueError: The pieces differ in shape or dtype, or hold values that `stored_as` cannot.
             OSError: The disk is full, or the file cannot be written.
         """
         return cls(write_rows_file(path, values, stored_as), **options)
@@ -108,7 +108,7 @@ class DiskFeature(StoredFeature):
     # --- the open file
 
     def _use_descriptor(self) -> None:
-        """Open the file in this process, and see whether it is the one that was opened first."""
+        """Open the file in this process, and check that it is the file that was opened first."""
         file = open_regular(self.path)
         with file:
             self._refuse_change(file.fileno())
@@ -121,7 +121,7 @@ class DiskFeature(StoredFeature):
         weakref.finalize(self, os.close, self._descriptor)
 
     def _open_direct(self) -> int | None:
-        """Return a descriptor that reads past the page cache, None where that is not wanted or not allowed."""
+        """Return a descriptor that reads past the page cache; None if that is not wanted or not allowed."""
         is_wanted = self._file.st_size > _core.memory_left()[0] if self._direct is None else self._direct
         if not is_wanted:
             return None
@@ -165,17 +165,17 @@ class DiskFeature(StoredFeature):
     # --- reads
 
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the rows at `ids`, see Feature.read; of a stored form float32 values, those of a TensorFeature.
+        """Return the rows at `ids`, see Feature.read; rows stored with fewer bits are decoded as by TensorFeature.
 
         Raises:
             ValueError: The file has changed, or was cut off, since it was opened.
             RuntimeError: Another thread updates it through this feature.
-            OSError: The disk does not give what it has.
+            OSError: The disk fails.
         """
         return read_decoded("DiskFeature", self, ids, out)
 
     def _read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the rows at `ids` as they lie in the file; errors as those of `read`."""
+        """Return the rows at `ids` as they lie in the file; raises as `read`."""
         wanted, dtype = check_index_tensor("DiskFeature", "ids", ids, is_kept=False), self._stored_dtype
         if out is not None:
             check_out("DiskFeature", out, wanted.shape[0], self.shape, dtype)
@@ -215,7 +215,7 @@ class DiskFeature(StoredFeature):
 
     @contextmanager
     def _open_to_write(self) -> Iterator[int]:
-        """Give a descriptor of the file, if it is still the one that was opened; what is written then belongs to it."""
+        """Give a descriptor of the file if it is still the opened file; count later writes as this feature's own."""
         try:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         except OSError as error:
@@ -243,14 +243,14 @@ class DiskFeature(StoredFeature):
                 ) from error
             finally:
                 status = os.fstat(descriptor)
-                if status.st_size == self._file.st_size:  # else somebody else has changed it meanwhile
+                if status.st_size == self._file.st_size:  # else another process has changed it meanwhile
                     self._file = status
                 self._is_updated = False
         finally:
             os.close(descriptor)
 
     def flush(self) -> None:
-        """Bring what `update` has written to the disk, so that it outlives a machine that stops.
+        """Bring the rows that `update` has written to the disk, so that they outlive a machine that stops.
 
         Raises:
             OSError: The disk fails, or has failed since the feature was opened.
@@ -263,7 +263,7 @@ class DiskFeature(StoredFeature):
         return rows if self.stored_as is None else decode(rows, self._scale_on(rows.device))
 
     def stats(self) -> dict[str, int]:
-        """Return what was read so far: "rows", "row_bytes", "reads" of the disk, and "disk_bytes" of these reads."""
+        """Return counts of the reads so far: "rows", "row_bytes", "reads" of the disk, and their "disk_bytes"."""
         return dict(zip(("rows", "row_bytes", "reads", "disk_bytes"), self._counts.tolist(), strict=True))
 
     @property

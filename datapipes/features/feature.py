@@ -1,4 +1,4 @@
-"""Feature: rows that are read by id, also into memory that a caller gives."""
+"""Feature: rows that are read by id, also into a caller's memory."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["Feature"]
 
 
 class Feature(ABC):
-    """A table of rows of one shape. A subclass that defines `read`, `count` and `shape` can stand in a FeatureStore;
-    one that defines `write_rows` too can be updated.
+    """A table of rows of one shape. A subclass that defines `read`, `count` and `shape` can stand in a FeatureStore; a
+    subclass that defines `write_rows` too can be updated.
 
     Attributes:
-        reads_async: whether `read` waits, for a disk for example. A FeatureFetcher then reads several minibatches at
-            once, each in a thread beside the others.
+        reads_async: whether `read` waits, for example for a disk. A FeatureFetcher then reads several minibatches at
+            once, each in a thread of its own.
     """
 
     reads_async: bool = False
@@ -75,16 +75,16 @@ class Feature(ABC):
         return rows
 
     def update(self, ids: Tensor, values: Tensor) -> None:
-        """Set the rows at `ids`; of an id that is given twice the last row counts.
+        """Set the rows at `ids`; if an id is given twice, its last row counts.
 
-        All that is given is checked before the first row is set. Caches over this feature read the rows anew. Other
-        features over the same memory or file are not told, nor are processes that have a copy of this one; and nobody
-        may read rows in another thread while they are set.
+        All ids and values are checked before the first row is set. Caches over this feature read the rows anew. Other
+        features over the same memory or file do not notice, nor do processes that have a copy of this feature. No other
+        thread may read rows meanwhile.
 
         Args:
             ids: int32 or int64 [n], on any device.
-            values: [n, *shape] of `dtype`, on any device. Of a feature that is stored with fewer bits they are rounded
-                as its other rows; int8 keeps the scale of each column.
+            values: [n, *shape] of `dtype`, on any device. A feature that is stored with fewer bits rounds them like its
+                other rows; int8 keeps the scale of each column.
         Raises:
             TypeError: This kind of feature cannot be changed, or ids or values have another dtype.
             ValueError: They have another shape; or the rows are read-only, or stored with bits that cannot hold a
@@ -93,17 +93,17 @@ class Feature(ABC):
             RuntimeError: An epoch of a chain that reads this feature, or a cache over it, is open in this process, or
                 worker processes have a copy; the message names the chain.
             OSError: A disk is full or fails, or its file may not be written.
-        Cost: a copy of the values, and of a feature on disk a write for each run of consecutive ids.
+        Cost: a copy of the values, and for a feature on disk a write for each run of consecutive ids.
         """
         where = f"{type(self).__name__}.update"
         if type(self).write_rows is Feature.write_rows:
             raise TypeError(
-                f"{where}: this kind of feature is read-only; TensorFeature and DiskFeature can be updated, and what "
-                "defines write_rows. Write the rows to such a feature."
+                f"{where}: this kind of feature is read-only; allowed are TensorFeature, DiskFeature and features that "
+                "define write_rows. Write the rows to one of these."
             )
         distinct, rows = self._checked(where, ids, values)
         views: list[Any] = [self]
-        for view in views:  # which grows meanwhile: there may be caches over caches
+        for view in views:  # the list grows meanwhile: there may be caches over caches
             views += [cache for ref in _caches.copy() if (cache := ref()) is not None and cache.feature is view]
         refuse_while_read(where, views)
         if distinct.shape[0] == 0:
@@ -116,16 +116,16 @@ class Feature(ABC):
                 cache._keep(kept)
 
     def write_rows(self, ids: Tensor, values: Tensor) -> None:
-        """Set rows as `update` wants it, which alone calls this; a subclass that can be updated defines it.
+        """Set rows for `update`, the only caller; a subclass that can be updated defines this.
 
         Args:
-            ids: int64 [n] in host memory, each a row, ascending without repeats; n is 1 or more.
+            ids: int64 [n] in host memory, each in [0, count), ascending without repeats; n is 1 or more.
             values: [n, *shape] of `dtype`, contiguous, a copy that belongs to the callee.
         """
         raise NotImplementedError
 
     def _checked(self, where: str, ids: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what `write_rows` takes."""
+        """Return the arguments of `write_rows`."""
         wanted = check_index_tensor(where, "ids", ids, in_host=False).cpu().long()
         rows, expected = as_tensor(where, "values", values), (wanted.shape[0], *self.shape)
         if rows.dtype != self.dtype:
@@ -149,32 +149,32 @@ class Feature(ABC):
         return ascending[is_last], bits_of(rows)[places].view(rows.dtype).contiguous()
 
     def reads_on(self, device: torch.device) -> str | None:
-        """Return how rows are read with ids that lie on `device`, a CUDA device: "uva" (by the GPU, from page-locked
-        host memory) or "device memory", also where only some rows lie there; None if `read` takes only ids in host
-        memory, as by default.
+        """Return how rows are read with ids on `device`, a CUDA device: "uva" (by the GPU, from page-locked host
+        memory) or "device memory", also if only some rows lie there; None, the default, if `read` takes only ids in
+        host memory.
 
-        A feature that returns no None takes such ids in `read`, and gives rows on their device. There an id that is not
-        in [0, count) gives zeros at first; a later `read` or `_finish_reads` raises IndexError.
+        Unless the result is None, `read` takes ids on that device and returns rows there. An id that is not in
+        [0, count) then gives zeros at first; a later `read` or `_finish_reads` raises IndexError.
         """
         return None
 
     def stats(self) -> Mapping[str, int]:
-        """Return counts of what was read, for `DataLoader.stats()`; {} of a feature that counts nothing."""
+        """Return counts of reads, for `DataLoader.stats()`; {} if the feature counts nothing."""
         return {}
 
     def _finish_reads(self) -> None:  # most features have nothing to wait for
-        """Wait until it is known whether all ids that were read on devices had rows; by default nothing is waited for.
+        """Wait until all ids that were read on devices are known to have rows; by default do nothing.
 
         Raises:
-            IndexError: One had none.
+            IndexError: An id had no row.
         """
 
 
 class FeatureOver(Feature):
-    """A feature whose rows are those of another one, in some way.
+    """A feature whose rows come from another feature.
 
     Attributes:
-        feature: the other one.
+        feature: the other feature.
     """
 
     def __init__(self, feature: Feature) -> None:
@@ -200,8 +200,8 @@ class StoredFeature(Feature):
     """A feature whose float32 values may be stored with fewer bits.
 
     Attributes:
-        stored_as: the dtype of the rows as they are stored; None if it is that of the values.
-        scale: float32 [*shape], what stored int8 values are multiplied by; else None.
+        stored_as: the dtype of the stored rows; None if it is the dtype of the values.
+        scale: float32 [*shape], the factors of stored int8 values; else None.
     """
 
     stored_as: torch.dtype | None = None
@@ -228,16 +228,16 @@ _caches: set[weakref.ref[Any]] = set()  # each of its operations is one step for
 
 
 def note_cache(cache: Any) -> None:
-    """Let `update` of `cache.feature` tell a cache, as long as it lives.
+    """Let `update` of `cache.feature` notify `cache` as long as it lives.
 
-    It has `forget(ids)`, which drops these rows and returns the ids that are to be kept, and `keep(ids)`, which reads
-    them again.
+    A cache has `forget(ids)`, which drops these rows and returns the ids to read again, and `keep(ids)`, which reads
+    them.
     """
     _caches.add(weakref.ref(cache, _caches.discard))
 
 
 def read_decoded(where: str, feature: Feature, ids: Tensor, out: Tensor | None) -> Tensor:
-    """Return the rows at `ids`, see Feature.read, of a feature that decodes what its `_read_stored` returns."""
+    """Return the rows at `ids`, see Feature.read, by decoding the result of the feature's `_read_stored`."""
     if feature._stored_dtype == feature.dtype:
         return feature._read_stored(ids, out)
     if out is not None:

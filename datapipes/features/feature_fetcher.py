@@ -1,9 +1,8 @@
 """FeatureFetcher: reads the features of a minibatch's nodes and edges.
 
-A feature that is missing or too short, or of a type that is not there, is refused when the chain is built, as far as
-the sampler upstream tells: it knows the graph, the edge types that it draws from, and whether the blocks have edge ids.
-A node feature with rows for more nodes than the graph has is allowed, but the log says so: often it belongs to another
-graph.
+A feature that is missing, too short, or of an unknown type is refused when the chain is built, as far as the sampler
+upstream tells: it knows the graph, the edge types that it draws from, and whether the blocks have edge ids. A node
+feature with more rows than the graph has nodes is allowed, but the log says so: often it belongs to another graph.
 """
 
 from __future__ import annotations
@@ -54,23 +53,23 @@ __all__ = ["FeatureFetcher"]
 class FeatureFetcher(MiniBatchTransformer):
     """Fill `node_features` (rows of `input_nodes`) and `edge_features` (rows of each block's `edge_ids`).
 
-    Behind a copy to a GPU it reads with the ids that lie there, from features that can: page-locked ones, and those in
-    the GPU's own memory (see Feature.reads_on).
+    Behind a copy to a GPU it reads with ids on the GPU, from features that allow it: page-locked features, and features
+    in the GPU's own memory (see Feature.reads_on).
 
     Args:
-        feature_store: where the features are; all of a minibatch are read by one call of its `read_many`. Where the
-            store says `reads_async`, or a feature that is read does, it is `read_many_async`, and the store's
-            `concurrency` is how many minibatches are read at once.
+        feature_store: the store of the features; one call of its `read_many` reads all features of a minibatch. If the
+            store or one of the features has `reads_async`, the call is `read_many_async`, and the store's `concurrency`
+            is the number of minibatches read at once.
         node_feature_keys, edge_feature_keys: names of the features to read; None reads none. In a heterogeneous graph
-            {type: names}; for an edge type (src, rel, dst) the text "src:rel:dst" is accepted too. The minibatch has
-            them under (type, name). Features that an earlier stage fetched under other names stay. If nothing was
-            sampled, node features are those of 1-D seeds. The log says once, at level WARNING, if a node feature has
+            {type: names}; for an edge type (src, rel, dst) the text "src:rel:dst" is accepted too. The minibatch
+            has them under (type, name). Features that an earlier stage fetched under other names stay. If nothing was
+            sampled, node features are read for 1-D seeds. The log says once, at level WARNING, if a node feature has
             more rows than the sampled graph has nodes.
     Raises:
         KeyError: The store has no such feature.
         ValueError: A feature has fewer rows than the sampled graph has nodes or edge ids, or edge features are asked
             for and the sampler upstream does not return edge ids. Or the graph has no such type, the sampler does not
-            draw from it, or names are given with types and the graph has none, or without and it has some.
+            draw from it, or only one of the names and the graph has types.
     """
 
     _does = "gather"
@@ -115,7 +114,7 @@ class FeatureFetcher(MiniBatchTransformer):
         return self._filled(minibatch, requests, rows)
 
     def _made_of(self, *minibatches: Any) -> Any:
-        """Return what `transform` does, also that of a subclass, within what the plan of a loader allows."""
+        """`transform`, also a subclass's own, within the GPU threads that a loader's plan allows."""
         if self._gpu is None:
             return self.transform(*minibatches)
         with limited_to(self._gpu[1]):
@@ -131,7 +130,7 @@ class FeatureFetcher(MiniBatchTransformer):
 
     @property
     def feature_keys(self) -> list[FeatureKey]:
-        """The keys in the store of what is read, nodes first."""
+        """The store's keys of the features to read, nodes first."""
         return [*self._of_nodes.values(), *self._of_edges.values()]
 
     @property
@@ -139,7 +138,7 @@ class FeatureFetcher(MiniBatchTransformer):
         return {feature_text(*key): self.feature_store[key] for key in self.feature_keys}
 
     def bytes_for(self, minibatch: MiniBatch) -> int:
-        """Return the bytes of what is read for a minibatch."""
+        """Return the bytes that are read for a minibatch."""
         return sum(self.feature_store[tuple(key)].bytes_for(ids) for *key, ids in self.requests_of(minibatch))
 
     def reads_on(self, device: torch.device) -> dict[FeatureKey, str | None]:
@@ -147,21 +146,20 @@ class FeatureFetcher(MiniBatchTransformer):
         return {key: self.feature_store[key].reads_on(device) for key in self.feature_keys}
 
     def _reads_by_uva(self, device: torch.device) -> bool:
-        """Return whether with ids on a CUDA device anything is read from host memory; features may have no values."""
+        """Return whether any values are read from host memory with ids on a CUDA device."""
         read = [self.feature_store[key] for key, how in self.reads_on(device).items() if how == "uva"]
         return any(math.prod((feature.count, *feature.shape)) > 0 for feature in read)
 
     def _behind_copy_to(self, device: torch.device, max_uva_threads: int) -> FeatureFetcher:
-        """Return this stage as part of a DataLoader's plan, behind a copy to `device`: another one, built from the same
-        arguments, so that each chain has its own. The last of the passes calls it; a stage that is rebuilt later
-        forgets this.
+        """Return a copy of this stage for a DataLoader's plan, behind a copy to `device`, built from the same
+        arguments, so that each chain has its own. The last pass calls this; a stage that is rebuilt later loses it.
         """
         stage = copy.copy(self)
         stage._gpu = device, max_uva_threads
         return stage
 
     def _finish_reads(self) -> None:
-        """Wait until it is known whether all ids that were read on devices had rows; see Feature._finish_reads."""
+        """Wait until all ids that were read on devices are known to have rows; see Feature._finish_reads."""
 
         def finish(key: FeatureKey) -> None:
             with _named(), naming(*key):
@@ -186,7 +184,7 @@ class FeatureFetcher(MiniBatchTransformer):
         return not hides_own(self, FeatureFetcher, "transform")
 
     def requests_of(self, minibatch: MiniBatch) -> list[FeatureRequest]:
-        """Return what is read for a minibatch, nodes first."""
+        """Return the requests of a minibatch, nodes first."""
         requests: list[FeatureRequest] = []
         if self._of_nodes:
             nodes = self._nodes_of(minibatch)
@@ -196,7 +194,7 @@ class FeatureFetcher(MiniBatchTransformer):
         return requests
 
     def _filled(self, minibatch: MiniBatch, requests: list[FeatureRequest], all_rows: Any) -> MiniBatch:
-        """Return the minibatch with the rows that the store gave for each request, once they are checked."""
+        """Check the rows that the store gave for each request; return the minibatch with them."""
         read = iter(checked_rows(requests, all_rows))
         changes: dict[str, Any] = {}
         if self._of_nodes:
@@ -211,7 +209,7 @@ class FeatureFetcher(MiniBatchTransformer):
         return minibatch.replace(**changes)
 
     def _nodes_of(self, minibatch: MiniBatch) -> Mapping[Any, Tensor]:
-        """Return the nodes by type, whose features are read; without types under None."""
+        """Return {node type: nodes whose features are read}; the type is None without types."""
         nodes = minibatch.input_nodes
         if nodes is None:
             nodes = minibatch.seeds
@@ -247,7 +245,7 @@ class FeatureFetcher(MiniBatchTransformer):
         return requests
 
     def _by_type(self, domain: str, keys: Names, value: Any) -> Mapping[Any, Any]:
-        """Return what a field of a minibatch has for each type; refuse keys that do not fit it."""
+        """Return the value of a minibatch's field by type; refuse keys that do not fit it."""
         has_types = isinstance(value, dict)
         if has_types is not isinstance(keys, dict):
             raise other_form(domain, keys, "the minibatch", sorted(value, key=shown) if has_types else None)
@@ -322,14 +320,14 @@ class FeatureFetcher(MiniBatchTransformer):
 
 
 def _merged(old: Mapping[Any, Tensor], new: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
-    """Return the features of both; with types in their order, as a message gives them back."""
+    """Return the features of both; with types in the order of the types, as in a message."""
     features = {**old, **new}
     return in_order_of_types(features) if isinstance(next(iter(new)), tuple) else features
 
 
 @contextmanager
 def _named() -> Iterator[None]:
-    """Name this stage in what a store says of an id without a row."""
+    """Name this stage in a store's error about an id without a row."""
     try:
         yield
     except IndexError as error:
@@ -337,7 +335,7 @@ def _named() -> Iterator[None]:
 
 
 def checked_rows(requests: list[FeatureRequest], all_rows: Any) -> list[Any]:
-    """Return what a store gave, if it is a tensor or SparseRows with the right number of rows for each request."""
+    """Return a store's answers; refuse them unless each is a tensor or SparseRows with one row for each id."""
     if len(all_rows) != len(requests):
         raise ValueError(
             f"fetch_feature: read_many gave {len(all_rows)} tensors for {len(requests)} requests; one for each is "
@@ -355,7 +353,7 @@ def checked_rows(requests: list[FeatureRequest], all_rows: Any) -> list[Any]:
 
 
 def _warn_once(graph: Graph, type_: Any, name: str, rows: int) -> None:
-    """Say that a feature is too long for a graph. A chain is rebuilt often, here and in workers; one word is enough."""
+    """Log that a feature is too long for a graph, only once: a chain is rebuilt often, here and in workers."""
     about = ("feature", type_, name, rows)
     if about in graph._warned_of:
         return

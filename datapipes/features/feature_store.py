@@ -19,8 +19,8 @@ __all__ = ["FeatureStore"]
 
 FeatureKey = tuple[str, Any, str]  # ("node" or "edge", type or None, name); an edge type as a tuple
 FeatureRequest = tuple[str, Any, str, Tensor]  # a key's parts, and ids
-Keys = Sequence[str] | Mapping[Any, Sequence[str]]  # names of features to read, as a user gives them
-Names = list[str] | dict[Any, list[str]]  # as a FeatureFetcher has them
+Keys = Sequence[str] | Mapping[Any, Sequence[str]]  # names of features to read, as given by a user
+Names = list[str] | dict[Any, list[str]]  # the same in a FeatureFetcher
 
 _Self = TypeVar("_Self", bound="FeatureStore")
 
@@ -31,12 +31,12 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
     The type is None in a homogeneous graph, else a node type, or an edge type (src, rel, dst). The text "src:rel:dst"
     is accepted too; the store has it as a tuple.
 
-    `fetch_in_worker` tells the DataLoader to read a store before the cut; it is False for stores in this machine's
+    `fetch_in_worker` tells the DataLoader to read a store before the cut. It is False for stores in this machine's
     memory.
 
     `reads_async` tells a FeatureFetcher to await `read_many_async` with up to `concurrency` minibatches in flight, for
-    stores that wait for other machines. Such a store defines `read_many_async`, besides `read_many`. A feature that
-    waits says so itself (Feature.reads_async).
+    stores that wait for other machines. These define `read_many_async` besides `read_many`. A feature that waits has
+    its own attribute (Feature.reads_async).
     """
 
     fetch_in_worker: bool = False
@@ -65,13 +65,13 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
 
     @property
     def features(self) -> Mapping[FeatureKey, Feature]:
-        """What the store was built from. It is fixed: of a store with other features build a new one."""
+        """The features that the store was built from; fixed. For other features, build a new store."""
         return MappingProxyType(self._features)
 
     def __getitem__(self, key: FeatureKey) -> Feature:
         feature = self._features.get(key)
         if feature is None:
-            with contextlib.suppress(ValueError):  # a text that is no edge type is no key
+            with contextlib.suppress(ValueError):  # a text that is no edge type cannot be a key
                 feature = self._features.get(_with_tuple(key))
         if feature is None:
             raise KeyError(
@@ -96,7 +96,7 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
         return sorted({key[1] for key in self if key[0] == domain}, key=lambda type_: (type_ is not None, type_ or ""))
 
     def stats(self) -> Mapping[str, float]:
-        """Return counts of what was read, for `DataLoader.stats()`: those of the features that count something."""
+        """Return counts of reads, for `DataLoader.stats()`, from all features that count."""
         return {f"{feature_text(*key)}: {name}": count for key in self for name, count in self[key].stats().items()}
 
     def read(self, domain: str, type_: Any, name: str, ids: Tensor, out: Tensor | None = None) -> Tensor:
@@ -113,8 +113,8 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
     def read_many(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
         """Return the rows of each request (domain, type, name, ids), in their order; by default one `read` each.
 
-        A FeatureFetcher makes one such call for a minibatch. A store whose rows lie in other processes overrides it,
-        so that each peer gets one request.
+        A FeatureFetcher makes one call for a minibatch. A store whose rows lie in other processes overrides this
+        method, so that each peer gets one request.
 
         Raises:
             IndexError: An id has no row; the message names the feature.
@@ -139,7 +139,7 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
         All or none: after an error the features are as they were before.
 
         Raises:
-            TypeError: A feature has no `pin_memory_`; the message names all such.
+            TypeError: Some features have no `pin_memory_`; the message names them.
             ValueError: The rows of a feature lie on a GPU.
             RuntimeError, MemoryError: as for a feature; a note names it.
         """
@@ -167,7 +167,7 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
         """Undo `pin_memory_` of every feature; return this store."""
         for key in self:
             if hasattr(self[key], "unpin_memory_"):
-                self[key].unpin_memory_()  # type: ignore[attr-defined]  # of a feature that has it
+                self[key].unpin_memory_()  # type: ignore[attr-defined]  # the feature has it
         return self
 
     def is_pinned(self) -> bool:
@@ -181,7 +181,7 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
 
 @contextlib.contextmanager
 def naming(domain: str, type_: Any, name: str) -> Iterator[None]:
-    """Name a feature in what is said of an id without a row."""
+    """Name a feature in an error about an id without a row."""
     try:
         yield
     except IndexError as error:
@@ -189,7 +189,7 @@ def naming(domain: str, type_: Any, name: str) -> Iterator[None]:
 
 
 def feature_text(domain: str, type_: Any, name: str) -> str:
-    """Return a feature as an error names it."""
+    """Return a feature's name for errors."""
     return f"{domain} feature {name!r}" + ("" if type_ is None else f" of the type {type_!r}")
 
 
@@ -235,12 +235,12 @@ def store_keys(domain: str, names: Names) -> dict[Any, FeatureKey]:
 
 
 def by_name(values: Mapping[FeatureKey, Any]) -> dict[Any, Any]:
-    """Return a value of each feature under the key that it has in a minibatch: its name, or (type, name)."""
+    """Return {key in a minibatch: value}, from {key in the store: value}; the new key is the name, or (type, name)."""
     return {name if type_ is None else (type_, name): value for (_, type_, name), value in values.items()}
 
 
 def other_form(domain: str, keys: Names, owner: str, types: Sequence[Any] | None) -> ValueError:
-    """Return the error for keys with types where there are none (`types` is None), or without where there are some."""
+    """Return the error for keys with types if there are no types (`types` is None), or without types if there are."""
     if types is None:
         has, needed = "no types", "a list of names"
         write: Any = sorted({name for names in keys.values() for name in names}) if isinstance(keys, dict) else keys

@@ -1,8 +1,8 @@
 """FetchForCopy and Decode: a feature fetch on the CPU whose rows are copied to a GPU next.
 
-The fetch reads into page-locked memory, so that the copy runs while the next minibatch is fetched. Features that are
-stored with fewer bits are copied as they are stored, and become values on the GPU. A DataLoader's plan has these stages
-in the place of a FeatureFetcher.
+The fetch reads into page-locked memory, so that the copy runs while the next minibatch is fetched. Features stored with
+fewer bits are copied in that form and decoded on the GPU. A DataLoader's plan has these stages in the place of a
+FeatureFetcher.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FetchForCopy(FeatureFetcher):
 
     @classmethod
     def can_replace(cls, stage: Stage) -> bool:
-        """Return whether a stage is a FeatureFetcher that reads feature by feature, as this one does."""
+        """Return whether a stage is a FeatureFetcher that reads feature by feature, as this stage does."""
         if type(stage) is not FeatureFetcher or stage.asynchronous:
             return False
         store = type(stage.feature_store)
@@ -69,7 +69,7 @@ class FetchForCopy(FeatureFetcher):
 
 Stored = tuple[FeatureKey, TensorFeature]
 
-# `read` of a TensorFeature, and what stands in its place here; a subclass with one of its own is read by its `read`.
+# `read` of a TensorFeature, and its replacement here; a subclass with its own `read` is read by that.
 _READS = ("read", "_read_stored", "_decode", "_scale_on")
 
 
@@ -77,7 +77,7 @@ class Decode(MiniBatchTransformer):
     """Turn rows as they are stored into values, where they lie.
 
     Args:
-        stored: the features whose rows come as they are stored, by their keys in the store.
+        stored: the features whose rows come in their stored form, by their keys in the store.
     """
 
     draws = False
@@ -102,20 +102,20 @@ class Decode(MiniBatchTransformer):
 
 
 def stored_in(fetches: Sequence[FetchForCopy]) -> list[Stored]:
-    """Return the features that these fetches give as they are stored, and that need decoding."""
-    last: dict[FeatureKey, Feature] = {}  # a later fetch of the same name takes the place of an earlier one
+    """Return the features that these fetches give in their stored form, and that need decoding."""
+    last: dict[FeatureKey, Feature] = {}  # a later fetch of the same name replaces an earlier fetch
     for fetch in fetches:
         last.update({key: fetch.feature_store[key] for key in fetch.feature_keys})
     return [(key, feature) for key, feature in last.items() if reads_into(feature) and feature.stored_as is not None]
 
 
 def lies_on_gpu(feature: Feature) -> TypeGuard[TensorFeature]:
-    """Return whether a feature's rows lie on a GPU, where ids in host memory do not read them."""
+    """Return whether a feature's rows lie on a GPU, out of reach of ids in host memory."""
     return reads_into(feature) and cuda().holds(feature.tensor)
 
 
 def reads_into(feature: Feature) -> TypeGuard[TensorFeature]:
-    """Return whether a feature is read as it is stored, into memory that is given; a subclass may read otherwise."""
+    """Return whether a feature is read in its stored form, into given memory; a subclass may read otherwise."""
     reads_alike = all(getattr(type(feature), name, None) is getattr(TensorFeature, name) for name in _READS)
     return isinstance(feature, TensorFeature) and reads_alike
 

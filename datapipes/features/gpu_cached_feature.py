@@ -1,7 +1,7 @@
 """GPUCachedFeature: rows of a feature in host memory or on a disk, kept in the memory of a GPU.
 
-A cache changes where rows are read, never which: what is read of it has the bits of the feature. It keeps what the
-feature stores, and values are decoded on the GPU.
+A cache changes the place of reads, never their values: rows have the bits of the feature. It keeps rows as the feature
+stores them, and decodes values on the GPU.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _WHERE = "GPUCachedFeature"
 
 
 class GPUCachedFeature(CachingFeature):
-    """A feature whose rows are kept in the memory of a GPU, as many as fit, and read with ids that lie there.
+    """A feature whose rows are kept in the memory of a GPU, as many as fit, and read with ids on that GPU.
 
-    A row may be kept in one of 16 slots, by its id; of these the one that was asked for longest ago leaves for a new
-    row, but for no row of the same read. What is kept follows from the reads alone. If the feature is a page-locked
-    TensorFeature, the GPU itself reads the rows that are not there, and nobody waits. Else a read waits until the GPU
-    has found which these are; the feature reads them with ids in host memory, and they are copied.
+    A row may be kept in one of 16 slots, by its id. The row of these slots that was asked for longest ago leaves for a
+    new row, but not for a row of the same read. The kept rows follow from the reads alone. If the feature is a
+    page-locked TensorFeature, the GPU itself reads the missing rows, and the host does not wait. Else a read waits
+    until the GPU has found the missing rows; the feature reads them with ids in host memory, and they are copied.
 
     Args:
-        feature: what is read where a row is not there: a TensorFeature in host memory, a DiskFeature, a
-            CPUCachedFeature or one of your own.
-        max_bytes: of the rows and of what finds them, 16 bytes a row, as "4GB" or bytes. They are taken at once, or
-            fewer if the feature has fewer rows, on the current device of the thread that makes the cache.
+        feature: the feature from which missing rows are read: a TensorFeature in host memory, a DiskFeature, a
+            CPUCachedFeature or your own.
+        max_bytes: size of the rows and of the tables that find them, 16 bytes a row, as "4GB" or bytes. The memory is
+            taken at once, less if the feature has fewer rows, on the current device of the thread that makes the cache.
     Raises:
         ValueError: max_bytes are below a row; the rows lie on a GPU already; there is no CUDA device.
         MemoryError: The GPU has less memory left; nothing is taken.
@@ -64,7 +64,7 @@ class GPUCachedFeature(CachingFeature):
             self._cache = RowCache(_WHERE, *form, self._max_bytes, self._device)
 
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the rows at `ids` on the GPU, see Feature.read: those of the feature.
+        """Return the feature's rows at `ids` on the GPU, see Feature.read.
 
         Args:
             ids: on the GPU. The read is queued on its current stream, behind all reads before.
@@ -96,7 +96,7 @@ class GPUCachedFeature(CachingFeature):
         return rows
 
     def _read_beside(self, ids: Tensor, kept: Kept, orders: Tensor) -> Tensor:
-        """Return the rows at `ids`, those that are not kept from the feature."""
+        """Return the rows at `ids`; the feature reads the rows that are not kept."""
         feature = self.feature
         if reads_into(feature) and feature.reads_on(self._device) == "uva":
             return feature._read_beside(ids, kept)
@@ -105,17 +105,17 @@ class GPUCachedFeature(CachingFeature):
         lacking, numbers = torch.unique(ids[is_lacking], return_inverse=True)  # waits for the GPU
         read = feature._read_stored(cuda().copy(lacking, torch.device("cpu"), non_blocking=False))
         rows = cuda().copy(read.contiguous(), self._device, non_blocking=False)
-        # There are as many rows as the feature has or fewer, so an id without a row stays one.
+        # There are at most as many rows as the feature has, so an id without a row stays without one.
         return gather(rows, ids.long().masked_scatter(is_lacking, numbers), missing=self._missing, kept=kept)
 
     def reads_on(self, device: torch.device) -> str | None:
-        """See Feature.reads_on: "uva" if the GPU reads the feature itself, else "device memory"; None for another."""
+        """See Feature.reads_on: "uva" if the GPU reads the feature itself, else "device memory"; None on other GPUs."""
         if cuda().device(device) != self._device:
             return None
         return (self.feature.reads_on(device) if reads_into(self.feature) else None) or "device memory"
 
     def _forget(self, ids: Tensor) -> Tensor:
-        """Drop all rows, since some have changed; none is read before it is asked for."""
+        """Drop all rows, since some have changed; no row is read before it is asked for."""
         if self._cache is not None:
             with self._cache.turn():
                 self._cache.clear()
@@ -125,7 +125,7 @@ class GPUCachedFeature(CachingFeature):
         wait_for_all([self.feature._finish_reads, self._missing.finish])
 
     def stats(self) -> dict[str, int]:
-        """Return "gpu_hits" and "gpu_misses", ids whose rows were there or not; "gpu_cache_bytes"; and the feature's.
+        """Return "gpu_hits" and "gpu_misses", ids with and without kept rows; "gpu_cache_bytes"; the feature's counts.
 
         It waits for the reads that are queued.
         """

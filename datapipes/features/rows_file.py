@@ -1,7 +1,7 @@
 """A .rows file: rows of a DiskFeature, as they are or stored with fewer bits.
 
-It is a line of JSON, the scale of each column for int8, and the rows from a multiple of 4,096 bytes on. The reader
-checks the sizes in the line against the file, and unpickles nothing. A file is there whole or not at all.
+The file holds a line of JSON, the scale of each column for int8, and the rows from a multiple of 4,096 bytes on. The
+reader checks the sizes in the line against the file, and unpickles nothing. A file appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from datapipes.graph.npy import to_numpy
 __all__: list[str] = []
 
 FORMAT, SUFFIX = "datapipes-rows", ".rows"
-BLOCK = 4096  # bytes: a page, and the most that disks read at least
+BLOCK = 4096  # bytes: a page, and the largest minimal read of any disk
 _MOST_HEADER = 2**16
-_PIECE_BYTES = 2**24  # of values that are written at once
+_PIECE_BYTES = 2**24  # bytes of values that are written at once
 _WHERE = "DiskFeature.write"
 
 
@@ -52,10 +52,10 @@ class RowsHeader:
 
 
 def read_header(path: Path) -> tuple[RowsHeader, Tensor | None]:
-    """Return what the first line of a .rows file says, and the scale of each column, for int8.
+    """Return the first line of a .rows file, and the scale of each column, for int8.
 
     Raises:
-        ValueError: It is no whole such file.
+        ValueError: It is no whole .rows file.
         OSError: It cannot be read.
     """
     with open_regular(path) as file:
@@ -122,9 +122,9 @@ def write_rows_file(path: str | Path, values: Any, stored_as: torch.dtype | str 
 
 @contextmanager
 def _replacing(target: Path) -> Iterator[BinaryIO]:
-    """Give an empty file beside `target`, which takes its place at the end; after an error it is gone.
+    """Give an empty file beside `target` that replaces it at the end; an error removes the file.
 
-    One process writes it at a time. What a killed one has left is written over.
+    One process writes it at a time. The file of a killed process is written over.
 
     Raises:
         BlockingIOError: Another process is writing it.
@@ -133,7 +133,7 @@ def _replacing(target: Path) -> Iterator[BinaryIO]:
     with open(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666), "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_ours = os.path.samestat(os.fstat(file.fileno()), partial.stat())  # else it has taken its place just now
+            is_ours = os.path.samestat(os.fstat(file.fileno()), partial.stat())  # else it was just moved away
         except (BlockingIOError, FileNotFoundError):
             is_ours = False
         if not is_ours:

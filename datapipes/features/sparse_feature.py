@@ -1,6 +1,6 @@
-"""SparseFeature: rows of which few values are not zero, such as bags of words, by their entries.
+"""SparseFeature: rows with few values that are not zero, such as bags of words, stored by their entries.
 
-The rows of a minibatch are taken by the kernel that draws all in-edges of nodes: a graph's CSC has the same form.
+A graph's CSC has the same form, so the kernel that draws all in-edges of nodes takes the rows of a minibatch.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ _WHERE = "SparseFeature"
 class SparseFeature(Feature):
     """Rows [count, num_columns] in CSR form; tensors or arrays in host memory, viewed, so they may be memory-mapped.
 
-    A minibatch has SparseRows of it, which give a sparse CSR tensor, `rows.csr()`, or what `torch.nn.EmbeddingBag`
-    takes, `rows.bag()`. They take as many bytes as they have entries: workers, servers and copies carry no zeros.
+    A minibatch has SparseRows of it, which give a sparse CSR tensor by `rows.csr()`, or the arguments of
+    `torch.nn.EmbeddingBag` by `rows.bag()`. Their bytes grow with their entries: workers, servers and copies carry no
+    zeros.
 
     Args:
-        indptr: int64 [count + 1]; the entries of row `i` are `indptr[i]:indptr[i + 1]`. Of int32 a copy is kept.
-        indices: int32 or int64 [num_entries], the column of each entry. Minibatches have them in this dtype.
+        indptr: int64 [count + 1]; the entries of row `i` are `indptr[i]:indptr[i + 1]`. int32 is copied to int64.
+        indices: int32 or int64 [num_entries], the column of each entry. Minibatches keep this dtype.
         values: [num_entries] of any dtype; None: all are 1, and nothing is stored for them.
         num_columns: number of columns.
     Raises:
@@ -72,7 +73,7 @@ class SparseFeature(Feature):
         """Return the rows of a scipy sparse matrix; repeated entries are added up, columns ascend in each row.
 
         Raises:
-            TypeError: It is none.
+            TypeError: It is no scipy sparse matrix.
         """
         if not hasattr(matrix, "tocsr") or len(matrix.shape) != 2:
             raise TypeError(
@@ -89,7 +90,7 @@ class SparseFeature(Feature):
         """Return the rows of a sparse CSR tensor [count, num_columns] in host memory, which is viewed.
 
         Raises:
-            TypeError: It is none.
+            TypeError: It is no sparse CSR tensor of 2 dimensions.
         """
         if not isinstance(tensor, Tensor) or tensor.layout is not torch.sparse_csr or tensor.ndim != 2:
             form = f"layout {tensor.layout}" if isinstance(tensor, Tensor) else type(tensor).__name__
@@ -107,7 +108,7 @@ class SparseFeature(Feature):
         Raises:
             IndexError: An id is not in [0, count).
             MemoryError: There is no room for the rows.
-            ValueError: An array was overwritten, and holds columns or offsets that are outside now.
+            ValueError: An array was overwritten, and now holds columns or offsets outside the feature.
         """
         wanted = check_index_tensor(_WHERE, "ids", ids).long()
         rows, threads = self.rows, num_threads()
@@ -142,7 +143,7 @@ class SparseFeature(Feature):
         return SparseRows(torch.from_numpy(indptr), torch.from_numpy(indices), rows.num_columns, values)
 
     def bytes_for(self, ids: Tensor) -> int:
-        """Return the bytes of the rows at `ids`: 8 for each row, and those of its entries."""
+        """Return the bytes of the rows at `ids`: 8 for each row, and the bytes of its entries."""
         inside = ids[(ids >= 0) & (ids < self.count)].long()
         entries = int((self.rows.indptr[inside + 1] - self.rows.indptr[inside]).sum())
         of_value = 0 if self.rows.values is None else self.rows.values.itemsize
@@ -166,7 +167,7 @@ class SparseFeature(Feature):
 
 
 def _check_entries(indptr: Tensor, indices: Tensor, num_columns: int) -> None:
-    """Refuse what are no rows in CSR form."""
+    """Refuse arrays that are no rows in CSR form."""
     num_entries = int(indices.shape[0])
     ends = indptr[[0, -1]].tolist() if indptr.shape[0] > 0 else []
     if ends != [0, num_entries]:

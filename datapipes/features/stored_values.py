@@ -1,7 +1,7 @@
 """Values of a feature stored with fewer bits: float32 as float16, bfloat16, or int8 with one scale for each column.
 
-Stored rows are the rule of this module: `encode` makes them, `decode` gives the values that every reader must give, to
-the bit. A column is one place in a row, in every row: rows of shape [3, 4] have 12.
+This module defines stored rows: `encode` makes them, and `decode` gives the values that every reader must give, to the
+bit. A column is one place of a row, across all rows: rows of shape [3, 4] have 12 columns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__: list[str] = []
 
 STORED_AS = (torch.float16, torch.bfloat16, torch.int8)
 _LARGEST = 127  # of int8; -128 is left out, so that a value and its negative are stored alike
-_PIECE_BYTES = 1 << 22  # of values in work at once: few enough to stay in the cache
+_PIECE_BYTES = 1 << 22  # bytes of values in work at once: few enough to stay in the cache
 
 
 def check_stored_as(where: str, stored_as: Any, dtype: torch.dtype) -> torch.dtype | None:
@@ -41,7 +41,7 @@ def check_stored_as(where: str, stored_as: Any, dtype: torch.dtype) -> torch.dty
     chosen = named.get(stored_as) if isinstance(stored_as, str) else stored_as
     if not isinstance(chosen, torch.dtype) or chosen not in STORED_AS:
         raise ValueError(
-            f"{where}: stored_as must be None, or one of {list(named)} or the torch dtype of such a name, got "
+            f"{where}: stored_as must be None, or one of {list(named)} or a torch dtype of these names, got "
             f"{shown(stored_as)}. Pass one of them; None stores the values as they are."
         )
     if dtype != torch.float32:
@@ -57,17 +57,17 @@ def encode(
 ) -> tuple[Tensor, Tensor | None]:
     """Return the stored rows of float32 values [count, *shape], and the scale of each column for int8.
 
-    float16, bfloat16: each value is rounded to the nearest, to even where two are equally near. int8: the scale of a
-    column is the largest |value| over 127, float32, and 0 where all its values are; a value is stored as value / scale,
-    float32, rounded half to even. The values are read in pieces, so that mapped ones are never all in memory.
+    float16, bfloat16: each value is rounded to the nearest, ties to even. int8: the scale of a column is its largest
+    |value| divided by 127, float32, and 0 if all its values are 0; a value is stored as value / scale, float32, rounded
+    half to even. The values are read in pieces, so that a mapped tensor is never all in memory.
 
     Args:
-        scale: that of rows which are there, on the device of the values, for int8; by default that of the values.
+        scale: for int8, the scale of existing rows, on the device of the values; by default computed from the values.
     Returns:
         (rows [count, *shape] of `stored_as`, scale float32 [*shape] or None).
     Raises:
-        ValueError: A column holds what `stored_as` cannot: for int8 NaN or an infinity, for the others a finite value
-            that would become infinite; or, with `scale`, one that is not within 127 times it, rounded.
+        ValueError: A column holds a value that `stored_as` cannot: for int8 NaN or an infinity, for the others a finite
+            value that would become infinite; or, with `scale`, a value beyond 127 times the scale, rounded.
         MemoryError: The stored rows do not fit into memory.
     """
     rows = _memory_for(where, values, stored_as)
@@ -81,10 +81,10 @@ def encode(
 
 
 class Encoder:
-    """Stores float32 values that come in pieces; see `encode`. For int8 all pieces are looked at first.
+    """Stores float32 values that come in pieces; see `encode`. For int8, `look` sees all pieces first.
 
     Attributes:
-        needs_scale: whether they are.
+        needs_scale: whether `look` must see all pieces first.
     """
 
     def __init__(self, where: str, stored_as: torch.dtype, scale: Tensor | None = None) -> None:
@@ -93,14 +93,14 @@ class Encoder:
         self._scale, self._is_given = scale, scale is not None
 
     def look(self, piece: Tensor) -> None:
-        """Take the largest magnitudes of a piece [n, *shape]."""
+        """Note the largest magnitudes of a piece [n, *shape]."""
         if piece.shape[0] == 0:
             return
         largest = piece.abs().amax(0)
         self._largest = largest if self._largest is None else torch.maximum(self._largest, largest)  # both keep NaN
 
     def scale(self, shape: Sequence[int], device: torch.device) -> Tensor | None:
-        """Return the scale of each column, float32 [*shape]; None but for int8."""
+        """Return the scale of each column, float32 [*shape], for int8; else None."""
         if self.needs_scale and self._scale is None:
             largest = torch.zeros(tuple(shape), device=device) if self._largest is None else self._largest
             self._scale = _scale_of(self._where, largest)
@@ -187,7 +187,7 @@ def _scale_of(where: str, largest: Tensor) -> Tensor:
 
 
 def _check_within(where: str, values: Tensor, quotient: Tensor, scale: Tensor) -> None:
-    """Refuse values that int8 does not hold with a scale that others have."""
+    """Refuse values that int8 cannot hold with the scale of existing rows."""
     lost = ~((quotient.abs() <= _LARGEST) | (values == 0))  # NaN too
     if bool(lost.any()):
         columns = lost.any(0)
@@ -229,7 +229,7 @@ def _and_others(bad: Tensor) -> str:
 
 
 def pieces_of(values: Tensor, num_bytes: int) -> Iterator[tuple[int, Tensor]]:
-    """Give (number of the first row, rows) of pieces of about so many bytes; of values without rows one empty piece."""
+    """Give pieces of about `num_bytes`, as (number of the first row, rows); for values without rows one empty piece."""
     step = max(1, num_bytes // max(math.prod(values.shape[1:]) * values.element_size(), 1))
     for begin in range(0, max(values.shape[0], 1), step):
         yield begin, values[begin : begin + step]

@@ -31,23 +31,23 @@ __all__ = ["TensorFeature"]
 class TensorFeature(Pinnable, StoredFeature):
     """The rows of a tensor or array, of any fixed-width dtype; it is viewed, so it may be memory-mapped.
 
-    They lie in host memory, where ids in host memory read them, and ids on a GPU too if it is page-locked
-    (`pin_memory_`); or on a GPU, for ids on that GPU.
+    Rows in host memory are read with ids in host memory, and also with ids on a GPU if the memory is page-locked
+    (`pin_memory_`). Rows on a GPU are read with ids on that GPU.
 
     Args:
-        tensor: `[count, *shape]`; rows may lie apart. Where the values of one row lie apart, as in the columns of a
-            pandas table, they are copied, and the log says so.
-        stored_as: torch.float16, torch.bfloat16 or torch.int8, or such a name: float32 values are stored so, in memory
-            of their own, half or a quarter as large; `read` gives float32 again. Less is read for each minibatch, and
-            the values are rounded: float16 keeps 11 bits of each (and none below 6e-8), bfloat16 keeps 8. int8 keeps
-            the nearest of 255 even steps from -m to m, where m is the largest magnitude in the column, the same place
-            in every row. None: as they are.
+        tensor: `[count, *shape]`; rows may lie apart. If the values of one row lie apart, as in a pandas table, they
+            are copied, and the log says so.
+        stored_as: torch.float16, torch.bfloat16 or torch.int8, or one of these names: float32 values are stored in this
+            dtype, in memory of their own, half or a quarter as large; `read` gives float32 again. Less is read for each
+            minibatch, and the values are rounded: float16 keeps 11 bits of each (and no value below 6e-8), bfloat16
+            keeps 8. int8 keeps the nearest of 255 even steps from -m to m, where m is the largest magnitude in the
+            column, which is one place of a row across all rows. None stores the values as they are.
     Raises:
         TypeError: stored_as is given, and the tensor is not float32.
         ValueError: The tensor has no dimension, is neither in host memory nor on a CUDA device; or the values of a row
-            lie apart, and it is memory-mapped, or expanded. Or a column holds what stored_as cannot: for int8 NaN or an
-            infinity, for the others a finite value beyond their largest (float16: 65504).
-        MemoryError: The stored rows do not fit into memory, or the copy.
+            lie apart, and it is memory-mapped, or expanded. Or a column holds a value that stored_as cannot: for int8
+            NaN or an infinity, for the others a finite value beyond their largest (float16: 65504).
+        MemoryError: The stored rows or the copy do not fit into memory.
     Cost: nothing else is copied without stored_as; with it the tensor is read once, for int8 twice, in pieces.
     """
 
@@ -79,13 +79,13 @@ class TensorFeature(Pinnable, StoredFeature):
         self._show(rows)
 
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the rows at `ids`, see Feature.read, equal to `tensor[ids]`; on `torch.get_num_threads()` threads.
+        """Return the rows at `ids`, see Feature.read, equal to `tensor[ids]`; uses `torch.get_num_threads()` threads.
 
         With `stored_as` they are equal to `decode(tensor[ids])`.
 
         Args:
-            ids: on a GPU, if the rows are page-locked or lie there: the read is queued on its current stream, and is
-                waited for by nobody. See Feature.reads_on for ids without a row.
+            ids: may lie on a GPU if the rows are page-locked or lie there: the read is then queued on its current
+                stream, and the host does not wait. See Feature.reads_on for ids without a row.
             out: memory for the rows, which is filled and returned: [n, *shape] of the same dtype, contiguous, in host
                 memory (it may be pinned), not overlapping the rows or the ids. By default the rows lie in memory
                 recycled from earlier minibatches. Not for ids on a GPU.
@@ -100,7 +100,7 @@ class TensorFeature(Pinnable, StoredFeature):
         return take_decoded(self._host_table(), self.stored_as, self.scale, self.shape, wanted, out, num_threads())
 
     def _read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the rows at `ids` as they are stored, equal to `tensor[ids]`: of the dtype `stored_as`, if given.
+        """Return the stored rows at `ids`, equal to `tensor[ids]`, of the dtype `stored_as` if given.
 
         Args:
             ids, out: as for `read`; `out` has the dtype of the stored rows.
@@ -117,13 +117,13 @@ class TensorFeature(Pinnable, StoredFeature):
         return take_rows(self.tensor, table, wanted, num_threads())
 
     def _read_beside(self, ids: Tensor, kept: Kept) -> Tensor:
-        """Return what `_read_stored` does with ids on a GPU, of which some have their rows there already."""
+        """`_read_stored` with ids on a GPU, some of which have their rows in `kept`."""
         return self._read_on_device(ids, None, self.tensor.dtype, kept)
 
     def _decode(self, rows: Tensor) -> Tensor:
         """Return the values of stored rows [n, *shape], float32, on the device of `rows`.
 
-        `_decode(_read_stored(ids))` has the bits of `read(ids)` on every device; of a NaN only that it is one. Without
+        `_decode(_read_stored(ids))` has the bits of `read(ids)` on every device, except the bits of NaNs. Without
         `stored_as` the rows are returned as they are.
         """
         if self.stored_as is None:
@@ -156,18 +156,18 @@ class TensorFeature(Pinnable, StoredFeature):
         self._device_rows.note_written()
 
     def pin_memory_(self, *, pad_rows: bool = False, sort_ids: bool | None = None) -> TensorFeature:
-        """Lock the rows in memory, so that GPUs read them there with ids of their own; return this feature.
+        """Lock the rows in memory, so that GPUs read them there with ids in GPU memory; return this feature.
 
         Nothing is copied without `pad_rows`, and a second call changes nothing but `sort_ids`. Rows in a mapped file
-        are locked for reading only; where the driver cannot do that, the system copies their pages into memory, and the
-        log says so. The lock ends with `unpin_memory_`, or with this feature; before that it waits for the work of the
-        GPUs. A forked child and a copy of the feature, also one in a worker, have no lock, and may make their own.
+        are locked for reading only; if the driver cannot do that, the system copies their pages into memory, and the
+        log says so. The lock ends with `unpin_memory_`, or with this feature, after the work of the GPUs. A forked
+        child and a copy of the feature, also a copy in a worker, have no lock, and may make their own.
 
         Args:
-            pad_rows: first copy the rows, if need be, to a table in which each begins at a multiple of 128 bytes: a GPU
-                reads a row of 400 bytes as 4 lines of 128 bytes then, otherwise as 4 or 5. It takes the memory of rows
-                of so many bytes, and `tensor` is the copy.
-            sort_ids: sort the ids of each read on the GPU before it reads; the rows are the same. None does so where it
+            pad_rows: first copy the rows, if need be, to a table in which each begins at a multiple of 128 bytes. A GPU
+                then reads a row of 400 bytes as 4 lines of 128 bytes, otherwise as 4 or 5. The table takes the memory
+                of the longer rows, and becomes `tensor`.
+            sort_ids: sort the ids of each read on the GPU before it reads; the rows are the same. None sorts if it
                 pays: for 32,768 ids or more, if the rows take more than 1 GiB.
         Raises:
             ValueError: The rows lie on a GPU.
@@ -228,7 +228,7 @@ class TensorFeature(Pinnable, StoredFeature):
         return f"TensorFeature({self._form()})"
 
     def __getstate__(self) -> dict[str, Any]:
-        # The first is a view of the rows, which a pickle would copy; the others belong to this process.
+        # The first is a view of the rows that a pickle would copy; the others belong to this process.
         return without_pin({**self.__dict__, "_table": None, "_device_rows": None, "_scales": {}})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -236,7 +236,7 @@ class TensorFeature(Pinnable, StoredFeature):
         self._show(self.tensor)
 
     def _show(self, tensor: Tensor) -> None:
-        """Set `tensor`, and make what reads it."""
+        """Set `tensor`, and make its readers."""
         self.tensor = tensor
         self._table = None if cuda().holds(tensor) else RowTable(tensor)
         self._device_rows = DeviceRows(tensor)
@@ -254,7 +254,7 @@ class TensorFeature(Pinnable, StoredFeature):
         )
 
     def _is_locked(self) -> bool:
-        """Return whether this feature or torch has locked the rows; what another object locks, it may undo."""
+        """Return whether this feature or torch has locked the rows; locks of other objects may end before."""
         return self.is_pinned() or is_locked_elsewhere(self.tensor)
 
     def _host_table(self) -> NDArray[np.uint8]:
@@ -271,10 +271,10 @@ def _is_on_device(ids: Any) -> bool:
 
 
 def _by_row(rows: Tensor, *, is_mapped: bool) -> Tensor:
-    """Return a copy whose rows have adjacent values, and say so.
+    """Return a copy whose rows have adjacent values, and log that.
 
     Raises:
-        ValueError: It would be far larger than what it is made of, or of a file that is mapped to save memory.
+        ValueError: The copy would be far larger than its source, or the source is a file mapped to save memory.
     """
     form = f"got shape {list(rows.shape)} with stride {rows.stride()}"
     if is_mapped or 0 in [step for size, step in zip(rows.shape, rows.stride(), strict=True) if size > 1]:

@@ -1,10 +1,10 @@
-"""Arena: many arrays in one file, arrays.npy, so that they take one descriptor and one mapping; and how a header names
+"""Arena: many arrays in one file, arrays.npy, which take one descriptor and one mapping; and the header that lists
 them.
 
 The file is a NumPy array of bytes. A JSON header beside it says which arrays there are, their dtypes and shapes, and
 where each begins (a multiple of 64). Arrays are written one after the other, in pieces if they are large. The reader
-trusts neither file, see npy.py: before it maps or reads the arena it has checked that all arrays lie within it and none
-overlaps another. The header of a graph (storage.py), of a part and of a book (partition/native) has an `Arena`.
+trusts neither file, see npy.py: before it maps or reads the arena, it checks that all arrays lie within the file and
+none overlaps another. The headers of graphs (storage.py), parts and books (partition/native) have an `Arena`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from datapipes.graph.npy import REMEDY, read_array, readable, to_numpy
 
 ARRAYS = "arrays.npy"
 ALIGNED = 64  # bytes; a line of the cache, and NumPy's alignment of the values in a file
-MOST_HEADER_BYTES = 2**21  # of a header, 10,000 arrays or more; parsed, a hostile one takes 30 times as much memory
-_MOST_DIMENSIONS = 64  # of an array; NumPy has no more
+MOST_HEADER_BYTES = 2**21  # 10,000 arrays or more; a hostile header takes 30 times as much memory once parsed
+_MOST_DIMENSIONS = 64  # of an array; NumPy's limit
 _SIZE = whole(0)
 _HEX = re.compile("[0-9a-f]{32}")
 
-Place = tuple[str, int, str]  # of an array: its kind, the number of its type, its name ("" if the kind has one only)
+Place = tuple[str, int, str]  # kind of an array, number of its type, its name ("" if its kind has only one)
 
 
 def _read_shape(name: str, value: Any) -> tuple[int, ...]:
@@ -54,7 +54,7 @@ _DIGEST = plain("32 hexadecimal digits", lambda value: isinstance(value, str) an
 
 
 class Array(NamedTuple):
-    """An array that is to be written; the pieces are made while it is."""
+    """An array to be written, in pieces that are made during the writing."""
 
     place: Place
     dtype: torch.dtype
@@ -65,7 +65,7 @@ class Array(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """What a header says of an array.
+    """The entry of an array in a header.
 
     Attributes:
         type: the number of its node type or edge type in the header.
@@ -83,18 +83,18 @@ class Entry:
 
     @property
     def place(self) -> Place:
-        """Which array it is; only attributes have a name."""
+        """Kind, type and name of the array; only attributes have a name."""
         return self.kind, self.type, self.name if self.kind.endswith("attributes") else ""
 
     @property
     def end(self) -> int:
-        """The byte of the arena after its last one."""
+        """The byte of the arena after the array's last byte."""
         return self.offset + math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class Arena:
-    """What a header says of the arrays in an arena.
+    """The entries of all arrays of an arena in a header.
 
     Raises:
         ValueError: An array is not within `num_bytes`, does not begin at a multiple of 64, or overlaps another.
@@ -128,7 +128,7 @@ def planned(arrays: Iterable[Array]) -> Arena:
 
 
 def by_place(entries: Iterable[Entry], kinds: Mapping[str, int]) -> dict[Place, Entry]:
-    """Return {place: entry}, given {kind of array that is allowed: number of types that it may be of}.
+    """Return {place: entry}, given {allowed kind of array: number of its types}.
 
     Raises:
         ValueError: An array is of another kind or type, or is named twice.
@@ -147,7 +147,7 @@ def by_place(entries: Iterable[Entry], kinds: Mapping[str, int]) -> dict[Place, 
 
 
 def attributes_of(arrays: Mapping[Place, Tensor], kind: str, count: int) -> list[dict[str, Tensor]]:
-    """Return {name: values} of each of `count` types; `kind` is "node_attributes" or "edge_attributes"."""
+    """Return {name: values} for each of `count` types; `kind` is "node_attributes" or "edge_attributes"."""
     attributes: list[dict[str, Tensor]] = [{} for _ in range(count)]
     for (array_kind, number, name), values in arrays.items():
         if array_kind == kind:
@@ -159,7 +159,7 @@ def attributes_of(arrays: Mapping[Place, Tensor], kind: str, count: int) -> list
 
 
 def header_text(where: str, name: str, fields: Mapping[str, Any], arena: Arena) -> str:
-    """Return the text of the header `name`: other fields, then the arrays; refuse one that would not be opened."""
+    """Return the text of the header `name`: other fields, then the arrays; refuse a text too long to be opened."""
     text = json.dumps({**fields, **to_json(arena)})
     if len(text) > MOST_HEADER_BYTES:
         raise ValueError(
@@ -171,7 +171,7 @@ def header_text(where: str, name: str, fields: Mapping[str, Any], arena: Arena) 
 
 @contextmanager
 def valid_header(where: str, path: Path, remedy: str) -> Iterator[None]:
-    """Turn what a corrupt header may raise into one error."""
+    """Turn any error of a corrupt header into one ValueError."""
     try:
         yield
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -194,11 +194,11 @@ def write_arena(
     arrays: Iterable[Iterable[Tensor]],
     on_bytes: Callable[[memoryview], None] = lambda values: None,
 ) -> None:
-    """Write an arena; a file that is there is overwritten.
+    """Write an arena; an existing file is overwritten.
 
     Args:
-        arena: as `planned` gives it.
-        arrays: the pieces of each array; its values in C order are those of the pieces, one after the other.
+        arena: the result of `planned`.
+        arrays: the pieces of each array, which hold its values in C order, one piece after the other.
         on_bytes: called with all bytes of the file, in order, as they are written.
     Raises:
         ValueError: The pieces have more or fewer bytes than the array.
@@ -233,12 +233,12 @@ def _file_header(arena: Arena) -> memoryview:
 
 
 class ArenaWriter:
-    """Writes the arrays of an arena side by side: each takes its next values at any time. Also a context manager.
+    """Writes the arrays of an arena side by side: each array takes its next values at any time. A context manager.
 
     Args:
         kinds_of_ids: kinds of arrays whose digests count int32 as int64.
     Raises:
-        OSError: The disk has not as much space.
+        OSError: The disk has too little space.
     """
 
     def __init__(self, path: Path, arena: Arena, kinds_of_ids: Sequence[str]) -> None:
@@ -265,7 +265,7 @@ class ArenaWriter:
         self._digests[number].take(values)
 
     def finished(self) -> Arena:
-        """Return the arena with the digests of its arrays, all of which are whole."""
+        """Return the arena with the digests of its arrays; all arrays must be whole."""
         entries = self.arena.arrays
         assert self._written == [entry.end - entry.offset for entry in entries]
         digested = [
@@ -299,7 +299,7 @@ def bytes_of(file: BinaryIO, num_bytes: int, mmap: bool = True) -> NDArray[np.ui
     if array.dtype != np.uint8:
         raise ValueError(f"dtype {array.dtype}")
     if isinstance(array, np.memmap) and array.ctypes.data % ALIGNED:
-        raise ValueError(f"the values begin at byte {array.offset}, and must at a multiple of {ALIGNED}")
+        raise ValueError(f"the values begin at byte {array.offset}, not at a multiple of {ALIGNED}")
     # An array without values has stride 0, which torch does not view as another dtype.
     return np.asarray(array) if num_bytes > 0 else np.empty(1, np.uint8)[:0]
 

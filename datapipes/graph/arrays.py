@@ -1,5 +1,5 @@
-"""The arrays of a graph, as converters return them, as storage reads and writes them, and as a choice reads them; their
-names in digests and errors, and the digest of a graph, given theirs.
+"""The arrays of a graph: the forms for converters, storage and choices, their names in digests and errors, and the
+digest of a graph from the digests of its arrays.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ TOPOLOGY = ("indptr", "indices", "edge_ids")  # kinds of arrays; int32 ids count
 
 
 class GraphArrays(NamedTuple):
-    """The arguments of a HeteroCSCGraph, unchecked; those of a CSCGraph with None for the one type of each."""
+    """The arguments of a HeteroCSCGraph, unchecked; or of a CSCGraph, with None for its one node and edge type."""
 
     relations: Mapping[Any, tuple[Tensor, Tensor]]
     num_nodes: Mapping[Any, int]
     edge_ids: Mapping[Any, Tensor]
     node_attributes: Mapping[Any, Any]
     edge_attributes: Mapping[Any, Any]
-    digests: Mapping[str, str] = {}  # by `array_name`: those that the folder has
+    digests: Mapping[str, str] = {}  # {`array_name`: digest}, as far as the folder has digests
 
     @classmethod
     def of(
         cls, num_nodes: Mapping[Any, int], edge_types: Collection[Any], arrays: Mapping[tuple[str, Any, str], Tensor]
     ) -> GraphArrays:
-        """Return them given {(kind, type, name): values}, as `each` yields these."""
+        """Return the arrays from {(kind, type, name): values}, the inverse of `each`."""
         nodes: dict[Any, dict[str, Tensor]] = {node_type: {} for node_type in num_nodes}
         edges: dict[Any, dict[str, Tensor]] = {edge_type: {} for edge_type in edge_types}
         for (kind, type_, name), values in arrays.items():
@@ -48,7 +48,7 @@ class GraphArrays(NamedTuple):
         return cls(relations, num_nodes, ids, nodes, edges)
 
     def each(self) -> Iterator[tuple[str, Any, str, Tensor]]:
-        """Yield kind, type, name ("" if the kind has one only) and values of each array, once all are checked."""
+        """Yield kind, type, name ("" if the kind has only one array) and values of each array; they must be checked."""
         for edge_type, (indptr, indices) in self.relations.items():
             yield "indptr", edge_type, "", indptr
             yield "indices", edge_type, "", indices
@@ -102,7 +102,7 @@ class GraphRows(NamedTuple):
 
 
 class ByType(NamedTuple):
-    """What a graph has of each type: {node type: number of nodes}, {edge type: Relation}, {node type: attributes}."""
+    """A graph by type: {node type: number of nodes}, {edge type: Relation}, {node type: attributes}."""
 
     num_nodes: Mapping[Any, int]
     relations: Mapping[Any, Any]
@@ -110,7 +110,7 @@ class ByType(NamedTuple):
 
 
 def as_index_dtype(indices: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return neighbors as int32 or int64; they themselves if they have the dtype already."""
+    """Return neighbors as int32 or int64; the same tensor if it has the dtype already."""
     if dtype == indices.dtype:
         return indices
     # Converted by NumPy, which asks for huge pages; torch does not.
@@ -124,18 +124,18 @@ def graph_digest(
 
     Args:
         num_nodes: {node type: number}, sorted.
-        relations: {edge type: the array_digest of each array of TOPOLOGY, None for one that is not there}, sorted.
+        relations: {edge type: the array_digest of each array of TOPOLOGY, None for a missing array}, sorted.
     """
     facts = [[*num_nodes.items()], [[edge_type, *digests] for edge_type, digests in relations.items()]]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
 
 def array_name(kind: str, type_: Any, name: str | None = None) -> str:
-    """Return the name of an array of a kind, as storage has them, of a type; `name` is that of an attribute."""
+    """Return the name of an array of a kind (in storage's words) and a type; `name` is the attribute's name."""
     text = kind if kind in TOPOLOGY else f"{kind.removesuffix('s').replace('_', ' ')} {name!r}"
     return text if type_ is None else f"{text} of {type_!r}"
 
 
 def written_digest(kind: str, values: Tensor) -> str:
-    """Return the digest that a folder has of an array of this kind."""
+    """Return the digest of an array of this kind, as folders store it."""
     return array_digest(values, as_int64=kind in TOPOLOGY)

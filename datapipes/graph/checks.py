@@ -1,4 +1,4 @@
-"""Checks of the arrays of a graph, in O(1) reads; both kinds of graph make them.
+"""Checks of the arrays of a graph, in O(1) reads, for both kinds of graph.
 
 `where` is the class, `type_` the node type or edge type that the arrays belong to; None without types.
 """
@@ -17,7 +17,7 @@ from datapipes.base.checks import as_tensor, check_index_tensor, check_int, dtyp
 from datapipes.base.types import EdgeType, by_edge_type, check_node_type, known_edge_type, known_node_type, of_type
 from datapipes.graph.arrays import TypedRelation
 
-_NAME = "HeteroCSCGraph"  # what takes arguments by type
+_NAME = "HeteroCSCGraph"  # the class that takes arguments by type
 MAX_NODES = 2**48  # with more nodes the offsets alone exceed any memory
 
 
@@ -77,7 +77,7 @@ def check_edge_ids(where: str, edge_ids: Any, num_edges: int, type_: Any = None)
 
 
 def check_index_dtype(dtype: Any, num_nodes: int) -> torch.dtype:
-    """Return the dtype that neighbors are to have; `num_nodes` is the largest number of nodes of a type."""
+    """Return the wanted dtype of neighbors; `num_nodes` is the largest number of nodes of a type."""
     if dtype not in (torch.int32, torch.int64):
         raise ValueError(
             f"graph: index dtype must be torch.int32 or torch.int64, got {shown(dtype)}. Pass one of them."
@@ -98,7 +98,7 @@ def refuse_negative_ids(edge_ids: NDArray[np.int64], edge_type: Any) -> None:
 
 
 def check_mapping(where: str, name: str, value: Any, form: str, *, optional: bool = True) -> Mapping[Any, Any]:
-    """Return `value`, a dict of the given form; {} for None, where it may be left out."""
+    """Return `value`, a dict of the given form; {} for None if it is optional."""
     if value is None and optional:
         return {}
     if not isinstance(value, Mapping):

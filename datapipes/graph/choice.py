@@ -1,11 +1,11 @@
 """Choice: how the in-edges of a node are drawn. The base of the policies in sampling/, and the uniform one.
 
-A choice is a value, what the user asked for. For a minibatch it makes keys, and the record that a request carries. From
-rows it makes what the kernel draws by, and what names it in a fingerprint; the rows may be those of a whole graph or of
-a part (`Rows`). docs/semantics.md, section 3.
+A choice is a value that holds the user's arguments. For a minibatch it makes keys, and the record that a request
+carries. From rows, of a whole graph or of a part (`Rows`), it makes the arrays that the kernel draws by, and their
+digests for a fingerprint. docs/semantics.md, section 3.
 
-KeptRows keeps what choices have made of rows, each once, as Chosen. Processes that a loader starts get it with the
-rows, in one memory; other copies make their own.
+KeptRows keeps the arrays that choices have made of rows, each once, as Chosen. Processes that a loader starts get them
+with the rows, in one memory; other copies make their own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__: list[str] = []
 
 
 class RowForm(NamedTuple):
-    """What a row of an attribute is; `dtype` is the Python type where the attribute is no tensor."""
+    """The form of an attribute's rows; `dtype` is the Python type if the attribute is no tensor."""
 
     dtype: Any
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class RowForm(NamedTuple):
 
 
 class Attributed(Protocol):
-    """A graph or a part, as far as a choice checks it: what attributes there are, not their values."""
+    """A graph or a part, as far as a choice checks it: the forms of its attributes, not their values."""
 
     @property
     def is_heterogeneous(self) -> bool:
@@ -61,7 +61,7 @@ class Attributed(Protocol):
 
 
 class Edges(Protocol):
-    """In-edges along one edge type, by destination: those of all nodes of a graph, or of the nodes that a part owns."""
+    """In-edges along one edge type, by destination: for all nodes of a graph, or for the nodes that a part owns."""
 
     @property
     def indptr(self) -> Tensor:
@@ -77,21 +77,21 @@ class Edges(Protocol):
 
 
 class Rows(Edges, Protocol):
-    """Edges, and what a choice reads beside them."""
+    """Edges, and the attributes that a choice reads beside them."""
 
     @property
     def node_ids(self) -> Tensor | None:
-        """int64 [num_rows], the node of each row; None if it is the number of the row."""
+        """int64 [num_rows], the node of each row; None if row i is node i."""
 
     @property
     def num_source_values(self) -> int:
         """Rows of a `source_attribute`."""
 
     def source_attribute(self, name: str) -> Tensor | None:
-        """Return the tensor that has a value of each source: by node, or by in-edge as a part stores it."""
+        """Return the values of the sources: one for each node, or for each in-edge, as a part stores them."""
 
     def times_of_sources(self, name: str, out: Tensor | None = None) -> Tensor:
-        """Return the times of the sources, int64 [num_edges], in `out` if given; what is stored so is not copied."""
+        """Return the times of the sources, int64 [num_edges], in `out` if given; not copied if stored so."""
 
 
 _CARRIED: dict[str, type[Choice]] = {}  # the records that a request may have, by their names
@@ -101,14 +101,14 @@ _CARRIED: dict[str, type[Choice]] = {}  # the records that a request may have, b
 class Choice:
     """How in-edges are drawn: the base of the policies, and itself the uniform one (each in-edge is equally likely).
 
-    A subclass declares which attributes it reads, and how the kernel gets them. One class has three uses: what the user
-    asked for; the part of it that names attributes (`reads`), by which prepared arrays are kept; and the record that a
-    request carries (`keyed`, `at`).
+    A subclass declares which attributes it reads, and how the kernel gets them. One class has three uses: the user's
+    arguments; the part of them that names attributes (`reads`), the key of kept arrays; and the record that a request
+    carries (`keyed`, `at`).
 
     Attributes:
-        by: its name in a request; "" if no request names it.
+        by: the name of the choice in a request; "" if no request names it.
         of_times: whether each seed must have a time.
-        every_type: True: each sampled edge type must have the attribute that is read; False: at least one must.
+        every_type: True: each sampled edge type must have the attribute; False: at least one must.
     """
 
     by: ClassVar[str] = ""
@@ -126,63 +126,63 @@ class Choice:
 
     @property
     def reads(self) -> Choice | None:
-        """The part of the choice that says which attributes are read, the key of KeptRows; None if nothing is read."""
+        """The part of the choice that names the attributes to read, the key of KeptRows; None if nothing is read."""
         return None
 
     def check(self, where: str, graph: Attributed, edge_types: Sequence[Any]) -> None:
-        """Raise TypeError or ValueError unless the edge types have what the choice reads."""
+        """Raise TypeError or ValueError unless the edge types have the attributes that the choice reads."""
 
     def attributes(self, rows: Rows) -> dict[str, Tensor | None]:
-        """Return the attributes that are read, by what they are called in errors, as the rows have them now."""
+        """Return {name in errors: attribute} of the attributes that are read, as the rows have them now."""
         return {}
 
     def make(self, where: str, edge_type: Any, rows: Rows) -> list[Tensor]:
-        """Return the arrays that the kernel draws by, beside the attributes or in their place; [] if nothing is read.
+        """Return the arrays that the kernel draws by, beside or instead of the attributes; [] if nothing is read.
 
         O(num_edges).
 
         Raises:
-            TypeError, ValueError: The values cannot be drawn by; the message names the first wrong one.
+            TypeError, ValueError: A value is not allowed; the message names the first.
             MemoryError: The arrays exceed the memory that is left.
         """
         return []
 
     def argument(self, rows: Rows, made: list[Tensor]) -> Any:
-        """Return what the kernel takes of one edge type, given what `make` made; None if there is nothing to read."""
+        """Return the kernel's argument for one edge type from the arrays of `make`; None if nothing is read."""
         return None
 
     def digests(self, rows: Rows, made: list[Tensor]) -> list[str] | None:
-        """Return digests of the values that are read; those of parts add up. None if there is nothing to read."""
+        """Return digests of the values that are read; digests of parts add up. None if there is nothing to read."""
         return None
 
     def kernel(self, arguments: list[Any]) -> _core.Choice | None:
-        """Return the choice as the kernels take it, given the argument of each edge type."""
+        """Return the choice in the kernels' form, from the argument of each edge type."""
         return None
 
     def keyed(
         self, rng: RngKey, num_hops: int, edge_numbers: Sequence[int], source_numbers: Sequence[int]
     ) -> tuple[list[list[int]], Choice]:
-        """Return what a minibatch draws with: a uint64 of each hop and edge type, and the record of requests.
+        """Return the keys of a minibatch, a uint64 for each hop and edge type, and the record for requests.
 
         Args:
             rng: the random key of the stage at the minibatch.
-            edge_numbers, source_numbers: of each edge type that is sampled: its place in `graph.edge_types`, and that
-                of its source in `graph.node_types`.
+            edge_numbers, source_numbers: for each sampled edge type, its place in `graph.edge_types`, and the place of
+                its source type in `graph.node_types`.
         """
         return [[rng.hop_key(hop, number) for number in edge_numbers] for hop in range(num_hops)], self
 
     def at(self, hop: int, places: Sequence[int]) -> Choice:
-        """Return the record as a request carries it, of one hop and some of the edge types that are sampled."""
+        """Return the record for a request: of one hop and some of the sampled edge types."""
         return self
 
     def refuse_contradictions(self) -> None:
-        """Raise ValueError if the fields of a record that came from elsewhere contradict each other."""
+        """Raise ValueError if the fields of a received record contradict each other."""
 
     def refuse_request(self, num_draws: int, *, replace: bool, has_streams: bool) -> None:
         """Raise ValueError if `num_draws`, `replace` or `has_streams` of a request contradict the choice."""
 
     def fingerprint(self, digests: Mapping[Any, list[str] | None]) -> dict[str, Any]:
-        """Return what a sampler's fingerprint says of the choice, given the digests of each edge type."""
+        """Return the choice's entries in a sampler's fingerprint, from the digests of each edge type."""
         return {}
 
 
@@ -204,16 +204,16 @@ CHOICE = Form(_read, lambda choice: {"by": choice.by, **to_json(choice)})  # the
 def check_form(
     name: str, form: RowForm, dtypes: Sequence[torch.dtype], size: Any, *, convert: str = "Convert it.", anew: str = ""
 ) -> None:
-    """Refuse an attribute of another dtype, or with more than one number in a row; `size` says how many rows it has."""
+    """Refuse an attribute of another dtype, or with more than one number in a row; `size` is its number of rows."""
     kind, shape = form
-    if not isinstance(kind, torch.dtype):  # the graph made tensors of all when it was built
+    if not isinstance(kind, torch.dtype):  # the graph made tensors of all attributes when it was built
         raise TypeError(f"{name} must be a tensor, got {kind.__name__}. Set torch.as_tensor(values).")
     if kind not in dtypes:
         allowed = f"{'one of ' if len(dtypes) > 1 else ''}{', '.join(map(dtype_name, dtypes))}"
         raise TypeError(f"{name} must be {allowed}, got {dtype_name(kind)}. {convert}{anew}")
     if shape != ():
         sizes = ", ".join(map(str, (size, *shape)))
-        raise ValueError(f"{name} must have shape [{size}], one number for each, got [{sizes}]. Give so.{anew}")
+        raise ValueError(f"{name} must have shape [{size}], one number for each, got [{sizes}]. Fix it.{anew}")
 
 
 def check_values(
@@ -222,20 +222,20 @@ def check_values(
     """Refuse values that are not `count` numbers in host memory, of one of the dtypes."""
     check_form(name, form_of(values)._replace(shape=()), dtypes, count, convert=convert)
     if tuple(values.shape) != (count,):
-        raise ValueError(f"{name} must have shape [{count}], one number for each, got {list(values.shape)}. Give so.")
+        raise ValueError(f"{name} must have shape [{count}], one number for each, got {list(values.shape)}. Fix it.")
     if values.device.type != "cpu":
         raise ValueError(f"{name} must be in host memory, found it on {values.device}. Call .cpu().")
 
 
 def form_of(values: Any) -> RowForm:
-    """Return the form of the rows of an attribute, of which the user may have made anything."""
+    """Return the form of an attribute's rows; the user may have set the attribute to any object."""
     return RowForm(values.dtype, tuple(values.shape[1:])) if isinstance(values, Tensor) else RowForm(type(values), ())
 
 
 def forms_of(
     of_nodes: Mapping[Any, Mapping[str, Any]], of_edges: Mapping[Any, Mapping[str, Any]]
 ) -> dict[tuple[str, Any, str], RowForm]:
-    """Return {("node" or "edge", type, name): RowForm}, given {type: {name: values}} of nodes and of edges."""
+    """Return {("node" or "edge", type, name): RowForm}, from {type: {name: values}} of nodes and of edges."""
     return {
         (domain, type_, name): form_of(values)
         for domain, types in (("node", of_nodes), ("edge", of_edges))
@@ -249,11 +249,11 @@ def version(values: Any) -> int | None:
     return version_of(values) if isinstance(values, Tensor) else None
 
 
-# --- what choices have made
+# --- the arrays that choices have made
 
 
 class Chosen:
-    """What a choice draws by in the rows of one edge type. Any thread may ask."""
+    """The arrays by which a choice draws in the rows of one edge type. Any thread may call it."""
 
     def __init__(self, choice: Choice, rows: Rows, made: list[Tensor], read: dict[str, Tensor | None]) -> None:
         self.made = made
@@ -263,7 +263,7 @@ class Chosen:
         self._digests: tuple[list[str] | None] | None = None
 
     def argument(self) -> Any:
-        """Return what the kernel takes; made again when the memory of a tensor has moved."""
+        """Return the kernel's argument; made again when the memory of a tensor has moved."""
         places = [tensor.data_ptr() for tensor in (*self.made, *self._read.values()) if tensor is not None]
         argument = self._argument
         if argument is None or argument[1] != places:
@@ -271,19 +271,19 @@ class Chosen:
         return argument[0]
 
     def digests(self) -> list[str] | None:
-        """Return what names the values in a fingerprint; computed once."""
+        """Return the digests of the values for a fingerprint; computed once."""
         if self._digests is None:
             self._digests = (self._choice.digests(self._rows, self.made),)
         return self._digests[0]
 
     def is_of(self, now: dict[str, Tensor | None]) -> bool:
-        """Whether it was made of these attributes, and they were not changed in place since."""
+        """Whether the arrays were made of these attributes, and these were not changed in place since."""
         return all(
             now[name] is values and version(values) == self._versions[name] for name, values in self._read.items()
         )
 
     def refuse_change(self, where: str, rows: Rows) -> None:
-        """Raise ValueError if the attributes are not those that it was made of, as they were then."""
+        """Raise ValueError if the attributes were replaced or changed since the arrays were made."""
         now = self._choice.attributes(rows)
         for name, values in self._read.items():
             if now[name] is not values:
@@ -299,7 +299,7 @@ class Chosen:
 
 
 class KeptRows:
-    """What choices have made of rows, by what they read and edge type."""
+    """The arrays that choices have made of rows, by (`Choice.reads`, edge type)."""
 
     def __init__(self, came: dict[Any, list[Tensor]] | None = None) -> None:
         self._kept: dict[Any, Chosen] = {}
@@ -308,18 +308,18 @@ class KeptRows:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of memory of what was made."""
+        """Bytes of all made arrays."""
         return sum(tensor.nbytes for made in self._made().values() for tensor in made)
 
     def __contains__(self, key: tuple[Choice, Any]) -> bool:
-        """Whether something is made for what is read of an edge type."""
+        """Whether the arrays for (`Choice.reads`, edge type) are made."""
         return key in self._kept or key in self._came
 
     def get(self, where: str, reads: Choice, edge_type: Any, rows: Rows) -> Chosen:
-        """Return what is made of the rows; made when the attributes are others than before, or were changed in place.
+        """Return the arrays for the rows; made anew if the attributes were replaced or changed in place.
 
         Args:
-            where: who asks, for errors.
+            where: the caller, for errors.
             reads: `choice.reads`.
         Raises:
             As `Choice.make` does.
@@ -327,7 +327,7 @@ class KeptRows:
         key, now = (reads, edge_type), reads.attributes(rows)
         kept = self._kept.get(key)
         if kept is not None and kept.is_of(now):
-            return kept  # without the lock: others may be making something else, for long
+            return kept  # without the lock: other threads may be making other arrays, for long
         with self._making:
             kept = self._kept.get(key)
             if kept is None or not kept.is_of(now):
@@ -354,19 +354,19 @@ def _restored(counts: dict[Any, int], made: Any) -> KeptRows:
     return KeptRows({key: [next(tensors) for _ in range(count)] for key, count in counts.items()} if came else {})
 
 
-# --- digests of what is read
+# --- digests of the values that are read
 
 
 def rows_digest(values: Tensor, indptr: Tensor | None = None, *, node_ids: Tensor | None = None) -> str:
     """Return the digest "DTYPE:HEX" of values of 1, 2, 4 or 8 bytes each; their bits count. O(number of values).
 
-    It is a sum over rows in any order (csrc/graph/rows_digest.h), so the digests of the parts of a graph add up to that
-    of the whole graph: a state can be saved on one machine and resumed over parts.
+    The digest is a sum over rows in any order (csrc/graph/rows_digest.h), so the digests of the parts of a graph add up
+    to the digest of the whole graph: a state can be saved on one machine and resumed over parts.
 
     Args:
         values: [num_edges] in the order of the rows; or, without `indptr`, [num_nodes].
         indptr: int64 [num_rows + 1], where the values of each row begin.
-        node_ids: int64 [num_rows], the node of each row; by default its number. A part gives those of its own nodes.
+        node_ids: int64 [num_rows], the node of each row; by default the row's number. A part gives its own nodes' ids.
     """
     high, low = _core.rows_digest(
         None if indptr is None else indptr.numpy(),
@@ -378,7 +378,7 @@ def rows_digest(values: Tensor, indptr: Tensor | None = None, *, node_ids: Tenso
 
 
 def sum_of_digests(digests: Iterable[str]) -> str:
-    """Return the digest of the whole, given those of its parts; they are of one dtype, and there is at least one."""
+    """Return the digest of the whole graph from the digests of its parts, one or more, all of one dtype."""
     pairs = [digest.split(":") for digest in digests]
     names = {name for name, _ in pairs}
     if len(names) != 1:
@@ -394,5 +394,5 @@ def _digest_text(dtype: str, number: int) -> str:
 
 
 def by_text(digests: Mapping[Any, Any]) -> Any:
-    """Return {type: digests} as a fingerprint has it: with types by their texts, else those of None."""
+    """Return {type: digests} in a fingerprint's form: by the texts of the types, or without types the digests alone."""
     return digests[None] if None in digests else {join_key(type_): values for type_, values in digests.items()}

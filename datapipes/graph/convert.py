@@ -77,7 +77,7 @@ def _arrays(
 
 
 def _in_order(name: str, values: Any, order: Tensor, edge_type: EdgeType | None) -> Tensor:
-    """Return an edge attribute, given in the order of the columns, as the sort has moved the edges."""
+    """Return an edge attribute, given in the order of the columns, in the order of the sorted edges."""
     tensor = as_tensor(_WHERE, f"edge attribute {name!r}{of_type(edge_type)}", values)
     if tensor.ndim == 0 or tensor.shape[0] != order.shape[0]:
         raise ValueError(
@@ -94,8 +94,8 @@ def sorted_by_destination(
 
     Args:
         where: for messages.
-        more_bytes: that the caller takes afterwards.
-        remedy: what to do where it does not fit.
+        more_bytes: bytes that the caller takes afterwards.
+        remedy: the remedy if the graph does not fit.
     Raises:
         MemoryError: It does not fit into the memory that is left.
     """
@@ -111,7 +111,7 @@ def sorted_by_destination(
     try:
         with working(f"sort {len(src):,} edges"):
             indptr, indices, order = _core.coo_to_csc(src, dst, num_dst, num_sources=num_src)
-    except MemoryError as error:  # others took it meanwhile, or the address space is in pieces
+    except MemoryError as error:  # other processes took it meanwhile, or the address space is in pieces
         raise MemoryError(f"{where}: {graph} needs {num_bytes} bytes, which are not left. {remedy}") from error
     return torch.from_numpy(indptr), torch.from_numpy(indices), torch.from_numpy(order)
 
@@ -145,7 +145,7 @@ def _from_networkx(
     Args:
         node_type, edge_type: the attributes that name the types; None without types.
     """
-    nodes: dict[Any, list[dict[str, Any]]] = {}  # of each type, in the order of graph.nodes: the attributes
+    nodes: dict[Any, list[dict[str, Any]]] = {}  # {type: attributes of its nodes, in the order of graph.nodes}
     place: dict[Any, tuple[Any, int]] = {}
     for node, values in graph.nodes(data=True):
         kind = None
@@ -199,9 +199,9 @@ def from_pyg(data: Any) -> GraphArrays:
 
 
 def columns_of(where: str, edge_index: Any, suffix: str = "") -> Tensor:
-    """Return the edge_index of a Data, or of an edge type of a HeteroData, as check_edge_index does.
+    """Return the edge_index of a Data, or of a HeteroData's edge type, checked by check_edge_index.
 
-    A list is refused: PyG does not count the edges of a list, so it takes nothing for an attribute of edges.
+    A list is refused: PyG does not count the edges of a list, so no tensor would count as an edge attribute.
     """
     if isinstance(edge_index, (list, tuple)):
         raise TypeError(
@@ -212,9 +212,9 @@ def columns_of(where: str, edge_index: Any, suffix: str = "") -> Tensor:
 
 
 def refuse_wrong_rows(where: str, data: Any) -> None:
-    """Refuse features of a Data or HeteroData that lack a row for each node, or each edge: x, edge_attr, edge_weight.
+    """Refuse x, edge_attr and edge_weight of a Data or HeteroData if they lack a row for each node, or each edge.
 
-    PyG takes them for attributes of the whole graph.
+    PyG would take them for attributes of the whole graph.
     """
     for stores, names in ((data.node_stores, ("x",)), (data.edge_stores, ("edge_attr", "edge_weight"))):
         for store in stores:
@@ -228,7 +228,7 @@ def refuse_wrong_rows(where: str, data: Any) -> None:
 def check_store_rows(where: str, features: Any, counts: Mapping[Any, int], num_edges: Mapping[Any, int]) -> None:
     """Refuse tensors of a feature store of PyG that lack a row for each node of their type, or each edge.
 
-    Without types the name tells whose they are, if it is x, edge_attr or edge_weight; others may be of the graph.
+    Without types the names x, edge_attr and edge_weight tell the owner; other tensors may belong to the graph.
     """
     for attr in features.get_all_tensor_attrs():
         type_, name = (None if None in counts else attr.group_name), attr.attr_name
@@ -248,7 +248,7 @@ def num_edges_of(store: Any) -> int:
 
 
 def check_rows(where: str, name: str, type_: Any, values: Any, count: int | None, kind: str) -> None:
-    """Refuse values of nodes, or of edges, that are more or fewer than these; `kind` is "node" or "edge"."""
+    """Refuse values of nodes or edges that do not have `count` rows; `kind` is "node" or "edge"."""
     rows = np.shape(values)[:1]
     if rows != (count,):
         raise ValueError(
@@ -268,7 +268,7 @@ def hetero_from_edge_index(
     *,
     infer_others: bool = False,
 ) -> GraphArrays:
-    """See HeteroCSCGraph.from_edge_index. With `infer_others` the edges tell of types that `num_nodes` lacks."""
+    """See HeteroCSCGraph.from_edge_index. With `infer_others`, edges give the sizes of types not in `num_nodes`."""
     form = "{edge type: edge_index}"
     by_type = by_edge_type(_WHERE, check_mapping(_WHERE, "edge_index", edge_index, form, optional=False))
     edges = {key: check_edge_index(_WHERE, f"edge_index of {key}", value).cpu() for key, value in by_type.items()}
@@ -287,7 +287,7 @@ def hetero_from_edge_index(
 
 
 def _num_nodes(edges: Mapping[EdgeType, Tensor], num_nodes: Mapping[str, int], infer: bool) -> dict[Any, int]:
-    """Return the numbers of nodes, checked; of other types, with `infer`, the largest id of any edge plus 1."""
+    """Return the numbers of nodes, checked; with `infer`, other types get the largest id of any edge plus 1."""
     counts = {
         check_node_type(f"{_WHERE}, num_nodes", kind): check_int(_WHERE, f"num_nodes[{kind!r}]", count, 0, MAX_NODES)
         for kind, count in num_nodes.items()

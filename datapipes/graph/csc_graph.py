@@ -103,29 +103,29 @@ class CSCGraph(LocalGraph):
     ) -> CSCGraph:
         """Write the graph of `edges` to `folder`, in bounded memory, and return it, memory-mapped.
 
-        The graph is that of `from_edge_index`, to the bit: the sort is stable. A build that was killed goes on where it
-        was if it is called again with the same arguments; a complete graph of the same files is opened. It takes
-        about twice the bytes of the graph on the disk.
+        The graph equals that of `from_edge_index`, to the bit: the sort is stable. A killed build goes on if it is
+        called again with the same arguments; a complete graph of the same files is opened. The build takes about twice
+        the bytes of the graph on the disk.
 
         Args:
-            edges: an array [2, num_edges], row 0 the sources, or [num_edges, 2]; the path of such an array as .npy; a
-                pair of arrays or paths; a file of pairs with the suffix .int32 or .int64; a Parquet or CSV file, whose
-                columns "src" and "dst" count, or its only two (a first line with letters is a header; without one, the
-                first two count); a folder of files of one of these kinds, in the order of their names; the URI of
-                Parquet or CSV files or of a folder of such, as "gs://bucket/edges/"; an iterable of chunks [2, n] or
-                ([2, n], {name: values}), or a callable that returns one.
-            folder: a new or empty one, or that of the same graph.
+            edges: one of these: an array [2, num_edges], row 0 the sources, or [num_edges, 2]; the path of a .npy file
+                of that array; a pair of arrays or paths; a file of pairs with the suffix .int32 or .int64; a Parquet or
+                CSV file with the columns "src" and "dst", or with only two columns (a first line with letters is a
+                header; without a header, the first two columns count); a folder of files of one of these kinds, in the
+                order of their names; the URI of Parquet or CSV files or of their folder, as "gs://bucket/edges/"; an
+                iterable of chunks [2, n] or ([2, n], {name: values}), or a callable that returns the iterable.
+            folder: a new or empty folder, or the folder of the same graph.
             node_attributes: {name: values [num_nodes, ...], or the path of a .npy file}.
-            edge_attributes: {name: values [num_edges, ...], or the path of a .npy file; of a table a column}, in the
-                order of the edges; they are moved with them.
+            edge_attributes: {name: values [num_edges, ...], the path of a .npy file, or a column of the table}, in the
+                order of the edges; the values are moved with the edges.
             index_dtype: of the neighbors; "auto" is int32 if the ids fit.
             edge_ids: keep the number of each edge in `edges` as its id, 8 bytes each; else ids are the positions in the
                 graph, and edge features in the order of `edges` must be given as `edge_attributes`.
-            max_memory: what the build takes besides the memory that the process has, as "4GB" or bytes.
+            max_memory: memory that the build takes beyond the present memory of the process, as "4GB" or bytes.
         Raises:
             IndexError: An end of an edge is no node.
-            ValueError, TypeError: The edges are none, or not those of a build that was killed; a file was truncated, or
-                one at a URI was changed while it was read.
+            ValueError, TypeError: The edges are none, or differ from the edges of a killed build; a file was truncated,
+                or changed at its URI while it was read.
             FileExistsError: The folder holds something. BlockingIOError: Another process is writing to it.
             OSError: The disk is full, or a file cannot be read. Nothing is left then.
             ModuleNotFoundError: A package that reads tables, or a URI, is not installed.
@@ -157,7 +157,7 @@ class CSCGraph(LocalGraph):
 
         Raises:
             TypeError: `edge_index` holds no int32 or int64.
-            ValueError: Its shape is another, or attributes have more or fewer rows than there are nodes or edges.
+            ValueError: It has another shape, or attributes do not have one row for each node or edge.
         """
         return cls._of(convert.from_edge_index(edge_index, num_nodes, node_attributes, edge_attributes))
 

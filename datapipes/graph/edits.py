@@ -1,10 +1,10 @@
 """Graphs with other edges: each edge and its reverse, self-loops added or removed; with types and without.
 
-Each function lists the edges of the types that change, and sorts them by destination with the sort of all converters.
-That sort is stable, so in-edges of a node stand in the order of the list. Edges are listed in the order of the graph:
-by destination, then by their place among its in-edges. In the new graph the id of an edge is its position, and the edge
-attribute "original_id" tells where it comes from. A graph that has this attribute keeps its values, so after several
-changes they still name the edges of the first graph. A relation of which no edge changes stays as it is, with its ids.
+Each function lists the edges of the changed types, and sorts them by destination with the converters' sort. That sort
+is stable, so in-edges of a node stand in the order of the list. Edges are listed in the order of the graph: by
+destination, then by their place among its in-edges. In the new graph the id of an edge is its position, and the edge
+attribute "original_id" holds its former id. A graph that has this attribute keeps its values, so after several changes
+they still name the edges of the first graph. A relation without changed edges stays as it is, with its ids.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ORIGINAL_ID = "original_id"
 
 
 class _Edges(NamedTuple):
-    """The edges of a type as a list: `ends` [2, num_edges], sources above destinations, and a row of each attribute."""
+    """The edges of a type as a list: `ends` [2, num_edges], sources above destinations, and the rows of attributes."""
 
     ends: Tensor
     attributes: dict[str, Tensor]
@@ -108,7 +108,7 @@ def remove_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None) -
 
 
 def with_edges_kept(arrays: GraphArrays, kept: Mapping[Any, Tensor]) -> GraphArrays:
-    """Return the arrays with some of the edges of each type, {edge type: bool [num_edges]}; edges keep their ids."""
+    """Return the arrays with the `kept` edges, {edge type: bool [num_edges]}; edges keep their ids."""
     relations, attributes, ids = {**arrays.relations}, {**arrays.edge_attributes}, {**arrays.edge_ids}
     for edge_type, keep in kept.items():
         indptr, indices = arrays.relations[edge_type]
@@ -128,7 +128,7 @@ def _listed(arrays: GraphArrays, edge_type: EdgeType | None) -> _Edges:
 
 
 def _with_edges(where: str, arrays: GraphArrays, edges: Mapping[Any, _Edges]) -> GraphArrays:
-    """Return the arrays with other edges of some types, which may be new; the id of an edge is its position."""
+    """Return the arrays with other edges for some types, also new types; the id of an edge is its position."""
     relations, attributes = {**arrays.relations}, {**arrays.edge_attributes}
     for edge_type, listed in edges.items():
         src, dst = ends_of(edge_type)
@@ -144,7 +144,7 @@ def _sorted(where: str, ends: Tensor, num_src: int, num_dst: int) -> tuple[Tenso
 
 
 def _joined(edges: _Edges, num_nodes: Mapping[Any, int], edge_type: EdgeType | None) -> _Edges:
-    """Return the first of all edges with the same ends, in the order of the list."""
+    """Return, for each pair of ends, its first edge, in the order of the list."""
     num_src, num_dst = (num_nodes[end] for end in ends_of(edge_type))
     _, _, by_src = _sorted("to_undirected", edges.ends.flip(0), num_dst, num_src)
     _, _, by_dst = _sorted("to_undirected", edges.ends[:, by_src], num_src, num_dst)
@@ -156,7 +156,7 @@ def _joined(edges: _Edges, num_nodes: Mapping[Any, int], edge_type: EdgeType | N
 
 
 def _reverses(where: str, arrays: GraphArrays, reverse_names: Any) -> dict[Any, Any]:
-    """Return {edge type: the type of its reverses}, without the types that stay as they are."""
+    """Return {edge type: the type of its reverses}, without unchanged types."""
     form = "{edge type: name of its reverse}"
     given_names: Mapping[Any, Any] = check_mapping(where, "reverse_names", reverse_names, form)
     if None in arrays.relations:

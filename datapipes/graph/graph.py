@@ -1,7 +1,7 @@
-"""Graph: what stages ask of a graph, with types of nodes and edges or without.
+"""Graph: the interface of graphs for stages, with types of nodes and edges or without.
 
-A graph without types has the one node type None and the one edge type None. So a stage that goes over `node_types` and
-`edge_types` needs no case of its own for either kind.
+A graph without types has the one node type None and the one edge type None. So a stage that loops over `node_types` and
+`edge_types` treats both kinds alike.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Relation(Edges, Protocol):
 
     @property
     def edge_ids(self) -> Tensor | None:
-        """int64 [num_edges], or None where the id of an edge is its position."""
+        """int64 [num_edges], or None if the id of an edge is its position."""
 
 
 class FoundEdges(NamedTuple):
@@ -39,7 +39,7 @@ class FoundEdges(NamedTuple):
 
     Attributes:
         counts: int64 [n], the edges from the source to the destination of each pair; parallel ones count.
-        first_ids: int64 [n], the edge id of the first of them among the in-edges of the destination; -1 without one.
+        first_ids: int64 [n], the id of the pair's first edge among the destination's in-edges; -1 if there is none.
     """
 
     counts: Tensor
@@ -47,11 +47,11 @@ class FoundEdges(NamedTuple):
 
 
 class EarliestNode(NamedTuple):
-    """What is known of the times of the nodes of a type.
+    """The earliest node of a type, and the digest of the times of all its nodes.
 
     Attributes:
         node: the smallest id among the nodes that have the earliest time.
-        digest: that of all times, see rows_digest.
+        digest: the digest of all times, see rows_digest.
     """
 
     node: Count
@@ -59,7 +59,7 @@ class EarliestNode(NamedTuple):
 
     @classmethod
     def of(cls, times: Tensor) -> EarliestNode:
-        """Return it of int64 [num_nodes], at least one."""
+        """Return the EarliestNode of times, int64 [num_nodes], at least one."""
         return cls(int((times == times.min()).nonzero()[0]), rows_digest(times.contiguous()))
 
 
@@ -67,7 +67,7 @@ class Graph(ABC):
     """Base of CSCGraph, HeteroCSCGraph and DistGraph."""
 
     _in_parts: bool = False  # whether the rows are in parts of a partition, which only samplers over parts read
-    _warned_of: frozenset[Any] = frozenset()  # what users were warned of; it goes along to workers
+    _warned_of: frozenset[Any] = frozenset()  # subjects that users were warned of; workers get it too
     _anew: str = ""  # a sentence that errors append to the advice to change an attribute
 
     _topology: KeptTopology | None = None
@@ -133,16 +133,16 @@ class Graph(ABC):
     def hops(
         self, plan: HopPlan, seeds: Any, keys: list[list[int]], choice: Choice, trees: SeedTrees | None = None
     ) -> Sampled:
-        """Return the neighborhood of `seeds`, all hops. A DistGraph asks its parts for each; `hops_async` awaits them.
+        """Return the neighborhood of `seeds`, all hops. A DistGraph asks its parts for each hop; see `hops_async`.
 
         Args:
             plan: what each hop draws, and from which edge types.
             seeds: ids [num_seeds], repeats allowed; with types {node type: ids}.
-            keys, choice: what the minibatch draws with, `plan.keyed(rng)`.
-            trees: the groups of the seeds, where these have nodes of their own.
+            keys, choice: the keys and the record of the minibatch, `plan.keyed(rng)`.
+            trees: the groups of the seeds, if groups have nodes of their own.
         Raises:
             IndexError: A seed is not a node of the graph.
-            ValueError: A value that is drawn by was changed after the plan was made.
+            ValueError: A value that the choice reads was changed after the plan was made.
             MemoryError: A hop needs more memory than is left; the message names hop, fanout and bytes.
         """
 
@@ -151,12 +151,12 @@ class Graph(ABC):
         """Return how many edges join each pair of nodes, and the id of the first. A DistGraph asks the owners of the
         destinations.
 
-        The in-edges of a destination are read for each pair that has it, or where they are many once for all:
+        The in-edges of a destination are read for each of its pairs, or, if there are many, once for all its pairs:
         O(n log n + in-edges).
 
         Args:
             pairs: int32 or int64 [n, 2], source and destination of each; repeats allowed.
-            edge_type: on a graph with types, the one that is looked into.
+            edge_type: on a graph with types, the edge type of the pairs.
         Raises:
             IndexError: A node is outside the graph.
             TypeError, ValueError: There is no such type, or the pairs have another form.
@@ -172,32 +172,32 @@ class Graph(ABC):
 
     @abstractmethod
     def _edge_items(self, edge_type: Any, edge_ids: Any) -> ItemSet | HeteroItemSet:
-        """Return what ItemSet.of_edges does. A DistGraph has the edges of the part in this process."""
+        """See ItemSet.of_edges. A DistGraph gives the edges of the part in this process."""
 
     @abstractmethod
     def _earliest_nodes(self, where: str, name: str) -> Mapping[NodeType | None, EarliestNode]:
         """Return {node type: EarliestNode} of the types that have the node attribute `name`, which holds times.
 
         Raises:
-            ValueError: A graph in parts was partitioned with other times, or before partitions told this.
+            ValueError: A graph in parts was partitioned with other times, or by a release that did not store this.
         """
 
     @abstractmethod
     def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> Any:
-        """Return what the graph keeps for a choice of some edge types, checked, for a HopPlan that is being made.
+        """Return the arrays that the graph keeps for a choice and some edge types, checked, for a new HopPlan.
 
         Raises:
-            TypeError, ValueError: The graph does not have what is read, or its values cannot be drawn by.
-            MemoryError: What is made of the values exceeds the memory that is left.
+            TypeError, ValueError: The graph lacks an attribute that the choice reads, or a value is not allowed.
+            MemoryError: The arrays exceed the memory that is left.
         """
 
     @abstractmethod
     def _refuse_changes(self, plan: HopPlan) -> None:
-        """Raise ValueError if a value that a plan's choice reads is another one than when the plan was made."""
+        """Raise ValueError if a value that a plan's choice reads has changed since the plan was made."""
 
     @abstractmethod
     def _choice_digests(self, plan: HopPlan) -> dict[Any, list[str] | None]:
-        """Return the digests of what a plan's choice reads of each edge type; {} if nothing is read."""
+        """Return, for each edge type, the digests of the values that a plan's choice reads; {} if nothing is read."""
 
     @abstractmethod
     def forms(self) -> Mapping[tuple[str, Any, str], Any]:
@@ -207,7 +207,7 @@ class Graph(ABC):
         """Raise ValueError if the node attribute `name` cannot be read as times of the sources of in-edges."""
 
     def topology(self) -> _core.Topology:
-        """Return the arrays of all relations as the sampling kernels take them; made once for each process."""
+        """Return the arrays of all relations in the sampling kernels' form; made once for each process."""
         kept = self._topology
         if kept is None or not kept.is_valid:
             counts = {node_type: (self.num_nodes_of(node_type),) for node_type in self.node_types}
@@ -216,7 +216,7 @@ class Graph(ABC):
         return kept.topology
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: nodes and edges by type, and their attributes."""
+        """Return the HTML for notebooks: nodes and edges by type, and their attributes."""
         attributes: dict[Any, list[str]] = {}
         for domain, type_, name in self.forms():
             attributes.setdefault((domain, type_), []).append(name)
@@ -243,7 +243,7 @@ def ends_of_pairs(pairs: Any) -> tuple[Tensor, Tensor]:
 
 
 def edges_in_rows(relation: Any, rows: Tensor, sources: Tensor, num_sources: int) -> FoundEdges:
-    """Return what `has_edges` does, given the rows of the destinations in a Relation, of a whole graph or a part."""
+    """`has_edges` for the rows of the destinations in a Relation of a whole graph or a part."""
     counts, firsts = _core.find_edges(
         relation.indptr.numpy(), relation.indices.numpy(), rows.numpy(), sources.numpy(), num_sources=num_sources
     )
@@ -262,8 +262,8 @@ def edge_items(
     """Return the edges of some relations as an item set; see ItemSet.of_edges.
 
     Args:
-        relations: {edge type: Relation}, of None without types.
-        nodes: {node type: the node of each row}, None where it is the number of the row.
+        relations: {edge type: Relation}; the type is None without types.
+        nodes: {node type: the node of each row}; None if row i is node i.
     """
     where = "ItemSet.of_edges"
     if edge_type is not None:
@@ -302,7 +302,7 @@ def edge_items(
 
 
 def items_of(where: str, relation: Any, nodes: Tensor | None, ids: Any) -> tuple[Tensor, Tensor]:
-    """Return pairs and ids of all edges, or of those with some ids, in their order."""
+    """Return pairs and ids of all edges, or of the edges with the given ids, in the order of the ids."""
     indices = relation.indices
     if ids is None:
         destinations = destinations_of(relation, nodes)

@@ -1,8 +1,8 @@
 """HeteroCSCGraph: a graph with types of nodes and edges; each edge type is stored by destination, as in a CSCGraph.
 
 The in-edges of node v along (src, rel, dst) are `indices[indptr[v]:indptr[v + 1]]` of that relation: v is a node of
-`dst`, the entries are nodes of `src`. Nodes are numbered from 0 within their type. Like that of CSCGraph, the
-constructor reads O(1) values of each relation; `validate()` reads the whole graph.
+`dst`, the entries are nodes of `src`. Nodes are numbered from 0 within their type. As in CSCGraph, the constructor
+reads O(1) values of each relation; `validate()` reads the whole graph.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["HeteroCSCGraph"]
 
 _NAME = "HeteroCSCGraph"
-MOST_EDGE_TYPES = 2**16  # the random key has room for so many
+MOST_EDGE_TYPES = 2**16  # the limit of the random key
 
 ByEdgeType = Mapping[EdgeType, Any] | Mapping[str, Any]  # the text "src:rel:dst" is accepted too
 
@@ -51,14 +51,14 @@ class HeteroCSCGraph(LocalGraph):
     node types, and src may equal dst.
 
     Worker processes get all arrays, hundreds for a hundred relations, as one shared memory: a copy that is made once,
-    however many workers and loaders use it, and ends with the last of them. This process holds it beside its own arrays
-    for so long. A graph that was opened from files with `mmap` needs no copy.
+    however many workers and loaders use it, and ends with the last of them. Until then this process holds the copy
+    beside its own arrays. A graph that was opened from files with `mmap` needs no copy.
 
     Args:
         relations: {(src, rel, dst): (indptr, indices)}; at most 65,536 edge types.
             indptr: int64 (or int32, converted) [num_nodes[dst] + 1], from 0 up to the number of edges, not descending.
-            indices: int32 or int64 [num_edges], the node of src at the other end of each in-edge. All relations have
-            the same dtype; sampled ids have it too, so no node type may have more nodes than it holds.
+            indices: int32 or int64 [num_edges], the node of src at the other end of each in-edge. All relations and
+            sampled ids have one dtype, so no node type may have more nodes than this dtype holds.
         num_nodes: {node type: number}; names every type of an edge type. It may name types without edges.
         node_attributes: {node type: {name: [num_nodes, ...]}}.
         edge_attributes: {edge type: {name: [num_edges, ...]}}, aligned with `indices`.
@@ -66,11 +66,11 @@ class HeteroCSCGraph(LocalGraph):
             edge type has ids of its own. Edge features are looked up by them.
     Raises:
         TypeError, ValueError: Shapes, dtypes, the ends of indptr or the types do not fit; the message says what is
-            allowed, and names the nearest type where one is unknown.
+            allowed, and names the nearest type if a type is unknown.
 
     Attributes:
-        node_attributes: {node type: {name: tensor}}; each node type is there.
-        edge_attributes: {edge type: {name: tensor}}; each edge type is there.
+        node_attributes: {node type: {name: tensor}}; each node type has an entry.
+        edge_attributes: {edge type: {name: tensor}}; each edge type has an entry.
     """
 
     _saved_as = HETERO_FORMAT
@@ -89,8 +89,8 @@ class HeteroCSCGraph(LocalGraph):
         by_type = by_edge_type(_NAME, check_mapping(_NAME, "relations", relations, form, optional=False))
         if len(by_type) > MOST_EDGE_TYPES:
             raise ValueError(
-                f"{_NAME}: {len(by_type)} edge types; at most {MOST_EDGE_TYPES} are allowed. Merge some, and keep what "
-                "tells them apart as an edge attribute."
+                f"{_NAME}: {len(by_type)} edge types; at most {MOST_EDGE_TYPES} are allowed. Merge some, and put their "
+                "names into an edge attribute."
             )
         ids = of_known_edge_types("edge_ids", edge_ids, by_type, "{edge type: ids}")
         attributes = of_known_edge_types("edge_attributes", edge_attributes, by_type, "{edge type: {name: values}}")
@@ -120,7 +120,7 @@ class HeteroCSCGraph(LocalGraph):
 
     @property
     def edge_attributes(self) -> dict[EdgeType, dict[str, Tensor]]:
-        """{edge type: {name: [num_edges, ...]}}, aligned with `indices`; each edge type is there."""
+        """{edge type: {name: [num_edges, ...]}}, aligned with `indices`; each edge type has an entry."""
         return {edge_type: relation.edge_attributes for edge_type, relation in self._relations.items()}
 
     # --- building, implemented in ingest/build.py and convert.py
@@ -140,7 +140,7 @@ class HeteroCSCGraph(LocalGraph):
     ) -> HeteroCSCGraph:
         """Write the graph of {edge type: edges} to `folder`, in bounded memory, and return it, memory-mapped.
 
-        The graph is that of `from_edge_index`, to the bit. What stands as `edges`, and all else, is that of
+        The graph equals that of `from_edge_index`, to the bit. Edges and other arguments have the forms of
         CSCGraph.build; attributes are given by type.
 
         Raises:
@@ -177,9 +177,9 @@ class HeteroCSCGraph(LocalGraph):
         edge_index of its type, so edge features in that order can be used as they are. `edge_attributes` are given in
         that order too and moved to CSC order.
 
-        `num_nodes` names every type of an edge type. None means that each type has as many nodes as the largest id in
-        any of its edge types says, plus 1. A node above that, which no edge has, is then no node of the graph: as a
-        seed it is an IndexError. So give the numbers where some nodes may have no edge.
+        `num_nodes` names every type of an edge type. None gives each type the largest id in any of its edge types plus
+        1 as its number of nodes. A node with a larger id, which has no edge, is then no node of the graph: as a seed it
+        raises IndexError. So give the numbers if some nodes may have no edge.
 
         Raises:
             IndexError: An end of an edge is no node of its type; the message names the first.
@@ -217,8 +217,8 @@ class HeteroCSCGraph(LocalGraph):
     def from_pyg(cls, data: torch_geometric.data.HeteroData) -> HeteroCSCGraph:
         """Return the graph of a PyG `HeteroData`; its node-level and edge-level tensors become attributes.
 
-        A node type without any tensor or `num_nodes` has as many nodes as its edges say. Errors are those of
-        CSCGraph.from_pyg.
+        A node type without any tensor or `num_nodes` has as many nodes as the largest id of its edges plus 1. Raises
+        as CSCGraph.from_pyg.
         """
         return cls._of(convert.hetero_from_pyg(data))
 

@@ -1,4 +1,4 @@
-"""Hops: what a graph is asked for and what it gives, the neighborhood of the seeds of a minibatch, all hops at once."""
+"""Hops: the plan and the result of sampling the neighborhood of a minibatch's seeds, all hops at once."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__: list[str] = []
 
 
 class Sampled(NamedTuple):
-    """A sampled neighborhood over local ids. In a graph with types, each tensor and block is a dict of them by type.
+    """A sampled neighborhood over local ids. In a graph with types, each tensor or block is a dict by type.
 
     Attributes:
         nodes: ids [num_nodes], distinct, by first occurrence; the seeds come first. With types: of all node types.
         local_seeds: ids [num_seeds], the place of each seed in `nodes`. With types: of the types that have seeds.
         hops: one Block a hop, from the seeds outwards. With types: {edge type: Block}, of `Sampler.edge_types`.
-        groups: int64 [num_nodes], the group of seeds that a node was found from, where groups have nodes of their own
+        groups: int64 [num_nodes], the group of seeds from which a node was found, if groups have nodes of their own
             (trees, times); nodes are then distinct within a group. Else None.
     """
 
@@ -42,12 +42,12 @@ class SeedTrees(NamedTuple):
     """The groups of the seeds of a minibatch.
 
     Attributes:
-        groups: int64 [n], the group of each seed, aligned with the ids that a sampler is given; with types {node type:
-            groups}, in the same order.
+        groups: int64 [n], the group of each seed, aligned with the sampler's ids; with types {node type: groups}, in
+            the same order.
         streams: uint32 [num_groups], the stream of the random key.
         times: int64 [num_groups], the time; None without times.
-        rows: int64 [num_groups], the row of the seeds, over all types; None where it is the number of the group, or
-            groups are not trees.
+        rows: int64 [num_groups], the row of the seeds, over all types; None if group i is row i, or groups are not
+            trees.
     """
 
     groups: Any
@@ -56,7 +56,7 @@ class SeedTrees(NamedTuple):
     rows: Tensor | None
 
     def core(self, types: Iterable[Any]) -> _core.Groups:
-        """Return them as the kernels take them; `types` are those of the seeds, in the order of the kernel's."""
+        """Return the groups in the kernels' form; `types` are the types of the seeds, in the kernel's order."""
         of_seeds = [self.groups[node_type] for node_type in types] if isinstance(self.groups, dict) else [self.groups]
         streams = self.streams if self.streams.any() else None  # seeds of one time have stream 0
         return _core.Groups(of_seeds, count=len(self.streams), streams=streams, times=self.times)
@@ -64,21 +64,21 @@ class SeedTrees(NamedTuple):
 
 @dataclass(eq=False)
 class HopPlan:
-    """All hops of a stage: what `graph.hops` needs beside the seeds of a minibatch. Made when the stage is built.
+    """All hops of a stage: the arguments of `graph.hops` besides the seeds. Made when the stage is built.
 
     Attributes:
-        name: of the stage, for errors.
-        graph: the Graph that is sampled.
-        edge_types: those that are sampled, in sorted order.
-        fanouts: hop 0 (next to the seeds) first; of each edge type.
+        name: the stage's name, for errors.
+        graph: the sampled Graph.
+        edge_types: the sampled edge types, in sorted order.
+        fanouts: for each hop, hop 0 (next to the seeds) first, the fanout of each edge type.
         choice: how in-edges are drawn.
         replace, only_new, edge_ids: as NeighborSampler has them; `only_new` stands for frontier "new".
-        chosen: what `graph.choose` keeps for the plan.
+        chosen: the result of `graph.choose`.
         node_numbers: the place of each node type in `graph.node_types`.
-        edge_numbers, source_numbers: of each edge type: its place in `graph.edge_types`, that of its source in
-            `graph.node_types`.
+        edge_numbers, source_numbers: for each edge type: its place in `graph.edge_types`, the place of its source type
+            in `graph.node_types`.
     Raises:
-        What `graph.choose` raises.
+        The errors of `graph.choose`.
     """
 
     name: str
@@ -102,16 +102,16 @@ class HopPlan:
         self.chosen = self.graph.choose(self.name, self.choice, self.edge_types)
 
     def keyed(self, rng: RngKey) -> tuple[list[list[int]], Choice]:
-        """Return what a minibatch draws with, see Choice.keyed; `rng` is the stage's random key at it."""
+        """Return the keys and the record of a minibatch, see Choice.keyed; `rng` is the stage's random key there."""
         return self.choice.keyed(rng, len(self.fanouts), self.edge_numbers, self.source_numbers)
 
     def checked(self, graph: Any, seeds: Any, choice: Choice, trees: SeedTrees | None) -> Mapping[Any, Tensor]:
-        """Return the seeds of a minibatch as {node type: ids}, of None without types.
+        """Return the seeds of a minibatch as {node type: ids}; the type is None without types.
 
         Raises:
             TypeError: Seeds are no ids.
-            ValueError: The plan is of another graph, the keys of another choice, seeds of a type that there is not, or
-                without the times that they need; or values that the choice reads have changed.
+            ValueError: The plan belongs to another graph, or the keys to another choice; seeds have an unknown type, or
+                lack the times that they need; or values that the choice reads have changed.
         """
         if self.graph is not graph:
             raise ValueError(f"{self.name}: found the plan of another graph. Make a HopPlan for this one.")
@@ -129,7 +129,7 @@ class HopPlan:
                     f"{self.name}: found seeds of the type {shown(node_type)}, allowed are "
                     f"{shown([*self.node_numbers])}. Pass {{type: ids}}."
                 )
-            if not isinstance(ids, Tensor) or ids.dtype not in INDEX_DTYPES:  # a stage has checked them: 2 us less
+            if not isinstance(ids, Tensor) or ids.dtype not in INDEX_DTYPES:  # stages check them already: saves 2 us
                 check_index_tensor(self.name, "seeds", ids)
         return typed
 
@@ -137,11 +137,11 @@ class HopPlan:
 def sampled(
     graph: Any, seeds: Mapping[Any, Tensor], nodes: Any, local_seeds: Any, hops: Any, groups: Any, edge_types: Any
 ) -> Sampled:
-    """Return what the kernels found, arrays by number of type, as tensors by type; without types as they are.
+    """Return the kernels' arrays, by number of type, as tensors by type; without types as plain tensors.
 
     Args:
         seeds: {node type: ids}, in the order in which the kernels got them.
-        hops: of each hop: of each edge type (indptr, indices, edge ids or None, number of sources).
+        hops: for each hop and edge type: (indptr, indices, edge ids or None, number of sources).
         groups: None if the seeds have none.
     """
     nodes_by_type, seeds_by_type = _tensors(graph.node_types, nodes), _tensors(seeds, local_seeds)

@@ -1,4 +1,4 @@
-"""random_link_split: the edges of a graph as training, validation and test links, and the graph that is sampled."""
+"""random_link_split: split the edges of a graph into training, validation and test links, and the graph to sample."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SPLIT = "random_link_split"
 
 
 class LinkSplit(NamedTuple):
-    """What `random_link_split` returns. Item sets have pairs, and edge ids as `extra["edge_ids"]`.
+    """The result of `random_link_split`. Item sets have pairs, and edge ids as `extra["edge_ids"]`.
 
     Attributes:
-        train_set, validation_set, test_set: ItemSet, of a graph with types HeteroItemSet; None where no link is in it.
-        graph: the graph that is sampled: without the edges of the validation and test sets, and with `supervision`
-            below 1 without those of the training set. Edge ids and attributes are those of the whole graph.
+        train_set, validation_set, test_set: ItemSet, for a graph with types HeteroItemSet; None if it has no link.
+        graph: the graph to sample: without the edges of the validation and test sets, and with `supervision` below 1
+            also without the edges of the training set. Edges keep their ids and attributes.
     """
 
     train_set: Any
@@ -50,24 +50,25 @@ def random_link_split(
     supervision: float = 1.0,
     edge_types: Iterable[Any] | None = None,
 ) -> LinkSplit:
-    """Split the edges of a graph at random into training, validation and test links, and the graph that is sampled.
+    """Split the edges of a graph at random into training, validation and test links, and the graph to sample.
 
-    All edges between two nodes fall into one split: parallel ones, and both directions. An item is an edge as the graph
-    has it, so an undirected graph gives both directions. O(E log E); takes about 100 bytes an edge.
+    All edges between two nodes fall into one split: parallel ones, and both directions. An item is an edge of the
+    graph, so an undirected graph gives both directions. O(E log E); takes about 100 bytes an edge.
 
     Args:
         graph: a CSCGraph or HeteroCSCGraph. Partition the graph of the split, not before.
         validation, test: shares of the links, as floats in [0, 1), or numbers of them, as ints. A link counts once,
             however many edges it has.
         seed: decides the split, on any machine.
-        reverse_etypes_mapping: {edge type: that of its reverses}, as tuples or "src:rel:dst". The reverses follow their
-            edges into the split and are no items. Each edge must have its reverse. A type that is not named is split
-            independently; it is refused if another type has just its reverses. {edge type: None} says that these tell
-            nothing of it.
-        supervision: the share of the training links that are items. Below 1 these are taken out of the graph too, so
-            the others alone are sampled. With 1 all are items and stay: put exclude_seed_edges behind the sampler.
-        edge_types: of a graph with types, the edge types that are split; the others stay whole. None splits all, but
-            for those that the mapping names as reverses.
+        reverse_etypes_mapping: {edge type: the type of its reverses}, as tuples or "src:rel:dst". The reverses follow
+            their edges into the split and are no items. Each edge must have its reverse. A type that is not named is
+            split independently; it is refused if another type holds exactly its reverses, unless {edge type: None}
+            says that these reveal nothing.
+        supervision: the share of the training links that are items. Below 1 the items are taken out of the graph too,
+            so only the other training links are sampled. With 1 all training links are items and stay in the graph: put
+            exclude_seed_edges behind the sampler.
+        edge_types: for a graph with types, the edge types to split; the others stay whole. None splits all types except
+            those that the mapping names as reverses.
     Raises:
         TypeError, ValueError: An argument is not allowed, nothing is left for training, an edge lacks its reverse, or
             reverses are not named.
@@ -82,7 +83,7 @@ def random_link_split(
         raise ValueError(f"{_SPLIT}: supervision must be a share in (0, 1], got {shown(supervision)}. Pass 1.0.")
     backs: dict[Any, Any] = checked_mapping(_SPLIT, reverse_etypes_mapping, graph.edge_types) or {}
     mapping = {one: back for one, back in backs.items() if back is not None}
-    mapping = {one: back for one, back in mapping.items() if mapping.get(back) != one or one <= back}  # of two ways one
+    mapping = {one: back for one, back in mapping.items() if mapping.get(back) != one or one <= back}  # one of two ways
     for back in mapping.values():
         both = sorted(type_text(one) for one in mapping if mapping[one] == back)
         if len(both) > 1:
@@ -94,7 +95,7 @@ def random_link_split(
     if edge_types is not None:
         chosen = sorted(listed_edge_types(_SPLIT, edge_types, graph.edge_types))
     partners = {one: back for one, back in mapping.items() if one != back}
-    partners |= {back: one for one, back in partners.items()}  # whichever is split, the other follows
+    partners |= {back: one for one, back in partners.items()}  # if one is split, the other follows
     for edge_type in chosen:
         if edge_type in partners and partners[edge_type] in chosen:
             raise ValueError(
@@ -136,7 +137,7 @@ def random_link_split(
 
 
 def _numbers(graph: LocalGraph, edge_type: Any, *, turn: bool) -> Tensor:
-    """Return a number of the ends of each edge, source first; with `turn` destination first."""
+    """Return the ends of each edge as one number, source first; with `turn`, destination first."""
     (src, dst), relation = ends_of(edge_type), graph.relation(edge_type)
     sources: Tensor = relation.indices.long()
     destinations = destinations_of(relation, None)
@@ -146,7 +147,7 @@ def _numbers(graph: LocalGraph, edge_type: Any, *, turn: bool) -> Tensor:
 
 
 def _links(graph: LocalGraph, edge_type: Any) -> tuple[Tensor, Tensor, int]:
-    """Return the links of an edge type as ascending numbers, the link of each edge, and how many there are."""
+    """Return the links of an edge type as ascending numbers, the link of each edge, and the number of links."""
     src, dst = ends_of(edge_type)
     ends = _numbers(graph, edge_type, turn=False)
     if src == dst:
@@ -159,7 +160,7 @@ def _reversed_links(graph: LocalGraph, edge_type: Any, back: Any, links: Tensor)
     """Return the link of each edge of the type that holds the reverses.
 
     Raises:
-        ValueError: An edge has no reverse, or a reverse no edge.
+        ValueError: An edge has no reverse, or a reverse has no edge.
     """
     place, ends, alone, missing = _matched(graph, edge_type, back, links)
     for places, number, a, b in ((alone, ends, back, edge_type), (missing, links, edge_type, back)):
@@ -174,7 +175,7 @@ def _reversed_links(graph: LocalGraph, edge_type: Any, back: Any, links: Tensor)
 
 
 def _refuse_reverses(graph: LocalGraph, edge_type: Any, links: Tensor) -> None:
-    """Raise ValueError if another edge type holds the reverse of each edge, and nothing else."""
+    """Raise ValueError if another edge type holds exactly the reverses of these edges."""
     for back in graph.edge_types:
         if back in (None, edge_type) or ends_of(back) != ends_of(edge_type)[::-1] or graph.num_edges_of(back) == 0:
             continue
@@ -188,8 +189,8 @@ def _refuse_reverses(graph: LocalGraph, edge_type: Any, links: Tensor) -> None:
 
 
 def _matched(graph: LocalGraph, edge_type: Any, back: Any, links: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return for each edge of `back` the place of its link and the number of its ends, turned; then which edges have no
-    link of `edge_type`, and which links no edge.
+    """Return, for each edge of `back`, the place of its link and the number of its turned ends; then which edges lack a
+    link of `edge_type`, and which links lack an edge.
     """
     ends = _numbers(graph, back, turn=True)
     if edge_type[0] == edge_type[2]:

@@ -31,19 +31,19 @@ _T = TypeVar("_T")
 
 
 class LocalGraph(Pinnable, Hashed, Graph):
-    """A graph whose arrays can be page-locked: those of its edges, and all attributes."""
+    """A graph whose arrays, edges and attributes, can be page-locked."""
 
     _saved_as: ClassVar[str]  # the format of its folder
-    _kept_rows: KeptRows | None = None  # what samplers have asked for
-    _written: dict[str, tuple[Tensor, int, str]] | None = None  # array, version and digest of what came from a folder
+    _kept_rows: KeptRows | None = None  # arrays that samplers have asked for
+    _written: dict[str, tuple[Tensor, int, str]] | None = None  # array, version and digest of arrays from a folder
 
     @cached_property
     def _found(self) -> dict[Any, tuple[Tensor, int, Any]]:
-        return {}  # array, version and what `_found_in` has returned
+        return {}  # array, version and result of `_found_in`
 
     @abstractmethod
     def _by_type(self) -> ByType:
-        """Return what the graph has of each type, sorted; of the one type None without types."""
+        """Return the graph by type, sorted; the one type is None without types."""
 
     @classmethod
     @abstractmethod
@@ -84,27 +84,27 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return self._of_type("node", node_type, self._by_type().num_nodes)
 
     def relation(self, edge_type: EdgeType | str | None) -> Any:
-        """Return the edges of a type: an object with indptr, indices, edge_ids (or None) and edge_attributes; errors as
-        those of `num_nodes_of`.
+        """Return the edges of a type: an object with indptr, indices, edge_ids (or None) and edge_attributes; raises as
+        `num_nodes_of`.
         """
         return self._of_type("edge", edge_type, self._by_type().relations)
 
     def node_attributes_of(self, node_type: NodeType | None) -> dict[str, Tensor]:
-        """Return the attributes of the nodes of a type; errors as those of `num_nodes_of`."""
+        """Return the attributes of the nodes of a type; raises as `num_nodes_of`."""
         return self._of_type("node", node_type, self._by_type().node_attributes)
 
     def _of_type(self, domain: str, type_: Any, by_type: Mapping[Any, _T]) -> _T:
         return by_type[type_in(storage.CLASSES[self._saved_as], domain, type_, by_type)]
 
     def max_edge_id_of(self, edge_type: EdgeType | str | None) -> int:
-        """Return the largest edge id of a type, -1 without edges; errors as those of `num_nodes_of`. Computed once."""
+        """Return the largest edge id of a type, -1 without edges; raises as `num_nodes_of`. Computed once."""
         relation = self.relation(edge_type)
         if relation.edge_ids is None or relation.edge_ids.shape[0] == 0:
             return self.num_edges_of(edge_type) - 1
         return self._found_in(relation.edge_ids, lambda ids: int(ids.max()), edge_type)
 
     def _found_in(self, values: Tensor, find: Callable[[Tensor], _T], *key: Any) -> _T:
-        """Return what `find` returns of an array, kept until that is another one or was changed in place."""
+        """Return `find(values)`, kept until the array is replaced or changed in place."""
         kept = self._found.get(key)
         if kept is None or kept[0] is not values or kept[1] != version_of(values):
             kept = self._found[key] = values, version_of(values), find(values)
@@ -115,7 +115,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
 
         Raises:
             FileExistsError: The folder holds a graph already.
-            ValueError: graph.json would exceed 2 MiB, which 10,000 arrays or more take.
+            ValueError: graph.json would exceed 2 MiB, the size for 10,000 arrays or more.
         """
         storage.save(self._arrays(), Path(path))
 
@@ -133,8 +133,8 @@ class LocalGraph(Pinnable, Hashed, Graph):
             verify: read all arrays once, and compare them with the digests that `save` wrote; validate() does too.
         Raises:
             FileNotFoundError: There is no graph at `path`.
-            ValueError: A file is truncated, corrupt, no regular file, or does not fit the other; the message names it.
-                Or the folder holds a graph of the other class.
+            ValueError: A file is truncated, corrupt, no regular file, or does not fit the other file; the message names
+                it. Or the folder holds a graph of the other class.
             MemoryError: The arrays exceed the memory that is left (without `mmap`).
             OSError: No descriptor is left.
         """
@@ -160,8 +160,8 @@ class LocalGraph(Pinnable, Hashed, Graph):
 
         Raises:
             ValueError: indptr descends, a neighbor is no node of the source type, or an edge id is negative. The
-                message names the edge type and the first wrong entry. Or an array that came from a folder is not as
-                `save` wrote it.
+                message names the edge type and the first wrong entry. Or an array from a folder differs from the array
+                that `save` wrote.
         """
         for edge_type in self.edge_types:
             relation, num_sources = self.relation(edge_type), self.num_nodes_of(ends_of(edge_type)[0])
@@ -200,23 +200,23 @@ class LocalGraph(Pinnable, Hashed, Graph):
     def to_undirected(
         self: _Self, reverse_names: Mapping[EdgeType, Any] | Mapping[str, Any] | None = None, *, merge: bool = False
     ) -> _Self:
-        """Return the graph in which each edge has its reverse too. A self-loop is its own reverse and stays once.
+        """Return the graph with the reverse of each edge added. A self-loop is its own reverse and is not doubled.
 
-        In-edges of a node: first those that it has, in their order; then the reverses of its out-edges, in the order in
-        which these edges stand in the graph. A reverse has the values of its edge in all edge attributes. The id of an
-        edge is its position in the new graph, whose edge attribute "original_id", int64, tells the edge id in this
-        graph: of the edge itself, or of the edge that it reverses. So edge features `w` of this graph become
+        The in-edges of a node are first its present ones, in their order; then the reverses of its out-edges, in the
+        order of these edges in the graph. A reverse has the values of its edge in all edge attributes. The id of an
+        edge is its position in the new graph. The new edge attribute "original_id", int64, holds the id in this graph
+        of the edge itself, or of the edge that it reverses. So edge features `w` of this graph become
         `w[new.edge_attributes["original_id"]]`. A graph with this attribute keeps its values.
 
-        With types, the reverses of an edge type from a node type to itself join it. An edge type that joins two node
-        types stays, and its reverses are an edge type of their own.
+        With types, an edge type from a node type to itself takes in its reverses. An edge type between two node types
+        stays, and its reverses form an edge type of their own.
 
         Args:
             reverse_names: {edge type: name of the relation of its reverses}, which must be new: the reverses of (src,
                 rel, dst) with the name "rev" are (dst, "rev", src). Needed for each edge type between two node types;
                 None in the place of the name leaves the edge type without reverses.
-            merge: join parallel edges, also those that were parallel before: of all edges with the same ends the first
-                stays, with its attributes. Without `merge` an edge whose reverse the graph has becomes two.
+            merge: join parallel edges, also edges that were parallel before: the first of all edges with the same ends
+                stays, with its attributes. Without `merge`, an edge whose reverse is in the graph becomes two.
         Raises:
             TypeError, ValueError: A name is missing, unknown or taken; the message says which. O(num_edges).
         """
@@ -225,24 +225,24 @@ class LocalGraph(Pinnable, Hashed, Graph):
     def add_self_loops(
         self: _Self, edge_types: Sequence[EdgeType | str] | None = None, *, fill_value: Any = 1.0
     ) -> _Self:
-        """Return the graph in which each node has a self-loop: a new one, its last in-edge, where it has none.
+        """Return the graph in which each node has a self-loop. A new self-loop is the last in-edge of its node.
 
-        Ids and "original_id" are those of `to_undirected`; it is -1 for new self-loops.
+        Ids and "original_id" are as in `to_undirected`; "original_id" is -1 for new self-loops.
 
         Args:
-            edge_types: which get them, from a node type to itself; None for all of these.
-            fill_value: the value of new self-loops in all edge attributes; or {name: value}, one for each.
+            edge_types: the edge types, from a node type to itself, that get self-loops; None for all of these.
+            fill_value: the value of new self-loops in all edge attributes; or {name: value} for each attribute.
         Raises:
-            TypeError, ValueError: No edge type, or one of the given ones not, goes from a node type to itself; or a
-                value is none of its attribute.
+            TypeError, ValueError: A given edge type, or every edge type, joins two node types; or a value does not fit
+                its attribute.
         """
         return self._of(edits.add_self_loops(self._arrays(), edge_types, fill_value))
 
     def remove_self_loops(self: _Self, edge_types: Sequence[EdgeType | str] | None = None) -> _Self:
         """Return the graph without the edges from a node to itself; the others keep their order and attributes.
 
-        Ids and "original_id" are those of `to_undirected`; `edge_types` and errors those of `add_self_loops`. With
-        types, if no edge type goes from a node type to itself, it is the same graph.
+        Ids and "original_id" are as in `to_undirected`, `edge_types` and errors as in `add_self_loops`. With types, if
+        no edge type goes from a node type to itself, the result is the same graph.
         """
         return self._of(edits.remove_self_loops(self._arrays(), edge_types))
 
@@ -271,13 +271,13 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return torch.bincount(indices, minlength=count)
 
     def num_edges_of(self, edge_type: EdgeType | str | None) -> int:
-        """Return the number of edges of a type; errors as those of `relation`."""
+        """Return the number of edges of a type; raises as `relation`."""
         return int(self.relation(edge_type).indices.shape[0])
 
     def digest(self) -> str:
         """Return a digest of the topology, 32 hexadecimal digits; every byte counts, int32 ids as int64 ones.
 
-        Each array is read once, at memory speed; one that `save` wrote has its digest in the folder, and is not read.
+        Each array is read once, at memory speed. Arrays that `save` wrote have digests in the folder and are not read.
 
         Raises:
             ValueError: An array was replaced or changed in place after a minibatch or a digest was made from it.
@@ -291,7 +291,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return {name: (values, True) for name, values, in_topology in self._named_arrays() if in_topology}
 
     def _came_with(self, digests: Mapping[str, str]) -> None:
-        """Take the digests that a folder has for the arrays, by `array_name`; `_refuse_damage` compares them."""
+        """Take over a folder's digests of the arrays, by `array_name`; `_refuse_damage` compares them."""
         arrays = [*self._named_arrays()]
         named = {name: values for name, values, _ in arrays}
         self._written = {name: (named[name], version_of(named[name]), digest) for name, digest in digests.items()}
@@ -300,7 +300,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
             self._take_digests([digests[name] for name in in_topology])
 
     def _refuse_damage(self, where: str) -> None:
-        """Raise ValueError if an array that came from a folder is not that whose digest the folder has. Reads all."""
+        """Raise ValueError if an array from a folder differs from its digest there. Reads all arrays."""
         for name, values, in_topology in self._named_arrays():
             written, version, digest = (self._written or {}).get(name, (None, 0, ""))
             if written is not values or version_of(values) != version:
@@ -312,7 +312,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
                 )
 
     def _named_arrays(self) -> Iterator[tuple[str, Tensor, bool]]:
-        """Yield name, values, and whether they belong to the topology, of all arrays."""
+        """Yield, for all arrays, (name, values, whether they belong to the topology)."""
         for kind, type_, name, values in self._arrays().each():
             yield array_name(kind, type_, name), values, kind in TOPOLOGY
 
@@ -355,9 +355,9 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return earliest
 
     def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> dict[Any, Chosen]:
-        """Return {edge type: Chosen}, what a choice draws by; {} if it reads nothing. It is made once, kept with the
-        graph and shared with worker processes; and made again when an attribute is another tensor, or was changed in
-        place.
+        """Return {edge type: Chosen}, the arrays by which a choice draws; {} if it reads nothing. They are made once,
+        kept with the graph and shared with worker processes; they are made again when an attribute is replaced or was
+        changed in place.
         """
         reads = choice.reads
         if reads is None:
@@ -382,7 +382,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return forms_of(arrays.node_attributes, arrays.edge_attributes)
 
     def rows(self, edge_type: Any = None) -> GraphRows:
-        """Return the in-edges of an edge type as a choice reads them."""
+        """Return the in-edges of an edge type in the form for choices."""
         relation, src = self.relation(edge_type), ends_of(edge_type)[0]
         of_sources = self.node_attributes_of(src)
         return GraphRows(

@@ -1,6 +1,6 @@
-"""Read a .npy file that nobody vouches for, and turn tensors into arrays as such files hold them.
+"""Read a .npy file of unknown origin, and turn tensors into the arrays that .npy files hold.
 
-The reader unpickles nothing. It checks the size of an array against what a header promises before it maps or reads it.
+The reader unpickles nothing. It checks the size of the file against the header before it maps or reads an array.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TRIES = 10
 def readable(
     where: str, path: Path, dtype: torch.dtype, shape: tuple[int, ...], remedy: str = REMEDY
 ) -> Iterator[None]:
-    """Turn what a corrupt file may raise into one error: NumPy's parser and the memory map raise many kinds."""
+    """Turn the many errors of NumPy's parser and the memory map on a corrupt file into one ValueError."""
     try:
         yield
     except OSError as error:
@@ -63,13 +63,13 @@ def _unreadable(
 
 
 def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, order (whether Fortran's) and dtype that an npy file begins with; `file` is at the values then.
+    """Return the shape, whether the order is Fortran's, and the dtype in an npy file's header; leave `file` behind it.
 
-    NumPy parses the header as Python does. In Python 3.11 that may fail by a SystemError about the depth of a recursion
-    where another thread parses at the same time: the threads share the counter. So it is tried again.
+    NumPy parses the header as Python code. In Python 3.11 that may fail with a SystemError about the recursion depth if
+    another thread parses at the same time: the threads share the counter. So the parsing is tried again.
 
     Raises:
-        Nearly anything, where the header is corrupt.
+        Nearly any error if the header is corrupt.
     """
     shape, fortran, dtype = _parsed_header(file)
     if not all(
@@ -109,7 +109,7 @@ def read_array(file: BinaryIO, shape: tuple[int, ...], mmap: bool) -> np.ndarray
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """Return the values as a contiguous array; those of a dtype that NumPy lacks as integers of the same size."""
+    """Return the values as a contiguous array; a dtype that NumPy lacks becomes integers of the same size."""
     tensor = tensor.cpu().contiguous()
     try:
         return tensor.numpy()
@@ -120,18 +120,18 @@ def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
 
 
 class NpyRows:
-    """Rows of a file of numbers, read without mapping it, so that no more than what is asked for is in memory.
+    """Rows of a file of numbers, read without mapping it, so that only the requested rows are in memory.
 
     Args:
-        path: a .npy file; with `raw` a file of nothing but values.
+        path: a .npy file; with `raw`, a file of values only.
         raw: dtype and shape of a row.
     Attributes:
-        shape: of the array as it lies in the file.
+        shape: of the array in the file.
         begin: the byte of the file at which the values begin.
-        is_transposed: whether it lies in Fortran's order: [n, 2] in the file is [2, n] in the array.
+        is_transposed: whether the file is in Fortran's order: [n, 2] in the file is [2, n] in the array.
         dtype: NumPy's.
     Raises:
-        ValueError: The file is none of these, or truncated.
+        ValueError: The file has another form, or is truncated.
         OSError: It cannot be opened.
     """
 
@@ -164,7 +164,7 @@ class NpyRows:
         self.shape = shape[::-1] if self.is_transposed else shape
 
     def columns(self) -> list[NpyRows]:
-        """Return each of the few rows of [k, n] by itself, as an array of one dimension."""
+        """Return each row of [k, n], k small, as an array of one dimension."""
         parts = [copy.copy(self) for _ in range(self.shape[0])]
         for number, part in enumerate(parts):
             part.shape = self.shape[1:]
@@ -172,7 +172,7 @@ class NpyRows:
         return parts
 
     def read(self, begin: int, end: int) -> np.ndarray[Any, Any]:
-        """Return the rows [begin, end) of the array as it lies in the file.
+        """Return the rows [begin, end) of the array in the file.
 
         Raises:
             ValueError: The file has become shorter.

@@ -1,6 +1,6 @@
-"""The edge types of reverses: which type holds the reverses of another one.
+"""The edge types of reverses: which type holds the reverses of another type.
 
-A mapping {edge type: that of its reverses} has None for a type without reverses.
+A mapping {edge type: type of its reverses} has None for a type without reverses.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Reverses = dict[EdgeType, EdgeType | None]
 
 
 def reverses_of(where: str, edge_types: Iterable[Any], mapping: Mapping[EdgeType, EdgeType | None] | None) -> Any:
-    """Return {edge type: that of its reverses}, {None: None} without types; a type that has none is left out.
+    """Return {edge type: type of its reverses}, {None: None} without types; types without reverses are left out.
 
     Raises:
-        ValueError: The mapping does not name a type that goes from one node type to another.
+        ValueError: The mapping lacks an edge type between two different node types.
     """
     backs: dict[Any, Any] = {}
     for edge_type in edge_types:
@@ -47,7 +47,7 @@ def with_reverses(where: str, pairs: Mapping[Any, Tensor], mapping: Any) -> dict
 
 
 def checked_mapping(where: str, mapping: Any, edge_types: Collection[Any] | None) -> Reverses | None:
-    """Return a mapping of edge types to those of their reverses; `edge_types` are those of a known graph."""
+    """Return a mapping of edge types to the types of their reverses; `edge_types` are the types of a known graph."""
     if mapping is None:
         return None
     if not isinstance(mapping, Mapping):
@@ -66,15 +66,15 @@ def checked_mapping(where: str, mapping: Any, edge_types: Collection[Any] | None
         src, _, dst = edge_type
         if back is not None and (back[0], back[2]) != (dst, src):
             raise ValueError(
-                f"{where}: {back} cannot hold the reverses of {edge_type}; they go from {dst!r} to {src!r}. Name such "
-                "a type, or None."
+                f"{where}: {back} cannot hold the reverses of {edge_type}; they go from {dst!r} to {src!r}. Name a "
+                "type with these ends, or None."
             )
         backs[edge_type] = back
     return backs
 
 
 def refuse_mapping(where: str, mapping: Any, why: str) -> None:
-    """Raise ValueError if a mapping is given where there are no reverses."""
+    """Raise ValueError if a mapping is given without a use for reverses."""
     if mapping is not None:
         raise ValueError(
             f"{where}: reverse_etypes_mapping is given, but {why}; only reverses have a use for it. Leave it out."

@@ -19,7 +19,7 @@ def open_graph(path: Path, **options: Any) -> CSCGraph | HeteroCSCGraph:
     """Return the graph in a folder that `graph.save` wrote; the options are those of CSCGraph.open.
 
     Raises:
-        What CSCGraph.open raises.
+        The errors of CSCGraph.open.
     """
     is_typed = header_in(path).get("format") == HETERO_FORMAT
     return HeteroCSCGraph.open(path, **options) if is_typed else CSCGraph.open(path, **options)

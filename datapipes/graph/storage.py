@@ -1,8 +1,8 @@
-"""Write and read a graph as a folder: arrays.npy (arena.py), and graph.json, written last, that says where in it each
-array lies. A graph without types has the one node type null and the one edge type null.
+"""Write and read a graph as a folder: arrays.npy (arena.py), and graph.json, written last, with the place of each array
+in it. A graph without types has the one node type null and the one edge type null.
 
 The reader trusts no file: it unpickles nothing, and checks the size of every array against graph.json before it maps or
-reads it. It refuses a truncated or corrupt file by name, and whatever is no regular file.
+reads it. It refuses truncated, corrupt and irregular files by name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from datapipes.graph.arrays import GraphArrays, array_name, written_digest
 
 FORMAT = "datapipes-csc-graph"
 HETERO_FORMAT = "datapipes-hetero-csc-graph"
-CLASSES = {FORMAT: "CSCGraph", HETERO_FORMAT: "HeteroCSCGraph"}  # what opens each
+CLASSES = {FORMAT: "CSCGraph", HETERO_FORMAT: "HeteroCSCGraph"}  # {format: the class that opens it}
 _VERSIONS = {FORMAT: 2, HETERO_FORMAT: 1}
 HEADER = "graph.json"
 _REMEDY = "Save the graph again."
@@ -55,7 +55,7 @@ _EDGE_TYPE = Form(
 
 @dataclass(frozen=True)
 class Types:
-    """What graph.json says of the types of a graph: the number of nodes, and of edges, of each."""
+    """The types of a graph in graph.json: the number of nodes of each node type, and of edges of each edge type."""
 
     node_types: Mapping[OptionalNodeType, Count]
     edge_types: Mapping[Annotated[EdgeType | None, _EDGE_TYPE], Count]
@@ -90,7 +90,7 @@ def header_of(
     """Return the text of graph.json, given the format, the numbers of nodes and of edges by type, and the arrays.
 
     Args:
-        edges: names those that `build` was given, for `built_of`.
+        edges: the name of the edges that `build` was given, for `built_of`.
     """
     fields = {"format": written, "version": _VERSIONS[written], **to_json(Types(num_nodes, num_edges))}
     if edges is not None:
@@ -99,21 +99,21 @@ def header_of(
 
 
 def built_of(folder: Path) -> str | None:
-    """Return the name of the edges that the graph in a folder was built of; None if graph.json has none."""
+    """Return the name of the edges from which the graph in a folder was built; None if graph.json has none."""
     named = header_in(folder).get("built_of")
     return named if isinstance(named, str) else None
 
 
 def header_in(folder: Path) -> dict[str, Any]:
-    """Return graph.json, parsed, of which nothing is checked yet; {} where there is none, or it is something else."""
+    """Return graph.json, parsed and unchecked; {} if the file is missing or holds no object."""
     header: Any = None
-    with contextlib.suppress(OSError, ValueError, RecursionError):  # `load` says what is wrong with it
+    with contextlib.suppress(OSError, ValueError, RecursionError):  # `load` raises the proper error
         header = parse_strict(read_regular(folder / HEADER, MOST_HEADER_BYTES).decode("utf-8"))
     return header if isinstance(header, dict) else {}
 
 
 def load(folder: Path, wanted: str, mmap: bool) -> tuple[GraphArrays, Types]:
-    """Return the arrays in a folder of the format `wanted`, and what graph.json promises; see LocalGraph.open."""
+    """Return the arrays in a folder of the format `wanted`, and the types in graph.json; see LocalGraph.open."""
     where, path = f"{CLASSES[wanted]}.open", folder / HEADER
     header = _read_header(where, folder, wanted)
     with valid_header(where, path, _REMEDY):
@@ -143,7 +143,7 @@ def load(folder: Path, wanted: str, mmap: bool) -> tuple[GraphArrays, Types]:
 
 
 def _read_header(where: str, folder: Path, wanted: str) -> dict[str, Any]:
-    """Return graph.json, parsed; refuse that of the other kind of graph. Its fields are not checked yet."""
+    """Return graph.json, parsed; refuse the other kind of graph. The fields are not checked yet."""
     path = folder / HEADER
     if not path.exists():
         raise FileNotFoundError(
@@ -161,7 +161,7 @@ def _read_header(where: str, folder: Path, wanted: str) -> dict[str, Any]:
 
 
 def _digests_of(where: str, folder: Path, digests: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the digests of the arrays that have one; log it if some have none."""
+    """Return the digests of the arrays that have one; log if some arrays have none."""
     if None in digests.values():
         logger.info(
             "%s: %s was saved without digests of its arrays, so they are hashed anew when a state needs them. Save the "

@@ -1,4 +1,4 @@
-"""The arrays of relations as the sampling kernels take them, of a whole graph or of a part."""
+"""The arrays of relations, of a whole graph or of a part, in the form for the sampling kernels."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class KeptTopology:
     frees the old one. So check `is_valid` before each use; if it is False, make a new one.
 
     Args:
-        nodes: {node type: (number of nodes,)}, in order; of a part also the number of its own, which have rows.
+        nodes: {node type: (number of nodes,)}, in order; a part adds the number of its own nodes, which have rows.
         relations: {edge type: Relation}, in order.
     Attributes:
-        topology: as the kernels take it.
+        topology: the kernels' form.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class KeptTopology:
 
     @property
     def is_valid(self) -> bool:
-        """Whether the tensors are where they were."""
+        """Whether the tensors have not moved."""
         return self._now() == self._places
 
     def _now(self) -> list[int]:

@@ -1,7 +1,7 @@
-"""Bottleneck: what bounds an epoch, in words, with the option to turn. `stats()`, reports and traces share it.
+"""Bottleneck: the cause that bounds an epoch, in words, with the option to turn. Used by `stats()`, reports and traces.
 
-The consumer's share comes first: where it hardly waits, nothing in the loader is blamed. Else the lane that works for
-the largest share of the time holds up all others, and in it the stage that takes the most.
+The consumer's share comes first: if the consumer hardly waits, nothing in the loader is blamed. Else the lane that
+works for the largest share of the time holds up all others, and in that lane the stage that takes the most time.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import NamedTuple
 from datapipes.loader.facts import CONSUMER, Facts, LaneFacts, StageFacts
 
 WAITS = 0.1  # share of the time: a consumer that waits less is not held up
-SLOW_START = 8  # a first minibatch that takes so many times as long as the others is the workers' start
-TINY_S = 0.7e-3  # of a minibatch that takes less to make, most does not depend on its size: see slow_loaders.py
-AWAY = 0.3  # share of a call: the thread waited for the disk at least so long
-READ_BYTES = 2**16  # by each call, before the disk counts
-FEW = 3  # minibatches behind the first ones of their epochs, below which nothing can be said
+SLOW_START = 8  # a first minibatch that takes this many times as long as the others is the workers' start
+TINY_S = 0.7e-3  # if a minibatch takes less, most of its time does not depend on its size: see slow_loaders.py
+AWAY = 0.3  # least share of a call that the thread waited for the disk
+READ_BYTES = 2**16  # least bytes that each call reads before the disk counts
+FEW = 3  # least minibatches, without the first of each epoch, for a verdict
 IDLE = 0.4  # processors
-WORKING = 0.6  # share of the time: workers that work less are held up by what takes their minibatches
+WORKING = 0.6  # share of the time: workers that work less are held up by the receiver of their minibatches
 
 
 class Bottleneck(NamedTuple):
-    """What bounds an epoch.
+    """The cause that bounds an epoch.
 
     Attributes:
         cause: "consumer", "few", "start", "tiny", "disk", "network", "processors", "transform", "workers", "channel",
             "seeds", "sampling", "gather", "copy", "loader" or "stage".
-        stage: the label of the stage that is meant; "" if none is.
+        stage: the label of the stage to blame; "" if none.
         waits: the share of the time in which the consumer waited.
-        found, advice: a sentence on what was found, and one on what to do.
+        found, advice: a sentence on the finding, and a sentence on the remedy.
     """
 
     cause: str
@@ -44,12 +44,12 @@ class Bottleneck(NamedTuple):
 
     @property
     def short(self) -> str:
-        """The cause, and the stage that is meant."""
+        """The cause, and the stage to blame."""
         return " ".join(dict.fromkeys(word for word in (self.cause, self.stage) if word))
 
 
 class _Busy(NamedTuple):
-    """How a lane was at work: the share of the time, and its slowest stage with what was counted of it."""
+    """How a lane was at work: the share of the time, and its slowest stage with its counts."""
 
     load: float
     lane: LaneFacts
@@ -69,7 +69,7 @@ class _Busy(NamedTuple):
 
 
 def find_bottleneck(facts: Facts) -> Bottleneck | None:
-    """Return what bounds the epochs that were counted; None before the first minibatch."""
+    """Return the bottleneck of the counted epochs; None before the first minibatch."""
     epochs = facts.get("epochs", {})
     count, total, start = (epochs.get(name, 0.0) for name in ("calls", "seconds", "start_seconds"))
     if count == 0 or total == 0:
@@ -83,7 +83,7 @@ def find_bottleneck(facts: Facts) -> Bottleneck | None:
         return Bottleneck("few", "", waits, text, "Read a longer epoch, or several.")
     minibatch_s = active / (count - begun)
     if begun > 1 and latest > SLOW_START * minibatch_s and latest > 0.5 * active / begun:
-        text = f"the last epoch took {latest:.2f} s to its first minibatch; what follows takes {active / begun:.2f} s."
+        text = f"the last epoch took {latest:.2f} s to its first minibatch; the rest takes {active / begun:.2f} s."
         advice = "Look at what the first minibatch loads or compiles; a longer epoch pays for it."
         if any(lane.pool == "process" for lane in facts.lanes):
             advice = "Keep the workers between epochs (persistent_workers=True), or use worker_method='thread'."
@@ -120,7 +120,7 @@ def _busy(lane: LaneFacts, facts: Facts, active: float) -> _Busy | None:
 
 
 def _idle_processors(facts: Facts, active: float) -> float:
-    """Return how many of the loader's processors had nothing to do, neither for it nor for others on the machine."""
+    """Return how many of the loader's processors were idle: at work neither for the loader nor for others."""
     watched = max(facts.count("epochs", "watched_seconds"), 1e-9)
     used = facts.count("epochs", "processor_seconds") / watched
     for lane in facts.lanes:
@@ -130,7 +130,7 @@ def _idle_processors(facts: Facts, active: float) -> float:
     return max(min(facts.processors - used, facts.count("epochs", "idle_seconds") / watched), 0.0)
 
 
-_Verdict = tuple[str, str, str] | None  # cause, what was found, advice
+_Verdict = tuple[str, str, str] | None  # cause, finding, advice
 
 
 def _on_tiny(busy: _Busy, facts: Facts, idle: float) -> _Verdict:
@@ -171,18 +171,18 @@ def _on_disk(busy: _Busy, facts: Facts, idle: float) -> _Verdict:
         f"{read / calls / 1e6:.2f} MB a minibatch."
     )
     advice = (
-        "Load what is mapped into memory if it fits, store it in fewer bytes (stored_as='float16' or 'int8'), or give "
+        "Load mapped data into memory if it fits, store it in fewer bytes (stored_as='float16' or 'int8'), or give "
         "the machine more memory for its page cache."
     )
     return "disk", text, advice
 
 
 def _on_processors(busy: _Busy, facts: Facts, idle: float) -> _Verdict:
-    if busy.stage.does in ("transform", "loader"):  # which may wait for anything
+    if busy.stage.does in ("transform", "loader"):  # these may wait for anything
         return None
     alone = sum(facts.get(stage.label, {}).get("processor_seconds", math.inf) for stage in busy.lane.stages)
     if busy.ran > 1 - AWAY or idle > IDLE or alone / busy.lane.workers > facts.count(CONSUMER):
-        return None  # or the lane would hold up the consumer on processors of its own too
+        return None  # else the lane would hold up the consumer even on its own processors
     text = (
         f"{busy.stage.label} is on a processor only {busy.ran:.0%} of its time, and of {facts.processors} processors "
         f"{idle:.1f} are idle."
@@ -210,7 +210,7 @@ def _on_stage(busy: _Busy, facts: Facts, idle: float) -> _Verdict:
     text = f"{name}{by} takes {busy.call_ms:.1f} ms a call; {who} busy {busy.load:.0%} of the time."
     if stage.does == "loader":
         return "loader", text, "It is a loader with a plan of its own: ask its stats()."
-    if busy.ran < 1 - AWAY and stage.does != "transform":  # a function of the user's may wait for anything
+    if busy.ran < 1 - AWAY and stage.does != "transform":  # a user's function may wait for anything
         text += f" It is on a processor only {busy.ran:.0%} of that."
     more = min(facts.processors, lane.workers + max(int(idle), 1))
     can_grow = idle > IDLE and more > lane.workers

@@ -45,47 +45,48 @@ __all__ = ["DataLoader"]
 class DataLoader(StreamStage):
     """Iterate over the minibatches of a chain, prepared in the background.
 
-    Each loop over it is the next epoch, also after a `break`; `len(loader)` counts its minibatches. Minibatches are
-    the same bits for any number of workers or threads and any start method, and also after a worker has died. Workers
+    Each loop over it is the next epoch, also after a `break`; `len(loader)` counts its minibatches. Minibatches have
+    the same bits for any number of workers or threads and any start method, even after a worker has died. Workers
     read the arguments of the stages when they start: after you change an array in place, build a new loader.
 
     Args:
         datapipe: the last stage of a chain; it stays as it is.
         num_workers: workers that make minibatches up to the cut. With 0 the stages before the first feature fetch run
             in a thread of this process, unless minibatches are small (see overlap), and the options of workers have no
-            effect. The log names, at level INFO, every option that has none; with workers such an option is refused.
+            effect. The log names, at level INFO, every option without effect; with workers it is refused.
         persistent_workers: keep the workers between epochs; otherwise they end with each epoch.
-        max_uva_threads: at most so many threads of a GPU take part in one read of a page-locked feature in host memory;
-            the others are left to training. Two fetches that a stage of yours parts may each read with so many at the
+        max_uva_threads: the most threads of a GPU that take part in one read of a page-locked feature in host memory;
+            the others are left to training. Two fetches with your own stage in between may each use this many at the
             same time.
         worker_method: "process" or "thread". Threads copy nothing, but the Python code of their stages runs in one
             thread at a time.
         prefetch_factor: minibatches that each worker makes ahead, 1 or more. Without workers: sampled minibatches held
-            ready for the feature fetch, and as many complete ones held ready for the consumer.
+            ready for the feature fetch, and equally many complete minibatches held ready for the consumer.
         in_order: deliver in the order of the indices. False delivers each minibatch as soon as it is made; each still
             comes once, with the same bits. No minibatch is made more than num_workers * (prefetch_factor + 1) beyond
-            the first missing one (with asynchronous stages their `concurrency` stands for the 1), so a very slow
+            the first missing one (with asynchronous stages, their `concurrency` replaces the 1), so a very slow
             minibatch still holds up the others in the end.
         timeout: seconds to wait for one minibatch before LoaderTimeoutError, a TimeoutError after which `next` goes on
-            waiting; None waits as long as something works on it.
+            waiting. None waits as long as something works on the minibatch.
         multiprocessing_context: how worker processes start: None or "forkserver", "spawn", "fork", or a context.
         worker_init_fn: called in each worker with the worker's number, before its first minibatch.
         channel: how minibatches come from worker processes: "shm" (ShmChannel), "mp" (an MpChannel for each worker) or
-            a channel of your own, which serves this loader alone and stays open. After the death of a sender some
+            your own channel, which serves this loader alone and stays open. After the death of a sender, some
             channels end in a timeout, such as a multiprocessing queue: a killed process can keep its lock.
-        shm_size: size of the "shm" channel, as an int or text ("1GB"). None fits it to the first minibatch; later ones
-            that are larger come in parts.
+        shm_size: size of the "shm" channel, as an int or text ("1GB"). None fits it to the first minibatch; larger
+            minibatches then come in parts.
         max_restarts: how often a minibatch is made again after the worker that was making it died. With asynchronous
             stages a worker makes several at once; its death counts for each of them.
         cut: where the chain is cut: a functional name, a stage class, or "end". The default is before the first
             FeatureFetcher whose store is in this machine's memory or the first CopyTo to a GPU, whichever comes first;
             else before the first CopyTo; else at the end.
-        overlap: run the stages after the cut in a thread of their own while the consumer works; in a chain that copies
-            to a GPU those up to the copy and the fetches behind it, on a stream of their own. None does so too,
-            but where each minibatch is known to read at most 1 MB from memory, which takes less time than to pass it
-            from thread to thread: without workers, and with the default `prefetch_factor` and `timeout`, which are
-            those of the threads. It is known of items, `sample_neighbor` and features in memory, and of no function of
-            yours. `explain()` says what was chosen.
+        overlap: True runs the stages after the cut in a thread of their own while the consumer works; in a chain that
+            copies to a GPU, the thread runs the stages up to the copy and the fetches behind it, on a stream of its
+            own. False runs them in the consumer's thread. None means False if each minibatch is known to read at most 1
+            MB from memory, which takes less time than passing it between threads, and if there are no workers and
+            `prefetch_factor` and `timeout`, which belong to the threads, have their defaults. This is known of items,
+            `sample_neighbor` and features in memory, and never of your own functions. Else None means True.
+            `explain()` shows the choice.
     Raises:
         TypeError, ValueError, RuntimeError: An argument is not allowed, or the plan cannot work; the message says why.
     """
@@ -115,7 +116,7 @@ class DataLoader(StreamStage):
         arguments = locals()
         super().__init__(datapipe)
         self.options = LoaderOptions(**{option.name: arguments[option.name] for option in fields(LoaderOptions)})
-        self.__dict__.update(vars(self.options))  # to be read, and not to be set
+        self.__dict__.update(vars(self.options))  # read-only attributes
         self._plan = rewrite(StageGraph(self.source), self.options)
         self._clock = StageClock()
         self._watch = Watch(self._plan.find(Workers))
@@ -124,26 +125,26 @@ class DataLoader(StreamStage):
         self._look = LookForLeaks(StageGraph(self.source))
 
     def rewritten(self) -> StageGraph[Stage]:
-        """Return the plan: the rewritten chain, the one that runs."""
+        """Return the plan: the rewritten chain, which runs."""
         return self._plan
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         starting = next((workers.starting for workers in self._plan.find(Workers) if workers.starting), "")
         stream = stream_of(self._plan.root, context.of_chain(self._plan.numbering, self._clock))
-        as_a_stage = partial(context.calls.clock.add, context.calls.numbering.of(self).label)  # of a chain that goes on
+        as_a_stage = partial(context.calls.clock.add, context.calls.numbering.of(self).label)  # inside a longer chain
         return Delivered(stream, self._clock, self._watch, self._look, as_a_stage, starting)
 
     def minibatch(self, epoch: int, index: int) -> MiniBatch | None:
-        """Make the minibatch of an epoch and a global index again and return it, or None if a stage drops it.
+        """Make the minibatch of an epoch and a global index again, and return it; None if a stage drops it.
 
         It is made in this process. The state of the loader and its running epoch do not change.
 
         Raises:
-            IndexError: Ids that were read on a GPU had no rows; it is waited for here, so they are most likely those of
-                this minibatch.
+            IndexError: Ids that were read on a GPU had no rows. The call waits for the GPU, so they most likely belong
+                to this minibatch.
         """
         check_epoch("data_loader: minibatch", epoch)
-        graph = fetch_behind_copy(StageGraph(self.source), self.options)  # where alone some features can be read
+        graph = fetch_behind_copy(StageGraph(self.source), self.options)  # some features can be read only there
         graph.refuse_jumps("data_loader: minibatch")
         seed_stage = graph.seed_stage
         check_int("data_loader: minibatch", "index", index, 0, seed_stage.num_steps * seed_stage.world_size - 1)
@@ -153,22 +154,21 @@ class DataLoader(StreamStage):
         return minibatch
 
     def _shown(self) -> tuple[str, Iterable[Stage]]:
-        return repr(self), self._plan  # the chain as it was rewritten
+        return repr(self), self._plan  # the rewritten chain
 
     def stats(self) -> LoaderStats:
         """Return {"1 sample_neighbor": {"calls": n, "seconds": s, "concurrent_seconds": c}, ...} since the loader was
         built, all processes together; {} before the first minibatch. `print` shows a table, with the bottleneck.
 
-        `seconds` is wall time in which at least one call ran. `concurrent_seconds` adds up the calls: it is larger
-        where several ran at once, in workers or in one event loop. "epochs" counts the minibatches that were
-        delivered, and the seconds from asking for the first to the end. "consumer" is the time between two minibatches
-        that the consumer spent on the first.
+        `seconds` is wall time in which at least one call ran. `concurrent_seconds` adds up the calls: it is larger if
+        several ran at once, in workers or in one event loop. "epochs" counts the delivered minibatches, and the seconds
+        from asking for the first to the end. "consumer" is the time that the consumer spent on its minibatches.
 
         "waiting for 2 fetch_feature" (the last stage that runs ahead) is the time the consumer waited: near 0, the
         consumer is the bottleneck. "waiting for 1 sample_neighbor" is the time the feature fetch waited for sampling.
-        "channel" counts what came through the present or last ShmChannel from worker processes, see ShmChannel.stats:
-        many `send_waits` mean that the workers are faster than the stages after them, many `recv_waits` that they are
-        slower. Workers that are not persistent get a new channel each epoch.
+        "channel" counts the messages of the present or last ShmChannel from worker processes, see ShmChannel.stats:
+        many `send_waits` mean that the workers are faster than the stages after them, many `recv_waits` that the
+        workers are slower. Workers that are not persistent get a new channel each epoch.
         """
         rows: dict[str, dict[str, float]] = self._clock.stats()
         if (epochs := self._watch.epochs)["calls"] > 0:
@@ -181,17 +181,17 @@ class DataLoader(StreamStage):
         return LoaderStats.of_plan(rows, repr(self), self._plan, self._watch.samples)
 
     def trace(self, path: str | Path) -> None:
-        """Write the last calls of all stages, in all processes, as a trace that chrome://tracing and Perfetto show.
+        """Write the last calls of all stages, in all processes, as a trace for chrome://tracing and Perfetto.
 
-        The loader remembers 65,536 calls. `datapipes report` makes of a trace what `report` makes of the loader.
+        The loader remembers 65,536 calls. `datapipes report` makes the page of `report` from a trace.
         """
         write_trace(path, self._stats_and_calls())
 
     def report(self, path: str | Path) -> None:
         """Write a report of all epochs so far as one HTML page, which needs no other file and no network.
 
-        It says what bounds the epochs, and which option to turn; it shows the chain with the time of each stage,
-        minibatches/s, memory and queues over the time, and what each thread and process did at the end.
+        The page names the bottleneck of the epochs and the option to turn. It shows the chain with the time of each
+        stage, minibatches/s, memory and queues over the time, and the last calls of each thread and process.
 
         Raises:
             RuntimeError: No epoch has ended or broken off yet, or one is running.
@@ -205,10 +205,10 @@ class DataLoader(StreamStage):
         write_report(path, self._stats_and_calls())
 
     def progress(self, *, bottleneck: bool = False, **options: Any) -> Iterator[MiniBatch]:
-        """Yield the minibatches of the next epoch under tqdm's bar, which shows minibatches/s; not off a terminal.
+        """Yield the minibatches of the next epoch; on a terminal, under tqdm's bar, which shows minibatches/s.
 
         Args:
-            bottleneck: show after the bar, renewed each second, what bounds the epochs so far.
+            bottleneck: show the bottleneck of the epochs so far after the bar, renewed each second.
             options: of tqdm.
         Raises:
             ModuleNotFoundError: tqdm is not installed; the message says what to install.
@@ -228,7 +228,7 @@ class DataLoader(StreamStage):
         return stats
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the chain as it was rewritten, with the time of each stage."""
+        """Return the HTML for notebooks: the rewritten chain, with the time of each stage."""
         stats = self.stats()
         return filled("loader.html", title=stats.title, lanes=lanes_of(stats), bottleneck=stats.bottleneck)
 

@@ -1,4 +1,4 @@
-"""Facts: what a loader's plan is, and what was counted of it.
+"""Facts: a loader's plan and its counts.
 
 `stats()` returns them as a dict, a trace carries them, a report shows them, and bottleneck.py judges them.
 """
@@ -20,7 +20,7 @@ from datapipes.chain.stage_graph import StageGraph
 from datapipes.loader.workers.workers import Workers
 
 CONSUMER = "consumer"
-NO_STAGES = ("epochs", "channel", "workers", "features")  # rows that count something else than calls
+NO_STAGES = ("epochs", "channel", "workers", "features")  # rows that do not count calls
 
 Counts = dict[str, float]
 AnyFacts = TypeVar("AnyFacts", bound="Facts")
@@ -31,9 +31,9 @@ class StageFacts:
     """A stage of a lane.
 
     Attributes:
-        label: the name that its calls are counted under.
+        label: the name under which its calls are counted.
         text: its class and arguments.
-        does: see StageBase; "transform" of a function or a class of the user's.
+        does: see StageBase; "transform" for a user's function or class.
         awaits: whether its calls wait for something elsewhere, such as servers; several are in flight at once.
     """
 
@@ -56,9 +56,9 @@ class LaneFacts:
     """Stages that run one after the other.
 
     Attributes:
-        workers: how many threads or processes do so.
-        pool: "process" or "thread" if `num_workers` sets how many; "" otherwise.
-        waiting: the name that its reader's waits are counted under; "" of the consumer's lane.
+        workers: number of threads or processes of the lane.
+        pool: "process" or "thread" if `num_workers` sets their number; "" otherwise.
+        waiting: the name under which its reader's waits are counted; "" for the consumer's lane.
     """
 
     title: str
@@ -69,23 +69,23 @@ class LaneFacts:
 
 
 class Sample(NamedTuple):
-    """The memory that is resident at a time of time.monotonic, in bytes; pages that processes share count in each."""
+    """The resident memory at a time of time.monotonic(), in bytes; shared pages count in each process."""
 
     at: float
     caller: float
     workers: float
 
 
-@dataclass(eq=False, repr=False)  # a dict is equal to another one of the same counts
+@dataclass(eq=False, repr=False)  # a dict equals another dict of the same counts
 class Facts(dict[str, Counts]):
-    """{name: counts} of the stages by their labels, of waits, of the consumer, and of NO_STAGES; {} before the first
-    minibatch. The counts are of all epochs and all processes together.
+    """{name: counts} for the stages by their labels, for waits, the consumer, and NO_STAGES; {} before the first
+    minibatch. The counts add up all epochs and all processes.
 
     Attributes:
         title: the loader, as users wrote it.
-        processors: how many it may use.
+        processors: number of processors that the loader may use.
         batch_size: 0 if it is not known.
-        lanes: those of the plan, the consumer's last.
+        lanes: the lanes of the plan, the consumer's last.
         caller: the process of the consumer.
         samples: the memory over the time.
         calls: the last calls of all stages, waits included; only a trace and a report have them.
@@ -107,7 +107,7 @@ class Facts(dict[str, Counts]):
     def of_plan(
         cls: type[AnyFacts], rows: Mapping[str, Counts], title: str, plan: StageGraph[Stage], samples: Iterable[Sample]
     ) -> AnyFacts:
-        """Return what was counted of a plan of this process."""
+        """Return the facts of a plan of this process."""
         described: list[LaneFacts] = []
         batch_size = 0
         for lane in lanes(plan):

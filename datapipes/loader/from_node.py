@@ -1,8 +1,8 @@
 """FromNode: joins a torchdata node to a chain, after the cut.
 
 torchdata's own nodes name no sources and do not pickle, so a FromNode starts a chain of its own: the node must give
-MiniBatches. It keeps its own order and state; nothing reads ahead of it, since only the node knows where it stands
-(use `torchdata.nodes.Prefetcher` inside).
+MiniBatches. It keeps its own order and state; nothing reads ahead of it, since only the node knows its position (use
+`torchdata.nodes.Prefetcher` inside).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["FromNode"]
 class FromNode(StreamStage):
     """Starts a chain with a torchdata node that gives MiniBatches.
 
-    Each item of the node is a MiniBatch with all that the stages behind it read: `seeds`, and for a feature fetch
-    1-D seeds or `input_nodes`. Its `epoch` and `index` stay as the node set them. The stages behind it may fetch, copy
+    Each item of the node is a MiniBatch with all fields that later stages read: `seeds`, and for a feature fetch
+    1-D seeds or `input_nodes`. Its `epoch` and `index` stay as the node set them. The later stages may fetch, copy
     and transform. They cannot draw, since no ItemSampler gives a seed. So a sampler stands inside the node:
     `torchdata.nodes.Mapper(chain, fn)` is a node over a chain.
 
     Args:
-        node: any `torchdata.nodes.BaseNode` but a Stage. A node of other items is mapped first:
+        node: any `torchdata.nodes.BaseNode` but a Stage. Map a node of other items first:
             `torchdata.nodes.Mapper(node, lambda ids: dp.MiniBatch(seeds=ids))`.
     Raises:
         TypeError: `node` is no such node; or, while running, it gave something other than a MiniBatch.

@@ -26,15 +26,15 @@ from datapipes.minibatch import MiniBatch
 
 
 class Passage(StreamStage):
-    """Passes minibatches on unchanged, in the same thread. The stages behind it are called minibatch by minibatch."""
+    """Passes minibatches on unchanged, in the same thread. Later stages are called minibatch by minibatch."""
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         return streams[0]()
 
 
 def fetch_behind_copy(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` with the FeatureFetchers right before a copy to a GPU behind it, where all that they read can be
-    read with ids that lie there; in a chain whose cut is the default one. Without triton only those that must.
+    """Return `graph` with FeatureFetchers moved from right before a copy to a GPU to right behind it, if all their
+    features can be read with ids there and the cut is the default. Without triton, only those that must move.
     """
     if options.cut != LoaderOptions.cut:
         return graph
@@ -63,8 +63,8 @@ def _copies_planned_here(graph: Graph) -> list[Stage]:
 
 
 def fetch_for_copy(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` with each FeatureFetcher right before a copy to a GPU reading into page-locked memory; rows that
-    are stored with fewer bits are copied so and decoded behind the copy.
+    """Return `graph` in which each FeatureFetcher right before a copy to a GPU reads into page-locked memory; rows
+    stored with fewer bits are copied in that form and decoded behind the copy.
     """
     for stage in _copies_planned_here(graph):
         fetches: list[FeatureFetcher] = []  # the last one first
@@ -73,7 +73,7 @@ def fetch_for_copy(graph: Graph, options: LoaderOptions) -> Graph:
             isinstance(source, FeatureFetcher)
             and FetchForCopy.can_replace(source)
             and graph._num_readers(source) == 1
-            and _gpu_before(source) is None  # else its ids lie on that GPU
+            and _gpu_before(source) is None  # else its ids lie on a GPU
         ):
             fetches.append(source)
             source = source.source
@@ -90,18 +90,18 @@ def fetch_for_copy(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def part_from_asynchronous(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` with a carrier between asynchronous stages and a copy to a GPU behind them, so that the copy is
-    called in the thread that takes the minibatch: asynchronous stages have others called beside their event loop.
+    """Return `graph` with a carrier between asynchronous stages and a copy to a GPU behind them. The copy then runs in
+    the thread that takes the minibatch, and not beside the event loop.
 
     Raises:
-        ValueError: Behind the copy stages are joined, or an asynchronous stage stands.
+        ValueError: Sources are joined behind the copy, or an asynchronous stage stands there.
     """
     for stage in _copies_planned_here(graph):
         if any(map(is_async, _called_with(stage))):
             if not any(stage is on_line for on_line in single_line(graph)):
                 raise ValueError(
                     "data_loader: asynchronous stages stand before copy_to, and sources are joined after it; the copy "
-                    "would run in a thread that nobody waits for. Move copy_to behind the join."
+                    "would run in another thread, and nothing would wait for it. Move copy_to behind the join."
                 )
             ahead: Stage = Overlap(stage.source, options.prefetch_factor)
             if options.overlap is False:
@@ -118,7 +118,7 @@ def part_from_asynchronous(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def _called_with(stage: Stage) -> list[Stage]:
-    """Return the stages before `stage` that are called one after the other with it: those behind the last carrier."""
+    """Return the stages before `stage` that are called in turn with it: the stages behind the last carrier."""
     called: list[Stage] = []
     for source in stage.sources:
         if not isinstance(source, StreamStage):
@@ -127,8 +127,8 @@ def _called_with(stage: Stage) -> list[Stage]:
 
 
 def _gpu_before(stage: Stage) -> torch.device | None:
-    """Return the device of the last CopyTo before `stage` if it is a CUDA device. A stage of the user's in between may
-    have moved the minibatch elsewhere.
+    """Return the device of the last CopyTo before `stage` if it is a CUDA device. A user's stage in between may have
+    moved the minibatch elsewhere.
     """
     for source in stage.sources:
         if isinstance(source, CopyTo):
@@ -144,10 +144,10 @@ def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with `options.max_uva_threads` at its FeatureFetchers behind a copy to a GPU.
 
     Raises:
-        ValueError: Such a FeatureFetcher reads a feature that can only be read with ids in host memory; or there are
-            workers, the option is not the default, and nothing reads host memory from a GPU.
+        ValueError: Such a FeatureFetcher reads a feature that needs ids in host memory; or there are workers, the
+            option is not the default, and nothing reads host memory from a GPU.
     """
-    by_uva: list[bool] = []  # of each FeatureFetcher behind such a copy
+    by_uva: list[bool] = []  # for each FeatureFetcher behind a copy to a GPU
     for stage in graph.find(FeatureFetcher):
         device = _gpu_before(stage)
         if device is not None:
@@ -176,10 +176,10 @@ def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def overlap_with_copies(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` with a Prefetcher behind its first copy to a GPU and the fetches that follow it: they run ahead
-    of the stages of the user's behind them, which stay in the caller's thread.
+    """Return `graph` with a Prefetcher behind its first copy to a GPU and the fetches after it: these run ahead of the
+    user's later stages, which stay in the caller's thread.
 
-    A join cannot stand behind a Prefetcher, so a chain that joins sources behind such a copy stays as it is.
+    A join cannot stand behind a Prefetcher, so a chain that joins sources behind the copy stays as it is.
     """
     line = single_line(graph)
     first = max((number for number, stage in enumerate(line) if isinstance(stage, Workers)), default=0)
@@ -203,10 +203,10 @@ def wait_at_the_end(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 class WaitForGpu(StreamStage):
-    """Pass minibatches on; at the end of an epoch wait for the copies and reads of the stages before.
+    """Pass minibatches on; at the end of an epoch, wait for the copies and reads of earlier stages.
 
-    Reads on a GPU tell of ids without rows when they have run; so an error comes at the end of its epoch and not in the
-    next one. The sources of the last copies are let go, too.
+    Reads on a GPU report ids without rows only after they have run; with this wait, an error comes at the end of its
+    epoch and not in the next epoch. The sources of the last copies are let go, too.
 
     Raises:
         IndexError: At the end of an epoch: ids that were read on a GPU had no rows.
@@ -217,7 +217,7 @@ class WaitForGpu(StreamStage):
 
 
 def wait_for_gpus(graph: Graph) -> None:
-    """Wait for the copies and reads of a graph, then raise the first IndexError that one had: ids without rows."""
+    """Wait for the copies and reads of a graph, then raise the first IndexError (ids without rows) among them."""
     waits = [stage._finish for stage in graph.find(CopyTo)]
     wait_for_all(waits + [stage._finish_reads for stage in graph.find(FeatureFetcher)])
 

@@ -1,4 +1,4 @@
-"""Plans that cannot work, or do what was asked: stages that find ids in the wrong memory, options without effect."""
+"""Refuse plans that cannot work, such as stages with ids in the wrong memory, and name a remedy."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _HOST = torch.device("cpu")
 
 
 def refuse_ids_elsewhere(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph`; where a stage of the user's may move the ids, nothing is refused.
+    """Return `graph`; if a user's stage may move the ids, nothing is refused.
 
     Raises:
-        ValueError: Seeds that a sampler takes lie on a GPU; or rows on a GPU are fetched with ids in host memory.
+        ValueError: A sampler's seeds lie on a GPU; or rows on a GPU are fetched with ids in host memory.
     """
     elsewhere = planned_elsewhere(graph)
     for stage in graph:
@@ -39,7 +39,7 @@ def refuse_ids_elsewhere(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def _refuse_seeds_on_gpu(sampler: Sampler) -> None:
-    """Raise ValueError if the seeds of `sampler` lie on a GPU; one with a transform of its own may take them there."""
+    """Raise ValueError if the seeds of `sampler` lie on a GPU; a sampler with its own transform may take them there."""
     methods, place = ("transform", "seeds_of", "_checked_seeds"), place_of_ids(sampler)
     has_own = any(not _is_ours(getattr(type(sampler), name)) for name in methods)
     if place is not None and place.type == "cuda" and not has_own:
@@ -77,7 +77,7 @@ def _how_to_read_there(fetch: FeatureFetcher, device: str, options: LoaderOption
 
 
 def place_of_ids(stage: Stage) -> torch.device | None:
-    """Return where the ids lie that a stage takes; None if a stage of the user's may decide that."""
+    """Return the device of a stage's ids; None if a user's stage may have moved them."""
     while len(stage.sources) == 1:
         stage = stage.source
         if not _is_ours(type(stage)):
@@ -92,12 +92,12 @@ def place_of_ids(stage: Stage) -> torch.device | None:
 
 
 def _is_ours(defined: Any) -> bool:
-    """Return whether a class or a method is one of the package, and none of the user's."""
+    """Return whether a class or a method belongs to the package, not to the user."""
     return str(defined.__module__).startswith("datapipes.")
 
 
 def what_would_use_uva(graph: Graph) -> str:
-    """Return what else to do in a plan where no stage reads host memory from a GPU, so that one does."""
+    """Return a remedy, the end of a sentence, by which some stage would read host memory from a GPU."""
     gpus = gpus_of(graph)
     fetches = [stage for stage in graph.find(FeatureFetcher) if not stage.asynchronous]
     if fetches and not gpus:

@@ -1,4 +1,4 @@
-"""Questions that several passes ask of a graph."""
+"""Queries on graphs that several passes share."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def copies_to_gpu(stage: Stage) -> bool:
 
 
 def gpus_of(graph: Graph) -> list[torch.device]:
-    """Return the CUDA devices that the stages of `graph` copy to, one for each such stage."""
+    """Return the CUDA device of each stage of `graph` that copies to one."""
     return [stage.device for stage in graph.find(CopyTo) if copies_to_gpu(stage)]
 
 
 def single_line(graph: Graph) -> list[Stage]:
-    """Return the stages with one source that lead to the last stage, in the order in which a minibatch passes them."""
+    """Return the stages with one source that lead to the last stage, in the order of the flow."""
     line = [graph.root]
     while len(line[-1].sources) == 1:
         line.append(line[-1].source)
@@ -30,6 +30,6 @@ def single_line(graph: Graph) -> list[Stage]:
 
 
 def planned_elsewhere(graph: Graph) -> set[int]:
-    """Return id(stage) of the stages that belong to the plan of another loader, one that is a stage of `graph`."""
+    """Return id(stage) of the stages in the plan of another loader that is a stage of `graph`."""
     loaders = [stage for stage in graph.find(StreamStage) if stage._plans_its_source]
     return {id(stage) for loader in loaders for stage in StageGraph(loader.source)}

@@ -1,8 +1,8 @@
-"""Leaks: whether a model is shown the links that it is to predict, told once for each loader.
+"""Leaks: warn, once for each loader, if a model is shown the links that it is to predict.
 
-A sampler finds the seeds of a link among the in-edges of its ends, and their reverses, unless a stage takes them out or
-the graph does not have them. If they are found, nothing fails: training looks very good, and the model predicts
-nothing. So the first minibatch is looked at as the consumer gets it, after all exclusion.
+A sampler finds a seed link and its reverse among the in-edges of its ends, unless a stage takes them out or the graph
+does not have them. If they are found, nothing fails: training looks very good, and the model predicts nothing. So the
+first minibatch is checked in the consumer's form, after all exclusion.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from datapipes.sampling.sampler import Sampler
 from datapipes.sampling.seed_edge_excluder import SeedEdgeExcluder
 from datapipes.sampling.temporal_neighbor_sampler import TemporalNeighborSampler
 
-MOST_PAIRS = 1024  # of the first minibatch that are looked up
+MOST_PAIRS = 1024  # pairs of the first minibatch that are looked up
 
-Rows = NDArray[np.int64]  # [n, k]: source, destination, and the time where edges have times
+Rows = NDArray[np.int64]  # [n, k]: source, destination, and the time if edges have times
 
 
 class Leaks(NamedTuple):
-    """How many positive seeds were looked at, and how many of them are among the sampled edges; or, where far more have
-    their reverse there, how many have, and the edge types of these seeds and of the reverses.
+    """How many positive seeds were looked at, and how many of them are among the sampled edges. If far more have their
+    reverse there: the number of these, and the edge types of the seeds and of the reverses.
     """
 
     looked_at: int
@@ -43,7 +43,7 @@ class Leaks(NamedTuple):
 
 
 class LookForLeaks:
-    """Called with each minibatch of a loader; it looks at the first, if a sampler is in the chain."""
+    """Called with each minibatch of a loader; looks at the first if a sampler is in the chain."""
 
     def __init__(self, graph: StageGraph[Stage]) -> None:
         samplers = graph.find(Sampler)
@@ -112,17 +112,17 @@ def look(
     *,
     keeps_parallel: bool = False,
 ) -> Leaks:
-    """Return which positive seeds are left among the sampled edges, MOST_PAIRS of them at most.
+    """Count the positive seeds, at most MOST_PAIRS, that are left among the sampled edges.
 
-    A graph may have the reverse of some edges by chance. So reverses count only if most of the seeds have theirs in the
-    graph; of a graph that cannot be asked, in the sample.
+    A graph may have the reverse of some edges by chance. So reverses count only if most of the seeds have a reverse in
+    the graph; in the sample, if the graph cannot be asked.
 
     Args:
-        pairs_of: {edge type: positive seeds}, by the ids of the graph; of None without types.
+        pairs_of: {edge type: positive seeds}, by the ids of the graph; the type is None without types.
         edges_of: returns the sampled edges of an edge type.
-        types: the edge types that are sampled.
-        graph: what is sampled; None and a graph in parts are not asked.
-        mapping: {edge type: that of its reverses, or None}; of other types each that fits is looked at.
+        types: the sampled edge types.
+        graph: the sampled graph; None and a graph in parts are not asked.
+        mapping: {edge type: type of its reverses, or None}; for other edge types, all types that fit are looked at.
         keeps_parallel: whether the seeds were taken out by edge id, so that edges parallel to them are meant to stay.
     """
     looked_at = left = 0
@@ -143,7 +143,7 @@ def look(
 
 
 def _num_reverses(turned: Rows, graph: Graph | None, back: Any, sampled: int) -> int:
-    """Return how many reverses the graph has; of one that cannot be asked, how many were sampled."""
+    """Return how many reverses the graph has, or, if it cannot be asked, how many were sampled."""
     if graph is None or graph._in_parts:
         return sampled
     return int((graph.has_edges(torch.from_numpy(turned[:, :2].copy()), back).counts > 0).sum())
@@ -159,7 +159,7 @@ def _num_left(pairs: Rows, sampled: Iterable[Rows]) -> int:
 
 
 def _earlier_only(sampler: Sampler) -> bool:
-    """Return whether a sampler draws only edges earlier than the seed; those of later seeds may be other seeds."""
+    """Return whether a sampler draws only edges earlier than the seed: these may well be other, earlier seeds."""
     return isinstance(sampler, TemporalNeighborSampler) and sampler.edge_time_attr is not None and not sampler.inclusive
 
 

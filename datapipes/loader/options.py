@@ -1,8 +1,8 @@
 """The options of a DataLoader: checked once, frozen, and handed whole to every pass and to the workers.
 
-Options that contradict each other are refused. So is an option that has no effect in the plan of the chain, with one
-exception, so that `num_workers` can be swept: if it is 0, every such option is allowed, and the log names it, at level
-INFO.
+Options that contradict each other are refused, and so is an option without effect in the plan of the chain. One
+exception allows sweeps of `num_workers`: if it is 0, options without effect are allowed, and the log names them, at
+level INFO.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from datapipes.processes.start import check_context
 WHERE = "data_loader"  # how errors name the DataLoader
 CHANNELS = ("shm", "mp")
 LEAST_SHM_SIZE = 2**16  # bytes: room for errors too
-MOST_AHEAD = 2**17  # minibatches that all workers make ahead; a channel holds 2**20 messages
+MOST_AHEAD = 2**17  # minibatches that all workers may make ahead; a channel holds 2**20 messages
 _BOUNDS = (
     *(("num_workers", 0, 4096), ("max_uva_threads", 1, INT64_MAX)),
     *(("prefetch_factor", 1, INT64_MAX), ("max_restarts", 0, INT64_MAX)),
@@ -37,7 +37,7 @@ OF_PROCESSES = ("multiprocessing_context", "channel", "shm_size", "max_restarts"
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """The arguments of DataLoader besides the chain; its docstring says what each of them does.
+    """The arguments of DataLoader besides the chain; its docstring describes each.
 
     Raises:
         TypeError, ValueError: An option is not allowed, or cannot take effect beside the others.

@@ -79,7 +79,7 @@ def put_in_workers(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def _place_of(graph: Graph, place: Any) -> Stage | None:
-    """Return the stage before which the chain is cut; None for its end."""
+    """Return the stage before which the chain is cut; None means its end."""
     if not (isinstance(place, str) or (isinstance(place, type) and issubclass(place, Stage))):
         raise TypeError(
             f"data_loader: cut must be a functional name, a stage class or 'end', got {shown(place)}. Name a stage of "
@@ -105,7 +105,7 @@ def _place_of(graph: Graph, place: Any) -> Stage | None:
 
 
 def _stays_here(stage: Stage) -> bool:
-    """Return whether a stage belongs into the caller's process: it uses a GPU, or memory of this process."""
+    """Return whether a stage belongs in the caller's process, since it uses a GPU, or memory of this process."""
     return copies_to_gpu(stage) or (isinstance(stage, FeatureFetcher) and not stage.feature_store.fetch_in_worker)
 
 
@@ -119,7 +119,7 @@ def _refuse_before_cut(before: Graph, options: LoaderOptions) -> None:
     if on_gpu and options.worker_method == "thread" and any(map(is_async, before)):
         raise ValueError(
             f"data_loader: {on_gpu[0]!r} and asynchronous stages both stand before the cut; in worker threads the copy "
-            "would run beside an event loop, where nobody waits for it. Use the default cut."
+            "would run beside an event loop, where nothing waits for it. Use the default cut."
         )
     if options.worker_method == "process":
         if on_gpu:
@@ -131,10 +131,10 @@ def _refuse_before_cut(before: Graph, options: LoaderOptions) -> None:
 
 
 def _refuse_unpicklable(graph: Graph, worker_init_fn: Any) -> None:
-    """Check that processes which are not forked can make minibatches of `graph`; the message says why they cannot.
+    """Check that processes that are not forked can make minibatches of `graph`; else the message says why not.
 
     Raises:
-        TypeError: A stage or worker_init_fn cannot be pickled, or workers do not find a class or function of it.
+        TypeError: A stage or worker_init_fn cannot be pickled, or workers do not find one of its classes or functions.
         RuntimeError: Workers cannot import the main module, or would run it again.
     """
     refuse_missing_main()
@@ -155,8 +155,8 @@ def _refuse_unpicklable(graph: Graph, worker_init_fn: Any) -> None:
 
 
 class _Trial(pickle.Pickler):
-    """Pickles the arguments of a stage as processes/sharing.py does, but without tensors, arrays and the stages before
-    it. Remembers which classes and functions of the main module it has met.
+    """Pickles the arguments of a stage as processes/sharing.py does, but without tensors, arrays and earlier stages.
+    Remembers the classes and functions of the main module that it has met.
     """
 
     def __init__(self) -> None:
@@ -173,9 +173,9 @@ class _Trial(pickle.Pickler):
 def overlap_with_consumer(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with a Prefetcher at its end, so that the next minibatches are made while the consumer works.
 
-    In a chain that copies to a GPU the Prefetcher stands behind the copy, see overlap_with_copies. Three chains stay as
-    they are: one that starts at a FromNode, since nothing may read ahead of it; one that ends in Workers, which run
-    ahead themselves; and one of small minibatches, see makes_small, unless an option of the thread is given.
+    In a chain that copies to a GPU the Prefetcher stands behind the copy, see overlap_with_copies. Chains stay as they
+    are if they start at a FromNode, since nothing may read ahead of it; end in Workers, which run ahead themselves; or
+    have small minibatches, see makes_small, unless an option of the thread is given.
     """
     if options.overlap is False or graph.own_orders:
         return graph
@@ -190,13 +190,12 @@ def overlap_with_consumer(graph: Graph, options: LoaderOptions) -> Graph:
 
 def overlap_fetch_with_sampling(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with a Prefetcher before its first FeatureFetcher or copy to a GPU: its thread samples the next
-    minibatches while the features of this one are fetched.
+    minibatches while the features of the present minibatch are fetched.
 
-    These graphs stay as they are: one with workers, which sample beside the fetch already; one without a thread at its
-    end; one that samples nothing before the fetch; one with a Prefetcher before the fetch; one with another carrier,
-    such as a DataLoader, which overlaps its stages itself; one that joins sources after the fetch; and one with
-    asynchronous stages, which have several minibatches in flight from the sampler to the fetch: a Prefetcher would part
-    them.
+    Graphs stay as they are if they have workers, which sample beside the fetch already; have no thread at their end;
+    sample nothing before the fetch; have a Prefetcher before the fetch; have another carrier, such as a DataLoader,
+    which overlaps its stages itself; join sources after the fetch; or have asynchronous stages, which keep several
+    minibatches in flight from the sampler to the fetch: a Prefetcher would part these stages.
     """
     first = next(
         (stage for stage in single_line(graph) if isinstance(stage, FeatureFetcher) or copies_to_gpu(stage)), None
@@ -214,7 +213,7 @@ def limit_the_consumers_wait(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with `options.timeout` at its last Prefetcher or Workers.
 
     Only the consumer's wait is limited. A thread in between waits for as long as something works on its minibatch.
-    Where the plan runs in the consumer's thread alone, the log names options of threads that are given.
+    If the plan runs in the consumer's thread alone, the log names the given options of threads.
     """
     ahead = [stage for stage in graph if isinstance(stage, (Overlap, Workers))]
     if ahead:

@@ -1,6 +1,6 @@
 """Prefetcher: makes minibatches ahead of the consumer in a thread of its own, in order.
 
-It reads a stream, which has no index to ask by, so no dispatcher (chain/dispatcher.py) stands here.
+It reads a stream without indices, so it needs no dispatcher (chain/dispatcher.py).
 The thread holds the source chain and a bounded queue, never the Prefetcher or its reader. When the reader is closed or
 collected, or the interpreter exits, the thread is told to stop and is joined within a bounded time.
 """
@@ -43,16 +43,16 @@ JOIN_S = 10.0  # seconds that closing waits for a minibatch that is being made
 class Prefetcher(StreamStage):
     """Make up to `depth` minibatches ahead in a background thread.
 
-    The thread runs beside the consumer, since the kernels and torch release the GIL. If a stage before copies to a GPU,
-    the thread queues its work there on a stream of its own; the current stream of the thread that takes a minibatch
-    waits for it.
+    The thread runs beside the consumer, since the kernels and torch release the GIL. If an earlier stage copies to a
+    GPU, the thread queues its work there on a stream of its own; the current stream of the thread that takes a
+    minibatch waits for that work.
 
     Args:
         depth: minibatches held ready, 1 or more.
         timeout: seconds to wait for one minibatch before LoaderTimeoutError; None waits as long as the thread lives.
     """
 
-    _where = "prefetch"  # what its errors name
+    _where = "prefetch"  # the name in errors
 
     def __init__(self, source: Stage, depth: int = 2, *, timeout: float | None = None) -> None:
         super().__init__(source)
@@ -79,7 +79,7 @@ class Prefetcher(StreamStage):
 
     @property
     def _gpus(self) -> list[torch.device]:
-        """The CUDA devices that stages before it copy to; the thread has a stream of its own on each."""
+        """The CUDA devices to which earlier stages copy; the thread has a stream of its own on each."""
         return gpus_of(StageGraph(self.source))
 
     @property
@@ -116,7 +116,7 @@ class _Queue:
         self.error: Exception | None = None
 
     def put(self, minibatch: MiniBatch, queued: list[Queued]) -> bool:
-        """Append a minibatch, and what it waits for, as soon as there is room; return False if the reader has left."""
+        """Append a minibatch and the work that it waits for once there is room; return False if the reader has left."""
         with self.changed:
             while not self.stopped and len(self.ready) >= self.depth:
                 self.is_full = True
@@ -125,16 +125,16 @@ class _Queue:
             self.ready.append((minibatch, queued))
             self.changed.notify_all()
             spent, self.spent = self.spent, None
-        del spent  # outside the lock: freeing it lets go of the GIL, and the reader may want the lock
+        del spent  # outside the lock: freeing it releases the GIL, and the reader may want the lock
         return not self.stopped
 
     def take(self, last: object) -> tuple[MiniBatch, list[Queued]]:
-        """Return the oldest minibatch that is ready; the caller holds the lock.
+        """Return the oldest ready minibatch; the caller holds the lock.
 
         Args:
-            last: what the consumer still has of the minibatch before it. The consumer is about to drop it. torch lets
-                go of the GIL for each tensor that it frees, and the thread, woken by this call, would take the GIL and
-                the core each time. So a thread that waits for room frees `last` itself.
+            last: the previous minibatch, if the consumer still holds it; it is about to drop it. torch releases the GIL
+                for each tensor that it frees, and the thread, woken by this call, would take the GIL and the core each
+                time. So a thread that waits for room frees `last` itself.
         """
         if self.is_full and self.spent is None:
             self.spent = last
@@ -166,7 +166,7 @@ class _Reader(Iterator[MiniBatch]):
         self._where, self._timeout = stage._where, stage.timeout
         self._waiting = context.calls.numbering.of(stage.source).waiting
         self._queue = _Queue(stage.depth)
-        self._last: Callable[[], object] = _nothing  # what the consumer still has of the minibatch before
+        self._last: Callable[[], object] = _nothing  # returns the previous minibatch if the consumer still holds it
         self._process = os.getpid()
         self._context = context
         self._thread = EndingThread(_make_minibatches, (open_stream, streams, self._queue), name=stage._thread_name)
@@ -208,7 +208,7 @@ def _nothing() -> None:
     """The consumer has no minibatch yet."""
 
 
-# In a thread that makes minibatches `makes` is True; `ending` is True too once it makes no more.
+# In a thread that makes minibatches `makes` is True; `ending` is True too once the thread is ending.
 _here = threading.local()
 
 
@@ -239,8 +239,8 @@ def _stop(process: int, queue: _Queue, thread: threading.Thread, stopped: thread
         return  # a forked child has a copy of the queue, perhaps locked for good, and no thread
     stopped.set()  # the epoch has no reader: a thread that waits for a minibatch of it gives up
     queue.stop()
-    # The garbage collector may run this in a thread that makes minibatches, for the reader of another epoch. Such a
-    # thread must not join: the other one may be waiting for its minibatches. While it ends, it may join.
+    # The garbage collector may run this in a thread that makes minibatches, for the reader of another epoch. That
+    # thread must not join: the other thread may be waiting for its minibatches. While it ends, it may join.
     may_wait = not getattr(_here, "makes", False) or getattr(_here, "ending", False)
     if may_wait and thread is not threading.current_thread():
         thread.join(JOIN_S)

@@ -15,8 +15,8 @@ from datapipes.chain.numbering import WAITING
 from datapipes.loader.facts import CONSUMER, NO_STAGES
 from datapipes.loader.stats import LoaderStats
 
-BINS = 60  # of a curve
-MOST_BLOCKS = 800  # of the timeline
+BINS = 60  # points of a curve
+MOST_BLOCKS = 800  # blocks of the timeline
 WAITS_COLOR, CONSUMER_COLOR = "rgba(128,128,128,.35)", "#8d99ae"
 _Points = Sequence[tuple[float, float]]  # (time, value)
 
@@ -65,7 +65,7 @@ def as_html(stats: LoaderStats) -> str:
 
 
 def lanes_of(stats: LoaderStats) -> list[dict[str, Any]]:
-    """Return the lanes as the template chain.html shows them; without figures before the first minibatch."""
+    """Return the lanes for the template chain.html; without figures before the first minibatch."""
     bottleneck, colors = stats.found, _colors(stats)
     seconds = stats.count("epochs") if stats.count("epochs", "calls") else 0.0
     lanes = []
@@ -108,7 +108,7 @@ def _table(stats: LoaderStats) -> list[list[str]]:
 def _chart(
     stats: LoaderStats, title: str, curves: Iterable[tuple[str, _Points]], unit: str = ""
 ) -> dict[str, Any] | None:
-    """Return a chart of curves, in a square of 100 by 100, over the time of all calls; None without points."""
+    """Return a chart of curves over the time of all calls, in a square of 100 by 100; None without points."""
     drawn = [(name, points) for name, points in curves if len(points) > 1]
     if not drawn:
         return None
@@ -133,7 +133,7 @@ def _rates(stats: LoaderStats) -> dict[str, Any] | None:
 
 
 def _memory(stats: LoaderStats) -> dict[str, Any] | None:
-    began = min((call.began for call in stats.calls), default=0.0)  # of those that are kept
+    began = min((call.began for call in stats.calls), default=0.0)  # of the kept calls
     samples = [sample for sample in stats.samples if sample.at >= began]
     caller = [(sample.at, sample.caller / 1e6) for sample in samples]
     workers = [(sample.at, sample.workers / 1e6) for sample in samples]

@@ -1,4 +1,4 @@
-"""Which minibatches are so small that making one takes less time than passing it from thread to thread."""
+"""Whether minibatches are so small that making one takes less time than passing it from thread to thread."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from datapipes.sampling import NeighborSampler
 from datapipes.seeds import DistributedItemSampler, HeteroItemSet, ItemSampler, ItemSet
 
 MOST_BYTES = 1_000_000  # benchmarks/small.py
-NODE_BYTES = 64  # a cache line for each node that is sampled
+NODE_BYTES = 64  # a cache line for each sampled node
 ID_BYTES = 8
 
 
 def makes_small(graph: Graph) -> bool:
     """Return whether each minibatch of a chain is known to read at most MOST_BYTES.
 
-    That is known of items, of `sample_neighbor` with bounded fanouts, and of features, all in memory. It is not known
-    of files, servers and other samplers, and of classes and functions of the user's.
+    This is known for items, `sample_neighbor` with bounded fanouts, and features, all in memory. It is not known for
+    files, servers, other samplers, and a user's classes and functions.
     """
     nodes, num_bytes = 0.0, 0.0
     tensors: list[Tensor] = []
@@ -60,7 +60,7 @@ def _row_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def _lie_in_files(tensors: Iterable[Tensor]) -> bool:
-    """Return whether one of the tensors is mapped from a file; one that processes share counts as such."""
+    """Return whether a tensor is mapped from a file; a tensor that processes share counts as mapped."""
     files = [mapped for mapped in mapped_in(0, 2**64) if mapped.is_file]
     bounds = [(tensor.data_ptr(), tensor.data_ptr() + extent(tensor)) for tensor in tensors]
     return any(file.begin < end and begin < file.end for begin, end in bounds for file in files)

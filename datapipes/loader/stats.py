@@ -1,4 +1,4 @@
-"""LoaderStats: what a loader's stages and its consumer have spent, as a dict that prints as a table."""
+"""LoaderStats: the times and counts of a loader's stages and its consumer, as a dict that prints as a table."""
 
 from __future__ import annotations
 
@@ -45,25 +45,25 @@ COUNTS = {  # in words
 
 
 class LoaderStats(Facts):
-    """What `DataLoader.stats()` returns. `print` shows it as a table, `json.dumps` takes it as a dict."""
+    """The result of `DataLoader.stats()`. `print` shows a table, `json.dumps` takes it as a dict."""
 
     @property
     def found(self) -> Bottleneck | None:
-        """What bounds the epochs, its cause and its parts; None before the first minibatch."""
+        """The bottleneck of the epochs, its cause and its parts; None before the first minibatch."""
         return find_bottleneck(self)
 
     @property
     def bottleneck(self) -> str:
-        """What bounds the epochs, in words, with the option to turn; "" before the first minibatch."""
+        """The bottleneck of the epochs, in words, with the option to turn; "" before the first minibatch."""
         verdict = self.found
         return "" if verdict is None else one_line(str(verdict))
 
     def figures(self, name: str) -> tuple[float, float, float, float]:
-        """Return what the table says of a row that counts calls: (call_ms, minibatch_ms, busy, at_once).
+        """Return the figures of a row that counts calls: (call_ms, minibatch_ms, busy, at_once).
 
         call_ms: milliseconds that one call takes.
-        minibatch_ms: milliseconds in which at least one call ran, for each minibatch that was delivered. Less than
-            `call_ms` where calls overlap, in workers or in one event loop.
+        minibatch_ms: milliseconds in which at least one call ran, for each delivered minibatch. Less than `call_ms` if
+            calls overlap, in workers or in one event loop.
         busy: the share of the time in which at least one call ran.
         at_once: how many calls ran at once while one did.
         """
@@ -73,10 +73,10 @@ class LoaderStats(Facts):
         return call_ms, minibatch_ms, min(seconds / epochs["seconds"], 1.0), spent / seconds if seconds > 0 else 0.0
 
     def in_words(self, name: str) -> list[tuple[str, str]]:
-        """Return the counts of one of the rows NO_STAGES as (what is counted, the number)."""
+        """Return the counts of one of the rows NO_STAGES as (name in words, number)."""
         counts, texts = [], COUNTS.get(name, {})
         for key, value in self.get(name, {}).items():
-            feature, colon, count = key.rpartition(": ")  # the store counts some of each feature
+            feature, colon, count = key.rpartition(": ")  # the store has some counts for each feature
             number = f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
             counts.append((feature + colon + texts.get(count, count.replace("_", " ")), number))
         return counts
@@ -109,10 +109,10 @@ class Watch:
     """Counts the epochs of a loader, and looks at its processes now and then: at most MOST_SAMPLES samples are kept.
 
     Attributes:
-        epochs: minibatches that were delivered ("calls"), the seconds from asking for the first to the end ("seconds"),
-            those until the first came ("start_seconds", of the last epoch "latest_start_seconds"), how many epochs
-            there were ("begun"); and of the time that was looked at ("watched_seconds") the processor time of the
-            caller's process ("processor_seconds") and the idle time of all processors ("idle_seconds").
+        epochs: delivered minibatches ("calls"), the seconds from asking for the first to the end ("seconds"), the
+            seconds until the first came ("start_seconds", in the last epoch "latest_start_seconds"), the number of
+            epochs ("begun"); and within the watched time ("watched_seconds"), the processor time of the caller's
+            process ("processor_seconds") and the idle time of all processors ("idle_seconds").
         samples: the memory, in the order of time.
     """
 
@@ -124,17 +124,17 @@ class Watch:
         self.samples: list[Sample] = []
         self._workers = workers
         self._every_s = 0.25
-        self._looked = (0.0, 0.0, 0.0)  # the time, the processor time of this process, and the idle time then
+        self._looked = (0.0, 0.0, 0.0)  # time of the last look; processor time of this process and idle time then
         self.next_look = math.inf  # when the next look is due
 
     def begin(self) -> None:
-        """The first minibatch of an epoch has come: what was used before does not count."""
+        """The first minibatch of an epoch has come: count from now on."""
         now = time.monotonic()
         self._looked = (now, time.process_time(), _idle_seconds())
         self.next_look = now + self._every_s
 
     def look(self, now: float) -> None:
-        """Count what was used since the last look."""
+        """Count the time used since the last look."""
         since, used, idle = self._looked
         self.begin()
         self.epochs["watched_seconds"] += now - since
@@ -153,7 +153,7 @@ def _idle_seconds() -> float:
 
 
 def _resident_bytes(processes: Iterable[int]) -> float:
-    """Return the memory of processes that is resident, shared pages included; 0 of those that have ended."""
+    """Return the resident memory of processes, shared pages included; 0 for ended processes."""
     return resource.getpagesize() * sum(_second_number(f"/proc/{process}/statm") for process in processes)
 
 
@@ -170,8 +170,8 @@ class Delivered(Iterator[MiniBatch]):
 
     Args:
         look: called with the first minibatch before the consumer gets it.
-        waited: called with when a minibatch was asked for and with its index, once it has come.
-        starting: what a terminal shows if the first minibatch takes long; "" shows nothing.
+        waited: called once a minibatch has come, with the time at which it was asked for and its index.
+        starting: text on a terminal if the first minibatch takes long; "" shows nothing.
     """
 
     def __init__(

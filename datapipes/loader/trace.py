@@ -22,7 +22,7 @@ from datapipes.loader.stats import LoaderStats
 VERSION = 1
 KEY = "datapipes"
 TIMES = {"seconds", "concurrent_seconds"}
-MOST_BYTES = 2**28  # of a trace; one with all calls that a loader keeps takes 15 MB
+MOST_BYTES = 2**28  # of a trace; all calls that a loader keeps take 15 MB
 _TEXT = form_of(str).read
 _LANES = form_of(tuple[LaneFacts, ...]).read
 _ROWS = form_of(Mapping[str, Mapping[str, float]]).read

@@ -1,4 +1,4 @@
-"""What flows between stages."""
+"""Minibatches, the values that flow between stages."""
 
 from datapipes.minibatch.block import CSC, Block, SampledSubgraph
 from datapipes.minibatch.minibatch import MiniBatch

@@ -18,15 +18,15 @@ from datapipes.minibatch.sparse_rows import SparseRows
 
 TENSOR_OR_NONE = (Tensor, type(None))
 _FEATURES = ("node_features", "edge_features")
-NOTHING = MiniBatch()  # what a stage that starts minibatches is given
+NOTHING = MiniBatch()  # the minibatch before a stage that starts minibatches
 
 
 def check_aligned(stage: Named, minibatch: MiniBatch, before: MiniBatch) -> None:
-    """Raise ValueError if a field of the minibatch has another length than what its rows belong to.
+    """Raise ValueError if a field of the minibatch has another length than the field that its rows belong to.
 
     It compares shapes and reads no values. Without types it skips labels whose tensor and seeds are those of `before`,
-    which was checked before; docs/decisions/009 says what that costs. With types it skips nothing: a field is a dict,
-    which a stage may have changed in place, so the same dict may hold other rows. It takes 30 us for 30 node types and
+    which was checked before; docs/decisions/009 has the cost. With types it skips nothing: a stage may have changed a
+    field, a dict, in place, so the same dict may hold other rows. It takes 30 us for 30 node types and
     two hops of 150 edge types, 4 us for one type and one relation.
     """
     seeds, nodes, blocks = minibatch.seeds, minibatch.input_nodes, minibatch.blocks
@@ -107,7 +107,7 @@ def _check_edge_features(stage: Named, edge_features: list[Any], blocks: list[An
 
 
 def _blocks_fit(blocks: list[Any], nodes: Mapping[Any, Tensor]) -> bool:
-    """Return whether `_check_blocks` would raise nothing, in a fifth of its time; False also where it has to look."""
+    """Return whether `_check_blocks` would raise nothing, in a fifth of its time; False also in cases of doubt."""
     counts = {type_: _length_of(ids) for type_, ids in nodes.items()}
     try:
         for (src, _, dst), block in blocks[0].items():
@@ -140,18 +140,18 @@ def _check_blocks(stage: Named, blocks: list[Any], nodes: Any) -> None:
             )
 
 
-# --- comparing rows with what they stand for
+# --- comparing rows with their owners
 
 
 class Named(Protocol):
-    """What can be named in an error: a stage, which makes its name when it is asked for it."""
+    """An object that errors name: a stage, which makes its name at each read."""
 
     @property
     def name(self) -> str: ...
 
 
 def _compare(stage: Named, path: tuple[Any, ...], rows: Any, owners: Any, field: str) -> None:
-    """Refuse `rows` that are not as many as their `owners`, a field; `path` leads to them: a field, and keys in it."""
+    """Refuse `rows` unless each of `owners`, a field, has one row. `path` leads to the rows: a field, keys in it."""
     if isinstance(owners, dict):
         _check_is(stage, path, rows, dict)
         for type_, of_type in rows.items():
@@ -163,7 +163,7 @@ def _compare(stage: Named, path: tuple[Any, ...], rows: Any, owners: Any, field:
 
 
 def _compare_rows(stage: Named, path: tuple[Any, ...], rows: Any, count: int, field: str) -> None:
-    """Refuse `rows` that are no tensor, of features no SparseRows either, or not `count`."""
+    """Refuse `rows` that are no tensor (for features: nor SparseRows), or not `count` rows."""
     if not isinstance(rows, (Tensor, SparseRows) if path[0] in _FEATURES else Tensor):
         raise _no_tensor(stage, path, rows)
     if _length_of(rows) != count:
@@ -185,25 +185,25 @@ def _compare_shapes(stage: Named, compacted: Any, seeds: Any) -> None:
 
 
 def _length_of(rows: Tensor | SparseRows) -> int:
-    """Return the number of rows; -1 if it is no list of rows at all."""
+    """Return the number of rows; -1 for a tensor without dimensions."""
     shape = rows.shape
     return shape[0] if shape else -1
 
 
 def _named_by(stage: Named, path: tuple[Any, ...], key: Any, field: str, owners: Mapping[Any, Any]) -> Any:
-    """Return what `owners`, a field, have for the type in the key (type, name) of a feature."""
+    """Return the value of `owners`, a field, for the type in a feature's key (type, name)."""
     if not isinstance(key, tuple) or len(key) != 2 or key[0] not in owners:
         raise _other_types(stage, path, key, field, owners)
     return owners[key[0]]
 
 
 def _misaligned(stage: Named, path: tuple[Any, ...], value: object, expected: str) -> ValueError:
-    """Return the error for rows that are not as many as what they belong to."""
+    """Return the error for rows that differ in number from their owners."""
     shown = list(value.shape) if isinstance(value, (Tensor, SparseRows)) else value
     return ValueError(
         f"{stage.name}: returned a minibatch whose {_name_of(path)} ({shown}) and {expected} do not belong "
-        "together; they must have one row for each. Change both in the same replace(), or set the one that no longer "
-        "fits to None."
+        "together; they must have equally many rows. Change both in the same replace(), or set the outdated "
+        "field to None."
     )
 
 

@@ -27,13 +27,13 @@ _M = TypeVar("_M", bound="Movable")
 
 
 class Movable:
-    """What consists of tensors, all of which can be moved to a device."""
+    """Base of objects that consist of tensors, all of which can be moved to a device."""
 
-    __slots__ = ("__weakref__",)  # a dataclass with slots has one by `weakref_slot` only from Python 3.11 on
+    __slots__ = ("__weakref__",)  # a dataclass with slots has `weakref_slot` only from Python 3.11 on
 
     @abstractmethod
     def map_tensors(self: _M, fn: TensorMap) -> _M:
-        """Return another one, with `fn` applied to each tensor."""
+        """Return a copy with `fn` applied to each tensor."""
 
     def to(self: _M, device: torch.device | str, non_blocking: bool = False) -> _M:
         """Return the same on `device`; tensors that are there already are shared.
@@ -43,7 +43,7 @@ class Movable:
             ValueError: It is a CUDA device, and torch has none here; or a tensor has no values.
         """
         where = f"{type(self).__name__}.to"
-        if isinstance(device, (torch.dtype, Tensor)):  # which Tensor.to takes too, and would make floats of ids
+        if isinstance(device, (torch.dtype, Tensor)):  # Tensor.to takes these too, and would make floats of ids
             kind = "a tensor" if isinstance(device, Tensor) else f"the dtype {device}"
             raise TypeError(
                 f"{where}: device must be a device such as 'cpu' or 'cuda:0', got {kind}; ids and counts must keep "
@@ -54,7 +54,7 @@ class Movable:
             return self.map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
         except NotImplementedError as error:
             raise ValueError(
-                f"{where}: found a tensor without values, as those on the device meta are ({error}). Give it values in "
+                f"{where}: found a tensor without values, as on the device meta ({error}). Give it values in "
                 "the stage that makes it."
             ) from error
         except (AssertionError, RuntimeError) as error:
@@ -67,7 +67,7 @@ class Movable:
 
 
 class CSC(NamedTuple):
-    """In-edges by destination: those of column `i` are `indices[indptr[i]:indptr[i + 1]]`."""
+    """In-edges by destination: column `i` has the in-edges `indices[indptr[i]:indptr[i + 1]]`."""
 
     indptr: Tensor
     indices: Tensor
@@ -77,8 +77,8 @@ class CSC(NamedTuple):
 class Block(Movable):
     """The bipartite graph of one hop over local ids; the destinations are the first `num_dst` of its sources.
 
-    In a heterogeneous graph it is that of one hop and one edge type (src, rel, dst): its sources are the first
-    `num_src` of the nodes of type src, its destinations the first `num_dst` of those of type dst.
+    In a heterogeneous graph a hop has a Block for each edge type (src, rel, dst): its sources are the first `num_src`
+    nodes of type src, its destinations the first `num_dst` nodes of type dst.
 
     Attributes:
         indptr: int64 [num_dst + 1].
@@ -104,8 +104,8 @@ class Block(Movable):
 
     @cached_property
     def edge_index(self) -> Tensor:
-        """int64 [2, num_edges], row 0 the source and row 1 the destination of each edge, as local ids; made when
-        first asked for.
+        """int64 [2, num_edges], row 0 the source and row 1 the destination of each edge, as local ids; made at
+        the first read.
         """
         return edges_of([self], with_ids=False)[0]
 
@@ -136,8 +136,8 @@ def csr_tensor(indptr: Tensor, indices: Tensor, values: Tensor | None, num_colum
 
 
 def edges_of(hops: Sequence[Block], *, with_ids: bool = True) -> tuple[Tensor, Tensor | None]:
-    """Return the edges of hops, from the seeds outwards, as `Block.edge_index` does, int64 [2, E]; and their ids,
-    int64 [E], or None where a hop has none. Of a later hop those are taken whose destinations the hop before lacks.
+    """Return the edges of hops, from the seeds outwards, as in `Block.edge_index`, int64 [2, E]; and their ids, int64
+    [E], or None if a hop has none. A later hop adds only the in-edges of destinations that the hop before it lacks.
 
     Raises:
         ValueError: The indptr of a block in host memory does not ascend within its edges.
@@ -214,7 +214,7 @@ class SampledSubgraph:
         return self._without(excluded_pairs(check_pairs("exclude_edges", "edges", edges)))
 
     def _without(self, excluded: _core.ExcludedEdges) -> SampledSubgraph:
-        """Return the subgraph without the edges that are excluded; itself if it has none of them."""
+        """Return the subgraph without the excluded edges; itself if it has none of them."""
         block = self.block
         if block.indices.device.type != "cpu":
             raise ValueError(
@@ -228,7 +228,7 @@ class SampledSubgraph:
         local = checked("indices", block.indices)
         sources = checked("nodes", self.original_row_node_ids)
         destinations = checked("nodes", self.original_column_node_ids)
-        if not local.dtype == sources.dtype == destinations.dtype:  # of a sampler of the user's
+        if not local.dtype == sources.dtype == destinations.dtype:  # a user's sampler made them
             local, sources, destinations = local.long(), sources.long(), destinations.long()
         left = excluded.without(
             checked("indptr", block.indptr).long().numpy(),
@@ -249,6 +249,6 @@ class SampledSubgraph:
 
 
 def excluded_pairs(pairs: Tensor) -> _core.ExcludedEdges:
-    """Return pairs of original ids [n, 2], source and destination, as the kernel takes them."""
+    """Return pairs of original ids [n, 2], source and destination, in the kernel's form."""
     sources, destinations = pairs.t().long().contiguous()
     return _core.ExcludedEdges(sources.numpy(), destinations.numpy())

@@ -1,9 +1,9 @@
-"""The blocks of a minibatch flat, as PyG has them: each node and each edge once, by type; a Data and the output of a
-sampler are made of it.
+"""The blocks of a minibatch flattened to PyG's form: each node and each edge once, by type. A Data and a sampler's
+output are made from it.
 
-In PyG each node has in-edges from one hop only, and `torch_geometric.utils.trim_to_layer` relies on it. So blocks that
-draw other in-edges for a node again are refused. A seed that repeats has a row for each of its places, as in PyG; in
-blocks it has one row. What has no types is of the one type None.
+In PyG each node has in-edges from one hop only, and `torch_geometric.utils.trim_to_layer` relies on it. So blocks
+that draw other in-edges for a node again are refused. A repeated seed has a row for each of its places, as in PyG; in
+blocks it has one row. Without types, nodes and edges have the one type None.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class FlatNodes(NamedTuple):
     """The nodes of a type as PyG has them, each once, seeds first.
 
     Attributes:
-        ids: of each.
-        rows: SeedRows where their places are not the local ids, else None.
+        ids: the id of each node.
+        rows: SeedRows if rows are not the local ids, else None.
         counts: new nodes of each hop, from the seeds outwards.
     """
 
@@ -42,9 +42,9 @@ class FlatEdges(NamedTuple):
 
     Attributes:
         edge_index: int64 [2, num_edges], by place among the nodes.
-        ids: of each, or None where the blocks have none.
-        counts: of each hop, from the seeds outwards.
-        kept: of each hop, which edges of its block they are.
+        ids: the id of each edge, or None if the blocks have no ids.
+        counts: edges of each hop, from the seeds outwards.
+        kept: for each hop, which edges of its block they are.
     """
 
     edge_index: Tensor
@@ -56,8 +56,7 @@ class FlatEdges(NamedTuple):
 def flattened(
     blocks: list[Any], input_nodes: Any, compacted: Mapping[Any, Tensor], seeds: Mapping[Any, Tensor]
 ) -> tuple[dict[Any, FlatNodes], dict[Any, FlatEdges], bool]:
-    """Return the nodes and the edges of blocks by type, of the one type None without types; and whether their counts
-    are certain.
+    """Return the nodes and the edges of blocks by type (None without types), and whether their counts are certain.
 
     Args:
         compacted, seeds: the fields `compacted_seeds` and `seeds`, by type; {} where there are none.
@@ -89,12 +88,12 @@ def flattened(
 
 
 class SeedRows(NamedTuple):
-    """The rows of the nodes, where they are not the local ids: each seed has its own, in the order of the seeds.
+    """The rows of the nodes, if they are not the local ids: each seed has its own row, in the order of the seeds.
 
     Attributes:
         nodes: int64 [num_rows], the local id of each row.
         row_of: int64 [num_nodes], the first row of each local id.
-        num_first: rows before those of the first hop's new nodes.
+        num_first: rows before the first hop's new nodes.
     """
 
     nodes: Tensor
@@ -103,7 +102,7 @@ class SeedRows(NamedTuple):
 
 
 def _rows_of_seeds(where: str, compacted_seeds: Tensor | None, num_dst: int, num_nodes: int) -> SeedRows | None:
-    """Return the rows, or None where they are the local ids: no node seeds, or each once and in order."""
+    """Return the rows, or None if they are the local ids: no node seeds, or each seed once and in order."""
     if compacted_seeds is None or compacted_seeds.ndim != 1:
         return None
     seeds = compacted_seeds.long()
@@ -130,7 +129,7 @@ def _columns_of(indptr: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _kept_picks(where: str, hops: list[Block]) -> list[slice]:
-    """Return which edges of each hop PyG's data keeps: those of nodes that no earlier hop drew for.
+    """Return which edges of each hop PyG's data keeps: the in-edges of nodes that no earlier hop drew for.
 
     Raises:
         ValueError: A hop drew other in-edges for an older node.
@@ -151,7 +150,7 @@ def _kept_picks(where: str, hops: list[Block]) -> list[slice]:
 
 
 def _are_repeated(block: Block, num_columns: int, before: list[Block], kept: Sequence[slice | Tensor]) -> bool:
-    """Return whether the first columns of a block hold just what the hops before it drew for them."""
+    """Return whether the first columns of a block hold exactly the edges that earlier hops drew for them."""
     last = int(block.indptr[num_columns])
     starts = [0, *(hop.num_dst for hop in before)]
     counts = torch.cat([hop.indptr.diff()[start:] for hop, start in zip(before, starts, strict=False)])
@@ -166,13 +165,13 @@ def _are_repeated(block: Block, num_columns: int, before: list[Block], kept: Seq
 
 
 def joined(parts: Sequence[Tensor], kept: Sequence[slice | Tensor]) -> Tensor:
-    """Return the kept rows of a tensor of each hop, from the seeds outwards."""
+    """Return the kept rows of the hops' tensors, one after the other, from the seeds outwards."""
     return torch.cat([part[places] for part, places in zip(parts, kept, strict=True)])
 
 
 def _edges(where: str, hops: list[Block], of_src: SeedRows | None, of_dst: SeedRows | None) -> FlatEdges:
     """Return the edges of one type."""
-    if not any(hop.num_edges for hop in hops):  # of many types most have none
+    if not any(hop.num_edges for hop in hops):  # most types of a large schema have none
         none = hops[0].indices.new_empty((2, 0), dtype=torch.int64)
         has_ids = all(hop.edge_ids is not None for hop in hops)
         return FlatEdges(none, none[0] if has_ids else None, [0] * len(hops), [slice(0)] * len(hops))
@@ -196,8 +195,8 @@ def _edges(where: str, hops: list[Block], of_src: SeedRows | None, of_dst: SeedR
 def _sizes(hops: _Hops, node_type: NodeType | None, num_nodes: int, num_seeds: Mapping[Any, int]) -> list[int]:
     """Return the number of nodes of a type before the first hop and after each.
 
-    A hop tells it of the types at the ends of its edges. A type that is no source has found no nodes; of one that is
-    no destination, the seeds tell how many came first.
+    The blocks of a hop give the numbers of the types at their ends. A type that is no source has no new nodes. For a
+    type that is no destination, the seeds give how many nodes came first.
     """
     as_src = [edge_type for edge_type in hops[0] if ends_of(edge_type)[0] == node_type]
     as_dst = [edge_type for edge_type in hops[0] if ends_of(edge_type)[1] == node_type]
@@ -210,18 +209,18 @@ def _sizes(hops: _Hops, node_type: NodeType | None, num_nodes: int, num_seeds: M
 def _num_seeds(
     compacted: Mapping[Any, Tensor], seeds: Mapping[Any, Tensor], nodes: Mapping[Any, Tensor]
 ) -> tuple[Any, bool]:
-    """Return how many nodes of each type are seeds, {node type: number}, since their local ids come first; and whether
-    that is certain.
+    """Return {node type: number of its nodes that are seeds}, since their local ids come first; and whether these
+    numbers are certain.
     """
     counts, is_known = dict.fromkeys(nodes, 0), True
     for type_, local in compacted.items():
         columns = [(type_, local)]
         if isinstance(type_, tuple):
             more, pairs = local[:, 2:], local[:, :2]
-            # Negatives stand for destinations, or for sources: for those whose ids they are.
+            # Negatives are destinations or sources: the end whose node ids they are.
             ends = [i for i in (2, 0) if type_ not in seeds or _are_nodes(nodes[type_[i]], more, seeds[type_][:, 2:])]
             columns = [(type_[0], pairs[:, 0]), (type_[2], pairs[:, 1]), (type_[ends[0] if ends else 0], more)]
-            if len({type_[i] for i in ends}) == 2 and more.numel() > 0:  # few nodes: the ids are those of both types
+            if len({type_[i] for i in ends}) == 2 and more.numel() > 0:  # few nodes: the ids fit both types
                 is_known &= bool(more.max() <= pairs.amax(0).min())
         for node_type, ids in columns:
             if ids.numel() > 0:
@@ -230,13 +229,13 @@ def _num_seeds(
 
 
 def _are_nodes(nodes: Tensor, local: Tensor, ids: Tensor) -> bool:
-    """Return whether local ids are those of the nodes with some ids."""
+    """Return whether `nodes` has these ids at these local ids."""
     within = local.numel() == 0 or int(local.max()) < len(nodes)
     return within and bool((nodes[local.long()] == ids).all())
 
 
 def where_of(type_: Any) -> str:
-    """Return where an error of a type is."""
+    """Return the beginning of an error about a type."""
     if type_ is None:
         return "to_pyg"
     return f"to_pyg: {'edge' if isinstance(type_, tuple) else 'node'} type {type_text(type_)!r}"

@@ -1,8 +1,8 @@
 """A minibatch as a message, a flat `dict[str, Tensor]`, and back (docs/semantics.md, section 5).
 
-A message is made of a minibatch and gives fields by name, so the class MiniBatch is not needed here. A message has
-types in all of its keys, or in none; nothing else in it says which. Here a minibatch without types has the one type
-None, which no key names: what is by type is in the order of the types.
+Messages are converted to and from fields by name, so this module does not need the class MiniBatch. A message has types
+in all of its keys, or in none. Here a minibatch without types has the one type None, which no key names. Fields by type
+are in the order of the types.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _Type = NodeType | EdgeType | None
 
 
 class _Place(NamedTuple):
-    """What a key says of its tensor: the field or the part of a hop, its type, and a name or "", the hop or -1; the
-    part of sparse rows, or "".
+    """The place that a key gives to its tensor: the field or the part of a hop; the type; a name or ""; the hop or -1;
+    the part of sparse rows, or "".
     """
 
     field: str
@@ -46,7 +46,7 @@ class _Place(NamedTuple):
 
 @lru_cache(maxsize=2**13)  # the minibatches of a loader have the same keys
 def _place_of(key: str) -> _Place:
-    """Return what a key of a message says."""
+    """Return the place that a key of a message stands for."""
     try:
         parts = split_key(key)
     except ValueError as error:
@@ -97,7 +97,7 @@ def _number_of(key: str, value: Tensor) -> int:
 
 
 def _block_from(parts: Mapping[str, Tensor], hop: int, num_hops: int, type_: _Type) -> Block:
-    """Return the Block of a hop and an edge type; refuse one of which a part is missing."""
+    """Return the Block of a hop and an edge type; refuse it if a part is missing."""
     missing = [name for name in ("indptr", "indices", "num_src") if name not in parts]
     if missing:
         of_type = "" if type_ is None else f" for the edge type {type_}, which other parts of the message have"
@@ -110,7 +110,7 @@ def _block_from(parts: Mapping[str, Tensor], hop: int, num_hops: int, type_: _Ty
 
 
 def _rows_from(parts: Mapping[str, Tensor], name: str) -> SparseRows:
-    """Return the SparseRows of a feature; refuse some of which a part is missing, or parts that do not fit."""
+    """Return the SparseRows of a feature; refuse them if a part is missing, or the parts do not fit."""
     if not {"indptr", "indices", "num_columns"} <= parts.keys():
         raise ValueError(
             f"MiniBatch.from_message: the sparse rows of the feature {name!r} have only {sorted(parts)}; indptr, "
@@ -182,7 +182,7 @@ def _put(message: Message, field: tuple[str, ...], key: Any, value: Any) -> None
 
 
 def _add(features: dict[tuple[_Type, str], Any], place: _Place, value: Tensor) -> None:
-    """Add what a key holds of a feature: all of it, or a part of its sparse rows to a dict of them."""
+    """Add the tensor of a feature's key: the whole feature, or a part of its sparse rows, to a dict of parts."""
     rows = features.setdefault((place.type_, place.name), {} if place.part else value)
     if place.part and isinstance(rows, dict):
         rows[place.part] = value
@@ -271,7 +271,7 @@ def fields_of(message: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def by_type(value: Any) -> dict[Any, Any]:
-    """Return what a field holds, by type."""
+    """Return the value of a field, by type."""
     return value if isinstance(value, dict) else {None: value}
 
 
@@ -281,12 +281,12 @@ def _stated(type_: _Type) -> tuple[NodeType | EdgeType, ...]:
 
 
 def _as_field(by_type: Mapping[Any, Any]) -> Any:
-    """Return what a field holds: a dict in the order of the types, or what belongs to the one type None."""
+    """Return the value of a field: a dict in the order of the types, or the value of the one type None."""
     return by_type[None] if None in by_type else {type_: by_type[type_] for type_ in sorted(by_type)}
 
 
 def _as_features(features: Mapping[tuple[Any, str], Any]) -> dict[Any, Any]:
-    """Return features as a minibatch has them: by (type, name), or by name; the parts of sparse rows as SparseRows."""
+    """Return features in a minibatch's form: by (type, name), or by name; parts of sparse rows become SparseRows."""
     whole: dict[Any, Any] = {
         key: _rows_from(rows, key[1]) if isinstance(rows, dict) else rows for key, rows in features.items()
     }
@@ -295,5 +295,5 @@ def _as_features(features: Mapping[tuple[Any, str], Any]) -> dict[Any, Any]:
 
 
 def in_order_of_types(features: Mapping[tuple[Any, str], Tensor]) -> dict[tuple[Any, str], Tensor]:
-    """Return features by (type, name) in the order of the types; those of one type keep theirs."""
+    """Return features by (type, name) in the order of the types; within a type the order stays."""
     return dict(sorted(features.items(), key=lambda item: item[0][0]))

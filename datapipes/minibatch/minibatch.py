@@ -1,8 +1,8 @@
-"""MiniBatch: what flows between stages. A stage returns a new minibatch and does not change the one it was given.
+"""MiniBatch: the value that flows between stages. A stage returns a new minibatch and leaves its input unchanged.
 
 Annotations: a field that is a tensor over a graph without types, and a dict of tensors over a graph with types, is a
-`Tensor | Any`. With `Tensor | dict` a type checker would ask for a test in every line, though the graph has decided it.
-Over a graph with types, `isinstance(minibatch.seeds, dict)` tells the checker.
+`Tensor | Any`. With `Tensor | dict` a type checker would demand a test in every line, though the graph fixes the form.
+Over a graph with types, `isinstance(minibatch.seeds, dict)` informs the checker.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ class MiniBatch(Movable):
     """One minibatch on its way through the stages; a field is None until a stage fills it.
 
     Node types are str, edge types tuples (src, rel, dst) of str. In a heterogeneous graph the fields are dicts in the
-    order of the types. `seeds` and what is aligned with them are {node type: tensor}, or for links {edge type:
+    order of the types. `seeds` and the fields aligned with them are {node type: tensor}, or for links {edge type:
     tensor}, with all types of the item set, also where n is 0. `input_nodes` and `batch` are {node type: tensor}, with
     all node types of the graph. Each of `blocks` is {edge type: Block}, with the edge types that some hop draws from.
     Features have keys (type, name) in place of names.
 
     Attributes:
-        seeds: ids [n], or [n, 2] pairs, or [n, k]: what the minibatch is built for. In pairs of an edge type, column 0
-            has nodes of type src and column 1 nodes of type dst.
+        seeds: ids [n], or [n, 2] pairs, or [n, k]: the nodes or links that the minibatch is built for. In pairs of an
+            edge type, column 0 has nodes of type src and column 1 nodes of type dst.
         labels: [n, ...], aligned with the seeds.
         indexes: int64 [n], the query a seed belongs to.
         compacted_seeds: the seeds as local ids, in the shape of `seeds`.
-        input_nodes: ids [num_nodes], distinct, in the order of the local ids; the seeds come first. Where seeds
-            have trees, distinct in each tree; in a temporal sample, for each time.
+        input_nodes: ids [num_nodes], distinct, in the order of the local ids; the seeds come first. With disjoint
+            trees they are distinct within each tree; in a temporal sample, for each time.
         blocks: one Block a hop; `blocks[0]` is the input layer, `blocks[-1]` ends at the seeds.
         node_features: {name: [num_nodes, ...]}, rows aligned with `input_nodes`; SparseRows of a SparseFeature.
         edge_features: one {name: [num_edges, ...]} for each of `blocks`, rows aligned with its edges.
@@ -60,7 +60,7 @@ class MiniBatch(Movable):
         batch: int64 [num_nodes], for each input node the position in `seeds` of the seed in whose tree it is (disjoint
             sampling). With types the positions are counted over all types, type by type in sorted order.
         extra: {name: [n, ...]}, further named fields of the item set, aligned with the seeds; with types {name: {type:
-            [n, ...]}}. {} where there are none.
+            [n, ...]}}. {} if there are none.
         epoch, index: the position of this minibatch; with the ItemSampler's random seed they decide all its content.
         rng: random key of the stage that works on the minibatch; set by the runtime, not part of the message.
     """
@@ -91,7 +91,7 @@ class MiniBatch(Movable):
 
     @property
     def sampled_subgraphs(self) -> Subgraphs | None:
-        """One SampledSubgraph for each of `blocks`, with types a dict of them; or None before sampling."""
+        """One SampledSubgraph for each of `blocks`, with types {edge type: SampledSubgraph}; None before sampling."""
         nodes, blocks = self.input_nodes, self.blocks
         if blocks is None or nodes is None:
             return None
@@ -118,7 +118,7 @@ class MiniBatch(Movable):
         return made
 
     def _kept_by_consumer(self) -> Callable[[], object]:
-        """Return a function that returns what a consumer of this minibatch still holds of it, None once it is freed."""
+        """Return a function that returns the object that a consumer holds, None once that is freed."""
         return weakref.ref(self)
 
     def _with_key(self, rng: RngKey | None) -> MiniBatch:
@@ -128,8 +128,8 @@ class MiniBatch(Movable):
         return made
 
     def _copied(self) -> MiniBatch:
-        """Return a minibatch with the same values. Each stage gets one, and a loop over the fields takes six times as
-        long.
+        """Return a minibatch with the same values. Each stage gets a copy, and a loop over the fields takes six times
+        as long.
         """
         made = object.__new__(type(self))
         made.seeds = self.seeds
@@ -187,52 +187,51 @@ class MiniBatch(Movable):
         """Return the minibatch that `to_message` flattened; its tensors are those of the message.
 
         Raises:
-            TypeError: What a key holds is no tensor.
-            ValueError: A key does not fit the grammar, or a hop lacks a part, or some keys have types and others have
-                none; the message names it.
+            TypeError: The value of a key is no tensor.
+            ValueError: A key does not fit the grammar, a hop lacks a part, or only some keys have types; the message
+                names the key or the part.
         """
         return cls(**fields_of(message))
 
     def digest(self) -> str:
-        """Return 32 hexadecimal digits that name all of the content, features included: equal digests, equal bits."""
+        """Return 32 hexadecimal digits over the whole content, features included: equal digests mean equal bits."""
         return digest_message(self.to_message())
 
     def to_pyg(self) -> torch_geometric.data.Data | torch_geometric.data.HeteroData:
-        """Return the minibatch as a `Data`, with types as a `HeteroData`, in the form that PyG's NeighborLoader gives;
-        needs torch_geometric.
+        """Return the minibatch as a `Data`, with types as a `HeteroData`, in the form of PyG's NeighborLoader; needs
+        torch_geometric.
 
         Sample with `frontier="new"`: like PyG, it draws once for each node, in the hop after the one that found it.
 
         * `edge_index`: int64 [2, num_edges], row 0 the source and row 1 the destination of each edge, as row numbers
           of `n_id`; so messages flow towards the seeds. The hop next to the seeds comes first.
-        * `n_id`: the id of each node in the graph; the rows of `x` and of all node features belong to it. The seeds
-          come first, row i for seed i. A seed that repeats has a row for each of its places, all with the same
-          in-edges (PyG draws for each place anew), so `out[:batch_size]` has a row for each seed. In `blocks` it has
-          one row.
+        * `n_id`: the id of each node in the graph; `x` and all node features have the same rows. The seeds come first,
+          row i for seed i. A repeated seed has a row for each of its places, all with the same in-edges (PyG draws for
+          each place anew), so `out[:batch_size]` has a row for each seed. In `blocks` it has one row.
         * `e_id`: the id of each edge, if the blocks have edge ids. Edge features have the same rows.
-        * `batch_size`: the number of seeds. `y`: the labels, a row for each seed and not, as in PyG, for each node;
+        * `batch_size`: the number of seeds. `y`: the labels, a row for each seed; PyG has a row for each node, and
           `y[:batch_size]` is right in both. `input_id`: the `indexes` of the item set, if it has some. `seed_time`:
           its timestamps.
-        * `batch`, of a sampler with `disjoint=True`: the position of the seed in whose tree a node is; of links, as
+        * `batch`, after a sampler with `disjoint=True`: the position of the seed in whose tree a node is; for links, as
           in PyG, the number of the link. Both ends of a link have a tree. `n_id` holds a node once for each tree.
         * `num_sampled_nodes`, `num_sampled_edges`: new nodes and edges of each hop, from the seeds outwards, for
-          `torch_geometric.utils.trim_to_layer`; not with another `subgraph_type` of the sampler than "directional", nor
-          where the negatives in rows of a typed edge may be nodes of either end, which happens in tiny graphs.
+          `torch_geometric.utils.trim_to_layer`. They are left out unless the sampler's `subgraph_type` is
+          "directional", and in tiny typed graphs where negatives in rows may be nodes of either end.
         * Pairs of nodes as seeds give, like PyG's LinkNeighborLoader, `edge_label_index` [2, n], `edge_label` and
           `edge_label_time` in place of `batch_size`, `y` and `seed_time`; each node has one row.
         * `seed_local_id`: the row of each seed, in the shape of `seeds`.
 
         The feature "feat" or "x" becomes `x`; other features and `extra` keep their names. SparseRows of nodes become a
-        sparse CSR tensor. What was not there is not set.
+        sparse CSR tensor. Absent fields are not set.
 
-        With types, `data[node_type]` and `data[edge_type]` have what `Data` has of nodes and of edges, all node types
-        and all edge types of the blocks, also empty ones. What belongs to the seeds is with their type, for pairs the
-        edge type; a minibatch may have seeds of several types. `num_sampled_nodes` has an entry more than there are
-        hops, `num_sampled_edges` one a hop, for each type. So `torch_geometric.nn.to_hetero`, HeteroConv and
+        With types, `data[node_type]` and `data[edge_type]` have the same attributes, for all node types and all edge
+        types of the blocks, also empty ones. Attributes of the seeds are with their type, for pairs the edge type; a
+        minibatch may have seeds of several types. For each type, `num_sampled_nodes` has one entry more than hops,
+        `num_sampled_edges` one entry a hop. So `torch_geometric.nn.to_hetero`, HeteroConv and
         `trim_to_layer` run on `x_dict`, `edge_index_dict`, `num_sampled_nodes_dict` and `num_sampled_edges_dict`.
 
         A model over this Data equals the same layers over `blocks` with `frontier="all"` and fanouts -1, or with one
-        hop. Otherwise they differ: with `frontier="new"` a block lacks the in-edges of older nodes, which Data has.
+        hop. Otherwise the two differ: with `frontier="new"` a block lacks the in-edges of older nodes, which Data has.
 
         Raises:
             ImportError: torch_geometric is not installed.
@@ -240,7 +239,7 @@ class MiniBatch(Movable):
             IndexError: A compacted seed is no destination of the hop at the seeds.
             ValueError: The minibatch was not sampled; or a later hop drew other in-edges for a node, which Data cannot
                 hold (`frontier="all"` with a fanout below the in-degree, or with replacement); or the rows of seeds,
-                labels or features do not belong together; or two features have one name. The message says which.
+                labels or features do not belong together; or two features have one name.
         """
         return pyg_data(
             blocks=self.blocks,
@@ -252,7 +251,7 @@ class MiniBatch(Movable):
         )
 
     def _plain_fields(self) -> dict[str, TensorOrDict]:
-        """Return those of PLAIN_FIELDS that are set."""
+        """Return the fields of PLAIN_FIELDS that are set."""
         return {name: value for name in PLAIN_FIELDS if (value := getattr(self, name)) is not None}
 
     def __repr__(self) -> str:
@@ -269,7 +268,7 @@ class MiniBatch(Movable):
         return f"MiniBatch({', '.join(shown)})"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the tensors, by the names that a channel gives them."""
+        """Return the HTML for notebooks: the tensors, by their names in messages."""
         rows: list[tuple[object, ...]] = [("tensor", "dtype", "shape", "device")]
         for name, tensor in self.to_message().items():
             rows.append((name, dtype_name(tensor.dtype), str(list(tensor.shape)), str(tensor.device)))

@@ -1,8 +1,8 @@
-"""A minibatch as PyG's `Data` or `HeteroData`, in the shape that PyG's own NeighborLoader gives; MiniBatch.to_pyg says
-what it means.
+"""A minibatch as PyG's `Data` or `HeteroData`, in the form of PyG's own NeighborLoader; MiniBatch.to_pyg has the
+contract.
 
-Its nodes and edges are those of flat.py. With types each node type has rows of its own. A `Data` is what a HeteroData
-has for the one node type None and the one edge type None.
+flat.py makes its nodes and edges. With types each node type has rows of its own. A `Data` is filled like a HeteroData
+of the one node type None and the one edge type None.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from datapipes.minibatch.sparse_rows import SparseRows
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
-# PyG's name of each field that is aligned with the seeds: for seeds [n], and for pairs [n, 2].
+# PyG's names of each field that is aligned with the seeds: for seeds [n], and for pairs [n, 2].
 NODE_NAMES = {"labels": "y", "indexes": "input_id", "timestamps": "seed_time"}
 LINK_NAMES = {"labels": "edge_label", "indexes": "input_id", "timestamps": "edge_label_time"}
 
@@ -62,7 +62,7 @@ def pyg_data(
     hops, local = [by_type(hop) for hop in reversed(blocks)], by_type(input_nodes)
     features_of_hops: list[Any] = [{} for _ in hops] if edge_features is None else edge_features[::-1]
 
-    without_types: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}  # what a Data has beside features of edges
+    without_types: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}  # attributes of a Data besides edge features
     for node_type, (ids, rows, counts) in nodes.items():
         where, fields = where_of(node_type), _of_type(plain, node_type)
         features = _features_of(node_features, node_type)
@@ -100,14 +100,14 @@ def pyg_data(
 
 
 def _check_seeds(where: str, plain: dict[str, Tensor]) -> None:
-    """Raise ValueError where the fields of the seeds do not belong together; further fields count as such."""
+    """Raise ValueError if the fields of the seeds, further fields included, do not belong together."""
     compacted = plain.get("compacted_seeds")
     aside = ("compacted_seeds", "input_nodes", "batch")
     shapes = {name: list(value.shape) for name, value in plain.items() if name not in aside}
     if compacted is None:
         if shapes:
             raise ValueError(
-                f"{where}: found {sorted(shapes)} without compacted_seeds, which tell where the seeds lie among the "
+                f"{where}: found {sorted(shapes)} without compacted_seeds, the places of the seeds among the "
                 "nodes. Set compacted_seeds in the stage that samples."
             )
         return
@@ -115,7 +115,7 @@ def _check_seeds(where: str, plain: dict[str, Tensor]) -> None:
     if wrong or shapes.get("seeds", list(compacted.shape)) != list(compacted.shape):
         raise ValueError(
             f"{where}: found {wrong or shapes} beside compacted_seeds of shape {list(compacted.shape)}; each must have "
-            "a row for each seed. Change seeds and what belongs to them together, before the sampler."
+            "a row for each seed. Change seeds and their fields together, before the sampler."
         )
 
 
@@ -130,7 +130,7 @@ def _check_rows(where: str, of_what: str, num_rows: int, features: dict[str, Ten
 
 
 def _check_edge_features(where: str, hops: Sequence[Block], features_of_hops: Sequence[dict[str, Tensor]]) -> None:
-    """Raise ValueError where edge features do not fit the hops, or are not the same in all."""
+    """Raise ValueError if edge features do not fit the hops, or their names differ between hops."""
     if any(isinstance(rows, SparseRows) for features in features_of_hops for rows in features.values()):
         raise TypeError(f"{where}: found sparse rows of edges; PyG's data has those of nodes only. Fetch dense rows.")
     for block, features in zip(hops, features_of_hops, strict=True):
@@ -143,7 +143,7 @@ def _check_edge_features(where: str, hops: Sequence[Block], features_of_hops: Se
 
 
 def _set_seeds(store: Any, plain: dict[str, Tensor], rows: SeedRows | None) -> None:
-    """Set what PyG's loaders say about the seeds; `store` is a Data, or what a HeteroData has for one type."""
+    """Set the attributes that PyG's loaders give seeds; `store` is a Data, or a HeteroData's store of one type."""
     if "batch" in plain:
         store.batch = plain["batch"]
     seeds = plain.get("compacted_seeds")
@@ -166,7 +166,7 @@ def _set_features(
     """Set further fields and features under their names; the node feature "feat" becomes x.
 
     Raises:
-        ValueError: Two would have one name, or one hides an attribute of the store.
+        ValueError: Two of them would have one name, or a name hides an attribute of the store.
     """
     features = {"x" if name == "feat" else name: value for name, value in of_nodes.items()}
     if len(features) < len(of_nodes):

@@ -1,4 +1,4 @@
-"""SparseRows: rows of which few values are not zero; what a minibatch has of a SparseFeature."""
+"""SparseRows: rows with few values that are not zero; the form of a SparseFeature's rows in a minibatch."""
 
 from __future__ import annotations
 
@@ -46,14 +46,15 @@ class SparseRows(Movable):
         return self.indices.device
 
     def csr(self) -> Tensor:
-        """Return the rows as a sparse CSR tensor [n, num_columns]; `rows.csr() @ weight` is what dense rows give.
+        """Return the rows as a sparse CSR tensor [n, num_columns]; `rows.csr() @ weight` is the dense product.
 
         The entries of a row keep their order. torch expects ascending columns without repeats, and does not look.
         """
         return csr_tensor(self.indptr, self.indices, self.values, self.num_columns)
 
     def bag(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return what `torch.nn.EmbeddingBag` takes, (input, offsets, per_sample_weights): `embedding(*rows.bag())`.
+        """Return the arguments of a `torch.nn.EmbeddingBag`, (input, offsets, per_sample_weights), for
+        `embedding(*rows.bag())`.
 
         The weights are the values, which must have the dtype of the embedding, and need its `mode="sum"`; they are
         None if all values are 1, which serves every mode.

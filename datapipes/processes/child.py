@@ -1,9 +1,9 @@
-"""A child process: how it is started, watched and ended here, and how it begins and ends with this one there.
+"""A child process: how the parent starts, watches and ends it, and how the child begins and ends with its parent.
 
-The sentinel of a process is the end of a pipe, which ends only when nobody holds a copy of its other end. A child that
-the process has forked holds one, and under fork so does a sibling that another thread starts at the same moment. So a
-pidfd is watched instead, which tells of the process alone. Linux has it since 5.3; elsewhere the sentinel, the exit
-status and the state of the process are looked at in turn.
+The sentinel of a process is the end of a pipe, which ends only when no process holds a copy of its other end. A child
+that the process has forked holds a copy, and under fork so does a sibling that another thread starts at the same
+moment. So a pidfd is watched instead: it ends with its process. Linux has it since 5.3; elsewhere the sentinel, the
+exit status and the state of the process are looked at in turn.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class ChildProcess:
         return self._forgotten or self.watch.has_ended()
 
     def leave(self) -> None:
-        """Forget a process that is a child of another one."""
+        """Forget a process that is a child of another process."""
         if not self._forgotten:
             self._forgotten = True
             self.process._popen.returncode = _UNKNOWN
@@ -138,7 +138,7 @@ class ChildProcess:
         self._forgotten = True
 
 
-_existing: weakref.WeakSet[ChildProcess] = weakref.WeakSet()  # that were started here and are not forgotten
+_existing: weakref.WeakSet[ChildProcess] = weakref.WeakSet()  # started here and not forgotten
 
 
 @functools.cache
@@ -149,7 +149,7 @@ def _leave_to_the_parent_after_a_fork() -> None:
 def _leave_to_the_parent() -> None:
     """In a process that the user has forked: regard all children as ended, since they are the parent's.
 
-    Nothing here ends them then, nor does multiprocessing, whose exit handler ends daemons of the parent too.
+    Then this package does not end them, and neither does multiprocessing's exit handler, which ends daemons.
     """
     for child in [*_existing]:
         child.leave()
@@ -166,7 +166,7 @@ def begin(
 
     Args:
         start: makes the argument of `main` from the other side of the pipe.
-        child: makes what is returned from the process and this side of the pipe.
+        child: makes the returned object from the process and this side of the pipe.
     """
     hold_standard_descriptors()
     here, there = context.Pipe(duplex=True)
@@ -195,7 +195,7 @@ def begin(
 
 
 def end_all(children: Sequence[ChildProcess]) -> None:
-    """Wait for the processes that end by themselves; end those that do not, and all others; forget all of them."""
+    """Wait for processes that end by themselves; end the late ones and all others; forget all of them."""
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         running = [child for child in children if not child.has_ended()]
         if number is not None:
@@ -226,9 +226,9 @@ def end_if_clone(pid: int) -> None:
     """End this process at once, without exit handlers, if it is a clone: a copy of the process `pid` that the user's
     code has made by os.fork() and lets return into this package.
 
-    A clone of a worker would go on as the worker, send what the worker sends, and take the worker's tasks. In a thread
-    of this package a clone has nobody to return to. One that returns into the user's own code, where a stage runs in
-    the consumer's thread, is the user's; leave it alone.
+    A clone of a worker would go on as the worker, send the worker's minibatches, and take its tasks. In a thread of
+    this package a clone has no caller to return to. Where a stage runs in the consumer's thread, a clone returns into
+    the user's own code; leave it alone.
     """
     if os.getpid() == pid:
         return
@@ -242,7 +242,7 @@ def end_if_clone(pid: int) -> None:
 
 
 def end_with_parent() -> None:
-    """End this process as soon as the one that started it has ended, whatever this one is doing."""
+    """End this process as soon as its parent has ended, whatever this process is doing."""
     parent = parent_process()
     if parent is None or parent.pid is None:
         return

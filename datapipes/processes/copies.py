@@ -18,16 +18,16 @@ ALIGNED = 64  # bytes; where a tensor among others begins
 
 _Key = tuple[Any, ...]
 _copies: weakref.WeakValueDictionary[_Key, Mapped] = weakref.WeakValueDictionary()
-_begins: weakref.WeakKeyDictionary[Mapped, dict[_Key, int]] = weakref.WeakKeyDictionary()  # of the copies in a memory
+_begins: weakref.WeakKeyDictionary[Mapped, dict[_Key, int]] = weakref.WeakKeyDictionary()  # where copies begin
 _copying = threading.Lock()
 
 
 def copied(tensors: list[Tensor], most: int) -> list[tuple[Mapped, int]]:
-    """Return for each tensor a shared memory with its values, and where in it they begin.
+    """Return, for each tensor, a shared memory with its values, and their first byte in it.
 
-    It is an earlier copy if that is still in use. The other tensors are copied together into one new memory; so are all
-    if the earlier copies lie in more than `most` memories. An earlier copy counts only if its values are equal.
-    tensor._version cannot tell: it does not count writes through NumPy or by a worker.
+    An earlier copy that is still in use is taken again. The other tensors are copied together into one new memory; so
+    are all if the earlier copies lie in more than `most` memories. An earlier copy counts only if its values are equal:
+    tensor._version does not count writes through NumPy or by a worker.
     """
     keys = [(tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) for tensor in tensors]
     by_key = dict(zip(keys, tensors, strict=True))
@@ -60,8 +60,8 @@ def copy_together(tensors: list[Tensor]) -> tuple[Mapped, list[int]]:
 
 
 def zeros_together(forms: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
-    """Return tensors of zeros, of a shape and dtype each, in one new memory that workers can map. It is theirs and
-    lives as long as one of them; none of them is copied when they go to workers.
+    """Return a tensor of zeros for each shape and dtype, all in one new memory that workers can map. The memory lives
+    as long as one of the tensors; no tensor is copied on its way to workers.
 
     Raises:
         MemoryError: Too little memory is left.

@@ -1,8 +1,8 @@
-"""What worker processes see of the main module: told when the loader is built, not by the tracebacks of the workers.
+"""Names of the main module that worker processes do not find: refused when the loader is built, before workers fail.
 
-A process that is not forked imports the main module again, as __mp_main__. It finds nothing that was typed into a
-notebook or a prompt, nothing below `if __name__ == "__main__":`, and it runs again what stands outside. What cannot be
-told for sure is let pass; then the workers say it.
+A process that is not forked imports the main module again, as __mp_main__. It finds no names typed into a notebook or a
+prompt, and none below `if __name__ == "__main__":`; it runs the statements outside of that again. Doubtful cases pass;
+the workers then raise.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _is_for_main(test: ast.expr) -> bool:
 
 
 def _bound_by(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement binds in its module; "*" stands for names that cannot be told."""
+    """Yield the names that a statement binds in its module; "*" stands for unknown names."""
     if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         yield statement.name
     elif isinstance(statement, (ast.Import, ast.ImportFrom)):

@@ -58,7 +58,7 @@ class Mapping:
     """The address and size of a mapping in this process, and the file it maps (None for a SharedMemory)."""
 
     def __init__(self, mapped: Mapped, file: File | None = None, offset: int = 0, address: int | None = None) -> None:
-        # Given for memory whose tensors lie in a second mapping of it.
+        # `address` is given for memory whose tensors lie in a second mapping of it.
         self.address = np.frombuffer(mapped, np.uint8).ctypes.data if address is None else address
         self.num_bytes = len(mapped)
         self.file = file
@@ -81,7 +81,7 @@ def map_file(file: File) -> mmap.mmap:
 
 
 def remember(mapped: Mapped, mapping: Mapping) -> None:
-    """Register a mapping that tensors may lie in; ask for huge pages for that of a file."""
+    """Register a mapping that tensors may lie in; for that of a file, ask for huge pages."""
     _mappings[mapped] = mapping
     if mapping.file is not None:
         ask_for_huge_pages(mapped)
@@ -90,8 +90,8 @@ def remember(mapped: Mapped, mapping: Mapping) -> None:
 def ask_for_huge_pages(mapped: mmap.mmap) -> None:
     """Ask the system to read a mapped file into huge pages, where its file system has them. Nothing is read here.
 
-    So asked, the system reads several MiB for each page that is not in memory yet. A file that would take more than
-    half of the memory that is left is not asked for: page by page, less of it is read.
+    The system then reads several MiB for each page that is not in memory yet. A file larger than half of the memory
+    left is skipped: page by page, less of it is read.
     """
     if LARGE <= len(mapped) <= _core.memory_left()[0] // 2:
         with contextlib.suppress(OSError):  # a kernel without them
@@ -112,7 +112,7 @@ def known(memory: Mapped) -> Mapped:
 def attached(
     mapped: Mapped, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]
 ) -> Tensor:
-    """Return the tensor at `offset` of a mapping; it has values, and keeps the mapping alive."""
+    """Return the tensor at `offset` of a mapping; the tensor is not empty, and keeps the mapping alive."""
     count = _steps(shape, stride) + 1  # no more: torch pickles all of it
     return torch.frombuffer(mapped, dtype=dtype, count=count, offset=offset).as_strided(shape, stride)
 
@@ -120,7 +120,7 @@ def attached(
 def mapping_of(tensor: Tensor) -> tuple[Mapped, Mapping] | None:
     """Return the mapping that holds a tensor, or None if there is none or other processes cannot map it any more.
 
-    Hold what is returned as long as its descriptor is needed.
+    Hold the result as long as its descriptor is needed.
     """
     memory = memory_of_storage(tensor)
     if memory is not None:
@@ -151,5 +151,5 @@ def contiguous_stride(tensor: Tensor) -> tuple[int, ...]:
 
 
 def identity_of(status: os.stat_result) -> _Address:
-    """Return what tells the content of a file from another."""
+    """Return the identity of a file's content: device, inode, size, time of change."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

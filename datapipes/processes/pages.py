@@ -1,7 +1,7 @@
 """Pages: how many bytes that workers read lie in huge pages, and what to change where the system gives few.
 
 Sampling and gathers read at random: with pages of 4 KiB nearly each read misses the TLB as well as the cache. The
-counts are those of /proc/PID/smaps; of what several processes map, the process that has touched most of it counts.
+counts come from /proc/PID/smaps; for memory that several processes map, the process that touched most of it counts.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Held(NamedTuple):
 
 
 def of_shared(memories: Sequence[Mapped], files: Iterable[File], processes: Iterable[int], root: str = "/") -> str:
-    """Return what to say of the memories and files that worker processes map.
+    """Return a sentence on the huge pages of the memories and files that worker processes map.
 
     Args:
-        processes: the pids of those that map them.
+        processes: the pids of the processes that map them.
         root: the folder that holds proc and sys.
     """
     maps = [_held_by_inode(Path(root, "proc", str(process), "smaps")) for process in processes]
@@ -65,7 +65,7 @@ def of_shared(memories: Sequence[Mapped], files: Iterable[File], processes: Iter
 
 
 def of_private(root: str = "/") -> str:
-    """Return what to say of the memory of this process, which its threads and forked workers read."""
+    """Return a sentence on the memory of this process, which its threads and forked workers read."""
     counts = re.findall(
         r"^(Anonymous|AnonHugePages): +(\d+)", _read(Path(root, "proc/self/smaps_rollup")), re.MULTILINE
     )
@@ -77,7 +77,7 @@ def of_private(root: str = "/") -> str:
 
 
 def of_coming(root: str = "/") -> str:
-    """Return what to say of shared memory that is not made yet."""
+    """Return a sentence on shared memory that is not made yet."""
     if free := _free(root):
         return f"{_TITLE}shared memory, once it is made; {free / 2**20:.0f} MiB of reserved pages are free"
     if _can_collapse() or _setting("shmem_enabled", root) not in ("", "never", "deny"):
@@ -95,7 +95,7 @@ def _more(held: Held, root: str) -> str:
 
 
 def _held_by_inode(smaps: Path) -> dict[int, Held]:
-    """Return {inode: what a process has of it in memory}; {} if its smaps cannot be read."""
+    """Return {inode: bytes of it that a process has in memory}; {} if its smaps cannot be read."""
     by_inode: dict[int, Held] = {}
     inode = 0
     try:
@@ -114,7 +114,7 @@ def _held_by_inode(smaps: Path) -> dict[int, Held]:
 
 
 def _setting(name: str, root: str) -> str:
-    """Return the value of a setting that is chosen, the one in brackets; "" where the kernel has none."""
+    """Return the chosen value of a setting, which is in brackets; "" where the kernel has none."""
     chosen = re.search(r"\[(\w+)\]", _read(Path(root, _SETTINGS, name)))
     return chosen[1] if chosen else ""
 

@@ -1,11 +1,11 @@
-"""Ranks: what the ranks of torch.distributed tell each other in a call, so that it ends well on all of them or on none.
+"""Ranks of torch.distributed that make a call together, so that the call succeeds on all of them or on none.
 
 They write into the store that torch.distributed began with. Each rank has a thread that counts up a number there, its
-heartbeat. A rank votes when it has done its work, and a vote is over when all have come. Who works or waits looks at
-the next rank's heartbeat: where that stands still for `timeout_s`, the rank is taken for dead. A rank that fails writes
-why into the store and makes the votes invalid, so the others stop at once and can say what has happened.
+heartbeat. A rank votes when its work is done, and a vote is over when all ranks have voted. A rank that works or waits
+watches the next rank's heartbeat: if it stands still for `timeout_s`, the next rank is taken for dead. A rank that
+fails writes its reason into the store and makes the votes invalid, so the others stop at once and report the reason.
 
-Only that thread calls the store: where its process is stopped, a call may never return.
+Only that thread calls the store: while the store's process is stopped, a call may never return.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ import torch.distributed as dist
 from datapipes.base.checks import shown
 from datapipes.base.errors import text_of
 
-ANSWER_S = 10.0  # seconds that a store may take where nobody is waited for
+ANSWER_S = 10.0  # seconds that a store may take for a call that waits for no rank
 _LEAVE_S = 10.0  # seconds that rank 0 stays at most for the others
 _FAILED = 2**40  # what a failed rank adds to the votes
 _BEATS = 4  # heartbeats in `timeout_s`, at least
-_BEAT_S = 1.0  # between two heartbeats, at most; who waits looks as rarely, in the end
+_BEAT_S = 1.0  # between two heartbeats, and between two looks of a waiting rank, at most
 _PAUSE_S = 0.0002  # between the first two looks
-_LATER = 0.05  # a pause is as long as this part of the time waited
+_LATER = 0.05  # length of a pause as a share of the time waited
 _HOLDER = "the process that holds it, mostly rank 0,"
 _calls: weakref.WeakKeyDictionary[Any, collections.Counter[str]] = weakref.WeakKeyDictionary()  # by store and `where`
 _notes: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # by store
@@ -45,7 +45,7 @@ _MOST_TEXT = 10_000  # characters of each end of a text that goes to another pro
 
 
 class RankError(ValueError):
-    """Ranks have failed, and those that had not have stopped with them.
+    """Ranks have failed, and the other ranks have stopped with them.
 
     Attributes:
         failed_ranks: {rank: how it failed}; {} if this rank is the one that failed.
@@ -84,15 +84,15 @@ class Members(NamedTuple):
 class Ranks:
     """The ranks that make a call together, within a `with` block; all of them leave it together.
 
-    Leaving it by an error tells it to the others; leaving it otherwise is a vote, and raises as `vote` does. A process
-    alone, where torch.distributed is not initialised or has one rank, waits for nobody.
+    An error that leaves the block goes to the other ranks, too; leaving it otherwise is a vote, and raises as `vote`
+    does. Without torch.distributed, or with one rank, nothing waits.
 
     Args:
         where: the caller, for messages.
-        timeout_s: seconds without a heartbeat after which a rank is taken for dead; also those that a rank may be late.
-        failed, absent: what a rank has done that failed, and one that did not come, for messages.
-        error: what a rank raises that stops.
-        members: who the ranks are, where it is not the default process group that says so.
+        timeout_s: seconds without a heartbeat after which a rank is taken for dead; also how late a rank may be.
+        failed, absent: verbs for messages: of a rank that failed, and of a rank that did not come.
+        error: the class of the error that a stopping rank raises.
+        members: the ranks, if they are not those of the default process group.
     Attributes:
         rank: this rank.
         size: number of ranks.
@@ -118,9 +118,9 @@ class Ranks:
         self.beat_s = min(self.timeout_s / _BEATS, _BEAT_S)
         self._failed, self._absent, self._error = failed, absent, error
         self._store: _StoreThread | None = None
-        self._answer_s = self.timeout_s  # that the store may take
+        self._answer_s = self.timeout_s  # seconds that the store may take
         self._votes = 0
-        self._known: dict[int, str] = {}  # the failure that counts, once this rank has told one
+        self._known: dict[int, str] = {}  # the failure that counts, once this rank has reported a failure
         self._seen, self._seen_at, self._next_look = 0, 0.0, 0.0
 
     def __enter__(self: _R) -> _R:
@@ -138,9 +138,9 @@ class Ranks:
         return self
 
     def _has_missed_it(self) -> bool:
-        """Return whether the call has failed because this rank did not come; the next call is its own then.
+        """Return whether the call has failed because this rank did not come; this rank then joins the next call.
 
-        A call that has failed otherwise is this rank's: it comes late, and hears of the failure in its first vote.
+        If the call failed for another reason, this rank joins it late and gets the failure in its first vote.
         """
         assert self._store is not None
         try:
@@ -180,7 +180,7 @@ class Ranks:
     def collected(self, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank; plain values that JSON holds. It waits and raises as `vote`.
 
-        They go through the store, so they should be small: rank 0 reads each, the others read all at once.
+        The values go through the store, so keep them small: rank 0 reads each, the others read all at once.
         """
         if self._store is None:
             return [json.loads(json.dumps(value))]
@@ -199,16 +199,16 @@ class Ranks:
         return choose(self.collected(number))
 
     def go_on(self) -> None:
-        """Return if nobody is known to have failed; errors as those of `vote`. Other ranks need not call it.
+        """Return if no rank is known to have failed; else raise as `vote`. Other ranks need not call it.
 
-        It may be called often: it looks no more than once in the time of a heartbeat.
+        It may be called often: it looks at most once per heartbeat.
         """
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + self.beat_s
             self.look()
 
     def look(self) -> None:
-        """As `go_on`, and look in any case."""
+        """As `go_on`, but always look."""
         if self._store is not None:
             self._ready(0)
             self._watch()
@@ -226,7 +226,7 @@ class Ranks:
             self._add("ready", _FAILED)
 
     def _leave(self) -> None:
-        """Rank 0 leaves last, since the store is often its own: when those that live know how the call has ended."""
+        """Rank 0 often has the store, so it leaves last: once all living ranks know how the call has ended."""
         if self._store is None:
             return
         ends = time.monotonic() + min(_LEAVE_S, self.timeout_s)
@@ -252,7 +252,7 @@ class Ranks:
         return _failure_in(self._get("failure"))
 
     def _watch(self) -> None:
-        """Look at the heartbeat of the next rank. If ranks are dead, the rank before one of them lives."""
+        """Look at the heartbeat of the next rank. If ranks are dead, a living rank comes before one of them."""
         watched, now = (self.rank + 1) % self.size, time.monotonic()
         beats = self._add(beat_key(watched), 0)
         if beats != self._seen:
@@ -287,7 +287,7 @@ class Ranks:
 
 
 def first_told(topic: str, value: str) -> str | None:
-    """Return what was told first under a topic in the process group: `value`, if this rank is the first to come.
+    """Return the first value told under a topic in the process group: `value`, if this rank is the first to come.
 
     It waits for no rank. None: there is no process group, or its store has not answered in ANSWER_S.
     """
@@ -328,12 +328,12 @@ def _failure_in(text: bytes) -> dict[int, str]:
 
 
 class _StoreThread:
-    """The one thread of a call that asks the store, and counts up a heartbeat there.
+    """The only thread of a call that uses the store; it also counts up a heartbeat there.
 
-    A call of a store whose process is stopped may never return. Who asks this thread can wait for a bounded time.
+    A call of a store whose process is stopped may never return. A caller of this thread can wait for a bounded time.
 
     Args:
-        store: what torch.distributed calls a Store.
+        store: a Store of torch.distributed.
         rank: whose heartbeat is counted up.
         beat_s: seconds between two heartbeats.
     """
@@ -345,7 +345,7 @@ class _StoreThread:
         self._thread.start()
 
     def ask(self, call: Callable[[Any], Any]) -> Future[Any]:
-        """Let the thread call `call(store)`; return what tells of the result."""
+        """Let the thread call `call(store)`; return the future of its result."""
         future: Future[Any] = Future()
         self._asked.put((call, future))
         return future
@@ -360,7 +360,7 @@ class _StoreThread:
         while True:
             if time.monotonic() >= next_beat:
                 next_beat = time.monotonic() + self._beat_s
-                with contextlib.suppress(RuntimeError):  # who asks is told
+                with contextlib.suppress(RuntimeError):  # the next call of the store raises it
                     self._store.add(self._beat, 1)
             try:
                 request = self._asked.get(timeout=max(next_beat - time.monotonic(), 0))

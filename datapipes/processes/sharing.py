@@ -46,7 +46,7 @@ _Parts = tuple[bytearray, torch.dtype, tuple[int, ...], bool]  # of a tensor tha
 
 
 def zeros_for_workers(forms: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
-    """Return tensors of zeros, of a shape and dtype each, in one memory that workers can map; a few bytes need none."""
+    """Return a tensor of zeros for each shape and dtype, in one memory that workers can map, unless all are small."""
     if sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms) <= SMALL:
         return [torch.zeros(shape, dtype=dtype) for shape, dtype in forms]
     return zeros_together(forms)
@@ -71,7 +71,7 @@ class Packed:
     def __init__(self, data: bytes, memories: list[Mapped], files: Iterable[File] = ()) -> None:
         self.data = data
         self.memories = memories
-        self.files = [*files]  # known to the process that packed only
+        self.files = [*files]  # known only to the process that packed
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state that multiprocessing passes to a process it starts."""
@@ -90,8 +90,9 @@ class Packed:
 class Together:
     """Tensors that go to workers in one memory, however many and however small they are.
 
-    An object with many tensors has one in its state, and finds the list of the tensors there when it is unpickled; by
-    copy.copy, which pickles nothing, it finds this one, which gives them too. By plain pickle they travel by value.
+    An object with many tensors puts a Together into its state, and finds a list of the tensors there when it is
+    unpickled. After copy.copy, which pickles nothing, it finds the Together, which iterates over the tensors too. By
+    plain pickle they travel by value.
     """
 
     def __init__(self, tensors: list[Tensor]) -> None:
@@ -105,9 +106,9 @@ class Together:
 
 
 class ForWorkers(Together):
-    """Tensors that workers get and other copies do not: made of other tensors, which the owner of a copy may change.
+    """Tensors that workers get and other copies do not: they are made of tensors that a copy's owner may change.
 
-    By plain pickle, and in a deep copy, there is an empty list in its place.
+    Plain pickle and a deep copy put an empty list in its place.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from datapipes.base.checks import shown
 from datapipes.base.threads import normal_policy
 from datapipes.processes.unforkable import why_not_to_fork
 
-DESCRIPTORS = 16  # that starting a process takes at most, for a moment
+DESCRIPTORS = 16  # most that starting a process takes, for a moment
 
 Context = multiprocessing.context.BaseContext
 
@@ -25,7 +25,7 @@ Context = multiprocessing.context.BaseContext
 def hold_standard_descriptors() -> None:
     """Open /dev/null in the place of stdin, stdout and stderr where these are closed.
 
-    Else the next pipe or shared memory would have such a number, and what a child prints would be written there.
+    Else the next pipe or shared memory would get one of these numbers, and a child would print into it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
@@ -57,7 +57,7 @@ def prepare_server(context: Context) -> None:
 def require_descriptors(where: str, remedy: str = "use fewer workers, or worker_method='thread'") -> None:
     """Raise OSError if this process may not open the file descriptors that starting another process takes.
 
-    Without them multiprocessing would fail in the middle, and could leave a process behind that nobody knows.
+    Without them multiprocessing would fail midway, and could leave behind a process that it does not know.
     """
     opened: list[int] = []
     try:
@@ -91,7 +91,7 @@ def no_interrupt() -> Iterator[None]:
 
 
 def refuse_unsafe_fork(context: Context) -> None:
-    """Raise RuntimeError if a process would be forked whose children would crash or hang: see unforkable.py."""
+    """Raise RuntimeError if `context` forks and a forked child would crash or hang: see unforkable.py."""
     reason = why_not_to_fork() if context.get_start_method() == "fork" else None
     if reason is not None:
         raise RuntimeError(

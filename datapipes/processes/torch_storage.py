@@ -1,7 +1,7 @@
 """Storages of torch in memory of ours (a memfd, `_core.SharedMemory`): found by asking the storage, never remembered.
 
-Nothing else tells when a storage has gone: torch may keep its Python object, and what that refers to, long after its
-memory was given back, because torch.multiprocessing remembers what it has passed on.
+Nothing else tells when a storage has gone: torch may keep its Python object, and all that the object refers to, long
+after the memory was given back, because torch.multiprocessing remembers the storages that it has passed on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def storage_in(memory: _core.SharedMemory) -> torch.UntypedStorage:
     for address, reference in [*_made.items()]:
         if reference.expired():
             _made.pop(address, None)
-    make: Any = torch.UntypedStorage  # the stub lacks what torch.multiprocessing calls
+    make: Any = torch.UntypedStorage  # the stub lacks the method that torch.multiprocessing calls
     storage: torch.UntypedStorage = make._new_shared_fd_cpu(memory.descriptor, len(memory))
     # No other storage has the address as long as the reference is there.
     _made[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
@@ -37,7 +37,7 @@ def storage_in(memory: _core.SharedMemory) -> torch.UntypedStorage:
 def memory_of_storage(tensor: Tensor) -> _core.SharedMemory | None:
     """Return the memory that the storage of a tensor maps; None if torch or somebody else made it.
 
-    It is the same object as long as somebody holds it. Its descriptor is its own.
+    Returns the same object as long as somebody holds it. The object has a descriptor of its own.
 
     Raises:
         OSError: This process may open no more descriptors.

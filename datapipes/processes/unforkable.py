@@ -1,4 +1,4 @@
-"""What does not survive a fork: CUDA, and what registers here, such as the clients of Arrow Flight.
+"""Libraries that do not survive a fork: CUDA, and those that register here, such as the clients of Arrow Flight.
 
 A forked child has the memory of its parent but only one of its threads. A library that works with threads waits there
 for ever, past every deadline, and even when its objects are destroyed. So while such objects exist, a fork for workers
@@ -24,9 +24,9 @@ class Unforkable(NamedTuple):
 
 
 _CUDA = Unforkable("has initialised CUDA", "iterate before CUDA is used")
-_names: set[str] = set()  # of all that this process ever had
-_things: weakref.WeakKeyDictionary[Any, Unforkable] = weakref.WeakKeyDictionary()  # what exists
-_inherited: dict[str, int] = {}  # {name: the process from which this one was forked after it had one}
+_names: set[str] = set()  # of all things that this process ever had
+_things: weakref.WeakKeyDictionary[Any, Unforkable] = weakref.WeakKeyDictionary()  # existing things
+_inherited: dict[str, int] = {}  # {name: pid of the forebear that had such a thing before it forked}
 
 
 def must_not_be_forked(thing: Any, name: str, kind: Unforkable) -> None:
@@ -42,14 +42,14 @@ def must_not_be_forked(thing: Any, name: str, kind: Unforkable) -> None:
 
 
 def why_not_to_fork() -> Unforkable | None:
-    """Return what a child forked from this process would not survive, None if there is nothing."""
+    """Return why this process must not be forked; None if it may be."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return _CUDA
     return next(iter([*_things.values()]), None)
 
 
 def refuse_if_inherited(where: str, name: str, deed: str) -> None:
-    """Raise RuntimeError if this process was forked from one that had things of this name; it would wait for ever.
+    """Raise RuntimeError if this process was forked from one with things of this name; they would wait for ever here.
 
     Args:
         deed: what the process did, for the message: "{deed} in process 7, ...".
@@ -62,7 +62,7 @@ def refuse_if_inherited(where: str, name: str, deed: str) -> None:
 
 
 def refuse_forked(process: int, where: str, makers: str) -> None:
-    """Raise RuntimeError if this is not `process` but a forked child of it, in which nothing would ever come."""
+    """Raise RuntimeError if this is not `process` but a forked child of it, where no minibatch would ever come."""
     if os.getpid() != process:
         raise RuntimeError(
             f"{where}: this epoch was begun in another process, and a forked child cannot use the {makers} of its "

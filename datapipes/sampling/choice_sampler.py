@@ -1,6 +1,6 @@
-"""ChoiceSampler: the base of this package's sampling stages: Neighborhoods (neighborhoods.py) behind a source.
+"""ChoiceSampler: the base of this package's sampling stages, which are Neighborhoods (neighborhoods.py) of a source.
 
-They differ in the Choice by which in-edges are drawn.
+They differ in the Choice that draws in-edges.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONCURRENCY = 8  # minibatches in flight at once over a graph in parts, unless t
 
 
 class ChoiceSampler(Neighborhoods, Sampler):
-    """Base of samplers that draw by a Choice, over a whole graph or one in parts.
+    """Base of samplers that draw by a Choice, over a whole graph or a graph in parts.
 
     Args:
         options: those of Neighborhoods.
@@ -51,16 +51,16 @@ class ChoiceSampler(Neighborhoods, Sampler):
         Sampler.__init__(self, source, graph, fanouts, return_edge_ids=return_edge_ids)
         overrides = type(self).transform_async is not ChoiceSampler.transform_async
         self.asynchronous = overrides or (graph._in_parts and not hides_own(self, ChoiceSampler, "sample", "transform"))
-        if concurrency is not None or not overrides:  # else the attribute of the subclass counts
+        if concurrency is not None or not overrides:  # else the subclass's attribute counts
             self.concurrency = self._checked_concurrency(concurrency)
         options |= {"return_edge_ids": return_edge_ids, "negative_end": self._negative_end}
         Neighborhoods.__init__(self, self.name, graph, self.fanouts, self.edge_types, choice, **options)
 
     async def sample_async(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
-        """Return what `sample` does, a subclass's own too; over a graph in parts the event loop goes on meanwhile."""
+        """`sample`, also a subclass's own; over a graph in parts the event loop goes on meanwhile."""
         if type(self).sample is ChoiceSampler.sample:
             return await super().sample_async(seeds, rng, trees)
-        more = () if trees is None else (trees,)  # a subclass's own `sample` may know none
+        more = () if trees is None else (trees,)  # a subclass's own `sample` may take no trees
         if self.graph._in_parts:
             return await off_loop(self.sample, seeds, rng, *more)
         return self.sample(seeds, rng, *more)
@@ -72,7 +72,7 @@ class ChoiceSampler(Neighborhoods, Sampler):
         return self._filled_of(minibatch, restored(self.sample(ids, self.rng_of(minibatch), *more)), trees)
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
-        """Return what `transform` does, over a graph in parts."""
+        """`transform` over a graph in parts."""
         ids, restored = self.seeds_of(minibatch)
         trees = self.trees_of(minibatch.seeds, minibatch.timestamps)
         sampled = restored(await self.sample_async(ids, self.rng_of(minibatch), trees))
@@ -96,11 +96,11 @@ class ChoiceSampler(Neighborhoods, Sampler):
         return {name: value for name, value in options.items() if value is not None}
 
     def _describe_choice(self) -> dict[str, Any]:
-        """Return what `describe` says of the choice; None is left out."""
+        """Return the entries of `describe` for the choice; None is left out."""
         return {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self.graph._refuse_changes(self.plan)  # a worker would build the stage over the values as they are now
+        self.graph._refuse_changes(self.plan)  # a worker would build the stage over the present values
         return super().__reduce__()
 
     def _checked_concurrency(self, concurrency: Any) -> int:

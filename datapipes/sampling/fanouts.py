@@ -1,4 +1,4 @@
-"""The fanouts of a sampler: how many in-edges each hop draws, one number for all edge types or one for each."""
+"""The fanouts of a sampler: how many in-edges each hop draws, as one number or as one for each edge type."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Fanout = int | Mapping[EdgeType, int] | Mapping[str, int]
 
 
 def check_fanouts(where: str, fanouts: Any, graph: Graph) -> list[Any]:
-    """Return `fanouts` as a list with an entry for each hop: an int, or on a graph with types {edge type: int} of all.
+    """Return `fanouts` as a list with an entry for each hop: an int, or with types {edge type: int} of all edge types.
 
-    Each number is -1 or more. In a dict that the user gives, an edge type that is missing has 0.
+    Each number is -1 or more. An edge type that a given dict lacks gets 0.
     """
     if isinstance(fanouts, Tensor):
         fanouts = fanouts.tolist()
@@ -70,7 +70,7 @@ def _by_edge_type(where: str, name: str, fanout: Any, graph: Graph) -> dict[Edge
         return {edge_type: number for edge_type in graph.edge_types if edge_type is not None}
     numbers: dict[Any, int] = dict.fromkeys(graph.edge_types, 0)
     for key in fanout:
-        if isinstance(key, str) and key.count(":") < 2:  # a relation or a node type alone, as other libraries allow
+        if isinstance(key, str) and key.count(":") < 2:  # a relation or a node type alone, which other libraries allow
             raise unknown_type(f"{where}, {name}", "edge type", key, graph.edge_types)
     for edge_type, value in by_edge_type(f"{where}, {name}", fanout).items():
         known_edge_type(f"{where}, {name}", edge_type, numbers)
@@ -79,7 +79,7 @@ def _by_edge_type(where: str, name: str, fanout: Any, graph: Graph) -> dict[Edge
 
 
 def fingerprint_of_hops(graph: Graph, fanouts: list[Any], return_edge_ids: bool) -> dict[str, Any]:
-    """Return what every sampler has in its fingerprint: the graph, and what its hops are."""
+    """Return the entries of every sampler's fingerprint: the graph and the hops."""
 
     def by_text(numbers: Any) -> Any:
         return {join_key(kind): count for kind, count in numbers.items()} if graph.is_heterogeneous else numbers
@@ -94,7 +94,7 @@ def fingerprint_of_hops(graph: Graph, fanouts: list[Any], return_edge_ids: bool)
 
 
 def shortened(fanouts: list[Any]) -> list[Any]:
-    """Return fanouts as they are shown: an int where all edge types have the same, and no zeros."""
+    """Return fanouts for display: an int if all edge types have the same, and no zeros."""
     return [_shortened(fanout) if isinstance(fanout, Mapping) else fanout for fanout in fanouts]
 
 

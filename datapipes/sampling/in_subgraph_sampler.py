@@ -24,13 +24,13 @@ class InSubgraphSampler(ChoiceSampler):
     """Keep all in-edges of the seeds, one hop; sets `blocks`, `input_nodes` and `compacted_seeds`.
 
     Args:
-        graph: the CSCGraph, HeteroCSCGraph or DistGraph to take them from. If the graph has types, so have the seeds
-            (HeteroItemSet).
-        edge_types: of a graph with types, the edge types whose in-edges are kept, as (src, rel, dst) or "src:rel:dst";
-            None keeps those of all.
+        graph: the CSCGraph, HeteroCSCGraph or DistGraph to take them from. If the graph has types, the seeds have types
+            too (HeteroItemSet).
+        edge_types: for a graph with types, the edge types whose in-edges are kept, as (src, rel, dst) or "src:rel:dst";
+            None keeps all.
         return_edge_ids: fill `edge_ids` of the block, which edge features need.
-        concurrency: over a DistGraph, minibatches in flight at once, by default 8. Each takes the memory of what it
-            finds, whatever the size of the graph. A whole graph has none.
+        concurrency: over a DistGraph, minibatches in flight at once, by default 8. Each takes the memory of its own
+            result, whatever the size of the graph. Not allowed for a whole graph.
     Raises:
         TypeError, ValueError: An argument is not allowed.
         IndexError: While running, a seed is not a node of the graph.
@@ -49,12 +49,12 @@ class InSubgraphSampler(ChoiceSampler):
         concurrency: int | None = None,
     ) -> None:
         fanouts: list[Fanout] = [-1]
-        if edge_types is not None and isinstance(graph, Graph):  # what is no graph is refused by the Sampler
+        if edge_types is not None and isinstance(graph, Graph):  # the Sampler refuses other objects
             fanouts = [dict.fromkeys(listed_edge_types(self.name, edge_types, graph.edge_types), -1)]
         super().__init__(source, graph, fanouts, Choice(), return_edge_ids=return_edge_ids, concurrency=concurrency)
 
     def describe(self) -> dict[str, Any]:
-        """Return what is shown: the edge types, if not those of all are kept, in the place of the fanouts."""
+        """Return the shown arguments: in the place of the fanouts, the edge types, unless all are kept."""
         details = super().describe()
         for name in ("fanouts", "frontier"):
             del details[name]

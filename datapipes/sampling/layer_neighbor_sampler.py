@@ -1,9 +1,9 @@
 """LayerNeighborSampler: LABOR-0, neighbor sampling in which the nodes of a hop agree on what they pick.
 
 Its choice is ByNumber: every source gets a random number, and a node takes the in-edges of the sources with the
-smallest numbers; what is drawn is fixed by docs/semantics.md, section 3.2. The number of a source depends on a key and
-its id alone, so all parts agree on it. Each node picks uniformly, but nodes with a source in common tend to pick it
-together, so a minibatch has fewer input nodes.
+smallest numbers; docs/semantics.md, section 3.2, fixes the draws. The number of a source depends on a key and its id
+alone, so all parts agree on it. Each node picks uniformly, but nodes with a common source tend to pick it together, so
+a minibatch has fewer input nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["LayerNeighborSampler"]
 
 _MAX_DEPENDENCY = 2**31 - 1
 
-KeyPairs = tuple[tuple[int, int], ...]  # of each edge type: the key of the next generation, and that of batch 0
+KeyPairs = tuple[tuple[int, int], ...]  # for each edge type: the key of the next generation, the key of batch 0
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ByNumber(Choice):
     """In-edges from the sources with the smallest numbers.
 
     Attributes:
-        layer_dependency, batch_dependency: as LayerNeighborSampler has them.
+        layer_dependency, batch_dependency: see LayerNeighborSampler.
     """
 
     layer_dependency: bool = False
@@ -62,7 +62,7 @@ class ByNumber(Choice):
 
 
 def _read_keys(name: str, value: Any) -> tuple[KeyPairs, ...]:
-    """Return the keys of one hop, of each draw two."""
+    """Return the keys of one hop, two for each draw."""
     pairs = [list_of(f"an entry of {name}", pair, 2) for pair in list_of(name, value)]
     if any(len(pair) != 2 for pair in pairs):
         raise ValueError(f"{name} is {shown(value)}, it must have two keys for each draw")
@@ -76,12 +76,12 @@ _KEYS = Form(_read_keys, lambda keys: [[*pair] for hop in keys for pair in hop])
 
 @dataclass(frozen=True)
 class Numbered(Choice):
-    """A ByNumber at a minibatch: the record that a request carries. The key of a draw is that of its generation.
+    """A ByNumber at a minibatch: the record in a request. The key of a draw is the key of its generation.
 
     Attributes:
         dependency: how many minibatches a source keeps its number.
         until_next: sources with offset >= until_next belong to the next generation.
-        keys: of each hop and edge type; empty where the dependency is 1.
+        keys: for each hop and edge type; empty if the dependency is 1.
     """
 
     dependency: Annotated[int, whole(1, _MAX_DEPENDENCY)] = 1
@@ -116,23 +116,23 @@ class Numbered(Choice):
 class LayerNeighborSampler(ChoiceSampler):
     """Sample the in-neighborhood of the seeds by LABOR-0; sets `blocks`, `input_nodes` and `compacted_seeds`.
 
-    A node has as many picks as with `sample_neighbor`, each in-edge with the same probability. Between the nodes of a
-    hop the picks are not independent, which keeps minibatches small where neighborhoods overlap. It reads all in-edges
-    of a node that has more than the fanout. There is no drawing with replacement.
+    A node has as many picks as with `sample_neighbor`, each in-edge with the same probability. The picks of different
+    nodes of a hop are not independent, which keeps minibatches small if neighborhoods overlap. The sampler reads all
+    in-edges of a node with more in-edges than the fanout. It never draws with replacement.
 
     Args:
-        graph: the CSCGraph, HeteroCSCGraph or DistGraph to sample from. If the graph has types, so have the seeds
-            (HeteroItemSet).
+        graph: the CSCGraph, HeteroCSCGraph or DistGraph to sample from. If the graph has types, the seeds have types
+            too (HeteroItemSet).
         fanouts: in-edges drawn per node, as for sample_neighbor.
         layer_dependency: a source keeps its random number in all hops, so hops share more nodes.
-        batch_dependency: how many minibatches a source keeps its random number for, 1 to 2**31 - 1. From one minibatch
-            to the next, one source in so many gets a new number, so a cache of features is hit more often. On
-            `world_size` ranks the minibatches of all count: those of one rank are `world_size` apart.
+        batch_dependency: for how many minibatches a source keeps its random number, 1 to 2**31 - 1. From one minibatch
+            to the next, one source in `batch_dependency` gets a new number, so a cache of features is hit more often.
+            Minibatches count over all ranks, so the minibatches of one rank are `world_size` apart.
         return_edge_ids: fill `edge_ids` of the blocks, which edge features need.
         frontier: "all" or "new", as for sample_neighbor.
         subgraph_type, reverse_etypes_mapping: as for sample_neighbor.
-        concurrency: over a DistGraph, minibatches in flight at once, by default 8. Each takes the memory of what it
-            finds, whatever the size of the graph. A whole graph has none.
+        concurrency: over a DistGraph, minibatches in flight at once, by default 8. Each takes the memory of its own
+            result, whatever the size of the graph. Not allowed for a whole graph.
     Raises:
         TypeError, ValueError: An argument is not allowed.
         IndexError: While running, a seed is not a node of the graph.

@@ -27,16 +27,16 @@ from datapipes.sampling.seed_ids import check_seeds
 __all__ = ["NegativeSampler"]
 
 MOST_KEPT = 4  # numbers of positives whose places are kept
-BYTES_EACH = 64  # of a negative: its ends, its places, and what is drawn on the way
+BYTES_EACH = 64  # of a negative: its ends, its places, and temporary draws
 ENDS = {"src": (0,), "dst": (1,), "both": (0, 1)}  # the columns of pairs in which a negative differs
 SampleFn = Callable[[Tensor, RngKey, "EdgeType | None", "Tensor | None"], Tensor]
 
 
 class _Places(NamedTuple):
-    """What the numbers of positives and negatives alone decide.
+    """The arrays that depend only on the numbers of positives and negatives.
 
     Attributes:
-        positive_of: int64 [N], the row of the positive that each negative belongs to.
+        positive_of: int64 [N], the row of each negative's positive.
         labels: bool [P + N].
         indexes: int64 [P + N].
     """
@@ -51,7 +51,7 @@ class Wanted(NamedTuple):
 
     Attributes:
         positives: ids [P, 2].
-        places: which positive each belongs to.
+        places: the positive of each negative, and more, see _Places.
         times: [P], the times of the positives, or None.
     """
 
@@ -72,23 +72,23 @@ class Wanted(NamedTuple):
 
 @register_stage("sample_negative")
 class NegativeSampler(MiniBatchTransformer):
-    """Add negatives to the pairs of a minibatch. A sampler of a user's own derives from it and defines `sample`, or
+    """Add negatives to the pairs of a minibatch. Your own sampler derives from this class and defines `sample`, or
     passes `fn`.
 
     Args:
         negative_ratio: negatives for each positive, above 0. With the form "pairs" it may have a fraction: P positives
             then get ceil(ratio * P) negatives, and negative j belongs to positive j * P // (number of negatives).
-        fn: a function as `sample`; a class that defines `sample` needs none.
+        fn: a function like `sample`; a class that defines `sample` needs no `fn`.
         corrupt: the end in which a negative differs from its positive: "dst", "src", or "both".
-        form: "pairs" appends them to the seeds: first the positives, then the negatives, row by row. It sets `labels`
-            (bool) and `indexes`, the row of the positive; indexes, timestamps and `extra` of the item set are repeated
-            for the negatives. "rows" makes the seeds [P, 2 + ratio]: source, destination, and the nodes that stand for
-            the corrupted end in each negative.
+        form: "pairs" appends the negatives to the seeds: first the positives, then the negatives, row by row. It sets
+            `labels` (bool) and `indexes`, the row of the positive; indexes, timestamps and `extra` of the item set are
+            repeated for the negatives. "rows" makes the seeds [P, 2 + ratio]: source, destination, and for each
+            negative the node in the place of the corrupted end.
     Attributes:
-        negative_end: with the form "rows" the end that the columns from 2 on stand for, "src" or "dst"; else None.
+        negative_end: with the form "rows", the end of the nodes in columns from 2 on, "src" or "dst"; else None.
     Raises:
         TypeError, ValueError: An argument is not allowed; while running, the seeds are no pairs, or have labels in the
-            form "pairs", or `sample` returned no pairs, or others than it may.
+            form "pairs", or `sample` returned no pairs, or pairs that it may not return.
     """
 
     def __init__(
@@ -129,17 +129,17 @@ class NegativeSampler(MiniBatchTransformer):
         items = items_before(source)
         if items is not None:
             _check_items(self.name, items, form)
-        self._places: dict[int, _Places] = {}  # by the number of positives: the last ones
+        self._places: dict[int, _Places] = {}  # {number of positives: places}, the last used ones
 
     def sample(self, pairs: Tensor, rng: RngKey, edge_type: EdgeType | None, timestamps: Tensor | None) -> Tensor:
-        """Return a negative for each of `pairs`, ids [n, 2]. Only the ends that `corrupt` names may differ. It must
-        depend on its arguments alone: random choices come from the key.
+        """Return a negative for each of `pairs`, ids [n, 2]. Only the ends that `corrupt` names may differ. The result
+        must depend on the arguments alone: random choices come from the key.
 
         Args:
-            pairs: ids [n, 2], source and destination: each positive as often as it gets negatives.
+            pairs: ids [n, 2], source and destination: each positive once for each of its negatives.
             rng: the stage's random key at this minibatch, see RngKey.
-            edge_type: that of the pairs; None without types.
-            timestamps: [n], the times of the positives as the minibatch has them, or None.
+            edge_type: the edge type of the pairs; None without types.
+            timestamps: [n], the times of the positives in the minibatch, or None.
         """
         assert self.fn is not None
         fn: Any = self.fn
@@ -193,7 +193,7 @@ class NegativeSampler(MiniBatchTransformer):
             number = math.ceil(ratio * count)
             check_memory(self.name, f"{number} negatives", BYTES_EACH * number, "Lower negative_ratio or batch_size.")
             positives = torch.arange(count)
-            if isinstance(ratio, int):  # the same in less time
+            if isinstance(ratio, int):  # the same result in less time
                 positive_of = positives.repeat_interleave(ratio)
             else:
                 positive_of = torch.arange(number) * count // max(number, 1)
@@ -214,7 +214,7 @@ class NegativeSampler(MiniBatchTransformer):
             return minibatch.replace(seeds=typed(seeds))
 
         def repeated(values: Any) -> Any:
-            """Return a field of the positives with the values of the negatives behind them."""
+            """Return a field of the positives, followed by the values for the negatives."""
             by_type = values if has_types else {None: values}
             positive_of = {kind: links.places.positive_of for kind, links in wanted.items()}
             return typed({kind: torch.cat((rows, rows[positive_of[kind]])) for kind, rows in by_type.items()})
@@ -233,7 +233,7 @@ class NegativeSampler(MiniBatchTransformer):
         )
 
     def _formed(self, wanted: Wanted, pairs: Tensor, negatives: Any) -> Tensor:
-        """Return the seeds; raise TypeError or ValueError if `negatives` are none for `pairs`."""
+        """Return the seeds; raise TypeError or ValueError if `negatives` do not fit `pairs`."""
         if not isinstance(negatives, Tensor) or negatives.shape != pairs.shape:
             answer = list(negatives.shape) if isinstance(negatives, Tensor) else type(negatives).__name__
             raise ValueError(

@@ -1,9 +1,9 @@
 """NeighborSampler: draws a number of in-edges for each node, hop by hop, and compacts the ids.
 
-What is drawn is fixed by docs/semantics.md, sections 3 and 4, trees by 4.5. Its choice is uniform, or ByWeight, section
-3.1. Running sums of the weights are made once for the rows of a graph or a part, by threads, and take 9 bytes an edge:
-a sum for each, and every eighth again. If some weight counts as 0, 8 bytes a node come to it. The sums stay in
-memory, also where the rows are mapped from files; worker processes get them with the rows, so all share one copy.
+docs/semantics.md, sections 3 and 4, fixes the draws; 4.5 fixes trees. The choice is uniform, or ByWeight, section 3.1.
+Running sums of the weights are made once for the rows of a graph or a part, by threads, and take 9 bytes an edge: a sum
+for each edge, and every eighth sum again. If some weight counts as 0, 8 bytes a node are added. The sums stay in memory
+even if the rows are mapped from files; worker processes get them with the rows, so all share one copy.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class ByWeight(Choice):
     """In-edges in proportion to their weights.
 
     Attributes:
-        prob_name: the edge attribute that holds them, [num_edges] of bool (a mask), float16, bfloat16, float32 or
-            float64; each 0 or more.
+        prob_name: the edge attribute with the weights, [num_edges] of bool (a mask), float16, bfloat16, float32 or
+            float64; each weight is 0 or more.
     """
 
     prob_name: str
@@ -114,40 +114,40 @@ class NeighborSampler(ChoiceSampler):
     """Sample the in-neighborhood of the seeds; sets `blocks`, `input_nodes` and `compacted_seeds`.
 
     Args:
-        graph: the CSCGraph, HeteroCSCGraph or DistGraph to sample from. If the graph has types, so have the seeds
-            (HeteroItemSet).
+        graph: the CSCGraph, HeteroCSCGraph or DistGraph to sample from. If the graph has types, the seeds have types
+            too (HeteroItemSet).
         fanouts: in-edges drawn per node, one entry a hop, from the input layer to the seeds: the last entry is the
-            hop next to the seeds. -1 keeps all in-edges, 0 none. On a graph with types an int counts for each edge
-            type; a dict {(src, rel, dst): int} gives each its own, 0 to those it does not name.
+            hop next to the seeds. -1 keeps all in-edges, 0 none. On a graph with types an int applies to every edge
+            type; a dict {(src, rel, dst): int} gives each type its own number, and 0 to types that it does not name.
         replace: draw with replacement; -1 still keeps each in-edge once.
-        prob_name: name of an edge attribute: the weights by which in-edges are drawn, or a mask (bool) of those that
-            may be drawn. A weight of 0 is never drawn, also with -1, so a node may get fewer in-edges, or none. On a
-            graph with types, each edge type that is sampled needs the attribute. The weights are read when the stage is
-            built, and kept as sums with the graph (9 bytes an edge); they are part of the state. If they are changed or
-            replaced later, the stage refuses them; a change through NumPy is not noticed. None draws each in-edge with
-            the same probability.
+        prob_name: name of an edge attribute: the weights by which in-edges are drawn, or a mask (bool) of the in-edges
+            that may be drawn. An in-edge of weight 0 is never drawn, not even with -1, so a node may get fewer
+            in-edges, or none. On a graph with types, each sampled edge type needs the attribute. The weights are read
+            when the stage is built, and kept as sums with the graph (9 bytes an edge); they are part of the state. If
+            they are changed or replaced later, the stage refuses them; a change through NumPy is not noticed. None
+            draws each in-edge with the same probability.
         return_edge_ids: fill `edge_ids` of the blocks, which edge features need.
         frontier: "all" draws in every hop for all nodes found so far (as GraphBolt and DGL do), "new" only for the
-            nodes that the hop before found (as PyG does). "new" is meant for `minibatch.to_pyg()`: in an outer block
-            older nodes have no in-edges then.
-        disjoint: sample a tree for each seed, which shares no node with the others. `input_nodes` then holds a node
-            once for each tree that it is in, and `batch` the position in `seeds` of the seed in whose tree it is.
-        subgraph_type: which edges the minibatch has. "directional": those of each hop. "induced": all edges of the
-            sampled edge types among the nodes that were found; with weights those above 0, within a tree where there
-            are trees. "bidirectional": the sampled edges and their reverses, each pair of nodes once. The last two give
-            one block whose destinations are all its sources, for every layer of a model. With "induced", and with edge
-            ids, all in-edges of all nodes are read, which costs more than the sampling.
-        reverse_etypes_mapping: for "bidirectional" on a graph with types, {edge type: that of its reverses}, as tuples
-            or "src:rel:dst"; needed for each sampled type between two node types. A type from a node type to itself has
-            its reverses in itself, unless the mapping names another. None says that a type has no reverses.
-        concurrency: over a DistGraph, minibatches in flight at once, by default 8. Each takes the memory of what it
-            finds, whatever the size of the graph. Not allowed for a graph in memory.
+            nodes that the hop before found (as PyG does). "new" is meant for `minibatch.to_pyg()`: in outer blocks,
+            older nodes then have no in-edges.
+        disjoint: sample for each seed a tree that shares no node with other trees. `input_nodes` then holds a node once
+            for each of its trees, and `batch` the position in `seeds` of the tree's seed.
+        subgraph_type: which edges the minibatch has. "directional": the edges of each hop. "induced": all edges of the
+            sampled edge types among the found nodes, within a tree if there are trees; with weights, only edges of
+            weights above 0. "bidirectional": the sampled edges and their reverses, each pair of nodes once. The last
+            two give one block whose destinations are all its sources, for every layer of a model. With "induced", and
+            with edge ids, all in-edges of all nodes are read, which costs more than the sampling.
+        reverse_etypes_mapping: for "bidirectional" on a graph with types, {edge type: type of its reverses}, as tuples
+            or "src:rel:dst"; needed for each sampled type between two node types. A type from a node type to itself
+            holds its own reverses, unless the mapping names another type. None means that a type has no reverses.
+        concurrency: over a DistGraph, minibatches in flight at once, by default 8. Each takes the memory of its own
+            result, whatever the size of the graph. Not allowed for a graph in memory.
     Raises:
         TypeError, ValueError: An argument is not allowed.
         IndexError: While running, a seed is not a node of the graph.
         MemoryError: While running, a hop needs more memory than is left; the message names hop, fanout and bytes.
-        Over a DistGraph also what the requests raise, see DistGraph.connect. Notes of an error name stage and
-            minibatch, and the part.
+        Over a DistGraph also the errors of requests, see DistGraph.connect. Notes of an error name the stage, the
+            minibatch and the part.
     Source: neighbor sampling as in GraphSAGE (Hamilton et al., 2017).
     """
 

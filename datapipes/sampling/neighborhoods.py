@@ -1,8 +1,8 @@
-"""Neighborhoods: what is drawn around seeds by a Choice: the plan of the hops, the form of the subgraph, the trees.
+"""Neighborhoods: draw around seeds by a Choice, with the plan of the hops, the form of the subgraph, and the trees.
 
-This package's sampling stages are Neighborhoods behind a source; the sampler of PyG's loaders has one and needs no
-stage. The graph runs the hops: a whole one in one call of the C++ core, one in parts by asking its parts, hop by hop.
-What is drawn for a node depends on the random key and its in-edges alone, so both give the same bits.
+This package's sampling stages are Neighborhoods with a source; the sampler of PyG's loaders has a Neighborhoods and
+needs no stage. The graph runs the hops: a whole graph in one call of the C++ core, a graph in parts by asking its
+parts, hop by hop. The draws for a node depend only on the random key and its in-edges, so both give the same bits.
 docs/semantics.md, section 4.
 """
 
@@ -30,23 +30,23 @@ __all__: list[str] = []
 
 
 class Neighborhoods:
-    """Draws the neighborhoods of seeds from a whole graph, or from one in parts.
+    """Draws the neighborhoods of seeds from a whole graph, or from a graph in parts.
 
     Seeds may form groups that share no nodes: one for each seed (`disjoint=True`), or one for each distinct time.
 
     Args:
-        where: who draws, for errors.
+        where: the caller, for errors.
         fanouts: checked, see `check_fanouts`.
-        edge_types: those that are sampled, see `sampled_edge_types`.
+        edge_types: the sampled edge types, see `sampled_edge_types`.
         negative_end: see `seed_ids`.
     Attributes:
         choice: how in-edges are drawn.
         replace, frontier, disjoint, subgraph_type, reverse_etypes_mapping: as the stage NeighborSampler has them.
-        edge_types: those that the result has, in sorted order.
-        plan: what `graph.hops` needs beside the seeds.
+        edge_types: the edge types of the result, in sorted order.
+        plan: the arguments of `graph.hops` besides the seeds.
     """
 
-    _fingerprinted: tuple[str, ...] = ("replace", "frontier")  # in every fingerprint; trees where there are some
+    _fingerprinted: tuple[str, ...] = ("replace", "frontier")  # in every fingerprint; trees only if there are some
     # names that a stage refuses to set
     _fixed = frozenset({"replace", "frontier", "disjoint", "subgraph_type", "reverse_etypes_mapping"})
 
@@ -88,7 +88,7 @@ class Neighborhoods:
             self.edge_types = self._form.edge_types
 
     def _reverses(self) -> dict[Any, Any] | None:
-        """Return the edge type of the reverses of each that is sampled; None where the form has no reverses."""
+        """Return {sampled edge type: type of its reverses}; None if the form has no reverses."""
         where, mapping = self.plan.name, self.reverse_etypes_mapping
         if self.subgraph_type == "induced":
             refuse_mapping(where, mapping, "subgraph_type is 'induced', which adds no reverses")
@@ -98,7 +98,7 @@ class Neighborhoods:
         return backs
 
     def trees_of(self, seeds: Any, timestamps: Any) -> SeedTrees | None:
-        """Return the groups of seeds, which were checked; None if all are in one.
+        """Return the groups of checked seeds; None if all seeds are in one group.
 
         Args:
             seeds: ids [n] or [n, k]; with types {node or edge type: ids}.
@@ -111,10 +111,10 @@ class Neighborhoods:
         return seed_trees(where, seeds, timestamps, disjoint=self.disjoint, has_times=has_times, negative_end=end)
 
     def sample(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
-        """Return the neighborhood of `seeds`; with `trees` each group of them has nodes of its own.
+        """Return the neighborhood of `seeds`; with `trees`, each group of seeds has nodes of its own.
 
         Raises:
-            ValueError: The seeds need times and have none; or values of the graph that it draws by were changed.
+            ValueError: The seeds need times and have none; or values of the graph that the choice reads were changed.
         """
         sampled = self.graph.hops(self.plan, seeds, *self.plan.keyed(rng), trees)
         if self._form is None:
@@ -123,7 +123,7 @@ class Neighborhoods:
         return self._form.made(sampled, None if question is None else self.graph.hops(*question))
 
     async def sample_async(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
-        """Return what `sample` does; over a graph in parts the event loop goes on meanwhile."""
+        """`sample`; over a graph in parts the event loop goes on meanwhile."""
         graph: Any = self.graph
         if not graph._in_parts:
             return self.sample(seeds, rng, trees)
@@ -135,7 +135,7 @@ class Neighborhoods:
         return await off_loop(self._form.made, sampled, among)
 
     def _batch_of(self, sampled: Sampled, trees: SeedTrees | None) -> Any:
-        """Return the row of the seeds whose tree each node belongs to; None without trees."""
+        """Return, for each node, the row of its tree's seed; None without trees."""
         if trees is None or not self.disjoint:
             return None
         rows, groups = trees.rows, sampled.groups

@@ -1,5 +1,5 @@
-"""NodeWeights and NodeTimes: what decides with the random key which nodes are drawn. A weight makes a node more or less
-likely; a time says since when it exists.
+"""NodeWeights and NodeTimes: node values that, with the random key, decide which nodes are drawn. A weight makes a node
+more or less likely; a time says since when the node exists.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ BYTES_PER_NODE = 9  # of the sums of weights
 
 
 class NodeWeights:
-    """Weights of the nodes of some types, and the sums that nodes are drawn by, which are made once.
+    """Weights of the nodes of some types, and the sums by which nodes are drawn; the sums are made once.
 
     Processes that a loader starts get the sums with the weights, in one memory; other copies make their own.
 
     Args:
         where, name: the stage and its argument, for errors.
-        weights: a float for each node, [num_nodes]; with types {node type: such a tensor}.
+        weights: a float for each node, [num_nodes]; with types {node type: weights}.
     Raises:
-        TypeError, ValueError: They are no weights of the nodes; the message names the first wrong one.
+        TypeError, ValueError: They are no weights of the nodes; the message names the first wrong weight.
         MemoryError: The sums exceed the memory that is left.
     """
 
@@ -43,7 +43,7 @@ class NodeWeights:
         self._where, self._name = where, f"{where}: {name}"
         if isinstance(weights, Mapping) != graph.is_heterogeneous:
             wanted = "{node type: weights}, since the graph has types" if graph.is_heterogeneous else "a tensor"
-            raise TypeError(f"{self._name} must be {wanted}, got {type(weights).__name__}. Give it so.")
+            raise TypeError(f"{self._name} must be {wanted}, got {type(weights).__name__}. Pass that.")
         self._values: dict[Any, Tensor] = {}
         for key, values in weights.items() if isinstance(weights, Mapping) else [(None, weights)]:
             node_type = None if key is None else known_node_type(self._name, key, graph.node_types)
@@ -68,7 +68,7 @@ class NodeWeights:
         return self._values[None] if None in self._values else dict(self._values)
 
     def sums(self, node_type: Any) -> _core.RowSums:
-        """Return what the kernel draws by; ValueError if the weights were changed since, or there are none."""
+        """Return the sums for the kernel; ValueError if the weights were changed since, or there are none."""
         self.refuse_change()
         self.refuse_missing(node_type)
         return self._arguments[node_type]
@@ -82,7 +82,7 @@ class NodeWeights:
             )
 
     def refuse_other(self, graph: Graph) -> None:
-        """Raise ValueError if they are not weights of the nodes of a graph."""
+        """Raise ValueError if the weights do not belong to the nodes of `graph`."""
         for node_type, values in self._values.items():
             count = graph.num_nodes_of(node_type) if node_type in graph.node_types else 0
             if len(values) != count:
@@ -96,7 +96,7 @@ class NodeWeights:
         if self._versions != self._versions_now():
             raise ValueError(
                 f"{self._name} was changed in place after the stage was built, which keeps the sums of the weights. "
-                "Build the stage again after the change. A change of a tensor that it is a view of counts too."
+                "Build the stage again after the change. A change of a tensor of which this is a view counts too."
             )
 
     def digest(self) -> Any:
@@ -159,10 +159,10 @@ class NodeWeights:
 
 
 class NodeTimes:
-    """Since when the nodes of some types exist: a node attribute, int64. Of a graph in parts its facts tell the rest.
+    """The times since when the nodes of some types exist: a node attribute, int64. A graph in parts has their facts.
 
     Raises:
-        TypeError, ValueError: No node type has the attribute as times, or a graph in parts does not know its earliest
+        TypeError, ValueError: No node type has times under this name, or a graph in parts does not know its earliest
             nodes.
     """
 
@@ -193,7 +193,7 @@ class NodeTimes:
         return node_type in self._earliest
 
     def earliest(self, node_type: Any) -> int:
-        """Return the smallest id among the nodes of a type that have its earliest time."""
+        """Return the smallest id among the nodes of a type with the earliest time."""
         return self._earliest[node_type].node
 
     def digest(self) -> Any:

@@ -1,7 +1,7 @@
-"""Sampler: what all samplers share. A sampler of a user's own derives from it and needs nothing private.
+"""Sampler: the base of all samplers. Your own sampler derives from it and needs nothing private.
 
-It checks graph, fanouts and seeds under the stage's own name, numbers the nodes that are found, assembles the Blocks,
-and tells the stages after it what a minibatch will hold, through its attributes.
+It checks graph, fanouts and seeds under the stage's own name, numbers the found nodes, and assembles the Blocks. Its
+attributes tell later stages what a minibatch will hold.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ class Sampler(MiniBatchTransformer):
     """Base of the stages that sample the neighborhood of the seeds; they set `blocks`, `input_nodes` and
     `compacted_seeds`.
 
-    A subclass defines `draw`, which chooses the in-edges of one hop, or `sample`, which does all hops at once. It must
-    depend on its arguments alone: random choices come from the key.
+    A subclass defines `draw`, which chooses the in-edges of one hop, or `sample`, which does all hops at once. Both
+    must depend on their arguments alone: random choices come from the key.
 
     Attributes:
-        graph: the graph that is sampled.
+        graph: the sampled graph.
         fanouts: in-edges drawn per node, one entry a hop; the last entry is the hop next to the seeds. With types:
             {edge type: number} for each hop.
         return_edge_ids: whether the blocks hold edge ids, which edge features need.
-        node_types: the node types that a minibatch holds, those of the graph; (None,) without types.
-        edge_types: the edge types that a minibatch holds: those with a fanout other than 0 in some hop, in sorted
-            order; (None,) without types.
+        node_types: the node types of a minibatch, which are those of the graph; (None,) without types.
+        edge_types: the edge types of a minibatch, which have a fanout other than 0 in some hop, in sorted order;
+            (None,) without types.
     """
 
     _does = "sampling"
@@ -117,8 +117,8 @@ class Sampler(MiniBatchTransformer):
         for each of `self.edge_types`; the in-edges are then those of `self.graph.relation(edge_type)`.
 
         Args:
-            nodes: ids [num_nodes], all nodes found so far, distinct; in the order of their local ids. With types:
-                those of the destination type that were found before the hop.
+            nodes: ids [num_nodes], all nodes found so far, distinct, in the order of their local ids. With types: the
+                nodes of the destination type found before the hop.
             hop: 0 is next to the seeds; its fanout is `self.fanouts[-1 - hop]`.
             rng: the stage's random key at this minibatch; `rng.generator(hop)` is a generator of torch for this hop
                 alone, `rng.generator(hop, etype)` for an edge type in it, by its place in `graph.edge_types`.
@@ -136,7 +136,7 @@ class Sampler(MiniBatchTransformer):
             TypeError, ValueError: `draw` returned something other than in-edges of the nodes.
         """
         graph = self.graph
-        # Of local ids: `number(ids)` gives them, `nodes()` the distinct ids by first occurrence.
+        # Numberings give local ids by `number(ids)`, and the distinct ids, by first occurrence, by `nodes()`.
         numbering = _core.NumberingInt32 if graph.index_dtype == torch.int32 else _core.NumberingInt64
         numberings: dict[Any, Any] = {kind: numbering(graph.num_nodes_of(kind)) for kind in graph.node_types}
         typed = seeds if isinstance(seeds, Mapping) else {None: seeds}
@@ -156,14 +156,14 @@ class Sampler(MiniBatchTransformer):
         return self.filled(minibatch, restored(self.sample(ids, self.rng_of(minibatch))))
 
     def seeds_of(self, minibatch: MiniBatch) -> tuple[Any, Callable[[Sampled], Sampled]]:
-        """Return the seeds of a minibatch as `sample` takes them, checked, and what brings the result to their form."""
+        """Return the checked seeds of a minibatch for `sample`, and a function that gives the result their form."""
         for field in ("node_features", "edge_features"):
             if getattr(minibatch, field):
                 raise ValueError(rows_left_behind(self.name, f"{field} {sorted(names_of(getattr(minibatch, field)))}"))
         return self._checked_seeds(minibatch.seeds)
 
     def _checked_seeds(self, seeds: Any) -> tuple[Any, Callable[[Sampled], Sampled]]:
-        """Return what `seeds_of` does, of seeds: ids [n] or [n, k]; with types {node or edge type: ids}."""
+        """`seeds_of` for the seeds themselves: ids [n] or [n, k]; with types {node or edge type: ids}."""
         if self._has_types:
             by_type = seed_ids(self.name, seeds, self.graph, self._negative_end)
             return by_type.ids, lambda sampled: sampled._replace(local_seeds=by_type.restore(sampled.local_seeds))
@@ -173,9 +173,9 @@ class Sampler(MiniBatchTransformer):
         return ids.view(-1), lambda sampled: sampled._replace(local_seeds=sampled.local_seeds.view(ids.shape))
 
     def filled(self, minibatch: MiniBatch, sampled: Sampled) -> MiniBatch:
-        """Return the minibatch with what was sampled."""
+        """Return the minibatch with the sampled neighborhood."""
         nodes, seeds, blocks = sampled.nodes, sampled.local_seeds, sampled.hops[::-1]
-        # `batch` is of the nodes before: a sampler of trees sets it anew.
+        # `batch` belongs to the former nodes: a sampler of trees sets it anew.
         return minibatch.replace(input_nodes=nodes, compacted_seeds=seeds, blocks=blocks, batch=None)
 
     def fingerprint(self) -> Fingerprint:
@@ -205,7 +205,7 @@ class Sampler(MiniBatchTransformer):
     def _hop(
         self, nodes: dict[Any, Tensor], numberings: dict[Any, Any], hop: int, rng: RngKey, edge_type: Any
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return what a hop draws from an edge type: indptr, local ids of the sources, edge ids."""
+        """Return the draws of a hop from an edge type: indptr, local ids of the sources, edge ids."""
         relation = self.graph.relation(edge_type)
         destinations = nodes[ends_of(edge_type)[1]]
         draw: Any = self.draw
@@ -260,19 +260,19 @@ def _nodes(numberings: dict[Any, Any]) -> dict[Any, Tensor]:
 
 
 def _remedy(graph: Any) -> str:
-    """Return what to do with a value that is no graph."""
+    """Return the remedy for a value that is no graph."""
     if callable(getattr(graph, "draw", None)):  # a Part; its folder stands above this one
         return "One part does not answer for a chain: pass DistGraph.connect(...), or draw from it by its method draw."
     return "Convert it, see CSCGraph.from_*."
 
 
-# --- what the stages before a stage certainly do with the minibatches that reach it, for checks when a chain is built
+# --- certain facts about the minibatches that reach a stage, for checks when a chain is built
 #
-# A stage of the user's may do anything. So each question has an answer only as far as the stages in between are known.
+# A user's stage may do anything. So each question has an answer only as far as the stages in between are known.
 
 
 def fetched_before(source: Stage) -> dict[str, Stage]:
-    """Return {field: stage} of the fields of features that certainly reach the stage over `source`, filled."""
+    """Return {field: stage that fills it} of the feature fields that are certainly filled behind `source`."""
     sources = [source]
     fetched: dict[str, Stage] = {}
     while sources:
@@ -284,14 +284,14 @@ def fetched_before(source: Stage) -> dict[str, Stage]:
 
 
 def items_before(source: Stage) -> Any:
-    """Return the item set whose seeds certainly reach the stage over `source`; None if that is not known."""
+    """Return the item set whose seeds certainly come out of `source`; None if that is not known."""
     while not source.draws and len(source.sources) == 1:
         source = source.source
     return source.item_set if isinstance(source, ItemSampler) else None
 
 
 def items_at_start(source: Stage) -> dict[Any, Any]:
-    """Return {type: ItemSet} of the seeds that a chain of known stages starts with, of None without types; else {}."""
+    """Return {type or None: ItemSet} of the seeds with which a chain of known stages starts; else {}."""
     start = line_before(source)[-1]
     if not isinstance(start, ItemSampler) or not all_known(source):
         return {}
@@ -308,11 +308,11 @@ def line_before(source: Stage) -> list[Stage]:
 
 
 def all_known(source: StageBase) -> bool:
-    """Return whether all stages before a stage are classes of this package, which run no function of the user's."""
+    """Return whether `source` and all stages before it are this package's classes, without a user's function."""
     stages = list(StageGraph(source))
     return all(
         type(stage).__module__.startswith("datapipes.")
-        and (stage.sources or isinstance(stage, SeedStage))  # what a FromNode gives is not known
+        and (stage.sources or isinstance(stage, SeedStage))  # the minibatches of a FromNode are not known
         and getattr(stage, "fn", None) is None
         and type(stage) is not MiniBatchTransformer
         for stage in stages
@@ -320,11 +320,11 @@ def all_known(source: StageBase) -> bool:
 
 
 def negative_end_before(where: str, source: Stage) -> str:
-    """Return the end to which the columns of seeds [n, k] from column 2 on belong, "src" or "dst": that of the
-    NegativeSampler that has made them.
+    """Return the end to which the columns of seeds [n, k] from column 2 on belong, "src" or "dst", as their
+    NegativeSampler has set it.
 
     Raises:
-        ValueError: Stages that are joined differ.
+        ValueError: The NegativeSamplers of joined chains differ.
     """
     stages: StageGraph[Stage] = StageGraph(source)
     ends = sorted({end for stage in stages if (end := getattr(stage, "negative_end", None)) is not None})

@@ -1,8 +1,7 @@
-"""SeedEdgeExcluder: takes the seeds of links out of what was sampled for them; docs/semantics.md, section 4.8.
+"""SeedEdgeExcluder: takes the seed edges out of the neighborhoods sampled for them; docs/semantics.md, section 4.8.
 
 A model that sees the edge it is to predict learns nothing else. The stage compares original ids over the whole
-minibatch, so it stands behind every sampler, also one of trees or times, where the ends of a link are in different
-trees.
+minibatch, so it fits behind every sampler, also of trees or times, where the ends of a link are in different trees.
 """
 
 from __future__ import annotations
@@ -54,16 +53,17 @@ class SeedEdgeExcluder(MiniBatchTransformer):
 
     Args:
         include_reverse_edges: take out the reverse of each seed too.
-        reverse_etypes_mapping: on a graph with types, {edge type: that of its reverses}, as tuples or "src:rel:dst";
+        reverse_etypes_mapping: on a graph with types, {edge type: type of its reverses}, as tuples or "src:rel:dst";
             needed with include_reverse_edges for each type of seeds between two node types. A type from a node type to
-            itself has its reverses in itself, unless the mapping names another. None says that a type has no reverses.
-        only_positive: take out positives alone, as `labels` says: True, or above 0; without labels all pairs are
-            positives. In rows [n, k] of source, destination and negatives the positive is the destination. By default
-            all pairs count, negatives too.
-        by: "pair" takes out every edge from the source to the destination of a seed, parallel ones too; "edge_id" the
-            edge itself, by the ids in `minibatch.extra["edge_ids"]`, which the blocks need too (return_edge_ids). The
-            ids that were repeated for negatives add nothing. The ids of reverses are not known, so it does not go
-            with include_reverse_edges.
+            itself holds its own reverses, unless the mapping names another type. None means that a type has no
+            reverses.
+        only_positive: take out only positives: pairs whose `labels` are True, or above 0; without labels all pairs are
+            positives. In rows [n, k] of source, destination and negatives, the destination makes the positive. By
+            default all pairs count, negatives too.
+        by: "pair" takes out every edge from the source to the destination of a seed, parallel edges too. "edge_id"
+            takes out the edge itself, by the ids in `minibatch.extra["edge_ids"]`; the blocks need ids too
+            (return_edge_ids). The ids that were repeated for negatives add nothing. The ids of reverses are not known,
+            so "edge_id" cannot be combined with include_reverse_edges.
     Raises:
         TypeError, ValueError: An argument is not allowed, nothing is sampled before, or edge features were fetched
             before; while running, the seeds are no pairs, or have no edge ids.
@@ -146,13 +146,13 @@ def exclude_seed_edges(
     by: str = "pair",
     negative_end: str = "dst",
 ) -> MiniBatch:
-    """Return a sampled minibatch without the edges that are its seeds; for a stage or a loop of one's own.
+    """Return a sampled minibatch without the edges that are its seeds; for your own stage or loop.
 
     Args:
         include_reverse_edges, reverse_etypes_mapping, only_positive, by: as for SeedEdgeExcluder.
-        negative_end: of seeds [n, k], the end that the columns from 2 on stand for, "dst" or "src".
+        negative_end: for seeds [n, k], the end to which the columns from 2 on belong, "dst" or "src".
     Raises:
-        TypeError, ValueError: As SeedEdgeExcluder does.
+        TypeError, ValueError: As SeedEdgeExcluder.
     """
     if not isinstance(minibatch, MiniBatch):
         raise TypeError(
@@ -165,14 +165,14 @@ def exclude_seed_edges(
 
 
 def add_reverse_edges(edges: Any, reverse_etypes_mapping: Mapping[Any, Any] | None = None) -> Any:
-    """Return pairs with their reverses behind them.
+    """Return pairs followed by their reverses.
 
     Args:
         edges: ids [n, 2], source and destination of each; with types {edge type: pairs}.
-        reverse_etypes_mapping: with types, {edge type: that of its reverses, or None}; see SeedEdgeExcluder. Reverses
-            of a type that has pairs itself come behind these.
+        reverse_etypes_mapping: with types, {edge type: type of its reverses, or None}; see SeedEdgeExcluder. If the
+            reverses' type has pairs itself, the reverses come behind them.
     Raises:
-        TypeError, ValueError: They are no pairs, or the type of some reverses is not known.
+        TypeError, ValueError: The edges are no pairs, or the type of some reverses is not known.
     """
     where = "add_reverse_edges"
     typed = by_edge_type(where, edges) if isinstance(edges, Mapping) else {None: edges}
@@ -185,10 +185,10 @@ def add_reverse_edges(edges: Any, reverse_etypes_mapping: Mapping[Any, Any] | No
 
 
 class _Exclusion:
-    """Which edges are taken out of a minibatch, by the arguments of SeedEdgeExcluder, which it checks.
+    """Which edges are taken out of a minibatch; checks the arguments of SeedEdgeExcluder.
 
     Args:
-        edge_types: those of the graph, (None,) without types; None if no graph is known.
+        edge_types: the graph's edge types, (None,) without types; None if no graph is known.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class _Exclusion:
         return subgraph._without(excluded).block
 
     def _excluded(self, minibatch: MiniBatch) -> dict[Any, _core.ExcludedEdges]:
-        """Return which edges of each edge type are taken out."""
+        """Return {edge type: the edges to take out}."""
         seeds, has_types = minibatch.seeds, isinstance(minibatch.input_nodes, dict)
         if self.mapping is not None and not has_types:
             raise mapping_without_types(self.where)

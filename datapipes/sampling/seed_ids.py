@@ -1,8 +1,7 @@
-"""The seeds of a minibatch: as node ids by type, in the order in which samplers number them, and in groups.
+"""The seeds of a minibatch: as node ids by type, in the order of the samplers' numbers, and in groups.
 
 Seeds of links are pairs; a sampler starts from the nodes at their ends (docs/semantics.md, section 4.1). A group of
-seeds is a tree, or all seeds of one time where there are no trees (sections 4.5 and 4.6). Nodes of different groups are
-never one.
+seeds is a tree, or without trees all seeds of one time (sections 4.5 and 4.6). Groups share no nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from datapipes.base.types import known_edge_type, known_node_type, type_text
 from datapipes.graph.graph import Graph
 from datapipes.graph.hops import SeedTrees
 
-MOST_TREES = 2**32  # the stream of the random key has room for so many
+MOST_TREES = 2**32  # the limit of the random key's stream
 
 _I64 = NDArray[np.int64]
 
@@ -32,9 +31,9 @@ class SeedIds(NamedTuple):
 
     Attributes:
         ids: {node type: ids [n]}, repeats included.
-        places: for each key of `seeds` and node type in it: the columns, row by row, or None for all; the node type;
-            and the first and last place in `ids` of that type.
-        seeds: as the minibatch holds them.
+        places: for each key of `seeds` and each of its node types: the columns, row by row, or None for all; the node
+            type; and the first and last place in `ids` of that type.
+        seeds: the minibatch's field.
     """
 
     ids: dict[Any, Tensor]
@@ -42,7 +41,7 @@ class SeedIds(NamedTuple):
     seeds: dict[Any, Tensor]
 
     def restore(self, local_ids: dict[Any, Tensor]) -> dict[Any, Tensor]:
-        """Return local ids, which are aligned with `ids`, in the form of the seeds."""
+        """Return local ids, aligned with `ids`, in the form of the seeds."""
         restored: dict[Any, Tensor] = {}
         for key, columns, node_type, begin, end in self.places:
             local, shape = local_ids[node_type][begin:end], self.seeds[key].shape
@@ -57,7 +56,7 @@ def plain_seeds(where: str, seeds: Any) -> Tensor:
     """Return the seeds of a minibatch over a graph without types: [n] or [n, k], at least one.
 
     Raises:
-        TypeError, ValueError: They are no ids, or have types; the message names what was found.
+        TypeError, ValueError: The seeds are no ids, or have types; the message names the value found.
     """
     if isinstance(seeds, dict):
         raise _types_without_graph(where, seeds)
@@ -71,9 +70,9 @@ def seed_ids(where: str, seeds: Any, graph: Graph, negative_end: str = "dst") ->
     """Return the seeds of a minibatch over a graph with types, by node type.
 
     Args:
-        negative_end: which end the columns from 2 on stand for.
+        negative_end: the end to which the columns from 2 on belong.
     Raises:
-        TypeError, ValueError: They are no ids, or not of types of the graph; the message names what was found.
+        TypeError, ValueError: The seeds are no ids, or not of types of the graph; the message names the value found.
     """
     if not isinstance(seeds, dict):
         raise _no_types(where, type(seeds).__name__, graph)
@@ -93,7 +92,7 @@ def seed_ids(where: str, seeds: Any, graph: Graph, negative_end: str = "dst") ->
 
 
 def check_seed_types(where: str, types: Collection[Any] | None, graph: Graph) -> None:
-    """Raise TypeError or ValueError if seeds of these types, or without types for None, are not seeds of the graph."""
+    """Raise TypeError or ValueError if seeds of these types (None: without types) do not fit the graph."""
     if not graph.is_heterogeneous:
         if types is not None:
             raise _types_without_graph(where, types)
@@ -162,7 +161,7 @@ def _columns(
 
 
 def seed_columns(key: Any, width: int = 2, negative_end: str = "dst") -> list[tuple[list[int] | None, str]]:
-    """Return the columns of each node type in seeds of a type, that of column 0 first; None stands for all columns."""
+    """Return the columns of each node type in seeds of a type, column 0's type first; None stands for all columns."""
     if isinstance(key, str):
         return [(None, key)]
     src, _, dst = key
@@ -205,15 +204,15 @@ def _no_seeds(where: str, details: str) -> ValueError:
 def seed_trees(
     where: str, seeds: Any, timestamps: Any, *, disjoint: bool, has_times: bool, negative_end: str = "dst"
 ) -> SeedTrees:
-    """Return the groups of the seeds of a minibatch, which the sampler has checked.
+    """Return the groups of the seeds of a minibatch; the sampler has checked the seeds.
 
     Args:
         seeds: ids [n] or [n, k]; with types {node or edge type: ids}.
         timestamps: a time for each row of the seeds, in the form of `seeds`; read only if `has_times`.
-        disjoint: each seed is a group of its own. Else all seeds of a time are one.
-        negative_end: as of `seed_ids`.
+        disjoint: each seed is a group of its own. Else all seeds of a time are one group.
+        negative_end: as for `seed_ids`.
     Raises:
-        TypeError, ValueError: The times do not belong to the seeds; the message says what was found.
+        TypeError, ValueError: The times do not belong to the seeds; the message names the value found.
     """
     parts: list[tuple[Any, Tensor]] = sorted(seeds.items()) if isinstance(seeds, dict) else [(None, seeds)]
     times = _times_of_rows(where, parts, timestamps, isinstance(seeds, dict)) if has_times else None
@@ -243,7 +242,7 @@ def _rows(parts: list[tuple[Any, Tensor]], columns: list[int]) -> _I64:
 
 
 def _aligned(parts: list[tuple[Any, Tensor]], columns: list[int], numbers: _I64, negative_end: str) -> Any:
-    """Return the number of each seed, in the order in which the sampler is given the ids."""
+    """Return the number of each seed, in the order of the sampler's ids."""
     if parts[0][0] is None:
         return numbers
     pieces: dict[Any, list[_I64]] = {}

@@ -1,10 +1,10 @@
-"""SubgraphForm: the edges among the nodes that a sampler found, in place of the hops that found them.
+"""SubgraphForm: the edges among the nodes that a sampler found, in the place of the hops.
 
-What they are is fixed by docs/semantics.md, section 4.9.
+docs/semantics.md, section 4.9, fixes these edges.
 
-"induced" has all edges among the nodes, "bidirectional" the sampled ones and their reverses. Both give one Block whose
-destinations are all of its sources, which a model uses in each layer. The edges among the nodes are drawn by the same
-choice, one hop of all in-edges, so groups (trees, times), weights and graphs in parts need nothing of their own here.
+"induced" has all edges among the nodes, "bidirectional" the sampled edges and their reverses. Both give one Block whose
+destinations are all of its sources, which a model uses in each layer. The same choice draws the edges among the nodes,
+in one hop of all in-edges, so groups (trees, times), weights and graphs in parts need no code of their own here.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ FORMS = ("directional", "bidirectional", "induced")
 
 
 class SubgraphForm:
-    """The form of what a plan samples, where it is other than that of the hops.
+    """The form of a plan's result, if it is not the form of the hops.
 
     Args:
         form: "bidirectional" or "induced".
-        reverses: {edge type that is sampled: that of its reverses}, without types that have none; None for "induced".
+        reverses: {sampled edge type: type of its reverses}, without types that have none; None for "induced".
     Attributes:
-        edge_types: those that the form has, sorted: those that are sampled, and where their reverses go.
-        plan: one hop of all in-edges of all edge types; None where it is not needed.
+        edge_types: the edge types of the form, sorted: the sampled types, and the types of their reverses.
+        plan: one hop of all in-edges of all edge types; None if it is not needed.
     Raises:
-        What `graph.choose` raises for edge types that hold reverses.
+        The errors of `graph.choose` for edge types that hold reverses.
     """
 
     def __init__(self, form: str, plan: HopPlan, reverses: Mapping[Any, Any] | None) -> None:
@@ -66,7 +66,7 @@ class SubgraphForm:
         return self.plan, nodes, *self.plan.keyed(rng), trees
 
     def made(self, sampled: Sampled, among: Sampled | None) -> Sampled:
-        """Return the nodes that were found with the edges of this form.
+        """Return the found nodes with the edges of this form.
 
         Args:
             among: all in-edges of the nodes; None if they were not needed.
@@ -85,10 +85,10 @@ class SubgraphForm:
         return sampled._replace(hops=[blocks if is_typed else blocks[None]])
 
     def _both(self, edge_type: Any, nodes: Mapping[Any, Tensor], hops: list[Any], among: Block | None) -> Block:
-        """Return the edges of a type that were sampled, and the reverses that go there, each once.
+        """Return the sampled edges of a type, and the reverses that belong to it, each once.
 
         Args:
-            among: all edges of the type among the nodes, where they are needed.
+            among: all edges of the type among the nodes, if they are needed.
         """
         assert self.reverses is not None
         size = _sizes(nodes, edge_type)
@@ -139,7 +139,7 @@ def _sizes(nodes: Mapping[Any, Tensor], edge_type: Any) -> tuple[int, int]:
 
 
 def _among(block: Block, num_src: int, num_dst: int) -> Block:
-    """Return a hop of all nodes without the edges that come from others; those are numbered behind."""
+    """Return a hop of all nodes without the edges from other nodes, which have the highest numbers."""
     keep = block.indices < num_src
     before = torch.cat((torch.zeros(1, dtype=torch.int64), keep.cumsum(0)))
     edge_ids = None if block.edge_ids is None else block.edge_ids[keep]
@@ -149,8 +149,8 @@ def _among(block: Block, num_src: int, num_dst: int) -> Block:
 def _merged(
     pairs: Tensor, wanted: Tensor, ids: Tensor | None, size: tuple[int, int]
 ) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
-    """Return (indptr, indices) of the pairs of which one is wanted, each once, by destination and then by source; and
-    the id of the first of each.
+    """Return (indptr, indices) of the distinct pairs with at least one wanted place, by destination and then by source;
+    and the first id of each pair.
     """
     most = max(*size, 1)
     by_source = _grouped(pairs.flip(0), most)
@@ -169,6 +169,6 @@ def _merged(
 
 
 def _grouped(pairs: Tensor, num_nodes: int) -> Tensor:
-    """Return the order of pairs by destination; those of one keep their order."""
+    """Return the order of pairs by destination; pairs of one destination keep their order."""
     sources, destinations = pairs.contiguous().numpy()
     return torch.from_numpy(_core.coo_to_csc(sources, destinations, num_nodes)[2])

@@ -1,15 +1,15 @@
-"""TemporalNeighborSampler: draws only in-edges that are earlier than the seed they are drawn for; its choice is ByTime.
+"""TemporalNeighborSampler: draws only in-edges that are earlier than their seed; its choice is ByTime.
 
-What is drawn is fixed by docs/semantics.md, sections 3.3, 4.5 and 4.6.
+docs/semantics.md, sections 3.3, 4.5 and 4.6, fixes the draws.
 
-An edge may have a time, and so may its source node. Times of edges alone are used as they are, and so are times of
-sources that a part has stored with its edges. Otherwise arrays are made once for the rows of a graph or a part, by
-threads, in memory that workers map: 8 bytes an in-edge, 16 where both have times. A byte a row says whether the row is
-sorted by time.
+An edge may have a time, and its source node may have one too. Times of edges alone are used as they are, and so are
+times of sources that a part has stored with its edges. Otherwise arrays are made once for the rows of a graph or a
+part, by threads, in memory that workers map: 8 bytes an in-edge, 16 if both have times. A byte a row says whether the
+row is sorted by time.
 
-Rows in no order are scanned. The scan reads coarse times, 16 bits an in-edge, a quarter of the bytes, and the times
-themselves only where two coarse ones are equal; what is drawn does not change. Coarse times take 2 bytes an in-edge,
-and none where nearly all rows are sorted.
+Unsorted rows are scanned. The scan reads coarse times, 16 bits an in-edge, a quarter of the bytes, and the times
+themselves only if two coarse times are equal; the draws do not change. Coarse times take 2 bytes an in-edge, and are
+not made if nearly all rows are sorted.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from datapipes.sampling.fanouts import Fanout
 
 __all__ = ["TemporalNeighborSampler"]
 
-COARSE_PAYS = 16  # coarse times are made if the rows in no order have more than 1 / COARSE_PAYS of the in-edges
-_OF_EDGES, _OF_NODES = "times of the edges", "times of the nodes"  # what a change is told of
+COARSE_PAYS = 16  # coarse times are made if unsorted rows have more than 1 / COARSE_PAYS of the in-edges
+_OF_EDGES, _OF_NODES = "times of the edges", "times of the nodes"  # in errors about changes
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class ByTime(Choice):
 
     Attributes:
         edge_time_attr: the edge attribute that holds times, int64 [num_edges], or None.
-        node_time_attr: the node attribute of the sources, int64 [num_nodes], or None; over parts that with which the
-            graph was partitioned.
+        node_time_attr: the node attribute of the sources, int64 [num_nodes], or None; over parts, the attribute with
+            which the graph was partitioned.
         strategy: "uniform" or "last".
     """
 
@@ -80,8 +80,8 @@ class ByTime(Choice):
         return {_OF_EDGES: of_edges, _OF_NODES: of_nodes}
 
     def make(self, where: str, edge_type: Any, rows: Rows) -> list[Tensor]:
-        """Return `sorted_rows`, the coarse times and their scale, then what was made of times: the latest, and where an
-        in-edge has two, the earliest.
+        """Return `sorted_rows`, the coarse times and their scale, then the arrays of times: the latest, and for
+        in-edges with two times also the earliest.
         """
         of_edges, of_nodes = self.attributes(rows).values()
         if of_edges is None and of_nodes is None:
@@ -106,7 +106,7 @@ class ByTime(Choice):
         return [sorted_rows, *_coarse(where, rows.indptr, latest, sorted_rows), *made]
 
     def _times(self, where: str, rows: Rows) -> list[Tensor]:
-        """Return the times of in-edges: those of edges or of sources; or the latest and the earliest of both."""
+        """Return the times of in-edges: of the edges, or of the sources; or the latest and the earliest of both."""
         of_edges, of_nodes = self.attributes(rows).values()
         if of_nodes is None:
             assert of_edges is not None
@@ -121,7 +121,7 @@ class ByTime(Choice):
         return [latest, torch.minimum(of_edges, earliest, out=earliest)]
 
     def _made_times(self, rows: Rows, made: list[Tensor]) -> list[Tensor]:
-        """Return the times of in-edges, given what `make` made: its own arrays, or the attribute that was read."""
+        """Return the times of in-edges from the result of `make`: its own arrays, or the attribute that was read."""
         if len(made) > 3:
             return made[3:]
         return [next(values for values in self.attributes(rows).values() if values is not None)]
@@ -174,7 +174,7 @@ def _coarse(where: str, indptr: Tensor, latest: Tensor, sorted_rows: Tensor) -> 
 
 
 def _check(where: str, graph: Attributed, domain: str, name: str, types: Sequence[Any]) -> None:
-    """Raise TypeError or ValueError unless some of the types have an attribute of times, as int64, one for each."""
+    """Raise TypeError or ValueError unless some of the types have an attribute of times, int64, one for each row."""
     forms = graph.forms()
     wanted = {type_: forms[domain, type_, name] for type_ in types if (domain, type_, name) in forms}
     if not wanted:
@@ -189,15 +189,15 @@ def _check_values(where: str, name: str, times: Tensor | None, count: int) -> No
     if times is None:
         return
     name = f"{where}: {name}, which holds times,"
-    # The others were checked by their form; these are of sources as a part has stored them.
+    # Other times were checked by their form; these are times of sources that a part has stored.
     check_values(name, times, [torch.int64], count, convert="Partition the graph again.")
     if not times.is_contiguous():
         raise ValueError(f"{name} is not contiguous (stride {times.stride()}). Call .contiguous().")
 
 
 def _no_attribute(where: str, graph: Attributed, domain: str, name: str) -> ValueError:
-    """Return the error for an attribute that nothing has which is sampled."""
-    names: dict[str, list[str]] = {}  # of the attributes, and what has each
+    """Return the error for an attribute that no sampled edge type has."""
+    names: dict[str, list[str]] = {}  # {attribute: the types that have it}
     for other, type_, attribute in graph.forms():
         if other == domain:
             names.setdefault(attribute, []).append(type_text(type_))
@@ -218,38 +218,39 @@ class TemporalNeighborSampler(ChoiceSampler):
     """Sample the in-neighborhood of the seeds as it was at their times; sets `blocks`, `input_nodes` and
     `compacted_seeds`.
 
-    Each row of the seeds has a time, the field `timestamps` of the minibatch. What is found from it, in all hops, is
-    drawn at this time. Seeds of different times share no nodes, so `input_nodes` may hold a node once for each time.
+    Each row of the seeds has a time, in the field `timestamps` of the minibatch. All hops from a seed are drawn at its
+    time. Seeds of different times share no nodes, so `input_nodes` may hold a node once for each time.
 
     Args:
-        graph: the CSCGraph, HeteroCSCGraph or DistGraph to sample from. If the graph has types, so have the seeds
-            (HeteroItemSet).
-        fanouts: in-edges drawn per node, as for sample_neighbor; -1 keeps all that are eligible.
+        graph: the CSCGraph, HeteroCSCGraph or DistGraph to sample from. If the graph has types, the seeds have types
+            too (HeteroItemSet).
+        fanouts: in-edges drawn per node, as for sample_neighbor; -1 keeps all eligible in-edges.
         replace: draw with replacement; -1 still keeps each in-edge once.
         return_edge_ids: fill `edge_ids` of the blocks, which edge features need.
-        node_time_attr, edge_time_attr: the node attribute, and the edge attribute, that holds the times; int64. One of
-            the two is needed. With both, an in-edge must be eligible by the time of the edge and by that of its source
-            node. In a graph with types, an edge type whose edges and sources have no time is always eligible. They are
-            read when the stage is built; if they are changed later, the stage refuses them, as sample_neighbor does
-            with weights. Over a DistGraph, node_time_attr is the one that the Partitioner was given, so that the times
+        node_time_attr, edge_time_attr: the node attribute and the edge attribute with the times; int64. At least one is
+            needed. With both, an in-edge must be eligible by its own time and by the time of its source node. In a
+            graph with types, an edge type whose edges and sources have no times is always eligible. The times are read
+            when the stage is built; if they are changed later, the stage refuses them, as sample_neighbor does with
+            weights. Over a DistGraph, node_time_attr is the attribute that the Partitioner was given, so that the times
             of sources are stored with the edges of each part.
-        strategy: "uniform" draws among the eligible in-edges, "last" takes the latest of them.
-        inclusive: False draws in-edges that are earlier than the seed (as GraphBolt does), True also those of the same
-            time (as PyG does).
-        time_window: if given, only in-edges that are at most so much earlier than the seed.
+        strategy: "uniform" draws among the eligible in-edges, "last" takes the latest.
+        inclusive: False draws in-edges that are earlier than the seed (as GraphBolt does), True also in-edges of the
+            same time (as PyG does).
+        time_window: if given, the most time by which an in-edge may be earlier than the seed.
         disjoint: sample a tree for each seed, also for seeds of one time, and set `batch`, as sample_neighbor does.
         frontier: "all" or "new", as for sample_neighbor.
-        subgraph_type, reverse_etypes_mapping: as for sample_neighbor. "induced" has those edges that are eligible at
-            the time of their seed.
-        concurrency: over a DistGraph, minibatches in flight at once, by default 8. Each takes the memory of what it
-            finds, whatever the size of the graph. A whole graph has none.
+        subgraph_type, reverse_etypes_mapping: as for sample_neighbor. "induced" has only edges that are eligible at the
+            time of their seed.
+        concurrency: over a DistGraph, minibatches in flight at once, by default 8. Each takes the memory of its own
+            result, whatever the size of the graph. Not allowed for a whole graph.
     Raises:
-        TypeError, ValueError: An argument is not allowed; while running, the seeds have no times, or others than int64.
+        TypeError, ValueError: An argument is not allowed; while running, the seeds have no times, or times that are not
+            int64.
         IndexError: While running, a seed is not a node of the graph.
         MemoryError: While running, a hop needs more memory than is left; the message names hop, fanout and bytes.
     Cost: times of edges are used as they are. Times of nodes take 8 bytes an in-edge, both together 16, made when the
-    stage is built and kept with the graph. The in-edges of a node need no order; where they are sorted by time, drawing
-    is faster, and where they are not, 2 bytes an in-edge are added.
+    stage is built and kept with the graph. The in-edges of a node need no order; if they are sorted by time, drawing is
+    faster; if not, 2 bytes an in-edge are added.
     """
 
     _fingerprinted = ("replace", "frontier", "disjoint")
@@ -309,7 +310,7 @@ class TemporalNeighborSampler(ChoiceSampler):
 
 
 def refuse_last_again(where: str, strategy: str, replace: bool) -> None:
-    """Refuse the last in-edges with replacement."""
+    """Refuse strategy "last" with replacement."""
     if strategy == "last" and replace:
         raise ValueError(
             f"{where}: strategy is 'last' and replace is True; the last in-edges are taken once each, so only "

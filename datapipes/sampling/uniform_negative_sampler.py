@@ -1,7 +1,7 @@
-"""UniformNegativeSampler: negatives whose drawn ends are any nodes; docs/semantics.md, section 4.7, fixes which.
+"""UniformNegativeSampler: negatives whose drawn ends are any nodes; docs/semantics.md, section 4.7, fixes the draws.
 
-A negative is drawn from a stream of its own, so the graph may be whole or in parts. Where candidates must be looked up
-(strict, times), rounds of 1, 2, 4 ... candidates for each negative that is still open are asked for together.
+A negative is drawn from a stream of its own, so the graph may be whole or in parts. If candidates must be looked up
+(strict, times), each round asks for 1, 2, 4 ... candidates for all open negatives together.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class _Drawing(NamedTuple):
     """How the negatives of one edge type are drawn.
 
     Attributes:
-        drawn: of each end that is drawn: the column, the node type, and what the kernel takes.
-        times: int64 [n], those of the positives; None where they make no difference.
+        drawn: for each drawn end: the column, the node type, and the kernel's argument.
+        times: int64 [n], the times of the positives; None if they make no difference.
     """
 
     edge_type: Any
@@ -60,20 +60,21 @@ class UniformNegativeSampler(NegativeSampler):
     Args:
         graph: the CSCGraph, HeteroCSCGraph or DistGraph whose nodes are drawn.
         negative_ratio, corrupt, form: as for NegativeSampler.
-        strict: never return an edge of the graph, nor the positive itself. With types, an edge of the type of the
-            seeds; times make no difference. A negative is drawn up to 1,024 times; then a ValueError names its
-            positive. Without `strict` an edge is returned as often as chance has it.
-        src_weight, dst_weight: weights by which the drawn end is drawn, 0 or more, [num_nodes], of float16, bfloat16,
-            float32 or float64; with types {node type: weights}, for each type that is drawn. None draws each node
-            alike. They are part of the state, and workers share them; 9 bytes a node are added.
-        node_time_attr: the node attribute, int64, since when a node exists: a drawn node is one that exists at the time
-            of the seed (`timestamps`). If 1,024 tries find none, it is the earliest node of its type. With types, nodes
-            without the attribute always exist. Over a DistGraph, the one that the Partitioner was given.
+        strict: never return an edge of the graph, nor the positive itself. With types, only edges of the seeds' type
+            count; times make no difference. A negative is drawn up to 1,024 times; then a ValueError names its
+            positive. Without `strict`, a negative may be an edge by chance.
+        src_weight, dst_weight: weights of the nodes for the drawn end, 0 or more, [num_nodes], of float16, bfloat16,
+            float32 or float64; with types {node type: weights}, for each drawn type. None draws each node alike.
+            Weights are part of the state, and workers share them; 9 bytes a node are added.
+        node_time_attr: a node attribute, int64, the time since when a node exists: a drawn node must exist at the time
+            of the seed (`timestamps`). If 1,024 tries find none, the negative is the earliest node of its type. With
+            types, nodes without the attribute always exist. Over a DistGraph, the attribute that the Partitioner was
+            given.
     Raises:
         TypeError, ValueError: An argument is not allowed; while running, the seeds are no pairs, have no times, or have
             labels in the form "pairs"; or all tries for a negative were edges.
         IndexError: While running, `strict` found a seed that is no node of the graph.
-        Over a DistGraph also what the requests raise, see DistGraph.connect.
+        Over a DistGraph also the errors of requests, see DistGraph.connect.
     """
 
     concurrency = CONCURRENCY
@@ -104,7 +105,7 @@ class UniformNegativeSampler(NegativeSampler):
         self.weights = [self.src_weight, self.dst_weight]
         self.node_time_attr = node_time_attr
         self.times = None if node_time_attr is None else NodeTimes(self.name, graph, node_time_attr)
-        args, kwargs = self._arguments  # copies of the stage share what was made of the weights
+        args, kwargs = self._arguments  # copies of the stage share the sums of the weights
         made = {"src_weight": self.src_weight, "dst_weight": self.dst_weight}
         self._arguments = args, {name: made.get(name, value) for name, value in kwargs.items()}
         items = items_before(source)
@@ -128,7 +129,7 @@ class UniformNegativeSampler(NegativeSampler):
     async def sample_async(
         self, pairs: Tensor, rng: RngKey, edge_type: EdgeType | None, timestamps: Tensor | None
     ) -> Tensor:
-        """Return what `sample` does; over a graph in parts the event loop goes on meanwhile."""
+        """`sample`; over a graph in parts the event loop goes on meanwhile."""
         graph, steps, answer = self.graph, self._steps(pairs, rng, edge_type, timestamps), None
         while True:
             (method, arguments), negatives = await off_loop(_advanced, steps, answer)
@@ -137,7 +138,7 @@ class UniformNegativeSampler(NegativeSampler):
             answer = await getattr(graph, f"{method}_async")(*arguments)
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
-        """Return what `transform` does, over a graph in parts."""
+        """`transform` over a graph in parts."""
         rng, wanted = self.rng_of(minibatch), self._wanted(minibatch)
         seeds = {}
         for edge_type, links in wanted.items():
@@ -149,9 +150,9 @@ class UniformNegativeSampler(NegativeSampler):
         is_overridden = type(self).sample is not UniformNegativeSampler.sample
         if self.strict or self.times is not None or self.form == "rows" or is_overridden:
             return super()._seeds(wanted, rng, edge_type)
-        # The first try of each is its negative: one call of the core, in place of the steps.
+        # The first try of each is its negative: one call of the core replaces the steps.
         edge_type, positives = self._checked_type(edge_type), wanted.positives
-        ends: list[tuple[int, Any]] = [(0, None), (0, None)]  # an end that is kept
+        ends: list[tuple[int, Any]] = [(0, None), (0, None)]  # a kept end
         for column, _, drawn in self._ends(edge_type):
             ends[column] = drawn
         key = rng.hop_key(0, self.graph.edge_types.index(edge_type))
@@ -178,7 +179,7 @@ class UniformNegativeSampler(NegativeSampler):
         negatives, slots = pairs.clone(), torch.arange(len(pairs))
         drawing = _Drawing(edge_type, key, drawn, times if has_times else None)
         left = yield from self._round(drawing, pairs, negatives, slots, 0, 1)
-        for some in torch.split(left, MOST_OPEN):  # a round of many tries takes so much memory and no more
+        for some in torch.split(left, MOST_OPEN):  # bounds the memory of a round of many tries
             first, count = 1, 2
             while len(some) > 0 and first < MOST_TRIES:
                 some = yield from self._round(drawing, pairs, negatives, some, first, count)
@@ -190,7 +191,7 @@ class UniformNegativeSampler(NegativeSampler):
     def _round(
         self, drawing: _Drawing, pairs: Tensor, negatives: Tensor, slots: Tensor, first: int, count: int
     ) -> Steps:
-        """Write the first of some tries that is allowed for each slot to `negatives`; return the slots without one."""
+        """Write each slot's first allowed try to `negatives`; return the slots without an allowed try."""
         ids = _core.draw_negatives(
             drawing.key, slots.numpy(), first_try=first, num_tries=count, ends=[end for _, _, end in drawing.drawn]
         )
@@ -204,7 +205,7 @@ class UniformNegativeSampler(NegativeSampler):
             negatives[slots] = tries
             return slots[:0]
         allowed = allowed.view(-1, count)
-        place = allowed.to(torch.int8).argmax(1)  # the first that is allowed, if any
+        place = allowed.to(torch.int8).argmax(1)  # the first allowed try, if any
         done = allowed.any(1)
         negatives[slots[done]] = tries.view(-1, count, 2)[done, place[done]]
         return slots[~done]
@@ -228,7 +229,7 @@ class UniformNegativeSampler(NegativeSampler):
         return allowed
 
     def _last_resort(self, drawing: _Drawing, pairs: Tensor, left: Tensor) -> Steps:
-        """Return the negatives of the slots that all tries have left: the earliest nodes, where nodes have times."""
+        """Return the negatives of slots without an allowed try: the earliest nodes, if nodes have times."""
         tries = pairs[left]
         if drawing.times is not None:
             assert self.times is not None
@@ -251,7 +252,7 @@ class UniformNegativeSampler(NegativeSampler):
         )
 
     def _ends(self, edge_type: Any) -> list[tuple[int, Any, tuple[int, Any]]]:
-        """Return of each end that is drawn: the column, the node type, and what the kernel takes."""
+        """Return, for each drawn end, the column, the node type, and the kernel's argument."""
         drawn = []
         for column in self._columns:
             node_type, weights = ends_of(edge_type)[column], self.weights[column]
@@ -260,7 +261,7 @@ class UniformNegativeSampler(NegativeSampler):
         return drawn
 
     def _has_times(self, edge_type: Any) -> bool:
-        """Return whether an end that is drawn has nodes that exist since some time."""
+        """Return whether the nodes of a drawn end have times."""
         return self.times is not None and any(self.times.has(ends_of(edge_type)[column]) for column in self._columns)
 
     def _no_times(self) -> ValueError:
@@ -277,14 +278,14 @@ class UniformNegativeSampler(NegativeSampler):
                 f"{self.name}: {name} is given, but corrupt is {self.corrupt!r}, which keeps this end. Leave it out, "
                 "or corrupt that end."
             )
-        if isinstance(weights, NodeWeights):  # of the stage that this one is a copy of
+        if isinstance(weights, NodeWeights):  # of the stage from which this one was copied
             weights.refuse_change()
             weights.refuse_other(self.graph)
             return weights
         return NodeWeights(self.name, name, self.graph, weights)
 
     def _checked_type(self, edge_type: Any) -> Any:
-        """Return an edge type of the seeds, or None; raise TypeError or ValueError if it is none of the graph's."""
+        """Return the edge type of the seeds, or None; raise TypeError or ValueError if the graph does not have it."""
         graph = self.graph
         if graph.is_heterogeneous != (edge_type is not None):
             has, have = ("types", "none") if graph.is_heterogeneous else ("none", "types")
@@ -335,7 +336,7 @@ class UniformNegativeSampler(NegativeSampler):
 
 
 def _advanced(steps: Steps, answer: Any) -> tuple[Asked, Tensor | None]:
-    """Return what is asked next; or anything, and the negatives."""
+    """Return (the next question, None), or (anything, the negatives)."""
     try:
         return steps.send(answer), None
     except StopIteration as end:

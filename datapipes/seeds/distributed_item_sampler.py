@@ -4,9 +4,9 @@ At step i, rank r takes minibatch g = i * world_size + r, and g is in the key of
 draw alike. Either all ranks cut the same global order; together they then make the same minibatches as one process
 alone. Or each rank cuts an item set of its own.
 
-Ranks that cut the same order compare what they cut, through the store of their process group. A rank waits for no other
-there, since rank 0 may evaluate alone. So the first rank tells what it cuts; a later one that differs is refused, and
-the first when its epoch begins.
+Ranks that cut the same order compare their item sets and arguments through the store of their process group. No rank
+waits for another there, since rank 0 may evaluate alone. So the first rank tells its own; a later rank that differs is
+refused at once, and the first rank when its epoch begins.
 """
 
 from __future__ import annotations
@@ -28,38 +28,37 @@ from datapipes.seeds.item_set import ItemSet
 
 __all__ = ["DistributedItemSampler"]
 
-_MOST_LINES = 8  # that tell samplers apart
+_MOST_LINES = 8  # lines of the program that tell samplers apart
 
 
 class DistributedItemSampler(ItemSampler):
     """Start this rank's share of the minibatches; every rank gets the same number.
 
-    All ranks are given the same, whole item set, unless they say `local_items=True`. In a process group its digest and
-    the arguments are compared, of the first sampler that a line of the program builds on each rank, and refused where
-    they differ. Without a group nothing is compared, as `explain()` says.
+    All ranks are given the same, whole item set, unless they say `local_items=True`. In a process group the digest and
+    the arguments of the first sampler that a line of the program builds are compared between ranks; a difference is
+    refused. Without a group nothing is compared, as `explain()` says.
 
     Args:
         rank, world_size: the number of this process, and how many processes there are; pass both or neither. Default:
             those of the default process group of torch.distributed, which must then be initialised.
         drop_uneven: leave out the last round if it has no new minibatch for some rank. Otherwise these ranks get
-            minibatches from the start of the order again, under a new index. With `local_items`, it is the rank with
-            the fewest minibatches that decides how many all have, and not the one with the most.
-        local_items: whether `item_set` is this rank's alone, such as the training nodes of its part, and the others
-            have others. Step i of rank r is minibatch i * world_size + r, and each rank shuffles in an order of its
-            own. The state names rank, world size, steps and items, so each rank saves and loads its own; another number
-            of ranks cannot go on with it.
+            minibatches from the start of the order again, under a new index. With `local_items`, True gives all ranks
+            as many minibatches as the rank with the fewest has, False as many as the rank with the most.
+        local_items: whether each rank has an item set of its own, such as the training nodes of its part. Step i of
+            rank r is minibatch i * world_size + r, and each rank shuffles in an order of its own. The state names rank,
+            world size, steps and items, so each rank saves and loads its own; another number of ranks cannot resume it.
         num_steps: minibatches of an epoch on each rank, with `local_items` only, the same on all ranks. By default the
             ranks agree on it here, through the store of the default process group, so all of them must build the
-            sampler; they wait for each other as long as that group's `timeout`. A rank that has fewer minibatches
-            begins its order again, under new indices; one that has more leaves the rest out, of another order in each
-            epoch if it shuffles. Once the ranks have agreed, the sampler is as if `num_steps` had been given.
+            sampler; they wait for each other as long as that group's `timeout`. A rank with fewer minibatches begins
+            its order again, under new indices; a rank with more leaves out the rest of its order, which differs by
+            epoch if it shuffles. Once the ranks have agreed, the sampler behaves as if `num_steps` had been given.
         other arguments: those of ItemSampler.
 
     Raises:
         ValueError: No rank is given and there is no process group; drop_uneven=True leaves nothing; num_steps is given
             without local_items=True, or with drop_uneven=True; local_items=True with several ranks has neither
-            num_steps nor a process group of these ranks; ranks without it have different item sets or arguments; or
-            what ItemSampler refuses, such as an empty item set.
+            num_steps nor a process group of these ranks; ranks without local_items have different item sets or
+            arguments; or ItemSampler refuses an argument, such as an empty item set.
         RankError: Another rank could not build its sampler, or did not come in time; a ValueError that names it.
     """
 
@@ -106,14 +105,14 @@ class DistributedItemSampler(ItemSampler):
             if not is_group:
                 raise ValueError(self._cannot_agree(group))
             with Ranks(self.name, group_timeout_s(), failed="could not build its sampler") as ranks:
-                super().__init__(item_set, batch_size, **cut)  # inside: what is wrong here ends the others too
+                super().__init__(item_set, batch_size, **cut)  # inside: an error here ends the other ranks too
                 self._num_steps = ranks.agreed(self._num_cut, min if drop_uneven else max)
-            drop_uneven = False  # in the state, and in copies, the number says it all
+            drop_uneven = False  # states and copies need only the number
             self._arguments[1].update(num_steps=self._num_steps, drop_uneven=False)
         else:
             super().__init__(item_set, batch_size, **cut)
         self.drop_uneven = drop_uneven
-        self._topic: str | None = None  # under which ranks that differ are told
+        self._topic: str | None = None  # topic under which a rank that differs reports
         self._unchecked = ""
         if not self.local_items and self.world_size > 1:
             self._unchecked = self._compare() if is_group else "no process group of these ranks"
@@ -124,11 +123,11 @@ class DistributedItemSampler(ItemSampler):
             )
 
     def _compare(self) -> str:
-        """Refuse what another rank cuts otherwise; return why that is not known, if it is not.
+        """Refuse a rank that differs from another rank; return the reason if nothing is compared, else "".
 
-        Samplers of one line of the program, called from the same lines, belong together. Only the first of them is
-        looked at, since a rank may build further ones alone; and a copy of a sampler, in this process or a fork of it,
-        is like one that was.
+        Samplers that one line of the program builds, called from the same lines, belong together. Only the first of
+        them is compared, since a rank may build further samplers alone. A copy of a sampler, in this process or a fork,
+        equals a sampler that was compared.
         """
         line, text = _line(), json.dumps(self._facts())
         notes = {text, f"rank {self.rank} at {line}"}
@@ -147,11 +146,11 @@ class DistributedItemSampler(ItemSampler):
         return ""
 
     def _facts(self) -> dict[str, Any]:
-        """Return what all ranks must have alike, and the rank."""
+        """Return the facts that all ranks must share, and the rank."""
         return {"rank": self.rank, **self.fingerprint(), "seed": self.rng_seed if self.shuffle else None}
 
     def _refuse_start(self) -> None:
-        """Raise ValueError if a rank that came later is to cut something else."""
+        """Raise ValueError if a later rank differs from this one."""
         other = None if self._topic is None else first_told(self._topic, "")
         if other:
             raise self._differs(other)
@@ -204,7 +203,7 @@ class DistributedItemSampler(ItemSampler):
         return step % self._num_cut
 
     def _order_number(self) -> int:
-        # Equal orders would bring items of like places together in a step of all ranks, such as those of one class.
+        # With equal orders a step would join items at equal places of all ranks, such as items of one class.
         return self.rank if self.local_items else 0
 
     def fingerprint(self) -> Fingerprint:
@@ -223,7 +222,7 @@ class DistributedItemSampler(ItemSampler):
 
 
 def _line() -> str:
-    """Return the line of the user's program that builds a sampler, and the lines that it is called from."""
+    """Return the line of the program that builds a sampler, and the lines of its callers."""
     frame: FrameType | None = users_frame()[1]
     lines: list[str] = []
     while frame is not None and len(lines) < _MOST_LINES:

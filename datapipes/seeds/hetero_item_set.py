@@ -27,15 +27,15 @@ __all__ = ["HeteroItemSet"]
 class HeteroItemSet(Hashed):
     """The seeds of several node types, or of several edge types, and the values that belong to each seed.
 
-    In a minibatch each field is a dict by type. `seeds` has all types of the set, with an empty tensor for a type of
-    which the minibatch has no seed. `labels` and other names have the types whose item sets have them. A name of the
-    user's own gives `minibatch.extra[name]`, {type: rows}.
+    In a minibatch each field is a dict by type. `seeds` has all types of the set, with an empty tensor for a type
+    without a seed in the minibatch. `labels` and other names have the types whose item sets have them. Your own names
+    become `minibatch.extra[name]`, {type: rows}.
 
     Args:
         item_sets: {type: ItemSet}. The keys are all node types or all edge types; their order does not matter. Seeds of
             a node type are ids [n] (or an int, or a mask). Seeds of an edge type (src, rel, dst) are pairs [n, 2]:
             column 0 holds nodes of the type src, column 1 of the type dst; or [n, k] with more nodes of the type dst,
-            such as negatives. For an edge type the text "src:rel:dst" is accepted too: a text is an edge type where its
+            such as negatives. For an edge type the text "src:rel:dst" is accepted too: a text is an edge type if its
             seeds are pairs.
     Raises:
         TypeError, ValueError: The types are mixed, a name is empty, or the seeds of a type have another shape.
@@ -67,10 +67,10 @@ class HeteroItemSet(Hashed):
         return self._length
 
     def __getitem__(self, index: Any) -> dict[Any, Any]:
-        """Return {type: item} at an int; {type: items} of a slice, a list or a tensor of positions [n].
+        """Return {type: item} at an int, or {type: items} at a slice, a list or a tensor of positions [n].
 
-        Items have the form of `ItemSet.__getitem__`; types without an item there are left out. The items of all types
-        are numbered as one, type by type.
+        Items have the form of `ItemSet.__getitem__`; types without an item there are left out. The items are numbered
+        through all types, type by type.
 
         Raises:
             IndexError: A position is outside the items.
@@ -98,7 +98,7 @@ class HeteroItemSet(Hashed):
         return taken
 
     def _take_fields(self, positions: Tensor) -> dict[str, Any]:
-        """Return what `take` returns as fields of a MiniBatch: names of the user's own are in "extra"."""
+        """Return the result of `take` as fields of a MiniBatch: user-defined names are in "extra"."""
         return as_fields(self.take(positions))
 
     def _places(self, positions: Tensor) -> list[Tensor]:

@@ -26,7 +26,7 @@ from datapipes.seeds.item_set import ItemSet
 
 __all__ = ["ItemSampler"]
 
-SHUFFLED_WHOLE = 2**16  # up to so many items, the order of an epoch is computed at once and kept
+SHUFFLED_WHOLE = 2**16  # up to this many items, the order of an epoch is computed at once and kept
 
 
 class ItemSampler(SeedStage):
@@ -87,11 +87,11 @@ class ItemSampler(SeedStage):
         return self._num_cut
 
     def _place_of(self, index: int) -> int:
-        """Return which of the minibatches of the item set has the global position `index`."""
+        """Return the number, within the item set, of the minibatch at the global position `index`."""
         return index % self._num_cut
 
     def _order_number(self) -> int:
-        """Return the number that tells this order from those of other item sets of the same job."""
+        """Return the number that tells this order from the orders of other item sets of the same job."""
         return 0
 
     def make_minibatch(self, rng: RngKey) -> MiniBatch:

@@ -1,4 +1,4 @@
-"""ItemSet: the seeds of a task and the values that belong to each seed (labels, queries, times, the user's own)."""
+"""ItemSet: the seeds of a task and the values that belong to each seed (labels, queries, times, others)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from datapipes.minibatch import MiniBatch
 
 __all__ = ["ItemSet"]
 
-ROWS = 1024  # that an iteration takes at a time
-FEW = 2**10  # positions of which torch takes the rows; more are gathered by our kernel, into recycled memory
+ROWS = 1024  # rows that an iteration takes at a time
+FEW = 2**10  # up to so few positions torch takes the rows; more are gathered by our kernel, into recycled memory
 ITEM_NAMES = ("seeds", "labels", "indexes", "timestamps")
 _TAKEN_NAMES = ({*MiniBatch.__dataclass_fields__} | {"extra", "sampled_subgraphs"}) - {*ITEM_NAMES}
 
@@ -40,10 +40,10 @@ class ItemSet(Hashed):
         items: an int n for the ids 0 .. n-1; a tensor of node ids [n], pairs [n, 2] or [n, k]; or a tuple of these, of
             equal length. NumPy arrays are viewed. Tensors may be non-contiguous or memory-mapped. Seeds may also be a
             bool mask over the nodes, [num_nodes]: the ids of its True places. Other items of the mask's length are then
-            taken at the same places; those with one row for each True place stay.
+            taken at the same places; items with one row for each True place stay.
         names: the MiniBatch field of each tensor: "seeds", or a sequence such as ("seeds", "labels"). Default: the
-            first names of ("seeds", "labels", "indexes", "timestamps"). Any other name is the user's own, such as
-            "weights": its rows become `minibatch.extra["weights"]`. What MiniBatch fills itself cannot be named.
+            first names of ("seeds", "labels", "indexes", "timestamps"). Any other name is free, such as "weights":
+            its rows become `minibatch.extra["weights"]`. Other fields of MiniBatch cannot be named.
     Raises:
         TypeError, ValueError: The seeds are not ids, lengths differ, or a name is not allowed.
     """
@@ -105,16 +105,16 @@ class ItemSet(Hashed):
     def of_edges(graph: Any, edge_type: Any = None, edge_ids: Any = None) -> Any:
         """Return the edges of a graph as items: pairs, source and destination, and the edge ids as `extra["edge_ids"]`.
 
-        Edges stand in the order of the graph, by destination and then by place among its in-edges; given ids in their
-        order. The set takes 24 bytes an edge, 16 where ids are int32.
+        Without `edge_ids`, edges stand in the order of the graph: by destination, then by place among its in-edges;
+        else in the order of the ids. The set takes 24 bytes an edge, 16 if ids are int32.
 
         Args:
-            graph: a CSCGraph or HeteroCSCGraph; of a DistGraph the edges of the part in this process.
-            edge_type: on a graph with types, the one to take; None takes all that have edges.
-            edge_ids: int32 or int64 [n], the ids of the edges to take, as edge features are addressed; with types for
-                that edge type, or {edge type: ids}. None takes all.
+            graph: a CSCGraph or HeteroCSCGraph; from a DistGraph, the edges of the part in this process are taken.
+            edge_type: on a graph with types, the edge type to take; None takes all types that have edges.
+            edge_ids: int32 or int64 [n], the ids of the edges to take, as edge features are addressed; with types, the
+                ids for `edge_type`, or {edge type: ids}. None takes all.
         Returns:
-            An ItemSet; of a graph with types a HeteroItemSet.
+            An ItemSet; for a graph with types, a HeteroItemSet.
         Raises:
             TypeError, ValueError: There is no such type, no edge, or all parts are behind servers.
             IndexError: No edge has one of the ids; the message names the first.
@@ -134,9 +134,9 @@ class ItemSet(Hashed):
         """Return the item at an int, or the items of a slice, a list or a tensor of positions [n]; new tensors.
 
         Returns:
-            Rows of the one tensor of the set; of several tensors a tuple, in the order of `names`. `take` names them.
+            Rows of the set's only tensor; for several tensors, a tuple in the order of `names`. `take` names them.
         Raises:
-            IndexError: A position is outside the items; an int may count from the end, as a slice may.
+            IndexError: A position is outside the items; ints and slices may count from the end.
         """
         positions, is_one = positions_at("ItemSet", index, len(self))
         taken = self.take(positions)
@@ -185,7 +185,7 @@ class ItemSet(Hashed):
         }
 
     def _take_fields(self, positions: Tensor) -> dict[str, Any]:
-        """Return what `take` returns as fields of a MiniBatch: names of the user's own are in "extra"."""
+        """Return the result of `take` as fields of a MiniBatch: user-defined names are in "extra"."""
         taken = self.take(positions)
         return as_fields(taken) if self._has_own else taken
 
@@ -212,7 +212,7 @@ class ItemSet(Hashed):
 
 
 def kept_bytes(items: tuple[Any, ...], names: Any) -> int:
-    """Return how many bytes of tensors an ItemSet of these items keeps: of a mask the ids, eight bytes each."""
+    """Return how many bytes of tensors an ItemSet of these items keeps: for a mask its ids, eight bytes each."""
     tensors = [tensor for tensor in items if isinstance(tensor, Tensor)]
     at = names.index("seeds") if isinstance(names, (list, tuple)) and "seeds" in names else len(items)
     mask = items[at] if at < len(items) else None
@@ -242,7 +242,7 @@ def positions_at(where: str, index: Any, length: int) -> tuple[Tensor, bool]:
 
 
 def as_fields(taken: dict[str, Any]) -> dict[str, Any]:
-    """Return {field of MiniBatch: rows}; names that are none are moved to the field "extra"."""
+    """Return {field of MiniBatch: rows}; other names are moved to the field "extra"."""
     extra = taken.keys() - ITEM_NAMES
     if not extra:
         return taken
@@ -251,7 +251,7 @@ def as_fields(taken: dict[str, Any]) -> dict[str, Any]:
 
 
 def _can_gather(rows: Tensor) -> bool:
-    """Return whether the row gather of the core can replace torch's indexing; it prefetches, so it is faster."""
+    """Return whether the core's row gather can replace torch's indexing; the gather prefetches, so it is faster."""
     return rows.device.type == "cpu" and has_adjacent_values(rows) and not (rows.is_conj() or rows.is_neg())
 
 

@@ -1,4 +1,4 @@
-"""What those need who write stages, samplers or channels of their own; docs/your-own-stage.md."""
+"""Public names for your own stages, samplers and channels; docs/your-own-stage.md."""
 
 from typing import TYPE_CHECKING
 

@@ -3,8 +3,8 @@
 When a worker dies, its row says which tasks it was making; the death is charged to those minibatches. Only the worker
 writes its row, except that the pool clears it before it starts the worker. A row is a few cache lines of int64 numbers:
 whether the worker is ready, then an entry for each task that it can be making at once. No lock is needed: the pool
-reads the row of a process that has ended, or reads one only to describe it. An entry counts once its last number is
-written, so a worker that is killed while it writes one leaves none.
+reads the row of an ended process, or reads a row only to describe it. An entry counts once its last number is written,
+so a worker that is killed while it writes an entry leaves none.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from datapipes.chain.pool import Task
 from datapipes.processes.sharing import Packed, pack, share_memory
 
 _READY = 0
-_ENTRY = 4  # numbers of an entry: generation, epoch, index, since; the last is 0 while it holds no task
+_ENTRY = 4  # numbers of an entry: generation, epoch, index, since; `since` is 0 while the entry holds no task
 _SINCE = 3
 _CACHE_LINE = 8
 
 
 class Row(NamedTuple):
-    """What a worker has written.
+    """The content of a worker's row.
 
     Attributes:
         tasks: the tasks it is making, the oldest first.
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 
 class Board:
-    """The rows of all workers, as the pool sees them.
+    """The rows of all workers, for the pool.
 
     Args:
         tasks_each: how many tasks a worker can be making at once.
@@ -48,14 +48,14 @@ class Board:
         columns = (1 + tasks_each) * _ENTRY  # the first numbers are no entry
         whole_lines = -(-columns // _CACHE_LINE) * _CACHE_LINE
         self._rows = share_memory(torch.zeros(num_workers, whole_lines, dtype=torch.int64))
-        self.packed = pack(self._rows)  # as it travels to a worker
+        self.packed = pack(self._rows)  # for the way to a worker
 
     def clear(self, worker: int) -> None:
         """Clear a row, for a worker that is to start."""
         self._rows[worker] = 0
 
     def row(self, worker: int) -> Row:
-        """Return what a worker has written."""
+        """Return the content of a worker's row."""
         first, *entries = self._rows[worker].view(-1, _ENTRY).tolist()
         begun = sorted((entry for entry in entries if entry[_SINCE] != 0), key=lambda entry: entry[_SINCE])
         seconds = (time.monotonic_ns() - begun[0][_SINCE]) / 1e9 if begun else 0.0

@@ -1,4 +1,4 @@
-"""Where the outcomes of worker processes arrive that do not come through a ShmChannel: a thread for each channel."""
+"""Inbox: outcomes of worker processes arrive here unless they come through a ShmChannel; a thread for each channel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from datapipes.base.threads import EndingThread
 from datapipes.channel import ChannelBase, MpChannel
 from datapipes.processes.endings import runs
 
-LOOK_S = 0.5  # seconds between two checks of a listening thread that it should go on
+LOOK_S = 0.5  # seconds between two checks of a listening thread whether to go on
 _WAKE = "#wake"
 _SENDER_GONE = (ConnectionError, FileNotFoundError, EOFError)  # fetching tensors from a process that has ended
 
@@ -32,7 +32,7 @@ class Inbox:
         self._threads: list[threading.Thread] = []
 
     def listen(self, channel: ChannelBase, sender: Any = None) -> None:
-        """Receive messages from one more channel; if it has one `sender`, a process, until that process has ended."""
+        """Receive messages from one more channel; if `sender`, a process, is given, until that process has ended."""
         if sender is None:
             self._channels.append(channel)
         thread = EndingThread(_listen, (channel, self._arrived, self._ended, sender), name="datapipes-inbox")
@@ -59,7 +59,7 @@ class Inbox:
                     channel.send({_WAKE: torch.empty(0)})
         ends = time.monotonic() + 2 * LOOK_S
         for thread in self._threads:
-            thread.join(max(ends - time.monotonic(), 0.0))  # or it could take a message for the next inbox
+            thread.join(max(ends - time.monotonic(), 0.0))  # else it could take a message for the next inbox
 
 
 def _listen(
@@ -78,15 +78,15 @@ def _listen(
                 return
             continue
         except BaseException as error:
-            # A killed sender leaves a message half written, or takes the memory of its tensors with it. The dispatcher
-            # has the minibatch made again.
+            # A killed sender leaves half a message, or takes the memory of its tensors with it. The dispatcher has the
+            # minibatch made again.
             if sender is not None:
                 if _lives_on(sender, ended):
                     logger.warning("data_loader: a message of pid %s cannot be read (%r)", sender.pid, error)
                     sender.kill()  # the dispatcher then gives its tasks out again
                 return
             if not had_one and isinstance(channel, MpChannel) and isinstance(error, _SENDER_GONE):
-                continue  # a message of a worker that had ended before
+                continue  # a message from an ended worker
             if not ended.wait(0.05):  # a moment, so that a death is found before the error it causes
                 arrived.put(error)
             continue
@@ -105,7 +105,7 @@ def _lives_on(sender: Any, ended: threading.Event) -> bool:
 
 
 def _lives(sender: Any) -> bool:
-    # Not is_alive(), which collects the exit status: the dispatcher, asking at that moment, would find none.
+    # Not is_alive(), which collects the exit status: the dispatcher would find none at that moment.
     try:
         return runs(sender.pid)
     except ValueError:  # the process was waited for and forgotten

@@ -1,8 +1,8 @@
-"""What a worker does, be it a thread or a process: it takes tasks and yields the outcome of each.
+"""The work of a worker, thread or process: it takes tasks and yields the outcome of each.
 
-Without asynchronous stages it makes one minibatch after another. With some, a thread of its own takes the tasks, so
-that the worker goes on taking them while minibatches are in flight and while an outcome is being sent; what is ready
-first is yielded first, and the dispatcher restores the order.
+Without asynchronous stages it makes one minibatch after another. With asynchronous stages, a separate thread takes the
+tasks, so that the worker goes on taking them while minibatches are in flight and while an outcome is being sent. The
+first ready outcome is yielded first, and the dispatcher restores the order.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Take = Callable[[], "Task | None"]
 
 
 def tasks_for_each(root: Stage, prefetch_factor: int) -> int:
-    """Return how many tasks a worker has at most: those it is making, which are one or, with asynchronous stages, as
-    many as these keep in flight, and `prefetch_factor` ahead.
+    """Return how many tasks a worker has at most: the tasks it is making (one, or, with asynchronous stages, as many as
+    these keep in flight) and `prefetch_factor` ahead.
     """
     return max(1, async_window(StageGraph(root))) + prefetch_factor
 
@@ -35,7 +35,7 @@ def tasks_for_each(root: Stage, prefetch_factor: int) -> int:
 def work(
     worker: int, root: Stage, take: Take, making: Making, evaluator: Callable[[Calls], Evaluator] = Evaluator
 ) -> Iterator[Outcome]:
-    """Yield the outcome of each task as soon as it is made. It counts as sent when the next one is asked for.
+    """Yield the outcome of each task as soon as it is made. An outcome counts as sent when the next is asked for.
 
     Args:
         take: waits for a task and returns it; None means stop. With asynchronous stages another thread calls it.
@@ -90,11 +90,11 @@ def _several(graph: StageGraph[Stage], evaluator: Evaluator, take: Take, making:
 
 
 class _NewCalls(StageClock):
-    """Collects calls, for the process that adds them up."""
+    """Collects calls for the process that adds them up."""
 
     def _move_unless_others_do(self) -> None:
-        """Move none: they are taken as they are."""
+        """Move no calls: `take` returns them as they are."""
 
     def take(self) -> list[CallRecord]:
-        """Return the calls since the last time."""
+        """Return the calls since the last `take`."""
         return [CallRecord(*self._fresh.popleft()) for _ in range(len(self._fresh))]

@@ -1,4 +1,4 @@
-"""An outcome on its way from a worker process: a message with a label, or several if the channel is too small for one.
+"""An outcome on its way from a worker process: a message with a label, or several if one is too large for the channel.
 
 A label is a tensor of integers under a key of its own, so that any channel can carry it.
 """
@@ -25,7 +25,7 @@ FORM = "#form"  # in the first part of a message in parts: JSON {key: shape}
 PLACES = "#places"  # int64 [number, 2], for each piece: number of its tensor in the form, place of its first value
 
 MADE, DROPPED, FAILED = range(3)
-_OVERHEAD = 192  # bytes that a tensor takes beyond its own in a channel: its name, and rounding up
+_OVERHEAD = 192  # bytes that a tensor takes in a channel beyond its values: its name, and rounding up
 
 
 class Label(NamedTuple):
@@ -34,7 +34,7 @@ class Label(NamedTuple):
     Attributes:
         loader_id: A random number that tells this loader's messages from another loader's.
         life: How often the worker was started before this time.
-        generation, epoch, number: Of its Task, whose index is `number` here.
+        generation, epoch, number: The fields of the Task; its index is `number` here.
         last: Whether no part of the outcome follows.
     """
 
@@ -84,7 +84,7 @@ def num_bytes_of(message: Message) -> int:
 
 
 def _parts(tensors: list[Tensor], most_bytes: int) -> Iterator[tuple[Message, bool]]:
-    """Yield (part, whether it is the last): pieces of the flattened tensors, and where they belong."""
+    """Yield (part, whether it is the last); a part has pieces of the flattened tensors, and their places."""
     part: Message = {}
     places: list[list[int]] = []
     left = most_bytes = max(most_bytes - 2 * _OVERHEAD, 4 * _OVERHEAD)
@@ -130,7 +130,7 @@ class Opener:
     def __init__(self, loader_id: int, stages: Sequence[str]) -> None:
         self._loader_id = loader_id
         self._stages = list(stages)
-        self._whole: dict[int, _Whole] = {}  # by worker: an outcome that is not complete yet
+        self._whole: dict[int, _Whole] = {}  # {worker: its incomplete outcome}
 
     def open(self, message: Message) -> tuple[Label, Outcome | None]:
         """Return the label, and the outcome if this message completes it.
@@ -146,7 +146,7 @@ class Opener:
         if PLACES in body:
             whole = self._whole.get(label.worker)
             if whole is None or whole.life != label.life:
-                return label, None  # from a worker that died before it had sent all parts
+                return label, None  # its worker died before it had sent all parts
             whole.add(body)
             if not label.last:
                 return label, None

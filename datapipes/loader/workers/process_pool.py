@@ -1,8 +1,8 @@
 """Workers as processes: started, given tasks, watched, and started again when they die.
 
 Each worker has a pipe for tasks, and a row of the board (board.py) in which it writes the tasks it is making. Outcomes
-come through a ShmChannel or an inbox (inbox.py). A watch (processes/child.py) tells that a worker has died, and its row
-which tasks it was making.
+come through a ShmChannel or an inbox (inbox.py). A watch (processes/child.py) tells that a worker has died; its row
+tells which tasks it was making.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from datapipes.processes.sharing import Packed
 from datapipes.processes.start import Context, prepare_server, require_descriptors
 
 LOOK_S = 0.1  # seconds between two checks that all workers live
-_KEPT = 4  # the channel has room for this many minibatches beyond those that are being made
+_KEPT = 4  # the channel has room for this many minibatches beyond those under way
 _LEAST_SIZE = 2**22
 _SHARE = 4  # a channel without a given size takes at most 1 / _SHARE of the memory that is left
 
@@ -58,7 +58,7 @@ class ProcessPool(Pool):
 
     Args:
         number: identifies the loader in messages, to tell them from another loader's.
-        chain: (root, worker_init_fn) as it is passed on to the workers.
+        chain: (root, worker_init_fn) in the form for workers.
         context: how processes are started.
         pin: whether minibatches are copied to a GPU from the channel's memory.
     """
@@ -76,8 +76,8 @@ class ProcessPool(Pool):
         super().__init__()
         self.num_workers = options.num_workers
         self.tasks_each = tasks_for_each(root, options.prefetch_factor)
-        # Tasks that a worker is making, with those whose outcome is not sent yet: of an epoch that was left, one can be
-        # under way to the channel.
+        # Tasks that a worker is making, and tasks whose outcome is not sent yet: an outcome of an abandoned epoch can
+        # be under way to the channel.
         self._making_at_once = 1 if async_window(StageGraph(root)) == 0 else self.tasks_each + 1
         self._capacity = 4 * self.num_workers * self.tasks_each + 16  # outcomes of an abandoned epoch may still wait
         self._num_steps = StageGraph(root).seed_stage.num_steps
@@ -91,7 +91,7 @@ class ProcessPool(Pool):
         self._opener = Opener(self._id, StageGraph(root).numbering.labels())
         self._workers: list[WorkerHandle] = []
         self._channel: ChannelBase | None = None
-        self._inbox: Inbox | None = None  # where a ShmChannel does not bring the outcomes
+        self._inbox: Inbox | None = None  # receives outcomes that come through no ShmChannel
         self._events: deque[Outcome | Death] = deque()
         self._looked = 0.0
         self._changing = threading.RLock()  # held while workers start or end; `close` may run in another thread
@@ -132,7 +132,7 @@ class ProcessPool(Pool):
         if isinstance(wanted, ShmChannel):
             self._use(wanted)
         elif wanted != "shm":
-            self._inbox = Inbox()  # of "mp" with a channel for each worker: a killed one can leave its lock taken
+            self._inbox = Inbox()  # "mp" has a channel for each worker: a killed worker can leave its lock taken
             if isinstance(wanted, ChannelBase):
                 self._channel = wanted
                 self._inbox.listen(wanted)
@@ -194,14 +194,14 @@ class ProcessPool(Pool):
         if isinstance(self._channel, ShmChannel) and self._channel is not self._wanted_channel:
             with self._ending_with_channel():
                 self._channel.reset(self._generation)  # a worker that waits for room then drops its stale message
-        # A death that nobody has received is one of this epoch; a worker whose death ended the one before starts again.
+        # A death not received yet counts in this epoch; a worker whose death ended the last epoch is started again.
         self._events = deque(event for event in self._events if isinstance(event, Death))
         still_to_tell = {death.worker for death in self._events}
         for number, worker in enumerate(self._workers):
             worker.forget_tasks()
             if worker.death_reported and number not in still_to_tell:
                 self.replace(number)
-        self._looked = 0.0  # who died between epochs is seen at once
+        self._looked = 0.0  # deaths between epochs are seen at once
         return self._generation
 
     def give(self, worker: int, task: Task) -> None:
@@ -256,14 +256,14 @@ class ProcessPool(Pool):
         try:
             return self._inbox.get(timeout)
         except Exception:
-            # In a channel of the user a dead worker may have left half a message; that minibatch is made again.
+            # In a user's channel a dead worker may have left half a message; that minibatch is made again.
             self._look()
             if self.is_closed or not self._events:
                 raise
             return None
 
     def _open(self, message: Message) -> bool:
-        """Take over what a worker has sent; return whether it completes an outcome."""
+        """Take over a worker's message; return whether it completes an outcome."""
         label, outcome = self._opener.open(message)
         if outcome is None:
             return False
@@ -281,7 +281,7 @@ class ProcessPool(Pool):
             for said in worker.messages():
                 if "bytes" in said:
                     self._give_channel(said["bytes"])
-                elif "outcome" in said:  # before there is a channel, or if it refuses
+                elif "outcome" in said:  # before there is a channel, or if the channel refuses
                     kinds = {LABEL: torch.int64, CALLS: torch.float64}  # beside them an error, in bytes
                     parts = said["outcome"].items()
                     self._open({name: torch.tensor(part, dtype=kinds.get(name, torch.uint8)) for name, part in parts})
@@ -295,17 +295,17 @@ class ProcessPool(Pool):
                 self._events.append(Death(number, worker.pid, how, row.tasks, row.is_ready, by_signal))
 
     def _give_channel(self, size: int) -> None:
-        """Make the channel for minibatches of `size` bytes and pass it to all workers, unless that was done before."""
+        """Make the channel for minibatches of `size` bytes and pass it to all workers, unless there is one already."""
         if self._channel is None:
             room = (min(self.num_workers * self.tasks_each, self._num_steps) + _KEPT) * size
             wanted = max(room + room // 2, 8 * size)
             left, _ = _core.memory_left()
-            num_bytes = max(min(wanted, left // _SHARE), _LEAST_SIZE)  # what does not fit comes in parts
+            num_bytes = max(min(wanted, left // _SHARE), _LEAST_SIZE)  # larger minibatches come in parts
             logger.info("data_loader: a minibatch takes %d bytes; the channel gets %d", size, num_bytes)
             self._use(ShmChannel(self._capacity, num_bytes))
             assert isinstance(self._channel, ShmChannel)
             self._channel.reset(self._generation)
-            for worker in self._workers:  # those that did not ask will need it too
+            for worker in self._workers:  # workers that did not ask will need it too
                 worker.give_channel(self._channel)
 
     def _failed_start(self, number: int, error: dict[str, list[int]]) -> Exception:

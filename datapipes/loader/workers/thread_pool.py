@@ -38,13 +38,13 @@ class MakingHere(dict[Task, float]):
         self.pop(task, None)
 
     def in_words(self, who: str) -> str:
-        """Return what `who` is making, and for how long."""
+        """Return a sentence on the tasks that `who` is making, and the time they take."""
         began = self.copy()
         return at_work(who, [*began], time.monotonic() - min(began.values(), default=0.0))
 
 
 class _State:
-    """What the threads share with the pool. It does not hold the pool, so the pool can be collected."""
+    """State that the threads share with the pool. It does not hold the pool, so the pool can be collected."""
 
     def __init__(self, root: Stage, options: LoaderOptions, streams: Sequence[Stream]) -> None:
         self.root, self.init, self.streams = root, options.worker_init_fn, streams
@@ -67,7 +67,7 @@ class ThreadPool(Pool):
     """Threads that make minibatches of the chain that ends in `root`.
 
     Args:
-        streams: on which the threads queue work of GPUs.
+        streams: the streams on which the threads queue GPU work.
     """
 
     def __init__(self, root: Stage, options: LoaderOptions, streams: Sequence[Stream] = ()) -> None:
@@ -121,7 +121,7 @@ class ThreadPool(Pool):
 
 def _run(worker: int, state: _State, num_threads: int) -> None:
     def next_task() -> Task | None:
-        while not state.closed:  # checked each time, since the None that ends the work comes only once
+        while not state.closed:  # checked each time, since the None that ends the work is sent only once
             task = state.tasks[worker].get()
             if task is not None and not state.closed and task.generation == state.generation:
                 return task

@@ -1,4 +1,4 @@
-"""A worker process as its pool sees it: what it is started with, the messages to it and from it, and its end."""
+"""The pool's side of a worker process: its start arguments, the messages to it and from it, and its end."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ CHANNEL = b"C"  # then the descriptor of a ShmChannel
 
 @dataclass
 class Start:
-    """What a worker process is started with.
+    """The start arguments of a worker process.
 
     Attributes:
         worker: its number, from 0.
         life: how often a worker with this number was started before.
         loader_id: a random number that names the loader in messages.
         connection: the worker's end of its pipe.
-        chain: (last stage before the cut, worker_init_fn), and maybe what makes an Evaluator of Calls.
+        chain: (last stage before the cut, worker_init_fn), and maybe a function that makes an Evaluator from Calls.
         board: see board.py.
         channel: where outcomes go; None if the pool makes one once it knows how large a minibatch is.
-        own_channel: whether the pool made the channel; then it can drop messages of older generations from it.
-        explicit_size: whether the user has chosen its size; then a minibatch that does not fit is refused.
+        own_channel: whether the pool made the channel; only then can messages of older generations be dropped from it.
+        explicit_size: whether the user has chosen the channel's size; then a minibatch that does not fit is refused.
         num_threads: how many threads a kernel of this package may use.
     """
 
@@ -56,12 +56,12 @@ class Start:
 
 
 class WorkerHandle(ChildProcess):
-    """A worker process as its pool sees it: the process, the pool's end of the pipe, and the messages still to send."""
+    """The pool's side of a worker process: the process, the pool's end of the pipe, and the messages still to send."""
 
     def __init__(self, process: Any, pipe: Connection, life: int, channel: ChannelBase | None) -> None:
         super().__init__(process, pipe)
         self.life = life
-        self.channel = channel  # a channel of its own; None if all workers share one
+        self.channel = channel  # the worker's own channel; None if all workers share a channel
         self.death_reported = False  # whether its death was reported
         self._unsent: deque[tuple[bool, Callable[[Connection], None]]] = deque()
         self._sending = threading.RLock()  # held while sending: another thread may close the pool meanwhile
@@ -97,7 +97,7 @@ class WorkerHandle(ChildProcess):
             self._unsent = deque((is_task, how) for is_task, how in self._unsent if not is_task)
 
     def send_rest(self) -> None:
-        with self._sending, suppress(OSError):  # the worker has died; the pool finds that by itself
+        with self._sending, suppress(OSError):  # the worker has died; the pool will notice
             while self._unsent and _has_room(self.pipe):
                 first = self._unsent[0]  # stays until it is sent: an interrupt may come in between
                 first[1](self.pipe)

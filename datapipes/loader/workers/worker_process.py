@@ -1,6 +1,6 @@
 """A worker process: it takes tasks from a pipe and sends outcomes through the channel.
 
-It works until it is told to end, or until the process that started it has ended.
+It works until the pool asks it to end, or until its parent has ended.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NICENESS = 5  # if cores are few, the consumer's own work goes first
 
 
 def main(start: Start) -> None:
-    """Run a worker until it is told to end."""
+    """Run a worker until the pool asks it to end."""
     process = os.getpid()
     begin_as_child()
     torch.set_num_threads(1)  # before any kernel: after a fork OpenMP would wait for threads that are gone
@@ -79,8 +79,8 @@ class _Tasks:
     """The tasks that the pool has given, without those of older generations; and the channel, once it is given.
 
     Args:
-        read_elsewhere: whether another thread takes the tasks than the one that waits for the channel. Only the thread
-            that takes tasks reads the pipe.
+        read_elsewhere: whether tasks are taken in another thread than the thread that waits for the channel. Only the
+            thread that takes tasks reads the pipe.
     """
 
     def __init__(self, connection: Connection, *, read_elsewhere: bool) -> None:
@@ -93,7 +93,7 @@ class _Tasks:
         self.channel: ShmChannel | None = None
 
     def take(self) -> Task | None:
-        """Wait for a task; None means that this worker is told to end."""
+        """Wait for a task; None means stop."""
         try:
             while not self._ended:
                 while self._connection.poll(0):  # read all messages first: they may make waiting tasks stale
@@ -160,7 +160,7 @@ class _Sender:
     def _send(self, outcome: Outcome) -> None:
         if self._channel is None and self._tasks.channel is None:
             if outcome.minibatch is None and outcome.error is None:
-                self._tell(outcome)  # was dropped, and may be ready first: a channel of its size would be too small
+                self._tell(outcome)  # was dropped, and may come first: a channel of its size would be too small
                 return
             size = 0 if outcome.minibatch is None else num_bytes_of(outcome.minibatch.to_message())
             _tell(self._start.connection, {"bytes": size})

@@ -37,7 +37,7 @@ class Workers(StreamStage):
     each epoch.
 
     Args:
-        options: those of the DataLoader, which has checked them.
+        options: the DataLoader's options, already checked.
         pin: whether minibatches are copied to a GPU from the channel's memory.
         timeout: seconds to wait for a minibatch; None waits as long as a worker works on it. The pass
             `limit_the_consumers_wait` sets it if the consumer reads from the workers directly.
@@ -53,11 +53,11 @@ class Workers(StreamStage):
         self.context = context_of(options.multiprocessing_context) if options.worker_method == "process" else None
         self.window = 1 if options.in_order else options.num_workers * tasks_for_each(source, options.prefetch_factor)
         self._running = _Running()
-        self._streams = SideStreams()  # of worker threads that copy to GPUs
+        self._streams = SideStreams()  # for worker threads that copy to GPUs
         # Registered before any reader thread: exit handlers run in reverse, so readers end before workers.
         weakref.finalize(self, self._running.end)
         self._number = secrets.randbits(62)
-        self._chain: Packed | tuple[Any, ...] | None = None  # as workers get it; kept, so that graphs are copied once
+        self._chain: Packed | tuple[Any, ...] | None = None  # in the form for workers; kept: graphs are copied once
         self._of_channel: dict[str, float] = {}
         self._counts = {"deaths": 0.0, "made_again": 0.0}
 
@@ -94,15 +94,15 @@ class Workers(StreamStage):
         return ProcessPool(self.source, self._number, self._chain, self.options, self.context, pin=self.pin)
 
     def input_use(self) -> InputUse | None:
-        """See InputUser: worker processes read copies, also those that the next epoch starts from the same `Packed`."""
+        """See InputUser. Worker processes read copies; processes of the next epoch start from the same `Packed`."""
         if self.context is None or not (isinstance(self._chain, Packed) or self._running.pool is not None):
             return None
         remedy = "Close the loader, and build a new one afterwards; or fetch behind its cut, in this process."
         return InputUse(self.source, "worker processes have a copy of the chain that ends in", remedy)
 
     def counts(self) -> dict[str, dict[str, float]]:
-        """Return the counts of "channel", of the last one if the workers have ended, and of "workers": how many
-        processes died and how many minibatches were made again; {} of what there is none.
+        """Return the counts of "channel" (the last channel if the workers have ended) and of "workers": how many
+        processes died and how many minibatches were made again; {} if there is no channel or no process.
         """
         if self._running.pool is not None:
             self._of_channel = self._running.pool.stats() or self._of_channel
@@ -110,7 +110,7 @@ class Workers(StreamStage):
 
     @property
     def starting(self) -> str:
-        """What to show while the worker processes start; "" if they run, or are forked, which no thread may see."""
+        """The text shown while worker processes start; "" if they run, or are forked: then no other thread may run."""
         if self._reads_our_memory or self._running.pool is not None:
             return ""
         return f"start the worker processes ({self.options.num_workers})"

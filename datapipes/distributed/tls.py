@@ -59,7 +59,7 @@ class TLSConfig:
         return Pem(*(_read(where, name, Path(getattr(self, name))) for name in Pem._fields))
 
     def checked(self, where: str) -> Pem:
-        """Return what `read` does, if the files can be used: the handshakes would only say that they failed.
+        """Return the same as `read`, and check that the files can be used: a handshake would only fail.
 
         Raises:
             OSError: A file cannot be read; the message names it.

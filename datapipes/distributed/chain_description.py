@@ -4,8 +4,8 @@ describe_chain writes the description, build_chain reads it. It lists stages and
 feature stores go by their names in the other process; a graph or a store without a name is the only one there. The
 description holds the chain's fingerprint, so a chain that would give other minibatches is not built.
 
-A value of an argument is null, a boolean, a number, a text, a list, or an object of one entry, whose key says what the
-value is: {"tuple": [...]}, {"dict": [[key, value], ...]}, {"tensor": its name in the message}, {"graph": name or null},
+A value of an argument is null, a boolean, a number, a text, a list, or an object of one entry, whose key names the
+kind: {"tuple": [...]}, {"dict": [[key, value], ...]}, {"tensor": its name in the message}, {"graph": name or null},
 {"features": [name or null, forms]}, {"items": name}, {"item_set": [items, names]}, {"item_sets": {"dict": ...}}. Each
 tensor of the message is used in one place.
 
@@ -250,7 +250,7 @@ def build_chain(
     Only the suitable stages of datapipes and those in `stages` are built. The description may come from anybody.
 
     Args:
-        description: what describe_chain returned.
+        description: as describe_chain returned it.
         graph: the graph that stages sample, or {name: graph}.
         items: {name: item set} that the description may name.
         features: the store that is read, or {name: store}.
@@ -268,7 +268,7 @@ def _by_name(name: str, value: Any, kind: Any) -> dict[str | None, Any]:
     offers = named.values() if isinstance(named, Mapping) else [value]
     wrong = [offer for offer in offers if not isinstance(offer, kind)]
     if wrong:
-        raise TypeError(f"{_BUILD}: {name} has {type(wrong[0]).__name__}, not allowed. Pass one, or {{name: one}}.")
+        raise TypeError(f"{_BUILD}: {name} has {type(wrong[0]).__name__}, a wrong type. Pass one, or {{name: one}}.")
     return {**named}
 
 

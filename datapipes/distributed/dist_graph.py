@@ -95,10 +95,10 @@ class DistGraph(Graph):
                 ends with ServerUnavailable.
             mmap: leave the local part on disk, see Part.open; without it the part is in memory, which is faster.
         Raises:
-            TypeError, ValueError: The namebook or an argument is not valid, a part has no address, or the server that
-                is asked has another partition.
+            TypeError, ValueError: The namebook or an argument is not valid, a part has no address, or the server has
+                another partition.
             FileNotFoundError: The folder holds no partition, or a file is missing.
-            ServerUnavailable: The server that is asked gave no answer within the deadline.
+            ServerUnavailable: The server gave no answer within the deadline.
             TimeoutError: An address was not published within the deadline.
             ImportError: pyarrow is not installed.
             RuntimeError: This process was forked from one with connections.
@@ -271,8 +271,8 @@ class DistGraph(Graph):
         Returns:
             Without types an ItemSet, empty if the part has no such node; with types a HeteroItemSet.
         Raises:
-            ValueError: No part is local, no node type has such a mask or the type of the mask no such label, or the
-                part has no such node of any type.
+            ValueError: No part is local, no node type has the mask, a type with the mask lacks the label, or, with
+                types, the mask is False for all nodes of the part.
         """
         where, part = "DistGraph.local_items", self.local_part
         if part is None:

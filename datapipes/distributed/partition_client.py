@@ -160,7 +160,7 @@ class PartitionClient:
         """Return a graph that has the facts of the servers' graph but no rows, for describing chains.
 
         Raises:
-            ValueError: The graph is in several parts. DistGraph.connect(book, namebook) returns such a graph.
+            ValueError: The graph is in several parts. DistGraph.connect(book, namebook) returns a graph in parts.
         """
         facts = self.facts
         if facts.num_parts > 1:
@@ -183,7 +183,7 @@ class PartitionClient:
         server, `minibatch` creates the producer again by itself.
 
         Args:
-            chain: its last stage, or what `describe_chain` returned.
+            chain: its last stage, or its description by `describe_chain`.
             worker_key: a name by which clients agree on one chain: the server refuses another chain under it. A client
                 has one key for a producer, the last that it gave.
             num_workers: processes that make the minibatches; 0 makes them in threads of the server. The server may

@@ -38,7 +38,7 @@ class SamplerPool(ABC):
         """Do the work of one process. Torch uses one thread there until `worker` sets another number.
 
         Args:
-            args: what `start` was given; the same in all processes.
+            args: the `args` of `start`; the same in all processes.
         """
 
     def start(self, num_worker: int, args: Any = None) -> None:

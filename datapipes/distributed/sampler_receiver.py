@@ -47,7 +47,7 @@ _MOST_WAITING = 4  # pushes of a sender: a repeated one, and those whose end is 
 _LOOK_S = 0.5
 _GONE_S = 4.0  # without a connection: a cut one is made again within a second
 _SILENT_S = 5  # of a machine, before its connections are ended
-_ROOM_S = 0.5  # that a push waits for room before its sender is told to push again
+_ROOM_S = 0.5  # a push waits for room, then its sender must push again
 _EACH_BYTES = 2**14  # memory of a minibatch or a signal besides tensors
 
 
@@ -69,7 +69,7 @@ class SamplerReceiver:
         insecure: allow other machines without TLS, if all of them are trusted.
     Raises:
         TypeError, ValueError: An argument is not valid.
-        OSError: Nothing can listen at the address: another receiver does, or it is none of this machine.
+        OSError: Nothing can listen at the address: another receiver does, or the address is not of this machine.
         TimeoutError: Not all senders came in time.
         ImportError: pyarrow is not installed.
     """
@@ -292,7 +292,7 @@ class _Senders:
             num_bytes = 0
             if request.what == MINIBATCH and request.number == place.next:
                 message = from_batches(_NAME, schema, batches, _MOST_BYTES)
-                item, num_bytes = minibatch_of(_NAME, "what was pushed", message.tensors), message.num_bytes
+                item, num_bytes = minibatch_of(_NAME, "the push", message.tensors), message.num_bytes
             else:
                 _read_to_the_end(batches)
             with self._changed:

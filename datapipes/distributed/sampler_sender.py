@@ -274,7 +274,7 @@ class _Stream:
                 self._add(LEAVE)
             self._is_closed = True
             is_empty = self._changed.wait_for(lambda: self._failure or not self._pending, self._timeout)
-            failure = self._failure or (None if is_empty else self._full("what waits"))
+            failure = self._failure or (None if is_empty else self._full("the rest"))
         self.remote.close(None if failure is None else _ABANDON_S)
         return failure
 

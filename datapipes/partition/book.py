@@ -147,7 +147,7 @@ def _looked_up(where: str, noun: str, owners: IdMap, ids: Any) -> Tensor:
 # --- the part of each edge
 
 ROWS = 2**16  # nodes whose edges are written at a time
-IDS = 2**20  # edge ids looked at at a time
+IDS = 2**20  # edge ids checked at a time
 
 
 def with_edge_map(book: PartitionBook, graph: CSCGraph | HeteroCSCGraph) -> PartitionBook:

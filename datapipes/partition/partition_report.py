@@ -280,7 +280,7 @@ def joined(values: Sequence[object], most: int = 32) -> str:
     return ", ".join(map(str, values[:most])) + (f" and {rest} more" if rest > 0 else "")
 
 
-# --- what a run costs
+# --- the cost of a run
 
 
 class Cost:

@@ -72,7 +72,7 @@ EXHAUSTED = "resource exhausted"
 # By its text: gRPC has no code for it. The other side's refusal of our certificate looks like a cut connection.
 HANDSHAKE = "handshake failed"
 NOT_TRUSTED = Verdict(FEW, True, PermissionError, "TLS: the other side has no certificate of our authority, or no TLS")
-FINAL = Verdict(0, False, None, "an answer: the request is wrong, or what came is no answer to it")
+FINAL = Verdict(0, False, None, "an answer: the request is wrong, or the answer does not fit it")
 
 
 def verdict_on(failure: Exception) -> Verdict:

@@ -19,7 +19,7 @@ from datapipes.distributed.server.tcp_connections import TcpConnections
 from datapipes.distributed.tls import Pem
 from datapipes.distributed.wire.refusals import Unavailable, error_to_bytes
 
-_FAREWELL_S = 0.5  # for clients to take the end of an answer, and to close their connections, as they are told to
+_FAREWELL_S = 0.5  # for clients to take the end of an answer, and to close their connections
 _EVERY_S = 0.1
 _END_S = 10.0  # for a server to end once its connections are cut
 _MOST_TEXT = 500  # characters of an error for clients that read no more than its text

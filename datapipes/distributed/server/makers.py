@@ -71,7 +71,7 @@ class InThreads:
             raise _gone() from error
 
     def close(self) -> None:
-        """End the event loop, and what runs there; may be called twice."""
+        """End the event loop and its tasks; may be called twice."""
         with self._closing:
             was_closed, self._is_closed = self._is_closed, True
         if self._loop is not None and not was_closed:

@@ -36,7 +36,7 @@ _READ_BYTES = 2**26
 
 
 class Served(NamedTuple):
-    """A part, or a whole graph, and its facts; those of a whole graph are of a partition in one part."""
+    """A part, or a whole graph, and its facts. A whole graph has the facts of a partition in one part."""
 
     facts: PartitionFacts
     part: Part | None

@@ -150,7 +150,7 @@ class PartitionServer:
             FileNotFoundError: `root` holds no native partition, or the part's files are not there.
             ValueError: The partition has several parts and none was named, there is no such part, a file or a
                 certificate is not valid, or `max_memory` is less than the need, the part included.
-            OSError: Nothing can listen at the address: it is in use, or none of this machine; the message names it.
+            OSError: Nothing can listen at the address: it is in use, or not of this machine; the message names it.
             RuntimeError: It was started already.
         """
         if self._service is not None:
@@ -231,7 +231,7 @@ class PartitionServer:
             self.stop(0.0)
 
     def statistics(self) -> dict[str, Any]:
-        """Return what was counted since the start, as JSON values; see docs/distributed.md.
+        """Return all counts since the start, as JSON values; see docs/distributed.md.
 
         Raises:
             RuntimeError: It is not started.
@@ -249,7 +249,7 @@ class PartitionServer:
         allowed, least = parse_size(_WHERE, "max_memory", max_memory), now + max_bytes_in_flight + max_request_bytes
         if allowed < least:
             raise ValueError(
-                f"{_WHERE}: max_memory must be at least {least}: what the process has now, max_bytes_in_flight and "
+                f"{_WHERE}: max_memory must be at least {least}: memory of the process now, max_bytes_in_flight and "
                 f"max_request_bytes; got {allowed}. Raise it, or lower the others."
             )
         return allowed

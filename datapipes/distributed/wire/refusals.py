@@ -34,7 +34,7 @@ class Unavailable(ConnectionError):
 
 
 class UnknownProducer(LookupError):
-    """The client has no claim on such a producer, as after a restart of the server. Create it again."""
+    """The client has no claim on the producer, for example after a restart of the server. Create it again."""
 
 
 class NoRoom(ConnectionError):
@@ -42,7 +42,7 @@ class NoRoom(ConnectionError):
 
 
 class UnknownSender(LookupError):
-    """The receiver has no such sender: it was started anew, or has taken the sender for dead and let another in."""
+    """The receiver does not know the sender: it has restarted, or has taken the sender for dead and let another in."""
 
 
 _OWN: dict[str, type[Exception]] = {

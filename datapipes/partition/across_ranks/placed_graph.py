@@ -233,7 +233,7 @@ def identity_of_placed(graph: PlacedGraph) -> Identity:
 def _digests_of_edges(graph: PlacedGraph, kind: Any, edges: PartEdges) -> list[str]:
     ranks, firsts = graph.ranks, graph.first_positions[kind]
     offsets = graph.owners[ends_of(kind)[1]].stored().tolist()
-    begins = [*offsets[:-1], offsets[-1] + 1]  # of each rank in indptr: the last one has its last entry too
+    begins = [*offsets[:-1], offsets[-1] + 1]  # where each rank begins in indptr; the last rank has the last entry too
     indptr = torch.cat([*edges.indptr.pieces()])[: begins[ranks.rank + 1] - begins[ranks.rank]]
     return [
         _digest(ranks, [indptr.add_(firsts[ranks.rank])], begins, torch.int64, ()),

@@ -202,7 +202,7 @@ def shared_root(ranks: Exchange, path: Path, num_bytes: Callable[[list[int]], in
         num_bytes: about what the given ranks will write.
     Raises:
         FileNotFoundError: This rank does not see the folder that its leader has made.
-        Others: those of `new_folder`, on the leader.
+        The errors of `new_folder`, on the leader.
     """
     leaders = _leaders(ranks, path)
     mine, hidden = leaders[ranks.rank], new_beside(path)

@@ -193,8 +193,8 @@ def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int
     log num_parts) a pass.
 
     Sources: Tsourakakis, Gkantsidis, Radunovic, Vojnovic: FENNEL: streaming graph partitioning for massive scale
-    graphs, WSDM 2014. Nishimura, Ugander: Restreaming graph partitioning, KDD 2013. Boyer, Moore: MJRTY, 1991 (how
-    neighbors along out-edges are counted, of which no list is stored).
+    graphs, WSDM 2014. Nishimura, Ugander: Restreaming graph partitioning, KDD 2013. Boyer, Moore: MJRTY, 1991 (how to
+    count neighbors along out-edges without a list of these).
 
     Raises:
         ValueError: The graph is corrupt.

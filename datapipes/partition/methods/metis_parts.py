@@ -42,7 +42,7 @@ _REMEDY = "Use method='fennel', which needs few bytes a node, or a machine with 
 
 
 def require_pymetis() -> None:
-    """Raise ModuleNotFoundError, which says what to install, where pymetis is not installed."""
+    """Raise ModuleNotFoundError, which says what to install, if pymetis is not installed."""
     needed("pymetis", "partition", "Partitioner: method='metis'", "; or use method='fennel'")
 
 
@@ -219,7 +219,7 @@ def _run_metis(request: Mapping[str, Any], memory: int, progress: Progress) -> N
 
 
 def _output(process: subprocess.Popen[bytes], request: dict[str, Any], progress: Progress) -> bytes:
-    """Send the request, and return what the process has printed when it has ended."""
+    """Send the request, wait for the end of the process, and return its output."""
     began, left = time.monotonic(), json.dumps(request).encode()
     while True:
         try:

@@ -9,7 +9,7 @@ from datapipes import _core
 from datapipes.base.threads import num_threads
 
 _MOST_IDS_A_ROW = 64  # where ids lie further apart, an index of all of them would be larger than the sorted ids
-AT_ONCE = 2**20  # ids looked at at a time
+AT_ONCE = 2**20  # ids read at a time
 
 
 class OwnRows:

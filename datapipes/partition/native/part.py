@@ -82,7 +82,7 @@ class Part:
         earliest_nodes: {node type: EarliestNode} of the types that have it; None if the partition lacks them.
     """
 
-    _anew = " Then partition the graph again."  # what an error adds to the advice to change an attribute
+    _anew = " Then partition the graph again."  # an error adds this to the advice to change an attribute
 
     def __init__(self, manifest: Manifest, part: int, book: PartitionBook, arrays: dict[Place, Tensor]) -> None:
         self.part, self.book = part, book
@@ -105,7 +105,7 @@ class Part:
         attributes = attributes_of(arrays, "node_attributes", len(self._num_nodes))
         self._node_attributes = dict(zip(self._num_nodes, attributes, strict=True))
         self._own: dict[tuple[str, Any], OwnRows] = {}  # by "node" or "edge" and type; made when they are asked for
-        self._making = threading.Lock()  # a server's threads share what is made
+        self._making = threading.Lock()  # a server's threads share the index
         self._topology: KeptTopology | None = None
 
     @classmethod

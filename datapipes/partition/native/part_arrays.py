@@ -20,7 +20,7 @@ from datapipes.partition.native.manifest import Manifest, valid_header
 
 _OF_NODES = ("node_ids", *HOT, "node_attributes")
 _OF_EDGES = ("indptr", "indices", "edge_ids", "edge_attributes", "source_times")
-_CHECKED = 2**18  # node ids looked at at a time
+_CHECKED = 2**18  # node ids checked at a time
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ _MOST_BYTES = 255  # of the name of a file
 
 
 class PygMisfit(ValueError):
-    """The graph has what PyG's layout cannot hold, while the native layout can.
+    """The graph does not fit PyG's layout, but fits the native layout.
 
     Attributes:
         why: what was found, and what is allowed.

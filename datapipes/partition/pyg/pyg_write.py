@@ -184,7 +184,7 @@ class _Writer:
             self._done += int(edges[edge_type]["row"].shape[0])
         save(_plain(edges), folder / GRAPH)
         save(_plain({kind: entry for kind, entry in features.items() if entry or kind is None}), folder / EDGE_FEATS)
-        del edges, features  # and their scratch files, before those of the nodes
+        del edges, features  # and their scratch files, before the nodes get theirs
         nodes = {node_type: self._nodes(node_type, part) for node_type in self._source.node_types}
         save(_plain({kind: entry for kind, entry in nodes.items() if entry}), folder / NODE_FEATS)
         self._progress(f"write part {part} for PyG", self._done, self._all_edges)

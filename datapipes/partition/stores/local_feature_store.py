@@ -100,7 +100,7 @@ class LocalFeatureStore(TensorStore):
         if self.client is None and ids.shape[0] == 0:
             raise ValueError(
                 f"lookup_features: part {self.partition_idx} has no row of {shown(group)}, and so does not know "
-                f"dtype and width of {shown(name)}; no client is there that could ask part {next(iter(places))}. Set "
+                f"dtype and width of {shown(name)}; there is no client that could ask part {next(iter(places))}. Set "
                 "store.client."
             )
         if self.client is None:
@@ -186,7 +186,7 @@ class LocalFeatureStore(TensorStore):
     def from_partition(cls: type[_Self], root: str | Path, pid: int, *, client: FeatureClient | None = None) -> _Self:
         """Return a store of a part of the partition in the folder `root`, in the native layout or in PyG's.
 
-        The native layout is preferred where both are there. Features stay on disk until they are asked for. In PyG's
+        The native layout is preferred if both are there. Features stay on disk until they are asked for. In PyG's
         layout "time" of nodes has a row for each node of the graph, so any part answers for all.
 
         Raises:

@@ -261,7 +261,7 @@ class LocalGraphStore(StoreOfPart):
     def from_partition(cls: type[_Self], root: str | Path, pid: int) -> _Self:
         """Return a store of a part of the partition in the folder `root`, in the native layout or in PyG's.
 
-        The native layout is preferred where both are there. Arrays stay on disk until edges are asked for.
+        The native layout is preferred if both are there. Arrays stay on disk until edges are asked for.
 
         Raises:
             FileNotFoundError: There is no partition at `root`, or a file is missing.

@@ -98,7 +98,7 @@ class DistFeatureStore(FeatureStore):
         """Return counts of all reads so far, here and in the worker processes that have this store.
 
         Returns:
-            These counts; an id counts once per minibatch, however many of its features are read.
+            The counts below. If a minibatch reads several features of an id, the id counts once.
 
             * "own": ids whose rows are in the local part.
             * "cached": ids whose rows are in the cache.

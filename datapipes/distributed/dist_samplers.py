@@ -1,8 +1,8 @@
 """The samplers under their `dist_` names, which require a graph in parts and have methods for a loop of your own.
 
 `pipe.sample_neighbor(dist_graph, fanouts)` and `pipe.dist_sample_neighbor(dist_graph, fanouts)` are one stage: the same
-bits, and the same saved state. The latter refuses a whole graph. docs/semantics.md, section 4.3. Their constructors are
-derived from those of the plain samplers.
+bits, and the same saved state. The latter refuses a whole graph. See docs/semantics.md, section 4.3. The constructors
+are derived from those of the plain samplers.
 """
 
 from __future__ import annotations

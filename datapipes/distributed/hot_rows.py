@@ -1,6 +1,6 @@
 """The cache of a DistFeatureStore: rows of nodes of other parts, in one memory that worker processes map.
 
-It holds the rows with the most accesses per byte, estimated by edges of the local part or by counts of accesses. It is
+It holds the rows with the most accesses per byte, estimated by edges of the local part, or counted by a loader. It is
 filled once, when the store is made, and only read after that.
 """
 

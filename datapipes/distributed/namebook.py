@@ -44,7 +44,7 @@ def read_namebook(where: str, namebook: Any, kind: str = "part") -> dict[int, Re
     The keys of the file are the numbers of parts as text. A list of addresses names replicas.
 
     Args:
-        kind: what the numbers count, for messages.
+        kind: the noun of the numbers in messages.
 
     Raises:
         TypeError: The namebook has another form.

@@ -43,8 +43,8 @@ class RemoteReceivingChannel(ChannelBase):
             answers until the deadline.
         producer_id: the number from `create_producer`; for several servers also a list of these, all equal.
         num_expected: number of messages after which an epoch ends for this client at the latest.
-        prefetch_size: minibatches that are requested ahead from each server. The first missing minibatch bounds the
-            requests: none is further ahead of it than these of all servers together.
+        prefetch_size: minibatches that are requested ahead from each server. No request is further ahead of the first
+            missing minibatch than the sum over all servers.
         client: a PartitionClient that has created the producer; by default the one that `connect` made last.
         in_order: whether messages come by index; else as they arrive.
         rank, world_size: the number of this client, and how many there are.

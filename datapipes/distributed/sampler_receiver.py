@@ -116,8 +116,7 @@ class SamplerReceiver:
             StopIteration: All senders have signalled its end. The next call begins the next epoch.
             PeerDied: A sender ended in the middle of an epoch; the text names it. Its minibatches were returned before.
                 Another sender may take its place and end the epoch; the next call waits for that.
-            QueueTimeoutError: No minibatch came in time; the text names senders without a signal. The next call goes
-                on.
+            QueueTimeoutError: No minibatch came in time; the text names the late senders. The next call goes on.
             ChannelClosed: The receiver was closed.
         """
         item = self._senders.next(self.timeout)

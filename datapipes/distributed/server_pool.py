@@ -139,7 +139,7 @@ class ServerPool(Pool):
                 raise error
 
     def wake(self) -> None:
-        """Let a thread that waits in `receive` return; called from another one."""
+        """Let a thread that waits in `receive` return; another thread calls this."""
         self._done.put(None)
 
     @property

@@ -59,7 +59,7 @@ class TLSConfig:
         return Pem(*(_read(where, name, Path(getattr(self, name))) for name in Pem._fields))
 
     def checked(self, where: str) -> Pem:
-        """Return the same as `read`, and check that the files can be used: a handshake would only fail.
+        """Return the same as `read`, and check that the files can be used: a handshake would not say why it fails.
 
         Raises:
             OSError: A file cannot be read; the message names it.

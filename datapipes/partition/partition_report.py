@@ -26,7 +26,7 @@ _FIRST = (  # in JSON, before the fields that follow from them
     *("num_parts", "num_nodes", "num_edges", "cut_edges", "cut_share", "balance"),
     *("nodes", "nodes_by_type", "training_nodes"),
 )
-LOOK_S = 0.02  # seconds between two looks at the memory
+LOOK_S = 0.02  # seconds between two samples of the memory
 _PRIVATE = ("RssAnon:", "RssShmem:")  # pages of mapped files are not counted: the system takes them back when it needs
 _AGAIN = "Copy the partition again, or make it again."
 
@@ -47,7 +47,7 @@ class PartitionReport:
         left_out: the given data that no part holds, in words.
         method: how the parts were made; "" if not known.
         seconds: {step: seconds}. The report inside a partition lacks "write native": it is written in that step.
-        memory_bytes: the most private memory of the process beyond what it held before, up to the last of these steps;
+        memory_bytes: peak of the process's private memory up to the last of these steps, less its memory before them;
             None if not known.
     """
 
@@ -288,8 +288,8 @@ class Cost:
 
     Attributes:
         seconds: {step: seconds}, of the steps that ended.
-        memory_bytes: {step: the most private memory of this process beyond what it held at the beginning}, sampled
-            every 20 ms.
+        memory_bytes: {step: peak of this process's private memory, less its memory at the beginning}, sampled every 20
+            ms.
     """
 
     def __init__(self) -> None:

@@ -50,9 +50,9 @@ class Partitioner:
             {"nodes": 1.0, "edges": 1.0, "train": 1.0}. A measure with no share, or 0, does not count. Each part then
             has at most 1.15 times the mean of each, and of the nodes of each type, unless the cut would grow too much.
         layouts: the layouts to write, "native" (memory-mapped, checked by hashes) and "pyg" (read by torch_geometric).
-        edge_map: write the part of each edge id in the native layout too, in one or two bytes an edge; by it, a
-            DistFeatureStore reads edge features. By default it is written if edges have attributes, and edge ids that
-            an edge map can hold; always with "pyg", which has one.
+        edge_map: write the part of each edge id in the native layout too, in one or two bytes an edge; a
+            DistFeatureStore needs it to read edge features. By default it is written if edges have attributes and their
+            ids fit an edge map; always with "pyg", which has one.
         progress: called with (name of the step, work done, all work or 0 if unknown), a few times a second. By default
             a terminal shows a bar.
     Raises:
@@ -88,7 +88,7 @@ class Partitioner:
         self.edge_map = None if edge_map is None else check_bool(_NAME, "edge_map", edge_map)
         self.progress = progress
         if "pyg" in self.layouts:
-            self.edge_map = True  # None: if there is a use for it, and it can be made
+            self.edge_map = True  # None: if it is useful and possible
             check_pyg(self.source, node_time_attr)
 
     def generate_partition(self) -> PartitionReport:

@@ -80,7 +80,7 @@ class PartRows:
                 yield positions.add_(torch.arange(begin, begin + positions.shape[0]))
 
     def destinations(self) -> Iterator[Tensor]:
-        """Yield the node that each edge points to, int64: the row of an edge by its global id."""
+        """Yield the destination of each edge, int64, by its global id."""
         for ids, (_, counts) in zip(pieces(self.ids, self._most), self._blocks(), strict=True):
             yield from (nodes for _, nodes in _repeated_by_piece(ids, counts, self._most))
 

@@ -99,7 +99,7 @@ def source_of(data: Any, *, where: str = "Partitioner") -> Source:
 
 
 def _pyg_class(data: Any) -> str | None:
-    """Return "Data" or "HeteroData" for such an object of PyG, or of a class that derives from it; else None."""
+    """Return "Data" or "HeteroData" for an object of this class of PyG, or of a derived one; else None."""
     for base in type(data).__mro__:
         if base.__module__.startswith("torch_geometric.data.") and base.__name__ in ("Data", "HeteroData"):
             return base.__name__

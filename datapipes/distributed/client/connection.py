@@ -1,4 +1,4 @@
-"""Connection: one channel to one server; Connections: the few of a process.
+"""Connection: one channel to one server; Connections: the few channels of a process.
 
 A request takes the connection with the fewest requests in flight.
 """

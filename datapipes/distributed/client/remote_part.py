@@ -164,7 +164,7 @@ class RemotePart:
         replicas: the addresses of its servers.
         connect: makes a connection to an address and greets the server within the given seconds, or raises.
         again: returns the present addresses, see Places.
-        kind: what the number counts: "part", "server" or "receiver".
+        kind: "part", "server" or "receiver", which the number is of.
         requests: how many may be in flight; with 1 they keep their order.
     Attributes:
         limits: may be changed between requests.

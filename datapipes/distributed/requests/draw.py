@@ -1,7 +1,7 @@
 """DrawRequest: one hop of one minibatch, asked of the owners of its nodes.
 
-Each hop sends one to each part, so only the lists of the header are read by forms. As one record, a request would take
-5 us more to write than its 5 to 10 us, and 6 us more to read than its 16 to 38 us.
+Each hop sends a request to each part, so only the lists of the header are read by forms. As one record, a request would
+take 5 us more to write than its 5 to 10 us, and 6 us more to read than its 16 to 38 us.
 """
 
 from __future__ import annotations

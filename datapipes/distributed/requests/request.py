@@ -160,7 +160,7 @@ class Request(ABC, Generic[Answer]):
         return self.answer_of(where, message.tensors)
 
     def answer_of(self, where: str, columns: dict[str, Tensor]) -> Answer:
-        """Return the answer in these tensors, whose forms are right; BadMessage if values are impossible."""
+        """Return the answer in these tensors, whose forms were checked; BadMessage if values are impossible."""
         raise NotImplementedError
 
     def check_forms(self, where: str, forms: Forms, facts: PartitionFacts) -> None:

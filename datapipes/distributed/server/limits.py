@@ -26,8 +26,8 @@ class ServerLimits:
         max_request_bytes: of a request.
         max_answer_bytes: of an answer; a larger one is refused before it is made, and clients ask for less at once.
         max_bytes_in_flight: of all answers that are being made or sent; a connection holds a sixteenth, or one answer
-            if that is larger, and all of a host together hold at most half. Further requests wait, but for clients that
-            hold little: a sixteenth is kept for them. At least four times `max_answer_bytes`.
+            if that is larger, and all of a host together hold at most half. Further requests wait, except of clients
+            that hold little: a sixteenth is kept for them. At least four times `max_answer_bytes`.
         stall_s: seconds without a read of its answer after which a client loses its connection. Longer than 4 MiB take,
             and shorter than the deadline of clients, 30 s: clients that wait for the bytes of a stalled one must still
             get their answers. gRPC itself ends answers whose client has died, or whose deadline has passed.

@@ -54,7 +54,7 @@ from datapipes.distributed.wire.refusals import BadRequest, Unavailable, Unknown
 from datapipes.features.feature_fetcher import FeatureFetcher
 
 RATE_S = 1.0  # the shortest time over which a rate is measured
-NUM_PRODUCERS, NUM_PRODUCERS_EACH = 64, 16  # of a server, of which a host has at most half; and of a client
+NUM_PRODUCERS, NUM_PRODUCERS_EACH = 64, 16  # of a server (a host has at most half), and of a client
 TENSOR_BYTES = 2**30  # of the tensors of descriptions that all chains hold; a client has at most a quarter
 CLIENTS_SHARE = 4  # a client has at most 1/CLIENTS_SHARE of the bytes of tensors, and of the worker processes
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from datapipes.base.errors import text_of
 from datapipes.processes.ranks import RankError, Ranks, beat_key
 
-_LOOKS = 10  # in the time of a heartbeat, once a connection is broken
+_LOOKS = 10  # per heartbeat, once a connection is broken
 
 
 @contextmanager

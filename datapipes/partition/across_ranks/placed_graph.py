@@ -203,7 +203,7 @@ def _weights(mask: Tensor | None, count: int, base: int, extra: int) -> Iterator
         yield weights
 
 
-# --- the names of the partition
+# --- the ids of the partition
 
 
 def identity_of_placed(graph: PlacedGraph) -> Identity:

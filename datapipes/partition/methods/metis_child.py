@@ -63,7 +63,7 @@ def run(request: dict[str, Any]) -> None:
 def peak_bytes() -> int:
     """Return the peak of this process's private memory, without libraries and the memory that the caller has too.
 
-    getrusage would count the caller's before exec.
+    getrusage would count the caller's memory before exec.
     """
     lines = [line.split() for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines()]
     kib = {words[0]: int(words[1]) for words in lines if words[0] in ("VmHWM:", "RssFile:", "RssShmem:")}

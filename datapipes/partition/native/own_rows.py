@@ -25,7 +25,7 @@ class OwnRows:
     Attributes:
         first: the id of row 0, if the ids are contiguous; then no index is needed.
         rank: returns positions among the sorted, distinct ids.
-        order: the row at each such position; None if it is the position.
+        order: the row at each of these positions; None if each is its row.
     """
 
     def __init__(self, ids: Tensor, *, num_ids: int | None = None, ascending: bool | None = None) -> None:
@@ -65,7 +65,7 @@ class OwnRows:
         return self.num_rows if self._sorted is None else int(self._sorted.shape[0])
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Return the row of each id, int64 [n], -1 where it is not there; `ids` is int32 or int64 [n]."""
+        """Return the row of each id, int64 [n], -1 for an unknown id; `ids` is int32 or int64 [n]."""
         if self.first is not None:
             rows = ids.long() - self.first
             return rows.where((rows >= 0) & (rows < self.num_rows), -1)

@@ -40,7 +40,7 @@ from datapipes.processes.sharing import Together
 __all__ = ["Part"]
 
 _OPEN = "Part.open"
-# in a copy and elsewhere
+# a copy makes these attributes anew
 _MADE_ANEW = ("_arrays", "_versions", "_relations", "_node_attributes", "_own", "_making", "_topology")
 
 
@@ -231,7 +231,7 @@ class Part:
         return self._relations[self._edge_type(edge_type)]
 
     def hot_nodes(self, node_type: NodeType | None = None) -> tuple[Tensor, Tensor]:
-        """Return the nodes of other parts that this part's edges come from, and the edges of each: int64 [n] each.
+        """Return the nodes of other parts that this part's edges come from, and their edge counts: int64 [n] each.
 
         By descending count, then ascending id: a cache should hold the first rows.
 
@@ -246,8 +246,8 @@ class Part:
     def rows_of(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
         """Return the row of each node among the part's own, int64 [n]: `node_ids(type)[rows]` are the ids.
 
-        O(1) for each id. The first call makes a bit for each node of the whole graph, 0.17 bytes for each, unless the
-        own ids are contiguous.
+        O(1) for each id. The first call makes an index of 0.17 bytes for each node of the whole graph, unless the own
+        ids are contiguous.
 
         Args:
             ids: int32 or int64 [n], global ids; any order, repeats allowed.
@@ -424,7 +424,7 @@ class Part:
         return torch.from_numpy(indptr), torch.from_numpy(neighbors), torch.from_numpy(drawn_ids) if edge_ids else None
 
     def chosen(self, where: str, reads: Choice, edge_type: EdgeType | str | None = None) -> Chosen:
-        """Return the values that a choice draws the part's in-edges of an edge type by; made on first use.
+        """Return the values by which a choice draws the part's in-edges of an edge type; made on first use.
 
         Args:
             where: name of the caller, for errors.
@@ -453,7 +453,7 @@ class Part:
         refuse_other_times(where, name, self.node_time_attr)
 
     def refuse_change(self) -> None:
-        """Raise ValueError if an array was changed in place since the part was opened, if torch counts that."""
+        """Raise ValueError if an array was changed in place, as torch counts, since the part was opened."""
         if self._versions != [version_of(values) for values in self._arrays.values()]:  # they may share one memory
             raise ValueError(
                 f"Part: an array of part {self.part} was changed in place after it was opened, so no state can name "

@@ -277,7 +277,7 @@ class Meta:
 
     Attributes:
         given: all of it, as PyG's stores show it.
-        node_types, edge_types: (None,) without types; their order is that in which PyG numbers all nodes and edges.
+        node_types, edge_types: (None,) without types; in the order in which PyG numbers all nodes and edges.
     """
 
     given: dict[str, Any]

@@ -26,7 +26,7 @@ from datapipes.processes.mappings import identity_of
 MOST_BYTES = 2**21  # of the pickle, thousands of types; the tensors stand beside it
 MOST_BITS = 64  # of a number: any number of longer ones can have one hash
 MOST_VISITS = 2**10  # values within one tuple, each as often as it is used there
-MOST_VALUES = 2**22  # values within any other, likewise
+MOST_VALUES = 2**22  # values within any other value, likewise
 _DTYPES = {
     *(torch.bool, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),

@@ -88,7 +88,7 @@ def _of_file(where: str, path: Path, forms: str) -> Mapping[Any, Any]:
         content = read_regular(path, _MOST_BYTES)
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"{where}: there is no namebook {path}. A namebook is {forms}; the path is of such a file."
+            f"{where}: there is no namebook {path}. A namebook is {forms}. Check the path."
         ) from None
     except ValueError as error:
         raise ValueError(f"{where}: the namebook cannot be read: {error}") from error

@@ -100,8 +100,8 @@ class RayServers(Resolver):
                 raise error.cause from error  # of the server
             if isinstance(error, ray.exceptions.GetTimeoutError):
                 raise TimeoutError(
-                    f"{_WHERE}: {len(self._all())} servers were not placed within {timeout:g} s. Of the resources "
-                    f"{_amounts(ray.cluster_resources())} are free {_amounts(ray.available_resources())}. Start nodes, "
+                    f"{_WHERE}: {len(self._all())} servers were not placed within {timeout:g} s. The cluster has "
+                    f"{_amounts(ray.cluster_resources())}, free: {_amounts(ray.available_resources())}. Start nodes, "
                     "or ask for less: actor_options={'num_cpus': ...}."
                 ) from error
             raise

@@ -258,7 +258,7 @@ class _Senders:
         if None not in (self._fingerprint, request.fingerprint) and request.fingerprint != self._fingerprint:
             raise OtherPartition(
                 f"{_NAME}: its graph has the fingerprint {self._fingerprint}, the sender's has "
-                f"{shown(request.fingerprint)}. Sample from the same graph, or name none on one side."
+                f"{shown(request.fingerprint)}. Sample from the same graph, or name no graph on one side."
             )
         with self._changed:
             place = self._place_of(request.sender)

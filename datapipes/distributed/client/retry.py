@@ -53,7 +53,7 @@ TABLE = {
         None,
         True,
         None,
-        "server or connection stand still, where another one may not; or the answer takes long",
+        "the server or the connection stands still, or the answer takes long",
         slow=True,
     ),
     "FlightCancelledError": Verdict(None, True, None, "a server that stops drops unanswered requests"),

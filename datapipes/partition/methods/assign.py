@@ -138,7 +138,7 @@ def _check_balance(method: str, balance: Any) -> None:
     measures = ", ".join(map(repr, EVEN))
     allowed = f"it must hold shares of {measures}, numbers from 0 to 1e100 and one of them above 0"
     if not isinstance(balance, Mapping) or not all(map(_is_share, balance.values())) or not any(balance.values()):
-        raise ValueError(f"{_NAME}: balance is {shown(balance)}; {allowed}. Give 1.0 to what counts.")
+        raise ValueError(f"{_NAME}: balance is {shown(balance)}; {allowed}. Give 1.0 to each that counts.")
     for name in balance:
         if name not in EVEN:
             raise ValueError(f"{_NAME}: balance has {shown(name)}; {allowed}. Name one of these.")

@@ -175,7 +175,7 @@ def said(value: Any) -> str:
 def refuse(path: Path, found: str, allowed: str) -> NoReturn:
     """Raise the error for a file."""
     raise ValueError(
-        f"partition: {path} has {found}; allowed: {allowed}. Write the partition again, or read the folder it is of."
+        f"partition: {path} has {found}; allowed: {allowed}. Write the partition again, or read its own folder."
     )
 
 

@@ -1,4 +1,4 @@
-"""What runs on partitioned graphs: partitions, their stores, servers and clients.
+"""Partitioned graphs: partitions, their stores, servers and clients.
 
 `datapipes.pyg.distributed` has PyG's classes over them.
 """

@@ -1,5 +1,5 @@
-"""Addresses of servers: "host:port", where a server listens or a client finds it. Replicas are those of one part; a
-Resolver tells them, and is asked anew after a connection fails.
+"""Addresses of servers, "host:port". Replicas are the addresses of one part's servers. A Resolver looks addresses up,
+and is asked again after a connection fails.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ MOST_PORT = 65535
 _NAME = re.compile(
     r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?"
 )
-_NUMERIC = re.compile(r"(.*\.)?[0-9]+\.?")  # no name of a host ends with a number
+_NUMERIC = re.compile(r"(.*\.)?[0-9]+\.?")  # no host name ends with a number
 
 
 class Address(NamedTuple):
-    """Where a server is.
+    """The address of a server.
 
     Attributes:
         host: a name, or an IPv4 or IPv6 address without brackets.
-        port: 0 where the system is to choose one.
+        port: 0 lets the system choose one.
     """
 
     host: str
@@ -38,18 +38,18 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach the address."""
         return self.host == "localhost" or ((ip := _ip(self.host)) is not None and ip.is_loopback)
 
     @property
     def is_any(self) -> bool:
-        """Whether it stands for all addresses of a machine, such as 0.0.0.0: a server listens there, none is there."""
+        """Whether this is a wildcard such as 0.0.0.0: a server can listen on it, a client cannot connect to it."""
         return (ip := _ip(self.host)) is not None and ip.is_unspecified
 
     def is_heard(self, timeout: float) -> bool:
-        """Return whether something listens there; what does not answer within `timeout` seconds may.
+        """Return whether something listens there; True also if no answer comes within `timeout` seconds.
 
-        A name that no machine has is not heard.
+        False if the host name is unknown.
         """
         try:
             socket.create_connection(self, timeout).close()
@@ -60,7 +60,7 @@ class Address(NamedTuple):
         return True
 
     def uri(self, *, tls: bool) -> str:
-        """Return it as Arrow Flight wants it."""
+        """Return the address as Arrow Flight writes it."""
         return f"grpc+{'tls' if tls else 'tcp'}://{self}"
 
     def __str__(self) -> str:
@@ -68,14 +68,14 @@ class Address(NamedTuple):
 
 
 def parse_address(where: str, name: str, value: Any, *, lowest_port: int = 1) -> Address:
-    """Return the address that a text "host:port" says.
+    """Return the address in a text "host:port".
 
     Args:
-        name: what it is the address of, for messages.
+        name: name of the address in messages.
         lowest_port: 0 if the system may choose the port.
     Raises:
-        TypeError: It is no text.
-        ValueError: It is no address; the message says what is wrong.
+        TypeError: `value` is no text.
+        ValueError: `value` is no address; the message says why.
     """
     if isinstance(value, Address):
         return value
@@ -88,7 +88,7 @@ def parse_address(where: str, name: str, value: Any, *, lowest_port: int = 1) ->
         raise _wrong(where, name, value, f"has the port {shown(port)}, which is not in [{lowest_port}, {MOST_PORT}]")
     if host.startswith("[") and host.endswith("]"):
         if "%" in host or (ip := _ip(host[1:-1])) is None or ip.version != 6:
-            raise _wrong(where, name, value, "has in brackets what is no IPv6 address")
+            raise _wrong(where, name, value, "has no IPv6 address in its brackets")
         return Address(ip.compressed, int(port))
     if ":" in host:
         raise _wrong(where, name, value, "has more than one colon; an IPv6 address stands in brackets")
@@ -114,16 +114,16 @@ _EVERY_S = 0.25
 
 
 class Replicas(tuple[Address, ...]):
-    """Where the servers of one part are, any of which answers alike; at least one."""
+    """The addresses of one part's servers, which all give the same answers; at least one."""
 
     __slots__ = ()
 
     def is_heard(self, timeout: float) -> bool:
-        """Return whether something listens at one of them; see Address."""
+        """Return whether something listens at one of the addresses; see Address."""
         return any(address.is_heard(timeout) for address in self)
 
     def plain(self) -> Any:
-        """Return it as a namebook has it: "host:port", or a list of these."""
+        """Return the entry of a namebook: "host:port", or a list of these."""
         return str(self[0]) if len(self) == 1 else [str(address) for address in self]
 
     def __str__(self) -> str:
@@ -131,17 +131,17 @@ class Replicas(tuple[Address, ...]):
 
 
 class Resolver(ABC):
-    """Tells where servers are. Make a subclass for what starts your servers, and pass it where a namebook is wanted.
+    """Looks up where servers are. Write a subclass for the program that starts your servers; pass it as the namebook.
 
-    It goes to worker processes by pickle, and any thread may ask it.
+    Worker processes get it by pickle, and any thread may call it.
     """
 
     @abstractmethod
     def addresses(self, part: int) -> Sequence[str]:
-        """Return "host:port" of each server that has a part now, in any order; nothing if there is none yet.
+        """Return "host:port" of each server that has a part now, in any order; empty if there is none yet.
 
-        It is asked when clients connect, as often as it takes, and again when no server can be reached. It should
-        answer within a second, and may raise; then the servers that are known are asked again.
+        Clients call this when they connect, until it gives an address, and again when no server can be reached. It
+        should return within a second. If it raises, clients ask the known servers again.
         """
 
 
@@ -154,10 +154,10 @@ def replicas_of(where: str, part: str, value: Any, named: str) -> Replicas:
 
     Args:
         part: for messages; "part 3".
-        named: who names them.
+        named: the source of the addresses, for messages.
     Raises:
-        TypeError: It has another form.
-        ValueError: An address is none, or none that a client finds, or stands there twice; or there is none.
+        TypeError: `value` has another form.
+        ValueError: An address is invalid, is a wildcard, or is listed twice; or there is no address.
     """
     listed = value if isinstance(value, (list, tuple)) and not isinstance(value, Address) else [value]
     replicas = Replicas(parse_address(where, f"the address of {part}", address) for address in listed)
@@ -175,11 +175,11 @@ def replicas_of(where: str, part: str, value: Any, named: str) -> Replicas:
 
 
 def ask_resolver(where: str, resolver: Resolver, parts: Iterable[int], timeout: float) -> dict[int, Replicas]:
-    """Return where the servers of `parts` are; wait until each has one, `timeout` seconds at most.
+    """Return the addresses of the servers of `parts`; wait until each has one, `timeout` seconds in all.
 
     Raises:
-        TimeoutError: A part had none; the message names it.
-        TypeError, ValueError: What the resolver told is no address.
+        TimeoutError: A part got no address; the message names it.
+        TypeError, ValueError: The resolver returned an invalid address.
     """
     ends, addresses = time.monotonic() + timeout, {}
     for part in parts:
@@ -195,8 +195,8 @@ def ask_resolver(where: str, resolver: Resolver, parts: Iterable[int], timeout: 
             elif time.monotonic() + _EVERY_S >= ends:
                 why = "it has none" if failure is None else f"{type(failure).__name__}: {text_of(failure)}"
                 raise TimeoutError(
-                    f"{where}: {shown(resolver)} told no address of part {part} within {timeout:g} s ({why}). Look "
-                    "whether its server runs."
+                    f"{where}: {shown(resolver)} gave no address of part {part} within {timeout:g} s ({why}). Check "
+                    "that its server runs."
                 ) from failure
             else:
                 time.sleep(_EVERY_S)

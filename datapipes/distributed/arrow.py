@@ -1,7 +1,6 @@
-"""pyarrow, where it is installed; nothing imports it before a client or a server is made.
+"""Import pyarrow where it is installed, and only when a client or a server is made.
 
-A child that is forked from a process with a client or a server of Arrow Flight never gets an answer, so it gets an
-error instead.
+A process forked from one with an Arrow Flight client or server would wait for ever, so it gets an error instead.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ from datapipes.partition.native.part import Part
 
 
 class Peers(Protocol):
-    """Asks the owners of parts. Many requests can be in flight; each ends within a bound, with an answer or an error.
+    """Asks the owners of parts. Many requests can be in flight; each ends in bounded time, with an answer or an error.
 
-    It goes to worker processes as arguments only: each process connects for itself, when it first asks. The errors are
-    typed and name the part; those of the server come with its reason.
+    Worker processes get only its arguments: each process connects for itself on its first request. Errors are typed and
+    name the part; those of a server carry its reason.
     """
 
     def ask(self, part: int, request: Request[Answer]) -> Future[Answer]:
@@ -36,14 +36,14 @@ T = TypeVar("T")
 
 
 class Ask(NamedTuple):
-    """What one part is asked."""
+    """A request to one part."""
 
     part: int
     request: Request[Any]
 
 
 class _Thread(threading.local):
-    blocks = False  # whether it is in `run_here`, where no event loop could go on meanwhile
+    blocks = False  # whether the thread is in `run_here`, without an event loop
 
 
 _thread = _Thread()
@@ -74,12 +74,12 @@ async def all_or_failed(futures: Collection[Future[T]]) -> Collection[Future[T]]
     if _thread.blocks:
         ended: SimpleQueue[Future[T]] = SimpleQueue()
         for future in futures:
-            future.add_done_callback(ended.put)  # also of one that is cancelled, for which `wait` would wait for ever
+            future.add_done_callback(ended.put)  # cancelled futures too, on which `futures.wait` would hang
         for _ in futures:
             if _has_failed(ended.get()):
                 break
     else:
-        with suppress(Exception):  # it is in its future
+        with suppress(Exception):  # the future keeps the error
             await asyncio.gather(*map(asyncio.wrap_future, futures))
     done = [future for future in futures if future.done()]
     return [future for future in done if _has_failed(future)] or futures
@@ -90,10 +90,10 @@ def _has_failed(future: Future[Any]) -> bool:
 
 
 async def ask_all(asks: Sequence[Ask], peers: Peers, local_part: Part | None) -> list[Any]:
-    """Return the answer of each part. Others than `local_part` are asked first, so that they work while this one does.
+    """Return the answer of each part. The other parts are asked first, so that they work while `local_part` does.
 
     Raises:
-        What the requests raise; a note names the part.
+        The errors of the requests; a note names the part.
     """
     part_of: dict[Future[Any], int] = {}
     answers = {}
@@ -106,12 +106,12 @@ async def ask_all(asks: Sequence[Ask], peers: Peers, local_part: Part | None) ->
             if local_part is not None and part == local_part.part:
                 with _noting_part(part):
                     answers[part] = await here_or_off_loop(_answered_here, request, local_part)
-        for future in await all_or_failed(part_of):  # `result` of one that has failed raises, while others may wait
+        for future in await all_or_failed(part_of):  # `result` of a failed one raises; others may be unfinished
             with _noting_part(part_of[future]):
                 answers[part_of[future]] = future.result()
     finally:
         for future in part_of:
-            future.cancel()  # those that an error leaves behind
+            future.cancel()  # after an error some are unfinished
     return [answers[ask.part] for ask in asks]
 
 

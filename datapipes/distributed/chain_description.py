@@ -1,17 +1,17 @@
-"""A chain of stages as a description that another process builds it from: JSON values and tensors, never code.
+"""Describe a chain of stages so that another process can build it: JSON values and tensors, never code.
 
-describe_chain writes it, build_chain reads it. It names stages and their arguments; graphs, item
-sets and feature stores by the names under which the other process has them, or as the one graph and the one store that
-it has. It also says the chain's fingerprint, so a chain that would give other minibatches is not built.
+describe_chain writes the description, build_chain reads it. It lists stages and their arguments. Graphs, item sets and
+feature stores go by their names in the other process; a graph or a store without a name is the only one there. The
+description holds the chain's fingerprint, so a chain that would give other minibatches is not built.
 
-A value of an argument is null, a boolean, a number, a text, a list, or an object of one entry, whose key says what the
-value is: {"tuple": [...]}, {"dict": [[key, value], ...]}, {"tensor": its name in the message}, {"graph": name or null},
+A value of an argument is null, a boolean, a number, a text, a list, or an object of one entry, whose key names the
+kind: {"tuple": [...]}, {"dict": [[key, value], ...]}, {"tensor": its name in the message}, {"graph": name or null},
 {"features": [name or null, forms]}, {"items": name}, {"item_set": [items, names]}, {"item_sets": {"dict": ...}}. Each
-tensor of the message stands in one place.
+tensor of the message is used in one place.
 
-Who builds a chain does so over what this process has. The description may come from anybody. Only stages that are
-offered are built. Each tensor that came with it is read in one place, and what the chain will hold of them is counted
-before it is made: a node of a mask is one byte in a message, and its id eight.
+The description may come from anybody. Only offered stages are built, over the graphs, items and stores of this process.
+Each received tensor is read in one place. The bytes that the chain will hold are counted before they are allocated: a
+node of a mask is one byte in a message, and its id eight.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _ELSEWHERE = {  # stages that are not described, and why
     CopyTo: "copies to the device of the process that trains: chain it behind the RemoteSource",
     CarrierBase: "carries minibatches on in one process: chain it behind the RemoteSource",
 }
-_OF_ONE_PROCESS = {"concurrency"}  # arguments that change no bit; who builds the chain decides
+_OF_ONE_PROCESS = {"concurrency"}  # arguments that change no bit; the building process chooses them
 _Named = Graph | ItemSet | HeteroItemSet | FeatureStore
 _ANYTHING = Form(lambda name, value: value)
 FORMS = form_of(FeatureForms)
@@ -84,20 +84,20 @@ class DescribedChain:
 
 
 def describe_chain(pipe: Stage, names: Mapping[str, _Named] | None = None) -> Message:
-    """Return what a chain is made of, for build_chain in another process.
+    """Return the description of a chain, for build_chain in another process.
 
-    Tensors of item sets and of weights are part of it, so large ones should have a name there. `concurrency` is left
-    out: it changes no bit, and the other process may have another kind of graph.
+    It holds the tensors of weights and of item sets without a name, so name large item sets. `concurrency` is left out:
+    it changes no bit, and the other process may have another kind of graph.
 
     Args:
         pipe: the last stage; stages that run where minibatches are used, such as `copy_to`, stand behind it.
-        names: {name: graph, item set or feature store} that the other process has under this name. A graph or a store
-            without a name stands for the one that it has; an item set without one goes along.
+        names: {name: graph, item set or feature store} of the other process. A graph or a store without a name stands
+            for the only one there; an item set without a name is sent along.
     Returns:
         `header`, JSON values, and `tensors`, {name: tensor}.
     Raises:
-        TypeError, ValueError: A stage or an argument cannot be described, such as a function; a name is of nothing in
-            the chain.
+        TypeError, ValueError: A stage or an argument cannot be described, such as a function; or a name belongs to
+            nothing in the chain.
     """
     if not isinstance(pipe, Stage):
         raise TypeError(f"{_DESCRIBE}: pipe must be a Stage, got {type(pipe).__name__}. Pass the last one of a chain.")
@@ -126,7 +126,7 @@ class _Writing:
         self.tensors: dict[str, Tensor] = {}
         self._names = {id(value): name for name, value in names.items()}
         self._unused = {*names}
-        self._own: dict[str, object] = {}  # what is without a name
+        self._own: dict[str, object] = {}  # objects without a name
 
     def stage(self, stage: Stage, sources: tuple[int, ...]) -> DescribedStage:
         """Return the description of a stage."""
@@ -144,7 +144,7 @@ class _Writing:
         return DescribedStage(name, sources, arguments)
 
     def refuse_unused(self) -> None:
-        """Raise ValueError if a name is of nothing in the chain."""
+        """Raise ValueError if a name belongs to nothing in the chain."""
         if self._unused:
             raise ValueError(
                 f"{_DESCRIBE}: names has {sorted(self._unused)}, which the chain does not use. Leave them out, or name "
@@ -199,14 +199,13 @@ class _Writing:
             self._unused.discard(name)
         elif self._own.setdefault(kind, value) is not value:
             raise ValueError(
-                f"is another {kind} without a name, but one is what stands for the server's own. Name them: "
-                "names={...}."
+                f"is another {kind} without a name; only one can stand for the server's own. Name them: names={{...}}."
             )
         return name
 
 
 def _arguments_of(stage: Stage) -> dict[str, Any]:
-    """Return {name: value} of what the constructor was given, but for the sources."""
+    """Return {name: value} of the constructor's arguments, without the sources."""
     args, kwargs = stage.arguments
     bound = inspect.signature(type(stage)).bind(*args, **kwargs)
     kinds = {name: inspect.signature(type(stage)).parameters[name].kind for name in bound.arguments}
@@ -246,21 +245,20 @@ def build_chain(
     features: FeatureStore | Mapping[str, FeatureStore] | None = None,
     stages: Iterable[type[Stage]] = (),
 ) -> Stage:
-    """Return the chain of a description, over what this process has; its last stage.
+    """Return the last stage of the described chain, built over the objects of this process.
 
-    Only stages of datapipes that are fit for it are built, and those in `stages`. The description may come from
-    anybody.
+    Only the suitable stages of datapipes and those in `stages` are built. The description may come from anybody.
 
     Args:
-        description: what describe_chain returned.
+        description: as describe_chain returned it.
         graph: the graph that stages sample, or {name: graph}.
         items: {name: item set} that the description may name.
         features: the store that is read, or {name: store}.
         stages: further classes that may be built, such as a user's own samplers.
     Raises:
-        ValueError: It is no description; a stage, an argument or a name is not offered; a tensor of it is read nowhere,
-            or twice; or the chain would give other minibatches than the described one: the message names what differs.
-        TypeError: An argument is not what the stage takes.
+        ValueError: The description is invalid; a stage, an argument or a name is not offered; a tensor is read never or
+            twice; or the chain would give other minibatches than the described one: the message names the differences.
+        TypeError: An argument has a type that the stage does not take.
     """
     return ChainBuilder(graph, items, features, stages).build(description)
 
@@ -270,16 +268,16 @@ def _by_name(name: str, value: Any, kind: Any) -> dict[str | None, Any]:
     offers = named.values() if isinstance(named, Mapping) else [value]
     wrong = [offer for offer in offers if not isinstance(offer, kind)]
     if wrong:
-        raise TypeError(f"{_BUILD}: {name} has {type(wrong[0]).__name__}, which is none. Pass one, or {{name: one}}.")
+        raise TypeError(f"{_BUILD}: {name} has {type(wrong[0]).__name__}, a wrong type. Pass one, or {{name: one}}.")
     return {**named}
 
 
 class ChainBuilder:
-    """Builds a chain of a description over what build_chain takes.
+    """Builds a described chain over the arguments of build_chain.
 
     Args:
-        admit: is told how many bytes the chain will hold of tensors that came with the description, before each is
-            made: all so far. What it raises ends the call.
+        admit: called before each tensor is made, with the bytes of received tensors that the chain will hold so far. If
+            it raises, the call ends.
     """
 
     def __init__(
@@ -294,7 +292,7 @@ class ChainBuilder:
         self._read: set[str] = set()  # names of the tensors that were read
 
     def build(self, description: Message) -> Stage:
-        """Return the last stage of the chain; a builder builds one."""
+        """Return the last stage of the chain; a builder builds one chain."""
         if not isinstance(description, Message):
             raise TypeError(
                 f"{_BUILD}: description must be what describe_chain returns, got {type(description).__name__}. Pass "
@@ -355,7 +353,7 @@ class ChainBuilder:
             raise
 
     def _value(self, where: str, value: Any, nested: int = 0) -> Any:
-        """Return what a value of a description says."""
+        """Return the value that a description holds."""
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
         if nested == _MOST_NESTED:
@@ -390,7 +388,7 @@ class ChainBuilder:
         raise ValueError(f"{where} has {shown(value)}, which is no value of a description.")
 
     def _received(self, where: str, name: str) -> Tensor:
-        """Return a tensor that came with the description; it views what was received."""
+        """Return a tensor that came with the description; it views the received memory."""
         tensor: Tensor = _offered(where, "tensor", self._tensors, name)
         if name in self._read:
             raise ValueError(f"{where} reads the tensor {shown(name)}, which was read before. Send it once for each.")
@@ -419,7 +417,7 @@ class ChainBuilder:
 
     def _store(self, where: str, name: Any, forms: Any) -> FeatureStore:
         store: FeatureStore = _offered(where, "feature store", self._features, name)
-        wanted = FORMS.read(f"{where}: what it has of the features", forms)
+        wanted = FORMS.read(f"{where}: its forms of features", forms)
         for key, here in forms_in(store, wanted).items():
             if here != wanted[key]:
                 raise ValueError(

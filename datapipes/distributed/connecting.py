@@ -1,4 +1,4 @@
-"""From what a user says of servers and folders to the facts, the book, the addresses and the part of this process."""
+"""Turn a user's namebook and folder into the facts, the book, the addresses and the part of this process."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from datapipes.partition.native.part import Part
 
 _ADVICE = "It bounds each request in all; 30 is a good value."
 _AGAIN_S = 1.0  # for a resolver that is asked again
-_PROBE_S = 1.0  # for learning whether a server is there
+_PROBE_S = 1.0  # to find out whether a server is there
 
 
 class Security(NamedTuple):
-    """How servers are spoken to; the arguments of connect."""
+    """How to reach servers; the arguments of connect."""
 
     tls: TLSConfig | None
     insecure: bool
@@ -41,7 +41,7 @@ def check_security(
     """Return the arguments, checked.
 
     Args:
-        name, advice: what `deadline` is called there, and what to do.
+        name, advice: the name of `deadline` in errors, and the remedy.
     """
     check_tls(where, tls, insecure)
     seconds = check_seconds(where, name, deadline, advice)
@@ -53,7 +53,7 @@ def check_security(
 def connect_parts(
     where: str, root_or_book: Any, namebook: Any, local_part: int | None, security: Security, *, mmap: bool
 ) -> tuple[PartitionFacts, PartitionBook, FlightPeers, Part | None]:
-    """Return what a DistGraph is made of: the part of this process opened, the others to be asked when needed."""
+    """Return the pieces of a DistGraph: the local part is opened, the other parts are asked when needed."""
     book, part = _book_and_part(where, root_or_book, local_part, check_bool(where, "mmap", mmap))
     addresses = addresses_of_others(where, namebook, book.num_parts, local_part, security)
     facts = PartitionFacts.of(part) if part is not None else _facts_of_servers(where, book, addresses, security)
@@ -63,11 +63,11 @@ def connect_parts(
 def addresses_of_others(
     where: str, namebook: Any, num_parts: int, local_part: int | None, security: Security
 ) -> dict[int, Replicas]:
-    """Return where all parts are but the local one, as a namebook has it.
+    """Return the addresses of all parts but the local one, from a namebook.
 
     Raises:
         TypeError, ValueError: The namebook is not valid or not complete, or an address needs TLS and there is none.
-        TimeoutError: A resolver did not tell one in time.
+        TimeoutError: A resolver gave no address in time.
     """
     wanted = [number for number in range(num_parts) if number != local_part]
     addresses = addresses_in(where, namebook, wanted, security.deadline)
@@ -85,7 +85,7 @@ def peers_at(
     *,
     by_rank: bool = False,
 ) -> FlightPeers:
-    """Return the servers at these addresses, which a namebook has."""
+    """Return the servers at these addresses of a namebook."""
     again = partial(_asked_again, where, namebook, security) if is_asked_again(namebook) else None
     return FlightPeers(addresses, facts, tls=security.tls, deadline=security.deadline, by_rank=by_rank, again=again)
 
@@ -97,7 +97,7 @@ def _asked_again(where: str, namebook: Any, security: Security, part: int) -> Re
 
 
 def connect_servers(where: str, namebook: Any, security: Security) -> FlightPeers:
-    """Return the servers that a namebook names, by their numbers; nothing is known of them here."""
+    """Return the servers of a namebook, by their numbers; one of them is asked for the facts."""
     addresses = addresses_in(where, namebook, [0], security.deadline)
     if not addresses:
         raise ValueError(f"{where}: the namebook is empty. Name the address of each server.")
@@ -170,14 +170,14 @@ def ask_facts(
     partition_id: str | None = None,
     by_rank: bool = False,
 ) -> PartitionFacts:
-    """Return the facts that the server of a part has; the connection ends with it.
+    """Ask the server of a part for its facts, then close the connection.
 
     Args:
         by_rank: `part` is the number of a server, which may have any part.
     Raises:
         ImportError: pyarrow is not installed.
         ServerUnavailable: There was no answer within the deadline.
-        OtherPartition: It has another part, or not `partition_id`, or another version of datapipes.
+        OtherPartition: The server has another part, not `partition_id`, or another version of datapipes.
     """
     arrow_flight(where)
     refuse_forked(where)
@@ -192,7 +192,7 @@ def ask_facts(
 
     remote = RemotePart(part, replicas, limits, connect, kind=kind)
     try:
-        remote.submit(lambda send: None).result()  # to have a connection is all that is asked
+        remote.submit(lambda send: None).result()  # connecting is enough: the handshake tells the facts
     finally:
         remote.close()
     return received[-1]

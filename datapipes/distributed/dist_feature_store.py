@@ -28,31 +28,31 @@ class DistFeatureStore(FeatureStore):
 
     Rows of the local part are read from its mapped file. Rows of other parts come over the network: a minibatch asks
     each part once, for all features and types that its FeatureFetcher reads. Rows have the bits of the whole graph's.
-    Edge features are read by edge id, and need to know which part has an edge: an edge map in the partition.
+    Edge features are read by edge id, which needs an edge map in the partition.
 
     Args:
         dist_graph: the graph, as `DistGraph.connect` makes it. It must have a local part if `cache_bytes` is above 0
             without `cache_by`.
-        cache_bytes: how much memory may hold rows of other parts, with their index: a number of bytes, or a text such
-            as "256MB"; 0 for none. Those are kept that the local part's edges come from most often, for their bytes:
-            nodes of all types, with all of their features. They are read here, once, over the network. Worker processes
-            map the same memory.
-        cache_by: what the cache keeps instead: {(domain, type, name): int64 [number of nodes]}, how often each row is
-            asked for, as `count_accesses` of a loader over a store without a cache tells. Those with the most for their
-            bytes are kept, of equal ones those with the smaller ids; only the features that have counts. Counts of edge
-            features may be there too; edge features are not cached.
+        cache_bytes: memory for rows of other parts, index included: a number of bytes, or a text such as "256MB"; 0 for
+            no cache. The cache keeps the nodes from which most edges of the local part come, per byte of their rows:
+            nodes of all types, with all of their features. The constructor reads them once, over the network. Worker
+            processes map the same memory.
+        cache_by: choose the rows by these counts instead: {(domain, type, name): int64 [number of nodes]}, the accesses
+            to each row, as `count_accesses` returns them for a loader over a store without a cache. The cache keeps the
+            rows with the most accesses per byte, on ties those with smaller ids, and only of features that have counts.
+            Counts of edge features are allowed, but edge features are not cached.
     Raises:
         TypeError, ValueError: `dist_graph` is no DistGraph; `cache_bytes` is no size, is too small for a single row, or
-            is above 0 and the graph has no local part; `cache_by` is given without cache_bytes, has no node feature or
-            other numbers of counts than the graph has nodes.
-        KeyError: `cache_by` has a feature that is not there.
+            is above 0 and the graph has no local part; `cache_by` is given without cache_bytes, has no node feature, or
+            has not one count for each node.
+        KeyError: `cache_by` has a feature that the graph lacks.
         MemoryError: Too little memory is left for the cache.
         The errors of the servers, while the cache is filled.
     """
 
     fetch_in_worker = True
     reads_async = True
-    concurrency = 4  # a minibatch's features take far more memory than its neighborhood, of which more are in flight
+    concurrency = 4  # fewer than for samplers: a minibatch's features take far more memory than its neighborhood
 
     def __init__(
         self,
@@ -91,21 +91,21 @@ class DistFeatureStore(FeatureStore):
         return run_here(self.read_many_async(requests))
 
     async def read_many_async(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
-        """Return what `read_many` returns, while other minibatches go on."""
+        """Return the same as `read_many`, while other minibatches go on."""
         return await self._reader.read(self._wanted(requests))
 
     def stats(self) -> dict[str, int]:
-        """Return what was read so far, here and in the worker processes that this store went to.
+        """Return counts of all reads so far, here and in the worker processes that have this store.
 
         Returns:
-            A count for each of these; an id counts once for all features that a minibatch reads of it.
+            The counts below. If a minibatch reads several features of an id, the id counts once.
 
             * "own": ids whose rows are in the local part.
             * "cached": ids whose rows are in the cache.
-            * "asked": ids whose rows other parts were asked for.
+            * "asked": ids whose rows were requested from other parts.
             * "requests": how often another part was asked.
             * "received_bytes": bytes of the rows that came.
-            * "cache_bytes": bytes of the cache, with its index; filling it is not counted in the others.
+            * "cache_bytes": bytes of the cache, index included; the other counts leave out its filling.
         """
         return {**self._reader.counts.so_far(), "cache_bytes": self._reader.hot.num_bytes}
 
@@ -137,9 +137,8 @@ def _filled(reader: RowReader, cache_bytes: int, counts: Mapping[FeatureKey, Ten
         hot = hot_by_edges(facts, part)
     else:
         raise ValueError(
-            f"{_NAME}: cache_bytes is {cache_bytes}, but the graph has no local part; which rows are asked for often "
-            "follows from the edges of the part in this process. Connect with local_part=..., give cache_by=..., or "
-            "leave the cache out."
+            f"{_NAME}: cache_bytes is {cache_bytes}, but the graph has no local part, whose edges would choose the "
+            "rows to keep. Connect with local_part=..., give cache_by=..., or leave the cache out."
         )
 
     def read(node_type: NodeType | None, ids: Tensor, outs: Mapping[str, Tensor]) -> None:
@@ -149,7 +148,7 @@ def _filled(reader: RowReader, cache_bytes: int, counts: Mapping[FeatureKey, Ten
 
 
 class DistFeature(Feature):
-    """One feature of a graph in parts; the store's `read_many` reads several with fewer requests.
+    """One feature of a graph in parts. To read several with fewer requests, use the store's `read_many`.
 
     Attributes:
         domain: "node" or "edge".
@@ -166,7 +165,7 @@ class DistFeature(Feature):
 
         Args:
             out: memory for the rows, which is filled and returned: [n, *shape] of the same dtype, contiguous, in host
-                memory. It may be half filled if there is an error.
+                memory. An error may leave it partly filled.
         """
         wanted = self._reader.wanted(self.domain, self.type_, self.name, ids, out)
         if out is not None:
@@ -178,7 +177,7 @@ class DistFeature(Feature):
         """Number of rows: nodes, or edge ids, of the whole graph.
 
         Raises:
-            ValueError: It is a feature of edges, and the partition has no edge map.
+            ValueError: This is an edge feature, and the partition has no edge map.
         """
         graph = self._reader.graph
         if self.domain == "node":

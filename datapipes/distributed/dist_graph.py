@@ -48,7 +48,7 @@ class DistGraph(Graph):
     `sample` of its own refuses it.
 
     Attributes:
-        facts: what all parts agree on.
+        facts: the facts that all parts share.
         book: which part owns each node.
         peers: asks the owners of the other parts.
         local_part: the part in this process; None if all parts are behind servers.
@@ -61,8 +61,8 @@ class DistGraph(Graph):
         self, facts: PartitionFacts, book: PartitionBook, peers: Peers, local_part: Part | None = None
     ) -> None:
         self.facts, self.book, self.peers, self.local_part = facts, book, peers, local_part
-        self._kept_digests: dict[DigestRequest, dict[Any, list[str] | None]] = {}  # what parts were asked so far
-        self._core_graphs: dict[str, tuple[_core.GraphInParts, list[int]]] = {}  # by stage, which their errors name
+        self._kept_digests: dict[DigestRequest, dict[Any, list[str] | None]] = {}  # answers of the parts so far
+        self._core_graphs: dict[str, tuple[_core.GraphInParts, list[int]]] = {}  # by the stage name in their errors
 
     @classmethod
     def connect(
@@ -76,28 +76,29 @@ class DistGraph(Graph):
         deadline: float = 30.0,
         mmap: bool = True,
     ) -> DistGraph:
-        """Return a partitioned graph whose parts are behind servers, but for the one in this process.
+        """Return a partitioned graph: one part may be in this process, the others are behind servers.
 
-        A process connects to a server when it first asks; without `local_part`, one server is asked here what it has.
-        A DistGraph goes to worker processes by its arguments: they map the part and connect for themselves.
+        A process connects to a server on its first request. Without `local_part`, this call asks one server for the
+        facts. Worker processes get the arguments of a DistGraph: they map the part and connect for themselves.
 
         Args:
             root_or_book: the folder of the partition, which needs partition.json, book/ and the folder of the local
                 part; or only the book.
-            namebook: {part: "host:port"} of all parts but the local one, which may be there, or a list of replicas: if
-                one gives no answer, another is asked; the path of a JSON file of this form; "torchrun": what
-                `publish_address` published; or a Resolver, which is asked anew when no server of a part is reached.
+            namebook: {part: "host:port"} of all parts; the local one may be left out. A list of addresses names
+                replicas: if one gives no answer, another is asked. Also the path of a JSON file of this form;
+                "torchrun" for the addresses of `publish_address`; or a Resolver, asked again when no server of a part
+                is reached.
             local_part: the part that is read from the folder, without a server.
             tls: the certificates of this side; needed where an address is not of this machine alone.
-            insecure: allow other machines without TLS, where all of them are trusted.
-            deadline: seconds for each request in all. Within it a request is asked again, on new connections too; then
-                it ends with ServerUnavailable.
+            insecure: allow other machines without TLS, if all of them are trusted.
+            deadline: seconds for each request in all. Until then it is retried, on new connections too; after that it
+                ends with ServerUnavailable.
             mmap: leave the local part on disk, see Part.open; without it the part is in memory, which is faster.
         Raises:
-            TypeError, ValueError: The namebook or an argument is not valid, a part has no address, or the server that
-                is asked has another partition.
+            TypeError, ValueError: The namebook or an argument is not valid, a part has no address, or the server has
+                another partition.
             FileNotFoundError: The folder holds no partition, or a file is missing.
-            ServerUnavailable: The server that is asked gave no answer within the deadline.
+            ServerUnavailable: The server gave no answer within the deadline.
             TimeoutError: An address was not published within the deadline.
             ImportError: pyarrow is not installed.
             RuntimeError: This process was forked from one with connections.
@@ -174,15 +175,15 @@ class DistGraph(Graph):
         """Return the neighborhood of `seeds`, hop by hop, waiting for the parts. See Graph.hops.
 
         Raises:
-            TypeError, ValueError: A part answered what was not asked for.
-            What the requests raise, see `connect`. A note names the part.
+            TypeError, ValueError: The answer of a part does not fit the request.
+            The errors of the requests, see `connect`. A note names the part.
         """
         return run_here(self.hops_async(plan, seeds, keys, choice, trees))
 
     async def hops_async(
         self, plan: HopPlan, seeds: Any, keys: list[list[int]], choice: Choice, trees: SeedTrees | None = None
     ) -> Sampled:
-        """Return what `hops` does; the event loop goes on meanwhile."""
+        """Return the same as `hops`; the event loop goes on meanwhile."""
         checked = plan.checked(self, seeds, choice, trees)
         hops = HopRequests(self, self._core_graph(plan.name), plan, checked, keys, choice, trees)
         asks: list[Ask] | None = await here_or_off_loop(hops.start)
@@ -195,12 +196,12 @@ class DistGraph(Graph):
         Graph.has_edges.
 
         Raises:
-            What the requests raise, see `connect`. A note names the part.
+            The errors of the requests, see `connect`. A note names the part.
         """
         return run_here(self.has_edges_async(pairs, edge_type))
 
     async def has_edges_async(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
-        """Return what `has_edges` does; the event loop goes on meanwhile."""
+        """Return the same as `has_edges`; the event loop goes on meanwhile."""
         known_type: Any = type_in("has_edges", "edge", edge_type, self.facts.num_edges)
         sources, destinations = ends_of_pairs(pairs)
 
@@ -213,7 +214,7 @@ class DistGraph(Graph):
         return run_here(self._node_times_async(name, ids, node_type))
 
     async def _node_times_async(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
-        """Return what `node_times` does; the event loop goes on meanwhile."""
+        """Return the same as `node_times`; the event loop goes on meanwhile."""
 
         def request(at: Tensor) -> RowsRequest:
             return RowsRequest((Rows("node", node_type, (name,), ids[at]),))
@@ -223,10 +224,10 @@ class DistGraph(Graph):
     async def _asked_of_owners(
         self, ids: Tensor, node_type: Any, request: Callable[[Tensor], Request[Any]], width: int
     ) -> list[Tensor]:
-        """Ask the owner of each node; return `width` columns, int64 [n], that the answers have, each id at its place.
+        """Ask the owner of each node; return the `width` columns of the answers, int64 [n], in the order of `ids`.
 
         Args:
-            request: returns what is asked about the ids at some places.
+            request: returns the request for the ids at some places.
         Raises:
             IndexError: A node is outside the graph.
         """
@@ -242,7 +243,7 @@ class DistGraph(Graph):
         return await ask_all(asks, self.peers, self.local_part)
 
     def _by_owner(self, ids: Tensor, node_type: Any) -> list[tuple[int, Tensor]]:
-        """Return the parts that own nodes, and the places of each among `ids`."""
+        """Return each part that owns nodes of `ids`, and their places in `ids`."""
         owners = self.book.get_partition_ids_from_nids(ids, node_type).numpy()
         order = np.argsort(owners, kind="stable")
         parts, begins = np.unique(owners[order], return_index=True)
@@ -261,17 +262,17 @@ class DistGraph(Graph):
     def local_items(self, mask: str = TRAIN_MASK, label: str | None = "y") -> ItemSet | HeteroItemSet:
         """Return the seeds of the local part: its own nodes where `mask` is True, with their labels.
 
-        They are what `DistributedItemSampler(..., local_items=True)` takes. The partitioner stores the item sets of a
-        data set as "train_mask", "val_mask" and "test_mask", and labels as "y".
+        Pass them to `DistributedItemSampler(..., local_items=True)`. The partitioner stores the item sets of a data set
+        as "train_mask", "val_mask" and "test_mask", and labels as "y".
 
         Args:
-            mask: a node attribute, bool [own nodes]; node types without it, or without a node of it here, are left out.
+            mask: a node attribute, bool [own nodes]; node types without it, or with no True in it, are left out.
             label: the node attribute that becomes `labels`; None for seeds alone.
         Returns:
-            Of a graph without types an ItemSet, which is empty where the part has no such node; else a HeteroItemSet.
+            Without types an ItemSet, empty if the part has no such node; with types a HeteroItemSet.
         Raises:
-            ValueError: No part is local, no node type has such a mask or the type of the mask no such label, or the
-                part has no such node of any type.
+            ValueError: No part is local, no node type has the mask, a type with the mask lacks the label, or, with
+                types, the mask is False for all nodes of the part.
         """
         where, part = "DistGraph.local_items", self.local_part
         if part is None:
@@ -297,8 +298,8 @@ class DistGraph(Graph):
         return items_of[None] if None in items_of else HeteroItemSet(filled)
 
     def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> None:
-        """Check what a choice reads of the edge types. The part in this process makes here what it draws by, the others
-        when they are first asked.
+        """Check the attributes that a choice reads. The local part prepares its draws now, other parts on their first
+        request.
         """
         if choice.reads is None:
             return
@@ -312,7 +313,7 @@ class DistGraph(Graph):
             self.local_part.refuse_change()
 
     def _choice_digests(self, plan: HopPlan) -> dict[Any, list[str] | None]:
-        """Return the sums of the digests of all parts, which are asked when this is called first.
+        """Return the sums of the digests of all parts; the first call asks the parts.
 
         They are part of a sampler's fingerprint, so a state moves between the whole graph and any parts.
         """
@@ -325,7 +326,7 @@ class DistGraph(Graph):
         return kept[request]
 
     def forms(self) -> Mapping[tuple[str, Any, str], Any]:
-        """Return {("node" or "edge", type or None, name): RowForm} of what was partitioned."""
+        """Return {("node" or "edge", type or None, name): RowForm} of the partitioned attributes."""
         return self.facts.features
 
     def _refuse_source_times(self, where: str, name: str) -> None:
@@ -351,11 +352,11 @@ class DistGraph(Graph):
         self.peers.close()
 
     def _core_graph(self, name: str) -> _core.GraphInParts:
-        """Return the graph as the core takes it: its types, and views of the book's maps. It is made again when the
-        memory of a map has moved, as `tensor.share_memory_()` does.
+        """Return the core's graph: types, and views of the book's maps. It is made again when the memory of a map has
+        moved, for example by `tensor.share_memory_()`.
 
         Args:
-            name: of the stage. The core's errors name it, so each stage has a graph of its own.
+            name: the stage's name. The core's errors contain it, so each stage has a graph of its own.
         """
         maps = [self.book.nodes(node_type).stored() for node_type in self.node_types]
         places = [ids.data_ptr() for ids in maps]

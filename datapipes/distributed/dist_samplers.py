@@ -1,8 +1,8 @@
 """The samplers under their `dist_` names, which require a graph in parts and have methods for a loop of your own.
 
 `pipe.sample_neighbor(dist_graph, fanouts)` and `pipe.dist_sample_neighbor(dist_graph, fanouts)` are one stage: the same
-bits, and the same saved state. The latter refuses a whole graph. docs/semantics.md, section 4.3. Their constructors
-follow from those of the plain samplers.
+bits, and the same saved state. The latter refuses a whole graph. See docs/semantics.md, section 4.3. The constructors
+are derived from those of the plain samplers.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SamplerOverParts(ChoiceSampler):
 
         Args:
             seeds: int32 or int64 [n], repeats allowed; on a graph with types {node type: ids}.
-            rng: the random key. That of the stage in a chain is RngKey(seed, epoch, index, ordinal of the stage).
+            rng: the random key. In a chain the stage uses RngKey(seed, epoch, index, ordinal of the stage).
             timestamps: the time of each seed, where the sampler needs times; of the form of `seeds`.
         Returns:
             `nodes`, `local_seeds` of the form of `seeds`, `hops` from the seeds outwards.
@@ -137,8 +137,8 @@ class DistInSubgraphSampler(SamplerOverParts, InSubgraphSampler):
         dist_graph: the graph in parts, of DistGraph.connect.
         edge_types, return_edge_ids, concurrency: as for sample_in_subgraph.
     Raises:
-        As sample_in_subgraph does; while running, what the requests raise, see DistGraph.connect. A note names stage
-        and minibatch, another one the part.
+        As sample_in_subgraph does; while running, the errors of the requests, see DistGraph.connect. Notes name the
+        stage, the minibatch and the part.
     """
 
     __init__ = _with_parts(InSubgraphSampler.__init__)
@@ -153,8 +153,8 @@ class DistLayerNeighborSampler(SamplerOverParts, LayerNeighborSampler):
         fanouts, layer_dependency, batch_dependency, return_edge_ids, frontier, subgraph_type, reverse_etypes_mapping,
             concurrency: as for sample_layer_neighbor.
     Raises:
-        As sample_layer_neighbor does; while running, what the requests raise, see DistGraph.connect. A note names stage
-        and minibatch, another one the part.
+        As sample_layer_neighbor does; while running, the errors of the requests, see DistGraph.connect. Notes name the
+        stage, the minibatch and the part.
     """
 
     __init__ = _with_parts(LayerNeighborSampler.__init__)
@@ -169,8 +169,8 @@ class DistNeighborSampler(SamplerOverParts, NeighborSampler):
         fanouts, replace, prob_name, return_edge_ids, frontier, disjoint, subgraph_type, reverse_etypes_mapping,
             concurrency: as for sample_neighbor.
     Raises:
-        As sample_neighbor does; while running, what the requests raise, see DistGraph.connect. A note names stage and
-        minibatch, another one the part.
+        As sample_neighbor does; while running, the errors of the requests, see DistGraph.connect. Notes name the stage,
+        the minibatch and the part.
     """
 
     __init__ = _with_parts(NeighborSampler.__init__)
@@ -178,16 +178,16 @@ class DistNeighborSampler(SamplerOverParts, NeighborSampler):
     async def sample_one_hop(
         self, ids: Tensor, *, fanout: int, key: int, edge_type: EdgeType | str | None = None
     ) -> Drawn:
-        """Return in-edges of any nodes of the graph, in the order of the nodes; nothing is numbered.
+        """Return in-edges of any nodes of the graph, in the order of the nodes; nothing is compacted.
 
-        Only this sampler has it, since its hops are drawn by a key for each edge type.
+        Only this sampler has the method: its hops have a key for each edge type.
 
         Args:
             ids: int32 or int64 [n], nodes of the destination type; repeats allowed, they draw the same.
             fanout: in-edges drawn per node, -1 for all.
             key: random key, uint64; `rng.hop_key(hop, etype)` of an RngKey, `etype` being the edge type's place in
                 `dist_graph.edge_types`.
-            edge_type: on a graph with types, the one to draw from.
+            edge_type: the edge type to draw from, on a graph with types.
         Returns:
             `indptr` int64 [n + 1], `neighbors` of the graph's `index_dtype`, `edge_ids` where the stage returns them.
         Raises:
@@ -224,8 +224,8 @@ class DistTemporalNeighborSampler(SamplerOverParts, TemporalNeighborSampler):
         fanouts, replace, return_edge_ids, node_time_attr, edge_time_attr, strategy, inclusive, time_window, disjoint,
             frontier, subgraph_type, reverse_etypes_mapping, concurrency: as for temporal_sample_neighbor.
     Raises:
-        As temporal_sample_neighbor does; while running, what the requests raise, see DistGraph.connect. A note names
-        stage and minibatch, another one the part.
+        As temporal_sample_neighbor does; while running, the errors of the requests, see DistGraph.connect. Notes name
+        the stage, the minibatch and the part.
     """
 
     __init__ = _with_parts(TemporalNeighborSampler.__init__)

@@ -1,5 +1,5 @@
-"""HopRequests: what one minibatch asks of the parts, hop by hop, and what it makes of their answers. It does no
-I/O, so sync and async callers share it.
+"""HopRequests: the requests of one minibatch to the parts, hop by hop, and the neighborhood from their answers. It does
+no I/O, so sync and async callers share it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
 class HopRequests:
     """The hops of one minibatch over a graph in parts.
 
-    `start` numbers the seeds and returns what hop 0 asks of the parts. `advance` takes the answers, aligned with what
-    was asked, and returns what the next hop asks; a hop may ask nothing, and is advanced with []. After the last hop
-    it returns None; then call `neighborhood`. Memory grows by what the minibatch finds.
+    `start` numbers the seeds and returns the requests of hop 0. `advance` takes their answers, in the same order, and
+    returns the requests of the next hop; advance a hop without requests by []. After the last hop `advance` returns
+    None; then call `neighborhood`. Memory grows with the neighborhood.
 
     Args:
-        core: the graph as the core takes it.
+        core: the graph of the core.
         seeds: as `HopPlan.checked` returns them.
-        keys, choice: what the minibatch draws with, `plan.keyed(rng)`.
-        trees: the groups of the seeds, where these have nodes of their own.
+        keys, choice: the random keys and the choice of the minibatch, `plan.keyed(rng)`.
+        trees: the groups of the seeds, if each group has nodes of its own.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class HopRequests:
             narrow=graph.index_dtype == torch.int32,
         )
         self._asked: list[Ask] = []
-        self._blocks: list[Any] = []  # of each hop so far
+        self._blocks: list[Any] = []  # an entry for each hop so far
         self._local_seeds: list[Any] = []
 
     def start(self) -> list[Ask]:
-        """Return what hop 0 asks.
+        """Return the requests of hop 0.
 
         Raises:
             IndexError: A seed is not a node of the graph.
@@ -73,10 +73,10 @@ class HopRequests:
         return self._ask(by_part)
 
     def advance(self, answers: Sequence[Drawn]) -> list[Ask] | None:
-        """Return what the next hop asks; None after the last one.
+        """Return the requests of the next hop; None after the last hop.
 
         Raises:
-            TypeError, ValueError: An answer is not what was asked for; the message names the part.
+            TypeError, ValueError: An answer does not fit its request; the message names the part.
             MemoryError: The hop needs more memory than is left.
         """
         arrays = [self._arrays(ask.part, answer) for ask, answer in zip(self._asked, answers, strict=True)]
@@ -85,21 +85,21 @@ class HopRequests:
         return None if by_part is None else self._ask(by_part)
 
     def neighborhood(self) -> Sampled:
-        """Return the neighborhood; once, after the last hop."""
+        """Return the neighborhood. Call it once, after the last hop."""
         nodes, groups = self._hops.finish()
         of_groups = groups if self._has_groups else None
         edge_types = self._plan.edge_types
         return hops.sampled(self._graph, self._seeds, nodes, self._local_seeds, self._blocks, of_groups, edge_types)
 
     def _ask(self, by_part: list[Any]) -> list[Ask]:
-        """Return what the core wants of each part, as requests."""
+        """Return the core's requests, one for each part."""
         types, hop, plan = self._graph.node_types, len(self._blocks), self._plan
         self._asked = []
         for part, rows, draws in by_part:
             ids, streams, times = {}, {}, {}
             for number, type_ids, type_streams, type_times in rows:
                 ids[types[number]] = torch.from_numpy(type_ids)
-                if type_streams is not None:  # of all node types or of none, as times
+                if type_streams is not None:  # all node types have streams, or none; times likewise
                     streams[types[number]] = torch.from_numpy(type_streams)
                 if type_times is not None:
                     times[types[number]] = torch.from_numpy(type_times)
@@ -110,10 +110,10 @@ class HopRequests:
         return self._asked
 
     def _arrays(self, part: int, answer: Drawn) -> tuple[Any, Any, Any]:
-        """Return an answer as the core takes it.
+        """Return the arrays of an answer for the core.
 
-        The forms are checked here, and the values by the core. DrawRequest has checked both of an answer that came as a
-        message; those of other Peers, and of the part in this process, come unchecked.
+        Forms are checked here, values by the core. DrawRequest has checked both in an answer that came as a message,
+        but answers of other Peers and of the local part come unchecked.
         """
         where = f"{self._plan.name}: part {part}"
         if not isinstance(answer, Drawn):

@@ -1,7 +1,7 @@
 """The cache of a DistFeatureStore: rows of nodes of other parts, in one memory that worker processes map.
 
-It holds the rows that are asked for most often for their bytes: edges of the local part or counts of accesses tell. It
-is filled once, when the store is made, and only read after that.
+It holds the rows with the most accesses per byte, estimated by edges of the local part, or counted by a loader. It is
+filled once, when the store is made, and only read after that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Hot:
         num_ids: number of nodes of the type in the whole graph.
         forms: {name: form of a row}, of the features that are cached, sorted.
         ids: int64 [n], distinct, the largest counts first.
-        counts: int64 [n], how often each is asked for, or may be.
+        counts: int64 [n], accesses to each node, counted or estimated.
     """
 
     node_type: NodeType | None
@@ -54,7 +54,7 @@ class Hot:
 
     @property
     def fixed_bytes(self) -> int:
-        """Bytes that do not depend on how many nodes there are: the index, and what aligns the tables."""
+        """Bytes that do not depend on the number of cached nodes: the index, and the alignment of tables."""
         return _core.IdRank.size_bytes(self.num_ids) + ALIGNED * (1 + len(self.forms))
 
     @property
@@ -69,12 +69,12 @@ class Hot:
 
 
 def choose_hot(where: str, all_hot: list[Hot], cache_bytes: int) -> list[Hot]:
-    """Return the nodes whose rows a cache of `cache_bytes` holds, ids ascending: the largest counts for each byte.
+    """Return the nodes whose rows a cache of `cache_bytes` holds, ids ascending: the largest counts per byte.
 
-    All features of a node in `all_hot` are in it, or none.
+    A node is kept with all of its features in `all_hot`, or not at all.
 
     Raises:
-        ValueError: There are such nodes, and the rows of not one fit.
+        ValueError: `all_hot` has nodes, but the rows of not one fit.
     """
     all_hot = [hot for hot in all_hot if hot.row_bytes > 0 and hot.ids.shape[0] > 0]
     kept = all_hot
@@ -100,12 +100,12 @@ def hot_by_edges(facts: PartitionFacts, part: Part) -> list[Hot]:
 
 
 def hot_by_counts(where: str, facts: PartitionFacts, part: Part | None, counts: Any) -> list[Hot]:
-    """Return the nodes of other parts that were asked for, and how often: by `counts`, see DistFeatureStore.
+    """Return the accessed nodes of other parts and their accesses, by `counts`; see DistFeatureStore.
 
-    Of the counts of several features of a node the largest counts: who asks for several asks once.
+    A node's count is the largest of its features: a request for several features counts once.
 
     Raises:
-        TypeError, ValueError, KeyError: These are no counts, or not those of features that there are.
+        TypeError, ValueError, KeyError: `counts` is invalid, or names an unknown feature.
     """
     if not isinstance(counts, Mapping):
         raise TypeError(f"{where}: cache_by must be a dict, got {shown(counts)}. Pass dp.count_accesses(loader).")
@@ -136,7 +136,7 @@ def hot_by_counts(where: str, facts: PartitionFacts, part: Part | None, counts: 
         most = torch.stack([*by_name.values()]).amax(0)
         if part is not None:
             most[part.node_ids(node_type)] = 0
-        order = most.argsort(descending=True, stable=True)  # of equal ones the smaller ids come first
+        order = most.argsort(descending=True, stable=True)  # on ties the smaller ids come first
         ids = order[: int((most > 0).sum())]
         all_hot.append(_hot_of(facts, node_type, by_name, ids, most[ids]))
     return all_hot
@@ -154,10 +154,10 @@ def _hot_of(
 
 
 def _prefixes(all_hot: list[Hot], num_bytes: int) -> list[int]:
-    """Return how many of the first nodes of each fit into `num_bytes` together, taken by count for each byte."""
+    """Return how many first nodes of each Hot fit into `num_bytes` together, by count per byte."""
     numbers = torch.cat([torch.full(hot.ids.shape, number) for number, hot in enumerate(all_hot)])
     per_byte = torch.cat([hot.counts.double() / hot.row_bytes for hot in all_hot])
-    order = per_byte.sort(descending=True, stable=True).indices  # stable: within a type as they come
+    order = per_byte.sort(descending=True, stable=True).indices  # stable: keeps the order within a type
     sizes = torch.tensor([hot.row_bytes for hot in all_hot])[numbers[order]]
     fitting = numbers[order][sizes.cumsum(0) <= num_bytes]
     return [int((fitting == number).sum()) for number in range(len(all_hot))]
@@ -168,12 +168,12 @@ class HotTable:
 
     Attributes:
         tables: {name: [number of cached nodes, ...]}, by ascending id.
-        rank: gives the row of an id, -1 where it is not cached.
+        rank: returns the row of an id, -1 if it is not cached.
     """
 
     def __init__(self, lines: Tensor, num_ids: int, tables: Mapping[str, Tensor]) -> None:
         self.tables = tables
-        if lines.data_ptr() % ALIGNED != 0:  # it came by plain pickle, into memory of its own
+        if lines.data_ptr() % ALIGNED != 0:  # plain pickle has put it into memory of its own
             lines = new_rows(lines.shape[0], (), torch.uint8).copy_(lines)
         self.rank = _core.IdRank.over(lines.numpy(), num_ids)
 
@@ -183,7 +183,7 @@ class HotRows:
 
     Attributes:
         tables: {node type: its rows}; a type without cached rows is not there.
-        num_bytes: of the memory, with the index.
+        num_bytes: bytes of the memory, index included.
     """
 
     def __init__(self, shapes: list[tuple[NodeType | None, int, list[str]]], tensors: Iterable[Tensor]) -> None:
@@ -201,7 +201,7 @@ class HotRows:
 
         Raises:
             MemoryError: Too little memory is left.
-            What `read` raises.
+            The errors of `read`.
         """
         check_memory(where, "the cache", sum(hot.num_bytes for hot in all_hot), "Give fewer cache_bytes.")
         forms: list[tuple[tuple[int, ...], torch.dtype]] = []

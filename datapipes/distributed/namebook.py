@@ -1,4 +1,4 @@
-"""Namebooks: where the servers of each part are, as the user says it, or as servers publish it through torchrun."""
+"""Namebooks: the addresses of each part's servers, given by the user or published through torchrun."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def is_asked_again(namebook: Any) -> bool:
-    """Return whether a namebook may tell other addresses later; else it has all of them for good."""
+    """Return whether a namebook may give other addresses later."""
     return isinstance(namebook, Resolver) or (isinstance(namebook, str) and namebook == _TORCHRUN)
 
 
 def addresses_in(where: str, namebook: Any, parts: Iterable[int], timeout: float) -> dict[int, Replicas]:
-    """Return the addresses that a namebook of any form has; of a resolver those of `parts`, waited for."""
+    """Return the addresses in a namebook of any form; for a resolver, wait for those of `parts`."""
     if not is_asked_again(namebook):
         return read_namebook(where, namebook)
     return ask_resolver(where, Published(where) if isinstance(namebook, str) else namebook, parts, timeout)
@@ -41,14 +41,14 @@ def addresses_in(where: str, namebook: Any, parts: Iterable[int], timeout: float
 def read_namebook(where: str, namebook: Any, kind: str = "part") -> dict[int, Replicas]:
     """Return {part: addresses} of a mapping or of the path of a JSON file, in the order of the parts.
 
-    The keys of the file are the numbers of parts as text. A list of addresses are replicas.
+    The keys of the file are the numbers of parts as text. A list of addresses names replicas.
 
     Args:
-        kind: what the numbers are of, for messages.
+        kind: the noun of the numbers in messages.
 
     Raises:
-        TypeError: It has another form.
-        ValueError: A part or an address is not valid, a server stands there twice, or the file is no JSON object.
+        TypeError: The namebook has another form.
+        ValueError: A part or an address is not valid, a server is listed twice, or the file is no JSON object.
         OSError: The file cannot be read.
     """
     forms = _FORMS if kind == "part" else _FILE_FORMS
@@ -88,7 +88,7 @@ def _of_file(where: str, path: Path, forms: str) -> Mapping[Any, Any]:
         content = read_regular(path, _MOST_BYTES)
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"{where}: there is no namebook {path}. A namebook is {forms}; the path is of such a file."
+            f"{where}: there is no namebook {path}. A namebook is {forms}. Check the path."
         ) from None
     except ValueError as error:
         raise ValueError(f"{where}: the namebook cannot be read: {error}") from error
@@ -132,19 +132,19 @@ def _listed(parts: Collection[int], most: int = 8) -> str:
 
 
 def publish_address(part: int, address: str, store: Any = None, *, replica: int = 0, moved: bool = False) -> None:
-    """Tell where a server of a part is to all who connect with the namebook "torchrun".
+    """Publish the address of a part's server for all clients with the namebook "torchrun".
 
-    Any process may do so that reaches the store, such as the rank beside the server. May be called again.
+    Any process that reaches the store may call this, such as the rank beside the server; more than once, too.
 
     Args:
         part: the number of the part.
         address: "host:port", where the ranks of all machines reach the server; `PartitionServer.start` returns it.
         store: a store of torch.distributed; by default that of the process group, or without one that of torchrun.
-        replica: 0, 1, ...: which server of the part it is, where several have it. Clients see those from 0 on that
-            were published without a gap when they ask.
-        moved: whether the server was started again at another address, which takes the place of the one before.
+        replica: the number of the server, 0, 1, ..., if several have the part. Clients see the replicas from 0 up to
+            the first gap.
+        moved: whether the server was started again at another address, which replaces the old one.
     Raises:
-        ValueError: It is no address, or another one was published for the part and `moved` is False.
+        ValueError: `address` is invalid, or another one was published for the part and `moved` is False.
         RuntimeError: There is no store.
     """
     check_int(_PUBLISH, "part", part, 0, MOST_PARTS - 1)
@@ -169,7 +169,7 @@ def publish_address(part: int, address: str, store: Any = None, *, replica: int 
 
 
 class Published(Resolver):
-    """What `publish_address` has published, in a store of torch.distributed.
+    """The addresses that `publish_address` has published in a store of torch.distributed.
 
     Raises:
         RuntimeError: There is no store.
@@ -221,5 +221,5 @@ def _store_of_torchrun(where: str, dist: Any) -> Any:
     check_int(where, "MASTER_PORT", int(port) if port.isdigit() else -1, 1, 65535)
     timeout = datetime.timedelta(seconds=_STORE_S)
     store = dist.TCPStore(host, int(port), None, False, timeout=timeout, wait_for_workers=False)
-    # After a restart of the ranks, what was published before no longer counts.
+    # After a restart of the ranks, addresses published before no longer count.
     return dist.PrefixStore(f"datapipes/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

@@ -50,13 +50,13 @@ __all__ = ["PartitionClient", "connect"]
 _WHERE, _FETCH = "connect", "PartitionClient.fetch"
 _CREATE, _MINIBATCH = "PartitionClient.create_producer", "PartitionClient.minibatch"
 _FAREWELL_S = 1.0
-MOST_BYTES = 2**34  # of a minibatch, whatever the server says
-_default: PartitionClient | None = None  # what connect made last
+MOST_BYTES = 2**34  # of a minibatch, whatever the server claims
+_default: PartitionClient | None = None  # the last one of connect
 _Send = Callable[[Message, int], Message]
 
 
 class _Producer(NamedTuple):
-    """A producer that this client has created, and what asks for it again, of a server that was started again."""
+    """A producer that this client has created, and the arguments to create it again on a restarted server."""
 
     created: Created
     chain: Message
@@ -71,16 +71,16 @@ def connect(
     insecure: bool = False,
     deadline: float = 30.0,
 ) -> PartitionClient:
-    """Return a client of servers. One of them is asked at once, the others when they are needed. It is the default one
-    of RemoteReceivingChannel until the next call.
+    """Return a client of servers. It asks one of them at once, the others when they are needed. Until the next call it
+    is the default client of RemoteReceivingChannel.
 
     Args:
-        namebook: {server rank: "host:port"}, or of replicas a list of these; the path of a JSON file of this form;
-            "torchrun": what `publish_address` published; or a Resolver. Ranks are numbers of your choice; a server says
-            itself which part it has, and several may have the same. Of what is published or resolved they are parts.
+        namebook: {server rank: "host:port"}, with a list for replicas; the path of a JSON file of this form; "torchrun"
+            for the addresses of `publish_address`; or a Resolver. Ranks are numbers of your choice: a server tells
+            which part it has, and several may have the same. With "torchrun" or a Resolver, ranks are parts.
         tls: the certificates of this side; needed where an address is not of this machine alone.
-        insecure: allow other machines without TLS, where all of them are trusted.
-        deadline: seconds for each request in all. Within it a request is asked again, on new connections too.
+        insecure: allow other machines without TLS, if all of them are trusted.
+        deadline: seconds for each request in all. Until then it is retried, on new connections too.
     Raises:
         TypeError, ValueError: The namebook or an argument is not valid.
         ServerUnavailable: The first server gave no answer within the deadline.
@@ -106,21 +106,21 @@ def default_client(where: str) -> PartitionClient:
 class PartitionClient:
     """Servers of one partition, or of one whole graph; `connect` makes it. Any thread may use it.
 
-    It goes to other processes by its arguments; each connects for itself. It is also a FeatureClient: what a
-    LocalFeatureStore asks for the rows of other parts.
+    Other processes get its arguments; each connects for itself. It is also a FeatureClient, which a LocalFeatureStore
+    asks for rows of other parts.
 
     Attributes:
-        facts: what all servers agree on: numbers of nodes and edges, features, ids of the partition.
+        facts: shared by all servers: numbers of nodes and edges, features, ids of the partition.
     """
 
     def __init__(self, peers: FlightPeers) -> None:
         self.facts: PartitionFacts = peers.facts
         self._peers = peers
         self._ranks: dict[int, int] = {}  # {part: a server that has it}
-        self._token = secrets.token_hex(16)  # what claims on producers are made by
+        self._token = secrets.token_hex(16)  # names this client in its claims on producers
         self._producers: dict[tuple[int, int], _Producer] = {}  # by server rank and number
-        self._claims: set[tuple[int, int]] = set()  # those that the servers have as well
-        self._closed = 0  # times
+        self._claims: set[tuple[int, int]] = set()  # claims that servers know of
+        self._closed = 0  # number of calls of `close`
 
     @property
     def deadline(self) -> float:
@@ -133,7 +133,7 @@ class PartitionClient:
         return {rank: replicas.plain() for rank, replicas in self._peers.addresses.items()}
 
     def where(self, server_rank: int) -> str:
-        """Return how errors name a server: its number and where it is."""
+        """Return the name of a server in errors: its number and address."""
         return self._peers.where(server_rank)
 
     def draw(self, part: int, request: DrawRequest) -> Future[Drawn]:
@@ -150,23 +150,23 @@ class PartitionClient:
         return {"status": health.get("status"), "part": health.get("part")}
 
     def statistics(self, server_rank: int) -> dict[str, Any]:
-        """Return the counters of a server: requests by kind and result, seconds, bytes, what waits and is worked on."""
+        """Return the counters of a server: requests by kind and result, seconds, bytes, waiting and running ones."""
         statistics = self._peers.told(server_rank, "statistics").result().get("statistics")
         return statistics if isinstance(statistics, dict) else {}
 
     # --- producers
 
     def graph(self) -> DistGraph:
-        """Return the graph of the servers as far as its facts go, for chains that are described and made there.
+        """Return a graph that has the facts of the servers' graph but no rows, for describing chains.
 
         Raises:
-            ValueError: It is in several parts. DistGraph.connect(book, namebook) returns such a graph.
+            ValueError: The graph is in several parts. DistGraph.connect(book, namebook) returns a graph in parts.
         """
         facts = self.facts
         if facts.num_parts > 1:
             raise ValueError(
-                f"PartitionClient.graph: the servers have a graph in {facts.num_parts} parts, and which nodes are "
-                "whose is in its book. Use DistGraph.connect(book, namebook)."
+                f"PartitionClient.graph: the servers have a graph in {facts.num_parts} parts, and the owners of "
+                "its nodes are in its book. Use DistGraph.connect(book, namebook)."
             )
         maps = {node_type: RangeMap(torch.tensor([0, count])) for node_type, count in facts.num_nodes.items()}
         all_ = Replicas(address for replicas in self._peers.addresses.values() for address in replicas)
@@ -178,16 +178,16 @@ class PartitionClient:
     ) -> int:
         """Have a server make minibatches of a chain; return the number of the producer.
 
-        The number is a hash of the chain and of the server's data: the same chain has the same number again, after a
-        restart of the server too, and on each server of these data. This client then has a claim on it. After a restart
-        of a server, `minibatch` creates it again by itself.
+        The number is a hash of the chain and of the server's data: the same chain keeps its number after a restart of
+        the server, and on each server of these data. This client gets a claim on the producer. After a restart of a
+        server, `minibatch` creates the producer again by itself.
 
         Args:
-            chain: its last stage, or what `describe_chain` returned.
+            chain: its last stage, or its description by `describe_chain`.
             worker_key: a name by which clients agree on one chain: the server refuses another chain under it. A client
-                has one for a producer, the last that it gave.
-            num_workers: processes that make the minibatches; 0 makes them in threads of the server. The server has a
-                bound of its own; a producer that is there already keeps those that it has. The log says so.
+                has one key for a producer, the last that it gave.
+            num_workers: processes that make the minibatches; 0 makes them in threads of the server. The server may
+                allow fewer, and an existing producer keeps its processes; the log says so.
         Raises:
             ValueError, TypeError, LookupError: The chain cannot be described, or the server cannot build it, or
                 `worker_key` is that of another chain; the message has the server's reason.
@@ -215,7 +215,7 @@ class PartitionClient:
         return created.producer
 
     def described(self, server_rank: int, producer_id: int) -> Message | None:
-        """Return the chain that this client has created a producer from; None if it has not."""
+        """Return the chain of a producer that this client has created; None if it has not."""
         producer = self._producers.get((server_rank, producer_id))
         return None if producer is None else producer.chain
 
@@ -223,9 +223,9 @@ class PartitionClient:
         """Create a producer of this client on other servers too.
 
         Returns:
-            The servers that gave no answer within the deadline; there it is created when they are first asked.
+            The servers that gave no answer within the deadline; `minibatch` creates it there later.
         Raises:
-            ValueError: A server has other data, by which the chain has another number; or cannot build the chain.
+            ValueError: A server has other data, so its number would differ; or it cannot build the chain.
         """
         producer = next((made for (_, number), made in [*self._producers.items()] if number == producer_id), None)
         if producer is None:
@@ -269,16 +269,16 @@ class PartitionClient:
     def minibatch(self, server_rank: int, producer_id: int, epoch: int, index: int) -> Future[MiniBatch | None]:
         """Ask a server for the minibatch of an epoch and a global index; return at once.
 
-        The future ends within the deadline: with the minibatch, with None if a stage drops it, or with the error that
-        a stage raised or the server has.
+        The future ends within the deadline: with the minibatch, with None if a stage drops it, or with the error of a
+        stage or of the server.
         """
         return joined([self._made(server_rank, producer_id, epoch, index)], lambda made: made[0].value())
 
     def _made(self, server_rank: int, producer_id: int, epoch: int, index: int, *, waits: bool = True) -> Future[Made]:
-        """Ask a server what it makes of a minibatch, see `minibatch`: the error of a stage is an answer, too.
+        """Ask a server for a minibatch, see `minibatch`; here the error of a stage is an answer, too.
 
         Args:
-            waits: whether a server that is gone is waited for; else the future fails at once where nothing listens.
+            waits: whether to wait for a server that is gone; else the future fails at once if nothing listens.
         """
         number = self._checked_id(producer_id)
         epoch, index = check_epoch(_MINIBATCH, epoch), check_int(_MINIBATCH, "index", index, 0)
@@ -331,7 +331,7 @@ class PartitionClient:
         return check_int("PartitionClient", "producer_id", producer_id, 0, 2**63 - 1)
 
     def _rank_of(self, part: int) -> int:
-        """Return a server that has a part; each server is asked once which it has."""
+        """Return a server that has a part; each server is asked once for its part."""
         check_int("PartitionClient", "part", part, 0, self.facts.num_parts - 1)
         if part in self._ranks:
             return self._ranks[part]
@@ -372,7 +372,7 @@ class PartitionClient:
         """
         global _default
         _default = None if _default is self else _default
-        self._closed += 1  # before: what is under way must not create a producer again
+        self._closed += 1  # first: requests in flight must not create a producer again
         claims, self._claims = self._claims, set()
         with contextlib.suppress(RuntimeError):  # of a forked child, which has none
             wait([self._peers.submit(rank, self._destroying(rank, number)) for rank, number in claims], _FAREWELL_S)
@@ -385,7 +385,7 @@ class PartitionClient:
         return type_in(_FETCH, "node" if is_node else "edge", input_type, counts)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_token": secrets.token_hex(16), "_claims": set()}  # those of a copy are its own
+        return {**self.__dict__, "_token": secrets.token_hex(16), "_claims": set()}  # a copy has claims of its own
 
     def __enter__(self) -> PartitionClient:
         return self

@@ -1,4 +1,4 @@
-"""PartitionFacts: what all parts of a partition agree on, and the handshake by which a server tells them."""
+"""PartitionFacts: the facts that all parts of a partition share, and the handshake by which a server tells them."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ FeatureForms = Mapping[tuple[Annotated[str, one_of("node", "edge")], AnyType, st
 
 @dataclass(frozen=True)
 class PartitionFacts(Identity):
-    """What all parts of a partition agree on. Two servers with equal facts give the same bits.
+    """The facts that all parts of a partition share. Two servers with equal facts give the same bits.
 
     Attributes:
         index_dtype: torch.int32 or torch.int64, the dtype of neighbors.
         features: {("node" or "edge", type or None, name): form of a row}: the attributes that were partitioned.
-        node_time_attr: the node attribute whose values are stored with the edges, those of the sources; or None.
-        earliest_nodes: {node type: EarliestNode} of the types that have it; None where the partition does not tell.
+        node_time_attr: the node attribute whose values at the sources are stored with the edges; or None.
+        earliest_nodes: {node type: EarliestNode} of the types that have it; None if the partition lacks them.
     Raises:
-        ValueError: A feature is of no type of the graph, or `index_dtype` does not hold the ids.
+        ValueError: The graph lacks the type of a feature, or `index_dtype` does not hold the ids.
     """
 
     index_dtype: IndexDtype
@@ -91,7 +91,7 @@ def greeting_from_message(where: str, message: Message) -> tuple[int, PartitionF
     """Return the number of the part that a server has, and its facts. Versions were compared before.
 
     Raises:
-        BadMessage: It is no such answer.
+        BadMessage: `message` is no such answer.
     """
     try:
         facts = from_json(PartitionFacts, "facts", message.header.get("facts"))

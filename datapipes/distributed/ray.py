@@ -21,24 +21,24 @@ from datapipes.partition.native.native_book import open_book
 
 _WHERE = "RayServers"
 _NAMESPACE = "datapipes"  # of the actors' names in the cluster
-_ASK_S = 1.0  # for all replicas of a part to say where they listen
+_ASK_S = 1.0  # for all replicas of a part to tell their addresses
 _STOP_S = 5.0
 
 
 class RayServers(Resolver):
-    """Partition servers as actors, spread over the nodes of the cluster; a Resolver, to be passed as a namebook.
+    """Partition servers as actors, spread over the nodes of the cluster; a Resolver, so pass it as the namebook.
 
-    Ray starts a server again that has ended, there or on another node, and clients find it: DistGraph.connect,
-    `connect` and the producers of other servers ask the actors where they listen. It goes to the workers of ray.train,
-    and to their own worker processes, by pickle. The actors end with `close`, with the context, or with the job.
+    Ray restarts a server that has ended, on its node or another one, and clients find it: DistGraph.connect, `connect`
+    and the producers of other servers ask the actors for their addresses. The workers of ray.train, and their own
+    worker processes, get this object by pickle. The actors end with `close`, with the context, or with the job.
 
     Args:
         root: folder of the partition, or of a saved graph with `chains=True`; on every node that may have a server.
         parts: the parts to be served; by default all, as the folder says here.
         replicas: servers of each part.
-        name: of these servers in the cluster, where several programs may have some.
-        tls: certificates of the servers and of what they ask; its paths are valid on every node.
-        insecure: listen to other machines without TLS, where all of them are trusted. Without both, servers listen to
+        name: name of these servers in the cluster, where several programs may have servers.
+        tls: certificates of the servers and of their own requests; its paths are valid on every node.
+        insecure: listen to other machines without TLS, if all of them are trusted. Without both, servers listen to
             their own machine alone, which is refused in a cluster of several nodes.
         timeout: seconds for Ray to place and start all servers.
         actor_options: further options of the actors, such as `num_cpus` (1), `resources` or `scheduling_strategy`
@@ -100,14 +100,14 @@ class RayServers(Resolver):
                 raise error.cause from error  # of the server
             if isinstance(error, ray.exceptions.GetTimeoutError):
                 raise TimeoutError(
-                    f"{_WHERE}: {len(self._all())} servers were not placed within {timeout:g} s. Of the resources "
-                    f"{_amounts(ray.cluster_resources())} are free {_amounts(ray.available_resources())}. Start nodes, "
+                    f"{_WHERE}: {len(self._all())} servers were not placed within {timeout:g} s. The cluster has "
+                    f"{_amounts(ray.cluster_resources())}, free: {_amounts(ray.available_resources())}. Start nodes, "
                     "or ask for less: actor_options={'num_cpus': ...}."
                 ) from error
             raise
 
     def addresses(self, part: int) -> list[str]:
-        """Return where the servers of a part listen that run now. See Resolver."""
+        """Return the addresses of the running servers of a part. See Resolver."""
         ray = self._joined()
         questions = []
         for replica in range(self.replicas):
@@ -122,7 +122,7 @@ class RayServers(Resolver):
         return addresses
 
     def close(self) -> None:
-        """Stop the servers, in the process that has started them; may be called twice."""
+        """Stop the servers, if this process has started them; may be called twice."""
         ray = needed("ray", "ray", _WHERE)
         if os.getpid() != self._process or not ray.is_initialized():  # then they have ended with the job
             self._actors = []
@@ -161,7 +161,7 @@ class RayServers(Resolver):
         return f"{self.name}/{part}/{replica}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_actors": []}  # those who have a copy find them by their names
+        return {**self.__dict__, "_actors": []}  # a copy finds the actors by their names
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _process=os.getpid())
@@ -182,7 +182,7 @@ def _amounts(resources: Mapping[str, float]) -> str:
 
 
 class _Server:
-    """The actor: a PartitionServer. Ray makes it again where it has ended."""
+    """The actor: a PartitionServer. If it ends, Ray makes it again."""
 
     def __init__(
         self, part: int, root: str, is_whole: bool, tls: TLSConfig | None, insecure: bool, options: dict[str, Any]
@@ -192,11 +192,11 @@ class _Server:
         self._root, self._part, self._address = root, None if is_whole else part, str(Address(host, 0))
         self._options = {**options, "tls": tls, "insecure": insecure}
         self._server: PartitionServer | None = None
-        with contextlib.suppress(Exception):  # `address` tells it
+        with contextlib.suppress(Exception):  # `address` will raise it again
             self.address()
 
     def address(self) -> str:
-        """Return where it listens; start it if it does not, or raise what prevents it."""
+        """Return the address of the server; start it if it does not run, or raise why it cannot."""
         if self._server is None:
             server = PartitionServer(self._root, self._part, self._address, **self._options)
             server.start()

@@ -31,20 +31,20 @@ _NAME = "RemoteReceivingChannel"
 class RemoteReceivingChannel(ChannelBase):
     """Receives the minibatches of a producer, epoch after epoch, from one or several servers that have it.
 
-    A minibatch is asked for by epoch and index, so none is lost or doubled whatever happens on the way: a request may
-    be made again, and by another server. Of `world_size` clients, each gets the indices rank, rank + world_size, ...;
-    they are not padded, so one may have a minibatch more than another.
+    Minibatches are requested by epoch and index, so none is lost or doubled: a request may be sent again, to another
+    server, too. Each of `world_size` clients gets the indices rank, rank + world_size, ...; they are not padded, so a
+    client may get one minibatch more than another.
 
-    The first `recv` begins an epoch; its end, as EndOfEpoch, is followed by the next one.
+    The first `recv` begins an epoch. EndOfEpoch ends it; the next `recv` begins the next epoch.
 
     Args:
         server_rank: the server, or a list of servers: they take turns, and one that gives no answer is left out for a
-            minute. On those where this client has not created the producer it is created; one that gives no answer is
-            waited for until the deadline.
-        producer_id: what `create_producer` returned; for several servers also a list of these, all the same number.
-        num_expected: messages after which an epoch ends for this client, if it has not ended before.
-        prefetch_size: minibatches that are asked for ahead, of each server. No minibatch is asked for that lies further
-            ahead of the first missing one than these of all servers together.
+            minute. The constructor creates the producer on servers where this client has not, and waits for their
+            answers until the deadline.
+        producer_id: the number from `create_producer`; for several servers also a list of these, all equal.
+        num_expected: number of messages after which an epoch ends for this client at the latest.
+        prefetch_size: minibatches that are requested ahead from each server. No request is further ahead of the first
+            missing minibatch than the sum over all servers.
         client: a PartitionClient that has created the producer; by default the one that `connect` made last.
         in_order: whether messages come by index; else as they arrive.
         rank, world_size: the number of this client, and how many there are.
@@ -93,11 +93,11 @@ class RemoteReceivingChannel(ChannelBase):
             timeout: seconds; None waits until the server has answered, or has given no answer within the deadline of
                 the client.
         Raises:
-            EndOfEpoch: The epoch has ended. The next call is about the next one.
-            QueueTimeoutError: None came within `timeout`; the next call goes on waiting.
+            EndOfEpoch: The epoch has ended. The next call begins the next one.
+            QueueTimeoutError: No message came within `timeout`; the next call goes on waiting.
             ServerUnavailable: No server answers any more; the next call asks again.
             ChannelClosed: The channel was closed.
-            The error of a stage, with its traceback; the next call is about the next minibatch.
+            The error of a stage, with its traceback; the next call goes on with the next minibatch.
         """
         limit = check_timeout(_NAME, timeout)
         ends = None if limit is None else time.monotonic() + limit
@@ -137,11 +137,10 @@ class RemoteReceivingChannel(ChannelBase):
         raise TypeError(f"{_NAME}: it only receives; its messages are made by producers on servers.")
 
     def reset(self, epoch: int | None = None) -> None:
-        """Leave the epoch that is being received; answers that still come are dropped. Waits for a `recv` of another
-        thread.
+        """Leave the present epoch; answers that still come are dropped. Waits for a `recv` of another thread.
 
         Args:
-            epoch: what the next `recv` is about; by default the next epoch, or this one if nothing of it was asked for.
+            epoch: epoch of the next `recv`; by default the next one, or this one if nothing of it was requested.
         """
         with self._using:
             following = self._epoch if self._dispatcher is None else self._epoch + 1
@@ -164,7 +163,7 @@ class RemoteReceivingChannel(ChannelBase):
         return 0 if dispatcher is None or pool is None else len(dispatcher) + pool.num_arrived
 
     def _begin(self) -> Dispatcher:
-        """Return the dispatcher of the present epoch; begin it if nothing of it was asked for."""
+        """Return the dispatcher of the present epoch; begin it if nothing of it was requested."""
         if self._dispatcher is None:
             self._pool, calls = self._new_pool(), Calls(Numbering({}, None), NoClock())
             self._context = EpochContext(calls, Position(self._epoch))
@@ -177,7 +176,7 @@ class RemoteReceivingChannel(ChannelBase):
         self._dispatcher = self._pool = None
 
     def _new_pool(self) -> ServerPool:
-        """Return the servers as those that make the minibatches of one epoch for one reader."""
+        """Return a pool of the servers, for one epoch and one reader."""
         return ServerPool(self.client, self.producer_id, self.server_ranks, self._silent, self.prefetch_size)
 
     def __reduce__(self) -> tuple[Any, ...]:

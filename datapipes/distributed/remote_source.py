@@ -1,4 +1,4 @@
-"""RemoteSource: a chain whose minibatches come from servers, in the place of the chain itself."""
+"""RemoteSource: takes the place of a chain whose minibatches come from servers."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _LONG_S = 1e6  # each request has a deadline
 
 
 class RemoteSource(StreamStage):
-    """Stands for `pipe`, a chain that servers make the minibatches of; stages chained after it run here.
+    """Stands for the chain `pipe`, whose minibatches servers make; stages chained after it run here.
 
-    It has the seed, the length and the state of `pipe`, so a state moves between the two. Nothing of `pipe` runs here:
-    it may stand over a DistGraph whose parts are all behind servers. A DataLoader over it needs no workers: servers are
-    its workers, with as many requests ahead as the channel's `prefetch_size` says. A server that is gone, or gives no
-    answer within the deadline, is left out for a minute, and its minibatches come from the others.
+    It has the seed, the length and the state of `pipe`, so a state moves between the two. Nothing of `pipe` runs here,
+    so all parts of its DistGraph may be behind servers. A DataLoader over it needs no workers: the servers are its
+    workers, with the channel's `prefetch_size` requests ahead. A server that is gone, or gives no answer within the
+    deadline, is left out for a minute, and its minibatches come from the others.
 
     Args:
         pipe: the chain that the producer was created from. It starts with an ItemSampler.
-        channel: a RemoteReceivingChannel of the producer; of it come servers, `prefetch_size`, `in_order`, and `rank`
-            and `world_size`, by which ranks share the minibatches of an epoch. It is not received from.
+        channel: a RemoteReceivingChannel of the producer. It gives the servers, `prefetch_size`, `in_order`, and `rank`
+            and `world_size`, by which ranks share the minibatches of an epoch; nothing is received from it.
     Raises:
-        TypeError, ValueError: The channel is none of a producer of this chain.
+        TypeError, ValueError: The channel is not of a producer of this chain.
         ServerUnavailable: While running, no server gave an answer within the deadline of the client.
     """
 
@@ -60,7 +60,7 @@ class RemoteSource(StreamStage):
                 "Leave it out."
             )
         graph: StageGraph[Stage] = StageGraph(pipe)
-        if isinstance(graph.seed_stage, ItemSampler):  # else it is a copy, over what a loader or this class put there
+        if isinstance(graph.seed_stage, ItemSampler):  # else a copy, over the seed stage of a loader or of this class
             self._refuse_other(pipe, channel)
         if channel.world_size > 1 and not graph.find(_OfRank):
             graph = graph.replace_each(SeedStage, lambda old: _OfRank(old, channel))  # type: ignore[type-abstract]
@@ -83,7 +83,7 @@ class RemoteSource(StreamStage):
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         return Dispatcher(
-            self.channel._new_pool(),  # of this epoch alone: another reader may still be at its own
+            self.channel._new_pool(),  # a pool for this epoch alone: another reader may be in its own
             context,
             StageGraph(self.source).seed_stage._indices,
             context.calls.numbering.of(self.source).waiting,
@@ -152,7 +152,7 @@ class _OfRank(SeedStage):
 
 
 def _differences(described: Message, pipe: Stage) -> list[str]:
-    """Return what a chain does otherwise than a described one, a text for each; where objects have names is no matter.
+    """Return how a chain differs from a described one, a text for each difference; names of objects do not matter.
 
     Raises:
         TypeError, ValueError: The chain has a stage that cannot be described.

@@ -1,5 +1,5 @@
-"""RowReader: rows of features of a graph in parts: found in this process, its cache or other parts; asked for, gathered
-here, put in place, counted.
+"""RowReader: rows of features of a graph in parts, from this process, its cache or other parts. It requests, gathers,
+places and counts them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from datapipes.processes.sharing import Together
 
 
 class RowCounts:
-    """Counters in memory that worker processes share, so that whoever made them sees what workers did."""
+    """Counters in memory that worker processes share, so that their maker sees the counts of workers."""
 
     NAMES = ("own", "cached", "asked", "requests", "received_bytes")
 
@@ -36,7 +36,7 @@ class RowCounts:
         (self._counters,) = zeros_together([((len(self.NAMES),), torch.int64)]) if counters is None else counters
 
     def add(self, **counts: int) -> None:
-        """Count more, by name; from any thread and process."""
+        """Add to counters, by name; from any thread and process."""
         _core.add_to(self._counters.numpy(), [counts.get(name, 0) for name in self.NAMES])
 
     def so_far(self) -> dict[str, int]:
@@ -51,7 +51,7 @@ _NO_ROWS = OwnRows(torch.empty(0, dtype=torch.int64))
 
 
 class Found(NamedTuple):
-    """Some of the ids that were split.
+    """Some of the ids of a Split.
 
     Attributes:
         places: int64 [n], their positions among all, ascending.
@@ -63,12 +63,12 @@ class Found(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Ids by where their rows lie; each is in exactly one of the three.
+    """Ids by the place of their rows; each id is in exactly one of the three.
 
     Attributes:
         here: rows of the local part's attributes.
         hot: rows of the cache.
-        away: {part: ids}, parts ascending, none of them without ids.
+        away: {part: ids}, parts ascending; only parts with ids.
     """
 
     here: Found
@@ -77,12 +77,12 @@ class Split(NamedTuple):
 
 
 class IdPlaces:
-    """Where the rows of one type of nodes or edges lie.
+    """The places of the rows of one type of nodes or edges.
 
     Args:
         domain: "node" or "edge".
         type_: a node type or edge type, or None.
-        hot: what the cache holds of the type.
+        hot: the cached rows of the type.
     Attributes:
         own_tables: {name: the local part's rows}.
     """
@@ -102,7 +102,7 @@ class IdPlaces:
             self.own_tables = part.relation(type_).edge_attributes
 
     def split(self, text: str, ids: Tensor) -> Split:
-        """Return where the rows of ids lie, int32 or int64 [n]. O(n).
+        """Split ids, int32 or int64 [n], by the place of their rows. O(n).
 
         Raises:
             IndexError: An id is outside the graph; the message begins with `text` and names the first such id.
@@ -140,7 +140,7 @@ class Wanted(NamedTuple):
     """Rows of one feature.
 
     Attributes:
-        places: where the rows of its type lie.
+        places: the places of the rows of its type.
         name: of the feature.
         form: of a row.
         ids: int32 or int64 [n].
@@ -161,24 +161,24 @@ class _Group(NamedTuple):
 
     places: IdPlaces
     split: Split
-    members: list[int]  # numbers of the wanted
+    members: list[int]  # indices into the wanted
 
 
 class Reading:
-    """Rows of several features on their way. `begin` asks the other parts, one request each; then, in any order,
-    `fill_here` gathers the rows that lie in this process and `put` takes each answer that is not in place yet; then
+    """One read of rows of several features. `begin` sends one request to each other part. Then, in any order,
+    `fill_here` gathers the rows of this process, and `put` places each answer that is not in place yet. After that
     `outs` are whole.
 
-    All three are kernels' work and block; they run in any thread, one at a time.
+    All three run kernels and block; any thread may call them, one at a time.
 
     Attributes:
         outs: the rows of each wanted, in their order.
-        sent: the answers that are awaited, and the part that each comes from.
+        sent: {awaited answer: its part}.
     """
 
     def __init__(self, peers: Peers, wanted: Sequence[Wanted], counts: RowCounts) -> None:
         self.wanted, self.peers, self._counts = wanted, peers, counts
-        # Not where a caller gave the memory: it must not change any more once an error was raised.
+        # Not into memory of a caller, which must not change after an error.
         self._on_arrival = all(feature.out is None for feature in wanted)
         self.outs: list[Tensor] = []
         self.sent: dict[Future[list[Tensor]], int] = {}
@@ -241,7 +241,7 @@ class Reading:
                     put_rows(out, split.hot.places, places.hot.tables[name], split.hot.rows, num_threads())
 
     def _taking(self, part: int) -> TakeRows | None:
-        """Return what puts rows of a part in their places as they arrive; None if they must come whole."""
+        """Return a function that places a part's rows as they arrive; None if they must come whole."""
         if not self._on_arrival:
             return None
         targets = [(byte_rows(self.outs[number]), places.numpy()) for number, places in self._asked[part]]
@@ -278,7 +278,7 @@ class Reading:
         self._counts.add(received_bytes=sum(rows.nbytes for rows in answer))
 
     def cancel(self) -> None:
-        """Await no answer any more."""
+        """Cancel the awaited answers."""
         for future in self.sent:
             future.cancel()
 
@@ -297,7 +297,7 @@ class Reading:
 class RowReader:
     """Reads rows from the local part, from a cache, and from the other parts.
 
-    It can be used by several threads at once, and goes to worker processes without a copy of the cache.
+    Several threads may use it at once, and worker processes get it without a copy of the cache.
     """
 
     def __init__(self, graph: DistGraph, hot: HotRows) -> None:
@@ -305,23 +305,23 @@ class RowReader:
         self._places: dict[tuple[str, Any, bool], IdPlaces] = {}
 
     def wanted(self, domain: str, type_: Any, name: str, ids: Any, out: Tensor | None = None) -> Wanted:
-        """Return what is read, checked; `type_` is a known type, and `out` fits.
+        """Return a checked Wanted; `type_` is a known type, and `out` fits.
 
         Raises:
-            TypeError, ValueError: `ids` are no ids; or the feature is one of edges, and the partition has no edge map.
+            TypeError, ValueError: `ids` are no ids; or the feature is of edges, and the partition has no edge map.
         """
         self.check_places(domain, type_, name)
         text = feature_text(domain, type_, name)
         hot = self.hot.tables.get(type_) if domain == "node" else None
         hot = None if hot is None or name not in hot.tables else hot
         key = domain, type_, hot is not None
-        # Two threads may both make one, and both get the same.
+        # If two threads make one at once, both get the same.
         places = self._places.get(key) or self._places.setdefault(key, IdPlaces(self.graph, domain, type_, hot))
         form = self.graph.facts.features[domain, type_, name]
         return Wanted(places, name, form, check_index_tensor(text, "ids", ids), text, out)
 
     def check_places(self, domain: str, type_: Any, name: str) -> None:
-        """Raise ValueError if nothing says which part has a row of a feature."""
+        """Raise ValueError if no map says which part has a row of a feature."""
         if domain == "edge" and not self.graph.book.has_edges:
             raise ValueError(
                 f"{_NAME}: {feature_text(domain, type_, name)} cannot be read, since the partition has no edge map: "
@@ -329,12 +329,12 @@ class RowReader:
             )
 
     async def read(self, wanted: Sequence[Wanted]) -> list[Tensor]:
-        """Return the rows of each; the event loop goes on while this part's rows are gathered and others travel."""
+        """Return the rows of each; the event loop goes on while local rows are gathered and others arrive."""
         reading = Reading(self.graph.peers, wanted, self.counts)
         await here_or_off_loop(reading.begin)
         try:
             await here_or_off_loop(reading.fill_here)
-            for future in await all_or_failed(reading.sent):  # `result` of one that has failed raises
+            for future in await all_or_failed(reading.sent):  # `result` of a failed one raises
                 if not reading.is_in_place(future):
                     await here_or_off_loop(reading.put, future)
         finally:

@@ -25,20 +25,20 @@ __all__ = ["SamplerPool"]
 
 _WHERE = "SamplerPool.start"
 _DONE = b"done"
-_LOOK_S = 0.1  # between two looks whether the processes live
+_LOOK_S = 0.1  # between two checks that the processes live
 
 
 class SamplerPool(ABC):
-    """Runs `worker` in processes that are forked from this one, so that they share its memory: a graph in it is there
-    once. Make a subclass that defines `worker`, as with the class of DGL of this name.
+    """Runs `worker` in processes forked from this one. They share its memory, so a graph is stored once. Write a
+    subclass that defines `worker`, as for DGL's class of this name.
     """
 
     @abstractmethod
     def worker(self, args: Any) -> None:
-        """Do the work of one process. Torch uses one thread there until it is told otherwise.
+        """Do the work of one process. Torch uses one thread there until `worker` sets another number.
 
         Args:
-            args: what `start` was given; the same in all processes.
+            args: the `args` of `start`; the same in all processes.
         """
 
     def start(self, num_worker: int, args: Any = None) -> None:
@@ -51,7 +51,7 @@ class SamplerPool(ABC):
         Raises:
             ValueError: `num_worker` is not in its range.
             RuntimeError: This process has used CUDA or is connected to servers, which does not survive a fork.
-            PeerDied: A process ended before `worker` did: it was killed, say.
+            PeerDied: A process ended before `worker` returned; it was killed, for example.
             The error that `worker` raised, with its traceback as the cause; RemoteError for a type that this process
             cannot make.
         """
@@ -80,7 +80,7 @@ class _Start(NamedTuple):
 
 
 class _Child(ChildProcess):
-    """A process, and how it has failed, if it has."""
+    """A worker process, and its failure, if any."""
 
     def __init__(self, number: int, process: Any, pipe: Connection) -> None:
         super().__init__(process, pipe)
@@ -91,8 +91,8 @@ class _Child(ChildProcess):
         return self.is_done
 
     def listen(self) -> None:
-        """Look whether it has ended; raise the error if it has failed."""
-        has_ended = self.watch.has_ended()  # first: what it told before its end is in the pipe then
+        """Check whether it has ended; raise its error if it has failed."""
+        has_ended = self.watch.has_ended()  # first: then the pipe holds all of its messages
         said = b""
         with suppress(EOFError, OSError):
             if self.pipe.poll(0):

@@ -43,35 +43,34 @@ __all__ = ["SamplerReceiver"]
 _NAME = "SamplerReceiver"
 _MOST_UNREAD = 256 * 2**20  # bytes of all senders; a sender has its share, or one minibatch if that is larger
 _MOST_BYTES = 2**31  # of one minibatch
-_MOST_WAITING = 4  # pushes of a sender: one that is made again, and those whose end is not known yet
+_MOST_WAITING = 4  # pushes of a sender: a repeated one, and those whose end is not known yet
 _LOOK_S = 0.5
-_GONE_S = 4.0  # without a connection: one that was cut is made again within a second
+_GONE_S = 4.0  # without a connection: a cut one is made again within a second
 _SILENT_S = 5  # of a machine, before its connections are ended
-_ROOM_S = 0.5  # that a push waits for room before its sender is told to push again
-_EACH_BYTES = 2**14  # what a minibatch or a signal takes besides tensors
+_ROOM_S = 0.5  # a push waits for room, then its sender must push again
+_EACH_BYTES = 2**14  # memory of a minibatch or a signal besides tensors
 
 
 class SamplerReceiver:
-    """Receives minibatches of `num_sender` senders, which connect; they come in the order in which they arrive.
+    """Receives the minibatches of `num_sender` senders, which connect to it, in the order of arrival.
 
-    An epoch ends when each sender has signalled its end; iterating again gives the next one. A sender that is ahead
-    waits: each has room for its share of 256 MB, or for one minibatch. A sender that closes makes room for another
-    one, which goes on with the epoch that comes then.
+    An epoch ends when each sender has signalled its end; iterate again for the next one. A sender that is ahead waits:
+    each has room for its share of 256 MB, or for one minibatch. When a sender closes, another one may take its place
+    and go on with the next epoch.
 
-    The order is that of arrival, so no seed decides it, and there is no state to resume from; RemoteReceivingChannel
-    has both.
+    No seed decides the order of arrival, and there is no state to resume from; RemoteReceivingChannel has both.
 
     Args:
-        graph: what the minibatches are from; senders that name another graph are refused. None accepts all.
+        graph: the graph of the minibatches; senders that name another graph are refused. None accepts all.
         addr: "host:port" to listen on, as the senders' namebooks have it.
-        num_sender: the constructor returns when so many are there.
+        num_sender: number of senders; the constructor returns when all have connected.
         timeout: seconds to wait for the senders, and later for each minibatch.
         tls: the certificates of this side; needed where the address is not of this machine alone.
-        insecure: allow other machines without TLS, where all of them are trusted.
+        insecure: allow other machines without TLS, if all of them are trusted.
     Raises:
         TypeError, ValueError: An argument is not valid.
-        OSError: Nothing can listen at the address: another receiver does, or it is none of this machine.
-        TimeoutError: Not all senders came.
+        OSError: Nothing can listen at the address: another receiver does, or the address is not of this machine.
+        TimeoutError: Not all senders came in time.
         ImportError: pyarrow is not installed.
     """
 
@@ -104,7 +103,7 @@ class SamplerReceiver:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next minibatch: how many have ended."""
+        """The epoch of the next minibatch: the number of ended epochs."""
         return self._senders.epoch
 
     def __iter__(self) -> SamplerReceiver:
@@ -114,11 +113,11 @@ class SamplerReceiver:
         """Return the next minibatch of the epoch.
 
         Raises:
-            StopIteration: All senders have signalled its end. The next call is about the next epoch.
-            PeerDied: A sender ended in the middle of an epoch; the text names it. Minibatches that came from it were
-                returned before. Another sender may take its place and end the epoch; the next call waits for that.
-            QueueTimeoutError: None came within `timeout`; the text says who has not signalled. The next call goes on.
-            ChannelClosed: It was closed.
+            StopIteration: All senders have signalled its end. The next call begins the next epoch.
+            PeerDied: A sender ended in the middle of an epoch; the text names it. Its minibatches were returned before.
+                Another sender may take its place and end the epoch; the next call waits for that.
+            QueueTimeoutError: No minibatch came in time; the text names the late senders. The next call goes on.
+            ChannelClosed: The receiver was closed.
         """
         item = self._senders.next(self.timeout)
         if item is None:
@@ -126,8 +125,8 @@ class SamplerReceiver:
         return item
 
     def close(self) -> None:
-        """End all connections; what was not received is lost, and senders that go on get an error. May be called
-        twice.
+        """End all connections. Minibatches not yet received are lost, and senders that go on get an error. May be
+        called twice.
         """
         self._end()
 
@@ -142,14 +141,14 @@ class SamplerReceiver:
 
 
 class _Place:
-    """What one sender has here. When it has left, the next one goes on with the epoch after those it has signalled.
+    """The place of one sender. When it has left, the next one goes on with the epoch after those it has signalled.
 
     Attributes:
         peers: its connections.
         next: number of its next push.
-        items: what it has pushed, with the numbers of arrival: minibatches, None for a signal, an error.
-        signals: that were pushed, by all senders that had the place.
-        epoch: those of them that were taken from `items`.
+        items: its pushes, with numbers of arrival: minibatches, None for a signal, an error.
+        signals: number of signals pushed by all senders that had the place.
+        epoch: number of signals taken from `items`.
         is_whole: whether its last push was a signal.
     """
 
@@ -211,12 +210,12 @@ class _Senders:
                     raise self._late(timeout)
 
     def take(self, peer: str, schema: Any, batches: Iterable[Any]) -> None:
-        """Take what a sender pushes. See flight_server.PutService.
+        """Take a push of a sender. See flight_server.PutService.
 
         Raises:
-            BadRequest: It is nothing that a sender pushes.
-            OtherPartition: It speaks another version, or has another graph.
-            UnknownSender: It is none of the senders.
+            BadRequest: The message is no push.
+            OtherPartition: The sender has another version, or another graph.
+            UnknownSender: The sender is not one of this receiver's.
             Unavailable: All senders are there already, or the receiver ends.
         """
         try:
@@ -233,7 +232,7 @@ class _Senders:
             raise BadRequest(str(error)) from error
 
     def look(self, port: int, connections: TcpConnections) -> float:
-        """Look who has gone; see Guard."""
+        """Find senders that have gone; see Guard."""
         connections.keep_alive(port, _SILENT_S)
         with self._changed:
             before = {id(place): {*place.peers} for place in self.places}
@@ -250,7 +249,7 @@ class _Senders:
         return _LOOK_S
 
     def end(self, error: BaseException) -> None:
-        """Let all who wait and who come get an error."""
+        """Let all present and later calls raise an error."""
         with self._changed:
             self._ended = self._ended or error
             self._changed.notify_all()
@@ -259,7 +258,7 @@ class _Senders:
         if None not in (self._fingerprint, request.fingerprint) and request.fingerprint != self._fingerprint:
             raise OtherPartition(
                 f"{_NAME}: its graph has the fingerprint {self._fingerprint}, the sender's has "
-                f"{shown(request.fingerprint)}. Sample from the same graph, or name none on one side."
+                f"{shown(request.fingerprint)}. Sample from the same graph, or name no graph on one side."
             )
         with self._changed:
             place = self._place_of(request.sender)
@@ -292,7 +291,7 @@ class _Senders:
             num_bytes = 0
             if request.what == MINIBATCH and request.number == place.next:
                 message = from_batches(_NAME, schema, batches, _MOST_BYTES)
-                item, num_bytes = minibatch_of(_NAME, "what was pushed", message.tensors), message.num_bytes
+                item, num_bytes = minibatch_of(_NAME, "the push", message.tensors), message.num_bytes
             else:
                 _read_to_the_end(batches)
             with self._changed:
@@ -307,7 +306,7 @@ class _Senders:
             if not self._changed.wait_for(
                 lambda: self._ended or place.num_bytes < self._share or place.next != number, _ROOM_S
             ):
-                raise NoRoom(f"{_NAME}: what was not received yet fills the room of this sender.")
+                raise NoRoom(f"{_NAME}: minibatches not yet received fill the room of this sender.")
             if self._ended is not None:
                 raise Unavailable(f"{_NAME}: it ends.")
 
@@ -367,9 +366,9 @@ class _Senders:
 
 
 def _listening(senders: _Senders, address: Address, tls: TLSConfig | None) -> contextlib.ExitStack:
-    """Start the server of a receiver and what watches it; return what ends them."""
+    """Start the server of a receiver and its guards; return the stack that ends them."""
     pem = None if tls is None else tls.checked(_NAME)
-    with contextlib.ExitStack() as made:  # what is to be ended if a later piece fails
+    with contextlib.ExitStack() as made:  # ended if a later piece fails
         connections = made.enter_context(contextlib.closing(TcpConnections()))
         server = flight_server(_NAME, senders, address, pem)
         made.callback(close_flight_server, server, connections)
@@ -380,7 +379,7 @@ def _listening(senders: _Senders, address: Address, tls: TLSConfig | None) -> co
 
 
 def _close(process: int, made: contextlib.ExitStack) -> None:
-    if os.getpid() == process:  # else this process was forked, and all of it is the parent's
+    if os.getpid() == process:  # else this process was forked, and the server is the parent's
         made.close()
 
 

@@ -1,7 +1,6 @@
 """SamplerSender: pushes minibatches to the processes that train; SamplerReceiver is the other end.
 
-A sender pushes what it has made, numbered as it goes. Nobody asks by index, so no dispatcher (chain/dispatcher.py)
-stands between the two.
+A sender numbers its minibatches and pushes them. Nobody asks by index, so there is no dispatcher (chain/dispatcher.py).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from datapipes.minibatch import MiniBatch
 
 __all__ = ["SamplerSender"]
 
-# --- what a sender tells a receiver, as messages: that it is there, then minibatches and signals, numbered from 0 on
+# --- messages to a receiver: the sender joins, then pushes minibatches and signals, numbered from 0 on
 
 MOST_NAME = 300
 MINIBATCH, SIGNAL, LEAVE = "minibatch", "signal", "leave"
@@ -49,13 +48,13 @@ MINIBATCH, SIGNAL, LEAVE = "minibatch", "signal", "leave"
 
 @dataclass(frozen=True)
 class JoinRequest:
-    """To be one of the senders; again on each new connection.
+    """Join the senders; sent again on each new connection.
 
     Attributes:
-        sender: what nobody else knows.
+        sender: its secret.
         number: of the next push.
         name: for people.
-        fingerprint: of the graph that is sampled from; None if it is not told.
+        fingerprint: of the sampled graph; None if none is given.
     """
 
     kind = "join"
@@ -67,8 +66,8 @@ class JoinRequest:
 
 @dataclass(frozen=True)
 class PushRequest:
-    """The next thing of a sender: a minibatch, whose tensors are those of the message; that its epoch has ended; or
-    that it ends.
+    """The next push of a sender: a minibatch, whose tensors are those of the message; the end of its epoch; or the end
+    of the sender.
     """
 
     kind = "push"
@@ -83,27 +82,26 @@ _NAME = "SamplerSender"
 MOST_PENDING = 4  # minibatches that a sender holds for a receiver
 _ABANDON_S = 1.0  # for a push that is under way
 _LEAST_S = 10.0  # for a push that need not wait for room
-_BEAT_S = 1.0  # less than after what a receiver takes a sender without a connection for dead
-_EXIT_PRIORITY = 100  # before multiprocessing ends what else it has to end
+_BEAT_S = 1.0  # less than the time after which a receiver takes a sender without a connection for dead
+_EXIT_PRIORITY = 100  # before other finalizers of multiprocessing
 
 
 class SamplerSender:
-    """Sends minibatches to receivers, each over a connection of its own, and tells each where an epoch ends.
+    """Sends minibatches to receivers, each over a connection of its own, and signals the ends of epochs.
 
-    `send` returns at once while few minibatches wait to be sent; these hold their tensors, which must not be changed
-    any more. A connection that is cut is made again, and no minibatch is lost or doubled by it. The receiver takes
-    minibatches in the order in which they arrive: which of several senders is next is not decided by a seed, and there
-    is no state to resume from. RemoteReceivingChannel has both.
+    `send` returns at once while few minibatches wait to be sent; do not change their tensors any more. A cut connection
+    is made again, and no minibatch is lost or doubled. The receiver takes minibatches in the order of arrival: no seed
+    decides which of several senders is next, and there is no state to resume from. RemoteReceivingChannel has both.
 
-    A sender may end, or be collected, without `close`: what was sent before is delivered first. If it has sent
-    something after its last `signal`, the receiver raises an error then, since the epoch is not whole.
+    A sender may end, or be collected, without `close`: earlier minibatches are delivered first. If some came after its
+    last `signal`, the receiver then raises an error, since the epoch is not whole.
 
     Args:
         namebook: {recv_id: "host:port"}, or the path of a JSON file of this form.
-        graph: what is sampled from; receivers that name a graph too refuse another one.
+        graph: the sampled graph; receivers that name a graph too refuse another one.
         timeout: seconds to wait for a receiver to be there, in the constructor, and later for it to have room.
         tls: the certificates of this side; needed where an address is not of this machine alone.
-        insecure: allow other machines without TLS, where all of them are trusted.
+        insecure: allow other machines without TLS, if all of them are trusted.
     Raises:
         TypeError, ValueError: The namebook or an argument is not valid.
         ServerUnavailable: A receiver was not there within `timeout`, or had all of its senders.
@@ -152,11 +150,11 @@ class SamplerSender:
         """Send a minibatch to a receiver; return when few others wait to be sent there.
 
         Raises:
-            TypeError: It is no MiniBatch.
+            TypeError: `nodeflow` is no MiniBatch.
             ValueError: There is no such receiver.
             QueueTimeoutError: The receiver had no room within `timeout`. The minibatch was not sent; the sender stays
                 usable.
-            ServerUnavailable: The receiver has ended, or gave no answer; also one that an earlier minibatch met.
+            ServerUnavailable: The receiver has ended, or gave no answer, for this or an earlier minibatch.
             ChannelClosed: The sender was closed.
         """
         if not isinstance(nodeflow, MiniBatch):
@@ -167,21 +165,21 @@ class SamplerSender:
         self._stream(recv_id).push(MINIBATCH, nodeflow.to_message())
 
     def signal(self, recv_id: int) -> None:
-        """Tell a receiver that it has all of this sender's epoch; what is sent to it next is of the next one.
+        """Tell a receiver that this sender's epoch is complete; later minibatches belong to the next one.
 
         Raises:
-            What `send` does.
+            The errors of `send`.
         """
         self._stream(recv_id).push(SIGNAL)
 
     def close(self) -> None:
         """Wait until all is delivered, and end the connections. May be called twice.
 
-        Epochs that were not ended by `signal` end for this sender.
+        An epoch that `signal` has not ended ends for this sender.
 
         Raises:
             ServerUnavailable: A receiver has ended and did not take all of it.
-            QueueTimeoutError: A receiver had no room for what was left within `timeout`; it is lost.
+            QueueTimeoutError: A receiver had no room for the rest within `timeout`; the rest is lost.
         """
         if not self._end.still_active():
             return
@@ -197,7 +195,7 @@ class SamplerSender:
         return stream
 
     def _abandon(self) -> None:
-        """End the connections at once; a receiver for which an epoch is not whole learns it."""
+        """End the connections at once; receivers with an incomplete epoch get an error."""
         self._end.cancel()
         self._ending.set()
         for stream in self._streams.values():
@@ -217,14 +215,14 @@ class SamplerSender:
 
 
 def fingerprint_of(where: str, graph: Any) -> str | None:
-    """Return the digest of a graph, None of None; TypeError for what is no graph."""
+    """Return the digest of a graph, None for None; TypeError for anything else."""
     if graph is not None and not isinstance(graph, Graph):
         raise TypeError(f"{where}: graph must be a graph or None, got {shown(graph)} ({type(graph).__name__}).")
     return None if graph is None else graph.digest()
 
 
 class _Stream:
-    """What is sent to one receiver, one push after the other."""
+    """The pushes to one receiver, one after the other."""
 
     def __init__(self, number: int, replicas: Replicas, fingerprint: str | None, security: Security) -> None:
         self._fingerprint = fingerprint
@@ -240,8 +238,8 @@ class _Stream:
         self.remote = RemotePart(number, replicas, Limits(self._timeout), self._connect, kind="receiver", requests=1)
 
     def join(self) -> Future[None]:
-        """Connect, and wait for the receiver if need be; return at once. From then on it is not waited for."""
-        joined = self.remote.submit(lambda send: None)  # a connection is all that is asked
+        """Connect, waiting for the receiver if need be; return at once. Later requests do not wait for it."""
+        joined = self.remote.submit(lambda send: None)  # connecting is enough
         limits = Limits(max(self._timeout, _LEAST_S), may_return=False)
         joined.add_done_callback(lambda _: setattr(self.remote, "limits", limits))
         return joined
@@ -260,23 +258,23 @@ class _Stream:
             self._add(kind, tensors)
 
     def beat(self) -> None:
-        """Say that this sender lives, if nothing is under way: a connection that was cut is made again."""
+        """If no push is under way, send a sign of life, which makes a cut connection again."""
         with self._changed:
             if not (self._is_asking or self._is_closed or self._failure):
                 self._ask(self._joining())
 
     def close(self, *, leaves: bool = True) -> BaseException | None:
-        """Deliver what waits, and that this is all; return what prevented it.
+        """Deliver the waiting pushes and the end; return the error if that fails.
 
         Args:
-            leaves: whether the sender leaves an epoch that is not whole; else the receiver learns that it has ended.
+            leaves: whether to leave an epoch that is not whole without an error at the receiver.
         """
         with self._changed:
             if not self._is_closed and self._failure is None and (leaves or self._is_whole):
                 self._add(LEAVE)
             self._is_closed = True
             is_empty = self._changed.wait_for(lambda: self._failure or not self._pending, self._timeout)
-            failure = self._failure or (None if is_empty else self._full("what waits"))
+            failure = self._failure or (None if is_empty else self._full("the rest"))
         self.remote.close(None if failure is None else _ABANDON_S)
         return failure
 

@@ -15,15 +15,15 @@ from datapipes.chain.pool import Outcome, Pool, Task
 from datapipes.distributed.partition_client import PartitionClient
 from datapipes.distributed.requests.chains import Made
 
-SILENT_S = 60.0  # that a server is left out which gave no answer, where there are others
+SILENT_S = 60.0  # a server without an answer is left out for this time, if there are others
 
 
 class SilentServers:
-    """Which of several servers gave no answer lately. They are left out while there are others.
+    """The servers that gave no answer lately. They are left out while there are others.
 
     Args:
         deadline: seconds after which a request without an answer ends.
-        name: whose servers they are, for the log.
+        name: the owner of the servers, for the log.
     """
 
     def __init__(self, servers: Sequence[int], deadline: float, name: str) -> None:
@@ -43,7 +43,7 @@ class SilentServers:
     def add(self, server: int, error: ServerUnavailable) -> bool:
         """Note that a server gave no answer; return whether others are left.
 
-        Servers that fell silent longer than a deadline ago may be back by now; these are left, too.
+        Servers that fell silent longer than a deadline ago may be back by now; these count as left.
         """
         now = time.monotonic()
         if server not in self._silent:
@@ -62,14 +62,14 @@ class SilentServers:
         self._silent = {}
 
     def remove(self, server: int) -> None:
-        """Note that a server gave an answer: it is there again for those that fall silent later."""
+        """Note that a server gave an answer, so that it can stand in for servers that fall silent later."""
         self._silent.pop(server, None)
 
 
 class _Asked(NamedTuple):
     worker: int
     server: int
-    waits: bool  # whether the server is waited for if it is gone
+    waits: bool  # whether to wait for the server if it is gone
     began: float  # of time.monotonic
     answer: Future[Made]
 
@@ -77,9 +77,9 @@ class _Asked(NamedTuple):
 class ServerPool(Pool):
     """The servers of a producer; for one reader and one epoch.
 
-    A server that gives no answer is no death: nothing is charged to the minibatch, and the server that has least to do
-    takes its place for a while. One that is gone is not waited for while there are others. If none is left, `receive`
-    raises ServerUnavailable.
+    A server without an answer is no death: nothing is charged to the minibatch, and the least busy server takes its
+    place for a while. Nobody waits for a server that is gone while there are others. If none is left, `receive` raises
+    ServerUnavailable.
     """
 
     where = "remote_source"
@@ -121,7 +121,7 @@ class ServerPool(Pool):
             task, answer = done
             asked = self._asked.get(task)
             if asked is None or asked.answer is not answer:
-                continue  # it was asked again meanwhile
+                continue  # retried meanwhile
             del self._asked[task]
             error = answer.exception()
             if not isinstance(error, ServerUnavailable):
@@ -131,7 +131,7 @@ class ServerPool(Pool):
             has_waited = asked.waits or time.monotonic() - asked.began >= self._client.deadline
             if self._silent.add(asked.server, error):
                 self.give(asked.worker, task)
-            elif not has_waited:  # for no other one has answered
+            elif not has_waited:  # no other server has answered
                 self._ask(asked.worker, asked.server, task, waits=True)
             else:
                 self._silent.forget()
@@ -139,7 +139,7 @@ class ServerPool(Pool):
                 raise error
 
     def wake(self) -> None:
-        """Let a thread that waits in `receive` return; called from another one."""
+        """Let a thread that waits in `receive` return; another thread calls this."""
         self._done.put(None)
 
     @property
@@ -157,4 +157,4 @@ class ServerPool(Pool):
         return ""  # the error names the server
 
     def close(self) -> None:
-        """Do nothing: what was asked for ends by itself, and the servers stay."""
+        """Do nothing: requests in flight end by themselves, and the servers stay."""

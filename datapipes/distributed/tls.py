@@ -34,9 +34,9 @@ class TLSConfig:
     from then on. They are PEM.
 
     Attributes:
-        cert: path of this side's certificate, followed by those between it and the authority's, if any.
+        cert: path of this side's certificate, followed by intermediate certificates, if any.
         key: path of its private key, without a password.
-        ca: path of the certificate of the authority that has signed those of the other side.
+        ca: path of the certificate of the authority that signs the other side's certificates.
     """
 
     cert: str | Path
@@ -59,7 +59,7 @@ class TLSConfig:
         return Pem(*(_read(where, name, Path(getattr(self, name))) for name in Pem._fields))
 
     def checked(self, where: str) -> Pem:
-        """Return what `read` does, if the files can be used: the handshakes would only say that they failed.
+        """Return the same as `read`, and check that the files can be used: a handshake would not say why it fails.
 
         Raises:
             OSError: A file cannot be read; the message names it.
@@ -103,7 +103,7 @@ def check_tls(where: str, tls: Any, insecure: Any) -> None:
 def refuse_plain(where: str, address: Address, tls: TLSConfig | None, insecure: bool) -> None:
     """Raise ValueError if other machines could read, change or ask for data, and nobody has allowed it.
 
-    Without TLS whoever reaches the address may ask, and whoever is between client and server may answer.
+    Without TLS anybody who reaches the address may ask, and anybody between client and server may answer.
     """
     if tls is None and not insecure and not address.is_loopback:
         raise ValueError(

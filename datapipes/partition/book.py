@@ -1,5 +1,5 @@
-"""PartitionBook: which part owns each node, and each edge (with_edge_map finds out the latter); IdMap: the part of each
-id of one type, as one value for each id or as contiguous ranges.
+"""PartitionBook: the part that owns each node, and each edge (with_edge_map adds these); IdMap: the part of each id of
+one type, as one value for each id or as contiguous ranges.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _NAME = "PartitionBook"
 
 
 class PartitionBook:
-    """The part of each node by its global id; where it was asked for, that of each edge by its edge id.
+    """The part of each node by its global id; with an edge map, also the part of each edge by its edge id.
 
-    An edge belongs to the part of its destination, so a part has all in-edges of its nodes. Ids count for each type.
-    In a graph without types the one type is None.
+    An edge belongs to the part of its destination, so a part has all in-edges of its nodes. Each type has ids of its
+    own. In a graph without types the one type is None.
 
     Args:
         num_parts: number of parts, 1 to 32,768. A part may own nothing.
@@ -37,7 +37,7 @@ class PartitionBook:
     Raises:
         TypeError, ValueError: A part is outside [0, num_parts), or the arguments have other forms.
     Attributes:
-        partition_id: 16 hexadecimal digits of the partition whose book this is; None if it was not opened from one.
+        partition_id: 16 hexadecimal digits, of the partition that the book was opened from; None without one.
     """
 
     partition_id: str | None = None
@@ -147,7 +147,7 @@ def _looked_up(where: str, noun: str, owners: IdMap, ids: Any) -> Tensor:
 # --- the part of each edge
 
 ROWS = 2**16  # nodes whose edges are written at a time
-IDS = 2**20  # edge ids looked at at a time
+IDS = 2**20  # edge ids checked at a time
 
 
 def with_edge_map(book: PartitionBook, graph: CSCGraph | HeteroCSCGraph) -> PartitionBook:
@@ -179,7 +179,7 @@ def _parts_of_edges(book: PartitionBook, relation: Relation, edge_type: EdgeType
 
 
 def wrong_edge_ids(relation: Relation, edge_type: EdgeType | None) -> str | None:
-    """Return None if the edge ids are 0 to num_edges - 1, each once; else what was found. One byte an edge."""
+    """Return None if the edge ids are 0 to num_edges - 1, each once; else a text of the fault. One byte an edge."""
     ids, count = relation.edge_ids, int(relation.indices.shape[0])
     if ids is None:
         return None
@@ -248,7 +248,7 @@ class IdMap:
         return self._stored
 
     def stored(self) -> Tensor:
-        """Return the one tensor that the map is made of."""
+        """Return the one tensor of the map."""
         return self._stored
 
     def over(self, stored: Tensor | None) -> IdMap:
@@ -295,12 +295,12 @@ class RangeMap(IdMap):
 
 def limits_of(values: Tensor) -> tuple[int, int]:
     """Return the smallest and the largest of some numbers, integers of any dtype."""
-    if values.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch finds neither
+    if values.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch has neither for these
         array = values.cpu().numpy()
         return int(array.min()), int(array.max())
     return int(values.min()), int(values.max())
 
 
 def smallest_dtype(num_parts: int) -> torch.dtype:
-    """Return the smallest dtype of torch that holds the numbers of so many parts; uint16 lacks most operations."""
+    """Return the smallest dtype of torch that holds numbers below `num_parts`; uint16 lacks most operations."""
     return torch.uint8 if num_parts <= 256 else torch.int16

@@ -8,7 +8,7 @@ from pathlib import Path
 from datapipes.base.folder import Replaceable
 from datapipes.partition.pyg.pyg_names import META
 
-MANIFEST = "partition.json"  # here and not beside its reader, which asks for the layouts
+MANIFEST = "partition.json"  # here and not beside its reader, which imports this module
 _HEADERS = {"native": MANIFEST, "pyg": META}
 _FILES = re.compile(rf"{re.escape(MANIFEST)}|{re.escape(META)}|(node|edge)_map\.pt")
 _FOLDERS = {
@@ -19,9 +19,9 @@ _FOLDERS = {
 
 
 def layout_of(root: str | Path) -> set[str]:
-    """Return what is there of {"native", "pyg"}; nothing if `root` is no folder, or holds something else.
+    """Return the layouts that are there, of {"native", "pyg"}; empty if `root` is no folder, or holds something else.
 
-    A layout is there if its header is. Whether its files are whole, is seen when they are opened.
+    A layout is there if its header is. Its files are checked when they are opened.
     """
     return {name for name, header in _HEADERS.items() if (Path(root) / header).is_file()}
 

@@ -1,10 +1,10 @@
-"""PartToWrite: one part as its writers ask for it: its own ids, and the columns of its nodes and edges, piece by piece.
+"""PartToWrite: one part for its writers: its own ids, and the columns of its nodes and edges, piece by piece.
 
 A part comes from a whole graph in this process (`part_of_graph`), or from the shards of many ranks
-(across_ranks/placed_graph.py). Values of the latter come from all ranks while they are asked for, so all ranks must go
-through the same columns in the same order.
+(across_ranks/placed_graph.py). Values of the latter come from all ranks while they are read, so all ranks must read the
+same columns in the same order.
 
-What is stored with a part is here too: the nodes of other parts that its edges come from, and which values are times.
+Two things stored with a part are here too: the nodes of other parts that its edges come from, and times.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ class PartToWrite(NamedTuple):
 def part_of_graph(
     graph: Graph, book: PartitionBook, part: int, times: Mapping[NodeType | None, Tensor] | None = None
 ) -> PartToWrite:
-    """Return a part of a graph; nothing but ids and numbers of edges is looked at yet.
+    """Return a part of a graph; so far only ids and numbers of edges are read.
 
     Args:
         times: {node type: the time of each node}; relations from these types have source times.
     Raises:
-        ValueError: The book is of another graph, or `indptr` is corrupt. So do the pieces of a corrupt graph.
+        ValueError: The book is of another graph, or `indptr` is corrupt. Pieces of a corrupt graph raise it, too.
     """
     refuse_other_book(graph, book)
     nodes = {}
@@ -131,8 +131,8 @@ def remote_sources(
 ) -> dict[NodeType | None, tuple[Tensor, Tensor]]:
     """Return {source node type: (ids, counts)}: the nodes of other parts at the other end of the part's edges.
 
-    Every node type that is the source of an edge type is there. All its edge types count; each parallel edge does. It
-    takes 4 bytes for each node of the type (8 for more than 2^31 - 1 edges), and 24 for each that is found.
+    Every node type that is the source of an edge type has an entry. It counts the edges of all its edge types, parallel
+    edges too. Memory: 4 bytes for each node of the type (8 for more than 2^31 - 1 edges), and 24 for each found node.
 
     Args:
         see: called with the sources of all edges of the part, a piece at a time.

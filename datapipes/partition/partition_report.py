@@ -1,4 +1,4 @@
-"""PartitionReport: how good a partition is, counted edge by edge, and what it took; Cost measures that."""
+"""PartitionReport: the quality of a partition, counted edge by edge, and its cost; Cost measures time and memory."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from datapipes.partition.source import Source
 __all__ = ["PartitionReport"]
 
 MOST_MATRIX_PARTS = 256  # the matrix has the square of this many numbers
-_FIRST = (  # in JSON, before what follows from them
+_FIRST = (  # in JSON, before the fields that follow from them
     *("num_parts", "num_nodes", "num_edges", "cut_edges", "cut_share", "balance"),
     *("nodes", "nodes_by_type", "training_nodes"),
 )
-LOOK_S = 0.02  # seconds between two looks at the memory
+LOOK_S = 0.02  # seconds between two samples of the memory
 _PRIVATE = ("RssAnon:", "RssShmem:")  # pages of mapped files are not counted: the system takes them back when it needs
 _AGAIN = "Copy the partition again, or make it again."
 
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """How good a partition is. `str(report)` is a table; `to_json` and `from_json` are exact.
+    """The quality and cost of a partition. `str(report)` is a table; `to_json` and `from_json` are exact.
 
     Attributes:
         num_parts: number of parts, k.
@@ -44,10 +44,10 @@ class PartitionReport:
         edges_by_type: {edge type: (edges, edges that are cut)}. An edge whose ends are in two parts is cut.
         edge_matrix: k rows of k: the edges from a node of part j to a node of part i stand in row i, column j. None
             with more than 256 parts.
-        left_out: what was given and is in no part, in words.
+        left_out: the given data that no part holds, in words.
         method: how the parts were made; "" if not known.
         seconds: {step: seconds}. The report inside a partition lacks "write native": it is written in that step.
-        memory_bytes: the most private memory of the process beyond what it held before, up to the last of these steps;
+        memory_bytes: peak of the process's private memory up to the last of these steps, less its memory before them;
             None if not known.
     """
 
@@ -120,7 +120,7 @@ class PartitionReport:
         """Return the report that `to_json` wrote.
 
         Raises:
-            ValueError: `values` is something else. Whether its numbers fit each other is not looked at.
+            ValueError: `values` is something else. Whether its numbers fit each other is not checked.
         """
         try:
             return from_json(cls, "the report", values, others=True)
@@ -156,7 +156,7 @@ class PartitionReport:
 
 
 def measure(source: Source, book: PartitionBook, progress: Progress) -> PartitionReport:
-    """Return how good the parts of a book are for a graph; every edge is looked at once.
+    """Return the report on the parts of a book for a graph; every edge is read once.
 
     O(num_edges + num_parts * num_nodes) time. Memory: up to 3 bytes a node, 8 for each node of one part, and some MiB.
     The graph may be mapped.
@@ -245,7 +245,7 @@ def _contradiction(report: PartitionReport) -> str | None:
 def refuse_other_report(
     where: str, report: PartitionReport, num_parts: int, num_nodes: Mapping[Any, int], num_edges: Mapping[Any, int]
 ) -> None:
-    """Raise ValueError if a report is not of a partition of so many parts, nodes and edges of each type."""
+    """Raise ValueError unless a report has these numbers of parts, and of nodes and edges of each type."""
     of_report = (
         report.num_parts,
         {kind: sum(counts) for kind, counts in report.nodes_by_type.items()},
@@ -275,21 +275,21 @@ def refuse_other_part(
 
 
 def joined(values: Sequence[object], most: int = 32) -> str:
-    """Return the values with commas between them; of more than `most` the first ones, and how many more there are."""
+    """Return the values with commas between them: at most the first `most`, then the number of the others."""
     rest = len(values) - most
     return ", ".join(map(str, values[:most])) + (f" and {rest} more" if rest > 0 else "")
 
 
-# --- what a run costs
+# --- the cost of a run
 
 
 class Cost:
-    """Counts while its block runs.
+    """Measures time and memory while its block runs.
 
     Attributes:
         seconds: {step: seconds}, of the steps that ended.
-        memory_bytes: {step: the most private memory of this process beyond what it held at the beginning}, looked at
-            every 20 ms.
+        memory_bytes: {step: peak of this process's private memory, less its memory at the beginning}, sampled every 20
+            ms.
     """
 
     def __init__(self) -> None:
@@ -310,7 +310,7 @@ class Cost:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Count the time and the memory of the block as those of the step `name`."""
+        """Count the time and the memory of the block for the step `name`."""
         begin, self._step = time.monotonic(), name
         yield
         self._count()

@@ -45,17 +45,16 @@ class Partitioner:
             in a few bytes a node; "range", contiguous ids; "random".
         node_time_attr: name of a node attribute that holds times: each edge then has the time of its source, so that
             temporal sampling needs no other part. PyG's layout sorts the in-edges of a node by it.
-        rng_seed: the same seed gives the same parts, but for another version of METIS.
-        balance: what METIS and Fennel spread evenly: {"nodes": 1.0, "edges": 1.0, "train": 1.0}, the default, are the
-            shares of the nodes, the edges and the training nodes in one weight; what has no share, or 0, does not
-            count. Each part then has at most 1.15 times the mean of each, and of the nodes of each type, unless the
-            cut would grow too much.
-        layouts: which to write, "native" (memory-mapped, checked by hashes) and "pyg" (what torch_geometric reads).
-        edge_map: write the part of each edge id in the native layout too, in one or two bytes an edge; by it, a
-            DistFeatureStore reads edge features. By default it is written if edges have attributes, and edge ids that
-            an edge map can hold; always with "pyg", which has one.
-        progress: called with (what is being done, how much of it is done, all of it or 0 if unknown), a few times a
-            second. By default a terminal shows a bar.
+        rng_seed: the same seed gives the same parts, except with another version of METIS.
+        balance: shares of nodes, edges and training nodes in the weight that METIS and Fennel spread evenly, by default
+            {"nodes": 1.0, "edges": 1.0, "train": 1.0}. A measure with no share, or 0, does not count. Each part then
+            has at most 1.15 times the mean of each, and of the nodes of each type, unless the cut would grow too much.
+        layouts: the layouts to write, "native" (memory-mapped, checked by hashes) and "pyg" (read by torch_geometric).
+        edge_map: write the part of each edge id in the native layout too, in one or two bytes an edge; a
+            DistFeatureStore needs it to read edge features. By default it is written if edges have attributes and their
+            ids fit an edge map; always with "pyg", which has one.
+        progress: called with (name of the step, work done, all work or 0 if unknown), a few times a second. By default
+            a terminal shows a bar.
     Raises:
         TypeError, ValueError: An argument has no allowed value, or types or times of the graph do not fit PyG's layout;
             the message says which.
@@ -89,14 +88,14 @@ class Partitioner:
         self.edge_map = None if edge_map is None else check_bool(_NAME, "edge_map", edge_map)
         self.progress = progress
         if "pyg" in self.layouts:
-            self.edge_map = True  # None: if there is a use for it, and it can be made
+            self.edge_map = True  # None: if it is useful and possible
             check_pyg(self.source, node_time_attr)
 
     def generate_partition(self) -> PartitionReport:
-        """Write the partition and return what it looks like: cut, balance, halo nodes, seconds and memory.
+        """Write the partition and return its report: cut, balance, halo nodes, seconds and memory.
 
-        Nothing of it can be opened before all of it is there: an error, Ctrl-C or a kill leave `root` as it was, or, at
-        the very end, with the whole new partition.
+        The partition appears whole or not at all: an error, Ctrl-C or a kill leaves `root` as it was, or, at the very
+        end, with the whole new partition.
 
         Raises:
             ValueError: The graph is corrupt, or its edge ids do not fit an edge map.
@@ -114,7 +113,7 @@ class Partitioner:
         ):
             with cost.step("validate"):
                 graph = self.source.graph.validate()
-                has_edge_map, why_not = self._has_edge_map(graph)  # not after the work of METIS
+                has_edge_map, why_not = self._has_edge_map(graph)  # its errors come before the work of METIS
             with cost.step("assign"):
                 book, child_peak_bytes = make_assignment(
                     self.source, self.num_parts, method=self.method, progress=progress, **self._options
@@ -138,10 +137,10 @@ class Partitioner:
         return dataclasses.replace(report, **_cost(cost, child_peak_bytes))
 
     def _has_edge_map(self, graph: Graph) -> tuple[bool, list[str]]:
-        """Return whether the part of each edge is written, and why not where it might be missed.
+        """Return whether the part of each edge is written, and why not if somebody may expect it.
 
         Raises:
-            ValueError: It was asked for, and the edge ids do not fit it.
+            ValueError: An edge map was asked for, and the edge ids do not fit one.
         """
         relations = {edge_type: graph.relation(edge_type) for edge_type in graph.edge_types}
         if self.edge_map is False or (self.edge_map is None and not any(r.edge_attributes for r in relations.values())):

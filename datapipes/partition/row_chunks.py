@@ -2,7 +2,7 @@
 
 A part has its own nodes in ascending id, each with its in-edges in their original order. So the positions of its edges
 in the whole relation ascend. All writers of a partition walk over them here. No writer holds more than one piece, so
-the graph may be memory-mapped and larger than memory. What is read is checked: a corrupt graph raises ValueError.
+the graph may be memory-mapped and larger than memory. All reads are checked: a corrupt graph raises ValueError.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PartRows:
         ids: int64 [num_rows], the part's own nodes of the destination type, ascending.
         most_edges: positions, or rows, in a piece.
 
-    What reads indptr raises ValueError where it descends, or leaves the indices.
+    Methods that read indptr raise ValueError if it descends, or leaves the indices.
     """
 
     def __init__(self, graph: Graph, edge_type: EdgeType | None, ids: Tensor, *, most_edges: int = MOST_EDGES) -> None:
@@ -49,7 +49,7 @@ class PartRows:
         return sum(int(counts.sum()) for _, counts in self._blocks())
 
     def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield of some rows at a time: the position of each row's first edge, and its number of edges."""
+        """Yield for some rows at a time the position of each row's first edge, and its number of edges."""
         indptr, all_edges = self._relation.indptr, int(self._relation.indices.shape[0])
         for ids in pieces(self.ids, self._most):
             starts, ends = indptr[ids], indptr[ids + 1]
@@ -80,7 +80,7 @@ class PartRows:
                 yield positions.add_(torch.arange(begin, begin + positions.shape[0]))
 
     def destinations(self) -> Iterator[Tensor]:
-        """Yield the node that each edge points to, int64: the row of an edge by its global id."""
+        """Yield the destination of each edge, int64, by its global id."""
         for ids, (_, counts) in zip(pieces(self.ids, self._most), self._blocks(), strict=True):
             yield from (nodes for _, nodes in _repeated_by_piece(ids, counts, self._most))
 

@@ -1,12 +1,13 @@
-"""Source: what is partitioned, as one graph with all attributes, and what makes it of all that may be partitioned.
+"""Source: one graph to be partitioned, with all attributes; source_of makes it of any data that may be partitioned.
 
-That is a graph of either kind, a Dataset, PyG's Data and HeteroData.
+Data are a graph of either kind, a Dataset, or PyG's Data and HeteroData.
 
 A Dataset is recognised by its attributes, since datasets/ stands below this folder. PyG's classes are recognised by
-their names, so that torch_geometric is not imported to look at something else.
+their names, so that torch_geometric is not imported for other data.
 
-Of a Dataset the features, masks and labels become attributes. An item set of nodes is a mask, and the labels and times
-of all sets are one tensor each, with one row for each node. So neither the order of the items nor repeats are kept.
+The features, masks and labels of a Dataset become attributes. An item set of nodes becomes a mask, and the labels and
+times of all sets are one tensor each, with one row for each node. So neither the order of the items nor repeats are
+kept.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from datapipes.features import Feature, FeatureStore, SparseFeature, TensorFeatu
 from datapipes.graph import CSCGraph, HeteroCSCGraph
 from datapipes.seeds import HeteroItemSet, ItemSet
 
-TRAIN_MASK = "train_mask"  # the node attribute that says which nodes are to be trained on
+TRAIN_MASK = "train_mask"  # the node attribute that marks training nodes
 _PIECE_BYTES = 2**24  # of rows that are read or compared at a time
 _MASKS = {"train_set": TRAIN_MASK, "validation_set": "val_mask", "test_set": "test_mask"}
 _VALUES = {"labels": "y", "timestamps": "seed_time"}
@@ -38,10 +39,10 @@ class Source:
     """A graph that is to be partitioned.
 
     Attributes:
-        graph: the graph, with all that goes into the parts as node and edge attributes.
+        graph: the graph, with all data for the parts as node and edge attributes.
         training_nodes: {node type: bool [num_nodes]}; types whose training nodes are known.
-        node_types, edge_types: the types in the order in which they were given; PyG's layout numbers by it.
-        left_out: what was given and does not go into the parts, in words.
+        node_types, edge_types: the types in the order in which they were given; PyG's layout numbers by this order.
+        left_out: the given data that does not go into the parts, in words.
     """
 
     graph: CSCGraph | HeteroCSCGraph
@@ -52,7 +53,7 @@ class Source:
 
 
 def source_of(data: Any, *, where: str = "Partitioner") -> Source:
-    """Return a graph with all that goes into its parts as node and edge attributes. Arrays are shared where possible.
+    """Return a graph with all data for its parts as node and edge attributes. Arrays are shared where possible.
 
     Args:
         data: one of
@@ -62,11 +63,11 @@ def source_of(data: Any, *, where: str = "Partitioner") -> Source:
             An item set of nodes becomes the node attribute "train_mask", "val_mask" or "test_mask", bool. Labels
             become "y": int64 with -1, or floats with nan, where no item has one. Timestamps become "seed_time" in the
             same way. Masks hold neither the order of the items nor repeats.
-            PyG Data or HeteroData: what `from_pyg` of our graphs makes of it.
+            PyG Data or HeteroData: the graph of `from_pyg`.
         where: the caller, named in errors.
     Returns:
         A Source. Its `training_nodes` are the node attributes "train_mask" that are bool [num_nodes]. Its `left_out`
-        names what does not go into parts: item sets of links, further fields of items, a training graph of its own,
+        names the data that goes into no part: item sets of links, further fields of items, a training graph of its own,
         further tasks.
     Raises:
         TypeError: `data` is something else.
@@ -98,7 +99,7 @@ def source_of(data: Any, *, where: str = "Partitioner") -> Source:
 
 
 def _pyg_class(data: Any) -> str | None:
-    """Return "Data" or "HeteroData" for such an object of PyG, or of a class that derives from it; else None."""
+    """Return "Data" or "HeteroData" for an object of this class of PyG, or of a derived one; else None."""
     for base in type(data).__mro__:
         if base.__module__.startswith("torch_geometric.data.") and base.__name__ in ("Data", "HeteroData"):
             return base.__name__
@@ -129,7 +130,7 @@ def _not_taken(data: Any) -> tuple[str, ...]:
 
 
 def _training_nodes(graph: CSCGraph | HeteroCSCGraph) -> tuple[dict[NodeType | None, Tensor], list[str]]:
-    """Return the masks of training nodes by type, and words on those that cannot be used as such."""
+    """Return the masks of training nodes by type, and words on masks that cannot be used."""
     masks: dict[NodeType | None, Tensor] = {}
     refused = []
     for kind in graph.node_types:
@@ -147,7 +148,7 @@ def _training_nodes(graph: CSCGraph | HeteroCSCGraph) -> tuple[dict[NodeType | N
 
 
 def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, tuple[str, ...]]:
-    """Return the graph of a Dataset with all as attributes, and words on what is none; see `source_of`."""
+    """Return the graph of a Dataset with its data as attributes, and words on data left out; see `source_of`."""
     graph = data.graph
     nodes = {kind: dict(graph.node_attributes_of(kind)) for kind in graph.node_types}
     edges = {kind: dict(graph.relation(kind).edge_attributes) for kind in graph.edge_types}
@@ -232,11 +233,12 @@ def _pieces(rows: Tensor, row_bytes: int) -> Iterator[tuple[int, Tensor]]:
 
 
 def attributes_of_items(where: str, data: Any, attributes: dict[Any, dict[str, Tensor]]) -> list[str]:
-    """Add the item sets of a Dataset to the attributes of its nodes, and return words on what is none.
+    """Add the item sets of a Dataset to the attributes of its nodes, and return words on items left out.
 
     Args:
         data: a Dataset, or an object with the same attributes.
-        attributes: {node type: {name: rows}}, changed in place. What stands there already must agree with the items.
+        attributes: {node type: {name: rows}}, changed in place. Attributes that are there already must agree with the
+            items.
     """
     left_out: list[str] = []
     of_nodes: dict[str, dict[Any, ItemSet]] = {}

@@ -157,7 +157,7 @@ def test_what_cannot_be_described_is_refused_by_name():
         describe_chain(sampled(), {"fn": keep_most})
     with pytest.raises(TypeError, match="pipe must be a Stage, got list"):
         describe_chain([])
-    with pytest.raises(TypeError, match="graph has TensorFeature, which is none"):
+    with pytest.raises(TypeError, match="graph has TensorFeature, a wrong type"):
         build_chain(describe_chain(sampled()), graph=small_store())
 
 

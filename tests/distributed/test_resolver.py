@@ -244,7 +244,7 @@ def test_an_epoch_survives_kills_of_any_replica_with_producers_running(graph, ro
 @pytest.mark.parametrize(
     ("answer", "kind", "text"),
     [
-        ([], TimeoutError, "told no address of part 0 within {} s (it has none)"),
+        ([], TimeoutError, "gave no address of part 0 within {} s (it has none)"),
         (OSError("no cluster"), TimeoutError, "(OSError: no cluster)"),
         (["nowhere"], ValueError, "is 'nowhere', which has no port"),
         (3, TypeError, "must be a text"),
@@ -268,7 +268,7 @@ def test_a_resolver_that_fails_later_is_named_and_the_known_servers_are_asked(gr
         with contextlib.closing(dist_graph):
             resolver.book = None
             first.stop(0.0)
-            with pytest.raises(ServerUnavailable, match=r"The resolver was asked again: .*told no address of part 0"):
+            with pytest.raises(ServerUnavailable, match=r"The resolver was asked again: .*gave no address of part 0"):
                 dist_graph.peers.told(0, "health").result()
             with ThreadPoolExecutor(1) as threads:
                 found = threads.submit(batches, over(dist_graph), 3)

@@ -340,7 +340,7 @@ def test_signals_take_room_too(addr, monkeypatch):
             for _ in range(1000):
                 sender.signal(0)
         assert len(receiver()._senders.places[0].items) == 64
-        with pytest.raises(dp.QueueTimeoutError, match="had no room for what waits"):
+        with pytest.raises(dp.QueueTimeoutError, match="had no room for the rest"):
             sender.close()
 
 
@@ -418,7 +418,7 @@ def test_what_no_sender_pushes_is_refused_and_changes_nothing(addr):
         connection.ask(join(), BOUND_S)
         refused = [
             (push("signal", 1), BadRequest, "push 1 comes out of turn, 0 is next"),
-            (push("minibatch", 0, tensors={"no": torch.ones(2)}), BadRequest, "what was pushed is no minibatch"),
+            (push("minibatch", 0, tensors={"no": torch.ones(2)}), BadRequest, "the push is no minibatch"),
             (join("u" * 32), Unavailable, "all 1 senders are there"),
         ]
         for message, error, text in refused:

@@ -1,4 +1,4 @@
-"""The client side: connections to partition servers, deadlines, and what is asked again."""
+"""The client side: connections to partition servers, deadlines and retries."""
 
 
 def __dir__() -> list[str]:

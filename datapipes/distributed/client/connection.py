@@ -1,6 +1,6 @@
-"""Connection: one channel to one server; Connections: the few that a process has.
+"""Connection: one channel to one server; Connections: the few channels of a process.
 
-A request takes the connection that has the fewest in flight.
+A request takes the connection with the fewest requests in flight.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from datapipes.distributed.wire.arrow_reading import Sink, from_batches
 from datapipes.distributed.wire.envelope import check_versions
 from datapipes.distributed.wire.refusals import error_from_bytes
 
-_KEPT_BYTES = 31 * 2**20  # glibc goes no further than 32 MiB
+_KEPT_BYTES = 31 * 2**20  # glibc's limit is 32 MiB
 SLACK_BYTES = 2**16  # a small invalid answer gets its own error, not "too large"
 
 
 def server_name(kind: str, number: int, place: Address | Replicas) -> str:
-    """Return how errors name a server; `kind` says what the number is of, see RemotePart."""
+    """Return the name of a server in errors; for `kind` see RemotePart."""
     return f"{kind} {number} at {place}"
 
 
 class Connection:
-    """One channel to a server, with a TCP connection of its own. Making it connects nothing yet; requests do.
+    """One channel to a server, with a TCP connection of its own. The constructor does not connect; requests do.
 
     Many threads may ask at once.
 
@@ -45,12 +45,12 @@ class Connection:
         refuse_forked(where)
         _keep_freed_memory()
         self.where, self.address, self.in_flight, self.retired = where, address, 0, False
-        self.greeted = 0.0  # when the server had greeted, by time.monotonic()
+        self.greeted = 0.0  # time of the handshake, by time.monotonic()
         self._flight = arrow_flight(where)
         options: list[tuple[str, int | str]] = [
             ("grpc.use_local_subchannel_pool", 1),  # or channels to one address would share one TCP connection
             ("grpc.enable_http_proxy", 0),  # the environment's proxy is for the web
-            ("grpc.min_reconnect_backoff_ms", max(int(connect_s * 1000), 1)),  # is what bounds one attempt to connect
+            ("grpc.min_reconnect_backoff_ms", max(int(connect_s * 1000), 1)),  # bounds one attempt to connect
         ]
         pem = (
             {}
@@ -61,16 +61,16 @@ class Connection:
         note_client(self._client)
 
     def ask(self, request: Message, timeout: float, most_bytes: int, sink: Sink | None = None) -> Message:
-        """Return the answer to a request, or raise what prevented it; `timeout` seconds at most.
+        """Return the answer to a request, or raise an error; `timeout` seconds at most.
 
         Args:
-            most_bytes: of the tensors of the answer, but for some slack.
+            most_bytes: bound of the answer's tensors, plus some slack.
             sink: takes the tensors of the answer as they arrive; see from_batches.
 
         Raises:
             The error of the server, by its type; the text begins with part and address.
             pyarrow.flight.FlightError: No answer came; see retry.py.
-            BadMessage: What came is no message.
+            BadMessage: The answer is no message.
             OtherPartition: The server speaks another version.
         """
         ticket, options = self._flight.Ticket(to_bytes(self.where, request)), self._options(timeout)
@@ -91,7 +91,7 @@ class Connection:
         return self._flight.FlightCallOptions(timeout=max(timeout, 0.001))
 
     def _told(self, call: Callable[[], Message]) -> Message:
-        """Return what a call does, or raise the error of the server that its failure carries, if it carries one."""
+        """Return the result of a call. If the call fails with an error of the server, raise that."""
         try:
             return call()
         except Exception as failure:
@@ -101,25 +101,23 @@ class Connection:
         raise error[0](f"{self.where}: {error[1]}")
 
     def close(self) -> None:
-        """End the channel; nobody may be asking."""
+        """End the channel; no request may be in flight."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
 
 
 class PushConnection(Connection):
-    """A connection whose requests bring data, as the one stream of a call of their own; the answer is that they ended
-    well.
-    """
+    """A connection for requests that send data: each is a call with one stream, and its answer only says success."""
 
     def ask(self, request: Message, timeout: float, most_bytes: int = 0, sink: Sink | None = None) -> Message:
-        """Send a request, or raise what prevented it, see Connection; return an empty message."""
+        """Send a request and return an empty message, or raise an error; see Connection."""
         schema, batches = to_batches(self.where, request)
         command = self._flight.FlightDescriptor.for_command(b"")
 
         def pushed() -> Message:
             writer, _ = self._client.do_put(command, schema, self._options(timeout))
-            with writer:  # at its end it raises what the server says
+            with writer:  # its end raises the server's error
                 for batch in batches:
                     writer.write_batch(batch)
             return Message({}, {})
@@ -129,15 +127,15 @@ class PushConnection(Connection):
 
 @functools.cache
 def _keep_freed_memory() -> None:
-    """Free a piece of memory once: from then on glibc keeps freed pieces up to that size for the next one.
+    """Free a piece of memory once: from then on glibc reuses freed pieces up to that size.
 
-    Otherwise gRPC would receive each answer into fresh memory, which takes as long as receiving.
+    Otherwise gRPC takes fresh memory for each answer, which costs as much time as receiving.
     """
     np.empty(_KEPT_BYTES, dtype=np.uint8)
 
 
 class _Chunks:
-    """The batches of an answer. Tracebacks hold it, so it must not hold the stream when all is over."""
+    """The batches of an answer. Tracebacks hold this object, so it drops the stream at the end."""
 
     reader: Any = None
 
@@ -150,17 +148,17 @@ class _Chunks:
     def end(self) -> None:
         reader, self.reader = self.reader, None
         if reader is not None:
-            reader.cancel()  # after an error the server would go on sending; after the last chunk it does nothing
+            reader.cancel()  # stops a server that sends on after an error; no effect after the last chunk
 
 
 class Connections:
     """At most `most` connections, made when they are needed; a stalled one delays only its own requests.
 
-    While none is there, one thread connects and the others wait for what it finds, so a server that comes back is not
-    met by all at once.
+    While there is no connection, one thread connects and the others wait for the result, so that not all threads
+    connect at once to a server that comes back.
 
     Args:
-        connect: makes a connection and greets the server, within so many seconds, or raises what prevented it.
+        connect: makes a connection and greets the server within the given seconds, or raises.
     """
 
     def __init__(self, connect: Callable[[float], Connection], most: int) -> None:
@@ -168,17 +166,17 @@ class Connections:
         self._changed = threading.Condition()
         self._live: list[Connection] = []
         self._opening = 0
-        self._attempts = 0  # to connect, that have ended
+        self._attempts = 0  # ended attempts to connect
         self._waiting = 0  # threads that wait for an attempt
-        self._failure: BaseException | None = None  # of the last one, while threads wait that must hear of it
+        self._failure: BaseException | None = None  # of the last attempt, kept while threads wait for it
         self._closed = False
 
     def take(self, timeout: float) -> Connection:
-        """Return a connection to ask on, which must be given back.
+        """Return a connection for one request; give it back afterwards.
 
         Raises:
             TimeoutError: None came within `timeout` seconds.
-            What prevented connecting: see Connection.ask.
+            The failure to connect: see Connection.ask.
         """
         ends = time.monotonic() + timeout
         with self._changed:
@@ -199,7 +197,7 @@ class Connections:
         return self._opened(ends)
 
     def _waited(self, ends: float) -> BaseException | None:
-        """Wait until an attempt to connect has ended; return what prevented the last one."""
+        """Wait until an attempt to connect has ended; return the failure of the last one, if any."""
         before = self._attempts
         self._waiting += 1
         try:
@@ -209,7 +207,7 @@ class Connections:
         finally:
             self._waiting -= 1
             if self._waiting == 0:
-                self._failure = None  # its traceback holds the threads' owner, who would never be dropped
+                self._failure = None  # its traceback would keep the owner of the threads alive
 
     def _opened(self, ends: float) -> Connection:
         connection, failure = None, None
@@ -234,7 +232,7 @@ class Connections:
             del failure
 
     def give_back(self, connection: Connection, *, renew: bool) -> None:
-        """Take a connection back; after `renew` nobody gets it again, and it ends with the last request on it."""
+        """Take a connection back. With `renew` nobody gets it again, and it ends with its last request."""
         with self._changed:
             connection.in_flight -= 1
             if renew and not connection.retired:
@@ -245,11 +243,11 @@ class Connections:
             connection.close()
 
     def leave(self, address: Address) -> None:
-        """Let nobody get a connection to an address that there is; each ends with the last request on it."""
+        """Retire the connections to an address: nobody gets them again, and each ends with its last request."""
         self._retire(lambda connection: connection.address == address)
 
     def close(self) -> None:
-        """End the connections, each with the last request on it."""
+        """Retire all connections; each ends with its last request."""
         with self._changed:
             self._closed = True
         self._retire(lambda _: True)
@@ -266,7 +264,7 @@ class Connections:
 
 
 def own_error(failure: BaseException) -> BaseException:
-    """Return an error like this one for another caller: each adds its notes, and holds it with its frames."""
+    """Return a copy of an error for another caller: each caller adds its own notes and frames."""
     try:
         copied = type(failure)(*failure.args)
     except Exception:  # its constructor takes other arguments

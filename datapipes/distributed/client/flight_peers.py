@@ -1,5 +1,5 @@
-"""FlightPeers: parts behind servers, asked through Arrow Flight. A request goes in pieces whose answers can be sent at
-once; a piece whose answer a server finds too large goes in halves.
+"""FlightPeers: ask parts behind servers through Arrow Flight. A request goes in pieces, whose answers can be sent at
+once. If a server finds the answer to a piece too large, the piece goes in halves.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.distributed.wire.refusals import AnswerTooLarge, OtherPartition
 
-MOST_BYTES = 2**31  # of one answer; a server sends less
-WHAT = ("part", "server")  # what a number stands for, without and with `by_rank`
+MOST_BYTES = 2**31  # of one answer; servers send less
+WHAT = ("part", "server")  # the kind of the numbers, without and with `by_rank`
 
 _WHERE = "FlightPeers"
 _Answer = TypeVar("_Answer")
 
 
 class FlightPeers:
-    """Parts behind servers. Building it starts nothing; a process connects to a server when it first asks.
+    """Parts behind servers. Building it starts nothing; a process connects to a server on its first request.
 
-    In worker processes it goes by its arguments. Each process has for each server up to 4 connections and up to 16
-    requests at a time, each with a thread that waits; `close` ends them, and so does the end of the process.
+    Worker processes get its arguments. A process has up to 4 connections and 16 requests in flight to each server, and
+    a waiting thread for each request; `close` ends them, and so does the end of the process.
 
     Args:
-        addresses: {part: where its server is}.
-        facts: what the servers must agree with; a server that does not is refused when it is met.
-        tls: the certificates of this side; None speaks without TLS.
-        deadline: seconds for each request in all, within which it is asked again as often as it helps.
-        may_return: whether a server that is gone is waited for; else a request to it fails at once.
-        by_rank: the numbers are those of servers, which may have any part, and not of parts.
-        again: tells where a part is now, asked when none of its servers can be reached.
+        addresses: {part: addresses of its servers}.
+        facts: must equal those of the servers; a server with other facts is refused at the handshake.
+        tls: the certificates of this side; None for no TLS.
+        deadline: seconds for each request in all; until then it is retried where that can help.
+        may_return: whether requests wait for a server that is gone; else they fail at once.
+        by_rank: the numbers name servers, which may have any part, instead of parts.
+        again: returns the present addresses of a part; called when none of its servers can be reached.
     Raises:
         ImportError: pyarrow is not installed.
     """
@@ -64,7 +64,7 @@ class FlightPeers:
         arrow_flight(_WHERE)  # here rather than in a worker
         self.by_rank, self.again = by_rank, again
         self.addresses, self.facts, self.tls, self.limits = dict(addresses), facts, tls, Limits(deadline, may_return)
-        # What a process has asked, and what ends it; at most one is of this process.
+        # {process id: its remote parts, and the finalizer that ends them}; at most one is of this process.
         self._by_process: dict[int, tuple[dict[int, RemotePart], weakref.finalize[..., FlightPeers]]] = {}
 
     def ask(self, part: int, request: Request[Answer]) -> Future[Answer]:
@@ -74,41 +74,41 @@ class FlightPeers:
         return answers[0] if len(answers) == 1 else joined(answers, partial(request.joined, pieces))
 
     def told(self, part: int, kind: str) -> Future[dict[str, Any]]:
-        """Ask a server what it says of itself, "health" or "statistics"; return at once."""
+        """Ask a server for its "health" or "statistics"; return at once."""
         message = Message(request_header(kind, self.meant(part)), {})
         return self.submit(part, lambda send: send(message, 0).header)
 
     def close(self) -> None:
         """End all connections and threads of this process; may be called twice. The next request connects again.
 
-        Requests in flight end with an error, or with their answer. Those whose server stands still are waited for, two
-        thirds of the deadline at most.
+        Requests in flight end with an error, or with their answer. If their server stands still, this call waits for
+        them for at most two thirds of the deadline.
         """
         entry = self._by_process.pop(os.getpid(), None)
         if entry is not None:
             entry[1]()
 
     def submit(self, part: int, attempt: Callable[[Send], _Answer], *, waits: bool = True) -> Future[_Answer]:
-        """Let `attempt(send)` ask a server, as often as it takes; return at once.
+        """Let a thread call `attempt(send)` until a server answers; return at once.
 
-        `send(request, most_bytes)` returns the answer. Requests may be made again: they must be idempotent.
+        `send(request, most_bytes)` returns the answer. Requests may be sent again, so they must be idempotent.
 
         Args:
-            waits: whether a server that is gone is waited for, as far as `may_return` allows.
+            waits: whether to wait for a server that is gone, if `may_return` allows it.
         """
         refuse_forked(_WHERE)
         return self._remote_part(part).submit(attempt, waits=waits)
 
     def _remote_part(self, part: int) -> RemotePart:
-        """Return a part as this process asks it. Nothing that it holds may hold the peers, or they would never end."""
+        """Return the RemotePart of this process. It must not refer to the peers, or they would never end."""
         pid = os.getpid()
         if (entry := self._by_process.get(pid)) is None:
             added: dict[int, RemotePart] = {}
-            # It also ends them before the interpreter ends, or a thread would be caught inside the library.
+            # It also runs before the interpreter ends, so that no thread is left inside the library.
             end = weakref.finalize(self, _close_all, pid, added)
-            # Atomic, so that no lock is needed, which a fork could leave taken.
+            # Atomic, so it needs no lock, which a fork could leave taken.
             entry = self._by_process.setdefault(pid, (added, end))
-            if entry[1] is not end:  # of another thread
+            if entry[1] is not end:  # another thread was first
                 end.detach()
         remote_parts, end = entry
         if part in remote_parts:
@@ -127,8 +127,8 @@ class FlightPeers:
 
         again = None if self.again is None else partial(self.again, part)
         remote_part = RemotePart(part, self.addresses[part], limits, connect, kind=kind, again=again)
-        remote_part = remote_parts.setdefault(part, remote_part)  # of two threads' one; building it starts nothing
-        if not end.alive:  # all were ended meanwhile
+        remote_part = remote_parts.setdefault(part, remote_part)  # another thread may be first; building starts nothing
+        if not end.alive:  # closed meanwhile
             remote_part.close()
         return remote_part
 
@@ -146,11 +146,11 @@ class FlightPeers:
         return request.answer_from_message(where, message, self.facts)
 
     def meant(self, part: int) -> Meant:
-        """Return what the header of a request to a server says of whom it means."""
+        """Return the header fields that say which part a request means."""
         return Meant(None if self.by_rank else part, self.facts.partition_id, self.facts.content_id)
 
     def where(self, part: int) -> str:
-        """Return how errors name a server."""
+        """Return the name of a server in errors."""
         return server_name(WHAT[self.by_rank], part, self.addresses[part])
 
     def __getstate__(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class FlightPeers:
 
 
 def _close_all(pid: int, remote_parts: dict[int, RemotePart]) -> None:
-    """End what a process has asked, all at once; a process that was forked from it does nothing."""
+    """Close the remote parts of a process, all at once; in a process forked from it, do nothing."""
     if os.getpid() == pid:
         for remote_part in [*remote_parts.values()]:
             remote_part.stop()
@@ -174,7 +174,7 @@ _Whole = TypeVar("_Whole")
 
 
 def joined(pieces: Sequence[Future[_Piece]], join: Callable[[list[_Piece]], _Whole]) -> Future[_Whole]:
-    """Return a future of `join` of all answers, or of the first error in the order of `pieces`, when all have ended."""
+    """Return a future that ends after all pieces: with `join(answers)`, or with the first error by their order."""
     whole: Future[_Whole] = Future()
     whole.set_running_or_notify_cancel()
     left, lock = len(pieces), threading.Lock()
@@ -187,7 +187,7 @@ def joined(pieces: Sequence[Future[_Piece]], join: Callable[[list[_Piece]], _Who
             if left > 0:
                 return
         ended_pieces = [*kept]
-        kept.clear()  # they hold this function, which must not hold them and their answers
+        kept.clear()  # the pieces hold this function: break the cycle, so that answers are freed
         try:
             whole.set_result(join([piece.result() for piece in ended_pieces]))
         except BaseException as error:
@@ -211,14 +211,14 @@ def greeted(
     tls: TLSConfig | None,
     facts: PartitionFacts | None,
 ) -> tuple[Connection, PartitionFacts]:
-    """Return a new connection to a server, and what it says of its partition, if it is the one that is meant.
+    """Return a new connection to the server that is meant, and the facts of its partition.
 
     Args:
         where: names the server in errors.
-        facts: what it must agree with in everything; None if nothing is known yet.
+        facts: must equal those of the server; None if no facts are known yet.
     Raises:
         OtherPartition: The message names both values.
-        What Connection.ask raises.
+        The errors of Connection.ask.
     """
     connection = Connection(where, address, tls, limits.connect_s)
     try:

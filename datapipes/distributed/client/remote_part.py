@@ -1,4 +1,4 @@
-"""RemotePart: one part behind a server or its replicas, as this process asks it, again and again until a deadline."""
+"""RemotePart: one part behind a server or its replicas; requests are retried until a deadline."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from datapipes.distributed.wire.refusals import OtherPartition
 
 
 class Places:
-    """The servers of one part, the one that is asked next at the front. Any thread may use it.
+    """The servers of one part, in the order in which they are tried. Any thread may use it.
 
     The first choice follows from a hash of this process and the address, so clients spread over replicas.
 
     Args:
-        again: tells where they are now, asked when none can be reached; it may raise. None: they stay where they are.
+        again: returns their present addresses; called when none can be reached; may raise. None: they never move.
     Attributes:
-        complaint: what prevented `again` the last time, a sentence for errors.
+        complaint: why `again` failed the last time, a sentence for errors.
     """
 
     def __init__(self, replicas: Replicas, again: Callable[[], Replicas] | None = None) -> None:
@@ -42,11 +42,11 @@ class Places:
         self._have_answered: set[Address] = set()
 
     def connect(self, connect: Callable[[Address, float], Connection], timeout: float) -> Connection:
-        """Return a connection to one of them, tried one after the other; each has its share of the time.
+        """Return a connection to the first server that accepts one; each gets its share of the time.
 
         Raises:
-            Moved: Others answer where servers of this part have answered before, and `again` may tell where they are.
-            The failure of the last one; or the first that tells more than that a server cannot be reached.
+            Moved: Another program answers where a server of this part did, and `again` may find the server.
+            The first failure that no retry can mend, or else the last one.
         """
         ends, tried = time.monotonic() + timeout, list[Address]()
         while waiting := [address for address in self.all() if address not in tried]:
@@ -72,12 +72,12 @@ class Places:
         raise AssertionError("there is always one that was not tried")
 
     def all(self) -> Replicas:
-        """Return all of them, in the order in which they are asked."""
+        """Return all servers, in the order in which they are tried."""
         with self._changing:
             return Replicas(self._order)
 
     def failed(self, address: Address) -> bool:
-        """Ask the others first from now on; return whether there are others."""
+        """Try the others first from now on; return whether there are others."""
         with self._changing:
             if address in self._order:
                 self._order.remove(address)
@@ -89,7 +89,7 @@ class Places:
             return
         try:
             replicas = self._again()
-        except BaseException as error:  # of the user's resolver; nobody but the one who waits could take it
+        except BaseException as error:  # of a user's resolver: only the waiting caller can be told
             self.complaint = f" The resolver was asked again: {type(error).__name__}: {text_of(error)}"
             return
         self.complaint = ""
@@ -110,25 +110,25 @@ _Answer = TypeVar("_Answer")
 
 CONNECTIONS = 4  # to one server
 REQUESTS = 16  # to one server at a time; more wait for a thread
-# An attempt may take so large a share of the deadline, so that one that stands still is not the only one. After it the
-# next has all that is left, for an answer that takes long.
+# An attempt may take a third of the deadline, so that a stalled one leaves time for another. After a timeout the next
+# attempt has all the time left, for an answer that takes long.
 TRIES = 3
-OUTAGE_S = 2.0  # without an answer, before the log says so
-PROBE_S = 1.0  # for learning whether anything listens
+OUTAGE_S = 2.0  # time without an answer until the log says so
+PROBE_S = 1.0  # to find out whether anything listens
 _STARTED_BY = {
     "part": "datapipes serve ROOT --part {part} --address {address}",
     "server": "datapipes serve ROOT --address {address}",
     "receiver": 'SamplerReceiver(graph, "{address}", num_sender)',
 }
-MOST_CONNECT_S = 5.0  # for the handshakes of TCP and TLS; a channel that is given up meanwhile stays so long
+MOST_CONNECT_S = 5.0  # for the handshakes of TCP and TLS; an abandoned channel stays for this time
 
 
 class Limits(NamedTuple):
-    """What one request may take.
+    """The time limits of one request.
 
     Attributes:
         deadline: seconds in all, from the call to the answer or the error.
-        may_return: whether a server that is gone may be started again at its address, and is waited for.
+        may_return: whether to wait for a server that is gone, since it may be started again at its address.
     """
 
     deadline: float
@@ -136,17 +136,17 @@ class Limits(NamedTuple):
 
     @property
     def attempt_s(self) -> float:
-        """Seconds of one attempt, until one has ended for want of time."""
+        """Seconds for an attempt, until one has timed out."""
         return self.deadline / TRIES
 
     @property
     def last_s(self) -> float:
-        """Seconds of an attempt after one that has ended for want of time."""
+        """Seconds for an attempt after one has timed out."""
         return self.deadline - self.attempt_s
 
     @property
     def connect_s(self) -> float:
-        """Seconds of connecting."""
+        """Seconds for connecting."""
         return min(self.attempt_s, MOST_CONNECT_S)
 
 
@@ -160,13 +160,12 @@ class RemotePart:
     """One part behind a server. Nothing starts before the first request; `close` ends all, for good.
 
     Args:
-        part: the number of the part, or of what it is otherwise.
-        replicas: where it is.
-        connect: makes a connection to an address and greets the server, in so many seconds; it raises what prevented
-            it.
-        again: tells where it is now, see Places.
-        kind: what the number is of: "part", "server" or "receiver".
-        requests: that are made at a time; with 1 they are made in their order.
+        part: the number of the part, server or receiver; see `kind`.
+        replicas: the addresses of its servers.
+        connect: makes a connection to an address and greets the server within the given seconds, or raises.
+        again: returns the present addresses, see Places.
+        kind: "part", "server" or "receiver", which the number is of.
+        requests: how many may be in flight; with 1 they keep their order.
     Attributes:
         limits: may be changed between requests.
     """
@@ -194,7 +193,7 @@ class RemotePart:
         """Let a thread call `attempt(send)` until it has an answer, or until the deadline; return at once.
 
         Args:
-            waits: whether a server that is gone is waited for; else the request fails at once where nothing listens.
+            waits: whether to wait for a server that is gone; else the request fails at once if nothing listens.
 
         The future ends within the deadline: with the answer, with ServerUnavailable, or with the error of the server,
         whose text begins with the part and the address.
@@ -229,7 +228,7 @@ class RemotePart:
         """End all threads and connections; requests in flight end with an error, or with the answer if one is due.
 
         Args:
-            wait_s: for the requests in flight; by default as long as an attempt may take.
+            wait_s: seconds to wait for the requests in flight; by default as long as an attempt may take.
         """
         self.stop()
         if not self._threads.close(self.limits.last_s + 1 if wait_s is None else wait_s):
@@ -246,7 +245,7 @@ class RemotePart:
             except Exception as failure:
                 verdict, error = judge(self.where, failure)
             if verdict.slow and limit < self.limits.attempt_s and failures.count > 0:
-                break  # the deadline cut it short: what the attempt before it said tells more
+                break  # the deadline cut it short: the failure before it tells more
             if failures.add(verdict, error):
                 raise error
             is_lost = failures.greeted is None and not waits
@@ -258,7 +257,7 @@ class RemotePart:
                 )
             if verdict is not FULL:
                 self._outage.failed(began, time.monotonic(), failures.last)
-            del error  # its traceback holds what the attempt used
+            del error  # its traceback holds the objects of the attempt
             self._stop.wait(max(min(next(waits_s), ends - time.monotonic()), 0.0))
         raise self._closed() if self._stop.is_set() else self._unavailable(failures)
 
@@ -275,7 +274,7 @@ class RemotePart:
         except Exception as failure:
             verdict = verdict_on(failure)
             renew = verdict.renew
-            # The right server had greeted; gRPC has connected anew since then.
+            # The right server had greeted; gRPC has reconnected since.
             if verdict is STRANGER or isinstance(failure, OtherPartition):
                 renew = True
                 raise Moved(reason(failure)) from failure
@@ -319,7 +318,7 @@ class Outage:
         self._told = False
 
     def failed(self, began: float, now: float, why: str) -> None:
-        """Note an attempt that will be made again; the times are of time.monotonic()."""
+        """Note a failed attempt that will be retried; the times are of time.monotonic()."""
         with self._lock:
             if self._since is None:
                 self._since = began
@@ -340,10 +339,10 @@ class Outage:
 
 
 class Threads:
-    """At most `most` threads of this name, which run what they are given in turn.
+    """At most `most` threads of one name, which run calls in the order given.
 
-    They are daemons: an idle one does not keep the process. `close` must be called before the interpreter ends if one
-    may be inside a library.
+    They are daemons: an idle thread does not keep the process alive. Call `close` before the interpreter ends if a
+    thread may be inside a library.
     """
 
     def __init__(self, name: str, most: int) -> None:
@@ -371,16 +370,16 @@ class Threads:
                 self._work.pop()
                 raise
             if not started:
-                self._changed.notify()  # the work waits for one of those there are
+                self._changed.notify()  # an existing thread will do the work
         return True
 
     def close(self, timeout: float) -> bool:
-        """Run what was given, end all threads and wait for the others; return whether those have ended."""
+        """Finish the calls, end all threads and wait for all but the caller; return whether those have ended."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         ends = time.monotonic() + timeout
-        # A thread that closes them itself ends when it returns.
+        # A thread that calls this ends when it returns.
         others = [thread for thread in self._threads if thread is not threading.current_thread()]
         for thread in others:
             thread.join(max(ends - time.monotonic(), 0.0))

@@ -1,4 +1,4 @@
-"""Which failures of a request are asked again, and after what pause. Requests are idempotent: asking again is safe."""
+"""Which failed requests are retried, and after how long a pause. Requests are idempotent, so a retry is safe."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from datapipes.base.checks import one_line
 from datapipes.base.errors import RemoteError, add_note, text_of
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.02, 0.25  # a server that is back is found within the longer one
-FEW = 2  # times that it is asked again where the failure may be a bug, which would stay
+FEW = 2  # retries of a failure that may be a permanent bug
 
 
 class Verdict(NamedTuple):
-    """What follows from a failure.
+    """The consequences of a failure.
 
     Attributes:
-        most: how often such a request is asked again; None for as often as the deadline allows. A failure that may be
-            of the connection counts only if the connection was opened, and greeted, after the previous failure. If none
-            can be opened, the server is away, and the deadline holds.
-        renew: whether the connection is given up. The next attempt makes another channel: gRPC's own waits longer and
-            longer before it connects again.
-        raised: what the caller gets after that; None for the failure itself.
-        why: the reason, in words. An error of the type `raised` tells it to the user.
+        most: number of retries; None for as many as the deadline allows. A failure that may be of the connection counts
+            only if the connection was opened, and greeted, after the previous failure. If no connection can be opened,
+            the server is away, and only the deadline ends the retries.
+        renew: whether the connection is given up. The next attempt makes a new channel, since gRPC waits longer and
+            longer before an old one reconnects.
+        raised: type of the caller's error after the retries; None for the failure itself.
+        why: the reason, in words; the text of an error of the type `raised` has it.
         of_connection: whether the failure may be of the connection.
-        slow: whether there was only not enough time; the next attempt has all that is left.
+        slow: whether only the time ran out; the next attempt has all the time left.
     """
 
     most: int | None
@@ -39,26 +39,26 @@ class Verdict(NamedTuple):
     slow: bool = False
 
 
-class Moved(Exception):  # no error: it is asked again
-    """Another program answers where a server was that is gone; the server may be elsewhere by now."""
+class Moved(Exception):  # no error: the request is retried
+    """Another program answers at the address of a server, which may be elsewhere by now."""
 
 
 RESET = Verdict(FEW, True, RemoteError, "the stream was reset, the server died, or no partition server is there", True)
 FULL = Verdict(None, False, None, "the server answers, but is full or stops")
 STRANGER = Verdict(0, True, ConnectionError, "what listens there is no partition server")
-# By the name of the class, since pyarrow is imported by few. Bases count, the first that is named.
+# By class name, so that pyarrow need not be imported. The first class or base in the table counts.
 TABLE = {
     "FlightUnavailableError": Verdict(None, True, None, "no connection: the server is away, or the network cut it"),
     "FlightTimedOutError": Verdict(
         None,
         True,
         None,
-        "server or connection stand still, where another one may not; or the answer takes long",
+        "the server or the connection stands still, or the answer takes long",
         slow=True,
     ),
-    "FlightCancelledError": Verdict(None, True, None, "a server that stops drops what it has not answered"),
+    "FlightCancelledError": Verdict(None, True, None, "a server that stops drops unanswered requests"),
     "Unavailable": FULL,
-    "TimeoutError": Verdict(None, False, None, "another thread connects, and has not come to an end"),
+    "TimeoutError": Verdict(None, False, None, "another thread is still connecting"),
     "FlightUnauthenticatedError": Verdict(0, False, PermissionError, "the server refuses this client, also later"),
     "FlightUnauthorizedError": Verdict(0, False, PermissionError, "the server refuses this client, also later"),
     "ArrowNotImplementedError": STRANGER,
@@ -72,11 +72,11 @@ EXHAUSTED = "resource exhausted"
 # By its text: gRPC has no code for it. The other side's refusal of our certificate looks like a cut connection.
 HANDSHAKE = "handshake failed"
 NOT_TRUSTED = Verdict(FEW, True, PermissionError, "TLS: the other side has no certificate of our authority, or no TLS")
-FINAL = Verdict(0, False, None, "an answer: the request is wrong, or what came is no answer to it")
+FINAL = Verdict(0, False, None, "an answer: the request is wrong, or the answer does not fit it")
 
 
 def verdict_on(failure: Exception) -> Verdict:
-    """Return what follows from a failure."""
+    """Return the verdict on a failure."""
     names = [cls.__name__ for cls in type(failure).__mro__]
     if "FlightUnavailableError" in names and HANDSHAKE in text_of(failure).lower():
         return NOT_TRUSTED
@@ -86,7 +86,7 @@ def verdict_on(failure: Exception) -> Verdict:
 
 
 def judge(where: str, failure: Exception) -> tuple[Verdict, Exception]:
-    """Return what follows from a failure, and the error that the caller gets if nothing else is tried."""
+    """Return the verdict on a failure, and the caller's error if there is no retry."""
     verdict = verdict_on(failure)
     if verdict.raised is not None:
         return verdict, verdict.raised(f"{where}: {verdict.why}: {reason(failure)}")
@@ -96,9 +96,9 @@ def judge(where: str, failure: Exception) -> tuple[Verdict, Exception]:
 
 
 def reason(failure: BaseException) -> str:
-    """Return in one line what a failure says, without what gRPC adds for its own developers.
+    """Return the text of a failure in one line, without the debug context of gRPC.
 
-    What a server sends may hold what would move the cursor of a terminal; it is escaped.
+    Control characters, which could move the cursor of a terminal, are escaped.
     """
     text = text_of(failure).partition(" gRPC client debug context:")[0].partition(". Client context:")[0]
     _, _, message = text.partition(", with message: ")
@@ -111,16 +111,16 @@ class Failures:
 
     Attributes:
         count: how many there were.
-        slow: whether the last one was for want of time.
-        last: what the last one says.
-        greeted: when the server greeted on the connection of the attempt, by time.monotonic(); None: there is none.
+        slow: whether the last one timed out.
+        last: the text of the last one.
+        greeted: time of the handshake on the attempt's connection, by time.monotonic(); None without a connection.
     """
 
     def __init__(self) -> None:
         self.count, self.slow, self.last = 0, False, "it waited for others and was not sent"
         self.greeted: float | None = None
         self._counted: Counter[Verdict] = Counter()
-        self._when = -math.inf  # the last one of a connection
+        self._when = -math.inf  # time of the last failure of a connection
 
     def add(self, verdict: Verdict, error: Exception) -> bool:
         """Note the failure of an attempt; return whether it is final."""
@@ -135,8 +135,8 @@ class Failures:
 
 
 def pauses() -> Iterator[float]:
-    """Yield how many seconds to wait before each further attempt: at most twice as long as before, and random."""
-    own_random, most = random.Random(), FIRST_PAUSE_S  # of its own: nobody's global generator is read
+    """Yield the seconds to wait before each retry: random, at most twice as long as before."""
+    own_random, most = random.Random(), FIRST_PAUSE_S  # does not advance the global generator
     while True:
         yield own_random.uniform(most / 2, most)
         most = min(2 * most, MOST_PAUSE_S)

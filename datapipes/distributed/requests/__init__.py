@@ -1,4 +1,4 @@
-"""What servers are asked: of parts, a module for each kind; chains.py, minibatches of whole chains."""
+"""Requests to servers: a module for each kind of request to a part; chains.py for minibatches of whole chains."""
 
 
 def __dir__() -> list[str]:

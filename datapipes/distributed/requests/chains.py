@@ -1,6 +1,6 @@
 """Requests about chains as messages, and their answers: create a producer, make a minibatch, give up or list claims.
 
-A minibatch travels as `minibatch.to_message()` names its tensors; an error of a stage in its place, with its traceback.
+A minibatch travels as its `to_message()`; an error of a stage takes its place, with its traceback.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _TOKEN = plain("texts of 32 characters", lambda value: isinstance(value, str) an
 
 
 def text_up_to(most: int) -> Form:
-    """Return the form of texts of at most so many characters."""
+    """Return the form of texts of at most `most` characters."""
     return plain(f"texts of up to {most} characters", lambda value: isinstance(value, str) and len(value) <= most)
 
 
 _ANY = Form(lambda name, value: value)
-Token = Annotated[str, _TOKEN]  # of a client; nobody else knows it
+Token = Annotated[str, _TOKEN]  # secret of a client
 ProducerId = Annotated[int, whole(0)]
 _Record = TypeVar("_Record")
 
 
 @dataclass(frozen=True)
 class CreateRequest:
-    """To make a producer, or to have a claim on one that is there.
+    """Make a producer, or claim an existing one.
 
     Attributes:
         chain: the header of a description; its tensors are those of the message.
-        num_workers: processes that are wished for.
+        num_workers: number of worker processes wanted.
     """
 
     kind = "producer"
@@ -53,7 +53,7 @@ class CreateRequest:
 
 @dataclass(frozen=True)
 class MinibatchRequest:
-    """For the minibatch of an epoch and a global index."""
+    """Ask for the minibatch of an epoch and a global index."""
 
     kind = "minibatch"
     client: Token
@@ -64,7 +64,7 @@ class MinibatchRequest:
 
 @dataclass(frozen=True)
 class ClaimRequest:
-    """To give up a claim."""
+    """Give up a claim."""
 
     kind = "destroy_producer"
     client: Token
@@ -73,7 +73,7 @@ class ClaimRequest:
 
 @dataclass(frozen=True)
 class ListRequest:
-    """For the producers that the client has a claim on."""
+    """Ask for the producers that the client has a claim on."""
 
     kind = "producers"
     client: Token
@@ -81,7 +81,7 @@ class ListRequest:
 
 @dataclass(frozen=True)
 class Created:
-    """A producer, as it is told to who has a claim on it.
+    """The facts of a producer, for clients with a claim on it.
 
     Attributes:
         num_batches: minibatches of an epoch.
@@ -101,7 +101,7 @@ class Listed:
 
 
 class Made(NamedTuple):
-    """What became of a minibatch: itself, None if a stage has dropped it, or an error of a stage."""
+    """The outcome of a minibatch: itself, None if a stage has dropped it, or an error of a stage."""
 
     minibatch: MiniBatch | None
     error: Exception | None = None
@@ -119,10 +119,10 @@ def request_to_message(request: Any, meant: Meant, tensors: Mapping[str, Any] | 
 
 
 def request_from_message(where: str, message: Message, *kinds: type[Any]) -> Any:
-    """Return the request of one of these kinds that a message says.
+    """Return the request in a message, of one of these kinds.
 
     Raises:
-        BadRequest: It says none.
+        BadRequest: The message is no such request.
     """
     name = message.header.get("kind")
     kind = next((kind for kind in kinds if kind.kind == name), None)
@@ -137,12 +137,12 @@ def request_from_message(where: str, message: Message, *kinds: type[Any]) -> Any
 
 
 def told_to_message(kind: str, record: Created | Listed) -> Message:
-    """Return the answer to a request of a kind that a record tells."""
+    """Return a record as the answer to a request of a kind."""
     return Message(answer_header(kind, **to_json(record)), {})
 
 
 def told_from_message(record: type[_Record], where: str, message: Message) -> _Record:
-    """Return the record that an answer tells; BadMessage if it tells none."""
+    """Return the record in an answer; BadMessage if there is none."""
     try:
         return from_json(record, "the answer", message.header, others=True)
     except ValueError as error:
@@ -160,10 +160,10 @@ def made_to_message(request: MinibatchRequest, made: Made) -> Message:
 
 
 def made_from_message(where: str, message: Message, request: MinibatchRequest) -> Made:
-    """Return what became of the minibatch that was asked for; a note of an error says where it came from.
+    """Return the outcome of the requested minibatch; an error has a note about its origin.
 
     Raises:
-        BadMessage: It does not answer the request.
+        BadMessage: The message does not answer the request.
     """
     header, kind = message.header, message.header.get("what")
     numbers = [header.get(name) for name in ("producer", "epoch", "index")]
@@ -185,7 +185,7 @@ def made_from_message(where: str, message: Message, request: MinibatchRequest) -
 
 
 def minibatch_of(where: str, name: str, tensors: Any) -> MiniBatch:
-    """Return the minibatch that tensors say; BadMessage if they say none. Errors call them `name`."""
+    """Return the minibatch in tensors; BadMessage if they hold none. Errors call them `name`."""
     try:
         return MiniBatch.from_message(tensors)
     except (ValueError, TypeError, LookupError) as error:

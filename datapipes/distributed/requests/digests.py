@@ -1,4 +1,4 @@
-"""DigestRequest: digests of what a part draws by (times, weights). With them a state moves between graphs and parts."""
+"""DigestRequest: digests of the times and weights of a part. With them a state moves between graphs and parts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Digests = list[list[str] | None]
 
 @dataclass(frozen=True)
 class DigestRequest(Request[Digests]):
-    """Digests of what a choice reads of the in-edges that the part stores. The answer is a list, aligned with
+    """Digests of the values that a choice reads with the part's in-edges. The answer is a list, aligned with
     `edge_types`: digests, see sum_of_digests, or None where there is nothing to read.
 
     Attributes:
@@ -65,7 +65,7 @@ def joined_digests(where: str, edge_types: Sequence[Any], answers: Sequence[Dige
     """Return the sums of the digests that the parts answered, by edge type.
 
     Raises:
-        ValueError: The parts do not agree on what there is to read.
+        ValueError: Some parts have values to read, and others have none.
     """
     return {
         edge_type: _sum(where, edge_type, of_parts)

@@ -1,7 +1,7 @@
 """DrawRequest: one hop of one minibatch, asked of the owners of its nodes.
 
-Each part is asked for a hop in each hop, so only the lists of its header are read by forms: as one record it would take
-5 us more to write, beside 5 to 10, and 6 more to read, beside 16 to 38.
+Each hop sends a request to each part, so only the lists of the header are read by forms. As one record, a request would
+take 5 us more to write than its 5 to 10 us, and 6 us more to read than its 16 to 38 us.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from datapipes.graph.choice import CHOICE, UNIFORM, Choice
 from datapipes.partition.native.part import Part
 
 COLUMNS = ("ids", "streams", "times")  # of the rows of a request
-_NAMES = ("ids", "draws", "replace", "edge_ids")  # that the header of each request has
+_NAMES = ("ids", "draws", "replace", "edge_ids")  # in the header of each request
 _INT64_BYTES = 8
 
 
 class Draw(NamedTuple):
-    """What a hop draws from one edge type.
+    """The draw of a hop from one edge type.
 
     Attributes:
         fanout: in-edges for each node, -1 for all; not 0.
@@ -44,7 +44,7 @@ class Draw(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """What was drawn for rows: the nodes of the first draw of a request, then those of the next one, and so on.
+    """The in-edges drawn for rows. Rows are the nodes of a request's first draw, then those of the next one, and so on.
 
     Attributes:
         indptr: int64 [number of rows + 1], where the edges of each row begin.
@@ -78,12 +78,12 @@ class DrawRequest(Request[Drawn]):
     """In-edges of nodes that the part owns, of all edge types at once.
 
     Attributes:
-        ids: {destination type: int32 or int64 [n]}, distinct, but for nodes of several trees or times.
+        ids: {destination type: int32 or int64 [n]}, distinct, except nodes in several trees or at several times.
         draws: in sorted order of the edge types; each draws for all of `ids[destination type]`.
         replace: draw with replacement.
         edge_ids: whether the answer has the ids of the edges.
-        streams: of each id the stream of the random key, uint32, {destination type: [n]}; None: all have stream 0.
-        times: of each id its time, int64, {destination type: [n]}; only where in-edges are drawn by time.
+        streams: the stream of the random key for each id, uint32, {destination type: [n]}; None: all have stream 0.
+        times: the time of each id, int64, {destination type: [n]}; only where in-edges are drawn by time.
         choice: how in-edges are drawn.
     """
 
@@ -120,7 +120,7 @@ class DrawRequest(Request[Drawn]):
         return num_bytes if num_bytes <= most else None
 
     def counted_bytes(self, part: Part, facts: PartitionFacts, go_on: GoOn) -> int:
-        """Return how many bytes the answer has at most, by the degrees of the nodes; so many, if it is uniform."""
+        """Return an upper bound of the answer's bytes, by the degrees of the nodes; exact for a uniform choice."""
         rows = {node_type: part.rows_of(ids, node_type) for node_type, ids in self.ids.items()}
 
         def num_edges(draw: Draw, _: int) -> int:
@@ -136,16 +136,16 @@ class DrawRequest(Request[Drawn]):
         return self._num_bytes(facts, num_edges)
 
     def _num_bytes(self, facts: PartitionFacts, num_edges: Callable[[Draw, int], int]) -> int:
-        """Return the bytes of the answer, given the in-edges of each draw for so many nodes."""
+        """Return the bytes of the answer; `num_edges(draw, number of nodes)` gives the in-edges of a draw."""
         edge_bytes = facts.index_dtype.itemsize + (_INT64_BYTES if self.edge_ids else 0)
         rows = self._rows()
         num_edges_all = sum(num_edges(draw, num_rows) for draw, num_rows in zip(self.draws, rows, strict=True))
         return _INT64_BYTES * (sum(rows) + 1) + edge_bytes * num_edges_all
 
     def _rows(self) -> list[int]:
-        """Return how many rows each draw has in the answer."""
+        """Return the number of rows of each draw in the answer."""
         counts = {node_type: ids.shape[0] for node_type, ids in self.ids.items()}
-        return [counts.get(ends_of(draw.edge_type)[1], 0) for draw in self.draws]  # a server says what is missing
+        return [counts.get(ends_of(draw.edge_type)[1], 0) for draw in self.draws]  # a server names missing ids
 
     # --- its pieces
 
@@ -177,7 +177,7 @@ class DrawRequest(Request[Drawn]):
             torch.cat([drawn.edge_ids for drawn in in_order if drawn.edge_ids is not None]) if self.edge_ids else None,
         )
 
-    # --- how it travels: "ids.0" are those of the first node type; optional values are omitted when unset
+    # --- as a message: "ids.0" are the ids of the first node type; optional values are omitted when unset
 
     def to_message(self, meant: Meant) -> Message:
         names = [name for name in COLUMNS if getattr(self, name) is not None]
@@ -218,7 +218,7 @@ class DrawRequest(Request[Drawn]):
         return request
 
     def _check(self) -> None:
-        """Raise ValueError if the values of a request that has come contradict each other."""
+        """Raise ValueError if the values of a received request contradict each other."""
         if any(draw.fanout == 0 for draw in self.draws):
             raise ValueError("a fanout is 0, allowed are -1 and whole numbers above 0; leave the edge type out")
         drawn = [draw.edge_type or () for draw in self.draws]

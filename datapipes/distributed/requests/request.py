@@ -1,8 +1,8 @@
 """Request: one kind of question to the owner of a part; each kind is a class in a module of its own.
 
-Such a class says all there is to know of its kind: what is asked and answered, how both travel, how many bytes the
-answer has, how a large request is cut and its answers are joined, and how a part answers. Client and server know none
-of the kinds: they ask the class. `server/service.py` lists those that a server answers.
+The class holds all code of its kind: the request and its answer, their messages, the bytes of an answer, the cutting of
+a large request and the joining of its answers, and the answering by a part. Client and server know no kinds: they call
+the class. `server/service.py` lists the kinds that a server answers.
 
 Requests are idempotent: asked again, also after a restart of the server, they give the same bits. Ids are those of the
 whole graph. In a graph without types the one node type and the one edge type is None.
@@ -29,23 +29,23 @@ from datapipes.distributed.wire.refusals import BadRequest
 from datapipes.graph.local_graph import LocalGraph
 from datapipes.partition.native.part import Part
 
-MOST_IDS = 2**20  # that one request has
+MOST_IDS = 2**20  # of one request
 
 Answer = TypeVar("Answer")
 Kind = TypeVar("Kind", bound="Request[Any]")
 Forms = dict[str, tuple[torch.dtype, tuple[int, ...]]]
-GoOn = Callable[[], None]  # called while a part works on an answer; may raise, such as that the client has gone
+GoOn = Callable[[], None]  # called while a part works on an answer; may raise, for example if the client has gone
 
 
 class Request(ABC, Generic[Answer]):
-    """One kind of request: a frozen dataclass. A field that is a Tensor travels as a column of ids, int32 or int64 [n],
-    "ids.0" the first of them; all others stand in the header, as their annotations say (base/records.py). What the
-    fields may not be together, `__post_init__` refuses by a ValueError. So digests and edges travel; draws and rows,
-    whose ids are several columns by type, write and read themselves.
+    """One kind of request: a frozen dataclass. A Tensor field travels as a column of ids, int32 or int64 [n], named
+    "ids.0", "ids.1", ...; all other fields are in the header, by their annotations (base/records.py). `__post_init__`
+    refuses fields that contradict each other by a ValueError. Digests and edges travel so; draws and rows, whose ids
+    are several columns by type, have messages of their own.
 
     Attributes:
         kind: its name on the wire.
-        things: what an answer has, for errors.
+        things: the contents of an answer, for errors.
     """
 
     kind: ClassVar[str]
@@ -55,7 +55,7 @@ class Request(ABC, Generic[Answer]):
 
     @abstractmethod
     def answered_by(self, part: Part, *, num_threads: int = 1, go_on: GoOn | None = None) -> Answer:
-        """Return what a part answers.
+        """Return the answer of a part.
 
         Raises:
             IndexError: A node or an edge is not the part's; the message names the first one.
@@ -63,7 +63,7 @@ class Request(ABC, Generic[Answer]):
         """
 
     def answered_by_graph(self, where: str, graph: LocalGraph) -> Answer:
-        """Return what a server of a whole graph answers; most kinds are for parts alone."""
+        """Return the answer of a server of a whole graph; most kinds are for parts alone."""
         raise BadRequest(f"{where}: has no part; it makes minibatches of chains only. Serve a partition.")
 
     # --- its size
@@ -73,20 +73,20 @@ class Request(ABC, Generic[Answer]):
         return {}
 
     def num_bytes(self, facts: PartitionFacts, most: int) -> int | None:
-        """Return how many bytes the answer has at most; None if only the part can tell whether they are within `most`,
+        """Return an upper bound of the answer's bytes; None if only the part can tell whether they are within `most`,
         see `counted_bytes`.
         """
         return sum(bytes_of(shape, dtype) for dtype, shape in self.answer_forms(facts).values())
 
     def counted_bytes(self, part: Part, facts: PartitionFacts, go_on: GoOn) -> int:
-        """Return how many bytes the answer has at most, counted by the part; called if `num_bytes` returns None."""
+        """Return an upper bound of the answer's bytes, counted by the part; called if `num_bytes` returns None."""
         raise NotImplementedError
 
     # --- its pieces
 
     @property
     def num_ids(self) -> int:
-        """How many ids the request has; 0 if it has none that it could be cut at."""
+        """Number of ids in the request; 0 if the request cannot be cut by ids."""
         return next((ids.shape[0] for ids in self._columns()), 0)
 
     def some(self: Kind, begin: int, end: int) -> Kind:
@@ -95,7 +95,7 @@ class Request(ABC, Generic[Answer]):
         return replace(self, **{name: getattr(self, name)[begin:end] for name in names})  # type: ignore[type-var]
 
     def cut(self: Kind, most_ids: int) -> list[Kind]:
-        """Return requests of at most so many ids each, in order; at least one."""
+        """Return requests of at most `most_ids` ids each, in order; at least one."""
         if self.num_ids <= most_ids:
             return [self]
         return [self.some(begin, begin + most_ids) for begin in range(0, self.num_ids, most_ids)]
@@ -109,7 +109,7 @@ class Request(ABC, Generic[Answer]):
         return self.cut(max(-(-self.num_ids // 2), 1))
 
     def joined(self, pieces: Sequence[Any], answers: Sequence[Answer]) -> Answer:
-        """Return the answer to a request of which each piece was answered, two or more."""
+        """Return the answer to this request, from the answers to its pieces, two or more."""
         raise NotImplementedError
 
     # --- how it travels
@@ -123,10 +123,10 @@ class Request(ABC, Generic[Answer]):
 
     @classmethod
     def from_message(cls: type[Kind], where: str, message: Message) -> Kind:
-        """Return the request that a message says. Types and names are compared with the part by whoever answers.
+        """Return the request in a message. The answering side compares types and names with its part.
 
         Raises:
-            BadRequest: It says none.
+            BadRequest: The message is no such request.
         """
         try:
             return cls._read(message)
@@ -150,21 +150,21 @@ class Request(ABC, Generic[Answer]):
         raise NotImplementedError
 
     def answer_from_message(self, where: str, message: Message, facts: PartitionFacts) -> Answer:
-        """Return the answer that a message says.
+        """Return the answer in a message.
 
         Raises:
-            BadMessage: It does not answer this request: other columns, dtypes or lengths, values that cannot be.
+            BadMessage: The message does not answer this request: other columns, dtypes or lengths, impossible values.
         """
         forms = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in message.tensors.items()}
         self.check_forms(where, forms, facts)
         return self.answer_of(where, message.tensors)
 
     def answer_of(self, where: str, columns: dict[str, Tensor]) -> Answer:
-        """Return the answer that these tensors are, which have the forms of one; BadMessage if the values cannot be."""
+        """Return the answer in these tensors, whose forms were checked; BadMessage if values are impossible."""
         raise NotImplementedError
 
     def check_forms(self, where: str, forms: Forms, facts: PartitionFacts) -> None:
-        """Raise BadMessage unless the tensors of an answer have the forms that this request has answered."""
+        """Raise BadMessage unless the tensors of an answer have the forms that this request asks for."""
         expected = self.answer_forms(facts)
         if [*forms] != [*expected]:
             raise BadMessage(f"{where}: answered the tensors {shown([*forms])}, expected were {shown([*expected])}.")
@@ -176,11 +176,11 @@ class Request(ABC, Generic[Answer]):
                 )
 
     def called(self, name: str) -> str:
-        """Return how an error calls a tensor of the answer."""
+        """Return the name of an answer's tensor in errors."""
         return name
 
     def sink(self, where: str, facts: PartitionFacts) -> Sink | None:
-        """Return what takes the tensors of the answer as they arrive; None if they come with it."""
+        """Return the sink that takes the answer's tensors as they arrive; None if they come with the answer."""
         return None
 
     def _columns(self) -> list[Tensor]:
@@ -189,7 +189,7 @@ class Request(ABC, Generic[Answer]):
 
 @cache
 def _header_and_columns(kind: type[Request[Any]]) -> tuple[Any, list[str]]:
-    """Return a record of the fields of a kind that stand in the header, and the names of those that are columns."""
+    """Return a record of a kind's fields in the header, and the names of its fields in columns."""
     hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     in_header = [(name, hints[name]) for name in names if hints[name] is not Tensor]

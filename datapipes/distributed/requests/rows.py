@@ -19,7 +19,7 @@ from datapipes.distributed.wire.arrow_reading import Sink, TakeBytes
 from datapipes.distributed.wire.envelope import Meant, check_versions, ids_of, own_record, request_header
 from datapipes.partition.native.part import Part
 
-ANSWER_BYTES = 64 * 2**20  # of the rows that one request asks for, about
+ANSWER_BYTES = 64 * 2**20  # of the rows of one request, about
 
 # Takes rows of an answer as they arrive: the number of the tensor in the answer, its first row, and the bytes of the
 # rows, uint8 [n, bytes of a row], which are valid during the call only. Rows may come more than once, if the request is
@@ -43,13 +43,13 @@ class Rows(NamedTuple):
     ids: Tensor
 
     def row_bytes(self, facts: PartitionFacts) -> int:
-        """Return the bytes of a row of all names; features that the part does not have count nothing."""
+        """Return the bytes of a row of all names; features that the part lacks count 0."""
         forms = [facts.features.get((self.domain, self.type, name)) for name in self.names]
         return sum(form.num_bytes for form in forms if form is not None)
 
 
 class _Wanted(NamedTuple):
-    """What the header says of one of the rows."""
+    """The entry of one Rows in the header."""
 
     domain: Annotated[str, one_of("node", "edge")]
     type: AnyType
@@ -63,16 +63,16 @@ class _Header:
     def __post_init__(self) -> None:
         for domain, type_, _ in self.rows:
             if type_ is not None and isinstance(type_, tuple) != (domain == "edge"):
-                (node_type_of if domain == "node" else edge_type_of)(type_to_json(type_))  # says what is wrong
+                (node_type_of if domain == "node" else edge_type_of)(type_to_json(type_))  # raises the fitting error
 
 
 @dataclass(frozen=True)
 class RowsRequest(Request[list[Tensor]]):
-    """Rows of several features and types at once. The answer is a list of tensors [n, ...]: of the first of `rows`
-    each name, then of the second, and so on.
+    """Rows of several features and types at once. The answer is a list of tensors [n, ...]: one for each name of the
+    first of `rows`, then of the second, and so on.
 
     Attributes:
-        take: takes the rows as they arrive; then the answer is []. It does not travel.
+        take: called with the rows as they arrive; then the answer is []. It is not sent.
     """
 
     kind, things = "rows", "rows"
@@ -88,7 +88,7 @@ class RowsRequest(Request[list[Tensor]]):
     def _num_bytes(self, facts: PartitionFacts) -> int:
         return sum(rows.row_bytes(facts) * rows.ids.shape[0] for rows in self.rows)
 
-    # --- its pieces, of one of `rows` each: by bytes, and no more than MOST_IDS ids
+    # --- its pieces: of one Rows each, cut by bytes and by MOST_IDS
 
     @property
     def num_ids(self) -> int:
@@ -101,7 +101,7 @@ class RowsRequest(Request[list[Tensor]]):
         return self._cut_at(facts, max(self._num_bytes(facts) // 2, 1))
 
     def _cut_at(self, facts: PartitionFacts, most_bytes: int) -> list[RowsRequest]:
-        """Return requests for answers of so many bytes, in order. A row larger than that is asked for alone."""
+        """Return requests for answers of up to `most_bytes`, in order. A larger row has a request of its own."""
         if self._num_bytes(facts) <= most_bytes and self.num_ids <= MOST_IDS:
             return [self]
         pieces, before = list[RowsRequest](), 0
@@ -114,9 +114,7 @@ class RowsRequest(Request[list[Tensor]]):
         return pieces
 
     def _taking(self, before: int, begin: int) -> TakeRows | None:
-        """Return what takes the rows of a piece's answer, which has the tensors from `before` on, and rows from `begin`
-        on.
-        """
+        """Return `take` for a piece, whose answer has the tensors from `before` on, and rows from `begin` on."""
         take = self.take
         return None if take is None else lambda number, first, rows: take(before + number, begin + first, rows)
 
@@ -132,7 +130,7 @@ class RowsRequest(Request[list[Tensor]]):
                 tensors.append(column[0] if len(cut) == 1 else torch.cat(column))
         return tensors
 
-    # --- how it travels: "ids.0" are those of the first of `rows`; in the answer "0" is the first tensor
+    # --- as a message: "ids.0" are the ids of the first of `rows`; in the answer "0" is the first tensor
 
     def to_message(self, meant: Meant) -> Message:
         header = to_json(_Header(tuple(_Wanted(*rows[:3]) for rows in self.rows)))

@@ -1,4 +1,4 @@
-"""The server of a part: what it answers, how it limits its clients, and what it tells of itself."""
+"""The server of a part: its answers, its limits on clients, and its statistics."""
 
 from datapipes.distributed.server.limits import ServerLimits
 from datapipes.distributed.server.partition_server import PartitionServer

@@ -1,16 +1,16 @@
 """Admission: how many requests are worked on at once, who is next, and how many bytes of answers may be in flight.
 
 Turns go by connection: by host, eight trainers of one machine would share one turn. Waiting requests are taken from
-connection to connection, so one that asks much does not delay the others.
+connection to connection, so a busy connection does not delay the others.
 
 The bytes of an answer count from before it is made until it is sent or given up. A client that reads slowly holds its
 own share of them, or one answer if that is larger; its further requests wait while those of others are worked on. One
-trainer has several connections, which may all stop reading; so a host has a share too, the half, and never keeps other
+trainer has several connections, which may all stop reading; so a host has a share too, one half, and never keeps other
 hosts from their answers.
 
-A request that waits for bytes is not passed by later ones, or small ones would keep a large one waiting for ever. Only
-owners that hold little pass it, within the bytes that are kept for them: on each host a sixteenth above its half, and
-the last sixteenth of all. So who reads large answers slowly does not hold up those who want small ones.
+Later requests do not pass one that waits for bytes, or small ones would keep a large one waiting for ever. Only owners
+that hold little pass it, within the bytes kept for them: on each host a sixteenth above its half, and the last
+sixteenth of all. So a slow reader of large answers does not hold up readers of small ones.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import Any
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.refusals import Unavailable
 
-CLIENTS_SHARE = 16  # a client holds at most one in so many of the bytes in flight, or one answer
+CLIENTS_SHARE = 16  # a client holds at most 1/CLIENTS_SHARE of the bytes in flight, or one answer
 HOSTS_SHARE = 2  # all clients of a host; an answer has at most a quarter, so it always fits
-KEPT_SHARE = 16  # one in so many bytes is kept for owners that hold at most that much, the new answer included
+KEPT_SHARE = 16  # 1/KEPT_SHARE of the bytes is kept for owners that hold at most that, the new answer included
 
 
 def host_of(client: str) -> str:
@@ -35,7 +35,7 @@ def host_of(client: str) -> str:
 
 
 _ALL = ""  # in place of a host
-NumBytes = int | Callable[[], int]  # of an answer; a function tells what is expected when the request is next
+NumBytes = int | Callable[[], int]  # of an answer; a function gives the expected bytes when the request is next
 
 
 class Hold:
@@ -46,7 +46,7 @@ class Hold:
         self.is_released = False
 
     def recount(self, num_bytes: int) -> None:
-        """Count the bytes that the answer really has, fewer or more than were expected; none after `release`."""
+        """Count the answer's real bytes instead of the expected ones; none after `release`."""
         if not self.is_released:
             self._admission._recount(self, num_bytes)
 
@@ -71,7 +71,7 @@ class _Task:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the answer, as they are expected now."""
+        """Bytes of the answer that are expected now."""
         return self._num_bytes if isinstance(self._num_bytes, int) else self._num_bytes()
 
     def end(self, error: BaseException | None = None) -> None:
@@ -86,7 +86,7 @@ class Admission:
 
     Args:
         concurrency: requests that are worked on at once.
-        spare: further ones, of owners of which none is worked on: what takes long for one does not hold up another.
+        spare: further ones, for owners with none in work, so that a long request of one does not hold up another.
         max_waiting: requests that may wait.
         max_bytes: of answers in flight; at least those of the largest answer.
     """
@@ -114,15 +114,15 @@ class Admission:
         is_cancelled: Callable[[], bool],
         owner: str = "",
     ) -> tuple[Any, Hold]:
-        """Wait for the turn of the client, and return what the work returns, with its bytes, which stay in flight.
+        """Wait for the turn of the client; return the result of the work and its Hold: its bytes stay in flight.
 
         Args:
             client: name of the connection.
-            num_bytes: of the answer; 0 waits for no bytes. A message that has more or fewer counts as what it has.
-            owner: whose connection it is, and maybe others; by default the client.
+            num_bytes: of the answer; 0 waits for no bytes. The real bytes of the message replace them.
+            owner: the owner of the connection, and maybe of others; by default the client.
         Raises:
             Unavailable: Too many wait, the server stops, or the client has gone.
-            Exception: What the work raises.
+            Exception: The error of the work.
         """
         task = _Task(client, num_bytes, work, is_cancelled, owner or client)
         with self._changed:
@@ -153,7 +153,7 @@ class Admission:
         return ended
 
     def join(self, timeout_s: float) -> None:
-        """Wait until the threads have ended, after `close`; up to so many seconds for all of them together."""
+        """Wait until the threads have ended, after `close`; up to `timeout_s` seconds for all of them together."""
         until = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(until - time.monotonic(), 0.0))
@@ -167,7 +167,7 @@ class Admission:
         self.num_waiting += 1
 
     def _make_room(self, task: _Task) -> None:
-        """Refuse the last request of the client that has most waiting, or this one if its client would be that."""
+        """Refuse the last request of the client with most waiting, which may be this one."""
         full = Unavailable(f"{self.where}: the server is full: {self.num_waiting} requests wait. Ask later.")
         longest = max(self._queues.values(), key=len, default=deque())
         if len(longest) <= len(self._queues.get(task.client, ())) + 1:
@@ -197,13 +197,13 @@ class Admission:
             task.result = task.work()
             if task.hold is not None and isinstance(task.result, Message):
                 task.hold.recount(task.result.num_bytes)  # before this thread takes another request
-        except BaseException as error:  # it is the client's
+        except BaseException as error:  # the client gets it
             task.end(error)
         else:
             task.end()
 
     def _next_client(self) -> str | None:
-        """Return whose request is next; None if all wait for bytes, or none is there."""
+        """Return the client whose request is next; None if all wait for bytes, or there are none."""
         room = _Room(self)
         for client, queue in self._queues.items():
             task, held = queue[0], self._held.get(client, 0)
@@ -230,7 +230,7 @@ class Admission:
         return task
 
     def _recount(self, hold: Hold, num_bytes: int) -> None:
-        # Also called where the garbage collector ends an answer, in any thread: the lock may be this thread's already.
+        # The garbage collector may call this, in any thread, which may hold the lock already.
         with self._changed:
             more, hold.num_bytes = num_bytes - hold.num_bytes, num_bytes
             self._count(hold.client, hold.owner, more)
@@ -252,17 +252,15 @@ def _add(held: dict[Any, int], name: Any, num_bytes: int) -> None:
 
 
 class _Room:
-    """Looks, for one request after another in their turn, whether there are bytes for it: on its host, and in all."""
+    """Checks requests in turn: are there bytes for each, on its host and in all?"""
 
     def __init__(self, admission: Admission) -> None:
         self._all, self._kept = admission, admission.max_bytes // KEPT_SHARE
         self._waited_for: set[str] = set()  # hosts, or _ALL, where an earlier request waits
-        self._kept_waited_for: set[str] = set()  # where one of an owner that holds little waits too
+        self._kept_waited_for: set[str] = set()  # where a request of an owner that holds little waits too
 
     def is_for(self, task: _Task, wanted: int) -> bool:
-        """Return whether there is room for the request; if not, later ones do not pass it but for those of owners that
-        hold little.
-        """
+        """Return whether there is room for the request. If not, only requests of owners that hold little pass it."""
         of_all, host = self._all, host_of(task.client)
         is_little = of_all._held_by_owners.get((host, task.owner), 0) + wanted <= self._kept
         most, on_host = of_all.max_bytes // HOSTS_SHARE, of_all._held_by_hosts.get(host, 0)

@@ -1,5 +1,5 @@
-"""The server's end of Arrow Flight. A service has one method: DoGet, whose ticket is a request and whose stream the
-answer; or DoPut, whose stream is a request and whose answer is that it ended well.
+"""The server's end of Arrow Flight. A service has one method: DoGet takes a request as a ticket and answers by a
+stream; DoPut takes a request as a stream and answers only success.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from datapipes.distributed.server.tcp_connections import TcpConnections
 from datapipes.distributed.tls import Pem
 from datapipes.distributed.wire.refusals import Unavailable, error_to_bytes
 
-_FAREWELL_S = 0.5  # for clients to take the end of an answer, and to close their connections, as they are told to
+_FAREWELL_S = 0.5  # for clients to take the end of an answer, and to close their connections
 _EVERY_S = 0.1
 _END_S = 10.0  # for a server to end once its connections are cut
 _MOST_TEXT = 500  # characters of an error for clients that read no more than its text
@@ -29,7 +29,7 @@ class GetService(Protocol):
     """A service for DoGet."""
 
     def answer(self, peer: str, ticket: bytes, is_cancelled: Callable[[], bool]) -> tuple[Any, Any]:
-        """Return the schema of the answer and its batches; what it raises goes to the client.
+        """Return the schema of the answer and its batches; errors go to the client.
 
         Args:
             peer: name of the client's connection.
@@ -41,7 +41,7 @@ class PutService(Protocol):
     """A service for DoPut."""
 
     def take(self, peer: str, schema: Any, batches: Iterable[Any]) -> None:
-        """Take a request, and read `batches` to their end; what it raises goes to the client. See GetService.answer."""
+        """Take a request, and read `batches` to their end; errors go to the client. See GetService.answer."""
 
 
 def flight_server(where: str, service: GetService | PutService, address: Address, pem: Pem | None) -> Any:
@@ -61,7 +61,7 @@ def flight_server(where: str, service: GetService | PutService, address: Address
         }
     try:
         server = kind(service, address.uri(tls=pem is not None), **secured)
-    except Exception as error:  # of Arrow, which does not say what is wrong
+    except Exception as error:  # of Arrow, which does not say why
         raise OSError(
             f"{where}: cannot listen on {address}: {error}. Another program may have taken the port meanwhile."
         ) from error
@@ -75,7 +75,7 @@ def close_flight_server(server: Any, connections: TcpConnections) -> bool:
     All of its answers must have ended.
     """
     port = server.port
-    # Arrow waits for every client to close its connection; one that is stopped, or says nothing, never does.
+    # Arrow waits for every client to close its connection; a stopped or silent client never does.
     thread = threading.Thread(target=server.shutdown, name="datapipes-shutdown", daemon=True)
     try:
         thread.start()
@@ -104,7 +104,7 @@ def _server_class(where: str, takes: bool) -> Any:
     refused = {methods.DO_GET if takes else methods.DO_PUT, methods.DO_EXCHANGE, methods.HANDSHAKE}
 
     class NoStreams(flight.ServerMiddlewareFactory):  # type: ignore[misc,name-defined]
-        """Refuses streams of a client before anything is read, or one that sends nothing would keep a thread."""
+        """Refuses streams of a client before anything is read, or a silent client would keep a thread."""
 
         def start_call(self, info: Any, headers: Any) -> None:
             if info.method in refused:

@@ -1,16 +1,15 @@
-"""Guards: threads of a server that look again and again, and what two of them look for.
+"""Guards: threads of a server that check something again and again, and two of these checks.
 
-**Strangers** are connections from which no request has come yet. Only so many are kept, and none that stays silent.
-Whoever reaches the port can connect, also without a certificate, and gRPC has no bound for such connections that Flight
-lets a server set. Each takes a descriptor, and without descriptors no client is served.
+**Strangers** are connections from which no request has come yet. A bounded number is kept, and none that stays silent.
+Anybody who reaches the port can connect, also without a certificate, and Flight lets a server set no bound for them in
+gRPC. Each takes a descriptor, and without descriptors no client is served.
 
-**MemoryWatch** is a soft bound on what clients can make a server hold. gRPC takes a request whole before anybody here
-can look at its size, and then about six times its size to read it. Where the process's memory exceeds its bound, the
-producers whose chains hold most end first. If that frees too little, all connections end, and gRPC drops what has not
-come whole. A request that has come whole is still read, so the bound can be exceeded for a moment; a hard one is the
-system's, such as a cgroup's. Clients that did nothing wrong connect again and ask again. What is freed goes back to the
-system first, since the allocator keeps hundreds of MB for later requests. It goes back too when nobody has asked for a
-second.
+**MemoryWatch** is a soft bound on the memory that clients make a server hold. gRPC takes a whole request before its
+size can be checked here, and then about six times its size to read it. If the process's memory exceeds its bound, freed
+memory goes back to the system first, since the allocator keeps hundreds of MB for later requests. Then the producers
+whose chains hold most end. If that frees too little, all connections end, and gRPC drops incomplete requests. Complete
+requests are still read, so the bound can be exceeded for a moment; a hard bound is the system's, such as a cgroup's.
+Honest clients connect again and ask again. Freed memory also goes back after a second without requests.
 """
 
 from __future__ import annotations
@@ -36,7 +35,8 @@ class Guard:
     """Calls `look` until `close`.
 
     A look that fails by an OSError or a MemoryError is tried again; the log has one line for each kind of failure
-    until a look succeeds. Any other error ends the guard: `died` is told, since a server must not go on without it.
+    until a look succeeds. Any other error ends the guard and goes to `died`, since a server must not go on without its
+        guard.
 
     Args:
         where: the server, for the log.
@@ -52,7 +52,7 @@ class Guard:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread; it is not waited for without bound, nor by itself."""
+        """End the thread; wait for it within a bound, unless this is the thread."""
         self._stop.set()
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S)
@@ -80,7 +80,7 @@ _FEWEST = 16
 
 
 class Strangers:
-    """Ends connections to `port` from which no request has come, where they are silent or too many.
+    """Ends connections to `port` from which no request has come, if they are silent or too many.
 
     Args:
         where: the server, for the log.
@@ -96,8 +96,8 @@ class Strangers:
         self._have_asked.add(peer)
 
     def look(self) -> float:
-        """End those that are silent, then those that are too many, the longest silent first; see Guard."""
-        before = {*self._have_asked}  # before the look: who asks during it stays
+        """End silent ones, then those above the bound, the longest silent first; see Guard."""
+        before = {*self._have_asked}  # before the look: a connection that asks during it stays
         idle = self.connections.to(self.port)
         self._have_asked -= before - idle.keys()
         strangers = sorted((idle_s, peer) for peer, idle_s in idle.items() if peer not in self._have_asked)
@@ -125,14 +125,14 @@ def guards(
     looks: Mapping[str, Callable[[], float]],
     died: Callable[[BaseException], None],
 ) -> contextlib.ExitStack:
-    """Start the guards of a server, one of strangers and those with these looks, by name; return what ends them.
+    """Start the guards of a server: one of strangers, and one for each look by name; return the stack that ends them.
 
     Args:
-        service: its `note_request` is set, which it calls with the name of the connection of each request.
+        service: it calls its `note_request`, which is set here, with the connection's name at each request.
     """
     strangers = Strangers(where, port, connections)
     service.note_request = strangers.note_request
-    with contextlib.ExitStack() as made:  # what is to be ended if a later one fails
+    with contextlib.ExitStack() as made:  # ended if a later one fails
         for name, look in {"watch of strangers": strangers.look, **looks}.items():
             made.callback(Guard(where, name, look, died).close)
         return made.pop_all()
@@ -140,15 +140,15 @@ def guards(
 
 _STATM = "/proc/self/statm"
 _MEMORY_EVERY_S = 0.1
-_PAUSE_S = 5.0  # after an end: what was freed takes a moment to go back to the system
-_QUIET_LOOKS = 10  # without a request, before what is freed goes back
+_PAUSE_S = 5.0  # after an end: freed memory takes a moment to go back to the system
+_QUIET_LOOKS = 10  # without a request, before freed memory goes back
 
 
 def own_memory(statm: int | None = None) -> int:
-    """Return the bytes of memory that are this process's own: not those of mapped files.
+    """Return the bytes of this process's own memory, without mapped files.
 
     Args:
-        statm: a descriptor of /proc/self/statm, for those who may have no other to open it with.
+        statm: a descriptor of /proc/self/statm, for callers that may have no other left to open it with.
     """
     text = Path(_STATM).read_bytes() if statm is None else os.pread(statm, 200, 0)
     resident, shared = map(int, text.split()[1:3])
@@ -156,7 +156,7 @@ def own_memory(statm: int | None = None) -> int:
 
 
 def give_back() -> None:
-    """Give the memory that is freed back to the system."""
+    """Give freed memory back to the system."""
     ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -165,8 +165,8 @@ class MemoryWatch:
     Guard.
 
     Args:
-        kept_bytes: what the part has made of its attributes since the start, which is allowed on top.
-        end_producers: ends those that hold most, until so many bytes are free; returns how many.
+        kept_bytes: bytes that the part has made of its attributes since the start; allowed on top.
+        end_producers: ends those that hold most until the given bytes are free; returns their number.
     """
 
     def __init__(

@@ -26,16 +26,15 @@ class ServerLimits:
         max_request_bytes: of a request.
         max_answer_bytes: of an answer; a larger one is refused before it is made, and clients ask for less at once.
         max_bytes_in_flight: of all answers that are being made or sent; a connection holds a sixteenth, or one answer
-            if that is larger, and all of a host together hold at most half. Further requests wait, but for clients that
-            hold little: a sixteenth is kept for them. At least four times `max_answer_bytes`.
-        stall_s: seconds after which the connection of a client is ended that has taken nothing of its answer. More
-            than it takes for 4 MiB, and less than the deadline of clients, 30 s: those who wait for what a stalled one
-            holds must still get theirs. gRPC itself ends answers whose client has died, or whose deadline has passed.
-        max_memory: of the whole process, without mapped files; None for no bound, since a process that does other
-            work too has memory that is not the server's; "auto", for a process that only serves: what it has at the
-            start, twice `max_bytes_in_flight`, and 16 times `max_request_bytes`. Beyond it the largest producers end,
-            then all connections, and clients connect again. A soft bound: gRPC takes a request whole, and about six
-            times its size, before it can be refused.
+            if that is larger, and all of a host together hold at most half. Further requests wait, except of clients
+            that hold little: a sixteenth is kept for them. At least four times `max_answer_bytes`.
+        stall_s: seconds without a read of its answer after which a client loses its connection. Longer than 4 MiB take,
+            and shorter than the deadline of clients, 30 s: clients that wait for the bytes of a stalled one must still
+            get their answers. gRPC itself ends answers whose client has died, or whose deadline has passed.
+        max_memory: of the whole process, without mapped files. None for no bound: memory of other work would count too.
+            "auto", for a process that only serves: its memory at the start, twice `max_bytes_in_flight`, and 16 times
+            `max_request_bytes`. Above it the largest producers end, then all connections, and clients connect again. A
+            soft bound: gRPC takes a whole request, and about six times its size, before it can be refused.
         max_workers: processes of a producer, at most; by default one for each core. Only a server of chains has them.
     Raises:
         TypeError, ValueError: A number is not in its range, or a text is no size.

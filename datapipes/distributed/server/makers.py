@@ -1,5 +1,5 @@
-"""Makers of a producer's minibatches, threads of the server or worker processes; and KeptAnswers, the last answers for
-requests that are made again.
+"""Makers of a producer's minibatches, threads of the server or worker processes; and KeptAnswers, the last answers, for
+repeated requests.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from datapipes.sampling.negative_sampler import NegativeSampler
 
 Key = tuple[int, int, int]  # producer, epoch, index
 BYTES_PER_SEED = 8
-LOOK_S = 0.1  # between two looks whether the worker lives
+LOOK_S = 0.1  # between two checks that the worker lives
 
 
 class InThreads:
@@ -71,7 +71,7 @@ class InThreads:
             raise _gone() from error
 
     def close(self) -> None:
-        """End the event loop, and what runs there; may be called twice."""
+        """End the event loop and its tasks; may be called twice."""
         with self._closing:
             was_closed, self._is_closed = self._is_closed, True
         if self._loop is not None and not was_closed:
@@ -82,12 +82,12 @@ class InProcesses:
     """Makes minibatches in worker processes; the thread that asks waits for one that is free.
 
     Attributes:
-        at_once: minibatches that may be asked for at once: for each process another one waits, so that it gets that at
-            once. Where stages are asynchronous none waits.
+        at_once: minibatches that may be requested at once: two for each process, one of which waits for it; one if
+            stages are asynchronous.
     """
 
     def __init__(self, chain: Stage, num_workers: int, most_bytes: int) -> None:
-        bounded = partial(_Bounded, most_bytes=most_bytes, most_s=math.inf)  # it is not the worker that looks for time
+        bounded = partial(_Bounded, most_bytes=most_bytes, most_s=math.inf)  # time is not the worker's to check
         packed = pack((chain, None, bounded))  # once, so that all processes map the same memory
         self.at_once = num_workers * (1 if async_window(StageGraph(chain)) else 2)
         self._closed = threading.Event()
@@ -100,7 +100,7 @@ class InProcesses:
         """Return the minibatch, None if a stage drops it; several threads may ask at once.
 
         Raises:
-            PeerDied: A worker died while it made this one, more often than `max_restarts`.
+            PeerDied: Workers died while they made this minibatch, more often than `max_restarts`.
         """
         worker = self._free.get()
         try:
@@ -119,7 +119,7 @@ class _Worker:
     """A worker process, which is started when it is first needed and replaced when it dies. One thread asks at a time.
 
     Args:
-        closed: set when it is to end; then who waits gets UnknownProducer.
+        closed: set to end it; then waiting calls raise UnknownProducer.
     """
 
     def __init__(self, chain: Stage, packed: Any, closed: threading.Event) -> None:
@@ -134,7 +134,7 @@ class _Worker:
         with self._using:
             try:
                 outcome = self._outcome_of(epoch, index, most_s)
-            except BaseException:  # no process can be started, the pool has lost what it was given, it takes too long
+            except BaseException:  # no process can be started, the pool has lost the task, or it takes too long
                 self._let_go()
                 raise
         if outcome.error is None:
@@ -145,7 +145,7 @@ class _Worker:
             del outcome  # the error's traceback holds this frame
 
     def _outcome_of(self, epoch: int, index: int, most_s: float) -> Outcome:
-        """Return what the process makes of a minibatch; start one if there is none."""
+        """Return the process's outcome of a minibatch; start a process if there is none."""
         if self._closed.is_set():
             raise _gone()
         if self._pool is None:
@@ -185,9 +185,7 @@ def _gone() -> UnknownProducer:
 
 
 class _Bounded(Evaluator):
-    """Looks whether a minibatch becomes too large, before hops and rows are made and after each stage; and whether it
-    takes too long.
-    """
+    """Checks that a minibatch is not too large, before hops and rows are made and after each stage, and is not late."""
 
     def __init__(self, calls: Calls, most_bytes: int, most_s: float) -> None:
         super().__init__(calls)
@@ -218,7 +216,7 @@ class _Bounded(Evaluator):
 
 
 class KeptAnswers:
-    """The last answers, so that a request that is made again costs nothing; what is being made is made once.
+    """The last answers, so that a repeated request costs nothing; equal requests at once make one answer.
 
     Args:
         most_bytes: of the answers that are kept.
@@ -232,7 +230,7 @@ class KeptAnswers:
 
     @contextlib.contextmanager
     def turn(self, key: Key, is_cancelled: Callable[[], bool]) -> Iterator[Message | None]:
-        """Give the answer that is kept, or None to the one who is to make it; others wait here until that has ended.
+        """Give the kept answer, or None to the caller that must make it; others wait here until it has ended.
 
         Raises:
             Unavailable: The client has given up waiting.
@@ -262,7 +260,7 @@ class KeptAnswers:
                 self._num_bytes -= self._answers.pop(key).num_bytes
 
     def keep(self, key: Key, answer: Message) -> None:
-        """Keep an answer, if there is room, in the place of the oldest ones."""
+        """Keep an answer in place of the oldest ones, unless it is larger than the room."""
         with self._changed:
             if key not in self._answers and answer.num_bytes <= self._most_bytes:
                 self._answers[key] = answer

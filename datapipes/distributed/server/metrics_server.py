@@ -1,7 +1,7 @@
 """The metrics port: GET /metrics for Prometheus, GET /health for probes. Plain HTTP, a thread for each request.
 
-It may listen where other machines reach it, without TLS: probes of an orchestrator come from there and have no
-certificate, and what it tells has no data of the graph. A few connections at once are served, the rest are closed.
+Other machines may reach it without TLS: probes of an orchestrator come from there and have no certificate, and metrics
+hold no data of the graph. A few connections at once are served, the rest are closed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RETRY_S = 0.5
 
 
 class MetricsServer:
-    """Listens from its making until `close`."""
+    """Listens from its construction until `close`."""
 
     def __init__(self, where: str, service: Service, address: Address) -> None:
         try:
@@ -162,7 +162,7 @@ def _of_part(service: Service) -> Iterator[str]:
 
 def _of_process() -> Iterator[str]:
     with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
-        # The name of the program, in parentheses, may hold spaces. What follows begins with field 3 of proc(5).
+        # The name of the program, in parentheses, may hold spaces. The rest begins with field 3 of proc(5).
         fields = file.read().rpartition(")")[2].split()
     ticks = os.sysconf("SC_CLK_TCK")
     for name, kind, text, value in (

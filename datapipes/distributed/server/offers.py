@@ -1,4 +1,4 @@
-"""What a server has: a part of a partition or a whole graph; and what it offers to chains."""
+"""The data of a server, a part of a partition or a whole graph, and its offers to chains."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _READ_BYTES = 2**26
 
 
 class Served(NamedTuple):
-    """A part, or a whole graph, and its facts; those of a whole graph are of a partition in one part."""
+    """A part, or a whole graph, and its facts. A whole graph has the facts of a partition in one part."""
 
     facts: PartitionFacts
     part: Part | None
@@ -44,7 +44,7 @@ class Served(NamedTuple):
 
 
 def served(where: str, root: Path | Part | LocalGraph, part: int | None, *, verify: bool, mmap: bool) -> Served:
-    """Return what is in a folder, or was opened already.
+    """Return the part or graph in a folder, or one that is open already.
 
     Raises:
         FileNotFoundError: `root` holds neither a native partition nor a saved graph, or files are missing.
@@ -75,7 +75,7 @@ def _facts_of(graph: LocalGraph) -> PartitionFacts:
 
 
 class Offers:
-    """What a server has for chains; `over` checks it against what it serves. The graph and the store are opened when
+    """The offers of a server to chains; `over` checks them against its data. The graph and the store are opened when
     the first chain needs them, by one thread at a time. See PartitionServer.
 
     Attributes:
@@ -101,10 +101,10 @@ class Offers:
         self.keys, self._stores = _features(where, features)
 
     def over(self, has: Served) -> Offers:
-        """Return these over what was opened.
+        """Return these offers over opened data.
 
         Raises:
-            ValueError: It is one of several parts and the others are unknown, or an attribute is not there.
+            ValueError: The part is one of several and the others are unknown, or an attribute is missing.
         """
         where, part, names = self._where, has.part, {name for _, _, name in has.facts.features}
         if part is not None and part.num_parts > 1 and self._namebook is None:
@@ -133,7 +133,7 @@ class Offers:
 
     @cached_property
     def features(self) -> FeatureStore | Mapping[str, FeatureStore] | None:
-        """The store that has what `keys` names; None where there is none."""
+        """The store of the features in `keys`; None if there is none."""
         if self.keys is None:
             stores: FeatureStore | Mapping[str, FeatureStore] | None = self._stores
             return stores

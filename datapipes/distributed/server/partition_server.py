@@ -39,7 +39,7 @@ from datapipes.seeds.item_set import ItemSet
 __all__ = ["PartitionServer"]
 
 _WHERE = "PartitionServer"
-_DEADLINE_S = 8.0  # of what chains ask the servers of other parts; less than a client waits for an answer
+_DEADLINE_S = 8.0  # of the requests of chains to other servers; less than a client's deadline
 
 
 class PartitionServer:
@@ -59,19 +59,19 @@ class PartitionServer:
         tls: certificates for both sides; clients without a certificate of the authority are refused. Without it only
             addresses of this machine, such as 127.0.0.1, are allowed.
         insecure: allow other addresses without TLS. Whoever reaches the address may then read the part.
-        limits: how much it does at once, and how many bytes it takes, sends and holds; see ServerLimits.
-        metrics: "host:port" to tell Prometheus and probes how it is, on plain HTTP (/metrics, /health); None for not.
-            Port 0 lets the system choose. It may be reached by other machines, also without `insecure`: what is told
-            has no data of the graph, and probes have no certificate. 16 connections at once are served.
+        limits: bounds on concurrent work and on bytes received, sent and held; see ServerLimits.
+        metrics: "host:port" for Prometheus and probes, plain HTTP (/metrics, /health); None for no metrics. Port 0 lets
+            the system choose. Other machines may reach it, also without `insecure`: metrics hold no data of the graph,
+            and probes have no certificate. 16 connections at once are served.
         verify: compare the files with their hashes; reads all of them once.
         mmap: leave the part on disk, see Part.open; without it the part is in memory, and answers take less time.
-        chains: whether clients may have minibatches made of chains that they describe.
-        stages: classes of stages that such chains may have besides those that a server offers by itself: ItemSampler,
-            the samplers, UniformNegativeSampler, SeedEdgeExcluder and FeatureFetcher.
+        chains: whether to make minibatches of chains that clients describe.
+        stages: further classes of stages for such chains. A server offers by itself ItemSampler, the samplers,
+            UniformNegativeSampler, SeedEdgeExcluder and FeatureFetcher.
         items: {name: item set} that descriptions may name.
-        features: what such chains may fetch: names of attributes of the graph, or a store, or {name: store}. Nothing by
-            default.
-        namebook: where the servers of the other parts are, which such chains ask; a part of several needs it. Read when
+        features: the features that such chains may fetch: names of attributes of the graph, a store, or {name: store};
+            none by default.
+        namebook: addresses of the servers of other parts, which such chains ask; a part of several needs it. Read when
             the first chain is made. See DistGraph.connect.
     Attributes:
         failure: the error of a guard that has died, which has ended the server; else None.
@@ -127,7 +127,7 @@ class PartitionServer:
         self.failure: BaseException | None = None
         self._pid = 0  # of the process that has started it
         self._stopping = threading.Lock()
-        self._ending = contextlib.ExitStack()  # what is to be ended with it, but for the service and the server
+        self._ending = contextlib.ExitStack()  # ends with it, except the service and the server
         self._service: Service | None = None
         self._server: Any = None
         self._metrics: MetricsServer | None = None
@@ -135,12 +135,12 @@ class PartitionServer:
 
     @property
     def address(self) -> str | None:
-        """Where it listens, "host:port" with the real port; None while it is not started."""
+        """The address where it listens, "host:port" with the real port; None while it is not started."""
         return None if self._address is None else str(self._address)
 
     @property
     def metrics_address(self) -> str | None:
-        """Where it tells its metrics, "host:port" with the real port; None if it does not."""
+        """The address of its metrics, "host:port" with the real port; None without metrics."""
         return None if self._metrics is None else str(self._metrics.address)
 
     def start(self) -> str:
@@ -148,9 +148,9 @@ class PartitionServer:
 
         Raises:
             FileNotFoundError: `root` holds no native partition, or the part's files are not there.
-            ValueError: The partition has several parts and none was named, there is no such part, or a file is not
-                valid; a certificate is not; `max_memory` is less than what is needed, the part included.
-            OSError: Nothing can listen at the address: it is in use, or none of this machine; the message names it.
+            ValueError: The partition has several parts and none was named, there is no such part, a file or a
+                certificate is not valid, or `max_memory` is less than the need, the part included.
+            OSError: Nothing can listen at the address: it is in use, or not of this machine; the message names it.
             RuntimeError: It was started already.
         """
         if self._service is not None:
@@ -158,7 +158,7 @@ class PartitionServer:
         pem = None if self.tls is None else self.tls.checked(_WHERE)
         has = self._open()
         max_memory = self._memory_bound()
-        with contextlib.ExitStack() as made:  # what is to be ended if a later piece fails
+        with contextlib.ExitStack() as made:  # ended if a later piece fails
             connections = made.enter_context(contextlib.closing(TcpConnections()))
             offers = None if self._offers is None else self._offers.over(has)
             service = Service(*has, self.limits, connections, offers)
@@ -194,14 +194,14 @@ class PartitionServer:
         self._ending.push(guards(service.where, service, port, connections, looks, self._fail))
 
     def leave(self) -> None:
-        """Answer health requests with the status "leaving" from now on: it serves only until others are done."""
+        """Answer health requests with the status "leaving" from now on: it serves only until other ranks are done."""
         self._running().is_leaving = True
 
     def stop(self, grace_s: float = 10.0) -> bool:
         """Refuse new requests, answer those under way for up to `grace_s`, then end all connections.
 
-        May be called twice, and before `start`. Return whether all has ended; where Arrow's server does not end within
-        10 s more, the log says so, and the process may have to be ended.
+        May be called twice, and before `start`. Return whether everything has ended. If Arrow's server takes more than
+        10 s, the log says so, and the process may have to be ended.
         """
         if os.getpid() != self._pid:  # not started, or forked since: the server is the parent's
             return True
@@ -212,7 +212,7 @@ class PartitionServer:
             return True
         atexit.unregister(self.stop)
         if service.close(grace_s):
-            level = logging.WARNING if grace_s > 0 else logging.INFO  # without a grace nothing was to be waited for
+            level = logging.WARNING if grace_s > 0 else logging.INFO  # without a grace this is expected
             logger.log(level, "%s stops while requests are under way", service.where)
         has_ended = close_flight_server(server, service.sendings.connections)
         ending.close()
@@ -231,7 +231,7 @@ class PartitionServer:
             self.stop(0.0)
 
     def statistics(self) -> dict[str, Any]:
-        """Return what was counted since the start, as JSON values; see docs/distributed.md.
+        """Return all counts since the start, as JSON values; see docs/distributed.md.
 
         Raises:
             RuntimeError: It is not started.
@@ -249,7 +249,7 @@ class PartitionServer:
         allowed, least = parse_size(_WHERE, "max_memory", max_memory), now + max_bytes_in_flight + max_request_bytes
         if allowed < least:
             raise ValueError(
-                f"{_WHERE}: max_memory must be at least {least}: what the process has now, max_bytes_in_flight and "
+                f"{_WHERE}: max_memory must be at least {least}: memory of the process now, max_bytes_in_flight and "
                 f"max_request_bytes; got {allowed}. Raise it, or lower the others."
             )
         return allowed
@@ -263,7 +263,7 @@ class PartitionServer:
         has = served(_WHERE, self.root, self.part, verify=self.verify, mmap=self.mmap)
         if has.part is None and self._offers is None:
             raise ValueError(
-                f"{_WHERE}: {self.root} is a graph that is not in parts, of which only chains can be served. Set "
+                f"{_WHERE}: {self.root} is an undivided graph, which can only be served to chains. Set "
                 "chains=True, or partition it."
             )
         return has

@@ -1,8 +1,8 @@
-"""Producers: the chains of a server, who has a claim on each, and the minibatches that are made of them.
+"""Producers: the chains of a server, the claims on each, and the minibatches made by them.
 
-A producer's number is a hash of the chain's description and of the server's data. So making one twice is making it
-once, and after a restart, or on another server of the same data, it has the same number. A client has a claim on what
-it asked for; a producer without claims ends, and a claim that nobody uses ends after a while.
+A producer's number is a hash of the chain's description and of the server's data. So creating it twice makes one
+producer, and after a restart, or on another server of the same data, it has the same number. A client has a claim on
+each producer that it created. A producer without claims ends, and an unused claim ends after a while.
 
 Many clients ask for single minibatches of any epoch, in their own order, so the dispatcher of an epoch
 (chain/dispatcher.py) is the client's.
@@ -53,20 +53,20 @@ from datapipes.distributed.wire.envelope import answer_header
 from datapipes.distributed.wire.refusals import BadRequest, Unavailable, UnknownProducer
 from datapipes.features.feature_fetcher import FeatureFetcher
 
-RATE_S = 1.0  # a rate is that of this time or longer
-NUM_PRODUCERS, NUM_PRODUCERS_EACH = 64, 16  # of a server, of which a host has at most half; and of a client
-TENSOR_BYTES = 2**30  # that all chains hold of the tensors of their descriptions; a client has at most a quarter
-CLIENTS_SHARE = 4  # a client has at most one in so many of the bytes of tensors, and of the worker processes
+RATE_S = 1.0  # the shortest time over which a rate is measured
+NUM_PRODUCERS, NUM_PRODUCERS_EACH = 64, 16  # of a server (a host has at most half), and of a client
+TENSOR_BYTES = 2**30  # of the tensors of descriptions that all chains hold; a client has at most a quarter
+CLIENTS_SHARE = 4  # a client has at most 1/CLIENTS_SHARE of the bytes of tensors, and of the worker processes
 
 
 class Producer:
-    """A chain, and who has a claim on it. It counts from when it is asked for; `maker`, `admission` and `num_batches`
-    come once it is built.
+    """A chain and the claims on it. It counts for limits from the request on; `maker`, `admission` and `num_batches`
+    are set once it is built.
 
     Attributes:
-        host: of who has created it.
+        host: of the client that has created it.
         claims: {client: (worker_key, when it was last used)}.
-        held_bytes: that its chain holds of tensors that came with its description, in all processes.
+        held_bytes: bytes of its description's tensors that its chain holds, in all processes.
         largest: bytes of the largest minibatch.
         rate: minibatches a second, between the last two looks.
     """
@@ -81,18 +81,18 @@ class Producer:
         self.rate, self._seen = 0.0, (time.monotonic(), 0)
 
     def created_for(self, client: str) -> Created:
-        """Return what a client with a claim is told."""
+        """Return the facts for a client with a claim."""
         return Created(self.number, self.claims[client][0], self.num_workers, self.num_batches)
 
     def look(self) -> None:
-        """Count how many minibatches were made in a second since the last look."""
+        """Measure the minibatches a second since the last look."""
         now, (before, made) = time.monotonic(), self._seen
         if now - before >= RATE_S:
             self.rate, self._seen = (self.num_made - made) / (now - before), (now, self.num_made)
 
 
 def refuse_many(where: str, max_workers: int, others: Collection[Producer], added: Producer, *, is_new: bool) -> None:
-    """Raise BadRequest if a producer would be too much beside the others, or, unless it is new, the claim on it."""
+    """Raise BadRequest if a new producer, or a claim on a known one, would exceed the limits."""
     (client,) = added.claims
     claimed = [producer for producer in others if client in producer.claims]
     most = [("producers of one client", len(claimed) + 1, NUM_PRODUCERS_EACH)]
@@ -119,19 +119,19 @@ def refuse_many(where: str, max_workers: int, others: Collection[Producer], adde
 
 LOOK_S = 5.0
 MAKING_S = 120.0  # of one minibatch
-IDLE_S = 600.0  # after which a claim ends that nobody has used
-ANSWERS_SHARE = 8  # answers for retries are at most one in so many of the bytes in flight
-FIRST_BYTES = 2**24  # of the first minibatch, before any is known
+IDLE_S = 600.0  # after which an unused claim ends
+ANSWERS_SHARE = 8  # answers for retries have at most 1/ANSWERS_SHARE of the bytes in flight
+FIRST_BYTES = 2**24  # assumed of the first minibatch
 MOST_CLAIMS = 4096  # on a producer
-ASIDE_S = 60.0  # that a producer which was ended since memory was short cannot be created again
+ASIDE_S = 60.0  # a producer that was ended for want of memory cannot be created again for this time
 LEAST_ENDED = 2**20  # bytes of tensors; ending a producer with fewer frees nothing
 
 
 class Producers:
     """The producers of a server.
 
-    Requests for minibatches have an admission of their own, apart from that of hops and rows: two servers whose
-    producers ask each other for these cannot wait for each other.
+    Requests for minibatches have an admission of their own, apart from that of hops and rows. So two servers whose
+    producers ask each other for hops and rows never wait for each other.
     """
 
     def __init__(self, where: str, offers: Offers, limits: ServerLimits) -> None:
@@ -150,8 +150,8 @@ class Producers:
         self._opening = threading.Lock()  # held while graph and features are opened
         self._producers: dict[int, Producer] = {}
         self._building: list[Producer] = []
-        self._aside: dict[int, float] = {}  # {number: until when it cannot be created again}
-        self._keys: dict[str, int] = {}  # {worker_key: producer}, while one has a claim under it
+        self._aside: dict[int, float] = {}  # {number: time until which it cannot be created again}
+        self._keys: dict[str, int] = {}  # {worker_key: producer}, while a claim uses the key
         self._kept = KeptAnswers(max_bytes // ANSWERS_SHARE)
 
     # --- requests
@@ -160,7 +160,7 @@ class Producers:
         """Answer a CreateRequest.
 
         Raises:
-            BadRequest: It is none, or asks for more than a client may have.
+            BadRequest: The message is no CreateRequest, or exceeds the limits of a client.
             ValueError, TypeError, LookupError: The chain cannot be built here.
         """
         request: CreateRequest = request_from_message(self._where, message, CreateRequest)
@@ -204,7 +204,7 @@ class Producers:
         """Answer a MinibatchRequest.
 
         Raises:
-            UnknownProducer: The client has no claim on it; the server may have been started again.
+            UnknownProducer: The client has no claim on the producer; the server may have been started again.
             BadRequest: There is no such minibatch.
         """
         request: MinibatchRequest = request_from_message(self._where, message, MinibatchRequest)
@@ -219,17 +219,18 @@ class Producers:
         def expected() -> int:
             if producer.largest or not producer.num_making:
                 return min(producer.largest * 5 // 4 or self._first_bytes, self._most_bytes)
-            return self._most_bytes  # the first one will tell
+            return self._most_bytes  # unknown before the first one
 
         def work() -> Message:
-            # Only here: who waits for room for an answer, since its client reads none, would hold up all that want it.
+            # Only here: a request that waits for room, since its client does not read, must not hold up others for this
+            # answer.
             with self._kept.turn((request.producer, request.epoch, request.index), is_cancelled) as kept:
                 return self._answer(producer, request) if kept is None else kept
 
         return producer.admission.run(peer, expected, work, is_cancelled, request.client)
 
     def destroy(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, None]:
-        """Answer a ClaimRequest; the producer ends if it was the last claim. Without a claim it does nothing."""
+        """Answer a ClaimRequest; the producer ends if it was the last claim. Without a claim, do nothing."""
         request: ClaimRequest = request_from_message(self._where, message, ClaimRequest)
         with self._changing:
             ended = self._give_up(request.client, request.producer)
@@ -247,7 +248,7 @@ class Producers:
     # --- looks and the end
 
     def look(self) -> float:
-        """End the claims that nobody has used for a while; return the seconds until the next look."""
+        """End the claims that were unused for a while; return the seconds until the next look."""
         latest, ended = time.monotonic() - IDLE_S, []
         with self._changing:
             for producer in [*self._producers.values()]:
@@ -258,7 +259,7 @@ class Producers:
         return min(LOOK_S, IDLE_S / 4)
 
     def end_largest(self, num_bytes: int) -> int:
-        """End producers until so many bytes are free, those whose chains hold most first; return how many ended.
+        """End producers until `num_bytes` are free, those whose chains hold most first; return how many ended.
 
         Small ones stay, since ending them frees nothing. Those that ended cannot be created again for a while.
         """
@@ -275,7 +276,7 @@ class Producers:
         return len(ended)
 
     def numbers(self) -> list[dict[str, Any]]:
-        """Return what there is, as JSON values."""
+        """Return the statistics of the producers, as JSON values."""
         with self._changing:
             return [
                 {
@@ -318,7 +319,7 @@ class Producers:
             )
 
     def _refuse_many(self, existing: Producer | None, asked_for: Producer) -> None:
-        """Refuse a claim beyond the limits, and a producer if it is not known."""
+        """Refuse a claim, or a new producer, beyond the limits."""
         if self._is_closed:
             raise Unavailable(f"{self._where}: the server stops. Ask the next one.")
         if existing is None or not asked_for.claims.keys() <= existing.claims.keys():
@@ -326,7 +327,7 @@ class Producers:
             refuse_many(self._where, self._max_workers, others, asked_for, is_new=existing is None)
 
     def _refuse_aside(self, number: int) -> None:
-        """Refuse a producer that was ended a moment ago since memory was short."""
+        """Refuse a producer that was ended a moment ago for want of memory."""
         now = time.monotonic()
         self._aside = {ended: until for ended, until in self._aside.items() if until > now}
         if number in self._aside:
@@ -337,9 +338,7 @@ class Producers:
 
     def _claim(self, producer: Producer, request: CreateRequest) -> None:
         if len(producer.claims) >= MOST_CLAIMS and request.client not in producer.claims:
-            raise BadRequest(
-                f"{self._where}: producer {producer.number} has {MOST_CLAIMS} clients, and no more may be."
-            )
+            raise BadRequest(f"{self._where}: producer {producer.number} has {MOST_CLAIMS} clients, the most allowed.")
         before = producer.claims.get(request.client, (None, 0.0))[0]
         producer.claims[request.client] = (request.worker_key, time.monotonic())
         self._forget_key(before)
@@ -354,7 +353,7 @@ class Producers:
         return producer
 
     def _give_up(self, client: str, number: int) -> list[Producer]:
-        """End a claim; return the producers that are to be ended, none or one."""
+        """End a claim; return the producers to end, none or one."""
         producer = self._producers.get(number)
         if producer is None or client not in producer.claims:
             return []

@@ -1,8 +1,8 @@
-"""What a server does with a request, from its bytes until the last batch of its answer is sent.
+"""Service: serves a request, from its bytes until the last batch of its answer is sent.
 
-How many bytes an answer will have is told before it is made. gRPC ends an answer when its client closes the connection,
-dies, or has passed the deadline of the call. A client that stops reading without any of these would hold the answer's
-memory for good; its connection is ended here.
+The size of an answer is known before it is made. gRPC ends an answer when its client closes the connection, dies, or
+has passed the deadline of the call. A client that stops reading without any of these would hold the answer's memory for
+good; its connection is ended here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from datapipes.distributed.wire.refusals import (
 from datapipes.graph.local_graph import LocalGraph
 from datapipes.partition.native.part import Part
 
-_RESULTS = {  # of what is counted; other errors are those of a request that the part refuses
+_RESULTS = {  # names in the statistics; other errors are refusals by the part
     BadRequest: "bad_request",
     OtherPartition: "other_partition",
     AnswerTooLarge: "too_large",
@@ -69,10 +69,10 @@ class Service:
     """Answers requests to a part, or to a whole graph, within limits. `close` ends its threads.
 
     Args:
-        part, graph: a part; or a whole graph, of which only minibatches are made.
-        offers: what it has for chains; None makes no minibatches.
+        part, graph: a part; or a whole graph, which only serves minibatches.
+        offers: its offers to chains; None makes no minibatches.
     Attributes:
-        note_request: told the name of the connection of each request.
+        note_request: called with the connection's name at each request.
     """
 
     def __init__(
@@ -139,11 +139,11 @@ class Service:
         return 0 if self.part is None else self.part.kept_bytes
 
     def end_producers(self, num_bytes: int) -> int:
-        """End the producers that hold most, until so many bytes are free; return how many ended."""
+        """End the producers that hold most, until `num_bytes` are free; return how many ended."""
         return 0 if self.producers is None else self.producers.end_largest(num_bytes)
 
     def close(self, grace_s: float) -> bool:
-        """Refuse new requests, wait up to `grace_s` for answers under way, end the rest; return whether there was one.
+        """Refuse new requests, wait up to `grace_s` for answers under way, end the rest; return whether any were left.
 
         The connections of the rest are ended.
         """
@@ -254,7 +254,7 @@ class Sending:
     """The batches of an answer. Its bytes are in flight until the last batch is sent, or gRPC drops it.
 
     Attributes:
-        taken: when it last took a batch.
+        taken: time when a batch was last taken.
     """
 
     def __init__(self, hold: Hold, batches: Iterator[Any]) -> None:
@@ -286,12 +286,12 @@ class Sendings:
         self._sendings: weakref.WeakValueDictionary[int, Sending] = weakref.WeakValueDictionary()
 
     def add(self, sending: Sending) -> Sending:
-        """Return an answer, whose client is looked at while gRPC has it."""
+        """Watch the client of an answer while gRPC has the answer; return it."""
         self._sendings[id(sending)] = sending
         return sending
 
     def close(self) -> None:
-        """End the connections of all who are still being answered."""
+        """End the connections of all clients that are still being answered."""
         self.connections.end(self._peers(math.inf))
 
     def look(self) -> float:
@@ -304,7 +304,7 @@ class Sendings:
         return self.stall_s / 4
 
     def _peers(self, latest: float) -> set[str]:
-        """Return the clients of answers of which nothing was taken since then."""
+        """Return the clients whose answers had no batch taken since `latest`."""
         sendings = [reference() for reference in self._sendings.valuerefs()]  # at once: gRPC may drop one meanwhile
         return {
             sending.hold.client

@@ -1,4 +1,4 @@
-"""What a server counts: requests by kind and result, seconds, bytes."""
+"""Statistics: a server's counters: requests by kind and result, seconds, bytes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Statistics:
     """Counters of one server, for all of its threads.
 
     Attributes:
-        stalled_connections: that were ended since their clients did not read; counted by one guard.
-        memory_sheds: how often producers, or all connections, were ended since the memory exceeded its bound; too.
+        stalled_connections: number of connections ended since their clients did not read; one guard counts them.
+        memory_sheds: how often producers, or all connections, were ended at the memory bound; one guard counts.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Statistics:
         """Count a request.
 
         Args:
-            kind: of the request; "unknown" if it is none.
+            kind: of the request; "unknown" if there is no such kind.
             result: "ok", or why it was refused.
             seconds: from its arrival until its answer is made.
             received, sent: bytes of the request and of its answer.

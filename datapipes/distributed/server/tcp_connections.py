@@ -1,7 +1,7 @@
 """Look at the connections of this process, and end some.
 
 Flight offers no way to end a call or a connection from the server's side. gRPC takes the end of a socket as the end of
-its client, and ends all that it does for it. Nothing here needs a free descriptor, since clients may have taken all.
+its client, and ends all work for that client. Nothing here needs a free descriptor, since clients may have taken all.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class TcpConnections:
             self._status = self._nothing = self._ours = -1
 
     def to(self, port: int) -> dict[str, float]:
-        """Return the connections that came to a port of this process: {the other end as gRPC names it: for how many
-        seconds nothing has come from there}.
+        """Return the connections that came to a port of this process: {gRPC's name of the other end: seconds since it
+        last sent something}.
         """
         return {peer: _idle_s(sock) for sock in self._all() if _port(sock) == port and (peer := _grpc_name(sock))}
 
     def keep_alive(self, port: int, within_s: int) -> None:
-        """Have the system end connections to a port whose other machine answers nothing for so many seconds. A process
-        there that stands still does answer: its system does.
+        """Have the system end connections to a port whose other machine is silent for `within_s` seconds. The machine
+        of a stopped process still answers.
         """
         options = {socket.TCP_KEEPIDLE: 1, socket.TCP_KEEPINTVL: 1, socket.TCP_USER_TIMEOUT: 1000 * within_s}
         for sock in self._all():
@@ -54,11 +54,11 @@ class TcpConnections:
                         sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def end(self, peers: set[str]) -> int:
-        """Shut down the connections to `peers`, each named as gRPC names it; return how many they were."""
+        """Shut down the connections to `peers`, each named as gRPC names it; return their number."""
         return self._end(lambda sock: _grpc_name(sock) in peers) if peers else 0
 
     def end_all(self, port: int) -> int:
-        """Shut down all connections that came to a port of this process; return how many they were."""
+        """Shut down all connections that came to a port of this process; return their number."""
         return self._end(lambda sock: bool(_grpc_name(sock)) and _port(sock) == port)
 
     def _end(self, is_meant: Callable[[socket.socket], bool]) -> int:
@@ -71,7 +71,7 @@ class TcpConnections:
         return count
 
     def _all(self) -> Iterator[socket.socket]:
-        """Give each stream socket of this process, for the time until the next one is asked for."""
+        """Yield each stream socket of this process, valid until the next one."""
         with self._lock:
             if self._status < 0:
                 return
@@ -91,7 +91,7 @@ class TcpConnections:
                     finally:
                         sock.detach()
             finally:
-                os.dup2(self._nothing, self._ours, inheritable=False)  # or the last connection would stay
+                os.dup2(self._nothing, self._ours, inheritable=False)  # or the last connection would stay open
 
 
 def _idle_s(sock: socket.socket) -> float:
@@ -105,7 +105,7 @@ def _port(sock: socket.socket) -> int:
 
 
 def _grpc_name(sock: socket.socket) -> str:
-    """Return how gRPC names the other end of a connection; "" if there is none, or it is none of TCP."""
+    """Return gRPC's name of the other end of a connection; "" if there is none, or it is not TCP."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return ""
     try:

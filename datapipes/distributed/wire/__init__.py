@@ -1,4 +1,4 @@
-"""How messages travel between a client and a server: headers, the bytes of Arrow, errors."""
+"""Messages between a client and a server: headers, bytes of Arrow, errors."""
 
 
 def __dir__() -> list[str]:

@@ -29,7 +29,7 @@ HEADER, DTYPE, SHAPE = b"datapipes", b"dtype", b"shape"  # keys of the metadata
 
 
 class Message(NamedTuple):
-    """What travels: JSON values by name, and tensors by name."""
+    """JSON values by name, and tensors by name."""
 
     header: dict[str, Any]
     tensors: dict[str, Tensor]
@@ -79,8 +79,8 @@ def _batches(pa: Any, schema: Any, tensors: list[Tensor], batch_bytes: int) -> I
 
 
 def _cuts(sizes: list[int], units: list[int], batch_bytes: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield for each batch what part of each tensor it has, (first byte, end), in whole units; a unit that is larger
-    than a batch comes whole too.
+    """Yield for each batch the (first byte, end) of each tensor, in whole units; a unit larger than a batch comes whole
+    too.
     """
     done = [0] * len(sizes)
     while True:
@@ -125,7 +125,7 @@ _NAMES = (
     *("float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"),
     *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
 )
-# vars: torch imports some of its modules, which takes seconds, when getattr asks for their name.
+# vars, since getattr makes torch import some of its modules, which takes seconds.
 DTYPES: dict[str, torch.dtype] = {name: vars(torch)[name] for name in _NAMES if name in vars(torch)}
 MOST_DIMS = 64
 _INT64_MAX = 2**63 - 1
@@ -145,10 +145,10 @@ class _Memory:
 
 
 def plain(where: str, name: str, value: Tensor) -> Tensor:
-    """Return a contiguous tensor in host memory with the bits of `value`; itself if it is one.
+    """Return a contiguous tensor in host memory with the bits of `value`; `value` itself if it is one.
 
     Raises:
-        TypeError: It is not dense, not in host memory, or of a dtype without whole bytes.
+        TypeError: `value` is not dense, not in host memory, or of a dtype without whole bytes.
     """
     if not isinstance(value, Tensor) or value.layout is not torch.strided or value.device.type != "cpu":
         raise TypeError(

@@ -1,8 +1,8 @@
 """Read a message from record batches of Arrow, sent by anybody: all of it is checked before it is used.
 
 Nothing is unpickled, whatever the metadata say. Tensors view the received memory, except those that come in several
-pieces or are not aligned. Of a request Arrow reads the schema alone: it would unpack a batch that is compressed, and a
-few bytes could ask for any memory. The schema says where in the body of its one batch each tensor must be.
+pieces or are not aligned. Of a request Arrow reads only the schema: it would unpack a compressed batch, so a few bytes
+could ask for any memory. The schema says where in the body of its one batch each tensor must be.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_MESSAGES = 2  # of a request: the schema and one batch
 
 
 class BadMessage(ValueError):
-    """What was received is no message; the text says what was found."""
+    """The received bytes are no message; the text says what was found."""
 
 
 def from_bytes(where: str, data: Any, most_bytes: int) -> Message:
@@ -50,7 +50,7 @@ def from_bytes(where: str, data: Any, most_bytes: int) -> Message:
         data: bytes, or a buffer of Arrow.
         most_bytes: of the stream.
     Raises:
-        BadMessage: It is too large, no such stream, or no message; see `from_batches`.
+        BadMessage: `data` is too large, no such stream, or no message; see `from_batches`.
     """
     pa = arrow(where)
     if len(data) > most_bytes:
@@ -66,7 +66,7 @@ def from_bytes(where: str, data: Any, most_bytes: int) -> Message:
         raise BadMessage(f"{where}: found no valid Arrow stream: {_short(error)}.") from error
     arriving, place = _arriving(where, pa, schema, most_bytes), 0
     body = messages[-1].body if arriving else pa.py_buffer(b"")
-    for tensor in arriving:  # as arrow_message._column has it: two offsets, and the bytes, at a multiple of 8
+    for tensor in arriving:  # as arrow_message._column writes it: two offsets, and the bytes, at a multiple of 8
         first, end = struct.unpack_from("=qq", body, place) if place + 16 <= body.size else (-1, 0)
         if first == 0 and end != tensor.num_bytes:
             raise tensor.wrong(str(end))
@@ -83,8 +83,8 @@ def from_bytes(where: str, data: Any, most_bytes: int) -> Message:
 # Takes the bytes of some rows of a tensor: its name, the first row, and uint8 [n, bytes of a row], which are valid
 # during the call only.
 TakeBytes = Callable[[str, int, Tensor], None]
-# Looks at what a message says of itself, its header and {name: (dtype, shape)}, before its first row; raises what is
-# wrong with it, or returns what takes the rows of its tensors as they arrive.
+# Checks the header and {name: (dtype, shape)} of a message before its first row; raises, or returns the function that
+# takes the rows of its tensors as they arrive.
 Sink = Callable[[dict[str, Any], dict[str, tuple[torch.dtype, tuple[int, ...]]]], TakeBytes]
 
 
@@ -99,7 +99,7 @@ def from_batches(
 
     Args:
         most_bytes: of all tensors.
-        sink: takes the rows of all tensors; then the message that is returned has none.
+        sink: takes the rows of all tensors; then the returned message has none.
     Raises:
         BadMessage: A column of another type, a dtype or shape that no tensor has, more bytes or fewer than the shape
             says, a batch that Arrow's full validation refuses, a header that is not strict JSON.
@@ -131,7 +131,7 @@ class _Arriving:
         self.pass_on: TakeBytes | None = None
 
     def take(self, piece: Any) -> int:
-        """Take the next bytes; return how many they are."""
+        """Take the next bytes; return their number."""
         count = int(piece.size)
         if count > self.num_bytes - self.done:
             raise self.wrong(f"{self.done + count} or more")
@@ -160,7 +160,7 @@ class _Arriving:
         take(self.name, self.done // unit, rows.view(-1, unit))
 
     def whole(self) -> Tensor:
-        """Return the tensor, all of which must have come."""
+        """Return the tensor; all of its bytes must have come."""
         if self.done != self.num_bytes:
             raise self.wrong(str(self.done))
         if self.pass_on is not None:
@@ -211,7 +211,7 @@ def _form(where: str, pa: Any, field: Any) -> _Arriving:
 
 
 def header_of(where: str, schema: Any, most_bytes: int = MOST_HEADER_BYTES) -> dict[str, Any]:
-    """Return the header of a message, which its schema has; BadMessage if it has none."""
+    """Return the header of a message, from its schema; BadMessage if it has none."""
     metadata: Mapping[bytes, bytes] | None = schema.metadata
     if metadata is None or metadata.keys() != {HEADER}:
         raise BadMessage(f"{where}: found the metadata {shown([*(metadata or {})])}, not one header.")
@@ -240,7 +240,7 @@ def _check_batch(where: str, pa: Any, schema: Any, batch: Any) -> None:
 
 
 def _value_of(column: Any) -> Any:
-    """Return the one value of a column that was validated, a buffer; the scalars of Arrow would copy it."""
+    """Return the one value of a validated column, a buffer; the scalars of Arrow would copy it."""
     _, offsets, data = column.buffers()
     first, end = struct.unpack_from("=qq", offsets, 8 * column.offset)
     return data.slice(first, end - first)

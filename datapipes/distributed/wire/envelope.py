@@ -1,5 +1,5 @@
-"""The header of every request: kind, versions, and which part of which partition the client means; and how a request
-is read further: its own entries of the header, its columns of ids.
+"""The header of every request: kind, versions, and the part and partition that the client means. Also readers of a
+request's own header entries and of its columns of ids.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from datapipes.base.rng import STREAM_VERSION
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.refusals import BadRequest, OtherPartition
 
-PROTOCOL = 2  # of the messages' form and of what they mean
+PROTOCOL = 2  # of the form and meaning of messages
 _DTYPES = {"ids": (torch.int32, torch.int64), "streams": (torch.uint32,), "times": (torch.int64,)}  # of columns
 
 
 class Meant(NamedTuple):
-    """What the client means to ask; None is not compared, as before the first handshake.
+    """The part and partition that the client means; None is not compared, as before the first handshake.
 
     Attributes:
         part: number of the part.
@@ -32,7 +32,7 @@ class Meant(NamedTuple):
     content_id: str | None = None
 
 
-COMMON = ("protocol", "stream", "kind", *Meant._fields)  # what the header of every request has
+COMMON = ("protocol", "stream", "kind", *Meant._fields)  # in the header of every request
 
 
 def request_header(kind: str, meant: Meant, **more: Any) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def check_meant(where: str, header: dict[str, Any], here: Meant) -> None:
 
     Raises:
         OtherPartition: The message names both parts, or both ids.
-        BadRequest: The header does not say what is meant.
+        BadRequest: The header lacks one of these.
     """
     for name, ours in here._asdict().items():
         if name not in header:
@@ -78,7 +78,7 @@ def check_meant(where: str, header: dict[str, Any], here: Meant) -> None:
 
 
 def own_values(message: Message) -> dict[str, Any]:
-    """Return what the header of a request says beyond the values of every request."""
+    """Return the header values of a request beyond those of every request."""
     return {name: value for name, value in message.header.items() if name not in COMMON}
 
 
@@ -86,13 +86,13 @@ def own_record(message: Message, kind: str, record: type[Record]) -> Record:
     """Return `own_values` as a record.
 
     Raises:
-        ValueError: It says something else.
+        ValueError: The values do not fit the record.
     """
     return from_json(record, f"the header of a request {kind!r}", own_values(message))
 
 
 def ids_of(message: Message, count: int) -> list[Tensor]:
-    """Return so many columns of ids, int32 or int64 [n] each, which must be all columns.
+    """Return `count` columns of ids, int32 or int64 [n] each, which must be all columns.
 
     Raises:
         ValueError: There are others.
@@ -101,7 +101,7 @@ def ids_of(message: Message, count: int) -> list[Tensor]:
 
 
 def columns_of(message: Message, kinds: tuple[str, ...], count: int) -> dict[str, list[Tensor]]:
-    """Return so many columns of each kind, "ids" the first of them, which must be all columns.
+    """Return `count` columns of each kind, "ids" first, which must be all columns.
 
     Raises:
         ValueError: There are others, or a column has another dtype or length.

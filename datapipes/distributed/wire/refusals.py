@@ -1,4 +1,4 @@
-"""What a server refuses, and how an error travels: as a type from a list, and a text. Nothing is unpickled."""
+"""Refusals of a server, and errors as messages: a type from a list, and a text. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BUILT_IN = (
 
 
 class BadRequest(ValueError):
-    """The request is none that a server answers; the text says why."""
+    """A server does not answer this request; the text says why."""
 
 
 class OtherPartition(ValueError):
@@ -34,15 +34,15 @@ class Unavailable(ConnectionError):
 
 
 class UnknownProducer(LookupError):
-    """The client has no claim on such a producer, as after a restart of the server. Create it again."""
+    """The client has no claim on the producer, for example after a restart of the server. Create it again."""
 
 
 class NoRoom(ConnectionError):
-    """The receiver lives and has no room yet. Push again: the wait is not the push's."""
+    """The receiver lives and has no room yet. Push again: the wait does not count for the push."""
 
 
 class UnknownSender(LookupError):
-    """The receiver has no such sender: it was started anew, or has taken the sender for dead and let another in."""
+    """The receiver does not know the sender: it has restarted, or has taken the sender for dead and let another in."""
 
 
 _OWN: dict[str, type[Exception]] = {
@@ -64,8 +64,8 @@ def error_to_bytes(error: BaseException) -> bytes:
 
 
 def error_from_bytes(data: Any) -> tuple[type[Exception], str] | None:
-    """Return the type and the text that `error_to_bytes` wrote, in one line and with escapes for what is none to print;
-    None if these bytes are not of this form.
+    """Return the type and the text that `error_to_bytes` wrote, in one line, with escapes for unprintable characters;
+    None if the bytes are not of this form.
     """
     try:
         values = parse_strict(bytes(data).decode("ascii"))

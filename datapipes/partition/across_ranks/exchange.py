@@ -1,7 +1,7 @@
-"""Exchange: what the ranks of one call send each other; a rank that fails ends the call on all of them.
+"""Exchange: messages between the ranks of one call; a rank that fails ends the call on all of them.
 
-A collective of gloo waits for a rank that does not come, and does not say which one that is. So each collective stands
-behind a vote: a rank enters it once all ranks are there.
+A collective of gloo waits for a missing rank without naming it. So a vote precedes each collective: a rank enters it
+once all ranks are there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 from datapipes.base.errors import text_of
 from datapipes.processes.ranks import RankError, Ranks, beat_key
 
-_LOOKS = 10  # in the time of a heartbeat, once a connection is broken
+_LOOKS = 10  # per heartbeat, once a connection is broken
 
 
 @contextmanager
@@ -44,16 +44,16 @@ class Exchange(Ranks):
     _group: Any = None
 
     def connect(self) -> Any:
-        """Return a gloo group of all ranks, whose collectives then carry what is sent."""
+        """Return a gloo group of all ranks, whose collectives then carry the messages."""
         timeout = datetime.timedelta(seconds=self.timeout_s)
         with self._carrying():
             self._group = dist.new_group(backend="gloo", timeout=timeout)
         return self._group
 
     def to_each(self, messages: Sequence[Tensor]) -> list[Tensor]:
-        """Send a message to each rank, uint8 [n]; return those that came, by rank, which share one memory.
+        """Send a message to each rank, uint8 [n]; return the received ones, by rank, which share one memory.
 
-        It takes as much memory again as is sent. Errors as those of `vote`.
+        It takes as much memory again as the messages. Errors as those of `vote`.
         """
         if self.size == 1:
             return [*messages]
@@ -63,7 +63,7 @@ class Exchange(Ranks):
         with self._carrying():
             dist.all_to_all_single(coming, sizes, group=self._group)
         counts: list[int] = coming.tolist()
-        # Outside: want of memory is a RuntimeError, too.
+        # Outside the block: want of memory is a RuntimeError, too.
         received, sent = torch.empty(sum(counts), dtype=torch.uint8), torch.cat([*messages])
         with self._carrying():
             dist.all_to_all_single(received, sent, counts, sizes.tolist(), group=self._group)
@@ -83,7 +83,7 @@ class Exchange(Ranks):
             raise self._broken(error) from error
 
     def _broken(self, error: RuntimeError) -> RankError:
-        """Return what has happened to a connection: look whose heart stands still, or who tells of a failure."""
+        """Return the error of a broken connection: find a rank without heartbeat, or one that reports a failure."""
         others = [rank for rank in range(self.size) if rank != self.rank]
         before = {rank: self._add(beat_key(rank), 0) for rank in others}
         for _ in range(3 * _LOOKS):

@@ -1,8 +1,8 @@
-"""PlacedGraph: the shards of all ranks as one graph in parts: who owns what, and how each column gets to its owner.
+"""PlacedGraph: the shards of all ranks as one graph in parts: the owners of rows, and the way of columns to them.
 
-The partition has the same names that one process gives that has all of the graph. They are digests of all bytes
-(base/array_digest.py). The rows of a rank are a range of the whole array, so each rank hashes the pieces that lie in
-its range. Of a piece that lies in several, the ranks send their rows to rank 0.
+The partition has the same ids as if one process had partitioned the whole graph. They are digests of all bytes
+(base/array_digest.py). The rows of a rank are a range of the whole array, so each rank hashes the pieces in its range.
+If a piece lies in several ranges, the ranks send its rows to rank 0.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Shard:
         of_nodes: {node type: {name: [n, ...]}}, in the order in which a part has them.
         edges: {edge type or None: int64 [2, E]}, sorted by type.
         of_edges: {edge type: {name: [E, ...]}}.
-        num_links: how many labels of edges there are, which have no place in a part; None if the task is another.
+        num_links: number of edge labels, which have no place in a part; None for other tasks.
     """
 
     ids: dict[Any, Tensor]
@@ -67,7 +67,7 @@ class PlacedGraph(NamedTuple):
 
     Attributes:
         owners: {node type: the range of each rank}.
-        part: this rank's. The values of its columns come from all ranks, which must ask for them together.
+        part: this rank's part. The values of its columns come from all ranks, which must read them together.
         first_ids: {edge type: the edge id of this rank's first edge}; the others follow, in the order of its files.
         first_positions: {edge type: [ranks + 1], where the edges of each part begin in the whole graph}.
     """
@@ -170,7 +170,7 @@ def _even(count: int, num_ranks: int) -> NDArray[np.int64]:
 
 
 def _own_mask(ranks: Exchange, shard: Shard, kind: Any, count: int) -> Tensor | None:
-    """Return which nodes of this rank's even range are to be trained on; None if the type says nothing of it.
+    """Return the training nodes in this rank's even range, as a mask; None if the type has no mask.
 
     Raises:
         ValueError: The ids have gaps or repeats.
@@ -203,11 +203,11 @@ def _weights(mask: Tensor | None, count: int, base: int, extra: int) -> Iterator
         yield weights
 
 
-# --- the names of the partition
+# --- the ids of the partition
 
 
 def identity_of_placed(graph: PlacedGraph) -> Identity:
-    """Return what every file of the partition says of it.
+    """Return the identity in every file of the partition.
 
     Cost: each array goes to its owners once more, as for the files; up to 2 MiB (or two rows) of each rank and array go
     to rank 0; and the O(nodes) of `partition_id_of` on rank 0.
@@ -233,7 +233,7 @@ def identity_of_placed(graph: PlacedGraph) -> Identity:
 def _digests_of_edges(graph: PlacedGraph, kind: Any, edges: PartEdges) -> list[str]:
     ranks, firsts = graph.ranks, graph.first_positions[kind]
     offsets = graph.owners[ends_of(kind)[1]].stored().tolist()
-    begins = [*offsets[:-1], offsets[-1] + 1]  # of each rank in indptr: the last one has its last entry too
+    begins = [*offsets[:-1], offsets[-1] + 1]  # where each rank begins in indptr; the last rank has the last entry too
     indptr = torch.cat([*edges.indptr.pieces()])[: begins[ranks.rank + 1] - begins[ranks.rank]]
     return [
         _digest(ranks, [indptr.add_(firsts[ranks.rank])], begins, torch.int64, ()),
@@ -262,7 +262,7 @@ def _digest(
     *,
     with_dtype: bool = False,
 ) -> str:
-    """Return the digest of an array of the whole graph on rank 0, something else on the others.
+    """Return the digest of an array of the whole graph on rank 0; the text of other ranks has no meaning.
 
     Args:
         of_rank: the rows of this rank, in pieces; all of them are taken.

@@ -1,4 +1,4 @@
-"""PlacedRows: where the rows of all ranks belong, and the way there, a window of rows at a time.
+"""PlacedRows: the owner and place of the rows of all ranks; rows are sent a window at a time.
 
 Each row has an owner, a rank, and a place among the owner's rows. A rank keeps the numbers of its rows in ascending
 order of (owner, place). Rows of one window of places are contiguous there, so each round sends one slice per owner. An
@@ -21,7 +21,7 @@ from datapipes.partition.across_ranks.exchange import Exchange
 from datapipes.partition.part_to_write import PartColumn
 from datapipes.partition.row_chunks import rows_at
 
-SENT_BYTES = 2**24  # that a rank sends in one window, at most; 2^26 took more memory and no less time
+SENT_BYTES = 2**24  # at most, of a rank in one window; 2^26 took more memory and no less time
 LEAST_BYTES = 2**20  # of a window, whatever the number of ranks
 _PLACE_BYTES = 4
 
@@ -50,12 +50,12 @@ def column_of(values: Tensor) -> Column:
 
 
 class PlacedRows:
-    """Where the rows of this rank belong.
+    """The owners and places of the rows of this rank.
 
     Args:
         order: int64 [n], the numbers of the rows by ascending (owner, place).
-        places: int64 [n], the place of each of these.
-        bounds: [ranks + 1], which of these belong to each owner.
+        places: int64 [n], the place of each row in this order.
+        bounds: [ranks + 1], where the rows of each owner begin in this order.
         counts: number of rows of each owner, of all ranks together; each place has one row.
     """
 
@@ -71,24 +71,24 @@ class PlacedRows:
         return self.counts[self.ranks.rank]
 
     def pieces(self, column: Column) -> Iterator[Tensor]:
-        """Yield the rows that this rank owns by ascending place, in pieces; all ranks must go through all of them."""
+        """Yield the rows that this rank owns by ascending place, in pieces; all ranks must take all pieces."""
         for _, count, messages in self._windows(column):
             if count > 0:
                 yield _rows_from(messages, count, column.dtype, column.shape)
 
     def column(self, column: Column) -> PartColumn:
-        """Return the column of the rows that this rank owns; `pieces` is that of this object."""
+        """Return the column of the rows that this rank owns, read by `pieces`."""
         return PartColumn(column.dtype, (self.num_own, *column.shape), partial(self.pieces, column))
 
     def times_there(self) -> Iterator[tuple[int, Tensor, list[Tensor]]]:
-        """Yield, of each window, its first place, how often each place is there, int64, and the places of each rank."""
+        """Yield for each window its first place, the count of each place, int64, and the places of each rank."""
         nothing = Column(torch.uint8, (0,), lambda numbers: torch.empty((numbers.shape[0], 0), dtype=torch.uint8))
         for first, count, messages in self._windows(nothing):
             places = [_split(message, 0)[0] for message in messages]
             yield first, torch.bincount(torch.cat(places), minlength=count), places
 
     def _windows(self, column: Column) -> Iterator[tuple[int, int, list[Tensor]]]:
-        """Yield the first place of each window, how many this rank owns from there on, and what came from each rank.
+        """Yield for each window its first place, the number of places this rank owns there, and each rank's message.
 
         A message has the places, int32 from the first of the window on, and then the rows.
         """
@@ -137,22 +137,22 @@ def placed_by_id(ranks: Exchange, ids: Tensor, offsets: Sequence[int]) -> Placed
 
 
 def placed_by_destination(ranks: Exchange, destinations: Tensor, offsets: Sequence[int]) -> tuple[PlacedRows, Tensor]:
-    """Place edges as a CSC has them: by destination, then by the rank that has them, then in the order of that rank.
+    """Place edges in the order of a CSC: by destination, then by rank, then in the order of that rank.
 
     O(n log n), 16 bytes an edge, and 8 for each node that this rank owns.
 
     Args:
         destinations: int64 [n], in [0, offsets[-1]).
-        offsets: the nodes that each rank owns, which owns their edges.
+        offsets: the range of nodes that each rank owns, with their in-edges.
     Returns:
-        Where they belong, and indptr: int64 [own nodes + 1], from 0.
+        The placed edges, and indptr: int64 [own nodes + 1], from 0.
     """
-    places, order = destinations.sort(stable=True)  # destinations first; each window of nodes puts places over them
+    places, order = destinations.sort(stable=True)  # destinations, which each window of nodes overwrites by places
     bounds: list[int] = torch.searchsorted(places, torch.tensor(offsets)).tolist()
     next_edges, most = bounds[:-1], window(ranks.size, 16)
     indptr, num_edges = [torch.zeros(1, dtype=torch.int64)], 0
     for first in range(0, max(np.diff(offsets).tolist()), most):
-        edges_into = []  # of each owner its rows in the window, distinct, ascending, and the edges into each
+        edges_into = []  # for each owner the distinct rows in the window, ascending, and the edges into each
         for owner in range(ranks.size):
             some, first_node = places[next_edges[owner] : bounds[owner + 1]], offsets[owner] + first
             end = int(torch.searchsorted(some, first_node + most))
@@ -185,7 +185,7 @@ def _starts(messages: list[Tensor], count: int) -> tuple[Tensor, list[Tensor]]:
 
 
 def _ranges(starts: Tensor, counts: Tensor) -> Tensor:
-    """Return start, start + 1 ... for each start, as many as its count says, one after the other."""
+    """Return the ranges start, start + 1, ... of all starts, each as long as its count, one after the other."""
     before = starts - (counts.cumsum(0) - counts)
     repeated = torch.from_numpy(np.repeat(before.numpy(), counts.numpy()))
     return repeated.add_(torch.arange(repeated.shape[0]))

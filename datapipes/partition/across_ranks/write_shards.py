@@ -44,7 +44,7 @@ def write_shards(ranks: Exchange, shard: Shard, path: Path) -> PartitionReport:
         shard: of the same types, names, dtypes and widths on all ranks.
         path: as `check_root` returns it.
     Returns:
-        What the parts look like, the same on all ranks.
+        The report on the parts, the same on all ranks.
     Raises:
         ValueError: Node ids have gaps or repeats, or an edge has an end that is no node.
         FileExistsError: `path` holds something that is not of a partition.
@@ -62,13 +62,13 @@ def write_shards(ranks: Exchange, shard: Shard, path: Path) -> PartitionReport:
         sizes = ranks.gather(_num_bytes(placed.part))
         about = {"method": "range", "rng_seed": 0, "report": _with_cost(ranks, report, cost).to_json()}
         manifest = Manifest(path, identity, torch.int64, None, about, {})
-        manifest_bytes(manifest)  # what it refuses is told before all is written
+        manifest_bytes(manifest)  # its errors come before files are written
         with shared_root(ranks, path, lambda members: sum(sizes[rank] for rank in members)) as (folder, leaders):
             with cost.step("write native"):
                 files = write_part(folder, identity, placed.part, remote)
                 sync_files(folder / f"part_{ranks.rank}")
                 of_book = _write_book(placed, shard, identity, folder, {*leaders})
-            report = _with_cost(ranks, report, cost)  # after it all files of all ranks are on their disks
+            report = _with_cost(ranks, report, cost)  # once it returns, all files of all ranks are on disk
             of_parts = _files_of_all(ranks, files)
             if leaders[ranks.rank] == ranks.rank:
                 manifest = dataclasses.replace(manifest, files={**of_parts, **of_book})
@@ -77,7 +77,7 @@ def write_shards(ranks: Exchange, shard: Shard, path: Path) -> PartitionReport:
 
 
 def _sources(graph: PlacedGraph) -> tuple[dict[Any, tuple[Tensor, Tensor]], dict[Any, Tensor]]:
-    """Return what `remote_sources` gives for this rank's part, and {edge type: edges from each part, [ranks]}."""
+    """Return the `remote_sources` of this rank's part, and {edge type: edges from each part, [ranks]}."""
     size = graph.ranks.size
     counts = {kind: torch.zeros(size, dtype=torch.int64) for kind in graph.part.edges}
 
@@ -93,7 +93,7 @@ def _report(
     counts: Mapping[Any, Tensor],
     left_out: Sequence[str],
 ) -> PartitionReport:
-    """Return what the parts of all ranks look like, as `measure` counts it; the same on all ranks."""
+    """Return the report on the parts of all ranks, as of `measure`; the same on all ranks."""
     ranks, part = graph.ranks, graph.part
     masks = [nodes.attributes[TRAIN_MASK] for nodes in part.nodes.values() if TRAIN_MASK in nodes.attributes]
     facts = ranks.gather(
@@ -122,7 +122,7 @@ def _report(
 
 
 def _left_out(ranks: Exchange, shard: Shard) -> list[str]:
-    """Return what no part holds, in words."""
+    """Return the data that no part holds, in words."""
     if shard.num_links is None:
         return []
     links = {"train_set": sum(ranks.gather(shard.num_links)), "validation_set": 0, "test_set": 0}
@@ -156,8 +156,8 @@ def _write_book(
 ) -> dict[str, File]:
     """Write book/ on the leaders; return the size and hash of each file there, {} elsewhere.
 
-    The parts of edges are written where edges have attributes, as the Partitioner does by default: a rank knows them
-    for the edges of its files, whose ids follow each other.
+    The part of each edge is written if edges have attributes, as the Partitioner does by default: a rank knows it for
+    the edges of its files, whose ids are consecutive.
     """
     edges = {}
     if any(own_edges.attributes for own_edges in graph.part.edges.values()):
@@ -195,14 +195,14 @@ def shared_root(ranks: Exchange, path: Path, num_bytes: Callable[[list[int]], in
     """Give the hidden folder where this rank writes its part, and for each rank the leader that makes its folder.
 
     When the block ends without an error on its leader, the folder becomes `path`: it appears whole or not at all. The
-    caller sees to it that all ranks have written before the leader leaves the block.
+    caller ensures that all ranks have written before the leader leaves the block.
 
     Args:
         path: as `check_root` returns it.
         num_bytes: about what the given ranks will write.
     Raises:
         FileNotFoundError: This rank does not see the folder that its leader has made.
-        Others: those of `new_folder`, on the leader.
+        The errors of `new_folder`, on the leader.
     """
     leaders = _leaders(ranks, path)
     mine, hidden = leaders[ranks.rank], new_beside(path)
@@ -225,7 +225,7 @@ def shared_root(ranks: Exchange, path: Path, num_bytes: Callable[[list[int]], in
                     )
                 yield folder, leaders
         except FileNotFoundError:
-            ranks.look()  # a leader that failed has removed it
+            ranks.look()  # raises the error of a leader that failed and removed it
             raise
         except BaseException as error:
             ranks.tell_failure(error)  # before the folder goes, which another rank might notice first
@@ -249,7 +249,7 @@ def _leaders(ranks: Exchange, path: Path) -> list[int]:
 
 
 def _clear_marks(path: Path) -> None:
-    """Remove what ranks have left that were killed while they elected a leader. The holder of the lock does it."""
+    """Remove the marks of ranks that were killed while they elected a leader. Only the holder of the lock may."""
     for entry in path.parent.iterdir():
         if entry.name.startswith(_mark(path)):
             entry.unlink(missing_ok=True)

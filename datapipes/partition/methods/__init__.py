@@ -1,4 +1,4 @@
-"""How the part of each node is chosen."""
+"""Methods that choose the part of each node."""
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,7 @@ the in-edges (an edge belongs to the part of its destination) and the training n
 `per_edge` more for each of its in-edges, and `extra` more if it is a training node. Each measure has a share of the
 weight of all nodes together, which is UNITS, but for rounding: with N nodes, E edges, T training nodes and shares that
 add up to 1, base is UNITS * share / N, per_edge UNITS * share / E and extra UNITS * share / T, each rounded to the
-nearest integer. The share of a measure of which the graph has nothing goes to the others, in proportion.
+nearest integer. If the graph has nothing of a measure, its share goes to the others, in proportion.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from datapipes.partition.source import Source
 UNITS = 2**50  # weight of all nodes: exact in float64, and as fine for a billion nodes
 EVEN = {"nodes": 1.0, "edges": 1.0, "train": 1.0}  # shares of the measures, unless others are given
 CHUNK = 2**20  # nodes whose weights are made at once
-STAGE = 2**16 - 1  # in the random keys of all methods, where no chain has a stage
+STAGE = 2**16 - 1  # in the random keys of all methods; no chain has a stage of this number
 
 
 class Combined(NamedTuple):
-    """The weight of a node: base, what each in-edge adds, what a training node has above it."""
+    """The weight of a node: `base`, `per_edge` more for each in-edge, and `extra` more for a training node."""
 
     base: int
     per_edge: int
@@ -68,7 +68,7 @@ class AllNodes:
         self.combined = combined_weight(shares, (self.total, num_edges, self.num_training))
 
     def training(self, node_type: NodeType | None) -> NDArray[np.bool_] | None:
-        """Return the mask of the training nodes of a type, bool [n], viewed; None if no node of it is one."""
+        """Return the mask of the training nodes of a type, bool [n], viewed; None if the type has none."""
         mask = self._training.get(node_type)
         return None if mask is None else mask.numpy()
 
@@ -94,14 +94,14 @@ class AllNodes:
 
 
 def combined_weight(shares: Mapping[str, float], totals: tuple[int, int, int]) -> Combined:
-    """Return the weight of a node; the docstring of the module says what it is.
+    """Return the weight of a node; see the docstring of the module.
 
     Args:
         totals: number of nodes, edges and training nodes.
     """
     counted = [shares.get(name, 0) if total > 0 else 0 for name, total in zip(EVEN, totals, strict=True)]
     every = sum(counted)
-    if every == 0:  # nothing that counts is there: all nodes alike
+    if every == 0:  # no measure counts: all nodes weigh the same
         return Combined(1, 0, 0)
     return Combined(
         *(round(UNITS * share / every / max(total, 1)) for share, total in zip(counted, totals, strict=True))

@@ -1,7 +1,8 @@
-"""The methods that choose the part of each node: which there are, and those that take no module of their own.
+"""The methods that choose the part of each node: the choice of a method, and the short methods.
 
-"metis" and "range" have one (metis_parts.py, range_parts.py). "random" deals nodes in a random order; "fennel" streams
-over the nodes, for graphs that METIS cannot hold. Parts that a method left empty get a node each.
+"metis" and "range" have modules of their own (metis_parts.py, range_parts.py). "random" deals nodes in a random order;
+"fennel" streams over the nodes, for graphs that METIS cannot hold. Parts that a method has left empty get one node
+each.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from datapipes.partition.methods.range_parts import BY_ID, range_parts
 from datapipes.partition.source import Source
 
 METHODS = ("metis", "random", "range", "fennel")
-BALANCED = ("metis", "fennel")  # the methods that balance what `balance` says
+BALANCED = ("metis", "fennel")  # the methods that take `balance`
 
 DEALT = 2**22  # nodes that "random" deals at once
 COUNTED = 2**17  # nodes that are counted at once: bincount makes int64 of them
 MOST_PASSES = 10  # of "fennel"
-FEW = 1000  # a pass that moves fewer than one node of so many is the last
-BLOCKS_AT_ONCE = 256  # up to 2^18 nodes; Ctrl-C is looked at in between
+FEW = 1000  # a pass that moves fewer than one node in FEW is the last
+BLOCKS_AT_ONCE = 256  # up to 2^18 nodes; Ctrl-C is checked in between
 
 _NAME = "Partitioner"
 
@@ -64,8 +65,8 @@ def make_assignment(
             "range": contiguous ranges of each type (`range_parts`).
         recursive: METIS halves again and again, instead of making all parts at once. Only for "metis".
         rng_seed: in [0, 2^64). Equal seeds give equal parts; "range" uses none.
-        balance: shares of "nodes", "edges" and "train" in what "metis" and "fennel" balance (all_nodes.py), numbers
-            from 0, one of them above. What has no share does not count. None: 1.0 each.
+        balance: shares of "nodes", "edges" and "train" in the weight that "metis" and "fennel" balance (all_nodes.py),
+            numbers >= 0, one of them above 0. A measure without a share does not count. None: 1.0 each.
     Returns:
         The parts, without an edge map, and the most private memory in bytes of METIS's process; 0 without one.
     Raises:
@@ -137,7 +138,7 @@ def _check_balance(method: str, balance: Any) -> None:
     measures = ", ".join(map(repr, EVEN))
     allowed = f"it must hold shares of {measures}, numbers from 0 to 1e100 and one of them above 0"
     if not isinstance(balance, Mapping) or not all(map(_is_share, balance.values())) or not any(balance.values()):
-        raise ValueError(f"{_NAME}: balance is {shown(balance)}; {allowed}. Give 1.0 to what counts.")
+        raise ValueError(f"{_NAME}: balance is {shown(balance)}; {allowed}. Give 1.0 to each that counts.")
     for name in balance:
         if name not in EVEN:
             raise ValueError(f"{_NAME}: balance has {shown(name)}; {allowed}. Name one of these.")
@@ -182,18 +183,18 @@ def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int
 
     A node goes to the part that has most of its neighbors, less a penalty for the weight that the part has already.
     That is Fennel with gamma = 2. Up to MOST_PASSES passes go over all nodes; each knows the parts of the pass before,
-    and the last is the first that moves fewer than one node in FEW. csrc/partition/fennel.h has all rules. The rows of
+    and the first that moves fewer than one node in FEW is the last. csrc/partition/fennel.h has all rules. The rows of
     the graph are read in stretches of up to 1,024 nodes in a random order, so a mapped graph may be larger than memory;
     each pass reads all of it.
 
-    No part weighs more than 1.03 of the mean, and more than the mean and one node together. Where one measure of the
-    weight is uneven all the same, `even_parts` evens it. Memory: 5 bytes a node for up to 255 parts, else 8; one more
-    where a mask of training nodes is not contiguous; where parts are evened, what that takes, and 1 or 2 bytes a node.
-    O(edges + nodes log num_parts) a pass.
+    No part weighs more than 1.03 of the mean, and more than the mean and one node together. If one measure of the
+    weight is still uneven, `even_parts` evens it. Memory: 5 bytes a node for up to 255 parts, else 8; one more if a
+    mask of training nodes is not contiguous; for `even_parts` its own memory, and 1 or 2 bytes a node. O(edges + nodes
+    log num_parts) a pass.
 
     Sources: Tsourakakis, Gkantsidis, Radunovic, Vojnovic: FENNEL: streaming graph partitioning for massive scale
-    graphs, WSDM 2014. Nishimura, Ugander: Restreaming graph partitioning, KDD 2013. Boyer, Moore: MJRTY, 1991 (how
-    neighbors along out-edges are counted, of which no list is stored).
+    graphs, WSDM 2014. Nishimura, Ugander: Restreaming graph partitioning, KDD 2013. Boyer, Moore: MJRTY, 1991 (how to
+    count neighbors along out-edges without a list of these).
 
     Raises:
         ValueError: The graph is corrupt.
@@ -220,10 +221,10 @@ def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int
 
 
 def fill_empty_parts(parts: NDArray[Any], num_parts: int) -> None:
-    """Give each part without nodes one, in place.
+    """Give each empty part one node, in place.
 
-    In ascending order, each empty part takes the last node of the part that has the most nodes then; of equal parts,
-    of the first. So with num_parts nodes or more no part is empty, and nothing changes where none was.
+    In ascending order, each empty part takes the last node of the part with the most nodes at that time, of equal parts
+    the first. So no part stays empty, and nothing changes if none was.
 
     Args:
         parts: integers [num_nodes], each in [0, num_parts); num_nodes >= num_parts.

@@ -1,4 +1,4 @@
-"""The parts of METIS and Fennel, evened: each measure that counts by itself, for as few cut edges as it takes."""
+"""Even the parts of METIS and Fennel: each measure that counts by itself, with as few more cut edges as possible."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ EVEN_ENOUGH = 0.05  # of `Evened.worst`: 1.15 times the mean
 
 
 class Evened(NamedTuple):
-    """What was done.
+    """The effect of evening.
 
     Attributes:
-        before, after: {measure: what the largest part has above 1.1 times the mean, divided by the mean}; of types of
-            nodes that of the type where it is most.
+        before, after: {measure: excess of the largest part over 1.1 times the mean, divided by the mean}; for nodes,
+            that of the worst node type.
         cut_before, cut_after: edges between two parts.
     """
 
@@ -60,6 +60,6 @@ def even_parts(graph: Graph, nodes: AllNodes, parts: NDArray[Any], num_parts: in
 
 
 def even_at_last(graph: Graph, nodes: AllNodes, parts: NDArray[Any], num_parts: int, evened: Evened) -> None:
-    """Even parts once more that are still uneven, for up to a third of their cut edges more."""
+    """Even once more the parts that are still uneven, for up to a third more cut edges."""
     if evened.worst > EVEN_ENOUGH:
         even_parts(graph, nodes, parts, num_parts, more_cut=evened.cut_after // 3)

@@ -1,9 +1,9 @@
 """The process in which METIS runs: a script for `metis_parts.py`, with NumPy and pymetis only.
 
 pymetis never lets go of the GIL, so METIS could not be interrupted in the caller's process. Standard input brings the
-request as JSON, and an end without one means that the caller gave up. The graph and the answer lie in the memory whose
-descriptor the request names. What METIS and Python print goes to the caller. The process ends with the
-thread that started it: the kernel kills it then, whatever it is doing.
+request as JSON; an end without a request means that the caller gave up. The graph and the answer lie in the memory
+whose descriptor the request names. The output of METIS and Python goes to the caller. When the thread that started this
+process ends, the kernel kills the process.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def main() -> None:
         return
     request = json.loads(text)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != request["parent"]:  # it ended before the call above
+    if os.getppid() != request["parent"]:  # the caller ended before the call above
         return
-    with contextlib.suppress(OSError):  # the first to go where memory runs out, before the caller
+    with contextlib.suppress(OSError):  # killed before the caller if memory runs out
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     sys.path[:] = request["path"]
     run(request)
@@ -61,9 +61,9 @@ def run(request: dict[str, Any]) -> None:
 
 
 def peak_bytes() -> int:
-    """Return the most private memory of this process: without its libraries, and the memory that the caller has too.
+    """Return the peak of this process's private memory, without libraries and the memory that the caller has too.
 
-    getrusage would count the caller's before exec.
+    getrusage would count the caller's memory before exec.
     """
     lines = [line.split() for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines()]
     kib = {words[0]: int(words[1]) for words in lines if words[0] in ("VmHWM:", "RssFile:", "RssShmem:")}

@@ -1,9 +1,9 @@
 """The method "metis": METIS cuts few edges and balances the combined weight of nodes (all_nodes.py).
 
-The graph that METIS gets is undirected: both directions of each edge, no self-loops, no parallel edges. Each edge and
-each pair of parallel or opposite edges counts as one there. It lies in anonymous memory that the process of METIS maps,
-so it is there once, and nothing but its descriptor is sent. This process holds no copy while METIS runs. METIS runs in
-a process of its own (metis_child.py), which is started, watched and ended here.
+The graph for METIS is undirected: both directions of each edge, no self-loops, no parallel edges. Parallel and opposite
+edges count as one. The graph lies in anonymous memory that METIS's process maps: only the descriptor is sent, and this
+process holds no copy while METIS runs. METIS runs in a process of its own (metis_child.py), which is started, watched
+and ended here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _REMEDY = "Use method='fennel', which needs few bytes a node, or a machine with 
 
 
 def require_pymetis() -> None:
-    """Raise ModuleNotFoundError, which says what to install, where pymetis is not installed."""
+    """Raise ModuleNotFoundError, which says what to install, if pymetis is not installed."""
     needed("pymetis", "partition", "Partitioner: method='metis'", "; or use method='fennel'")
 
 
@@ -62,14 +62,14 @@ def metis_parts(
 ) -> tuple[NDArray[Any], int]:
     """Return the part of each node by its number, in the smallest dtype, and the peak memory of METIS's process.
 
-    METIS balances the combined weight; `even_parts` then evens each measure. Where one stays at more than 1.15 times
-    the mean, METIS runs again, MOST_RUNS times in all, with another seed and larger shares of the uneven measures in
-    the weight. The most even parts win, of those with at most 1.5 times the edges of the smallest cut. If these are
-    uneven too, they are evened once more.
+    METIS balances the combined weight; `even_parts` then evens each measure. If a measure stays above 1.15 times the
+    mean, METIS runs again, up to MOST_RUNS times in all, with another seed and larger shares of the uneven measures in
+    the weight. Of the results with at most 1.5 times the smallest cut, the most even one wins. If it is uneven too, it
+    is evened once more.
 
     METIS runs in a process of its own, which ends with this call whatever happens. O((nodes + edges) log num_parts).
 
-    pymetis is installed: `require_pymetis` has seen to it.
+    Call `require_pymetis` before.
 
     Raises:
         ValueError: The graph is corrupt, or too large for the integers of METIS.
@@ -119,7 +119,7 @@ def _parts_of(request: dict[str, Any], memory: int, progress: Progress) -> tuple
 
 
 def _write_graph(memory: int, graph: Graph, nodes: AllNodes, weighted: bool, progress: Progress) -> dict[str, Any]:
-    """Write the header, the offsets and the neighbors, with room for weights; return what the request says of it."""
+    """Write the header, the offsets and the neighbors, with room for weights; return their entries for the request."""
     progress("make the undirected graph", 0, 0)
     topology, index = graph.topology(), index_dtype()
     weights_at = HEADER_BYTES + (nodes.total + 1) * index.itemsize
@@ -176,17 +176,17 @@ def _mapped(memory: int, dtype: np.dtype[Any], begin: int, count: int) -> NDArra
 
 SCRIPT = Path(__file__).with_name("metis_child.py")
 LOOK_S = 0.25  # seconds between two calls of `progress`
-MOST_OUTPUT = 2000  # bytes of what it printed, in an error
+MOST_OUTPUT = 2000  # bytes of METIS's output in an error
 
 
 class MetisError(RuntimeError):
-    """The process in which METIS ran has ended without a result; the message says how, and what it printed last."""
+    """The process in which METIS ran has ended without a result; the message says how, with its last output."""
 
 
 def _run_metis(request: Mapping[str, Any], memory: int, progress: Progress) -> None:
     """Run the script with a request and the descriptor of the memory that it names; return when it has ended well.
 
-    Whatever this call raises, KeyboardInterrupt too, the process is gone then. It also ends with the calling thread.
+    If this call raises, KeyboardInterrupt too, the process has ended. It also ends with the calling thread.
 
     Raises:
         MetisError: It ended with another exit code than 0, or was killed.
@@ -203,7 +203,7 @@ def _run_metis(request: Mapping[str, Any], memory: int, progress: Progress) -> N
         start_new_session=True,  # Ctrl-C reaches this process only, which then ends that one
     ) as process:
         try:
-            # "" is the current folder; Python skips what is no str, such as a Path
+            # "" is the current folder; Python skips entries that are no str, such as a Path
             path = [folder for folder in sys.path if isinstance(folder, str) and folder]
             output = _output(process, {**request, "memory": memory, "parent": os.getpid(), "path": path}, progress)
         finally:
@@ -219,7 +219,7 @@ def _run_metis(request: Mapping[str, Any], memory: int, progress: Progress) -> N
 
 
 def _output(process: subprocess.Popen[bytes], request: dict[str, Any], progress: Progress) -> bytes:
-    """Send the request, and return what the process has printed when it has ended."""
+    """Send the request, wait for the end of the process, and return its output."""
     began, left = time.monotonic(), json.dumps(request).encode()
     while True:
         try:

@@ -15,11 +15,11 @@ BY_ID = {"nodes": 1.0, "train": 1.0}  # shares of the weight: edges may come onc
 
 
 def range_parts(nodes: AllNodes, num_parts: int) -> dict[NodeType | None, IdMap]:
-    """Cut the nodes of each type, in the order of their ids, so that the parts of it weigh the same.
+    """Cut the nodes of each type, in the order of their ids, so that its parts weigh the same.
 
-    Part p begins at the first node before which at least p / num_parts of the weight of the type lies. Each part has
-    at least one node of a type that has as many nodes as parts; the nodes of a smaller type go to as many parts, one
-    each, and the next smaller type goes on with the part after. So no part is empty.
+    Part p begins at the first node that has at least p / num_parts of the type's weight before it. A type with
+    num_parts nodes or more gives each part at least one. The nodes of a smaller type go to one part each; the next
+    smaller type goes on with the part after. So no part is empty.
 
     O(num_nodes), in 8 bytes a part for the result and 16 MiB.
     """
@@ -68,7 +68,7 @@ def cut_by_weight(
         total: of all nodes of the type.
         before: weight of the nodes before `first`.
     Returns:
-        Where a part begins elsewhere, its entry is 0.
+        The entry of a part that begins elsewhere is 0.
     """
     # The weight before the first node of each part: Python's integers, since total * num_parts may exceed int64.
     wanted = np.array([-(-total * part // num_parts) for part in range(num_parts + 1)], dtype=np.int64)
@@ -82,7 +82,7 @@ def cut_by_weight(
 
 
 def with_a_node_each(bounds: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
-    """Return offsets moved as little as needed for each part to have a node; there are as many nodes as parts."""
+    """Return offsets moved as little as needed for each part to have a node; there must be as many nodes as parts."""
     num_parts = len(bounds) - 1
     turns = np.arange(num_parts + 1)
     return np.minimum(np.maximum.accumulate(bounds - turns) + turns, num_nodes - num_parts + turns)

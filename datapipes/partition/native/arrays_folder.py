@@ -40,7 +40,7 @@ from datapipes.partition.native.piece_hash import PieceHash, hash_of_bytes
 
 @dataclass(frozen=True)
 class Own:
-    """How many nodes and edges of each type a part has."""
+    """The numbers of a part's nodes and edges, by type."""
 
     nodes: tuple[Count, ...]
     edges: tuple[Count, ...]
@@ -48,7 +48,7 @@ class Own:
 
 @dataclass(frozen=True)
 class PartFields:
-    """What part.json alone says."""
+    """The fields of part.json alone."""
 
     part: Count
     own: Own
@@ -56,7 +56,7 @@ class PartFields:
 
 @dataclass(frozen=True)
 class BookFields:
-    """What book.json alone says."""
+    """The fields of book.json alone."""
 
     has_edges: bool
 
@@ -86,8 +86,8 @@ def write_folder(
     """Write arrays and header into the folder `name` of `root`; return the size and hash of each file.
 
     Args:
-        fields: what the header says besides.
-        progress: called with the bytes of arrays.npy that are written, and all of them.
+        fields: further fields of the header.
+        progress: called with the bytes of arrays.npy written so far, and all of them.
     """
     arena = planned(arrays)
     header = {"format": kind.format, "version": VERSION, **identity.described(), **to_json(fields)}
@@ -114,7 +114,7 @@ def read_folder(
     """Return the header's own fields, `kind.fields`, and the arrays of the folder `name`, memory-mapped.
 
     Args:
-        kinds: {kind of array that is allowed: number of types that it may be of}.
+        kinds: {allowed kind of array: number of types that have it}.
         verify: compare the hashes too; else only the sizes.
     Raises:
         FileNotFoundError: A file is missing.

@@ -1,4 +1,4 @@
-"""partition.json: what a partition is, and the size and hash of every file of the native layout.
+"""partition.json: the identity of a partition, and the size and hash of every file of the native layout.
 
 It is written last. A folder without it holds no native partition. The reader trusts no file: numbers and names are
 checked, nothing is unpickled, and each file is compared with its size and hash when it is opened. The headers of the
@@ -51,7 +51,7 @@ MOST_BYTES = 2**25  # of partition.json: two files for each of 2^15 parts, and a
 
 @dataclass(frozen=True)
 class Identity:
-    """What every file set of a partition says of it.
+    """The identity in every file set of a partition.
 
     Attributes:
         fingerprint: digest of the whole graph.
@@ -81,18 +81,18 @@ class Identity:
             raise ValueError(f"an edge type ends at {shown(missing[0])}, which is no node type")
 
     def described(self) -> dict[str, Any]:
-        """Return what a header says of it."""
+        """Return the fields of this identity in a header."""
         return {_STORED.get(name, name): value for name, value in to_json(self).items()}
 
 
 def read_identity(header: Mapping[str, Any]) -> Identity:
-    """Return what a header says of the partition. Inside `valid_header`."""
+    """Return the identity in a header. Call it inside `valid_header`."""
     values = {**header, **{name: header[stored] for name, stored in _STORED.items()}}
     return from_json(Identity, "a header", values, others=True)
 
 
 class File(NamedTuple):
-    """What partition.json says of a file."""
+    """The entry of a file in partition.json."""
 
     size: Count
     hash: str
@@ -100,7 +100,7 @@ class File(NamedTuple):
 
 @dataclass(frozen=True)
 class _Fields:
-    """What partition.json alone says: of a Manifest the fields of these names."""
+    """The fields of partition.json alone, which a Manifest has under the same names."""
 
     index_dtype: IndexDtype
     node_time_attr: str | None
@@ -115,7 +115,7 @@ class Manifest:
     Attributes:
         index_dtype: dtype of neighbors.
         node_time_attr: the node attribute whose values are stored for each edge, or None.
-        about: everything else that partition.json says, JSON values: method, rng_seed, report ...
+        about: all other fields of partition.json, JSON values: method, rng_seed, report ...
         files: {path within root: its size and hash}.
         earliest_nodes: {node type: EarliestNode} of the types that have `node_time_attr`; None if the file lacks it.
         folder: the descriptor of `root`, within `opened_manifest`; None elsewhere.
@@ -137,7 +137,7 @@ class Manifest:
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """Return the content of partition.json; refuse what could not be read again.
+    """Return the content of partition.json; refuse values that could not be read again.
 
     Raises:
         ValueError: `about` is no JSON, has a name that partition.json needs, or takes too much room.
@@ -164,14 +164,14 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def read_manifest(where: str, root: str | Path) -> Manifest:
-    """Return what partition.json in the folder `root` says; the errors are those of `opened_manifest`."""
+    """Return the Manifest of the folder `root`; the errors are those of `opened_manifest`."""
     with opened_manifest(where, root) as manifest:
         return replace(manifest, folder=None)
 
 
 @contextmanager
 def opened_manifest(where: str, root: str | Path) -> Iterator[Manifest]:
-    """Give what partition.json in the folder `root` says.
+    """Give the Manifest of the folder `root`.
 
     The folder stays open in the block, and all files are opened within it. So all files are of one partition, even if
     another partition replaces it at `root` meanwhile.
@@ -277,7 +277,7 @@ def open_listed(where: str, manifest: Manifest, name: str) -> Iterator[BinaryIO]
 
 
 def check_hash(where: str, manifest: Manifest, name: str, file: BinaryIO) -> None:
-    """Raise ValueError if an open file has not the content that partition.json says."""
+    """Raise ValueError unless an open file has the hash in partition.json."""
     size, digest = manifest.files[name]
     try:
         stored = hash_of_file(file.fileno(), size)
@@ -288,14 +288,14 @@ def check_hash(where: str, manifest: Manifest, name: str, file: BinaryIO) -> Non
 
 
 def _other_hash(where: str, path: Path) -> ValueError:
-    return ValueError(f"{where}: the content of {path} is not that which {MANIFEST} names by its hash. {REMEDY}")
+    return ValueError(f"{where}: the content of {path} does not have the hash in {MANIFEST}. {REMEDY}")
 
 
 # --- a header, and a file
 
 
 def valid_header(where: str, path: Path) -> AbstractContextManager[None]:
-    """Turn what a corrupt header may raise into one error."""
+    """Turn any error of a corrupt header into one error."""
     return arena.valid_header(where, path, REMEDY)
 
 
@@ -318,7 +318,7 @@ def opened_file(where: str, path: Path, why: str, at: tuple[int, str] | None = N
 
 
 def with_own_hash(fields: Mapping[str, Any]) -> bytes:
-    """Return a JSON object, a line for each field, with one field more: the hash of what stands before it.
+    """Return a JSON object, a line for each field, with one more field: the hash of the text before it.
 
     Raises:
         TypeError, ValueError, RecursionError: A value is no JSON, or one that `parse_strict` would refuse.
@@ -330,7 +330,7 @@ def with_own_hash(fields: Mapping[str, Any]) -> bytes:
 
 
 def refuse_other_hash(content: bytes) -> None:
-    """Raise ValueError unless the last field is the hash of what stands before it. Inside `valid_header`."""
+    """Raise ValueError unless the last field is the hash of the text before it. Call it inside `valid_header`."""
     before = content[: -len(_TAIL % bytes(64))]
     if content != before + _TAIL % hash_of_bytes(before).encode():
-        raise ValueError("its content is not that which its last field names by its hash")
+        raise ValueError("its content does not have the hash in its last field")

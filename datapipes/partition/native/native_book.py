@@ -1,4 +1,4 @@
-"""The book of a partition on disk, and what tells one partition from another.
+"""The book of a partition on disk, and the ids that tell one partition from another.
 
 The folder book/ holds the maps as they are in memory: dense ones with one or two bytes for each id, or the offsets of
 ranges. They are memory-mapped, so processes share them.
@@ -57,7 +57,7 @@ def digest_of(where: str, fingerprint: Any) -> str | None:
 
 
 def identity_of(graph: Graph, book: PartitionBook, node_time_attr: str | None) -> Identity:
-    """Return what every file set of the partition says of it."""
+    """Return the identity in every file set of the partition."""
     fingerprint = copy.copy(graph).digest()  # of the arrays as they are now, as NumPy may have changed them too
     num_nodes = {node_type: graph.num_nodes_of(node_type) for node_type in graph.node_types}
     num_edges = {edge_type: graph.num_edges_of(edge_type) for edge_type in graph.edge_types}
@@ -70,8 +70,8 @@ def identity_of(graph: Graph, book: PartitionBook, node_time_attr: str | None) -
 def partition_id_of(fingerprint: str, book: PartitionBook) -> str:
     """Return 16 hexadecimal digits: a digest of the fingerprint, the number of parts, and the part of each node.
 
-    Dense maps and ranges that say the same give the same. The map of edges follows from that of the nodes and does not
-    count. O(number of nodes), unless the book was opened from a folder.
+    Equal dense maps and ranges give the same digest. The map of edges follows from the map of nodes and does not count.
+    O(number of nodes), unless the book was opened from a folder.
     """
     if book.partition_id is not None:
         return book.partition_id
@@ -120,7 +120,7 @@ def write_book(
     """Write the folder book/ of a partition; return the size and hash of each file.
 
     Args:
-        progress: called with the bytes that are written, and all of them.
+        progress: called with the bytes written so far, and all of them.
         edges: {edge type, sorted: the part of each edge by its id, in pieces}; for a book that has no map of edges.
     """
     arrays = [_array("nodes", number, book.nodes(node_type)) for number, node_type in enumerate(book.node_types)]

@@ -57,7 +57,7 @@ def write_native(
     of_int64 = {kind: of_kind for kind, of_kind in times.items() if of_kind.dtype == torch.int64 and len(of_kind) > 0}
     earliest = None if node_time_attr is None else {kind: EarliestNode.of(of_int64[kind]) for kind in of_int64}
     manifest = Manifest(folder, identity, graph.index_dtype, node_time_attr, about, {}, earliest)
-    manifest_bytes(manifest)  # what it refuses is told before hours of writing
+    manifest_bytes(manifest)  # its errors come before hours of writing
     files: dict[str, File] = {}
     for part in range(book.num_parts):
         rows = part_of_graph(graph, book, part, times)
@@ -78,8 +78,8 @@ def write_part(
     """Write the folder of a part within `root`; return the size and hash of each file.
 
     Args:
-        remote: the nodes of other parts that its edges come from, as `remote_sources` gives them.
-        progress: called with the bytes that are written, and all of them.
+        remote: the nodes of other parts that its edges come from, as of `remote_sources`.
+        progress: called with the bytes written so far, and all of them.
     """
     arrays = []
     for number, (node_type, nodes) in enumerate(part.nodes.items()):

@@ -9,7 +9,7 @@ from datapipes import _core
 from datapipes.base.threads import num_threads
 
 _MOST_IDS_A_ROW = 64  # where ids lie further apart, an index of all of them would be larger than the sorted ids
-AT_ONCE = 2**20  # ids looked at at a time
+AT_ONCE = 2**20  # ids read at a time
 
 
 class OwnRows:
@@ -19,13 +19,13 @@ class OwnRows:
     row; ids that lie far apart 16 bytes a row.
 
     Args:
-        ids: int64 [n], 0 or more, the id of each row; if an id is there twice, its row is the first of them.
-        num_ids: ids are below it; by default found.
-        ascending: that the ids ascend strictly; by default found.
+        ids: int64 [n], 0 or more, the id of each row; a repeated id has the first of its rows.
+        num_ids: all ids are below; by default found.
+        ascending: whether the ids ascend strictly; by default found.
     Attributes:
         first: the id of row 0, if the ids are contiguous; then no index is needed.
-        rank: gives positions among the sorted, distinct ids.
-        order: the row at each such position; None if it is the position.
+        rank: returns positions among the sorted, distinct ids.
+        order: the row at each of these positions; None if each is its row.
     """
 
     def __init__(self, ids: Tensor, *, num_ids: int | None = None, ascending: bool | None = None) -> None:
@@ -51,7 +51,7 @@ class OwnRows:
     def _rows_by_id(self, ids: Tensor) -> Tensor:
         assert self.rank is not None
         order = torch.empty(self.rank.num_rows, dtype=torch.int32 if self.num_rows < 2**31 else torch.int64)
-        for begin in range((self.num_rows - 1) // AT_ONCE * AT_ONCE, -1, -AT_ONCE):  # so that the first one stays
+        for begin in range((self.num_rows - 1) // AT_ONCE * AT_ONCE, -1, -AT_ONCE):  # the first of equal ids stays
             some = ids[begin : begin + AT_ONCE].numpy()
             places = self.rank.rows(some, num_threads=num_threads())[::-1]
             order.numpy()[places] = torch.arange(begin, begin + len(some)).numpy()[::-1]
@@ -59,13 +59,13 @@ class OwnRows:
 
     @property
     def num_ids(self) -> int:
-        """How many different ids there are."""
+        """Number of different ids."""
         if self.rank is not None:
             return self.rank.num_rows
         return self.num_rows if self._sorted is None else int(self._sorted.shape[0])
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Return the row of each id, int64 [n], -1 where it is not there; `ids` is int32 or int64 [n]."""
+        """Return the row of each id, int64 [n], -1 for an unknown id; `ids` is int32 or int64 [n]."""
         if self.first is not None:
             rows = ids.long() - self.first
             return rows.where((rows >= 0) & (rows < self.num_rows), -1)
@@ -95,7 +95,7 @@ def _ascends(ids: Tensor) -> bool:
 
 
 def order_of(rows: Tensor, keys: list[Tensor]) -> Tensor | None:
-    """Return what sorts by `rows`, then by each key in turn, equal ones as they are; None if they are sorted."""
+    """Return the stable order by `rows`, then by each key in turn; None if they are sorted."""
     ties = torch.ones(max(len(rows) - 1, 0), dtype=torch.bool)
     descends = ~ties
     for key in (rows, *keys):

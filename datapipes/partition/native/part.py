@@ -40,12 +40,12 @@ from datapipes.processes.sharing import Together
 __all__ = ["Part"]
 
 _OPEN = "Part.open"
-# in a copy and elsewhere
+# a copy makes these attributes anew
 _MADE_ANEW = ("_arrays", "_versions", "_relations", "_node_attributes", "_own", "_making", "_topology")
 
 
 def _column_of(name: str, columns: Mapping[Any, Tensor] | None, node_type: Any, ids: Tensor) -> Any:
-    """Return what the rows of a type have beside their ids, for the kernel."""
+    """Return the values beside the ids of a type, for the kernel."""
     if columns is None:
         return None
     column = columns.get(node_type)
@@ -65,7 +65,7 @@ def _names(part: Part) -> tuple[int, str, str]:
 class Part:
     """One part of a partition; `Part.open` makes it.
 
-    A part goes to worker processes as handles: they map the same file and copy nothing. In a graph without types the
+    Worker processes get a part as handles: they map the same file and copy nothing. In a graph without types the
     one node type and the one edge type is None.
 
     Attributes:
@@ -79,10 +79,10 @@ class Part:
             parts are of one partition if both ids are equal; other features on the same cut change this one only.
         index_dtype: torch.int32 or torch.int64, the dtype of neighbors.
         node_time_attr: the node attribute that `source_times` of the relations comes from, or None.
-        earliest_nodes: {node type: EarliestNode} of the types that have it; None where the partition does not tell.
+        earliest_nodes: {node type: EarliestNode} of the types that have it; None if the partition lacks them.
     """
 
-    _anew = " Then partition the graph again."  # what an error adds to the advice to change an attribute
+    _anew = " Then partition the graph again."  # an error adds this to the advice to change an attribute
 
     def __init__(self, manifest: Manifest, part: int, book: PartitionBook, arrays: dict[Place, Tensor]) -> None:
         self.part, self.book = part, book
@@ -105,7 +105,7 @@ class Part:
         attributes = attributes_of(arrays, "node_attributes", len(self._num_nodes))
         self._node_attributes = dict(zip(self._num_nodes, attributes, strict=True))
         self._own: dict[tuple[str, Any], OwnRows] = {}  # by "node" or "edge" and type; made when they are asked for
-        self._making = threading.Lock()  # a server's threads share what is made
+        self._making = threading.Lock()  # a server's threads share the index
         self._topology: KeptTopology | None = None
 
     @classmethod
@@ -168,19 +168,19 @@ class Part:
     ) -> Part:
         """Return the part that a LocalGraphStore and a LocalFeatureStore hold; arrays that have its order are shared.
 
-        A Part that both were made from, and that nobody has changed there, is kept. Otherwise edges may be in any
-        order; in-edges of other parts' nodes are left out. All tensors become attributes. A tensor named "time", or
+        If both were made from one Part, and not changed since, that Part is kept. Otherwise edges may be in any order;
+        in-edges of other parts' nodes are left out. All tensors become attributes. A tensor named "time", or
         `time_attr`, may have a row for each node of the graph.
 
         Args:
-            time_attr: sort the in-edges of each node by this attribute, of sources or of edges; it is what
-                `node_time_attr` or `edge_time_attr` of a sampler names. By default they ascend by edge id.
-            tell: tells a plain value to the processes of the other parts, and returns what all told, in any order: so
-                all parts get the same `partition_id`, and edges without ids are numbered over all parts. By default
-                nobody is told, and the names are those of this part.
+            time_attr: sort the in-edges of each node by this attribute, of sources or of edges: the `node_time_attr` or
+                `edge_time_attr` of a sampler. By default they ascend by edge id.
+            tell: sends a plain value to the processes of the other parts, and returns the values of all, in any order.
+                So all parts get the same `partition_id`, and edges without ids are numbered over all parts. By default
+                nothing is sent, and the ids are those of this part.
         Raises:
-            TypeError, ValueError, IndexError: The stores do not fit each other or their maps of parts, they lack what
-                is needed, or the processes have parts of different partitions; the message says what.
+            TypeError, ValueError, IndexError: The stores do not fit each other or their maps of parts, a needed tensor
+                is missing, or the processes have parts of different partitions; the message says which.
         """
         kept, other = graph_store.part, feature_store.part
         if kept is not None and other is not None and _names(kept) == _names(other):
@@ -231,9 +231,9 @@ class Part:
         return self._relations[self._edge_type(edge_type)]
 
     def hot_nodes(self, node_type: NodeType | None = None) -> tuple[Tensor, Tensor]:
-        """Return the nodes of other parts that this part's edges come from, and how many edges do: int64 [n] each.
+        """Return the nodes of other parts that this part's edges come from, and their edge counts: int64 [n] each.
 
-        By descending count, then ascending id: the first rows are those that a cache should hold.
+        By descending count, then ascending id: a cache should hold the first rows.
 
         Raises:
             ValueError: There is no such type.
@@ -246,8 +246,8 @@ class Part:
     def rows_of(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
         """Return the row of each node among the part's own, int64 [n]: `node_ids(type)[rows]` are the ids.
 
-        O(1) for each id. The first call makes a bit for each node of the whole graph, 0.17 bytes for each, unless the
-        own ids are contiguous.
+        O(1) for each id. The first call makes an index of 0.17 bytes for each node of the whole graph, unless the own
+        ids are contiguous.
 
         Args:
             ids: int32 or int64 [n], global ids; any order, repeats allowed.
@@ -264,7 +264,7 @@ class Part:
     def edge_rows_of(self, edge_ids: Tensor, edge_type: EdgeType | str | None = None) -> Tensor:
         """Return the row of each edge among the part's own, int64 [n]: `relation(type).edge_ids[rows]` are the ids.
 
-        O(1) for each id. The first call makes an index, in O(own edges); OwnRows says what it takes.
+        O(1) for each id. The first call makes an index, in O(own edges); for its memory see OwnRows.
 
         Args:
             edge_ids: int32 or int64 [n], edge ids of the whole graph; any order, repeats allowed.
@@ -282,14 +282,14 @@ class Part:
         return rows
 
     def own_nodes(self, node_type: NodeType | None = None) -> OwnRows:
-        """Return what finds the row of a node; ValueError if there is no such type."""
+        """Return the OwnRows of the nodes of a type; ValueError if there is no such type."""
         kind = self._node_type(node_type)
         return self._own_rows(
             ("node", kind), lambda: OwnRows(self.node_ids(kind), num_ids=self.num_nodes_of(kind), ascending=True)
         )
 
     def own_edges(self, edge_type: EdgeType | str | None = None) -> OwnRows:
-        """Return what finds the row of an edge by its id; ValueError if there is no such type."""
+        """Return the OwnRows of the edges of a type, by edge id; ValueError if there is no such type."""
         kind = self._edge_type(edge_type)
         return self._own_rows(("edge", kind), lambda: OwnRows(self.relation(kind).edge_ids))
 
@@ -334,7 +334,7 @@ class Part:
             edge_ids: whether to return the ids of the edges; each may cost a cache miss more.
             num_threads: threads of the kernel; the draws do not depend on it.
             streams: uint32 [n], the stream of the random key of each node, as trees have them; by default 0.
-            times: int64 [n], the time of each node, where they are drawn by time.
+            times: int64 [n], the time of each node, for draws by time.
             choice: how in-edges are drawn.
         Returns:
             A tuple of three.
@@ -346,7 +346,7 @@ class Part:
             IndexError: A node is not this part's; the message names the first one, and the part that owns it.
             TypeError, ValueError: There is no such type, the fanout is below -1, `choice` names an attribute that the
                 part cannot draw by, or the part is corrupt.
-            MemoryError: What the part makes for `choice`, once, exceeds the memory that is left.
+            MemoryError: The arrays that the part makes once for `choice` exceed the memory that is left.
         """
         kind = self._edge_type(edge_type)
         dst = ends_of(kind)[1]
@@ -424,10 +424,10 @@ class Part:
         return torch.from_numpy(indptr), torch.from_numpy(neighbors), torch.from_numpy(drawn_ids) if edge_ids else None
 
     def chosen(self, where: str, reads: Choice, edge_type: EdgeType | str | None = None) -> Chosen:
-        """Return what a choice draws by in the part's in-edges of an edge type; made when it is first asked for.
+        """Return the values by which a choice draws the part's in-edges of an edge type; made on first use.
 
         Args:
-            where: who asks, for errors.
+            where: name of the caller, for errors.
             reads: `choice.reads`.
         Raises:
             As `draw` does.
@@ -449,11 +449,11 @@ class Part:
         )
 
     def _refuse_source_times(self, where: str, name: str) -> None:
-        """Raise ValueError unless the part has stored the times of sources that are wanted with its edges."""
+        """Raise ValueError unless the part stores the wanted times of sources with its edges."""
         refuse_other_times(where, name, self.node_time_attr)
 
     def refuse_change(self) -> None:
-        """Raise ValueError if an array was changed in place since the part was opened, as far as torch counts that."""
+        """Raise ValueError if an array was changed in place, as torch counts, since the part was opened."""
         if self._versions != [version_of(values) for values in self._arrays.values()]:  # they may share one memory
             raise ValueError(
                 f"Part: an array of part {self.part} was changed in place after it was opened, so no state can name "
@@ -478,7 +478,7 @@ class Part:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with all tensors together, so that they reach workers as one mapping."""
-        self.refuse_change()  # which nobody could see in the copy
+        self.refuse_change()  # a copy would not show the change
         kept = {name: value for name, value in self.__dict__.items() if name not in _MADE_ANEW}
         return {**kept, "places": [*self._arrays], "tensors": Together([*self._arrays.values()])}
 

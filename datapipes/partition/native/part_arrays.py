@@ -1,4 +1,4 @@
-"""The arrays of a part: what part.json promises, compared with what arrays.npy holds."""
+"""The arrays of a part: arrays.npy, compared with part.json."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from datapipes.partition.native.manifest import Manifest, valid_header
 
 _OF_NODES = ("node_ids", *HOT, "node_attributes")
 _OF_EDGES = ("indptr", "indices", "edge_ids", "edge_attributes", "source_times")
-_CHECKED = 2**18  # node ids looked at at a time
+_CHECKED = 2**18  # node ids checked at a time
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def relations_of(
 
 
 def refuse_other_times(where: str, wanted: str, stored: str | None) -> None:
-    """Raise ValueError unless the partition has stored the times of sources that are wanted with its edges."""
+    """Raise ValueError unless the partition stores the wanted times of sources with its edges."""
     if wanted != stored:
         raise ValueError(
             f"{where}: node_time_attr is {shown(wanted)}, but the node_time_attr of the partition is "
@@ -178,7 +178,7 @@ def _check_edges(arrays: Mapping[Place, Tensor], number: int, rows: int, count: 
 
 
 def _check_owned(ids: Tensor, node_type: NodeType | None, book: PartitionBook, part: int) -> None:
-    """Raise ValueError unless the ids ascend, and are all that the book gives the part."""
+    """Raise ValueError unless the ids ascend, and are exactly those that the book gives the part."""
     owners = book.nodes(node_type)
     if ids.shape[0] != owners.count_of(part):
         raise ValueError(f"{ids.shape[0]} nodes of {shown(node_type)}; by the book it owns {owners.count_of(part)}")

@@ -1,7 +1,7 @@
-"""A part from the two stores that PyG's users have in memory: its arrays, and the names that all parts give together.
+"""A part from the two stores that PyG's users have in memory: its arrays, and the ids that all parts agree on.
 
-The in-edges of a node ascend by edge id, and where a time attribute is named by time, then edge id. A graph that one
-machine builds of the same columns has these orders, so parts draw the same bits. Stores that have them are not copied.
+The in-edges of a node ascend by edge id; with a time attribute, by time, then edge id. A whole graph built of the same
+columns has the same orders, so parts draw the same bits. Stores in this order are not copied.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ WHERE = "Part.of_stores"
 _EDGES = (None, None)  # the group of edges without types
 _OF_EDGES = ("indices", "edge_ids", "edge_attributes", "source_times")
 Tell = Callable[[Any], list[Any]]
-Read = tuple[Manifest, int, PartitionBook, dict[Place, Tensor]]  # what a Part is made of; the int is its number
+Read = tuple[Manifest, int, PartitionBook, dict[Place, Tensor]]  # the arguments of a Part; the int is its number
 
 
 def alone(facts: Any) -> list[Any]:
-    """Return the facts of this part: nobody else hears of them."""
+    """Return the facts of this part alone; nothing is sent."""
     return [facts]
 
 
@@ -104,7 +104,7 @@ def read_stores(graph: Any, features: Any, time_attr: str | None, tell: Tell) ->
 def by_time(part: Any, time_attr: str | None, tell: Tell) -> Read | None:
     """Return an open Part with the in-edges of each node in the order of their times; None if they have that order.
 
-    All parts must be of one partition, which is compared.
+    All parts must be of one partition; this is checked.
     """
     same = {"partition_id": part.partition_id, "content_id": part.content_id, "time_attr": time_attr}
     facts = {"part": part.part, "same": same, "in order": True}
@@ -136,7 +136,7 @@ def by_time(part: Any, time_attr: str | None, tell: Tell) -> Read | None:
 
 
 def refuse_others(facts: Mapping[str, Any], everyone: list[Any], num_parts: int) -> None:
-    """Raise ValueError unless those who told something have the parts of one partition, each once."""
+    """Raise ValueError unless all processes together have the parts of one partition, each once."""
     mine = facts["part"]
     for other in everyone:
         for name in {**facts["same"], **other["same"]}:
@@ -163,7 +163,7 @@ class _Edges(NamedTuple):
 
 
 class _Stores:
-    """What two stores hold of a part, looked at for the first time."""
+    """The contents of two stores of a part, checked."""
 
     def __init__(self, graph: Any, features: Any, time_attr: str | None) -> None:
         self.graph, self.features, self.time_attr = graph, features, time_attr
@@ -205,7 +205,7 @@ class _Stores:
         return PartitionBook(self.num_parts, {kind: nodes.nodes(kind).dense() for kind in nodes.node_types}, of_edges)
 
     def _times(self) -> tuple[dict[Any, Tensor], bool]:
-        """Return the times of all nodes by type, and whether edges have times in their place."""
+        """Return the times of all nodes by type, and whether edges have times instead."""
         name = self.time_attr
         if name is None:
             return {}, False
@@ -229,7 +229,7 @@ class _Stores:
         return of_nodes, bool(on_edges)
 
     def same(self) -> dict[str, Any]:
-        """Return what must be the same in all parts."""
+        """Return the facts that must be equal in all parts."""
         book = self.book
         edge_pb = [array_digest(book.edges(kind).dense()) for kind in book.edge_types]
         return {

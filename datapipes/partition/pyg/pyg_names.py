@@ -1,4 +1,4 @@
-"""Names and numbers in PyG's layout: of its files, of the attributes that hold times, and what META.json says."""
+"""Names and numbers in PyG's layout: its files, the attributes that hold times, and META.json."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MOST_BYTES = 255  # of the name of a file
 
 
 class PygMisfit(ValueError):
-    """The graph has what PyG's layout cannot hold, while the native layout can.
+    """The graph does not fit PyG's layout, but fits the native layout.
 
     Attributes:
-        why: what it has, and what is allowed.
+        why: what was found, and what is allowed.
     """
 
     def __init__(self, why: str, remedy: str) -> None:
@@ -43,12 +43,12 @@ def map_file(root: Path, kind: str, key: NodeType | EdgeType | None) -> Path:
 
 
 def offsets_of(counts: Mapping[Any, int]) -> dict[Any, int]:
-    """Return what PyG adds to the ids of each type, to number those of all types in one sequence."""
+    """Return the offset that PyG adds to the ids of each type, to number all types in one sequence."""
     return dict(zip(counts, itertools.accumulate(counts.values(), initial=0), strict=False))
 
 
 def meta_of(num_parts: int, num_nodes: Mapping[Any, int], edge_types: Iterable[EdgeType | None]) -> dict[str, Any]:
-    """Return what META.json says of a partition with so many nodes of each type, {None: nodes} without types."""
+    """Return the content of META.json; `num_nodes` is by type, {None: nodes} without types."""
     is_hetero = None not in num_nodes
     return {
         "num_parts": num_parts,
@@ -61,7 +61,7 @@ def meta_of(num_parts: int, num_nodes: Mapping[Any, int], edge_types: Iterable[E
 
 
 def check_file_names(types: Iterable[Any]) -> None:
-    """Raise PygMisfit if a name of a type makes no name of a file, or two types make the same."""
+    """Raise PygMisfit if the name of a type is no file name, or two types have the same file name."""
     files: dict[str, Any] = {}
     for key in types:
         if key is None:

@@ -1,8 +1,8 @@
-"""Read a partition in PyG's layout: those of this package, and those that PyG's Partitioner wrote.
+"""Read a partition in PyG's layout, written by this package or by PyG's Partitioner.
 
-Nothing of a file is trusted: no code of it runs, and what it says is compared with the maps of nodes and edges. So a
-part of another partition, or of other parts, is refused. Ids are type-local here, also where PyG's files count over all
-types. Every error about content is a ValueError that names the file.
+No file is trusted: no code of it runs, and its content is compared with the maps of nodes and edges. So a file of
+another partition or part is refused. Ids are type-local here, even if PyG's files count over all types. Every error
+about content is a ValueError that names the file.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Features:
     Attributes:
         ids: int64 [n], type-local, in any order.
         of_ids: {name: [n, ...]}, aligned with `ids`.
-        of_all: {name: [all nodes of the type]}: times, which every part has of all nodes.
+        of_all: {name: [all nodes of the type]}: times, which every part has for all nodes.
     """
 
     ids: Tensor
@@ -85,10 +85,10 @@ class PygFolder:
     Raises:
         FileNotFoundError: META.json or a map is missing; or, here and in the methods that read a part, another folder
             has taken the place of `root`: files of two partitions would be mixed.
-        ValueError: A file is broken or hostile, or META.json says something else than the maps.
+        ValueError: A file is broken or hostile, or META.json contradicts the maps.
 
     Attributes:
-        meta: what META.json says.
+        meta: the content of META.json.
         book: the part of each node and each edge.
     """
 
@@ -180,7 +180,7 @@ class PygFolder:
         return Edges(row, col, edge_id, size)
 
     def node_features(self, part: int) -> dict[NodeType | None, Features]:
-        """Return the node features of a part; types of which the part has no node may lack."""
+        """Return the node features of a part; types without nodes in the part may be missing."""
         with self._same_folder():
             path = self.part(part) / NODE_FEATS
             entries = self._by_type(path, self.meta.node_types)
@@ -204,11 +204,11 @@ class PygFolder:
         return Features(ids, features, _times(path, TIME, of_kind, fields, features, owners.num_ids))
 
     def edge_features(self, part: int) -> dict[EdgeType | None, Features]:
-        """Return the edge features of a part; types without any lack."""
+        """Return the edge features of a part; types without features are missing."""
         with self._same_folder():
             path = self.part(part) / EDGE_FEATS
             entries = self._by_type(path, self.meta.edge_types)
-            # Read where times stand without ids: they have the order of graph.pt.
+            # Read if times come without ids: they have the order of graph.pt.
             edges: dict[EdgeType | None, Edges] = {}
             if any("global_id" not in entry for entry in entries.values() if entry):
                 edges = self.edges(part)
@@ -235,7 +235,7 @@ class PygFolder:
         for key, value in content.items():
             if key not in types:
                 refuse(path, f"the type {said(key)}", f"those of META.json, {shown(list(types))}")
-            dict_in(path, f"what it says of {said(key)}", value)
+            dict_in(path, f"the entry of {said(key)}", value)
         return content
 
 
@@ -250,7 +250,7 @@ def _identity(root: Path) -> tuple[int, int] | None:
 def _times(
     path: Path, name: str, of_kind: str, fields: Mapping[str, Any], features: Mapping[str, Tensor], count: int
 ) -> dict[str, Tensor]:
-    """Return {name: times} where there are some; refuse a feature of their name: one of them would be lost."""
+    """Return {name: times}, if any; refuse a feature of the same name: one of the two would be lost."""
     if fields.get(name) is None:
         return {}
     if name in features:
@@ -273,11 +273,11 @@ MOST_BYTES = 2**21  # of META.json
 
 @dataclass(frozen=True)
 class Meta:
-    """What META.json says.
+    """The content of META.json.
 
     Attributes:
         given: all of it, as PyG's stores show it.
-        node_types, edge_types: (None,) without types; their order is that in which PyG numbers all nodes and edges.
+        node_types, edge_types: (None,) without types; in the order in which PyG numbers all nodes and edges.
     """
 
     given: dict[str, Any]
@@ -289,11 +289,11 @@ class Meta:
 
 
 def _read_meta(root: Path) -> Meta:
-    """Return what META.json in `root` says.
+    """Return the content of META.json in `root`.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is broken, too long, or says what no partition can be.
+        ValueError: The file is broken, too long, or describes an impossible partition.
     """
     path = root / META
     if not path.exists():

@@ -65,10 +65,10 @@ def write_pyg(
         folder: exists, and holds nothing of this layout.
         node_time_attr: node attribute that holds times, written as `time`. In-edges are then ordered by the time of
             their source.
-        progress: called with the part that is written, and edges.
+        progress: called with the present part, the edges written so far, and all edges.
     Raises:
-        ValueError: A type makes no name of a file, `node_time_attr` is not there or no time, the edge ids of a type are
-            not 0 to num_edges - 1, each once, or the graph is corrupt.
+        ValueError: A type makes no name of a file, `node_time_attr` is missing or holds no times, the edge ids of a
+            type are not 0 to num_edges - 1, each once, or the graph is corrupt.
         OSError: The disk is full.
     """
     times = check_pyg(source, node_time_attr)
@@ -98,13 +98,13 @@ class Times:
 
 
 def check_pyg(source: Source, node_time_attr: str | None) -> Times:
-    """Return the attributes that hold times; refuse what PyG's layout cannot hold.
+    """Return the attributes that hold times; refuse a graph that PyG's layout cannot hold.
 
-    Reads no edge. Of all values, only times of dtype uint64 are looked through.
+    Reads no edge, and of all values only times of dtype uint64.
 
     Raises:
-        PygMisfit, ValueError: As `write_pyg`; the edge ids are not looked at. Or another attribute has the name that
-            PyG gives to times, or a time is 2^63 or more.
+        PygMisfit, ValueError: As `write_pyg`; the edge ids are not checked. Or another attribute has the name that PyG
+            gives to times, or a time is 2^63 or more.
     """
     check_file_names(source.node_types)
     check_file_names(source.edge_types)
@@ -184,13 +184,13 @@ class _Writer:
             self._done += int(edges[edge_type]["row"].shape[0])
         save(_plain(edges), folder / GRAPH)
         save(_plain({kind: entry for kind, entry in features.items() if entry or kind is None}), folder / EDGE_FEATS)
-        del edges, features  # and their scratch files, before those of the nodes
+        del edges, features  # and their scratch files, before the nodes get theirs
         nodes = {node_type: self._nodes(node_type, part) for node_type in self._source.node_types}
         save(_plain({kind: entry for kind, entry in nodes.items() if entry}), folder / NODE_FEATS)
         self._progress(f"write part {part} for PyG", self._done, self._all_edges)
 
     def _edges(self, edge_type: EdgeType | None, part: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what graph.pt and edge_feats.pt say of the part's edges of a type."""
+        """Return the entries of graph.pt and edge_feats.pt for the part's edges of a type."""
         graph, (src, dst) = self._graph, ends_of(edge_type)
         relation = graph.relation(edge_type)
         rows = PartRows(graph, edge_type, self._book.nodes(dst).ids_of(part))
@@ -253,7 +253,7 @@ class _Writer:
         return order
 
     def _nodes(self, node_type: NodeType | None, part: int) -> dict[str, Any]:
-        """Return what node_feats.pt says of the part's nodes of a type."""
+        """Return the entry of node_feats.pt for the part's nodes of a type."""
         ids = self._book.nodes(node_type).ids_of(part)
         if node_type is not None and ids.shape[0] == 0:
             return {}  # PyG cannot open a type without nodes
@@ -285,12 +285,12 @@ def _blocks(ends: Tensor) -> Iterator[tuple[int, int]]:
 
 
 def _plain(by_type: Mapping[Any, Any]) -> Any:
-    """Return what a file holds: a dict by type, or that of the one type None."""
+    """Return the content of a file: a dict by type, or the entry of the one type None."""
     return by_type[None] if None in by_type else dict(by_type)
 
 
 def _refuse_times(domain: str, kind: Any, name: str, stored: str, attributes: Mapping[str, Tensor]) -> None:
-    """Refuse times that int64 cannot hold, or whose name in the files another attribute has."""
+    """Refuse times that int64 cannot hold, or whose name in the files belongs to another attribute."""
     of_kind = of_type(kind)
     if name != stored and stored in attributes:
         raise PygMisfit(
@@ -366,7 +366,7 @@ def save(value: Any, path: Path) -> None:
         torch.save(value, str(path))
     except RuntimeError as error:
         path.unlink(missing_ok=True)
-        scratch(path.parent, (_num_bytes(value) + _MOST_OVERHEAD,), torch.uint8)  # raises why there is no room
+        scratch(path.parent, (_num_bytes(value) + _MOST_OVERHEAD,), torch.uint8)  # raises the error if there is no room
         raise OSError(errno.EIO, f"torch.save failed: {error}", str(path)) from error
 
 

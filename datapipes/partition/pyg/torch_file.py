@@ -1,9 +1,9 @@
 """Read a file that torch.save wrote, without running code of it: dicts, tuples, texts, numbers and mapped tensors.
 
-What a file of PyG's layout may hold is checked here too: a refusal names the file, what was found, and what is allowed.
+The content of files of PyG's layout is checked here too: a refusal names the file, what was found and what is allowed.
 
-ingest/torch_archive.py reads it, and torch's own loader is not asked. Here its values become those that a part may
-hold: dicts whose keys are names, numbers or types, since others could take for ever to hash, and values that end.
+ingest/torch_archive.py reads the file, not torch's own loader. Here its values become values that a part may hold:
+dicts whose keys are names, numbers or types, since others could take for ever to hash, and values of bounded size.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from datapipes.ingest.torch_archive import TENSORS, TorchArchive
 from datapipes.processes.mappings import identity_of
 
 MOST_BYTES = 2**21  # of the pickle, thousands of types; the tensors stand beside it
-MOST_BITS = 64  # of a number: among longer ones are as many as one likes that have one hash
+MOST_BITS = 64  # of a number: any number of longer ones can have one hash
 MOST_VISITS = 2**10  # values within one tuple, each as often as it is used there
-MOST_VALUES = 2**22  # values within any other, likewise
+MOST_VALUES = 2**22  # values within any other value, likewise
 _DTYPES = {
     *(torch.bool, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
@@ -60,7 +60,7 @@ _KNOWN = {
 
 
 def load_plain(path: Path) -> Any:
-    """Return what the file holds; its tensors are mapped, and shared with no file: writing to them copies a page.
+    """Return the content of the file. Its tensors are mapped privately: writing to them copies a page.
 
     A mapped file must keep its size while it is in use: reading past the end of a truncated one kills the process.
 
@@ -71,7 +71,7 @@ def load_plain(path: Path) -> Any:
     """
     if not path.exists():
         raise FileNotFoundError(f"partition: {path} does not exist. Check the path, and that the partition is whole.")
-    with open_regular(path) as file:  # refuses what would keep its reader waiting
+    with open_regular(path) as file:  # refuses files that would keep a reader waiting
         before = os.fstat(file.fileno())
         try:
             # By its descriptor: the path may name another file by now.
@@ -102,17 +102,18 @@ def _unreadable(path: Path, error: Exception) -> ValueError:
 
 
 class _Plain:
-    """Makes dicts and tensors of what was read. Each value is made once, however often it is used."""
+    """Makes dicts and tensors of the values read. Each value is made once, however often it is used."""
 
     def __init__(self, archive: TorchArchive) -> None:
         self._archive = archive
-        self._made: dict[int, tuple[Any, int] | None] = {}  # by the id of what was read; None while it is made
+        self._made: dict[int, tuple[Any, int] | None] = {}  # by id() of the value read; None while it is made
 
     def of(self, value: Any) -> tuple[Any, int]:
-        """Return a value, and how many values are within it, each as often as it is used.
+        """Return a value, and the number of values in it, each as often as it is used.
 
         Raises:
-            FileRefused, ValueError, RecursionError: It is too large, holds itself, or holds what no part has.
+            FileRefused, ValueError, RecursionError: The value is too large, holds itself, or holds something that no
+                part has.
         """
         if isinstance(value, int) and value.bit_length() > MOST_BITS:
             raise ValueError(f"a number in it has more than {MOST_BITS} bits")
@@ -158,7 +159,7 @@ def _is_name(key: Any) -> bool:
 
 
 def said(value: Any) -> str:
-    """Return a short text of a value from a file. Of other values than names and numbers only the kind.
+    """Return a short text of a value from a file. For values other than names and numbers only the kind.
 
     A list in a list may be used many times there: a file of a few bytes whose repr never ends.
     """
@@ -174,7 +175,7 @@ def said(value: Any) -> str:
 def refuse(path: Path, found: str, allowed: str) -> NoReturn:
     """Raise the error for a file."""
     raise ValueError(
-        f"partition: {path} has {found}; allowed: {allowed}. Write the partition again, or read the folder it is of."
+        f"partition: {path} has {found}; allowed: {allowed}. Write the partition again, or read its own folder."
     )
 
 

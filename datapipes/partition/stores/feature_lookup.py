@@ -1,4 +1,4 @@
-"""Rows of a feature that several parts own: asked for by part, put together by part."""
+"""Rows of a feature that several parts own: requested from each part, then put together."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FeatureClient(Protocol):
             input_type: their type; None without types.
             attr_name: the name of the attribute.
         Returns:
-            A future of [n, ...], in the order of `ids`; or of the error that prevented it.
+            A future of [n, ...], in the order of `ids`; or of the error of the request.
         """
         ...
 
@@ -54,7 +54,7 @@ def joined(
     Args:
         places: {part: int64 [n]}, the places of its ids, where its rows go; at least one part.
         own: the places of own rows, and the rows; None if this part has no row of the type, so no tensor either.
-        attribute: what `client.fetch` takes besides.
+        attribute: further arguments of `client.fetch`.
     Raises:
         TypeError: The client returned something else than a Future.
     """
@@ -94,7 +94,7 @@ def joined(
             result.set_exception(error)  # type: ignore[arg-type]  # torch's annotation is that of a result
 
     for part, future in futures.items():
-        # Not the future that a callback is given: it has lost an exception that Python code set.
+        # Not the callback's argument: that future has lost an exception that Python code set.
         future.add_done_callback(lambda _, part=part, future=future: take(part, future))  # type: ignore[misc]
     return result
 

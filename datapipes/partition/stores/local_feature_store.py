@@ -45,7 +45,7 @@ class LocalFeatureStore(TensorStore):
         partition_idx: the number of this part.
         labels: for the user's own use, as in PyG; the stores neither set nor read it. Labels of a partition are the
             attribute "y".
-        meta: what PyG's META.json says; {} until there is a partition.
+        meta: the content of PyG's META.json; {} until there is a partition.
     """
 
     node_feat_pb = owners_of("nodes")
@@ -62,7 +62,7 @@ class LocalFeatureStore(TensorStore):
     ) -> Future[Tensor]:
         """Return a future of the rows of global ids, whichever part owns them: [n, ...], in the order of `index`.
 
-        Own rows are read at once. The others are asked for by part through `client`, and answers are matched by part.
+        Own rows are read at once. Other rows are requested from their parts by `client`; answers are matched by part.
         For an empty `index` the answer is [0, ...] too. A part without rows of a type has no tensor of it in PyG's
         layout, so it does not know dtype and width: it asks the owner of id 0, with no ids.
 
@@ -100,7 +100,7 @@ class LocalFeatureStore(TensorStore):
         if self.client is None and ids.shape[0] == 0:
             raise ValueError(
                 f"lookup_features: part {self.partition_idx} has no row of {shown(group)}, and so does not know "
-                f"dtype and width of {shown(name)}; no client is there that could ask part {next(iter(places))}. Set "
+                f"dtype and width of {shown(name)}; there is no client that could ask part {next(iter(places))}. Set "
                 "store.client."
             )
         if self.client is None:
@@ -113,7 +113,7 @@ class LocalFeatureStore(TensorStore):
         return joined(self.client, ids, places, (own_places, rows), **attribute)
 
     def _where_known(self, key: tuple[Any, Any], is_node_feat: bool, input_type: Any) -> dict[int, Tensor]:
-        """Return {part: no places} for another part that has rows of the group; this part has none."""
+        """Return {part: empty places} for another part, which has rows of the group; this part has none."""
         book = self._books["nodes" if is_node_feat else "edges"]
         assert book is not None
         owners = book.nodes(input_type) if is_node_feat else book.edges(input_type)
@@ -134,7 +134,7 @@ class LocalFeatureStore(TensorStore):
             return None
         return self._rows_of_ids(key, ids)
 
-    # --- made from
+    # --- constructors
 
     @classmethod
     def from_data(
@@ -186,7 +186,7 @@ class LocalFeatureStore(TensorStore):
     def from_partition(cls: type[_Self], root: str | Path, pid: int, *, client: FeatureClient | None = None) -> _Self:
         """Return a store of a part of the partition in the folder `root`, in the native layout or in PyG's.
 
-        The native layout is preferred where both are there. Features stay on disk until they are asked for. In PyG's
+        The native layout is preferred if both are there. Features stay on disk until they are asked for. In PyG's
         layout "time" of nodes has a row for each node of the graph, so any part answers for all.
 
         Raises:
@@ -204,7 +204,7 @@ class LocalFeatureStore(TensorStore):
             store.put_global_id(features.ids, group)
             tensors += [(name, group, values, False) for name, values in features.of_ids.items()]
             tensors += [(name, group, values, True) for name, values in features.of_all.items()]
-        # As PyG's users count them: features, then times, then the rest.
+        # In the order that PyG's users expect: features, then times, then the rest.
         order = {"x": 0, "edge_attr": 0, TIME: 1, EDGE_TIME: 1}
         for name, group, values, is_of_all in sorted(tensors, key=lambda entry: order.get(entry[0], 2)):
             store.put_tensor(values, group, name)

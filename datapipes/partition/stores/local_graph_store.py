@@ -46,7 +46,7 @@ class _Edges(dict[tuple[Any, str], Any]):
 
 
 class LocalGraphStore(StoreOfPart):
-    """The edges of one part, and which part owns each node and each edge.
+    """The edges of one part, and the part that owns each node and each edge.
 
     Methods and attributes have the names and meaning of PyG's class; torch_geometric is not needed. All ids are those
     of the whole graph, counted for each type. `get_edge_id` gives the ids by which edge features are looked up, where
@@ -57,7 +57,7 @@ class LocalGraphStore(StoreOfPart):
     Attributes:
         num_partitions: number of parts.
         partition_idx: the number of this part.
-        meta: what PyG's META.json says: "is_hetero", and after `from_partition` the rest of it.
+        meta: the content of PyG's META.json: "is_hetero", and after `from_partition` the rest of it.
         is_sorted: whether the edges ascend by destination; None until there are edges of a partition.
     """
 
@@ -110,7 +110,7 @@ class LocalGraphStore(StoreOfPart):
         """Return edges as they were put; those of a partition as int64 [2, num_edges], sources and destinations.
 
         Raises:
-            KeyError: There are none under this name; the message says which there are.
+            KeyError: There are no edges under this name; the message says which names there are.
             ValueError: The part that they come from is corrupt.
         """
         attr = self._edge_attr_cls.cast(*args, **kwargs)
@@ -174,7 +174,7 @@ class LocalGraphStore(StoreOfPart):
         self._edge_attr.pop(self.key(edge_attr), None)
         return self._edge_index.pop(self.key(edge_attr), None) is not None
 
-    # --- made from
+    # --- constructors
 
     @classmethod
     def from_data(
@@ -189,7 +189,7 @@ class LocalGraphStore(StoreOfPart):
             is_sorted: whether the destinations ascend. If not, edges are sorted by them; those of one destination stay
                 in their order.
         Raises:
-            TypeError: Something is no tensor, or has another dtype.
+            TypeError: An argument is no tensor, or has another dtype.
             ValueError: There are not as many ids as edges, or the edges do not ascend and `is_sorted` is true.
             IndexError: A source or destination is outside the graph; the message names one.
         """
@@ -261,7 +261,7 @@ class LocalGraphStore(StoreOfPart):
     def from_partition(cls: type[_Self], root: str | Path, pid: int) -> _Self:
         """Return a store of a part of the partition in the folder `root`, in the native layout or in PyG's.
 
-        The native layout is preferred where both are there. Arrays stay on disk until edges are asked for.
+        The native layout is preferred if both are there. Arrays stay on disk until edges are asked for.
 
         Raises:
             FileNotFoundError: There is no partition at `root`, or a file is missing.

@@ -1,4 +1,4 @@
-"""What both local stores are made of: the names of their tensors and edges, and which part owns what.
+"""The basis of both local stores: the names of their tensors and edges, and the owners of nodes and edges.
 
 TensorAttr and EdgeAttr have the fields of PyG's classes. StoreOfPart is the base of the stores.
 """
@@ -37,11 +37,11 @@ class EdgeLayout(Enum):
 
 
 class _Castable:
-    """Made from itself, from a tuple or a dict of its fields, or from the fields themselves."""
+    """A record that `cast` makes from a record, from a tuple or a dict of its fields, or from the fields."""
 
     @classmethod
     def cast(cls: type[_T], *args: Any, **kwargs: Any) -> _T:
-        """Return the one argument if it is one of this class, else a new one."""
+        """Return the one argument if it is of this class, else a new record."""
         if len(args) == 1 and not kwargs:
             if isinstance(args[0], cls):
                 return args[0]
@@ -59,7 +59,7 @@ class TensorAttr(_Castable):
     Attributes:
         group_name: a node type, an edge type; None for nodes without types, (None, None) for edges without types.
         attr_name: the name of the attribute, such as "x".
-        index: rows that are asked for; None for all.
+        index: the rows wanted; None for all.
     """
 
     group_name: Any = Unset.UNSET
@@ -106,10 +106,10 @@ def no_such(where: str, noun: str, value: Any, stored: Any) -> KeyError:
 
 
 def choose_layout(where: str, root: str | Path, preferred: Sequence[str]) -> str:
-    """Return the layout of a folder that is read.
+    """Return the layout to be read from a folder.
 
     Raises:
-        FileNotFoundError: It holds no partition.
+        FileNotFoundError: `root` holds no partition.
     """
     layouts = layout_of(root)
     for layout in preferred:
@@ -142,16 +142,16 @@ def owners_of(kind: str) -> property:
 
 
 class StoreOfPart:
-    """What both local stores have: the number of their part, and which part owns what.
+    """The base of both local stores: the number of their part, and the owners of nodes and edges.
 
     Attributes:
         num_partitions: number of parts.
         partition_idx: the number of this part.
-        meta: what PyG's META.json says.
+        meta: the content of PyG's META.json.
         part: the open Part that the store was made from; None if there is none, or the store was changed since.
     """
 
-    _layouts: tuple[str, ...] = ("native", "pyg")  # which is read where both are there
+    _layouts: tuple[str, ...] = ("native", "pyg")  # the first that is there is read
     meta: dict[str, Any]
 
     def __init__(self) -> None:
@@ -169,10 +169,10 @@ class StoreOfPart:
         self._set(part.num_parts, part.part, part.book, meta_of(part.num_parts, num_nodes, part.edge_types))
 
     def _book(self, where: str, kind: str, name: str) -> PartitionBook:
-        """Return the book of "nodes" or "edges"; `name` is what a user sets.
+        """Return the book of "nodes" or "edges"; `name` is the attribute that users set.
 
         Raises:
-            ValueError: It is not set.
+            ValueError: The book is not set.
         """
         book = self._books.get(kind)
         if book is None:
@@ -181,7 +181,7 @@ class StoreOfPart:
 
 
 def _book_of(kind: str, value: Any) -> PartitionBook | None:
-    """Return a book of what a user sets as the parts of "nodes" or "edges": None, a book, or integers by type.
+    """Return the book of a user's parts of "nodes" or "edges": None, a book, or integers by type.
 
     Raises:
         TypeError, ValueError: The values are no parts.

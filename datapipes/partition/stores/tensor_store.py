@@ -1,4 +1,4 @@
-"""TensorStore: tensors by group and name, and their rows by global id; what LocalFeatureStore is built on."""
+"""TensorStore: tensors by group and name, and their rows by global id; the base of LocalFeatureStore."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class TensorStore(StoreOfPart):
         Raises:
             KeyError: There is no such tensor; the message says which there are.
             IndexError: This part does not have an id; the message names the first one.
-            ValueError: There is no index, or the group has no global ids, or as many as the tensor has rows.
+            ValueError: There is no index, or the group does not have a global id for each row of the tensor.
         """
         attr = self._full_attr(*args, **kwargs)
         if attr.index is None:
@@ -170,7 +170,7 @@ class TensorStore(StoreOfPart):
         return bits_of(tensor)[rows].view(tensor.dtype)
 
     def _rows_of_group(self, group: Any) -> OwnRows:
-        """Return what finds the row of an id; several threads may ask, and make the same.
+        """Return the OwnRows of a group; several threads may call this, and get equal ones.
 
         Raises:
             ValueError: Two rows have the same id.

@@ -464,7 +464,7 @@ def test_a_client_that_does_not_read_loses_its_connection_and_its_bytes_are_free
 
 
 def test_above_its_memory_a_server_ends_all_connections_and_goes_on(root, monkeypatch):
-    with pytest.raises(ValueError, match=r"max_memory must be at least \d+: what the process has now"):
+    with pytest.raises(ValueError, match=r"max_memory must be at least \d+: memory of the process now"):
         PartitionServer(root, 1, limits=ServerLimits(max_memory="10MB")).start()
     memory = own_memory()
     with (

@@ -700,7 +700,7 @@ def test_wrong_arguments_are_refused():
             PartitionServer(graph, **options)
     with pytest.raises(ValueError, match=r"'limits.max_workers'. are for chains\. Set chains=True"):
         PartitionServer(graph, limits=ServerLimits(max_workers=1))
-    with pytest.raises(ValueError, match="is a graph that is not in parts, of which only chains can be served"):
+    with pytest.raises(ValueError, match="is an undivided graph, which can only be served to chains"):
         PartitionServer(graph).start()
     with pytest.raises(ValueError, match="served as it is"):
         PartitionServer(graph, 0, chains=True)

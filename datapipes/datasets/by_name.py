@@ -2,7 +2,7 @@
 
 | file | holds |
 |---|---|
-| `edges.csv` (.csv.gz, .tsv, .parquet, .npy), or a folder `edges/` of such parts | the edges of a graph without types |
+| `edges.csv` (.csv.gz, .tsv, .parquet, .npy), or a folder `edges/` of such files | the edges of a graph without types |
 | `edges/SRC__REL__DST.csv` (...), or a folder of that name | the edges of the type (SRC, REL, DST) |
 | `nodes.csv` (...), `nodes/TYPE.csv` (...) | a row for each node, in the order of ids or with a column of ids |
 | `nodes/NAME.npy`, `nodes/TYPE/NAME.npy` | an array with a row for each node: the feature NAME |

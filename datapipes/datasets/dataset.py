@@ -34,7 +34,7 @@ _MOST_TYPES = 32  # that `describe` shows
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A task of a data set; its sets are those of a Dataset.
+    """A task of a data set; its fields mean the same as in Dataset.
 
     Attributes:
         metadata: further fields from the files, such as "name" and "num_classes".
@@ -70,7 +70,7 @@ class Dataset:
         training_graph: the graph with the edges that are known in training: for a temporal edge list the edges of
             `train_set`, otherwise `graph` itself.
         node_names: {type: one name for each node}, for types that have names in the files.
-        tasks: all tasks, where a folder has several (see OnDiskDataset); the first is the one above.
+        tasks: all tasks of the folder (see OnDiskDataset); the fields above are the first.
         metadata: {feature key: its further fields in the folder}.
     """
 

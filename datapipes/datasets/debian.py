@@ -32,7 +32,7 @@ REMEDY = "Make it again with tools/make_debian_packages.py."
 
 
 def read_debian_packages(direction: str = "both") -> RawDataset:
-    """Read the embedded graph of Debian's packages; the task is to predict the archive section of each.
+    """Read the embedded graph of Debian's packages; the task is to predict the archive section of a package.
 
     Args:
         direction: The sources of a package's in-edges: "depends", the packages it depends on; "reverse", the packages
@@ -152,7 +152,7 @@ def read_debian_relations() -> RawHeteroDataset:
     """
     folder = files(__package__)
     content = folder.joinpath(FILE).read_bytes()
-    packages = read_packages(content, "reverse")  # its edges go from a package to those it depends on
+    packages = read_packages(content, "reverse")  # edges go from a package to its dependencies
     num_packages = packages.num_nodes
     arrays = arrays_of(RELATIONS_FILE, folder.joinpath(RELATIONS_FILE).read_bytes(), _RELATIONS_FORMAT)
     digest = hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -118,7 +118,7 @@ def check_columns(columns: Any) -> tuple[str, ...]:
 
 
 def _columns_of(path: Path, delimiter: str, columns: Sequence[str] | None) -> tuple[str, ...]:
-    """Return what the columns of a file hold.
+    """Return the names of the columns of a file.
 
     Raises:
         DatasetFormatError: Neither argument, file name nor header says it.

@@ -153,7 +153,7 @@ def is_ondisk(path: Path) -> bool:
 
 
 def read_ondisk(path: Path) -> Dataset:
-    """Return the data set in such a folder, for `datasets.open`."""
+    """Return the data set in a folder that `is_ondisk` recognises, for `datasets.open`."""
     if (folder := _with_yaml(path)) is not None:
         return OnDiskDataset(folder, include_original_edge_id=True).load()
     described, tasks = described_by_name(path)
@@ -165,7 +165,7 @@ def read_ondisk(path: Path) -> Dataset:
 
 
 def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
-    """Write the graph of such a folder, with its features, labels and masks as attributes, to the folder `out`.
+    """Write the graph of the folder `path`, with features, labels and masks as attributes, to the folder `out`.
 
     Edges and features go through memory in pieces; node items and table columns are in memory whole.
 

@@ -112,7 +112,7 @@ def open(
     published settings, by the name of the folder or its release note.
 
     Args:
-        path: a folder with the files of one data set, or such a file.
+        path: a folder with the files of one data set, or one of the files.
         split: the number of the split in the files; ACM has three: 20, 40 and 60 labels of each class. For a .npz
             without splits, the seed of a random split: 20 nodes of each class for training, 30 for validation, the rest
             for testing.
@@ -194,7 +194,7 @@ FORMATS = (  # the first that recognises a path reads it
         "edge list", "one .txt, .txt.gz, .csv or .csv.gz (a list of edges)", edge_list_in, read_edge_list, (COLUMNS,)
     ),
 )
-_LINES = {  # {suffix: the line that reads such a file}; {0} is the path
+_LINES = {  # {suffix: the line that reads a file}; {0} is the path
     **dict.fromkeys((".mtx", ".mtx.gz"), "dp.CSCGraph.from_scipy(scipy.io.mmread({0!r}))"),
     **{f".{name}": f"dp.CSCGraph.from_networkx(networkx.read_{name}({{0!r}}))" for name in ("graphml", "gexf", "gml")},
     ".pt": "data = torch.load({0!r}); dp.datasets.Dataset.from_pyg takes PyG's Data",

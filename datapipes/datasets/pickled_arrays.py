@@ -26,7 +26,7 @@ from datapipes.ingest.torch_archive import TENSORS, TorchArchive
 
 MAX_FILE_BYTES = 2**30
 MAX_FIELDS = 64  # of a dict with text for its keys
-MAX_KEY = 64  # characters of such a key
+MAX_KEY = 64  # characters of a key
 
 _LEGACY_PICKLES = 4  # of torch < 1.6: a magic number, the version, the system, the object
 _DTYPES = frozenset({"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8"})

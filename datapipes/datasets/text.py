@@ -122,7 +122,7 @@ def read_table(
         remedy: Advice in errors, see DatasetFormatError.of.
     Raises:
         FileNotFoundError: There is no such file.
-        DatasetFormatError: The file is broken, is no such table, or has other numbers of rows or columns.
+        DatasetFormatError: The file is broken, has a forbidden value, or a wrong number of rows or columns.
         MemoryError: The table needs more memory than is left.
     """
     parts: list[np.ndarray] = []

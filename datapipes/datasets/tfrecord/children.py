@@ -284,7 +284,7 @@ class _Teller(logging.Handler):
             self._pipe.send(message)
 
     def take_log(self, level: int) -> None:
-        """Pass on what the package logs from now on."""
+        """From now on, send the package's log lines to the parent."""
         logger.handlers = [self]
         logger.propagate = False
         logger.setLevel(level)

@@ -184,10 +184,10 @@ class LoadedGraphTensors:
     def to_partition(self, root: str | Path, *, rank_timeout_s: float = 60.0) -> PartitionReport:
         """Write the graph of all ranks as a partition with a part for each rank; all ranks call it together.
 
-        The folder is bit for bit the partition that one process with the files of all ranks would write by
-        `Partitioner(to_dataset(), world size, root, method="range", layouts=("native",))`. `Part.open` and
-        `DistGraph.connect` take it. An edge's id is its position among the edges of all ranks, rank 0 first. The
-        tensors stay as they are; positive and negative labels stay with the ranks, in no part.
+        The folder equals the partition that one process with the files of all ranks would write by
+        `Partitioner(to_dataset(), world size, root, method="range", layouts=("native",))`: `Part.open` and
+        `DistGraph.connect` take it, and minibatches have the same bits. An edge's id is its position among the edges of
+        all ranks, rank 0 first. The tensors stay as they are; labels of edges stay with the ranks, in no part.
 
         Each rank needs the default process group of torch.distributed, of any backend. A single process needs none.
         Ranks that see the same `root` write one folder; if each machine has a disk of its own, each gets a folder with

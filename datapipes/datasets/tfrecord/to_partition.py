@@ -35,7 +35,7 @@ Fields = Mapping[str, Mapping[Any, Tensor]]  # of a LoadedGraphTensors, by name 
 
 
 def refuse_other_ranks(num_ranks: int) -> None:
-    """Raise ValueError unless torch.distributed has as many ranks as have loaded the graph."""
+    """Raise ValueError unless torch.distributed has `num_ranks` ranks, which loaded the graph."""
     has_ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
     size = torch.distributed.get_world_size() if has_ranks else 1
     if num_ranks not in (1, size):
@@ -47,7 +47,7 @@ def refuse_other_ranks(num_ranks: int) -> None:
 
 
 def write_tensors(ranks: Exchange, fields: Fields, root: str | Path) -> PartitionReport:
-    """Write what this rank has loaded, together with the others."""
+    """Write the tensors of this rank, together with the other ranks."""
     path = check_root(_WHERE, root, replaced=PARTITION)
     _refuse_other_forms(ranks.gather(form_of(fields)))
     return write_shards(ranks, _shard_of(fields), path)

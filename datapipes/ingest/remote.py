@@ -228,7 +228,7 @@ def files_at(where: str, uri: str) -> list[RemoteFile]:
 
 
 def _system_of(uri: str) -> tuple[Any, str]:
-    """Return a new file system for a URI, not shared between threads and without a cache, and the path in it."""
+    """Return this thread's file system for a URI, with its cache emptied, and the path in it."""
     core, scheme = needed("fsspec.core", "remote", f"reading {uri}"), uri.partition("://")[0]
     try:
         core.get_filesystem_class(scheme)

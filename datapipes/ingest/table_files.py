@@ -84,7 +84,7 @@ class TableFiles:
         """Return the columns with these names, or the only two columns, or the first two of a table without names.
 
         Raises:
-            ValueError: The columns are ambiguous: a third column, such as row numbers, might be taken for an end.
+            ValueError: The columns are too few, or ambiguous: row numbers might be taken for an end.
         """
         if {*ends} <= {*self.names}:
             return ends

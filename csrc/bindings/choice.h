@@ -1,5 +1,5 @@
-// choice.h: by what in-edges are chosen, as it comes from Python: an object of EdgeTimes, Weights or Layers, which makes the
-// policy of each draw, or None, which draws uniformly.
+// choice.h: the choice of in-edges as Python gives it: an object of EdgeTimes, Weights or Layers, which makes the policy of
+// each draw, or None, which draws uniformly.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -22,7 +22,7 @@
 
 namespace datapipes {
 
-// The draw that a policy is made for: its hop, its relation as a place among those that are sampled, and their sizes.
+// The draw that a policy is made for: its hop, its relation (a place among the sampled relations), and their sizes.
 struct DrawOf {
   std::size_t hop, relation;
   std::int64_t num_rows, num_edges, num_sources;
@@ -33,13 +33,13 @@ struct DrawOf {
   }
 };
 
-// The times of the in-edges of relations, and what is drawn of them.
+// The times of the in-edges of relations, and the rule by which in-edges are eligible.
 struct GivenEdgeTimes {
   struct OfRelation {
     Array<std::int64_t> latest;
-    std::optional<Array<std::int64_t>> earliest;  // where it differs from `latest`
+    std::optional<Array<std::int64_t>> earliest;  // none: equal to `latest`
     Array<std::uint8_t> sorted_rows;
-    std::optional<Array<std::int16_t>> coarse;  // of `latest`, which speed up the scan of rows that are not sorted
+    std::optional<Array<std::int16_t>> coarse;  // of `latest`; they speed up the scan of unsorted rows
     TimeScale scale = {};
   };
   std::vector<std::optional<OfRelation>> relations;  // none: its in-edges have no times
@@ -100,7 +100,7 @@ struct GivenWeights {
   }
 };
 
-// What LABOR (sampling/labor.h) needs besides fanouts and keys.
+// The input of LABOR (sampling/labor.h) besides fanouts and keys.
 struct GivenLayers {
   using Keys = std::vector<std::vector<std::uint64_t>>;
   std::uint32_t dependency, until_next;
@@ -126,7 +126,7 @@ struct GivenLayers {
 
 using Choice = std::variant<std::monostate, const GivenEdgeTimes*, const GivenWeights*, const GivenLayers*>;
 
-// Throws std::invalid_argument unless the choice has what it needs for so many hops and sampled relations.
+// Throws std::invalid_argument unless the choice fits num_hops hops and num_relations sampled relations.
 inline void check_choice(const Choice& choice, std::size_t num_hops, std::size_t num_relations) {
   std::visit(
       [&]<class Given>(const Given& given) {
@@ -135,7 +135,7 @@ inline void check_choice(const Choice& choice, std::size_t num_hops, std::size_t
       choice);
 }
 
-// The policy of a draw that check_choice has seen.
+// The policy of a draw; the choice must have passed check_choice.
 inline Policy policy_of(const Choice& choice, const DrawOf& draw, const Uniform& uniform) {
   return std::visit(
       [&]<class Given>(const Given& given) -> Policy {

@@ -21,8 +21,8 @@ namespace {
 // A GraphInParts over the arrays of a partition book, which it keeps.
 class ArrayGraphInParts {
  public:
-  // node_types: (name, num_nodes, map) each, the map of parts as the book stores it; relations: (src, dst, name) each, src and
-  // dst being numbers of node types. A homogeneous graph gives the name "". `op` is the stage, for errors.
+  // node_types: (name, num_nodes, map) each, the map of parts as the book stores it; relations: (src, dst, name) each; src and
+  // dst are numbers of node types. A homogeneous graph has the name "". `op` is the stage, for errors.
   ArrayGraphInParts(std::int64_t num_parts, const py::list& node_types, const py::list& relations, const std::string& op) {
     graph_.num_parts = num_parts;
     for (const auto& given : node_types) {
@@ -45,7 +45,7 @@ class ArrayGraphInParts {
 
  private:
   GraphInParts graph_;
-  std::vector<py::object> arrays_;  // which the maps view
+  std::vector<py::object> arrays_;  // viewed by the maps
 };
 
 template <class Id>
@@ -77,7 +77,7 @@ PartAnswer<Id> part_answer(py::handle given) {
   return answer;
 }
 
-// HopsOverParts with ids of the graph's dtype, and with groups or without. Calls of several threads wait for each other.
+// HopsOverParts with ids of the graph's dtype, with or without groups. Calls of several threads wait for each other.
 class AnyHopsOverParts {
  public:
   AnyHopsOverParts(py::object graph, PartedRequest request, std::optional<GivenGroups> groups, bool narrow)
@@ -90,7 +90,7 @@ class AnyHopsOverParts {
     }
   }
 
-  // Returns the local ids of the seeds, and what the first hop asks.
+  // Returns the local ids of the seeds, and the requests of the first hop.
   py::tuple start(const GivenSeeds& seeds) {
     const auto wanted = seeds_of(seeds, groups_, graph_.cast<const ArrayGraphInParts&>().graph().node_types.size());
     return std::visit(
@@ -105,7 +105,7 @@ class AnyHopsOverParts {
         hops_);
   }
 
-  // Returns the blocks of a hop, and what the next one asks; None after the last hop.
+  // Returns the blocks of a hop, and the requests of the next hop; None after the last hop.
   py::tuple advance(const py::list& answers) {
     return std::visit(
         [&]<class Id, class Nodes>(std::unique_ptr<HopsOverParts<Id, Nodes>>& hops) {
@@ -153,7 +153,7 @@ class AnyHopsOverParts {
   using Grouped = std::unique_ptr<HopsOverParts<Id, NodesOfGroups<Id>>>;
 
   py::object graph_;
-  const std::optional<GivenGroups> groups_;  // whose arrays the hops view
+  const std::optional<GivenGroups> groups_;  // the hops view its arrays
   bool want_edge_ids_;
   std::mutex mutex_;
   std::variant<Plain<std::int32_t>, Plain<std::int64_t>, Grouped<std::int32_t>, Grouped<std::int64_t>> hops_;

@@ -1,4 +1,4 @@
-// dlpack.h: memory handed to any array library under the DLPack ABI (version 0 structures, capsules named "dltensor"; see
+// dlpack.h: hands memory to any array library under the DLPack ABI (version 0 structures, capsules named "dltensor"; see
 // https://dmlc.github.io/dlpack/latest/c_api.html). Used because NumPy has no name for some dtypes, such as bfloat16. The
 // thread that drops the last view releases the owner of the memory, with or without the GIL.
 #pragma once
@@ -14,7 +14,7 @@ namespace datapipes {
 
 namespace dlpack {
 
-// Field for field what the ABI says.
+// The fields are those of the ABI.
 struct Device {
   std::int32_t type = 1;  // host memory
   std::int32_t id = 0;

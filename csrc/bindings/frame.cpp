@@ -32,8 +32,8 @@ using Shape = std::span<const std::int64_t>;
 
 bool is_empty(Shape shape) { return std::ranges::find(shape, 0) != shape.end(); }
 
-// The bytes of a tensor that a message can carry; none if it has too many dimensions, or more than `most` bytes. Of an empty
-// tensor the strides must not overflow, so its sizes of 0 count as 1 there.
+// The bytes of a tensor; none if a message cannot carry it: too many dimensions, or more than `most` bytes. In an empty tensor
+// sizes of 0 count as 1, so that its strides do not overflow.
 std::optional<std::uint64_t> bytes_of(const dlpack::Type& type, Shape shape, std::uint64_t most) {
   if (shape.size() > kMostDims) return std::nullopt;
   const bool empty = is_empty(shape);
@@ -84,7 +84,7 @@ struct Pointed {
   std::uint64_t bytes = 0;
 };
 
-// Returns what DLPack says of a tensor that can be sent from where it lies; no array for any other tensor.
+// Returns the DLPack array of a tensor that can be sent from its own memory; no array for any other tensor.
 Pointed pointed_at(const py::object& capsule) {
   const auto* const managed = static_cast<const dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   if (managed == nullptr) throw py::error_already_set();
@@ -150,7 +150,7 @@ void Frame::add(py::handle key, py::handle tensor, const py::object& to_dlpack, 
   py::object capsule;
   Pointed found;
   if (name != nullptr) {
-    // DLPack knows no negative or conjugate bit: it would hand out the values without their sign, or not conjugated.
+    // DLPack has no negative or conjugate bit: it would give the values without the sign, or not conjugated.
     static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
     static PyObject* const is_conj = PyUnicode_InternFromString("is_conj");
     if (says_no(tensor, is_neg)) {
@@ -165,7 +165,7 @@ void Frame::add(py::handle key, py::handle tensor, const py::object& to_dlpack, 
       }
     }
   }
-  if (PyErr_Occurred() != nullptr) PyErr_Clear();  // plain() finds the same error and words it better
+  if (PyErr_Occurred() != nullptr) PyErr_Clear();  // plain() raises the same error with a better text
   if (found.array == nullptr) {
     const auto made = py::cast<py::tuple>(plain(key, tensor, most_bytes));
     dtype = py::cast<std::string>(made[1]);
@@ -196,7 +196,7 @@ struct Entry {
   py::object key;
   dlpack::Type type;
   std::uint8_t num_dims;
-  std::string dtype;  // its name, if DLPack has none for it
+  std::string dtype;  // its name, if DLPack has no such dtype
 };
 using Schema = std::vector<Entry>;
 
@@ -229,7 +229,7 @@ Schema parse(std::string_view schema) {
 std::shared_ptr<const Schema> parsed_once(std::string_view schema) {
   constexpr std::size_t kMost = 256, kLongest = 1 << 16;
   static auto* const known = new std::unordered_map<std::string, std::shared_ptr<const Schema>>();  // outlives the interpreter
-  std::string text(schema);  // the only look at shared memory
+  std::string text(schema);  // the only read of shared memory
   if (const auto found = known->find(text); found != known->end()) return found->second;
   auto parsed = std::make_shared<const Schema>(parse(text));
   if (known->size() >= kMost) known->clear();

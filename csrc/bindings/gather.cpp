@@ -24,7 +24,7 @@ RowTable row_table(const Bytes& table) {
   return {reinterpret_cast<const std::byte*>(table.data()), table.shape(0), table.shape(1), table.strides(0)};
 }
 
-// The bytes from the first of the first row to the last of the last.
+// The bytes from the first byte of the first row to the last byte of the last row.
 std::int64_t bytes_of(const RowTable& rows) {
   return rows.num_rows > 0 ? (rows.num_rows - 1) * rows.row_stride + rows.row_bytes : 0;
 }

@@ -1,4 +1,4 @@
-// hops.h: what samplers take and give, over a whole graph and over parts alike: relations, fanouts, seeds, groups, blocks.
+// hops.h: arguments and results of samplers, over a whole graph and over parts: relations, fanouts, seeds, groups, blocks.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -44,7 +44,7 @@ inline std::vector<Seeds> seeds_of(const GivenSeeds& given, const std::optional<
   return seeds;
 }
 
-// The relations that are drawn from, of `count`.
+// The numbers of the sampled relations, checked against `count`.
 inline std::vector<std::size_t> sampled_of(const std::vector<std::int64_t>& given, std::size_t count) {
   std::vector<std::size_t> sampled;
   for (const std::int64_t number : given) {

@@ -1,4 +1,4 @@
-// memory.cpp: the pool of recycled outputs as seen from Python, and the limit of random reads.
+// memory.cpp: the pool of recycled outputs for Python, and the limit of random reads.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

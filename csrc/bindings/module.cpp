@@ -1,6 +1,6 @@
 // module.cpp: the extension module datapipes._core, and the bindings of all kernels on arrays. They are one translation unit:
-// each further one would read pybind11 and generate its code again, which takes longer than a folder's bindings. The other unit
-// is shm.cpp, so that two processors share the work.
+// each further unit would compile pybind11 again, which takes longer than a folder's bindings. The other unit is shm.cpp, so
+// that two processors share the work.
 #include "bindings/cache.cpp"
 #include "bindings/digest.cpp"
 #include "bindings/disk.cpp"

@@ -1,4 +1,4 @@
-// numpy.h: how arrays cross between NumPy and the kernels: viewed on the way in, handed over on the way out, never copied.
+// numpy.h: passes arrays between NumPy and the kernels, without a copy: inputs are viewed, outputs are handed over.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -47,7 +47,7 @@ class GilRelease {
 #if defined(__GLIBCXX__)
     try {
       PyEval_RestoreThread(state_);
-    } catch (const abi::__forced_unwind&) {  // the interpreter began to end meanwhile: it calls pthread_exit in here
+    } catch (const abi::__forced_unwind&) {  // the interpreter has begun to end: it calls pthread_exit in here
       for (;;) rest();
     }
 #else
@@ -65,7 +65,7 @@ class GilRelease {
   PyThreadState* state_;
 };
 
-// Returns what a kernel returns, which runs without the GIL.
+// Runs a kernel without the GIL, and returns its result.
 template <class Kernel>
 auto without_gil(Kernel&& kernel) {
   const GilRelease nogil;
@@ -93,7 +93,7 @@ std::span<const T> view(const std::optional<Array<T>>& array, const char* name) 
   return array ? view(*array, name) : std::span<const T>();
 }
 
-// The array itself, which is not converted: a view of it lives as long as what was given.
+// The array itself, never a converted copy, so a view lives as long as the given object.
 template <class T>
 Array<T> exact(py::handle given, const std::string& name, const std::string& needed = "it must be contiguous, of its dtype.") {
   if (!py::isinstance<Array<T>>(given))
@@ -101,7 +101,7 @@ Array<T> exact(py::handle given, const std::string& name, const std::string& nee
   return py::reinterpret_borrow<Array<T>>(given);
 }
 
-// As `view`, of an array that the kernel writes.
+// As `view`, for an array that the kernel writes.
 template <class T>
 std::span<T> writable(Array<T>& array, const char* name) {
   const auto seen = view(array, name);
@@ -126,7 +126,7 @@ py::array_t<T> to_numpy(Buffer<T>&& buffer) {
   return py::array_t<T>(size, data, owner);
 }
 
-// None unless it is wanted.
+// The array if `is_wanted`, else None.
 template <class T>
 py::object to_numpy_if(bool is_wanted, Buffer<T>&& buffer) {
   if (!is_wanted) return py::none();

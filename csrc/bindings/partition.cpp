@@ -43,7 +43,7 @@ void bind_symmetrise_for(py::module_& m) {
       py::arg("graph"), py::arg("xadj").noconvert(), py::arg("adjncy").noconvert());
 }
 
-// The masks of training nodes of all node types, which it keeps; an empty view for None.
+// Keeps the masks of training nodes of all node types; an empty view for None.
 class Masks {
  public:
   explicit Masks(const py::list& training) {
@@ -60,7 +60,7 @@ class Masks {
   TrainingMasks views_;
 };
 
-// A Fennel over NumPy arrays, which it keeps; its parts are uint8 where they fit.
+// A Fennel over NumPy arrays, which it keeps; its parts are uint8 if they fit.
 class ArrayFennel {
  public:
   ArrayFennel(py::object graph, std::int64_t num_parts, std::uint64_t key, std::int64_t base, std::int64_t per_edge,
@@ -126,7 +126,7 @@ void bind_even_for(py::module_& m) {
       py::arg("more_cut"), py::arg("training"));
 }
 
-// An IdRank; one over lines of an array keeps the array.
+// An IdRank; over the lines of an array it keeps the array.
 struct ArrayRank {
   IdRank rank;
   py::object lines;

@@ -49,7 +49,7 @@ py::tuple to_python(Neighborhood<Id>&& found, bool want_edge_ids) {
                         to_python(std::move(found.groups)));
 }
 
-// A Numbering that goes on from call to call. Calls of several threads wait for each other.
+// A Numbering that continues over several calls. Calls of several threads wait for each other.
 template <class Id>
 class ResumableNumbering {
  public:
@@ -67,7 +67,7 @@ class ResumableNumbering {
   Buffer<Id> number(std::span<const Id> ids) {
     const std::lock_guard lock(mutex_);
     Buffer<Id> local = checked_ids(ids, numbering_.num_nodes());
-    broken_ = true;  // until the map holds what it should
+    broken_ = true;  // until the call succeeds: after an error the content of the map is unknown
     numbering_.number_all({local.data(), ids.size()}, local.data(), direct_left_);
     broken_ = false;
     return local;
@@ -104,7 +104,7 @@ py::tuple to_python(SampledHop<Id>&& hop, bool want_places) {
                         to_numpy_if(want_places, std::move(hop.positions)));
 }
 
-// Number of a node type; rows, ids, streams and times of nodes of it.
+// Number of a node type; rows, ids, streams and times of its nodes.
 using GivenRows = std::tuple<std::size_t, Array<std::int64_t>, Array<std::int64_t>, std::optional<Array<std::uint32_t>>,
                              std::optional<Array<std::int64_t>>>;
 using GivenDraw = std::tuple<std::size_t, std::int64_t, std::uint64_t>;  // number of a relation, fanout, key

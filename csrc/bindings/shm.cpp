@@ -1,5 +1,5 @@
-// shm.cpp: shared memory, and the queue in it, as Python sees them: times in seconds, messages as dicts of tensors
-// (frame.h), errors as those of datapipes.base.errors. The waits release the GIL, and look at signals every 100 ms.
+// shm.cpp: shared memory and its queue for Python: times in seconds, messages as dicts of tensors (frame.h), errors of
+// datapipes.base.errors. Waits release the GIL, and handle signals every 100 ms.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

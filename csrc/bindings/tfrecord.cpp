@@ -1,4 +1,4 @@
-// tfrecord.cpp: TFRecords as Python sees them: bytes of any object with a buffer, targets as arrays, problems as text.
+// tfrecord.cpp: TFRecords for Python: bytes of any object with a buffer, targets as arrays, problems as text.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -50,7 +50,7 @@ py::str text_of(const std::string& text) {
 
 py::tuple tuple_of(const Extent& extent) { return py::make_tuple(extent.records, extent.bytes, text_of(extent.problem)); }
 
-// Returns one or several numbers as T; throws pybind11's cast error, as for arguments, if they are none or too large.
+// Returns one or several numbers as T; throws pybind11's cast error if a value is no number or too large.
 template <class T>
 std::vector<T> default_of(const py::object& given, std::int64_t width) {
   if (!py::isinstance<py::iterable>(given)) return std::vector<T>(static_cast<std::size_t>(width), given.cast<T>());

@@ -13,9 +13,9 @@ namespace datapipes {
 
 class ArrayTopology {
  public:
-  // node_types: (name, num_nodes) each; of a part (name, num_nodes, num_rows), where its own nodes have rows. relations: (src,
-  // dst, indptr, indices, edge_ids or None, name) each, src and dst being numbers of node types. A homogeneous graph gives the
-  // name "".
+  // node_types: (name, num_nodes) each; for a part (name, num_nodes, num_rows), a row for each of its own nodes. relations: (src,
+  // dst, indptr, indices, edge_ids or None, name) each; src and dst are numbers of node types. A homogeneous graph has the name
+  // "".
   ArrayTopology(const py::list& node_types, const py::list& relations);
 
   template <class Use>
@@ -28,7 +28,7 @@ class ArrayTopology {
   void fill(const py::list& node_types, const py::list& relations);
 
   std::variant<Topology<std::int64_t>, Topology<std::int32_t>> graph_;
-  std::vector<py::object> arrays_;  // which the spans of graph_ view
+  std::vector<py::object> arrays_;  // viewed by the spans of graph_
 };
 
 }  // namespace datapipes

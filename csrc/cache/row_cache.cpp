@@ -15,7 +15,7 @@
 namespace datapipes {
 namespace {
 
-constexpr std::int64_t kPerTurn = 256;  // ids of a turn of a thread: what they are looked up in is prefetched
+constexpr std::int64_t kPerTurn = 256;  // ids of a turn of a thread; their entries are prefetched
 
 template <class Id>
 std::int64_t key_of(CachedTable table, const Id& given) {
@@ -75,7 +75,7 @@ std::vector<std::int64_t> RowCache::take(CachedTable table, std::span<const Id> 
     for (std::uint8_t& asked : asked_) asked /= 2;
   const std::int64_t count = std::ssize(ids), turns = (count + kPerTurn - 1) / kPerTurn;
   const bool counts = !asked_.empty();
-  std::vector<std::int32_t> slots(ids.size());  // of each id; -1 where it is not there
+  std::vector<std::int32_t> slots(ids.size());  // of each id; -1 if not cached
   std::atomic<std::int64_t> num_missing = 0;
   parallel_for(turns, threads, [&](std::int64_t turn) {
     const std::int64_t begin = turn * kPerTurn, end = std::min(begin + kPerTurn, count);
@@ -102,7 +102,7 @@ std::vector<std::int64_t> RowCache::take(CachedTable table, std::span<const Id> 
   if (num_missing == 0) {
     gather_rows<std::int32_t>(rows, slots, out, threads);
   } else {
-    std::vector<std::int64_t> places;  // in out, of the rows that are there
+    std::vector<std::int64_t> places;  // in out, of the cached rows
     missing.reserve(static_cast<std::size_t>(num_missing));
     places.reserve(ids.size() - missing.capacity());
     for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -200,7 +200,7 @@ void RowCache::count(std::size_t id) {
   if (before >= kMostAsked - 1) full_.store(true, std::memory_order_relaxed);
 }
 
-// Takes out the row that leaves for a new one, and returns its slot, or kEnd if the new one is not to be kept. There is a
+// Removes the row that leaves for a new row, and returns its slot; kEnd if the new row is not to be kept. Requires a cached
 // row.
 std::uint32_t RowCache::evicted(std::int64_t newcomer) {
   std::uint32_t slot = oldest_;
@@ -211,7 +211,7 @@ std::uint32_t RowCache::evicted(std::int64_t newcomer) {
       places_[place] &= kNowhere;
       slot = links_[slot].newer == kEnd ? oldest_ : links_[slot].newer;
     }
-    hand_ = slot;  // and, when it is taken out, the next newer one
+    hand_ = slot;  // when this row is removed, the hand moves to the next newer row
     if (asked_[static_cast<std::size_t>(ids_[slot])] >= asked_[static_cast<std::size_t>(newcomer)]) {
       hand_ = links_[slot].newer;
       return kEnd;

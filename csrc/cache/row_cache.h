@@ -1,16 +1,15 @@
-// row_cache.h: rows of a table in memory, by their ids, as many as there is room for. What leaves for a new row is what SIEVE
-// (NSDI 2024: a queue in the order of arrival, whose hand passes over what was asked for since it passed last) or LRU says,
-// or nothing does. With SIEVE a new row is kept only if it was asked for more often than the row that would leave: a
-// minibatch may ask for more rows than there is room for, and all would push out each other. So each id of the tables has
-// a count, up to kMostAsked; once one is full, all are halved.
-//   take(ids, out): copies the rows that are there to their places in out, and returns the places of the others, ascending.
-//   put(ids, rows): keeps the rows, row i that of ids[i]; an id that is there keeps its row. With kNone rows are kept as
-//   long as there is room. forget(ids): drops them.
-// Several tables may share a cache: the ids of each are in its Table, [0, count), and are kept as `first` + id, below
-// `num_ids`, that of all tables. take throws
-// std::out_of_range (IndexError) on another id; some rows may have been copied by then.
-// If there is room for all ids, the slot of a row is its id: once all are there, take is a plain gather.
-// What is there follows from the calls alone, not from threads. A call holds a lock; `threads` share the work of take.
+// row_cache.h: a bounded number of rows of a table in memory, by their ids. When the cache is full, SIEVE or LRU chooses the
+// row that leaves for a new row, or (kNone) no row leaves. SIEVE (NSDI 2024) keeps a queue in the order of arrival; its hand
+// skips rows that were asked for since it last passed. A minibatch may ask for more rows than fit, which would push out each
+// other. So with SIEVE a new row is kept only if it was asked for more often than the row that would leave: each id has a
+// count, up to kMostAsked; once a count is full, all counts are halved.
+//   take(ids, out): copies the cached rows to their places in out, and returns the places of the others, ascending.
+//   put(ids, rows): keeps rows[i] as the row of ids[i]; an id that is cached keeps its row. With kNone rows are kept while
+//   there is room. forget(ids): drops their rows.
+// Several tables may share a cache: a Table has ids in [0, count), which are kept as `first` + id, below `num_ids`, the number
+// of ids of all tables. take throws std::out_of_range (IndexError) on any other id; some rows may have been copied by then.
+// If there is room for all ids, the slot of a row is its id; once all rows are cached, take is a plain gather.
+// The content follows from the calls alone, not from threads. A call holds a lock; `threads` share the work of take.
 // Touches no Python object.
 #pragma once
 
@@ -37,7 +36,7 @@ class RowCache {
   // Throws std::invalid_argument unless slots is in [1, 2^31), and row_bytes and num_ids 0 or more; std::bad_alloc.
   RowCache(std::int64_t slots, std::int64_t row_bytes, Eviction eviction, std::int64_t num_ids);
 
-  // Memory of a row, with all that belongs to it; and of what is known of each id, there or not.
+  // Memory of a cached row, with its bookkeeping; and of the bookkeeping of each id, cached or not.
   static std::int64_t bytes_of_slot(std::int64_t row_bytes);
   static std::int64_t bytes_of_id(Eviction eviction) { return eviction == Eviction::kSieve ? 5 : 4; }
 
@@ -76,14 +75,14 @@ class RowCache {
   Eviction eviction_;
   bool has_room_for_all_;
   std::mutex mutex_;
-  Memory<std::uint32_t> places_;  // of each id: its slot, or kNowhere; with kAsked, asked for since the hand passed
+  Memory<std::uint32_t> places_;  // of each id: its slot or kNowhere; kAsked is set if asked for since the hand passed
   Memory<std::byte> rows_;
-  std::vector<Link> links_;          // in the order of arrival, or of use; none where nothing leaves
+  std::vector<Link> links_;          // in the order of arrival, or of use; empty if no row leaves
   std::vector<std::int64_t> ids_;    // of each slot
-  std::vector<std::uint32_t> free_;  // slots that were given back
-  Memory<std::uint8_t> asked_;       // with kSieve, how often each id was asked for; none if there is room for all
-  std::atomic<bool> full_ = false;   // whether one of these is
-  std::uint32_t used_ = 0;           // slots that were ever used; with room for all, that are
+  std::vector<std::uint32_t> free_;  // slots that were freed
+  Memory<std::uint8_t> asked_;       // with kSieve, the count of each id; empty if there is room for all
+  std::atomic<bool> full_ = false;   // whether a count is full
+  std::uint32_t used_ = 0;           // slots ever used; with room for all rows, slots in use
   std::uint32_t newest_ = kEnd, oldest_ = kEnd, hand_ = kEnd;
 };
 

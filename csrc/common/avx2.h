@@ -1,5 +1,5 @@
-// avx2.h: code for processors with AVX2, F16C and POPCNT in a core that is built for all: DATAPIPES_AVX2 marks its functions,
-// has_avx2() tells at run time whether they may be called. The macro is not defined where there can be none.
+// avx2.h: code for processors with AVX2, F16C and POPCNT in a core that is built for all processors. DATAPIPES_AVX2 marks the
+// functions; has_avx2() tells at run time whether they may be called. On other architectures the macro is not defined.
 #pragma once
 
 #if defined(__SSE2__) && defined(__x86_64__)
@@ -12,8 +12,8 @@ namespace datapipes {
 
 #if defined(DATAPIPES_AVX2)
 
-// Asks the processor: __builtin_cpu_supports always says no with some runtimes of clang. Not inlined: cpuid takes registers
-// that the callers of has_avx2() would save at every call.
+// Asks the processor, since __builtin_cpu_supports always says no with some runtimes of clang. Not inlined: cpuid overwrites
+// registers that the callers of has_avx2() would have to save at every call.
 [[gnu::noinline, gnu::cold]] inline bool ask_for_avx2() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned kNeeded = bit_OSXSAVE | bit_AVX | bit_F16C | bit_POPCNT;

@@ -1,5 +1,5 @@
 // buffer_pool.h: recycles the memory of large outputs. Every page of fresh memory costs a page fault and a clearing
-// when it is first written; that is more than a gather into it costs. Recycled memory costs neither.
+// when it is first written, together more than a gather into it. Recycled memory costs neither.
 //   take(bytes) returns 64-byte aligned memory of at least `bytes`. give(block) returns it to the pool, from any
 //   thread.
 //   Blocks of kSmallest bytes and more are recycled. A block serves a request of at least half its size. Among the
@@ -50,7 +50,7 @@ class BufferPool {
     Block block;
     std::uint64_t since;
   };
-  void count_in_use(std::size_t bytes);  // this and the next one: under the lock
+  void count_in_use(std::size_t bytes);  // this and the next function: under the lock
   std::size_t most_idle() const { return stats_.peak_bytes < kMostIdle ? stats_.peak_bytes : kMostIdle; }
 
   std::mutex mutex_;

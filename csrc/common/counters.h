@@ -1,7 +1,7 @@
 // counters.h: counters in memory that several processes share.
-//   add_to(counters, amounts): adds each amount to its counter. Nothing is lost if many threads and processes add at once;
-//   counters are added to one by one.
-// Throws std::invalid_argument if there are more of one than of the other. Touches no Python object.
+//   add_to(counters, amounts): adds each amount to its counter. No addition is lost if many threads and processes add at
+//   once. Each counter is updated atomically, but not all counters together.
+// Throws std::invalid_argument unless there are as many amounts as counters. Touches no Python object.
 #pragma once
 
 #include <atomic>

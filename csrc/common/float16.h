@@ -1,6 +1,5 @@
-// float16.h: the float32 values of numbers of 16 bits. Every value of both is one of float32, subnormal ones too. A NaN stays a
-// NaN of the same sign and payload; one of float16 becomes quiet. No mode of the processor (flushing subnormals) changes the
-// bits.
+// float16.h: converts float16 and bfloat16 to float32. The conversion is exact, for subnormal numbers too. A NaN stays a NaN of
+// the same sign and payload; a NaN of float16 becomes quiet. No mode of the processor (flushing subnormals) changes the bits.
 #pragma once
 
 #include <bit>

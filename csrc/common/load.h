@@ -1,7 +1,7 @@
-// load.h: how values are read from memory that is not the reader's own.
-//   load<T>(from): the T whose bytes are at `from`, which need not be aligned to it.
+// load.h: reads values from unaligned or shared memory.
+//   load<T>(from): the T whose bytes are at `from`, which need not be aligned for T.
 //   read_once(value): one read, which the compiler may not repeat. Ids of a received message lie in a shared segment, where a
-//   faulty process may overwrite them at any moment: what is checked must be what is used.
+//   faulty process may overwrite them at any moment: the value that was checked must be the value that is used.
 #pragma once
 
 #include <atomic>

@@ -1,7 +1,7 @@
 // per_process.h: one object per process, made at its first use. It is never destroyed, since threads and tensors may
 // outlive everything else. A forked child makes a new one: a lock in the inherited object may stay held for ever, and
-// the threads of that object do not exist in the child. The handler of forks is registered when the library is loaded, before
-// there can be an object that a child would inherit.
+// the threads of that object do not exist in the child. The fork handler is registered when the library is loaded, before any
+// such object exists.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ class PerProcess {
  public:
   static T& instance() {
 #if !defined(_WIN32)
-    (void)&registered_;  // a member of a template that nobody names is not made
+    (void)&registered_;  // names the member; an unused member of a template is not instantiated
 #endif
     T* found = current_.load(std::memory_order_acquire);
     if (found != nullptr) return *found;

@@ -1,6 +1,6 @@
 // stream.h: stores that bypass the cache, for memory that is written once and not read soon.
 //   A cached store first reads the line that it overwrites. A streaming store saves that read and leaves the
-//   cache to data that is read again. On processors without streaming stores, the copy is a plain one.
+//   cache to data that is read again. On processors without streaming stores, the copy is plain.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +36,8 @@ inline void stream_bytes(std::byte* to, const std::byte* from, std::size_t bytes
 #endif
 }
 
-// Streaming stores are not ordered with other stores. Call this before that memory is written by other stores or read
-// elsewhere.
+// Streaming stores are not ordered with other stores. Call this before other stores write to the memory, or another thread
+// reads it.
 inline void stream_fence() {
 #if defined(__SSE2__)
   _mm_sfence();

@@ -16,9 +16,9 @@ namespace datapipes {
 
 namespace {
 
-// A helper preempts no thread when it wakes up; its share of the processor stays. A kernel of a thread that works ahead
-// would otherwise take the core of the program's own thread. A policy that the user has chosen stays, and where the
-// system refuses, the helper works as any other thread.
+// Makes a helper preempt no thread when it wakes up; its share of the processor stays. Otherwise a kernel of a thread that
+// works ahead would take the core of the program's own thread. A policy set by the user stays; if the system refuses, the
+// helper is an ordinary thread.
 void preempt_nobody() {
 #if defined(__linux__)
   int policy = 0;

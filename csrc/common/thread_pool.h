@@ -3,8 +3,8 @@
 //   all calls have returned. There may be fewer helpers, or none, if they are busy or cannot be started; own() then
 //   does all the work. So calls from many threads never wait for each other. help() must not throw; an error of own()
 //   is passed on.
-//   parallel_for(count, threads, work): calls work(i) for each i < count, in any order. Of several errors it throws the
-//   one of the lowest i, as a plain loop would.
+//   parallel_for(count, threads, work): calls work(i) for each i < count, in any order. If several calls throw, it throws
+//   the error of the lowest i, as a plain loop would.
 //   in_turns(count, most, threads, work): calls work(begin, end) for turns of up to `most` of `count` items, as parallel_for.
 //   in_order(count, threads, produce, consume): calls produce(i) on all threads, in any order. Calls consume(i) on this
 //   thread in ascending order, each as soon as product i is ready. Throws what a plain loop would throw; after an error

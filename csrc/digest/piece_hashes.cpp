@@ -18,7 +18,7 @@ static_assert(std::endian::native == std::endian::little, "words are read as the
 
 constexpr std::uint64_t round_of(std::uint64_t sum, std::uint64_t word) { return std::rotl(sum + word * kPrime2, 31) * kPrime1; }
 
-// The sum over all words of 8 bytes; word(i) gives them. `num_bytes` may exceed them by up to 7 bytes, which come later.
+// The sum over all whole words of 8 bytes, given by word(i). Up to 7 further bytes of `num_bytes` are added later.
 template <class WordAt>
 std::uint64_t sum_of_words(std::size_t num_bytes, std::uint64_t seed, const WordAt& word) {
   const std::size_t num_words = num_bytes / 8;

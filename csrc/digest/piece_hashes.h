@@ -1,8 +1,8 @@
 // piece_hashes.h: the hash of each piece of an array, from which base/array_digest.py makes the digest of the array.
 //   A piece is `piece_bytes` long, the last may be shorter; an array without bytes has no piece. The hash of a piece is XXH64
-//   with seed 0 of its bytes (specification: xxHash, doc/xxhash_spec.md, with published test vectors). It finds values that
-//   differ; against values made to collide it is no protection. widened_piece_hashes hashes int32 values as the int64 values that
-//   they equal; a piece has `piece_values` of them.
+//   with seed 0 of its bytes (specification: xxHash, doc/xxhash_spec.md, with published test vectors). It detects changed
+//   values, but does not protect against values made to collide. widened_piece_hashes hashes int32 values as int64; a piece has
+//   `piece_values` of them.
 // O(bytes); the result does not depend on `threads`. Throws std::invalid_argument (ValueError) for pieces of no bytes. Touches no
 // Python object.
 #pragma once

@@ -1,8 +1,8 @@
-// read_rows.h: copies chosen rows of a file; the twin of gather_rows for rows on a disk.
+// read_rows.h: copies chosen rows of a file; the counterpart of gather_rows for rows on a disk.
 //   file: rows of `row_bytes` bytes from byte `begin` on; ids Id[num_ids], repeats allowed; out: num_ids rows of row_bytes
 //   bytes without gaps.
-// The rows are put into the order of the file, and rows whose blocks touch are read at once, up to kMostRead bytes. `depth`
-// threads read, each one read at a time. What is read beyond the rows is counted in `bytes_read`. With `direct` the descriptor
+// Rows are read in the order of the file; rows whose blocks touch are read at once, up to kMostRead bytes. `depth` threads
+// read, each one read at a time. `bytes_read` also counts bytes between and around the rows. With `direct` the descriptor
 // was opened with O_DIRECT: reads begin and end at multiples of `block` in the file and in memory. Throws std::out_of_range
 // (IndexError) on an id outside [0, num_rows), before anything is read; std::system_error on a failed read; ShortFile
 // (ValueError) if the file ends before a row does. Touches no Python object.

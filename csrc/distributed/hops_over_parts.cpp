@@ -88,7 +88,7 @@ std::vector<PartAsk<Id>> HopsOverParts<Id, Nodes>::ask() {
   return asks;
 }
 
-// Finds the parts of the nodes that were no destinations before.
+// Finds the parts of the nodes that are destinations for the first time.
 template <class Id, class Nodes>
 void HopsOverParts<Id, Nodes>::look_up_owners(std::size_t type) {
   const auto keys = hops_.destinations(type);
@@ -122,7 +122,7 @@ auto HopsOverParts<Id, Nodes>::split(std::size_t type) const -> std::vector<Rows
   return rows;
 }
 
-// Adds the stream and the time of each row, where there are groups.
+// Adds the stream and the time of each row, if there are groups.
 template <class Id, class Nodes>
 void HopsOverParts<Id, Nodes>::add_groups(std::size_t type, std::vector<Rows>& rows) const {
   if constexpr (Nodes::kGroups) {
@@ -156,7 +156,7 @@ std::vector<CompactedHop<Id>> HopsOverParts<Id, Nodes>::take(const std::vector<P
     cursors_[static_cast<std::size_t>(asked_[i].part)] = {&answers[i]};
   }
   const auto& fanouts = request_.fanouts[hop_];
-  // Relation by relation, as the answers have them.
+  // Relation by relation, in the order of the answers.
   auto blocks = hops_.make_blocks(
       graph_.relations, [&](std::size_t place) { return fanouts[place]; }, [&](std::size_t place) { return merge(place); });
   ++hop_;
@@ -194,7 +194,7 @@ CompactedHop<Id> HopsOverParts<Id, Nodes>::merge(std::size_t place) {
       });
 }
 
-// Checks the offsets of a relation's rows, and returns those of the merged rows.
+// Checks the offsets of a relation's rows, and returns the offsets of the merged rows.
 template <class Id, class Nodes>
 Buffer<std::int64_t> HopsOverParts<Id, Nodes>::lay_out(std::size_t place) {
   const PartedRelation& relation = graph_.relations[request_.sampled[place]];
@@ -269,7 +269,7 @@ void HopsOverParts<Id, Nodes>::number_neighbors(const PartedRelation& relation, 
   };
   for (std::int64_t d = first; d < num_dst;) {
     const std::int64_t begin = indptr[d];
-    if (indptr[d + 1] == begin) {  // as most rows are where there are many relations
+    if (indptr[d + 1] == begin) {  // the usual case with many relations
       ++d;
       continue;
     }

@@ -1,18 +1,18 @@
-// hops_over_parts.h: the hops of one minibatch over a graph in parts, without those who answer: it says what each part is to
-// be asked, and makes blocks of the answers. The result equals sample_neighbors over the whole graph, bit by bit.
-//   start(seeds) numbers the seeds. Then for each hop: ask() gives the rows that the hop draws for, by part; take() gets the
-//   answers, aligned with what ask() gave, and returns the blocks. finish() returns the nodes of each type.
-//   ask: the parts that have rows to draw, ascending; of each, the ids by destination type, in the order of their local ids,
-//   and the relations that it is to draw, as places in `sampled`. A relation of fanout 0 and a part without rows are not asked.
-//   With groups (numbered_nodes.h) a row is a node of a group; the stream and the time of the group stand beside its id.
-//   take: an answer is CSC over the rows of the part's first draw, then of its next one, ...: indptr int64[rows + 1], neighbors
-//   Id[picks], edge_ids int64[picks] if they were asked for.
-// Answers come from elsewhere and are checked whole: as many rows as asked, offsets that ascend from 0 to the number of
-// picks, no more picks in a row than the fanout allows, neighbors inside the source type, edge ids not negative.
-// Numberings use hash maps: many minibatches are in flight, and a map takes memory by what the minibatch finds.
+// hops_over_parts.h: the hops of one minibatch over a graph in parts, without I/O: it makes the request to each part, and turns
+// the answers into blocks. The result equals sample_neighbors over the whole graph, bit by bit.
+//   start(seeds) numbers the seeds. Then for each hop: ask() returns the request to each part; take() gets the answers, in the
+//   order of the requests, and returns the blocks. finish() returns the nodes of each type.
+//   ask: requests to the parts that have rows to draw, ascending. A request has the ids by destination type, in the order of
+//   their local ids, and the relations to draw, as places in `sampled`. A relation of fanout 0 and a part without rows are left
+//   out. With groups (numbered_nodes.h) a row is a node of a group; the stream and the time of the group accompany its id.
+//   take: an answer is CSC over the rows of the part's first draw, then of its next draw, ...: indptr int64[rows + 1], neighbors
+//   Id[picks], edge_ids int64[picks] if wanted.
+// Answers are untrusted and checked whole: as many rows as asked, offsets that ascend from 0 to the number of picks, no more
+// picks in a row than the fanout allows, neighbors inside the source type, edge ids not negative.
+// Numberings use hash maps, whose memory depends on the nodes found, since many minibatches are in flight.
 // Throws std::out_of_range (IndexError) on a seed outside the graph, std::invalid_argument (ValueError) on a wrong answer; the
-// message names the part. Throws std::length_error (ValueError) past 2^32 - 1 nodes, NoRoom (MemoryError) where a hop does
-// not fit into memory. After an error the object is of no more use. Touches no Python object.
+// message names the part. Throws std::length_error (ValueError) past 2^32 - 1 nodes, NoRoom (MemoryError) if a hop does not
+// fit into memory. After an error the object must not be used again. Touches no Python object.
 #pragma once
 
 #include <cstddef>
@@ -54,7 +54,7 @@ struct PartAsk {
   struct Rows {
     std::size_t type;
     Buffer<Id> ids;
-    Buffer<std::uint32_t> streams;  // of each id; empty where the groups have none
+    Buffer<std::uint32_t> streams;  // of each id; empty if the groups have none
     Buffer<std::int64_t> times;     // as above
   };
   std::int64_t part;
@@ -92,10 +92,10 @@ class HopsOverParts {
     std::int64_t part;
     std::vector<std::size_t> draws;
   };
-  struct Cursor {  // how far the answer of a part has been merged
+  struct Cursor {  // the progress of merging a part's answer
     const PartAnswer<Id>* answer = nullptr;
-    std::int64_t row = 0, end = 0;  // rows that are laid out, and the end of their picks
-    std::int64_t pick = 0;          // picks that are numbered
+    std::int64_t row = 0, end = 0;  // rows laid out, and the end of their picks
+    std::int64_t pick = 0;          // picks numbered
   };
 
   struct Layout {
@@ -117,13 +117,13 @@ class HopsOverParts {
   const GraphInParts& graph_;
   PartedRequest request_;
   Hops<Id, Nodes> hops_;
-  std::vector<std::vector<PartNumber>> owners_;  // of each node type: the part of each node that was a destination
-  std::vector<std::vector<std::int64_t>> rows_;  // of each node type: rows of the hop by part; empty: none are asked
+  std::vector<std::vector<PartNumber>> owners_;  // of each node type: the parts of the nodes that have been destinations
+  std::vector<std::vector<std::int64_t>> rows_;  // of each node type: rows of the hop by part; empty: no requests
   std::vector<Asked> asked_;
   std::vector<Cursor> cursors_;  // of each part
   std::size_t hop_ = 0;
-  bool is_asked_ = false;  // the parts, for this hop
-  bool usable_ = true;     // the maps hold what they should
+  bool is_asked_ = false;  // whether ask() was called for this hop
+  bool usable_ = true;     // false after an error, when the content of the maps is unknown
 };
 
 }  // namespace datapipes

@@ -10,7 +10,7 @@
 namespace datapipes {
 namespace {
 
-// Each of these gives the float32 of one stored value.
+// Each of these converts one stored value to float32.
 struct Float16 {
   static constexpr std::int64_t kBytes = 2;
   static float value(const std::byte* from, float) { return float16_value(load<std::uint16_t>(from)); }
@@ -66,13 +66,13 @@ DATAPIPES_AVX2 void decode_widely(std::byte* to, const std::byte* from, std::int
   std::int64_t i = 0;
   for (; i + 8 <= width; i += 8) store_eight<kStream>(to + 4 * i, eight<Kind>(from + i * Kind::kBytes, scale + i));
   if (i == width) return;
-  if (width >= 8) {  // the last eight, of which some are there already
+  if (width >= 8) {  // the last eight; some of them are written a second time
     const std::int64_t last = width - 8;
     const __m256 values = eight<Kind>(from + last * Kind::kBytes, scale + last);
     if constexpr (kStream) return _mm_stream_ps(reinterpret_cast<float*>(to + 4 * i), _mm256_extractf128_ps(values, 1));
     return store_eight<false>(to + 4 * last, values);
   }
-  // A row of fewer, by way of memory that eight values fit into.
+  // A row of fewer than eight values goes through memory for eight.
   const auto few = static_cast<std::size_t>(width);
   alignas(32) std::byte stored[16] = {};
   alignas(32) float scales[8] = {}, values[8];

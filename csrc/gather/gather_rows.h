@@ -25,10 +25,10 @@ void gather_rows(RowTable table, std::span<const Id> ids, std::byte* out, int th
 
 // place_rows: copies chosen rows of a table to chosen places of an output that other calls fill too.
 //   rows int32 or int64 [n]: row rows[i] goes to place places[i]; places int64 [n], distinct, best ascending.
-//   Without rows, row i goes to place places[i], and there are as many of both.
+//   Without `rows`, row i of the table goes to place places[i], one place for each row.
 //   out: num_out rows of row_bytes bytes without gaps, overlapping none of the others.
-// Throws std::out_of_range on a row or place outside, as gather_rows; std::invalid_argument if there are more of one than of
-// the other, before any row is copied. Places that are there twice get one of their rows.
+// Throws std::out_of_range on a row or place outside, as gather_rows; std::invalid_argument, before any row is copied, unless
+// there are as many rows as places. A place that is there twice gets one of its rows.
 template <class Id>
 void place_rows(RowTable table, std::span<const Id> rows, std::span<const std::int64_t> places, std::byte* out,
                 std::int64_t num_out, int threads = 1);

@@ -1,4 +1,4 @@
-// row_loop.h: what the row gathers share: which row is the i-th and the check of its id, prefetches, turns of threads.
+// row_loop.h: the loop that row gathers share: looking up and checking the i-th row, prefetches, turns of threads.
 //   Internal to gather/.
 #pragma once
 
@@ -27,8 +27,8 @@ constexpr std::int64_t kParallelBytes = 2 * kBytesPerTurn;  // for fewer bytes, 
 // Inlined always: GCC takes a function that only prefetches for one without effect, and drops the calls.
 template <int kWrite>
 [[gnu::always_inline]] inline void prefetch_row(const std::byte* row, std::int64_t row_bytes) {
-  // In long rows the hardware prefetcher takes over after the first lines. Into all caches: a prefetch past the outer ones
-  // (locality 0) takes twice the time of a short row on Intel's newest, where the last cache is far away.
+  // In long rows the hardware prefetcher takes over after the first lines. Prefetch into all caches: on Intel's newest
+  // processors, with a distant last cache, a prefetch that skips the outer caches (locality 0) doubles the time of a short row.
   const std::int64_t end = std::min<std::int64_t>(row_bytes, 16 * kLine);
   for (std::int64_t at = 0; at < end; at += kLine) __builtin_prefetch(row + at, kWrite);
   __builtin_prefetch(row + end - 1, kWrite);
@@ -40,7 +40,7 @@ template <int kWrite>
                           std::to_string(id) + ". Check the ids against the number of rows of the feature.");
 }
 
-// Which of `count` rows is the i-th: one that an id names, or the i-th itself. An id is read once, when it is checked.
+// The number of the i-th row, in [0, count): ids[i], or i itself without ids. An id is read once, when it is checked.
 template <class Id>
 struct Named {
   std::span<const Id> ids;
@@ -62,7 +62,7 @@ struct InOrder {
 };
 
 // Writes `count` rows of `out_bytes` bytes, the i-th from row from[i] of the table to place to[i] of out.
-// copy_row(to, from) writes one. An id is read, and its row prefetched, some rows before that is copied.
+// copy_row(to, from) writes one row. Some rows before a row is copied, its id is read and the row prefetched.
 template <class From, class To, class CopyRow>
 [[gnu::always_inline]] inline void copy_rows(RowTable table, From from, To to, std::int64_t count, std::byte* out,
                                              std::int64_t out_bytes, CopyRow&& copy_row) {
@@ -95,7 +95,7 @@ template <class From, class To, class CopyRow>
   }
 }
 
-// Rows of no bytes have ids too.
+// Checks the ids of rows without bytes.
 template <class From, class To>
 void check_all(From from, To to, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) (void)from[i], (void)to[i];

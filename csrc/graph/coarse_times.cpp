@@ -34,7 +34,7 @@ void fill_coarse_times(std::span<const std::int64_t> times, const TimeScale& sca
   if (std::ssize(coarse) != std::ssize(times) + kCoarsePadding)
     throw std::invalid_argument("coarse_times: coarse has " + std::to_string(coarse.size()) + " entries; it needs " +
                                 std::to_string(std::ssize(times) + kCoarsePadding) + ".");
-  const TimeScale of = scale;  // a copy, which stores through pointers cannot change
+  const TimeScale of = scale;  // a copy, so that the compiler knows that no store changes it
   in_turns(std::ssize(times), kAtOnce, threads, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) coarse[static_cast<std::size_t>(i)] = of.at(times[static_cast<std::size_t>(i)]);
   });

@@ -57,7 +57,8 @@ Csc<Id> sort_at_once(std::span<const Id> src, std::span<const Id> dst, std::int6
   std::fill_n(csc.indptr.data(), num_nodes + 1, std::int64_t{0});
   for (const Id node : dst) ++csc.indptr[node + 1];
   for (std::int64_t v = 0; v < num_nodes; ++v) csc.indptr[v + 1] += csc.indptr[v];
-  // indptr[v] is the next place of node v meanwhile: in the end where v + 1 begins. A copy would take 8 bytes a node.
+  // During the loop indptr[v] is the next place of node v, at the end the place where v + 1 begins. This saves a copy of 8
+  // bytes a node.
   for (std::int64_t edge = 0; edge < num_edges; ++edge) {
     const std::int64_t place = csc.indptr[dst[edge]]++;
     csc.indices[place] = src[edge];
@@ -87,7 +88,7 @@ class PartSort {
         shift_(std::max(0, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(num_nodes))) - kPartBits)),
         edge_bits_(static_cast<int>(std::bit_width(static_cast<std::uint64_t>(num_edges_)))) {}
 
-  // Whether an edge and its node fit one entry of `order`. A graph for which they do not exceeds any memory.
+  // Whether an edge and its node fit one entry of `order`. A graph for which they do not fit exceeds any memory.
   bool fits() const { return edge_bits_ + shift_ <= 64; }
 
   Csc<Id> sort() {
@@ -155,8 +156,8 @@ class PartSort {
     }
   }
 
-  // The edges of the largest part that is sorted by way of a copy: any, if there is memory for it. Else only small shares of
-  // all edges; a larger part is sorted in place, which takes up to ten times as long.
+  // The most edges of a part that is sorted through a copy: any number if memory allows, else only a small share of all
+  // edges. A larger part is sorted in place, which takes up to ten times as long.
   std::int64_t most_sorted_at_once(std::int64_t largest) const {
     const std::int64_t small = std::max(kSortedAtOnce, num_edges_ / kSortedShare);
     if (largest <= small || 2 * edge_bits_ > 64) return largest;
@@ -202,7 +203,7 @@ class PartSort {
     csc.indptr[num_nodes_] = num_edges_;
   }
 
-  // Moves each edge to its place, which stands above the low edge_bits_ of its entry of `order`, cycle after cycle.
+  // Moves each edge to its place, cycle after cycle; the place is above the low edge_bits_ of its entry of `order`.
   void move_in_place(std::int64_t* order, Id* indices, std::int64_t count) const {
     const std::int64_t edge_mask = (std::int64_t{1} << edge_bits_) - 1;
     for (std::int64_t i = 0; i < count; ++i) {

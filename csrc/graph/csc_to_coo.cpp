@@ -38,8 +38,8 @@ Range edges_from(const RowView<Id>& hop, std::int64_t first) {
   return edges;
 }
 
-// Writes the row of each edge of `edges`, and up to kStep - 1 values behind the last; nothing else, whatever the indptr says
-// meanwhile. Rows are short, so steps of one width take half the time of fills of the right one.
+// Writes the row of each edge of `edges`, and up to kStep - 1 values behind the last; never more, even if the indptr changes
+// meanwhile. Rows are short, so steps of a fixed width take half the time of fills of exact width.
 template <class Id>
 void fill_rows(const RowView<Id>& hop, const Range& edges, std::int64_t* to) {
   std::int64_t reached = edges.begin;
@@ -50,7 +50,7 @@ void fill_rows(const RowView<Id>& hop, const Range& edges, std::int64_t* to) {
     to += end - reached;
     reached = end;
   }
-  if (reached != edges.end) refuse(edges.first, reached, edges.end, edges.end);  // changed while it was read
+  if (reached != edges.end) refuse(edges.first, reached, edges.end, edges.end);  // the indptr changed while it was read
 }
 
 }  // namespace

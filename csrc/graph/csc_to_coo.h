@@ -1,8 +1,8 @@
 // csc_to_coo.h: the edges of the hops of a minibatch as two rows, sources and destinations.
-//   edges int64[2 * E]: E sources, as `indices` has them, and then E destinations, the numbers of their rows; those of the first
-//   hop come first. Of a later hop the rows are taken that the hop before it lacks. ids int64[E]: theirs, if edge_ids has a span
-//   for each hop; else it has none.
-// Throws std::invalid_argument (ValueError) where an indptr does not ascend within its edges. Touches no Python object.
+//   edges int64[2 * E]: E sources, from `indices`, then E destinations, the numbers of their rows, hop after hop. A later hop
+//   contributes only the rows that the hop before lacks. ids int64[E]: the edge ids, if edge_ids has a span for each hop; else
+//   empty.
+// Throws std::invalid_argument (ValueError) if an indptr does not ascend within its edges. Touches no Python object.
 #pragma once
 
 #include <cstdint>

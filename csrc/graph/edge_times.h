@@ -1,7 +1,7 @@
 // edge_times.h: the times of in-edges for temporal sampling (docs/semantics.md section 4.6), made once per graph.
 //   fill_source_times: out[p] = of_nodes[indices[p]].
 //     indices [num_edges], sources of in-edges; of_nodes int64[num_sources]; out int64[num_edges].
-//   find_sorted_rows: sorted[r] is 1 where latest does not descend within row r, nor earliest if it is given; else 0.
+//   find_sorted_rows: sorted[r] is 1 if within row r neither latest nor earliest (if given) descends; else 0.
 // The threads share the work; the result does not depend on them.
 // Throws std::invalid_argument (ValueError) on spans of the wrong length and on an inconsistent entry of the graph.
 // Touches no Python object.

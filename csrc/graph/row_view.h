@@ -1,7 +1,7 @@
 // row_view.h: rows of in-edges as the kernels see them, and the checks they make before they use ids and offsets.
 //   indptr int64[num_rows + 1], indices int32 or int64 [num_edges]; row r holds the in-edges indices[indptr[r] .. indptr[r + 1])
-//   of node `node_of(r)`. In a whole graph that is node r; a part of a graph has the ids of its own nodes. The sources are
-//   ids in [0, num_sources), of the source type where the rows are those of a relation between two types.
+//   of node `node_of(r)`: node r in a whole graph, node_ids[r] in a part of a graph. Sources are ids in [0, num_sources), of
+//   the source type of the relation.
 // check_node throws std::out_of_range (IndexError); an inconsistent graph throws std::invalid_argument (ValueError).
 #pragma once
 
@@ -44,7 +44,7 @@ struct RowView {
                               "). The graph is corrupt: graph.validate() checks all of it.");
 }
 
-// `node` may also be the number of a row.
+// `node` may be the number of a row, too.
 inline void check_node(const char* op, std::int64_t node, std::int64_t num_nodes) {
   if (!is_inside(node, num_nodes)) throw_not_a_node(op, node, num_nodes);
 }

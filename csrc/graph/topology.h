@@ -1,6 +1,6 @@
-// topology.h: a graph as the kernels see it: node types and the relations between them, by number.
+// topology.h: a graph for the kernels: node types and the relations between them, by number.
 //   Types and relations are in sorted order, so the number of a relation is its edge type ordinal (docs/semantics.md section
-//   4.1). A homogeneous graph has one type and one relation. Nothing is owned: the spans belong to the caller.
+//   4.1). A homogeneous graph has one type and one relation. The caller owns the memory of all spans.
 #pragma once
 
 #include <cstddef>
@@ -23,10 +23,10 @@ struct Relation {
   std::string name;  // as above, with the edge type
   std::size_t src, dst;
   RowView<Id> rows;                        // a row for each `dst` node
-  std::span<const std::int64_t> edge_ids;  // [num_edges], or empty: then an edge's id is its position
+  std::span<const std::int64_t> edge_ids;  // [num_edges]; empty: an edge's id is its position
 };
 
-// The operation as errors name it: "sample_neighbor", or "sample_neighbor, paper".
+// The name of the operation in errors: "sample_neighbor", or "sample_neighbor, paper".
 inline std::string named(const std::string& op, const std::string& name) { return name.empty() ? op : op + ", " + name; }
 
 template <class Id>

@@ -13,7 +13,7 @@
 namespace datapipes {
 namespace {
 
-// The first node whose sum is above x; the last that can be drawn where rounding makes x the whole sum.
+// The first node whose sum is above x; the last drawable node if rounding makes x the whole sum.
 std::int64_t first_node_above(const RowSums& weights, std::int64_t num_nodes, double x) {
   const double* const sums = weights.sums.data();
   const double* const coarse = weights.coarse.data();  // sums[8 g + 7] at g
@@ -44,8 +44,8 @@ std::int64_t drawn(const DrawnEnd& end, Stream& stream) {
   return first_node_above(*end.weights, end.num_nodes, place_of(high, low, total));
 }
 
-// Sets out[2 j] to a uniform draw below `range` of slot j, for `number` slots. Mostly one word of the stream is
-// enough; draws that might be rejected are made anew, word by word.
+// Sets out[2 j] to a uniform draw below `range` of slot j, for `number` slots. Usually one word of the stream suffices; draws
+// that might be rejected are made anew, word by word.
 void draw_by_one_word(std::uint64_t key, std::uint32_t range, std::int64_t* out, std::int64_t number) {
   std::array<std::uint32_t, 256> words;
   for (std::int64_t first = 0; first < number; first += std::ssize(words)) {

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kBitsPerEntry = 8;
 constexpr std::size_t kAhead = 8;  // columns, and entries of a line
 
-// The finaliser of SplitMix64 (Steele et al., 2014), of a number that differs from pair to pair.
+// The finaliser of SplitMix64 (Steele et al., 2014), applied to a mix of both numbers.
 std::uint64_t hash_of(std::int64_t one, std::int64_t other) {
   std::uint64_t value = static_cast<std::uint64_t>(one) * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(other);
   value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9u;
@@ -84,7 +84,7 @@ std::vector<std::int64_t> ExcludedEdges::excluded_positions(const LocalHop<Id>& 
     std::int64_t destination, begin, end;
   };
   std::int64_t reached = 0;
-  std::vector<Column> columns;  // whose destination is one of a pair; what the next loop reads is on its way by then
+  std::vector<Column> columns;  // with a destination in a pair; the input of the next loop is prefetched here
   for (std::size_t column = 0; column + 1 < hop.indptr.size(); ++column) {
     const auto destination = static_cast<std::int64_t>(hop.dst_nodes[column]);
     if (!destinations_.has(destination, 0)) continue;

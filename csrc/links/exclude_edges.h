@@ -1,9 +1,9 @@
 // exclude_edges.h: takes edges out of the hops of a minibatch, by the original ids of their ends or by their own ids.
-//   ExcludedEdges: which; made once for a minibatch and an edge type. Pairs may repeat, and be no edges.
-//   without: a hop over local ids without them: indptr int64[num_dst + 1], indices Id[num_edges] and edge_ids int64[num_edges] or
-//   none; src_nodes and dst_nodes have the original id of each local id. None if nothing is taken out. What stays keeps its
-//   order. By pairs, only the columns are read whose destination is one of theirs, so it costs little more than a copy of the
-//   hop.
+//   ExcludedEdges: the edges to take out; made once for a minibatch and an edge type. Pairs may repeat, and need not be edges.
+//   without: a hop over local ids without these edges: indptr int64[num_dst + 1], indices Id[num_edges] and edge_ids
+//   int64[num_edges] or none; src_nodes and dst_nodes have the original id of each local id. Returns none if no edge is taken
+//   out. Other edges keep their order. With pairs, only columns whose destination is in a pair are read, so it costs little more
+//   than a copy of the hop.
 // Throws std::invalid_argument (ValueError) on a hop that is not consistent. Touches no Python object.
 #pragma once
 
@@ -47,7 +47,7 @@ class PairSet {
   std::size_t place_of(std::uint64_t hash, std::int64_t one, std::int64_t other) const;
 
   std::vector<Entry> entries_;         // a power of two
-  std::vector<std::uint64_t> filter_;  // of bits of the hashes, which tell most others apart
+  std::vector<std::uint64_t> filter_;  // bits of the hashes; rules out most numbers that are not in the set
 };
 
 class ExcludedEdges {

@@ -59,9 +59,9 @@ class Finder {
     return {begin, end};
   }
 
-  // Reads the rows of some pairs, in passes that prefetch what the next one reads; long rows are put aside.
+  // Reads the rows of some pairs, in passes; each pass prefetches the input of the next. Long rows are put aside.
   void read_short(std::size_t first, std::size_t count) {
-    std::array<std::int64_t, kAtOnce> rows, sources;  // read once: what is checked is what is used
+    std::array<std::int64_t, kAtOnce> rows, sources;  // read once, so that the checked values are used
     std::array<Range, kAtOnce> ranges;
     for (std::size_t i = 0; i < count; ++i) {
       rows[i] = read_once(rows_[first + i]);
@@ -92,7 +92,7 @@ class Finder {
     }
   }
 
-  // Reads one row for all pairs that ask for it. Most in-edges are told apart by a filter of bits.
+  // Reads one row for all its pairs. A filter of bits rules out most in-edges.
   void read_long(std::span<const Wanted> wanted) {
     std::vector<std::int64_t> sources;  // distinct, ascending
     filter_.reset();

@@ -21,7 +21,7 @@ namespace {
 constexpr double kTrigger = 0.01;                                        // an excess that is worth a turn
 constexpr std::int64_t kFewTurns = 264, kLooks = std::int64_t{1} << 32;  // a turn looks at all nodes
 
-// A measure: what it is of, its bound and its loads.
+// A measure: its kind, its bound and its loads.
 struct Measure {
   enum class Of { kNodes, kEdges, kTraining } of;
   std::size_t type = 0;  // of nodes
@@ -34,7 +34,7 @@ struct Measure {
   }
 };
 
-// How a node's edges lengthen the cut if it moves; a node with 2^31 edges or more to one part counts as one with less.
+// The edges that a node's move adds to the cut; a count of 2^31 edges or more to one part is clamped.
 struct Loss {
   std::int32_t in = 0, out = 0;
   std::int64_t both() const { return std::int64_t{in} + out; }
@@ -149,7 +149,7 @@ class Evening {
     });
   }
 
-  // Fills in a measure; false if no node has anything of it.
+  // Fills in a measure; false if it is 0 for all nodes.
   bool load(Measure& measure) {
     measure.loads.assign(num_parts_, 0);
     std::int64_t total = 0, most = 0;
@@ -236,7 +236,7 @@ class Evening {
       each_source(type, row, [&](std::int64_t source) { add_to(losses_[node].in, side(source, from, to)); });
       const std::int64_t loss = losses_[node].both();
       if (cut_ + loss > most_cut_) {
-        refused[static_cast<std::size_t>(node)] = true;  // so that no hub is counted again and again
+        refused[static_cast<std::size_t>(node)] = true;  // so that a hub is not counted repeatedly
         continue;
       }
       for (auto& each : measures_) {
@@ -254,7 +254,7 @@ class Evening {
     }
   }
 
-  // What an edge between a node of `from` and another node adds to the loss of the first.
+  // The share of an edge, between a node of `from` and another node, in the loss of the first.
   std::int64_t side(std::int64_t other, std::size_t from, std::size_t to) const {
     const std::size_t part = part_of(other);
     return part == from ? 1 : part == to ? -1 : 0;
@@ -277,7 +277,7 @@ class Evening {
   std::vector<std::vector<std::size_t>> into_;  // the relations into each type
   std::vector<Measure> measures_;
   std::int64_t cut_ = 0, most_cut_ = 0;
-  Buffer<Loss> losses_;  // of the nodes of the part that gives
+  Buffer<Loss> losses_;  // of the nodes of `from`
 };
 
 }  // namespace

@@ -1,31 +1,32 @@
-// even_parts.h: parts that have too much of something give nodes away, those first that cost the fewest cut edges.
-//   METIS and Fennel balance one weight for each node. What that weight is made of may be uneven all the same: here each
-//   measure is evened by itself. A part's load of a measure is the sum over its nodes of
+// even_parts.h: moves nodes out of overloaded parts, first the nodes whose moves cut the fewest edges.
+//   METIS and Fennel balance one weight for each node, a sum of measures. Each measure may still be uneven, so here each is
+//   evened by itself. A part's load of a measure is the sum over its nodes of
 //     nodes of a type: 1, one measure for each node type;
 //     edges: the in-edges of the node, of all relations;
-//     training: 1 for a training node. A measure that no node has anything of does not count.
-//   The bound of a measure is the largest of: 1.1 times the mean over the parts, rounded down; the mean, rounded up; what
-//   the node has that has most. Excess: what a part has above the bound, divided by the mean; 0 below it.
+//     training: 1 for a training node. A measure that is 0 for all nodes does not count.
+//   The bound of a measure is the largest of: 1.1 times the mean over the parts, rounded down; the mean, rounded up; the
+//   largest value of a node. Excess: a part's load above the bound, divided by the mean; 0 below the bound.
 //   Nodes are numbered as in whole_graph.h. The cut counts each edge between two parts, parallel ones each.
 //
-//   A turn takes the part `from` and the measure of the largest excess above 0.01 (of equal ones the lower part, then the
-//   earlier measure), and the part `to` with the least of that measure. Nodes move from the one to the other only. Loss of
-//   a node: by how much its move lengthens the cut. Price: the loss if that is at most 0, else the loss divided by what
-//   the node has, each divided by the mean, of the measures in which `from` has too much when the turn begins. A queue
-//   holds the nodes of `from`, the lowest price first, then the lowest number. What leaves it is dropped if the price is no
-//   longer that of the node; or if the move would raise the excess of both parts over all measures, or leave it while the
-//   known loss is not below 0. Else the loss of the node is counted anew. It moves, unless the cut would exceed the first one
-//   by more than more_cut, or by more than 15 %, rounded down, if that is more; then the node stays for this turn.
-//   When it has moved, each source of its in-edges that is in `from` enters the queue once more, by what is known of its
-//   loss: its out-edges as they are, its in-edges as they were counted last, which is never too little. So no node is
-//   counted anew twice in a turn.
-//   The turn ends with the queue; or where `from` has no excess, with the first node whose known loss is not below 0. A
-//   part and measure whose excess a turn has not lowered are left alone from then on. There are at most
-//   4 * num_parts + 8 turns, and at most 2^32 / num_nodes, or 264 if that is more.
+//   A turn takes the part `from` and the measure with the largest excess above 0.01 (if equal, the lower part, then the
+//   earlier measure), and the part `to` with the least load of that measure. Nodes move only from `from` to `to`. Loss of
+//   a node: the number of edges that its move adds to the cut. Price: the loss if it is at most 0; else the loss divided by
+//   the sum of the node's values, each divided by its mean, over the measures in which `from` has an excess at the start of
+//   the turn. A queue holds the nodes of `from`, the lowest price first, then the lowest number. An entry that leaves the
+//   queue is dropped if its price is outdated; or if the move would raise the excess of both parts, summed over all
+//   measures; or if it would not change this sum and the known loss is 0 or more. Else the loss of the node is counted anew.
+//   The node moves, unless the cut would exceed the first cut by more than the larger of more_cut and 15 %, rounded down;
+//   then it stays for this turn.
+//   After a move, each source of the node's in-edges that is in `from` enters the queue once more, with its known loss: its
+//   out-edges as they are, its in-edges as last counted. The known loss is never too small. So no node is counted anew twice
+//   in a turn.
+//   The turn ends when the queue is empty; or, if `from` has no excess, at the first node with a known loss of 0 or more. A
+//   part and measure whose excess a turn did not lower are not taken again. There are at most 4 * num_parts + 8 turns, and
+//   at most 2^32 / num_nodes, or 264 if that is more.
 //
 // even_parts(graph, parts, request, pulse): parts of all nodes, in place. Equal inputs give equal parts on every machine.
 // A turn is O(num_nodes + edges of both parts), and O(log num_nodes) for each edge of a node that moves. Memory: 8 bytes and a
-// bit a node, 16 bytes for each node of a part and each edge of a node that moves; nothing where all is even.
+// bit a node, 16 bytes for each node of a part and each edge of a node that moves; none if all is even.
 // `pulse` is that of pace.h. Throws std::invalid_argument (ValueError) if an offset, an id or a part is outside its range,
 // or a mask does not fit its type. Touches no Python object.
 #pragma once
@@ -43,7 +44,7 @@ namespace datapipes {
 struct EvenRequest {
   std::int64_t num_parts;
   bool nodes = true, edges = true;  // whether these measures count
-  std::int64_t more_cut = 0;        // edges that may be cut more, if 15 % are fewer
+  std::int64_t more_cut = 0;        // further edges that may be cut, if 15 % are fewer
   TrainingMasks training;
 };
 

@@ -123,8 +123,7 @@ void Fennel<Id, Part>::pull(Part part, std::int64_t by) {
   pulls_[part] += by;
 }
 
-// A part that pulls nothing is worth less than a lighter one that pulls nothing. So the lightest part and those that pull are all
-// that can win.
+// Of two parts without pull, the lighter has the higher score. So only the lightest part and the parts with pull can win.
 template <class Id, class Part>
 Part Fennel<Id, Part>::choose(std::int64_t weight) {
   const auto worth = [this](std::size_t part) {

@@ -3,18 +3,18 @@
 //   are numbered as in whole_graph.h. A pass visits all of them and begins with empty parts. Node v goes to the part p
 //   with the largest
 //       pull(v, p) - penalty * weight(p),    penalty = 2 * num_edges * num_parts / (num_nodes * total weight),
-//   in double, where weight(p) is what p has got in this pass. Of equal parts the lighter wins, then the lower number.
-//   Open to v are the lightest part, and each whose weight with v is at most limit(): the mean and 3 % of it, each
-//   rounded down. So no part weighs more than limit(), or than the mean and the heaviest node together.
+//   in double, where weight(p) is the weight that p has got in this pass. If equal, the lighter part wins, then the lower
+//   number. Open to v are the lightest part, and each part whose weight with v is at most limit(): the mean plus 3 % of it,
+//   each rounded down. So no part weighs more than limit(), or than the mean plus the heaviest node.
 //   Weight of a node: base, per_edge for each of its in-edges, and extra for a training node.
-//   Pull: the number of in-edges of v from nodes of p, self-loops left out, parallel edges each. A node that this pass
-//   has not visited has its part of the pass before. Out-edges pull too, by votes, since only in-edges are stored: each
-//   node that gets its part votes for it at the source of each of its in-edges. A node keeps one candidate and its lead
-//   (Boyer and Moore's majority vote). A vote for the candidate adds 1 to the lead, up to 65,535; any other takes 1
-//   away; at lead 0 the next vote names the candidate. The candidate's pull grows by the lead, and the visit ends the
-//   vote.
-//   Order of the nodes: blocks of successive ones, clamp(num_nodes / 256, 1, 1024) in each; block i of every pass is
-//   permutation_at(num_blocks, key, i), and within it nodes ascend. So rows are read in stretches, also from a disk.
+//   Pull: the number of in-edges of v from nodes of p, without self-loops; parallel edges count each. A node not yet
+//   visited in this pass has its part of the pass before. Out-edges pull too, by votes, since only in-edges are stored: a
+//   node that gets a part votes for that part at the source of each of its in-edges. A node keeps one candidate part and
+//   its lead (Boyer and Moore's majority vote). A vote for the candidate adds 1 to the lead, up to 65,535; any other vote
+//   takes 1 away; at lead 0 the next vote names the candidate. When the node is visited, the candidate's pull grows by the
+//   lead, and the vote ends.
+//   Order of the nodes: blocks of clamp(num_nodes / 256, 1, 1024) successive nodes; block i of every pass is
+//   permutation_at(num_blocks, key, i), and nodes ascend within a block. So rows are read in stretches, also from a disk.
 //
 // Fennel<Id, Part>(graph, request): Part is uint8 for up to 255 parts, uint16 for up to 65,535. A pass:
 //   visit(first, count) for all blocks of the pass in order, then end_pass().
@@ -53,7 +53,7 @@ class Fennel {
   std::int64_t num_blocks() const { return num_blocks_; }
   std::int64_t limit() const { return limit_; }
   void visit(std::int64_t first, std::int64_t count);
-  std::int64_t end_pass();  // returns how many nodes have another part than before the pass
+  std::int64_t end_pass();  // returns the number of nodes whose part has changed in the pass
   void parts(std::span<Part> out) const;
 
  private:

@@ -1,11 +1,11 @@
-// id_rank.h: at which row an id stands among ascending ids; one line of memory is read for each id that is asked for.
-//   IdRank(ids, num_ids, order): ids int64[num_rows], each in [0, num_ids), strictly ascending, or with Order::kAny in any
-//   order and with repeats: rows then count in the sorted, distinct ids. They are not kept.
-//   IdRank(lines, num_ids): over the lines() of another one, which are viewed, so that processes share them; 64-byte aligned
-//   and as long as size_bytes(num_ids). Whatever they hold, rows(...) reads no other memory.
-//   rows(wanted, out, num_threads): out int64[wanted.size()] becomes the row of each id, -1 where it is not there, also
-//   outside [0, num_ids). row(id) is that of one id, for kernels; prefetch(id) some ids ahead, ids in [0, num_ids) only.
-// A bit for each of num_ids, 384 of them in a line with the number of those before: 0.17 bytes for each of num_ids.
+// id_rank.h: the row of an id among ascending ids; a look-up reads one line of memory.
+//   IdRank(ids, num_ids, order): ids int64[num_rows], each in [0, num_ids), strictly ascending; with Order::kAny in any order
+//   and with repeats, and rows are places among the sorted, distinct ids. The ids are not kept.
+//   IdRank(lines, num_ids): views the lines() of another IdRank, so that processes share them; 64-byte aligned, of
+//   size_bytes(num_ids) bytes. Whatever the lines hold, rows(...) reads no other memory.
+//   rows(wanted, out, num_threads): out int64[wanted.size()] becomes the row of each id, -1 for an id that is missing or outside
+//   [0, num_ids). row(id) is the row of one id, for kernels; call prefetch(id) some ids ahead. Both need ids in [0, num_ids).
+// A line has the bits of 384 ids and the number of ids in the lines before: 0.17 bytes for each of num_ids.
 // Throws std::invalid_argument (ValueError) if ids do not ascend or are outside. O(num_ids / 384 + num_rows), then O(1) an
 // id. Touches no Python object.
 // Source: counts beside the bits, as in rank9 (Vigna, Broadword implementation of rank/select queries, WEA 2008).

@@ -1,5 +1,5 @@
-// pace.h: a caller's look at what goes on during a long kernel.
-//   Pulse is called every few million edges; what it throws ends the kernel. Pace counts the edges.
+// pace.h: calls back to the caller during a long kernel.
+//   Pulse is called every few million edges; an exception from it ends the kernel. Pace counts the edges.
 #pragma once
 
 #include <cstdint>

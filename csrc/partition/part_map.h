@@ -1,9 +1,8 @@
-// part_map.h: which part owns each node or edge of a type: one value for each id, or contiguous ranges, as in the partition
-//   book.
-//   PartMap views what the book stores: uint8 or int16 [num_ids], or the bounds int64 [num_parts + 1] of ranges.
+// part_map.h: the part that owns each node or edge of a type: one value for each id, or contiguous ranges.
+//   PartMap views an array of the partition book: uint8 or int16 [num_ids], or the bounds int64 [num_parts + 1] of ranges.
 //   owners(op, ids, out) writes the part of each id, which the caller has checked to be in [0, num_ids). The lines of a dense
 //   map are prefetched.
-// Throws std::invalid_argument (ValueError) where the map names no part. Touches no Python object.
+// Throws std::invalid_argument (ValueError) if the map has a value that is no part. Touches no Python object.
 #pragma once
 
 #include <algorithm>

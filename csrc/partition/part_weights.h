@@ -1,4 +1,4 @@
-// part_weights.h: the weights of the parts, and which part is the lightest (of equal ones that with the lowest number).
+// part_weights.h: the weights of the parts, and the lightest part (if equal, the one with the lowest number).
 //   O(log num_parts) for a change, O(1) for the lightest; a tournament tree.
 #pragma once
 

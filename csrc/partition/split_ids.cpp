@@ -15,7 +15,7 @@ constexpr std::int64_t kAhead = 16;        // ids between a prefetch and its use
 constexpr std::int64_t kAtOnce = 1 << 14;  // ids that a thread splits at a time
 constexpr PartNumber kOwn = 0, kHot = 1, kAway = 2;
 
-// Copies ids, each checked: another process may overwrite the given ones before they are used.
+// Copies ids, each checked, since another process may overwrite the given ids before they are used.
 template <class Id>
 void copy_checked(const char* op, std::span<const Id> ids, std::int64_t num_ids, Id* out) {
   for (const Id& given : ids) {
@@ -28,7 +28,7 @@ void copy_checked(const char* op, std::span<const Id> ids, std::int64_t num_ids,
   }
 }
 
-// Turns the part of each id into its group, and the id into its row where that is in this process.
+// Turns the part of each id into its group, and the id into its row if the row is in this process.
 template <class Id>
 void find_rows(const char* op, std::span<Id> ids, OwnRows own, const IdRank* hot, PartNumber* groups) {
   const std::int64_t count = std::ssize(ids);

@@ -1,11 +1,11 @@
 // symmetrise.h: the undirected graph that METIS takes, made of all relations of a whole graph: each edge in both
 // directions, no self-loop, no parallel edge, rows ascending. Nodes are numbered as in whole_graph.h.
-//   It takes two steps, so that the caller chooses the memory of the result, and learns its size from the first.
+//   It takes two steps: from the first the caller learns the size of the result, and then chooses its memory.
 //   count_neighbors(graph, xadj, pulse): xadj Index[num_nodes + 1] becomes the offsets of rows that hold every edge at
-//     both of its ends, self-loops left out. Returns the entries that they need, xadj[num_nodes].
+//     both of its ends, self-loops left out. Returns the number of entries, xadj[num_nodes].
 //   fill_neighbors(graph, xadj, adjncy, pulse): xadj as above, adjncy Index[xadj[num_nodes] or more]. Fills the rows,
-//     sorts them, drops repeats and closes the gaps, in place. Returns the entries left; xadj has their offsets then.
-// Index is int32 or int64, as METIS was built. `pulse` is that of pace.h.
+//     sorts them, drops repeats and closes the gaps, in place. Returns the number of entries left; xadj has their offsets.
+// Index is int32 or int64, as METIS was built. For `pulse` see pace.h.
 // The result depends on the edges only, not on their order. O(num_nodes + num_edges log degree). Memory besides the
 // result: 8 bytes per node.
 // Throws std::length_error (ValueError) if the entries exceed Index; std::invalid_argument (ValueError) if an offset or

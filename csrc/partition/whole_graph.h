@@ -1,13 +1,13 @@
-// whole_graph.h: the rows of a whole graph as the kernels of partitioning read them: the nodes of all types in one
-// numbering, type after type in sorted order, and checks before any offset or id is used.
-//   first_nodes(graph): the number of the first node of each type, and last the number of all nodes.
-//   relations_into(graph): of each node type the numbers of the relations into it.
-//   check_training(graph, masks): the masks of training nodes are one for each type, empty or with an entry for each node.
+// whole_graph.h: the rows of a whole graph for the kernels of partitioning: the nodes of all types in one numbering, type
+// after type in sorted order, and checks before any offset or id is used.
+//   first_nodes(graph): the number of the first node of each type, and at the end the number of all nodes.
+//   relations_into(graph): for each node type, the numbers of the relations into it.
+//   check_training(graph, masks): checks that each type has a mask of training nodes, empty or with an entry for each node.
 //   op_of(relation): names the relation in errors.
 //   check_row(relation, row): the in-edges [begin, end) of a row.
 //   source_at(relation, position): the source of an edge.
-// O(1) but for the first three. Mapped files may change meanwhile: what is checked is what is used.
-// check_training throws std::invalid_argument (ValueError) if they are not; the last two if the row does not lie in
+// O(1) except the first three. Mapped files may change meanwhile, so the value that was checked is the value that is used.
+// check_training throws std::invalid_argument (ValueError) on wrong masks; the last two if the row does not lie in
 // `indices`, or the source is no node.
 #pragma once
 

@@ -1,9 +1,9 @@
 // draw_few.h: the first few bounded draws of a stream at once, without a branch per draw and with several Philox blocks
 // side by side.
 //   draw_few(key, node, stream, first, count, out): out[i] equals the i-th draw of Stream(key, node, stream), made by
-//   bounded(first + i), for i < count <= kFewDraws. The ranges first + i are in [1, 2^31). `out` has room for count rounded up
-//   to 8. Returns false if a draw might be rejected (about once in 2^32 / range draws). A rejection shifts the words of the
-//   stream, so the caller then draws one by one. The bits are those of philox.h; test_fast_paths.cpp compares the two.
+//   bounded(first + i), for i < count <= kFewDraws. The ranges first + i are in [1, 2^31). `out` has room for count, rounded up
+//   to a multiple of 8. Returns false if a draw might be rejected (about once in 2^32 / range draws). A rejection shifts the
+//   words of the stream, so the caller then draws one by one. The bits equal philox.h's; test_fast_paths.cpp compares the two.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// lanes.h: Philox on two counters side by side, with the bits of philox.h. A lane is a 64-bit word; only its lower half
+// lanes.h: Philox on two counters side by side, equal to philox.h bit by bit. A lane is a 64-bit word; only its lower half
 // is used.
 #pragma once
 

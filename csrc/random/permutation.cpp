@@ -25,7 +25,7 @@ std::vector<std::int64_t> fisher_yates(std::int64_t num_items, std::uint64_t key
   return order;
 }
 
-// A network over numbers of as many bits as num_items - 1 has; it permutes them all.
+// A network that permutes all numbers with as many bits as num_items - 1.
 class Feistel {
  public:
   static constexpr std::size_t kBatch = 6;  // three pairs and their constants fit the registers and hide the latency
@@ -96,8 +96,8 @@ class FeistelAvx2 : Feistel {
  private:
   DATAPIPES_AVX2 static __m256i lanes(std::uint64_t value) { return _mm256_set1_epi64x(static_cast<std::int64_t>(value)); }
 
-  // As Feistel's. The counter is {other, round, 0, 1}: Philox's first round has one product, the second one that is the same
-  // for all values, and the last round needs word 0 only.
+  // As Feistel's. The counter is {other, round, 0, 1}: Philox's first round needs one product, the second round one that is
+  // equal for all values, and the last round only word 0.
   DATAPIPES_AVX2 void mix_into(__m256i (&half)[kVectors], const __m256i (&other)[kVectors], std::uint32_t round,
                                __m256i mask) const {
     const __m256i m0 = lanes(kPhiloxMultipliers[0]), m1 = lanes(kPhiloxMultipliers[1]);
@@ -131,8 +131,8 @@ class FeistelAvx2 : Feistel {
 
 #endif
 
-// Replaces each of `values` by its image in [0, num_items). One pass of the network may map a value outside of it. All such
-// values go through it again, in batches, until none is outside.
+// Replaces each of `values` by its image in [0, num_items). One pass of the network may map a value outside. Values outside
+// pass the network again, in batches, until none is outside.
 template <typename Network>
 void permute(std::span<std::int64_t> values, std::uint64_t num_items, const Network& network) {
   std::vector<std::size_t> places(values.size());

@@ -2,7 +2,7 @@
 //   permutation_at(n, key, first, out): out[i] = perm(first + i) for a run of positions.
 //   Up to kShuffleLimit items each call shuffles the whole permutation, O(n). Above it one position costs O(1) and no
 //   memory, so a process pays only for the minibatches it makes.
-// Throws std::out_of_range (IndexError) when the run leaves [0, n). Touches no Python object.
+// Throws std::out_of_range (IndexError) if the run leaves [0, n). Touches no Python object.
 #pragma once
 
 #include <cstdint>

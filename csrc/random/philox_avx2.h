@@ -1,5 +1,5 @@
-// philox_avx2.h: a round of philox.h by AVX2, with its bits, on 4 * kVectors counters. A word is the lower half of a lane of 64
-// bits; the upper halves may hold anything. Several vectors at once hide the latency of the multiplication.
+// philox_avx2.h: a round of philox.h by AVX2, on 4 * kVectors counters; the bits are equal. A word is the lower half of a lane
+// of 64 bits; the upper halves may hold anything. Several vectors at once hide the latency of the multiplication.
 #pragma once
 
 #include <cstddef>

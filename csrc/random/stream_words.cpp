@@ -14,10 +14,10 @@ void plain_words(std::uint64_t key, std::uint32_t first, std::span<std::uint32_t
 
 #if defined(DATAPIPES_AVX2)
 
-constexpr std::size_t kVectors = 4;  // of four streams each: one waits for its multiplication while the others go on
+constexpr std::size_t kVectors = 4;  // of four streams each: while one waits for its multiplication, the others go on
 constexpr std::size_t kStreams = 4 * kVectors;
 
-// In the first round all words of the counter but the stream are 0, so it has no product; the last round needs word 0 only.
+// All words of the counter except the stream are 0, so the first round has no product; the last round needs word 0 only.
 DATAPIPES_AVX2 void words_by_avx2(std::uint64_t key, std::uint32_t first, std::span<std::uint32_t> out) {
   const __m256i m1 = _mm256_set1_epi64x(kPhiloxMultipliers[1]);
   const auto low = static_cast<std::uint32_t>(key), high = static_cast<std::uint32_t>(key >> 32);

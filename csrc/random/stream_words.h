@@ -1,6 +1,6 @@
-// stream_words.h: the first word of many streams of one node, for draws that take one word of a stream of their own.
-//   first_words_of_streams(key, first, out): out[i] is the first word of Stream(key, 0, first + i). Sixteen streams at a time
-//   where the processor has AVX2. The bits are those of philox.h; test_fast_paths.cpp compares them.
+// stream_words.h: the first words of many streams of one node, for draws that each need one word of a stream.
+//   first_words_of_streams(key, first, out): out[i] is the first word of Stream(key, 0, first + i). Makes sixteen at a time if
+//   the processor has AVX2. The bits equal philox.h's; test_fast_paths.cpp compares them.
 #pragma once
 
 #include <cstdint>

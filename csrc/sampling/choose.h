@@ -1,8 +1,7 @@
 // choose.h: chooses which in-edges of a node are drawn; docs/semantics.md section 3 is its specification.
 //   choose(degree, fanout, replace, stream, out): writes pick_count(...) positions in [0, degree) to `out`:
 //   ascending without replacement, in draw order with it.
-// The set of picks is kept in a machine word, a sorted array or a bitmap, depending on its size. The picks are the
-// same.
+// The set of picks is a machine word, a sorted array or a bitmap, depending on its size; the picks do not depend on that.
 #pragma once
 
 #include <algorithm>

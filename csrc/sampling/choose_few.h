@@ -59,7 +59,7 @@ class FewChooser {
   }
 
  private:
-  static constexpr std::int64_t kSeenBytes = 4096;  // above it equal picks are rare: then draw one by one
+  static constexpr std::int64_t kSeenBytes = 4096;  // for larger degrees equal picks are rare: then draw one by one
 
   void in_word(std::int64_t degree, std::int64_t fanout, std::int64_t drawn, std::int64_t* out) const {
     std::uint64_t set = 0;

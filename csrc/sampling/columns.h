@@ -1,8 +1,8 @@
-// columns.h: what the columns of a hop are drawn for: of each column a row of in-edges, the id of its node, and its tree.
-//   NodeColumns: nodes of a numbering, each of which is a row.
-//   SeedColumns: rows that a caller names, with their node ids, and the stream and the time of each where it gives them.
+// columns.h: the input of the columns of a hop: for each column a row of in-edges, the id of its node, and its tree.
+//   NodeColumns: nodes of a numbering; each node is a row.
+//   SeedColumns: given rows with their node ids, and optionally the stream and the time of each row.
 //   KeyColumns: nodes of trees. A key is group << shift | node; the nodes of a group share a stream and a time.
-// `Found<Id>` is what a drawn neighbor becomes: its id, or its key in the group of the column.
+// `Found<Id>` is the type of a drawn neighbor: its id, or its key in the group of the column.
 #pragma once
 
 #include <bit>
@@ -17,7 +17,7 @@
 
 namespace datapipes {
 
-// Of each group: the stream of its draws and the time of its seeds. Empty spans stand for stream 0 and time 0.
+// For each group: the stream of its draws and the time of its seeds. Empty spans mean stream 0 and time 0.
 struct Groups {
   std::int64_t count = 0;
   std::span<const std::uint32_t> streams = {};
@@ -44,7 +44,7 @@ struct SeedColumns {
   using Found = Id;
   static constexpr bool kTrees = false;
   std::span<const std::int64_t> rows_of;
-  std::span<const std::int64_t> ids = {};       // empty: to be looked up
+  std::span<const std::int64_t> ids = {};       // empty: looked up from the rows
   std::span<const std::uint32_t> streams = {};  // empty: 0
   std::span<const std::int64_t> times = {};     // empty: 0
 
@@ -58,7 +58,7 @@ struct SeedColumns {
   }
 };
 
-// How a group and a node of any type share a key of 63 bits.
+// The layout of a group and a node of any type in a key of 63 bits.
 struct KeyForm {
   int shift;
 

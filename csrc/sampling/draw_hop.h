@@ -1,9 +1,9 @@
 // draw_hop.h: one hop of drawing over the rows of one relation, shared by sample_hop and sample_neighbors. It keeps no state
-// and numbers nothing; which in-edges are drawn is the policy's choice (policy.h), for whom is told by the columns (columns.h).
+// and numbers nothing. The policy (policy.h) chooses the in-edges; the columns (columns.h) say for which nodes.
 //   Two passes: plan_hop() reads the degrees and lays out the columns; HopDrawer::draw() picks the in-edges of a range
 //   of columns and reads their sources. Ranges are independent of each other, so each thread draws some of the ranges.
 //   Both passes prefetch the memory lines of a block before they use them, so many cache misses are under way at once.
-// Every offset is checked before `indices` is read, every neighbor id before it is handed on (row_view.h has the errors). A hop
+// Every offset is checked before `indices` is read, every neighbor id before it is passed on (row_view.h has the errors). A hop
 // of more than 2^63 - 1 picks throws std::length_error (ValueError).
 #pragma once
 
@@ -40,7 +40,7 @@ struct HopPlan {
   Buffer<Span> spans;  // from `first` on
   std::int64_t num_dst() const { return columns.count(); }
   std::int64_t num_picks() const { return indptr[num_dst()]; }
-  std::int64_t largest() const {  // the picks of the column that has most
+  std::int64_t largest() const {  // the most picks of a column
     std::int64_t most = 0;
     for (std::int64_t d = first; d < num_dst(); ++d) most = std::max(most, indptr[d + 1] - indptr[d]);
     return most;
@@ -51,7 +51,7 @@ struct HopPlan {
     return columns.in_edges(d, span.begin, span.degree, rows);
   }
 
-  // Returns the first column whose picks begin at `pick` or later. Cuts the hop into ranges of about equal work.
+  // Returns the first column whose picks begin at `pick` or later; for cutting the hop into ranges of about equal work.
   std::int64_t column_at(std::int64_t pick) const {
     const auto* const begin = indptr.data() + first;
     return first + (std::lower_bound(begin, indptr.data() + num_dst(), pick) - begin);
@@ -59,19 +59,19 @@ struct HopPlan {
 };
 
 inline constexpr std::int64_t kRangeColumns = 4096;  // columns that one thread lays out per turn
-inline constexpr int kMostDrawers = 8;               // the thread that numbers keeps up with no more (docs/decisions/004)
+inline constexpr int kMostDrawers = 8;               // more would outrun the thread that numbers (docs/decisions/004)
 
 template <class Id, class Columns, class Policy>
 HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Columns& columns, std::int64_t first,
                           const Policy& policy, int threads = 1) {
-  constexpr std::int64_t kDistance = 24;  // nodes to prefetch ahead; more than a core has miss buffers gains nothing
+  constexpr std::int64_t kDistance = 24;  // nodes to prefetch ahead; more than a core's miss buffers gain nothing
   const auto num_dst = columns.count();
   const auto num_nodes = graph.num_rows();
   const auto num_edges = std::ssize(graph.indices);
   HopPlan<Columns> plan{columns, first, Buffer<std::int64_t>(num_dst + 1),
                         Buffer<typename HopPlan<Columns>::Span>(num_dst - first)};
   std::fill_n(plan.indptr.data(), first + 1, std::int64_t{0});
-  // Inlined always, as all that only prefetches: GCC may take it for a function without effect, and drop the calls.
+  // Inlined always: GCC may take a function that only prefetches for one without effect, and drop the calls.
   const auto prefetch = [&](std::int64_t node) __attribute__((always_inline)) {
     if (is_inside(node, num_nodes)) {
       __builtin_prefetch(&graph.indptr[static_cast<std::size_t>(node)]);
@@ -91,7 +91,7 @@ HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Column
       check_node(op, node, num_nodes);
       const std::int64_t from = graph.indptr[static_cast<std::size_t>(node)];
       const std::int64_t to = graph.indptr[static_cast<std::size_t>(node) + 1];
-      // As is_range_inside; said with it, GCC plans temporal hops 8 % slower.
+      // This is is_range_inside, written out: with a call, GCC plans temporal hops 8 % slower.
       if (from < 0 || from > to || to > num_edges) throw_bad_indptr(op, node, from, to, num_edges);
       return columns.in_edges(d, from, to - from, graph);
     };
@@ -103,7 +103,7 @@ HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Column
     const std::int64_t begin = first + range * kRangeColumns;
     if constexpr (requires(const Row* rows, RowPlan* plans) { policy.plan_block(rows, 1, plans); }) {
       constexpr int kTogether = Policy::kPlannedTogether;
-      Row rows[2][kTogether];  // the next ones are read, and their in-edges prefetched, before the last ones are planned
+      Row rows[2][kTogether];  // while one block is planned, the next is read and its in-edges are prefetched
       RowPlan plans[kTogether];
       const auto read = [&](std::int64_t d, Row* into) {
         const auto count = static_cast<int>(std::min<std::int64_t>(kTogether, end - d));
@@ -149,7 +149,7 @@ class HopDrawer {
   void draw(const char* op, const RowView<Id>& graph, const HopPlan<Columns>& plan, const Policy& chosen, std::int64_t begin,
             std::int64_t end, typename Columns::template Found<Id>* out, Prefetch&& prefetch, OnBlock&& on_block) {
     using Found = typename Columns::template Found<Id>;
-    const RowView<Id> rows = graph;  // copies, which stores through pointers cannot change
+    const RowView<Id> rows = graph;  // copies, so that the compiler knows that no store changes them
     const Policy policy = chosen;
     const auto num_sources = static_cast<std::uint64_t>(rows.num_sources);
     const std::int64_t* const indptr = plan.indptr.data();
@@ -210,7 +210,7 @@ class HopDrawer {
   std::vector<std::int64_t> positions_;
 };
 
-// How threads share a hop.
+// The shares of threads in a hop.
 inline constexpr std::int64_t kRangePicks = 8192;      // picks that one thread draws per turn
 inline constexpr std::int64_t kParallelPicks = 16384;  // for fewer picks, waking a thread costs more than it saves
 

@@ -11,7 +11,7 @@ namespace {
 constexpr Marks kNone{nullptr, nullptr};
 constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
 
-// In-edges from `least` to `most` by their coarse times are eligible; at an end that is open their times decide.
+// In-edges with coarse times in [least, most] are eligible; at an open end, equality is decided by the times themselves.
 struct CoarseBounds {
   std::int16_t least, most;
   bool least_is_open, most_is_open;
@@ -47,7 +47,7 @@ std::uint64_t coarse_bits(const RowTimes& row, const TimeBounds& bounds, const C
   return bits;
 }
 
-// Calls bits_of(begin, end) for each word of the row, all scans alike.
+// The loop of all scans: calls bits_of(begin, end) for each word of the row.
 template <class BitsOf>
 [[gnu::always_inline]] inline std::int64_t scan(std::int64_t count, const Marks& marks, std::int64_t enough, BitsOf&& bits_of) {
   std::int64_t found = 0;
@@ -98,7 +98,7 @@ DATAPIPES_AVX2 inline std::uint64_t bits_of_32(__m256i a, __m256i b) {
 
 DATAPIPES_AVX2 inline std::uint64_t wide_coarse_bits(const RowTimes& row, const TimeBounds& bounds, const CoarseBounds& coarse,
                                                      std::int64_t begin, std::int64_t end) {
-  constexpr int kFew = 8;  // so many are looked at one by one; for more, the times of the word are scanned
+  constexpr int kFew = 8;  // up to this many are checked one by one; for more, the times of the word are scanned
   const __m256i least = _mm256_set1_epi16(coarse.least), most = _mm256_set1_epi16(coarse.most);
   const __m256i open_least = _mm256_set1_epi16(coarse.least_is_open ? -1 : 0);
   const __m256i open_most = _mm256_set1_epi16(coarse.most_is_open ? -1 : 0);

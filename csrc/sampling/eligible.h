@@ -1,9 +1,10 @@
-// eligible.h: scans the times of a row whose in-edges are in no order, for temporal.h.
-//   In-edge i is eligible if latest[i] <= most, and earliest[i] >= least where has_least.
-//   count_eligible: how many of `count` in-edges are; it may stop, and return less, once it has found `enough`.
-//   mark_eligible: also writes a bit for each, to words[0 .. num_words(count)), and to ends[w] how many are up to word w.
-// Where the row has coarse times (graph/coarse_times.h), they are read, and the times themselves only where two coarse ones are
-// equal. The result is the same, and the wide code, for processors that have it, gives the same as the plain one.
+// eligible.h: scans the times of a row whose in-edges are not sorted by time, for temporal.h.
+//   In-edge i is eligible if latest[i] <= most and, with has_least, earliest[i] >= least.
+//   count_eligible: the number of eligible in-edges among `count`; it may stop, and return less, once it has found `enough`.
+//   mark_eligible: also writes a bit for each in-edge, to words[0 .. num_words(count)), and to ends[w] the number of eligible
+//   in-edges up to word w.
+// If the row has coarse times (graph/coarse_times.h), these are read, and the times themselves only where a coarse time equals
+// a coarse bound. Neither coarse times nor wide code (AVX2) change the result.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ struct RowTimes {
   const std::int64_t* latest;
   const std::int64_t* earliest;
   std::int64_t count;
-  const std::int16_t* coarse = nullptr;  // of latest, if earliest is the same; kCoarsePadding more of them can be read
+  const std::int16_t* coarse = nullptr;  // of latest, if earliest is the same; kCoarsePadding entries behind them are readable
   TimeScale scale = {};
 };
 

@@ -1,10 +1,10 @@
-// hop_room.h: refuses a hop whose result does not fit into the memory that is left. Without this look the system grants
+// hop_room.h: refuses a hop whose result does not fit into the memory that is left. Without this check the system grants
 // memory that it does not have, and kills the process while the hop is drawn.
-//   check_hop_room(room, layout, bytes_per_pick, held) looks only once a minibatch has kPicksUnchecked picks and columns,
-//   `held` of them in its earlier blocks. So a minibatch of common size pays one comparison a hop. A layout has num_picks()
-//   and largest(), the picks of the column that needs most scratch memory (HopPlan of draw_hop.h is one).
-//   HopRoom::refuse_allocation(picks, columns) names the hop where an allocation failed in spite of the look.
-//   limit_hops(bytes) bounds the picks of all hops of a minibatch that this thread makes; it returns the bound before.
+//   check_hop_room(room, layout, bytes_per_pick, held) looks up the memory left only if the minibatch has kPicksUnchecked picks
+//   and columns, `held` of them in earlier blocks. So a minibatch of common size costs one comparison a hop. A layout has
+//   num_picks() and largest(), the most picks of a column, which sets the scratch memory (HopPlan of draw_hop.h is a layout).
+//   HopRoom::refuse_allocation(picks, columns) names the hop if an allocation fails in spite of the check.
+//   limit_hops(bytes) bounds the picks of all hops of a minibatch made by this thread; it returns the previous bound.
 // Throws NoRoom (MemoryError). Touches no Python object.
 #pragma once
 
@@ -29,7 +29,7 @@ class NoRoom : public std::bad_alloc {
 inline constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
 std::uint64_t limit_hops(std::uint64_t bytes);
 
-// A hop as its errors name it.
+// The name of a hop in errors.
 struct HopRoom {
   const char* op;
   std::int64_t hop;  // 0 is next to the seeds

@@ -1,13 +1,13 @@
-// hops.h: assembles the hops of a minibatch, whoever draws them: sample_neighbors draws from the rows of a graph,
-// hops_over_parts takes what the parts of a graph have drawn; docs/semantics.md section 4.
+// hops.h: assembles the hops of a minibatch; docs/semantics.md section 4. The draws come from its caller: sample_neighbors draws
+// from the rows of a graph, hops_over_parts takes the answers of the parts of a graph.
 //   start(seeds, name_of) numbers the seeds and returns their local ids. Then for each hop: begin_hop() makes the nodes found
-//   so far the destinations; make_blocks(...) returns the blocks of the sampled relations, each of which is one call of block(),
-//   or has no picks where nothing is drawn. finish() returns the nodes of each type.
-//   Destinations [first(type), num_dst(type)) of a hop are drawn for. Frontier "all": all of them. Frontier "new" (only_new):
-//   those that no earlier hop had; the columns of the others are empty.
+//   so far the destinations; make_blocks(...) returns the blocks of the sampled relations, each made by one call of block(), or
+//   without picks if nothing is drawn. finish() returns the nodes of each type.
+//   A hop draws for destinations [first(type), num_dst(type)). Frontier "all": all destinations. Frontier "new" (only_new): the
+//   destinations that no earlier hop had; the columns of the others are empty.
 // Throws std::out_of_range (IndexError) on a seed outside the graph, std::invalid_argument (ValueError) on seeds without
 // groups, std::length_error (ValueError) past 2^32 - 1 nodes or 2^63 pairs of group and node, NoRoom (MemoryError, hop_room.h)
-// where a hop does not fit into memory. After an error the object is of no more use. Touches no Python object.
+// if a hop does not fit into memory. After an error the object must not be used again. Touches no Python object.
 #pragma once
 
 #include <algorithm>
@@ -30,9 +30,9 @@
 
 namespace datapipes {
 
-// What a minibatch asks of its hops, whoever draws them.
+// The options of the hops of a minibatch.
 struct HopsRequest {
-  std::vector<std::size_t> sampled = {};  // the relations that are drawn from, ascending
+  std::vector<std::size_t> sampled = {};  // the sampled relations, ascending
   std::optional<Groups> groups = {};
   bool only_new = false;  // frontier "new": each node is sampled once, in the hop after its first occurrence
   bool want_edge_ids = false;
@@ -59,11 +59,11 @@ class Hops {
  public:
   using Key = typename Nodes::Key;
 
-  // Where the picks of a block go: each is numbered from its key, which may stand in the place of its local id.
+  // The output for the picks of a block. Each pick is numbered from its key; keys and local ids may share memory.
   struct Picks {
     Key* keys;
     Id* local;
-    std::int64_t* edge_ids;  // null where they are not wanted
+    std::int64_t* edge_ids;  // null if not wanted
   };
 
   // `node_types` and `request` must stay where they are.
@@ -109,7 +109,7 @@ class Hops {
     for (std::size_t type = 0; type < numberings_.size(); ++type) num_dst_[type] = numberings_[type].count();
   }
 
-  // Ends the hop, too. fanout_of(i) and block_of(i) are of the relation sampled[i].
+  // Also ends the hop. fanout_of(i) and block_of(i) are for the relation sampled[i].
   template <class Relations, class FanoutOf, class BlockOf>
   std::vector<CompactedHop<Id>> make_blocks(const Relations& relations, FanoutOf&& fanout_of, BlockOf&& block_of) {
     std::vector<CompactedHop<Id>> blocks;
@@ -124,8 +124,8 @@ class Hops {
   }
 
   // Makes the block of a relation of the types `src` and `dst`.
-  //   lay_out() -> a layout: indptr int64[num_dst + 1], which the block takes; num_picks(); largest(), the picks of the column
-  //   that needs most scratch memory.
+  //   lay_out() -> a layout: indptr int64[num_dst + 1], which the block takes; num_picks(); largest(), the most picks of a
+  //   column, which sets the scratch memory.
   //   draw(layout, numbering, map, picks) writes the keys of all picks, numbers them in their order, and writes edge ids.
   template <class LayOut, class Draw>
   CompactedHop<Id> block(const HopRoom& room, std::size_t src, std::size_t dst, LayOut&& lay_out, Draw&& draw) {
@@ -147,7 +147,7 @@ class Hops {
         picks.keys = keys.data();
       }
       auto& numbering = numberings_[src];
-      // The layout still reads the old memory where src and dst are one type.
+      // The layout still reads the old memory if src and dst are one type.
       const Buffer<Key> before = numbering.make_room(num_picks, direct_left_, kMostLocalIds<Id>);
       numbering.visit([&](auto& map) { draw(layout, numbering, map, picks); });
       block.indptr = std::move(layout.indptr);

@@ -1,6 +1,6 @@
 // id_map.h: global node id -> local id, numbered by first occurrence.
-//   A node type of up to `direct_limit` nodes uses a table of 4 bytes per node. A larger one uses a hash table with at most 4
-//   slots per node that the largest minibatch could have found (one per pick, or all nodes if those are fewer); a slot
+//   A node type of up to `direct_limit` nodes uses a table of 4 bytes per node. A larger type uses a hash table with at most 4
+//   slots for each node that the largest minibatch could have found (one per pick, or all nodes if these are fewer); a slot
 //   has 8 bytes for int32 ids and 16 for int64. A slot holds base + local id. Each minibatch starts with a base above
 //   every value written before, so older entries read as absent and nothing is cleared. The memory is kept for the next
 //   minibatch.
@@ -20,13 +20,13 @@ namespace datapipes {
 
 inline constexpr std::int64_t kDirectMapLimit = std::int64_t{1} << 25;
 
-// The base of the current minibatch, and how many local ids it has handed out.
+// The base of the current minibatch, and the number of local ids given out.
 class IdMapBase {
  public:
   explicit IdMapBase(std::uint32_t first_base = 1) : base_(first_base) {}
 
  protected:
-  // Whether `more` ids after the `found` ones exceed 32 bits. The caller then clears the table and enters the found ids
+  // Whether `more` ids after the `found` ids exceed 32 bits. The caller then clears the table and enters the found ids
   // anew.
   bool exhausted(std::size_t found, std::int64_t more) const {
     return static_cast<std::uint64_t>(base_) + found + static_cast<std::uint64_t>(more) >
@@ -41,7 +41,7 @@ class IdMapBase {
   }
 
   std::uint32_t base_;
-  std::uint32_t written_ = 0;  // local ids handed out since base_ was set
+  std::uint32_t written_ = 0;  // local ids given out since base_ was set
 };
 
 template <class Id>
@@ -56,7 +56,7 @@ class DirectIdMap : public IdMapBase {
   std::size_t capacity() const { return slots_.size(); }
   [[gnu::always_inline]] void prefetch(Id id) const { __builtin_prefetch(&slots_[static_cast<std::size_t>(id)], 1); }
 
-  // Makes room for `more` ids after the `found` ones.
+  // Makes room for `more` ids after the `found` ids.
   void reserve(std::span<const Id> found, std::int64_t more) {
     if (!exhausted(found.size(), more)) return;
     std::fill(slots_.begin(), slots_.end(), 0);
@@ -105,7 +105,7 @@ class HashIdMap : public IdMapBase {
   std::size_t capacity() const { return slots_.size(); }
   [[gnu::always_inline]] void prefetch(Id id) const { __builtin_prefetch(&slots_[home(id)], 1); }
 
-  // Makes room for `more` ids after the `found` ones. The table is then at most half full.
+  // Makes room for `more` ids after the `found` ids. The table is then at most half full.
   void reserve(std::span<const Id> found, std::int64_t more) {
     const auto wanted = 2 * (found.size() + static_cast<std::size_t>(more));
     const bool full = exhausted(found.size(), more);
@@ -118,13 +118,13 @@ class HashIdMap : public IdMapBase {
 
   template <class Local>
   std::int64_t number(std::span<const Id> ids, std::int64_t count, Id* nodes, Local* local) {
-    Slot* const slots = slots_.data();  // copies, which stores through pointers cannot change
+    Slot* const slots = slots_.data();  // copies, so that the compiler knows that no store changes them
     const std::uint32_t base = base_;
     const std::size_t last = slots_.size() - 1;
     const int shift = home_shift();
     for (const Id id : ids) {
       std::size_t at = static_cast<std::size_t>(mixed(id) >> shift);
-      // One branch, that hardly ever goes on: no predictor can guess whether an id is new.
+      // The only branch, which is rarely taken: no predictor could guess whether an id is new.
       while ((slots[at].value >= base) & (slots[at].id != id)) at = (at + 1) & last;
       const bool absent = slots[at].value < base;
       const std::uint32_t value = absent ? static_cast<std::uint32_t>(base + static_cast<std::uint64_t>(count)) : slots[at].value;

@@ -1,5 +1,5 @@
 // id_map_shelf.h: keeps id maps for the next minibatch of any thread.
-//   There are as many maps as node types were numbered at the same time. A direct map has 4 bytes per node. A forked child
+//   It has as many maps as node types were ever numbered at the same time. A direct map has 4 bytes per node. A forked child
 //   starts with an empty shelf.
 #pragma once
 
@@ -24,8 +24,8 @@ class IdMapShelf {
  public:
   static IdMapShelf& instance() { return per_process<IdMapShelf>(); }
 
-  // Returns the smallest map with room for `num_nodes`, or the largest of all, which then grows. So the types of a graph
-  // find maps of their own sizes again.
+  // Returns the smallest map with room for `num_nodes`, else the largest map, which then grows. So the types of a graph find
+  // maps of their own sizes again.
   std::unique_ptr<Map> take(std::int64_t num_nodes) {
     const std::lock_guard lock(mutex_);
     if (idle_.empty()) return std::make_unique<Map>();
@@ -62,7 +62,7 @@ inline void trim_id_maps() {
   IdMapShelf<HashIdMap<std::int64_t>>::instance().trim();
 }
 
-// Local ids have 32 bits, and are handed on as ids. Refuse a larger minibatch before any node is numbered.
+// The most local ids: they have 32 bits, and must fit Id. A larger minibatch is refused before any node is numbered.
 template <class Id>
 inline constexpr std::int64_t kMostLocalIds =
     sizeof(Id) == 4 ? std::numeric_limits<std::int32_t>::max() : std::numeric_limits<std::uint32_t>::max();

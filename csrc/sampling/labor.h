@@ -1,6 +1,6 @@
 // labor.h: the choice policy of layer-neighbor sampling (LABOR-0): the in-edges whose sources have the smallest numbers;
 // docs/semantics.md section 3.2.
-//   A row is read in order from its begin to its end, and several rows of a block are on their way from memory at once.
+//   A row is read in order, from beginning to end; several rows of a block are fetched from memory at once.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +41,7 @@ struct Labor {
 
    private:
     static constexpr std::int64_t kLinesAhead = 48;  // more than a core fetches at once
-    static constexpr std::int64_t kLinesOfRow = 32;  // behind them the processor sees that the row is read in order
+    static constexpr std::int64_t kLinesOfRow = 32;  // after these the hardware prefetcher takes over
 
     template <class Id>
     static std::int64_t lines_of(const Row& row) {

@@ -1,11 +1,11 @@
-// numbered_nodes.h: what a minibatch numbers: the ids of nodes (PlainNodes), or, where each group of seeds has nodes of its
-// own, keys of a group and an id (NodesOfGroups; columns.h). Shared by sample_neighbors and hops_over_parts.
-//   Key                    what a Numbering counts
-//   num_keys(num_nodes)    its bound for a node type
+// numbered_nodes.h: the keys that a minibatch numbers: ids of nodes (PlainNodes), or pairs of a group and an id, if each group
+// of seeds has nodes of its own (NodesOfGroups; columns.h). Shared by sample_neighbors and hops_over_parts.
+//   Key                    the type that a Numbering numbers
+//   num_keys(num_nodes)    the number of keys of a node type
 //   seed(id, seeds, i)     the key of the i-th seed, whose id has been checked
 //   id(key)                the node of a key
 //   columns(keys)          the keys as the columns of a hop
-//   found(key, neighbor)   of groups: the key of a neighbor that was drawn for the node of `key`
+//   found(key, neighbor)   with groups: the key of a neighbor drawn for the node of `key`
 // NodesOfGroups throws std::length_error (ValueError) if there are too many groups, std::out_of_range (IndexError) on a seed
 // of no group.
 #pragma once
@@ -31,7 +31,7 @@ namespace datapipes {
 struct Seeds {
   std::size_t type;
   std::span<const std::int64_t> ids;
-  std::span<const std::int64_t> groups = {};  // [num_seeds], where the request has groups
+  std::span<const std::int64_t> groups = {};  // [num_seeds], if the request has groups
 };
 
 template <class Id>
@@ -85,7 +85,7 @@ std::pair<Buffer<Id>, Buffer<std::int64_t>> split_keys(const NodesOfGroups<Id, K
   return found;
 }
 
-// Throws std::invalid_argument (ValueError) unless each seed has a group, and each group what it draws with.
+// Throws std::invalid_argument (ValueError) unless each seed has a group, and each group a stream and a time, if any have.
 inline void check_groups(const std::optional<Groups>& groups, std::span<const Seeds> seeds) {
   if (!groups) return;
   for (const Seeds& of_type : seeds)

@@ -1,9 +1,9 @@
 // numbering.h: the local ids of one node type in one minibatch, by first occurrence.
-//   It is resumable: ids of the seeds, then of each hop are numbered as they arrive, from one call or from many. With the
-//   first ids it borrows an id map from the shelf, direct up to `direct_limit` nodes, hashed beyond; a type of which no
-//   node is found takes no memory.
+//   It is resumable: ids of the seeds, then of each hop are numbered as they arrive, in one call or several. With the first
+//   ids it borrows an id map from the shelf, direct up to `direct_limit` nodes, hashed beyond. A type without nodes in the
+//   minibatch takes no memory.
 // The caller has checked that the ids are in [0, num_nodes). Throws std::length_error (ValueError) past 2^32 - 1 nodes,
-// or what a caller says.
+// or past the caller's bound.
 // Touches no Python object.
 #pragma once
 
@@ -31,9 +31,9 @@ class Numbering {
   std::int64_t num_nodes() const { return num_nodes_; }
   std::span<const Id> nodes() const { return nodes_.first(count_); }
 
-  // Makes room for `more` ids. Returns the old memory of the nodes, for a caller who still reads it. `direct_left` says
-  // how many nodes may still have a direct map in this minibatch; a map that is borrowed now is taken off.
-  // `most` says how many local ids the result can hold.
+  // Makes room for `more` ids. Returns the old memory of the nodes, for a caller that still reads it. `direct_left` is the
+  // number of nodes that may still have a direct map in this minibatch; borrowing a map reduces it. `most` is the number of
+  // local ids that the result can hold.
   Buffer<Id> make_room(std::int64_t more, std::int64_t& direct_left, std::int64_t most = kMostLocalIds<Id>) {
     if (!has_map_) {
       if (num_nodes_ <= direct_left) {
@@ -52,8 +52,8 @@ class Numbering {
     return std::exchange(nodes_, std::move(larger));
   }
 
-  // Calls use(map) with the map that is in use; `number` needs it, so that a loop asks only once which kind it is. There
-  // must have been room made.
+  // Calls use(map) with the map in use, which `number` needs: so a loop asks only once for the kind of map. Requires that
+  // room was made.
   template <class Use>
   void visit(Use&& use) {
     std::visit([&](auto& map) { use(*map); }, map_);
@@ -76,8 +76,8 @@ class Numbering {
     visit([&](auto& map) { number_ahead(map, ids, local); });
   }
 
-  // Gives the map back and returns the distinct ids. A numbering that is destroyed without it, by an error, destroys its map
-  // too, since the content is unknown.
+  // Gives the map back and returns the distinct ids. If an error destroys the numbering before finish(), the map is
+  // destroyed too, since its content is unknown.
   Buffer<Id> finish() {
     if (has_map_)
       std::visit([](auto& map) { IdMapShelf<std::remove_reference_t<decltype(*map)>>::instance().give(std::move(map)); }, map_);

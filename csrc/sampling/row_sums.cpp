@@ -20,7 +20,7 @@ constexpr std::int64_t kRowsAtOnce = 4096, kLinesAtOnce = 1 << 15;
 
 std::int64_t whole_lines(std::int64_t num_edges) { return (num_edges + kLineSums - 1) / kLineSums * kLineSums; }
 
-// The bits of a weight, and the number that they stand for.
+// Each of these converts the bits of a weight to a number.
 struct Bool {
   using Bits = std::uint8_t;
   static double value(Bits bits) { return bits != 0 ? 1.0 : 0.0; }

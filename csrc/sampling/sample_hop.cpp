@@ -15,8 +15,8 @@ namespace {
 
 constexpr const char* kOp = "sample_hop";
 
-// Puts edge ids in the place of checked positions. A pass of its own keeps more cache misses under way than a look-up block
-// by block does, since no block waits for its last miss.
+// Replaces checked positions by edge ids. A separate pass keeps more cache misses under way than a look-up block by block,
+// since no block waits for its last miss.
 void look_up_edge_ids(std::span<const std::int64_t> edge_ids, std::span<std::int64_t> positions, int threads) {
   constexpr std::int64_t kAhead = 48, kAtOnce = 1 << 14;
   in_turns(std::ssize(positions), kAtOnce, std::min(threads, kMostDrawers), [&](std::int64_t begin, std::int64_t end) {
@@ -33,7 +33,7 @@ void check_lengths(std::size_t num_rows, std::size_t found, const char* name) {
     throw std::invalid_argument(std::string("sample_hop: give one of ") + name + " for each row.");
 }
 
-// Draws with a policy; `held` picks and columns are those of earlier draws.
+// Draws with a policy; `held`: the picks and columns of earlier draws.
 template <class Id, class Chosen>
 SampledHop<Id> draw_with(const Chosen& policy, const HopDraw<Id>& from, const SeedColumns& columns, Places places,
                          const HopRoom& room, std::int64_t held, int threads) {
@@ -65,7 +65,7 @@ void append(T* to, const Buffer<T>& values) {
   std::copy_n(values.data(), values.size(), to);
 }
 
-// Puts hops one after another. They are held until they are copied, so there must be room for all picks twice.
+// Concatenates hops. A hop is held until it is copied, so there must be room for all picks twice.
 template <class Id>
 SampledHop<Id> joined(std::vector<SampledHop<Id>>&& hops, const HopRoom& room) {
   if (hops.size() == 1) return std::move(hops.front());
@@ -102,7 +102,8 @@ SampledHop<Id> sample_hops(std::span<const HopRows> nodes, std::span<const HopDr
     check_lengths(of.rows.size(), of.ids.size(), "ids");
     check_lengths(of.rows.size(), of.streams.size(), "streams");
     check_lengths(of.rows.size(), of.times.size(), "times");
-    // The plan and the draw look at the same rows, whoever overwrites the given ones; the others only choose among in-edges.
+    // The plan and the draw must see the same rows, so these are copied; the given rows may be overwritten. A change of the
+    // other arrays only changes the choice of in-edges.
     auto& kept = rows.emplace_back(std::ssize(of.rows));
     std::transform(of.rows.begin(), of.rows.end(), kept.data(), read_once<std::int64_t>);
     columns.push_back({{kept.data(), of.rows.size()}, of.ids, of.streams, of.times});

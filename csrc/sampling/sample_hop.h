@@ -1,16 +1,14 @@
-// sample_hop.h: draws in-edges of nodes for one hop; the ids stay global. It keeps no state and each row is drawn for itself,
-// so whoever holds the rows can answer: the graph, a relation of it, a part.
-//   HopRows: rows int64[n], numbers of rows, repeats allowed (a repeat gets the same picks). ids int64[n] or empty: their node
-//   ids, for a caller who has them at hand; else they are looked up in the relation. streams uint32[n] and times int64[n], or
-//   empty: of the trees that they are drawn for.
+// sample_hop.h: draws in-edges of nodes for one hop; the ids stay global. It keeps no state, and the draws of rows are
+// independent, so any holder of the rows can answer: the graph, a relation of it, a part.
+//   HopRows: rows int64[n], numbers of rows, repeats allowed (a repeat gets the same picks). ids int64[n], their node ids;
+//   empty: looked up in the relation. streams uint32[n] and times int64[n], of the trees of the rows; empty: 0.
 //   sample_hops(nodes, draws, places): each draw is of a relation, for one entry of `nodes`. Returns CSC over the rows of
-//   draw 0, then of draw 1, ...: offsets int64[rows + 1], the picked neighbors, and where they stand: their positions in
-//   `indices`, or edge ids, as `places` says; a relation without edge ids gives positions for them.
+//   draw 0, then of draw 1, ...: offsets int64[rows + 1], the picked neighbors, and their places. `places` chooses positions in
+//   `indices` or edge ids; a relation without edge ids gives positions.
 //   sample_hop(...) is one draw.
 // Equal inputs give equal draws at any thread count: a random stream belongs to (key, node id, stream).
-// Throws std::out_of_range (IndexError) on a row that is not there, std::invalid_argument (ValueError) on an
-// inconsistent entry of the graph among those it reads, NoRoom (MemoryError, hop_room.h) where the hop does not fit into
-// memory. Touches no Python object.
+// Throws std::out_of_range (IndexError) on a row outside the graph, std::invalid_argument (ValueError) if an entry of the graph
+// that it reads is inconsistent, NoRoom (MemoryError, hop_room.h) if the hop does not fit into memory. Touches no Python object.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +39,7 @@ struct HopRows {
 
 template <class Id>
 struct HopDraw {
-  std::size_t nodes;  // place of the HopRows that it draws for
+  std::size_t nodes;  // the HopRows to draw for, a place in `nodes`
   RowView<Id> relation;
   Policy policy;
   std::span<const std::int64_t> edge_ids = {};  // [num_edges], or empty

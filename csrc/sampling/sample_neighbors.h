@@ -1,17 +1,16 @@
 // sample_neighbors.h: samples and compacts all hops and edge types of a minibatch in one call; docs/semantics.md sections 3
 // and 4.
-//   Draws (draw_hop.h) for each relation in turn, and numbers the neighbors it finds: the assembly of hops.h with draws from the
+//   Draws (draw_hop.h) for each relation in turn, and numbers the neighbors found: the assembly of hops.h, with draws from the
 //   rows of a graph.
 //   Seeds: ids int64[num_seeds] of a node type, repeats allowed; numbered in the order of the list.
-//   With groups (trees) a node is a pair (group, node id): each group has nodes of its own, numbered together by first
-//   occurrence. Each seed names its group; what is found from a node is in the node's group. The draws for it take the
-//   group's stream and time.
+//   With groups (trees) a node is a pair (group, node id): each group has nodes of its own; all pairs are numbered together by
+//   first occurrence. Each seed has a group; the neighbors of a node are in the node's group. Its draws take the group's stream
+//   and time.
 //   Hop h of a relation: indptr int64[num_dst + 1], indices Id[num_picks] as local ids, edge_ids int64[num_picks] when asked
 //   for, num_src. Without groups the result equals sample_hop and compact applied hop by hop and relation by relation.
-// Throws std::out_of_range (IndexError) on a seed outside the graph, std::invalid_argument (ValueError) on an
-// inconsistent entry of the graph among those it reads, std::length_error (ValueError) past 2^32 - 1 nodes or
-// 2^63 pairs of group and node, NoRoom
-// (MemoryError, hop_room.h) where a hop does not fit into memory. Touches no Python object.
+// Throws std::out_of_range (IndexError) on a seed outside the graph, std::invalid_argument (ValueError) if an entry of the graph
+// that it reads is inconsistent, std::length_error (ValueError) past 2^32 - 1 nodes or 2^63 pairs of group and node, NoRoom
+// (MemoryError, hop_room.h) if a hop does not fit into memory. Touches no Python object.
 #pragma once
 
 #include <span>

@@ -7,11 +7,11 @@
 namespace datapipes {
 namespace {
 
-constexpr std::int64_t kRanked = 64;  // up to so many numbers, comparing each with each is fastest
+constexpr std::int64_t kRanked = 64;  // for up to this many numbers, comparing each with each is fastest
 
 #if defined(DATAPIPES_AVX2)
 
-// For each mask of 8 bits: the numbers of the bits that are set, ascending, in the bytes of a word.
+// For each mask of 8 bits: the numbers of its set bits, ascending, in the bytes of a word.
 constexpr std::array<std::uint64_t, 256> bits_of_masks() {
   std::array<std::uint64_t, 256> found{};
   for (std::size_t mask = 0; mask < found.size(); ++mask) {
@@ -33,7 +33,7 @@ DATAPIPES_AVX2 inline unsigned mask_of(__m256i lanes) {
   return static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(lanes)));
 }
 
-// Of the lanes from `begin` on, those before `end`.
+// A mask of the eight lanes from `begin` on that are before `end`.
 inline unsigned lanes_before(std::int64_t begin, std::int64_t end) { return end - begin < 8 ? (1u << (end - begin)) - 1 : 255u; }
 
 DATAPIPES_AVX2 std::int64_t keep_by_vectors(const std::uint32_t* from, std::int64_t count, std::int64_t first,
@@ -55,7 +55,7 @@ DATAPIPES_AVX2 std::int64_t keep_by_vectors(const std::uint32_t* from, std::int6
   return found;
 }
 
-// Writes for each eight of the first 8 * kEights numbers which of them have fewer than `picks` smaller ones.
+// Writes, for each eight of the first 8 * kEights numbers, a mask of the numbers with fewer than `picks` smaller ones.
 template <int kEights>
 DATAPIPES_AVX2 void ranks_below(const std::uint32_t* numbers, std::int64_t found, std::int64_t picks, unsigned* masks) {
   const __m256i sign = _mm256_set1_epi32(std::numeric_limits<std::int32_t>::min());  // compares are signed
@@ -75,7 +75,7 @@ DATAPIPES_AVX2 void ranks_below(const std::uint32_t* numbers, std::int64_t found
   for (int e = 0; e < kEights; ++e) masks[e] = mask_of(_mm256_cmpgt_epi32(smaller[e], most)) & lanes_before(8 * e, found);
 }
 
-// Writes the places of the picks. Returns false, and writes nothing, if equal numbers make them more.
+// Writes the places of the picks. Returns false, and writes nothing, if equal numbers give more than `picks` places.
 DATAPIPES_AVX2 bool pick_by_vectors(const std::uint32_t* numbers, const std::int64_t* places, std::int64_t found,
                                     std::int64_t picks, std::int64_t* out) {
   using Ranks = void (*)(const std::uint32_t*, std::int64_t, std::int64_t, unsigned*);
@@ -126,7 +126,7 @@ void SmallestChooser::pick(std::int64_t picks, std::int64_t* out) {
 #endif
   const std::uint32_t last = last_pick(picks);
   const auto* const numbers = numbers_.data();
-  std::int64_t equal = picks;  // how many of those equal to the last pick are picked
+  std::int64_t equal = picks;  // how many of the numbers equal to the last pick are picked
   for (std::int64_t i = 0; i < found_; ++i) equal -= static_cast<std::int64_t>(numbers[i] < last);
   std::int64_t written = 0;
   for (std::int64_t i = 0; written < picks; ++i) {

@@ -1,9 +1,9 @@
-// smallest.h: chooses the places of the smallest numbers; of equal ones, those that come first.
+// smallest.h: chooses the places of the smallest numbers; among equal numbers, the first.
 //   SmallestChooser::choose(count, picks, numbers_of, out): requires 0 < picks < count. numbers_of(begin, end) returns the
-//   numbers of places [begin, end), at most kChunk of them, in memory that can be read up to a multiple of 8; it is called
-//   for consecutive ranges, perhaps for all of them again. Writes `picks` places, ascending.
-// The numbers are taken to be uniform over 32 bits. So the picks are almost surely below a bound that few more numbers
-// reach than are picked; only these are compared with each other. Other numbers give the same result, later.
+//   numbers of places [begin, end), at most kChunk, in memory that is readable up to a multiple of 8. It is called for
+//   consecutive ranges, and perhaps for all of them again. Writes `picks` places, ascending.
+// It expects numbers uniform over 32 bits, and guesses a bound that only a few more than `picks` numbers stay below; only these
+// are compared with each other. Other distributions give the right result, more slowly.
 #pragma once
 
 #include <algorithm>
@@ -19,14 +19,14 @@ class SmallestChooser {
  public:
   static constexpr std::int64_t kChunk = 1024;
 
-  // `vectors`: whether AVX2 may be used, where the processor has it. The places are the same.
+  // `vectors`: whether AVX2 may be used, if the processor has it. The places do not depend on it.
   explicit SmallestChooser(bool vectors = true) : vectors_(vectors && has_vectors()) {}
 
   template <class NumbersOf>
   void choose(std::int64_t count, std::int64_t picks, NumbersOf&& numbers_of, std::int64_t* out) {
     constexpr double kAll = 4294967296.0;
     const auto wanted = static_cast<double>(picks);
-    // The numbers below the bound are too few for about one row in 200.
+    // With this margin, about one row in 200 has too few numbers below the bound.
     double reach = (wanted + 2.0 + 2.5 * std::sqrt(wanted)) / static_cast<double>(count) * kAll;
     for (;; reach *= 2.0) {
       const auto bound = reach < kAll ? static_cast<std::uint32_t>(reach) : std::numeric_limits<std::uint32_t>::max();
@@ -50,7 +50,7 @@ class SmallestChooser {
 
   // Keeps the numbers up to `bound`, with their places from `first` on.
   void keep(const std::uint32_t* from, std::int64_t count, std::int64_t first, std::uint32_t bound);
-  // Writes the places of the smallest of those that were kept.
+  // Writes the places of the smallest kept numbers.
   void pick(std::int64_t picks, std::int64_t* out);
   std::uint32_t last_pick(std::int64_t picks);
 

@@ -46,14 +46,14 @@ void numbers_in_pairs(const SourceKeys& keys, std::span<const Id> ids, std::uint
 
 #if defined(DATAPIPES_AVX2)
 
-// Several vectors of four sources are worked on at once, since each waits for its last multiplication: four, and two where
+// Several vectors of four sources are computed at once, since each waits for its last multiplication: four vectors, or two if
 // fewer sources are left.
 constexpr int kMany = 4, kFew = 2;
 
 template <int kVectors>
 constexpr std::size_t kSources = 4 * kVectors;
 
-// Keys of four lanes: equal ones, or one for each source. As in lanes.h a lane is the lower half of 64 bits.
+// Keys of four lanes: one key for all, or one for each source. As in lanes.h a lane is the lower half of 64 bits.
 struct LaneKeys {
   __m256i k0, k1;
 };
@@ -100,7 +100,7 @@ DATAPIPES_AVX2 inline void first_words(__m256i (&ids)[kVectors], std::uint32_t s
   for (int v = 0; v < kVectors; ++v) ids[v] = x0[v];
 }
 
-// Two vectors hold eight sources: int64 in order, int32 the even ones and then the odd ones.
+// Two vectors hold eight sources: int64 in order; int32 first the even places, then the odd places.
 template <int kVectors>
 DATAPIPES_AVX2 inline void load(const std::int64_t* ids, __m256i (&to)[kVectors]) {
 #pragma GCC unroll 4

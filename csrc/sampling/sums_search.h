@@ -1,5 +1,5 @@
-// sums_search.h: the steps of a weighted draw in the running sums of a row: two words to a place, and the place to a sum above
-// it. Few compares at a time, without a branch on what they find.
+// sums_search.h: the steps of a weighted draw in the running sums of a row: from two random words to a place x, and from x to
+// the first sum above. Compares a few sums at a time, without a branch on the result.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace datapipes {
 
-// The place of the draw of two words among sums that end in `total`.
+// The place x in [0, total) that two random words draw.
 inline double place_of(std::uint32_t high, std::uint32_t low, double total) {
   const std::uint64_t bits = (std::uint64_t{high} << 32 | low) >> 11;
   return static_cast<double>(static_cast<std::int64_t>(bits)) * 0x1p-53 * total;
@@ -32,7 +32,7 @@ inline int first_above(const double* line, int first, int stop, double x) {
 #endif
 }
 
-// How many of count numbers, which ascend, are at most x.
+// Returns how many of `count` ascending numbers are at most x.
 inline std::int64_t count_up_to(const double* numbers, std::int64_t count, double x) {
   std::int64_t found = 0, i = 0;
 #if defined(__SSE2__)

@@ -1,10 +1,10 @@
-// temporal.h: the choice policy of temporal sampling: up to `fanout` of the in-edges of a node that are eligible at the time
-// of the tree it is drawn for, each equally likely, or the latest of them; docs/semantics.md sections 3.3 and 4.6.
-//   Eligible is an in-edge whose `latest` is below the time (or equal, `inclusive`) and whose `earliest` is at least the time
-//   minus the window. In a row that is sorted these are a range: plan_block() narrows the row to it by binary search. Another
-//   row is scanned, by plan_block() to count and by choose() to pick; its degree is then given as -1 - degree. The picks are the
-//   same.
-// The caller has checked that the times are as many as the in-edges, and the flags as many as the rows.
+// temporal.h: the choice policy of temporal sampling: up to `fanout` in-edges of a node that are eligible at the time of its
+// tree, each equally likely, or the latest of them; docs/semantics.md sections 3.3 and 4.6.
+//   An in-edge is eligible if its `latest` is below the time (or equal, with `inclusive`) and its `earliest` is at least the time
+//   minus the window. In a sorted row the eligible in-edges are a range: plan_block() narrows the row to it by binary search. An
+//   unsorted row is scanned, by plan_block() to count and by choose() to pick; its degree is marked as -1 - degree. The picks do
+//   not depend on the way.
+// The caller has checked that there is one time for each in-edge, and one flag for each row.
 #pragma once
 
 #include <algorithm>
@@ -25,20 +25,20 @@ namespace datapipes {
 // The times of the in-edges of a relation (graph/edge_times.h). Without `latest` all in-edges are eligible always.
 struct InEdgeTimes {
   const std::int64_t* latest = nullptr;
-  const std::int64_t* earliest = nullptr;  // `latest` where an in-edge has one time only
-  const std::uint8_t* sorted = nullptr;    // of each row: whether neither descends
-  const std::int16_t* coarse = nullptr;    // of `latest` (graph/coarse_times.h); or none
+  const std::int64_t* earliest = nullptr;  // equals `latest` if an in-edge has only one time
+  const std::uint8_t* sorted = nullptr;    // of each row: whether neither times descend
+  const std::int16_t* coarse = nullptr;    // of `latest` (graph/coarse_times.h); null: none
   TimeScale scale = {};
 };
 
 struct TimeRule {
-  bool last = false;  // take the latest ones; then nothing is drawn
+  bool last = false;  // take the latest in-edges, without a random draw
   bool inclusive = false;
   std::int64_t window = -1;  // -1: none
 };
 
 struct Temporal {
-  std::int64_t fanout;  // -1: all eligible ones
+  std::int64_t fanout;  // -1: all eligible in-edges
   bool replace;         // not with rule.last
   std::uint64_t key;    // hop_key(...)
   InEdgeTimes times = {};
@@ -46,15 +46,15 @@ struct Temporal {
 
   static constexpr int kPlannedTogether = 16;
 
-  // Rows are searched together, so that the cache misses of one are under way while the others are searched.
+  // Rows are searched together, so that their cache misses overlap.
   void plan_block(const Row* rows, int count, RowPlan* plans) const {
-    Searches until, before;  // the in-edges up to the last eligible one, and those before the first
+    Searches until, before;  // the number of in-edges up to the last eligible one, and before the first
     for (int i = 0; i < count; ++i) {
       const Row& row = rows[i];
       if (times.latest == nullptr) {
         plans[i] = narrowed(row.begin, row.degree);
       } else if (times.sorted[row.number] == 0) {
-        const std::int64_t enough = fanout < 0 ? row.degree : replace ? 1 : fanout;  // then the number of picks is known
+        const std::int64_t enough = fanout < 0 ? row.degree : replace ? 1 : fanout;  // from here on the number of picks is fixed
         const std::int64_t count = count_eligible(row_times(row.begin, row.degree), bounds_at(row.time), enough);
         plans[i] = {row.begin, -1 - row.degree, pick_count(count, fanout, replace)};
       } else {
@@ -76,7 +76,7 @@ struct Temporal {
   [[gnu::always_inline]] void prefetch(std::int64_t row) const {
     if (times.sorted != nullptr) __builtin_prefetch(&times.sorted[row]);
   }
-  // The memory that plan_block() reads of the times of a row.
+  // Prefetches the times of a row that plan_block() reads.
   [[gnu::always_inline]] void prefetch_in_edges(const Row& row) const {
     if (times.latest == nullptr || row.degree <= 0) return;
     if (times.sorted[row.number] == 0 && scans_coarsely()) {
@@ -103,7 +103,7 @@ struct Temporal {
       }
       const std::int64_t count =
           mark_eligible(policy.row_times(row.begin, degree), policy.bounds_at(row.time), {words_.data(), ends_.data()});
-      if (pick_count(count, policy.fanout, policy.replace) != picks)  // else `out` and the words would be left
+      if (pick_count(count, policy.fanout, policy.replace) != picks)  // otherwise `out` or the words would be overrun
         throw std::invalid_argument("edge_times: the times of a row changed while it was drawn from. Leave them as they are.");
       if (policy.rule.last && picks < count) {
         choose_last(policy, row.begin, words, picks, out);
@@ -115,12 +115,12 @@ struct Temporal {
       if (words_.size() > kKeptWords) *this = Scratch();  // free the scratch of a hub at once
     }
 
-    // The times of the rows that are scanned have left the cache since they were counted.
+    // Prefetches the times of scanned rows again: they have left the cache since they were counted.
     template <class Id, class RowOf>
     void choose_block(const Temporal& policy, const Id* indices, RowOf&& row_of, const std::int64_t* indptr, std::int64_t begin,
                       std::int64_t stop, std::int64_t* out) {
       constexpr std::int64_t kLinesAhead = 48;  // more than a core fetches at once
-      std::int64_t ahead = begin, lines = 0;    // those that were prefetched and not read yet
+      std::int64_t ahead = begin, lines = 0;    // prefetched and not yet read
       for (std::int64_t d = begin; d < stop; ++d) {
         for (; ahead < stop && lines < kLinesAhead; ++ahead) lines += policy.prefetch_scan(row_of(ahead));
         const Row row = row_of(d);
@@ -132,7 +132,7 @@ struct Temporal {
    private:
     static constexpr std::size_t kKeptWords = std::size_t{1} << 13;
 
-    // Puts positions in the place of offsets among the eligible in-edges. Offsets mostly ascend.
+    // Replaces offsets among the eligible in-edges by positions. Offsets mostly ascend.
     void put_positions(std::int64_t begin, std::int64_t picks, std::int64_t* out) const {
       std::size_t w = 0;
       for (std::int64_t i = 0; i < picks; ++i) {
@@ -158,7 +158,7 @@ struct Temporal {
     }
 
     Uniform::Scratch uniform_;
-    std::vector<std::uint64_t> words_;  // of the row that is scanned (eligible.h)
+    std::vector<std::uint64_t> words_;  // of the scanned row (eligible.h)
     std::vector<std::int64_t> ends_;
     std::vector<std::int64_t> eligible_;  // positions in `indices`
   };
@@ -173,20 +173,20 @@ struct Temporal {
     return bounds;
   }
 
-  // What is drawn of a row of which these in-edges are eligible.
+  // The plan of a row with these eligible in-edges.
   RowPlan narrowed(std::int64_t begin, std::int64_t degree) const {
     const std::int64_t picks = pick_count(degree, fanout, replace);
     if (rule.last) return {begin + degree - picks, picks, picks};
     return {begin, degree, picks};
   }
 
-  // Binary searches in step: how many of the times of a row, which do not descend, are at most `most`.
+  // Binary searches in lockstep: the number of times of a row (which do not descend) that are at most `most`.
   struct Searches {
-    static constexpr std::int64_t kScanned = 8;  // a scan of so few costs no branch that is mispredicted
+    static constexpr std::int64_t kScanned = 8;  // scanning this few costs no mispredicted branch
     int size = 0, num_active = 0;
     int of[kPlannedTogether], active[kPlannedTogether];
     const std::int64_t* times[kPlannedTogether];
-    const std::int64_t* first[kPlannedTogether];  // what is found lies among the `left` times from here on
+    const std::int64_t* first[kPlannedTogether];  // the result is among the `left` times from here on
     std::int64_t left[kPlannedTogether], most[kPlannedTogether];
 
     void add(int row, const std::int64_t* of_row, std::int64_t count, std::int64_t at_most) {
@@ -203,7 +203,7 @@ struct Temporal {
         for (int a = 0; a < num_active; ++a) {
           const int s = active[a];
           const std::int64_t half = left[s] / 2;
-          first[s] += half & -static_cast<std::int64_t>(first[s][half - 1] <= most[s]);  // no branch on what is random
+          first[s] += half & -static_cast<std::int64_t>(first[s][half - 1] <= most[s]);  // no branch on random data
           left[s] -= half;
           __builtin_prefetch(first[s] + left[s] / 2 - 1);
           active[next] = s;
@@ -225,9 +225,9 @@ struct Temporal {
     return {times.latest + begin, times.earliest + begin, degree, coarsely ? times.coarse + begin : nullptr, times.scale};
   }
 
-  // The lines of a row that is to be scanned as a whole, those that are prefetched; of another row none.
+  // The number of lines to prefetch of a row that is scanned whole; 0 for any other row.
   std::int64_t lines_of_scan(const Row& row) const {
-    constexpr std::int64_t kMost = 32;  // behind them the processor sees that the row is read in order
+    constexpr std::int64_t kMost = 32;  // after these the hardware prefetcher takes over
     const std::int64_t per_line = scans_coarsely() ? 32 : 8;
     return row.degree < 0 ? std::min((-1 - row.degree) / per_line + 1, kMost) : 0;
   }
@@ -244,13 +244,13 @@ struct Temporal {
     return lines;
   }
 
-  // The lines that are mostly enough to count.
+  // Prefetches the lines that usually suffice to count.
   [[gnu::always_inline]] void prefetch_coarse(std::int64_t begin, std::int64_t degree) const {
     constexpr std::int64_t kPerLine = 32, kMost = 8 * kPerLine;
     for (std::int64_t i = 0; i < std::min(degree, kMost); i += kPerLine) __builtin_prefetch(times.coarse + begin + i);
   }
 
-  // A row that fits few lines is fetched as a whole; of another one what its search reads first, or what its scan does.
+  // Prefetches a row of few lines whole, and the first lines that a search or a scan of a longer row reads.
   [[gnu::always_inline]] static void prefetch_times(const std::int64_t* times, std::int64_t degree) {
     constexpr std::int64_t kPerLine = 8, kWhole = 24;
     if (degree > kWhole) {

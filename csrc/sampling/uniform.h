@@ -39,7 +39,7 @@ struct Uniform {
       }
     }
 
-    // Writes the picks among `degree` in-edges as offsets, for a policy that knows where these stand. Prefetches nothing.
+    // Writes the picks among `degree` in-edges as offsets, which the calling policy turns into positions. Prefetches nothing.
     void offsets(const Uniform& policy, std::int64_t degree, const Row& row, std::int64_t picks, std::int64_t* out) {
       const bool all = picks == degree && !(policy.replace && policy.fanout >= 0);
       if (all || policy.replace || !few_.choose(degree, policy.fanout, policy.key, row.node, row.stream, out))

@@ -1,8 +1,8 @@
 // weighted.h: the choice policy of weighted and masked sampling: successive draws, each in proportion to the weights that are
 // left; docs/semantics.md section 3.1. It draws from the running sums of a row (row_sums.h).
-//   A search in the sums of a hop misses the cache at each step. So the rows of a block are drawn in passes, each of which
-//   prefetches what the next one reads: (1) the sums of a short row, else its coarse sums; (2) the words of each draw and the
-//   line of sums that the coarse ones lead to; (3) the place in that line, and the line of `indices`.
+//   A search in the sums of a hop misses the cache at each step. So the rows of a block are drawn in passes; each pass
+//   prefetches the input of the next: (1) the sums of a short row, else its coarse sums; (2) the words of each draw and the
+//   line of sums that the coarse sums lead to; (3) the place in that line, and the line of `indices`.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@
 namespace datapipes {
 
 struct Weighted {
-  std::int64_t fanout;  // -1: all that can be drawn
+  std::int64_t fanout;  // -1: all drawable in-edges
   bool replace;
   std::uint64_t key;  // hop_key(...)
   RowSums sums;
@@ -99,7 +99,7 @@ struct Weighted {
 
    private:
     static constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    static constexpr std::int64_t kShortRow = 64;  // in-edges of which one word holds a set
+    static constexpr std::int64_t kShortRow = 64;  // in-edges; a word holds a set of them
     static constexpr std::size_t kKeptSums = std::size_t{1} << 17;
     static constexpr std::int64_t kMostPicks = 256;  // of a block of draw_hop.h; for more picks a row is a block
 
@@ -111,7 +111,7 @@ struct Weighted {
 
     struct Place {
       double x;
-      std::int64_t line;  // of 8 sums, the first of which exceeds x is in it
+      std::int64_t line;  // the line of 8 sums with the first sum above x
     };
     struct Far {
       std::size_t job;
@@ -125,7 +125,7 @@ struct Weighted {
       for (std::int64_t i = 0; i < count; ++i) __builtin_prefetch(indices + positions[i]);
     }
 
-    // The last position of a row whose sum is above the one before it.
+    // The last position of a row whose sum is above the sum before.
     static std::int64_t last_drawable(const double* sums, const Row& row) {
       std::int64_t i = row.begin + row.degree - 1;
       while (i > row.begin && !(sums[i] > sums[i - 1])) --i;
@@ -161,7 +161,7 @@ struct Weighted {
       double total = of_row[row.degree - 1];
       std::copy(of_row, of_row + row.degree, near_.data());
       for (std::int64_t i = row.degree; i < last + kLineSums; ++i) near_[static_cast<std::size_t>(i)] = kInfinity;
-      std::int64_t rejections = most_rejections(row.degree);  // that are left
+      std::int64_t rejections = most_rejections(row.degree);  // still allowed
       std::uint64_t set = 0;
       std::int64_t missing = job.picks;
       std::int64_t* to = job.to;
@@ -212,7 +212,7 @@ struct Weighted {
       return total;
     }
 
-    // Returns the line of a long row in which the first sum above x stands. Its steps depend on the row only, so the processor
+    // Returns the line of a long row with the first sum above x. The number of steps depends on the row only, so the processor
     // goes on with other draws while one waits for memory.
     static std::int64_t line_above(const double* coarse, const Row& row, double x) {
       const double* from = coarse + row.begin / kLineSums;
@@ -225,13 +225,13 @@ struct Weighted {
       return (from - coarse + count_up_to(from, count, x)) * kLineSums;
     }
 
-    // How many of a long row's draws are looked up at once: some more than there are picks, where repeats are likely.
+    // The number of a long row's draws to look up at once: some more than the picks if repeats are likely.
     static std::int64_t draws_at_once(const Weighted& policy, const Job& job) {
       if (policy.replace) return job.picks;
       return (job.picks + job.picks * job.picks / job.row.degree + 3) / 4 * 4;
     }
 
-    // Draws the words of a long row, and looks up which lines of sums they lead to.
+    // Draws the words of a long row, and looks up their lines of sums.
     void place(const Weighted& policy, const Row& row, std::int64_t draws, Place* places) {
       const double* const sums = policy.sums.sums.data();
       const double* const coarse = policy.sums.coarse.data();
@@ -306,7 +306,7 @@ struct Weighted {
 
     static std::int64_t most_rejections(std::int64_t degree) { return 8 + degree / 8; }
 
-    // Draws any row, word by word, as the page says it.
+    // Draws any row, word by word, as in docs/semantics.md.
     void draw_slowly(const Weighted& policy, const Job& job) {
       const Row& row = job.row;
       const double* of_row = policy.sums.sums.data() + row.begin;
@@ -324,7 +324,7 @@ struct Weighted {
       }
       const auto degree = static_cast<std::size_t>(row.degree);
       set_.assign(degree / 64 + 1, 0);
-      clean_ = false;  // until the end: an error leaves it so
+      clean_ = false;  // until the end; stays false after an error
       std::int64_t left = most_rejections(row.degree);
       for (std::int64_t count = 0; count < job.picks;) {
         if (add(draw())) {
@@ -366,7 +366,7 @@ struct Weighted {
     std::array<Far, kMostPicks> far_;
     std::size_t num_jobs_ = 0;
     std::array<Place, 5 * kMostPicks> places_;  // a job of k picks takes at most 2 k + 3
-    std::vector<std::uint64_t> set_;            // all 0 between rows, if it is clean
+    std::vector<std::uint64_t> set_;            // all 0 between rows, if clean_
     bool clean_ = true;
     std::vector<double> rest_;
     alignas(64) std::array<double, kShortRow> near_;

@@ -36,8 +36,8 @@ inline void futex_wake_all(Word& word) {
   syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// A word to wait on, and a flag that says somebody may be waiting. PROTOCOL.md, section 3, explains the order of the
-// steps.
+// A word to wait on, and a flag that is set while a process may be waiting. PROTOCOL.md, section 3, explains the order of
+// the steps.
 // All accesses are sequentially consistent, except in changes_soon().
 struct Event {
   Word word;
@@ -52,7 +52,7 @@ struct Event {
   // Spins for kBeforeSleep and returns whether the word changed. Most answers arrive sooner than a wake-up from
   // futex_wait.
   bool changes_soon(std::uint32_t seen) const {
-    static const bool alone = std::thread::hardware_concurrency() < 2;  // then nobody can change it meanwhile
+    static const bool alone = std::thread::hardware_concurrency() < 2;  // then no other thread runs meanwhile
     for (const auto until = Clock::now() + kBeforeSleep; !alone && Clock::now() < until;) {
       if (word.load(std::memory_order_acquire) != seen) return true;
     }

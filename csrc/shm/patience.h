@@ -1,4 +1,4 @@
-// patience.h: how long a call may wait, and what it calls meanwhile.
+// patience.h: the timeout of a call, and the function that it calls while it waits.
 #pragma once
 
 #include <algorithm>

@@ -62,8 +62,7 @@ bool Peers::is_still(std::uint32_t peer, const ProcessId& id) const {
 
 void Peers::bury(std::uint32_t peer, std::uint32_t lost) {
   const auto roles = peers_[peer].roles.get();
-  // A peer that had done nothing yet might have become the receiver. A forked child that never used its copy counts for
-  // nothing.
+  // A peer that had done nothing yet might have become the receiver. A forked child that never used its copy does not count.
   if ((roles & kHasReceived) != 0 || roles == 0) header_.receiver_lost.set(header_.attached.get());
   if (state_of(peers_[peer]) == PeerState::kHere && roles != kInherited) {
     const auto number = header_.deaths.get();

@@ -1,5 +1,5 @@
 // peers.h: the processes that have the segment attached (PROTOCOL.md, section 4). The caller holds the mutex. Throws
-// Damaged if the table holds what no peer writes.
+// Damaged if the table has a value that no peer writes.
 #pragma once
 
 #include <cstdint>
@@ -29,15 +29,15 @@ class Peers {
   // Removes a peer that has ended. Records a death, unless the peer had left. `lost`: messages it was writing.
   void bury(std::uint32_t peer, std::uint32_t lost);
 
-  // Whether another peer is here that could play `role`: it has done so before, or it has done nothing yet. A sender
-  // may work for long before it first sends. A receiver receives at once, so a peer that was here when a receiver was
-  // lost and has done nothing does not count as a receiver.
+  // Whether another peer is here that could play `role`: it has done so before, or it has done nothing yet. A sender may
+  // work for long before its first send. A receiver receives at once: so a peer that was already here when a receiver was
+  // lost, and has done nothing, does not count as a receiver.
   bool others_may(std::uint32_t me, std::uint32_t role) const;
   bool has(std::uint32_t peer, std::uint32_t role) const { return (peers_[peer].roles.get() & role) != 0; }
   bool is_free(std::uint32_t peer) const { return peer >= peers_.size() || state_of(peers_[peer]) == PeerState::kFree; }
 
-  // Returns the deaths with numbers in [told, deaths) of peers that sent or did nothing yet, of the newest 64: as text for an
-  // error, and their pids.
+  // Returns the deaths with numbers in [told, deaths), at most the newest 64, of peers that had sent or done nothing yet: as
+  // text for an error, and their pids.
   std::pair<std::string, std::vector<std::int32_t>> deaths_of_senders(std::uint64_t told, std::uint64_t deaths) const;
 
  private:

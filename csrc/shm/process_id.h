@@ -1,5 +1,5 @@
-// process_id.h: identifies a process, and tells whether it has ended; whether there is a thread. A pid alone is not enough: the
-// system reuses pids.
+// process_id.h: identifies a process, and tells whether a process has ended and whether a thread exists. A pid alone is not
+// enough: the system reuses pids.
 #pragma once
 
 #include <sys/types.h>

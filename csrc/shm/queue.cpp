@@ -1,4 +1,4 @@
-// queue.cpp: a Queue begins and ends, knows its peers, and says how it stands. queue_messages.cpp has its messages.
+// queue.cpp: the beginning and the end of a Queue, its peers, and its statistics. queue_messages.cpp has its messages.
 #include "shm/queue.h"
 
 #include <unistd.h>
@@ -19,7 +19,7 @@ constexpr Clock::duration kGrace = std::chrono::milliseconds(500);  // time for 
 
 std::int64_t now_ticks() { return Clock::now().time_since_epoch().count(); }
 
-// Wakes all who wait, also when the call throws.
+// Wakes all waiters, even when the call throws.
 class WakeAll {
  public:
   explicit WakeAll(Header& header) : header_(header) {}
@@ -125,10 +125,10 @@ Queue::~Queue() {
     if (static_cast<pid_t>(registered >> 32) != getpid()) return;
     const Guard guard(*this, Patience(kBrief));
     const auto peer = static_cast<std::uint32_t>(registered);
-    slots_.reap(peer);  // no lease and no call is left, since each keeps the queue; slots may still wait for a device
+    slots_.reap(peer);  // no lease or call is left, since each keeps the queue alive; slots may still wait for a device
     peers_.remove(peer);
   } catch (...) {
-    // The entry stays. A survivor reaps it once this process has ended; until then this peer counts as one that waits.
+    // The entry stays. A survivor reaps it once this process has ended; until then this peer counts as waiting.
   }
 }
 
@@ -166,7 +166,7 @@ void Queue::leave(bool by_exit) {
       peers_.leave(peer, owns, by_exit);
       if (!owns) registration_.store(0);
     } catch (const Damaged&) {
-      // There is nothing to keep in order, and whoever still uses the channel is told by its own calls.
+      // There is nothing left to keep in order; other users of the channel get the error in their own calls.
     }
   }
 }
@@ -220,11 +220,11 @@ void Queue::check_receivers() {
 
 bool Queue::look_is_due() const {
   const auto last = static_cast<std::uint64_t>(header_->last_look.load());
-  // Without a sign, so that a time in the future, which nobody wrote who looked, is long ago too.
+  // Unsigned, so that a time in the future, which only garbage can be, counts as long ago.
   return suspicious_.load() || static_cast<std::uint64_t>(now_ticks()) - last >= static_cast<std::uint64_t>(kLook.count());
 }
 
-// A process that is not registered yet may hold the lock too, so all threads there are count as owners.
+// An unregistered process may hold the lock too, so any existing thread counts as a possible owner.
 bool Queue::lock_is_lost() const {
   const auto owner = header_->mutex.owner();
   if (!owner || is_another_thread(*owner)) return false;
@@ -236,7 +236,7 @@ bool Queue::lock_is_lost() const {
 }
 
 void Queue::check_turn(std::uint64_t turn) const {
-  // A peer gives its turn up, or whoever reaps it does, before its entry is freed.
+  // The turn is given up, by the peer or by its reaper, before the peer's entry is freed.
   if (turn != 0 && peers_.is_free(static_cast<std::uint32_t>(turn >> 32) - 1)) damaged(*header_, "the turn of the senders");
 }
 

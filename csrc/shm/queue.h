@@ -1,13 +1,13 @@
 // queue.h: the message queue of ShmChannel: many senders and receivers in many processes, around one shared segment.
 // PROTOCOL.md describes the protocol. This file waits, watches the peers and reports errors.
 //   send: copies the pieces of one message into the segment. Blocks while `capacity` messages are unread or there is no room.
-//   recv: returns the oldest message in place; its bytes stay until `keeper` is gone. If receivers would then hold so
-//   much that no gap of half the data bytes is left, recv returns a copy instead.
+//   recv: returns the oldest message in place; its bytes stay until `keeper` is gone. If the messages held by receivers
+//   would then leave no gap of half the data bytes, recv returns a copy instead.
 //   Both take a timeout (none: wait as long as a peer lives) and a tick. While they wait they call the tick every 100
 //   ms; it may throw to end the wait.
 // Throws TimedOut, Closed, PeersDied, std::length_error (a message larger than the segment), std::invalid_argument, NoMemory,
-// std::system_error (the system refuses), Damaged (the segment holds what no peer writes). The queue stays usable after
-// each of them except Closed and Damaged. The queue survives a fork: the child registers as a peer of its own when it first uses
+// std::system_error (the system refuses), Damaged (the segment has a value that no peer writes). The queue stays usable after
+// each error except Closed and Damaged. The queue survives a fork: the child registers as a peer of its own when it first uses
 // the queue, and frees nothing of its parent's.
 #pragma once
 
@@ -60,7 +60,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   using Tick = Patience::Tick;
 
   static std::shared_ptr<Queue> create(std::uint32_t capacity, std::uint64_t data_bytes);
-  static std::shared_ptr<Queue> attach(int fd);  // takes the descriptor over
+  static std::shared_ptr<Queue> attach(int fd);  // takes ownership of the descriptor
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
   ~Queue();
@@ -74,8 +74,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
   // sleeps again.
   void announce();
 
-  // Moves the fence and returns it. Messages of epochs before the fence are dropped: those that wait now, and those
-  // that are still sent later. Without `epoch` the fence becomes the newest received epoch + 1.
+  // Moves the fence and returns it. Messages of epochs before the fence are dropped, waiting messages now and later ones
+  // when they are sent. Without `epoch` the fence becomes the newest received epoch + 1.
   std::uint64_t reset(std::optional<std::uint64_t> epoch);
   void close();               // the creator closes the queue for everybody; any other process just leaves
   void leave(bool by_exit);   // ends the use of the queue in this process
@@ -103,7 +103,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   Queue(Segment segment, const Layout& layout, const ProcessId& creator);
 
   std::uint32_t me(std::uint32_t roles = 0);  // under the mutex; registers this process if it is not registered yet
-  bool anybody_else(std::uint32_t role);      // under the mutex; false once nobody could play `role` for kGrace
+  bool anybody_else(std::uint32_t role);      // under the mutex; false once no peer could play `role` for kGrace
   void check_open(const char* call) const;
   void check_senders();
   void check_receivers();
@@ -113,7 +113,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   std::int32_t registered_pid() const { return static_cast<std::int32_t>(registration_.load() >> 32); }
   bool look_is_due() const;
   void check_turn(std::uint64_t turn) const;  // under the mutex
-  // For who waits for the mutex: whether somebody has overwritten it, so that it names an owner that cannot be.
+  // For a waiter on the mutex: whether the mutex was overwritten, so that it names an impossible owner.
   bool lock_is_lost() const;
   template <class Done, class Late>
   void wait_until(Event& event, const Patience& patience, const Done& done, const Late& late);

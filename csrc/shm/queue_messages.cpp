@@ -1,4 +1,4 @@
-// queue_messages.cpp: the messages of a Queue: they are sent, received, waited for and let go. queue.cpp has the rest.
+// queue_messages.cpp: the messages of a Queue: sending, receiving, waiting, releasing. queue.cpp has the rest.
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,10 +17,10 @@ namespace {
 
 constexpr Clock::duration kSpare = std::chrono::milliseconds(30);  // for work left after a timeout
 
-constexpr std::uint64_t kSmall = 1 << 14;  // bytes; copying so few takes less time than waking a process
+constexpr std::uint64_t kSmall = 1 << 14;  // bytes; copying this few takes less time than waking a process
 
-// Messages of at least this many bytes are copied with stores that bypass the caches. The caches cannot hold such a
-// message until it is received, and a line written whole need not be read first.
+// Messages of at least this many bytes are copied with stores that bypass the caches. The caches could not hold the message
+// until it is received, and a line that is written whole need not be read first.
 constexpr std::uint64_t kStreamed = std::uint64_t{1} << 23;
 
 void copy_in(std::byte* to, std::span<const std::byte> from, bool streamed) {
@@ -41,7 +41,7 @@ std::string seconds(Clock::duration time) {
 
 }  // namespace
 
-// The right to reserve next. The destructor gives it back, also when the call throws.
+// The right to reserve next. The destructor gives it back, even when the call throws.
 class Queue::Turn {
  public:
   Turn(Header& header, std::uint32_t call) : header_(header), call_(call) {}
@@ -88,8 +88,8 @@ class Queue::Lease {
 };
 
 // Calls `done(last, waited)` until it returns true. `last` is true in the last call before a wait: `done` then throws
-// if waiting would be in vain. `waited` is true after a wait. Calls `late`, which throws, after the timeout. Whatever others
-// write to the segment meanwhile, the timeout and the tick come.
+// if waiting would be in vain. `waited` is true after a wait. Calls `late`, which throws, after the timeout. The timeout and
+// the tick come whatever others write to the segment.
 template <class Done, class Late>
 void Queue::wait_until(Event& event, const Patience& patience, const Done& done, const Late& late) {
   bool looked = false;
@@ -272,7 +272,7 @@ Received Queue::recv(Timeout timeout, const Tick& tick) {
   return received;
 }
 
-// --- messages that are let go in two steps
+// --- messages released in two steps
 
 bool Queue::holds_here(const Slot& slot) const {
   const auto registered = registration_.load();

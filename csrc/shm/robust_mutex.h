@@ -1,7 +1,7 @@
 // robust_mutex.h: a mutex in shared memory that survives the death of its owner. The kernel marks such a mutex; the
 // next lock() returns kOwnerDied, and its caller repairs the guarded state. glibc trusts every byte of a mutex: a process
-// that overwrites one can make glibc crash the others. lock() looks at its kind first, and owner() lets who waits judge
-// whether the owner can be; what is overwritten while the mutex is held cannot be told.
+// that overwrites a mutex can make glibc crash the others. So lock() first checks the kind of the mutex, and owner() lets a
+// waiter check that the owner is possible. An overwrite while the mutex is held goes unnoticed.
 #pragma once
 
 #include <linux/futex.h>
@@ -54,7 +54,7 @@ class RobustMutex {
     }
     if (error == ETIMEDOUT) return Locked::kTimedOut;
     if (error == EOWNERDEAD) return Locked::kOwnerDied;
-    // The others: the guarded state could not be repaired (ENOTRECOVERABLE), or somebody overwrote the mutex.
+    // Any other error: the guarded state could not be repaired (ENOTRECOVERABLE), or the mutex was overwritten.
     return error == 0 ? Locked::kYes : Locked::kLost;
   }
   void repaired() { pthread_mutex_consistent(&mutex_); }
@@ -84,7 +84,7 @@ class RobustMutex {
  private:
   bool has_its_kind() const { return true; }
 #endif
-  // timedlock takes no other clock than the one that may be set back. ThreadSanitizer does not see clocklock.
+  // timedlock has only the clock that may be set back; clocklock is better, but ThreadSanitizer does not see it.
 #if defined(__GLIBC__) && !defined(__SANITIZE_THREAD__)
   static bool has_clocklock() { return pthread_mutex_clocklock != nullptr; }
   static clockid_t clock() { return has_clocklock() ? CLOCK_MONOTONIC : CLOCK_REALTIME; }

@@ -62,7 +62,7 @@ Segment::Segment(int fd, std::size_t bytes) : fd_(fd), bytes_(bytes) {
 void Segment::use_huge_pages() const {
   constexpr int kCollapse = 25;  // MADV_COLLAPSE, which older headers lack
   constexpr int kTries = 8;
-  // Pages that another process maps at the moment are passed over, and EAGAIN tells.
+  // The call skips pages that another process is mapping, and then returns EAGAIN.
   for (int i = 0; i < kTries && madvise(data_, bytes_, kCollapse) != 0 && errno == EAGAIN; ++i) {
   }
 }
@@ -122,7 +122,7 @@ Segment Segment::create(std::size_t bytes, const std::string& who, bool huge_pag
   Segment made(fd, bytes);
   constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE: only a write in an advised mapping takes huge pages
   if (huge_pages) madvise(made.data_, bytes, kPopulateWrite);
-  // Reserve all pages now: a shortage is then an error here. Without it, the first access to a missing page is a
+  // Reserve all pages now, so that a shortage is an error here. Otherwise the first access to a missing page would be a
   // SIGBUS.
   if (const int error = made.fill_and_seal(); error != 0) fail(error, reserving);
   return made;

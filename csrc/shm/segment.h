@@ -1,14 +1,13 @@
-// segment.h: anonymous shared memory (memfd) with all pages reserved, passed on by its descriptor. It is sealed, so
-// nobody can shrink it while it is mapped. It has no name to clean up; it is gone with the last process that has it
+// segment.h: anonymous shared memory (memfd) with all pages reserved, passed on by its descriptor. It is sealed, so no
+// process can shrink it while it is mapped. It has no name to clean up, and is freed with the last process that has it
 // open or mapped.
 //   create(bytes, who, huge_pages)  makes a segment. `who` ("ShmChannel" or another) begins its errors and selects the
-//                  name of the memory. With `huge_pages` it lies in huge pages that the system has reserved, if enough
-//                  of them are free: then it may be larger than `bytes`, nobody can write(2) to it, and it takes
-//                  nothing of the memory left. Otherwise pages are asked for that are huge where shmem_enabled of the
-//                  system says so. Throws NoMemory before anything is reserved if too little memory is left
-//                  (memory_left.h), and std::system_error if the system refuses (EMFILE, ENOMEM ...). Leaves nothing
-//                  behind when it throws.
-//   attach(fd)     maps a segment of another process. Takes the descriptor over, also when it throws.
+//                  name of the memory. With `huge_pages` it uses reserved huge pages of the system, if enough are free:
+//                  then it may be larger than `bytes`, does not support write(2), and takes nothing of the memory left.
+//                  Otherwise it uses ordinary shared pages, huge if the system's shmem_enabled allows. Throws NoMemory
+//                  before anything is reserved if too little memory is left (memory_left.h), and std::system_error if
+//                  the system refuses (EMFILE, ENOMEM ...). Leaves nothing behind when it throws.
+//   attach(fd)     maps a segment of another process. Takes ownership of the descriptor, even when it throws.
 //   use_huge_pages()  asks the system to move the content into huge pages, for all processes that map them, so that
 //                  random reads miss the TLB less. Takes seconds for gigabytes; the memory stays usable meanwhile. Does
 //                  nothing before Linux 6.1 or when memory is short.

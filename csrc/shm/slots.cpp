@@ -46,7 +46,7 @@ std::uint32_t Slots::num_ready() const {
 }
 
 // Frees the slots that their owners dropped, and calls visit(index, state, extent) for each other used slot in the order of the
-// extents. It passes every used slot, so it also compares what is derived with the tags.
+// extents. It visits every used slot, so it also compares the derived data with the tags.
 template <class Visit>
 void Slots::sweep(const Visit& visit) {
   std::uint64_t begin = 0;
@@ -191,7 +191,8 @@ std::optional<Slots::Taken> Slots::take(std::uint32_t peer) {
   if (kind > static_cast<std::uint32_t>(Kind::kError)) damaged(header_, "the kind of a message");
   if (taken.epoch > kMostEpoch) damaged(header_, "the epoch of a message");
   (void)fence();
-  // Receivers may hold it too if the HELD slots then leave a gap of half of the data bytes, and `capacity` slots for senders.
+  // The receiver may keep the message if the HELD slots then leave a gap of half of the data bytes, and `capacity` slots for
+  // senders.
   std::uint64_t begin = 0, largest = 0;
   std::uint32_t held = 1;
   sweep([&](std::uint32_t i, SlotState state, const Extent& used) {

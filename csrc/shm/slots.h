@@ -1,7 +1,7 @@
 // slots.h: the slots of a channel and the room for their messages: the transitions of PROTOCOL.md, section 2. The
 // caller holds the mutex for every call. The tags are the truth; rebuild() computes everything else from them.
-// Throws Damaged if the segment holds what no peer writes: a walk over a list ends after as many slots as there are, and
-// each extent that is returned lies in the data bytes.
+// Throws Damaged if the segment has a value that no peer writes. A walk over a list takes at most as many steps as there
+// are slots, and every returned extent lies in the data bytes.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ class Slots {
 
   void rebuild();  // called once at the beginning, and after a process died with the mutex; allocates nothing
 
-  // What a caller does without the mutex, it does by these copies.
+  // Copies, for the steps that a caller makes without the mutex.
   struct Reserved {
     std::uint32_t slot;
     Extent extent;
@@ -87,7 +87,7 @@ class Slots {
   std::span<Slot> slots_;
   std::uint32_t capacity_;
   std::uint64_t data_bytes_;
-  // Of rebuild(), with room for all slots: if memory ran out under the mutex, the channel would be lost.
+  // For rebuild(), allocated for all slots: if memory ran out under the mutex, the channel would be lost.
   std::vector<std::pair<Extent, std::uint32_t>> used_;
   std::vector<std::pair<std::uint64_t, std::uint32_t>> ready_;  // sequence, slot
 };

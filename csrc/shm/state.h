@@ -2,8 +2,8 @@
 // process maps the segment at another address, so it holds indexes and offsets and no pointers.
 //
 // A peer may overwrite any byte at any moment (PROTOCOL.md, section 8). So a value is read once, by Shared::get() or an
-// atomic load, and the copy is checked and used. What the creator wrote once (Layout) is kept from when the segment was
-// attached. Whoever finds a value that no peer of this program writes calls damaged().
+// atomic load, and the copy is checked and used. The Layout, which the creator wrote once, is copied when the segment is
+// attached. A peer that finds a value that no peer of this program writes calls damaged().
 #pragma once
 
 #include <array>
@@ -28,16 +28,16 @@ inline constexpr std::uint64_t kAlignment = 64;
 inline constexpr std::uint32_t kNone = 0xFFFF'FFFF;
 inline constexpr std::uint32_t kNumPeers = 1024;
 inline constexpr std::uint32_t kMostCapacity = 1U << 20;
-inline constexpr std::uint32_t kFewestHeld = 64;  // receivers may keep so many messages at any capacity
+inline constexpr std::uint32_t kFewestHeld = 64;  // receivers may keep this many messages at any capacity
 inline constexpr std::uint64_t kMostEpoch = 0x7FFF'FFFF'FFFF'FFFF;
 
-// The segment holds what no peer of this program writes. The channel does not become whole again.
+// The segment has a value that no peer of this program writes. The channel cannot be repaired.
 struct Damaged : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A value in shared memory. Each get() is one read: the compiler may not read again what the caller has checked. Relaxed, since
-// the mutex and the tags order what peers do; a scalar is never torn.
+// A value in shared memory. Each get() is one read: the compiler may not repeat it after the caller's checks. Relaxed, since
+// the mutex and the tags order the accesses of peers; a scalar is never torn.
 template <class T>
 class Shared {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -122,7 +122,7 @@ struct Death {
   std::uint32_t lost = 0;  // messages it was writing when it died
 };
 
-// Nothing is decided by these, so they are plain.
+// Statistics only, no decision depends on them, so they are plain.
 struct Counters {
   std::uint64_t messages, bytes;  // sent, control frames included; bytes include the padding of the alignment
   std::uint64_t send_waits, receive_waits, send_wait_ns, receive_wait_ns;
@@ -148,7 +148,7 @@ struct alignas(64) Header {
   alignas(64) RobustMutex mutex;
   // Under the mutex; `turn` and `closed` are also read, and `turn` given up, without it.
   std::atomic<std::uint32_t> closed;
-  std::atomic<std::uint32_t> damaged;   // not 0: somebody has found garbage; whoever locks the mutex throws Damaged
+  std::atomic<std::uint32_t> damaged;   // not 0: a peer has found garbage; every peer that locks the mutex throws Damaged
   std::atomic<std::int64_t> last_look;  // ticks of Clock: when a peer last checked whether the others live
   std::atomic<std::uint64_t> turn;      // who may reserve next: (peer + 1) << 32 | number of the call; 0: anybody
   Shared<std::uint64_t> next_sequence, fence, delivered;

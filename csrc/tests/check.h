@@ -48,7 +48,7 @@ inline int failed_checks = 0;
     RUN(test<std::int64_t>);   \
   } while (false)
 
-// Runs `work` in a child. Returns whether it came to its end: no crash, no check that failed, and within a minute.
+// Runs `work` in a child process. Returns whether it ended within a minute, without a crash or a failed check.
 inline bool survives(const std::function<void()>& work) {
   std::fflush(stdout);
   const pid_t child = fork();

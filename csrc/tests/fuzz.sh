@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Feeds the TFRecord kernels with bytes that libFuzzer makes from tests/corpus/tfrecord/, under AddressSanitizer and
-# UndefinedBehaviorSanitizer. Without clang's fuzzer it says so and does nothing. An input that fails is kept in build/fuzz/;
-# with the fault corrected it joins the corpus as `found-...`.
+# UndefinedBehaviorSanitizer. Without clang's fuzzer it says so and does nothing. A failing input is kept in build/fuzz/; once
+# the fault is corrected, add the input to the corpus as `found-...`.
 # Run: csrc/tests/fuzz.sh SECONDS   (FUZZ_CXX chooses the compiler; no Python is needed)
 set -euo pipefail
 cd "$(dirname "$0")/../.."

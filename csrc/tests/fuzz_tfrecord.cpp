@@ -1,8 +1,8 @@
 // fuzz_tfrecord.cpp: any bytes as TFRecords. csrc/tests/fuzz.sh builds it with libFuzzer; test_tfrecord.cpp runs the corpus.
-//   An input is four bytes of choices, then data. The first chooses the columns; its top bit frames the data, since no fuzzer
-//   guesses a CRC: cut in two, it becomes three records, first, second, first. Else the data is the file. The second byte
-//   chooses the dtypes, the last two are the cut.
-// Besides what the sanitizers see, it ends the process if the ways of reading disagree or memory around the rows has changed.
+//   An input is four bytes of choices, then data. The first byte chooses the columns. Its top bit frames the data, since no
+//   fuzzer guesses a CRC: the data is cut in two and becomes three records, first, second, first. Otherwise the data is the
+//   file. The second byte chooses the dtypes, the last two bytes are the place of the cut.
+// It ends the process if the ways of reading disagree or memory around the rows has changed; sanitizers find other faults.
 #include <array>
 #include <cstdint>
 #include <cstdlib>
@@ -100,7 +100,7 @@ void read_file(Bytes file, const std::vector<Column>& columns, unsigned dtypes) 
   require(parsed.problem.size() < 4'000);
   rows.check_untouched(static_cast<std::size_t>(parsed.records) + (parsed.problem.empty() ? 0 : 1));
 
-  // The slow way alone gives the same rows and the same problem.
+  // The slow reader alone gives the same rows and the same problem.
   Rows slow(columns, dtypes);
   std::vector<Store> stores;
   for (std::size_t i = 0; i < columns.size(); ++i) stores.push_back(store_of(columns[i].kind, slow.targets[i].dtype));

@@ -3,8 +3,8 @@
 # SSE2 code, as on other processors, and with ThreadSanitizer. Compiling takes nearly all of the time: so the first two
 # do not optimise, the second compiles only what has SSE2 code, and the two largest units come first.
 # Run: csrc/tests/run.sh   (CXX chooses the compiler; no Python is needed)
-# For another processor: CXX=aarch64-linux-gnu-g++ EMULATOR=qemu-aarch64-static csrc/tests/run.sh runs them once, without
-# sanitizers and without those of shared memory: robust futexes and killed processes are not what such an emulator has.
+# For another processor: CXX=aarch64-linux-gnu-g++ EMULATOR=qemu-aarch64-static csrc/tests/run.sh runs the tests once, without
+# sanitizers and without the tests of shared memory: an emulator has no robust futexes and killed processes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=$(mktemp -d)
@@ -18,7 +18,7 @@ compile() {  # FILE FLAGS: compiles one file into $build
 export -f compile
 export build
 
-build_and_run() {  # FLAGS: compiles the files that are named on the input, links all, runs the tests
+build_and_run() {  # FLAGS: compiles the files named on stdin, links them, runs the tests
   echo "== $1"
   tr '\n' '\0' | xargs --null --max-procs="$(nproc)" --replace bash -c 'compile "$@"' _ {} "$1"
   # shellcheck disable=SC2086
@@ -26,7 +26,7 @@ build_and_run() {  # FLAGS: compiles the files that are named on the input, link
   ${EMULATOR:-} "$build/test_kernels"
 }
 
-has_sse2() {  # FILE: whether the file is another one without SSE2
+has_sse2() {  # FILE: whether the file compiles differently without SSE2
   "${CXX:-g++}" -std=c++20 -Icsrc -DDATAPIPES_SHM_STEPS -MM "$1" | sed 's/^[^:]*://' | tr -d '\\' | xargs grep -q __SSE2__
 }
 

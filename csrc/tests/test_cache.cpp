@@ -1,4 +1,4 @@
-// test_cache.cpp: what a RowCache holds after any takes, puts and forgets is what a plain twin holds, row for row.
+// test_cache.cpp: after any takes, puts and forgets a RowCache holds the same rows as a plain twin.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -45,7 +45,7 @@ class Twin {
  public:
   Twin(std::size_t slots, Eviction eviction) : slots_(slots), eviction_(eviction), hand_(queue_.end()) {}
 
-  // A take begins, which asks for these keys.
+  // Begins a take of these keys.
   void ask(const std::vector<std::int64_t>& keys) {
     const bool is_full = std::any_of(asked_.begin(), asked_.end(), [](const auto& each) { return each.second == 255; });
     for (auto& each : asked_) each.second /= is_full ? 2 : 1;
@@ -80,7 +80,7 @@ class Twin {
       take_out(out);
     }
     queue_.emplace_back(key, false);
-    // A hand at the end is one that begins at the oldest again: it does not stop at what comes now.
+    // A hand at the end begins at the oldest again: it does not stop at the row that comes now.
   }
 
   void forget(std::int64_t key) {
@@ -108,7 +108,7 @@ class Twin {
   std::map<std::int64_t, int> asked_;
 };
 
-// Takes ids, and compares what is there, where, and with which bytes. Returns those that are not there.
+// Takes ids, and compares the cached ids, their places and their bytes with the twin. Returns the ids that are not cached.
 template <class Id>
 std::vector<Id> taken(RowCache& cache, Twin& twin, CachedTable table, const std::vector<Id>& ids, int threads) {
   std::vector<std::byte> out(ids.size() * kWidth, std::byte{0xEE});
@@ -142,7 +142,7 @@ void put(RowCache& cache, Twin& twin, CachedTable table, const std::vector<Id>& 
   for (const std::int64_t key : keys) twin.put(key);
 }
 
-// Two tables share a cache; a few of the ids are asked for often, some of them twice in a call.
+// Two tables share a cache; a few ids are asked for often, some of them twice in a call.
 template <class Id>
 void what_is_there_is_what_the_twin_has() {
   std::mt19937 random(5);
@@ -158,7 +158,7 @@ void what_is_there_is_what_the_twin_has() {
         const auto lacking = taken(cache, twin, table, ids, 1 + turn % 3);
         put(cache, twin, table, lacking);
         if (below(4) == 0) {
-          ids.resize(static_cast<std::size_t>(below(1 + std::ssize(ids))));  // with those that are not there
+          ids.resize(static_cast<std::size_t>(below(1 + std::ssize(ids))));  // also ids that are not cached
           cache.forget<Id>(table, ids);
           for (const Id id : ids) twin.forget(table.first + id);
         }
@@ -168,7 +168,7 @@ void what_is_there_is_what_the_twin_has() {
   }
 }
 
-// A row that is there keeps its bytes; a static cache that is full takes nothing, and SIEVE nothing that is asked for less.
+// A cached row keeps its bytes; a full static cache takes no row, and SIEVE takes no row that is asked for less often.
 template <class Id>
 void a_row_that_is_there_stays_and_a_full_static_cache_too() {
   for (const Eviction eviction : {Eviction::kSieve, Eviction::kLru, Eviction::kNone}) {
@@ -180,7 +180,7 @@ void a_row_that_is_there_stays_and_a_full_static_cache_too() {
     std::vector<std::byte> out(3 * kWidth);
     CHECK(cache.take<Id>(table, std::vector<Id>{1, 2, 3}, out.data()).empty());
     CHECK(out == rows);
-    const std::size_t lacking = eviction == Eviction::kLru ? 0 : 3;  // SIEVE keeps what was asked for more often
+    const std::size_t lacking = eviction == Eviction::kLru ? 0 : 3;  // SIEVE keeps rows that were asked for more often
     cache.put<Id>(table, std::vector<Id>{4, 5, 6}, others.data());
     CHECK(cache.take<Id>(table, std::vector<Id>{4, 5, 6}, out.data()).size() == lacking);
     cache.forget<Id>(table, std::vector<Id>{1, 2, 3, 4, 5, 6, 7});
@@ -191,7 +191,7 @@ void a_row_that_is_there_stays_and_a_full_static_cache_too() {
   }
 }
 
-// More ids than a turn of a thread has, by one thread and by several: the same rows, and the same cache behind them.
+// More ids than a turn of a thread, by one thread and by several: the same rows, and the same cache afterwards.
 template <class Id>
 void threads_of_take_change_nothing() {
   constexpr std::int64_t kCount = 6000;
@@ -221,7 +221,7 @@ void threads_of_take_change_nothing() {
   }
 }
 
-// Threads take, put and forget at once: whatever is there has its bytes. ThreadSanitizer looks on.
+// Threads take, put and forget at once: every cached row has its bytes. For ThreadSanitizer.
 void threads_may_call_at_once() {
   for (const Eviction eviction : {Eviction::kSieve, Eviction::kLru, Eviction::kNone}) {
     RowCache cache(50, kWidth, eviction, 200);
@@ -272,7 +272,7 @@ void ids_without_a_row_are_errors_and_change_nothing() {
   CHECK(out == rows);
 }
 
-// With room for all ids nothing leaves; once all are there, a take is a gather.
+// With room for all ids no row leaves; once all rows are cached, a take is a gather.
 template <class Id>
 void a_cache_of_all_rows_has_them() {
   for (const Eviction eviction : {Eviction::kSieve, Eviction::kLru, Eviction::kNone}) {

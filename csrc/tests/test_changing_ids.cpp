@@ -1,5 +1,5 @@
-// test_changing_ids.cpp: ids in shared memory that another process overwrites while kernels read them. A call ends as with one
-// of the values it may have seen, and no read leaves its memory.
+// test_changing_ids.cpp: ids in shared memory that another process overwrites while kernels read them. The result fits one of
+// the values of an id, and no read leaves the memory.
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -59,7 +59,7 @@ class ChangingIds {
   pid_t writer_ = -1;
 };
 
-// Calls the kernel until its result has often changed, so that ids have changed inside it as well.
+// Calls the kernel until its result has changed often, so that ids have probably changed during a call.
 void call_while_ids_change(const std::function<void(std::span<const std::int64_t>)>& kernel) {
   CHECK(survives([&] {
     const ChangingIds changing;

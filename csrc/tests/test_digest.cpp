@@ -14,7 +14,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// The bytes that the answers are published for (xxHash, tests of its command line tool). A vector of the exact size, so that
+// The bytes of the published answers (xxHash, tests of its command line tool). A vector of the exact size, so that
 // AddressSanitizer catches a read past its end.
 Bytes some_bytes(std::size_t count) {
   Bytes bytes;

@@ -18,7 +18,7 @@
 namespace datapipes {
 namespace {
 
-// A file that has no name any more, with these bytes.
+// A file with these bytes, already unlinked.
 class File {
  public:
   explicit File(const std::vector<std::byte>& bytes) {
@@ -92,7 +92,7 @@ void ids_without_a_row_and_short_files_are_errors() {
   }
 }
 
-// Rows whose blocks touch are one read; far ones are not.
+// Rows whose blocks touch are one read; distant rows are not.
 void rows_that_touch_are_read_at_once() {
   const std::vector<std::byte> bytes(100 * 512);
   const File written(bytes);

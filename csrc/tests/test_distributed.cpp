@@ -71,14 +71,14 @@ struct Parts {
 
 std::uint64_t key_of(std::size_t hop, std::size_t place) { return 1000 * hop + place; }
 
-// What the parts answer, in vectors of the exact size.
+// The answers of the parts, in vectors of the exact size.
 template <class Id>
 struct Answers {
   struct One {
     Ints indptr, edge_ids;
     std::vector<Id> neighbors;
   };
-  std::vector<One> parts;  // that were asked
+  std::vector<One> parts;  // the parts that were asked
 
   Answers(const Typed<Id>& typed, const PartedRequest& request, std::size_t hop, const std::vector<PartAsk<Id>>& asks) {
     const auto topology = typed.topology();
@@ -187,7 +187,7 @@ void hops_over_parts_are_those_of_the_whole_graph() {
   hops_of_nodes_are_those_of_the_whole_graph<Id, NodesOfGroups<Id>>();
 }
 
-// Spoils the answers to hop 0 and expects an error; whatever they hold, nothing beyond them is read.
+// Spoils the answers to hop 0 and expects an error; no read goes beyond them.
 template <class Id>
 void spoiled(const std::function<void(Answers<Id>&)>& spoil, bool replace = false) {
   const Typed<Id> typed;
@@ -200,7 +200,7 @@ void spoiled(const std::function<void(Answers<Id>&)>& spoil, bool replace = fals
   Answers<Id> answers(typed, request, 0, hops.ask());
   spoil(answers);
   CHECK_THROWS(std::invalid_argument, hops.take(answers.views()));
-  CHECK_THROWS(std::logic_error, hops.take(answers.views()));  // it is of no more use
+  CHECK_THROWS(std::logic_error, hops.take(answers.views()));  // it must not be used again
   CHECK_THROWS(std::logic_error, hops.ask());
   CHECK_THROWS(std::logic_error, hops.finish());
 }
@@ -241,7 +241,7 @@ void seeds_and_books_that_are_wrong_are_refused() {
   HopsOverParts<Id> hops(graph, request_of(false, false, false));
   const Seeds seeds[] = {{0, kSeeds}};
   hops.start(seeds);
-  CHECK_THROWS(std::logic_error, hops.take({}));  // before it has asked
+  CHECK_THROWS(std::logic_error, hops.take({}));  // take() before ask()
   parts.dense[600] = 3;
   CHECK_THROWS(std::invalid_argument, hops.ask());
   const std::span<const std::uint8_t> dense(parts.dense);

@@ -72,7 +72,7 @@ void a_few_picks_are_those_of_the_chooser() {
         ++chosen;
       }
     }
-    CHECK(chosen > before || degree > std::numeric_limits<std::int32_t>::max());  // each degree takes it at times
+    CHECK(chosen > before || degree > std::numeric_limits<std::int32_t>::max());  // each degree sometimes takes the fast path
   }
   CHECK(refused > 1'000);
 }

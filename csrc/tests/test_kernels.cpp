@@ -336,7 +336,7 @@ void hops_become_two_rows() {
   refuses({first}, {inner_ids, outer_ids});
 }
 
-// Whatever hops hold, the sanitizers see no access outside of them.
+// Whatever values hops have, the sanitizers see no access outside of them.
 void random_hops_become_two_rows_or_are_refused() {
   int refused = 0, read = 0;
   for (std::uint64_t key = 0; key < 4000; ++key) {

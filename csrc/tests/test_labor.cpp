@@ -1,5 +1,4 @@
-// test_labor.cpp: the numbers of sources are those of the streams in every way to compute them, and the picks are those of a
-// sort.
+// test_labor.cpp: all code paths for numbers of sources agree with the streams, and the picks agree with a sort.
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
@@ -53,7 +52,7 @@ void every_way_gives_the_numbers_of_the_streams() {
         for (const NumbersBy by : {NumbersBy::kPlain, NumbersBy::kPairs, NumbersBy::kAvx2}) {
           Words found(static_cast<std::size_t>(count) + 1, 42);
           if (!source_numbers<Id>(keys, ids, found.data(), by)) continue;
-          CHECK(found.back() == 42);  // nothing is written behind
+          CHECK(found.back() == 42);  // no write behind the end
           found.pop_back();
           CHECK(found == wanted);
           ++ways;
@@ -104,7 +103,7 @@ void the_smallest_are_those_of_a_sort() {
   for (const std::int64_t count : {2, 3, 9, 30, 64, 65, 100, 1023, 1024, 1025, 5000}) {
     for (const std::int64_t picks : {1, 2, 5, 15, 40, 63, 64, 100, 1000, 4999}) {
       if (picks >= count) continue;
-      for (const std::uint32_t kinds : {0u, 1u, 2u, 30u}) {  // how many different numbers there are; 0: all 2^32
+      for (const std::uint32_t kinds : {0u, 1u, 2u, 30u}) {  // how many different numbers exist; 0: all 2^32
         for (const std::uint32_t least : {0u, 0xFFFFFF00u}) {
           Stream stream(static_cast<std::uint64_t>(count), static_cast<std::uint64_t>(picks), kinds);
           Words numbers;

@@ -1,4 +1,4 @@
-// test_links.cpp: the kernels of links under sanitizers: many random cases, and what is not consistent.
+// test_links.cpp: the kernels of links under sanitizers: many random cases, and inconsistent input.
 #include <algorithm>
 #include <cstdint>
 #include <span>
@@ -113,7 +113,7 @@ void refuses_hops_that_are_not_consistent() {
   };
   refuses({}, {});
   refuses({0, 1, 1, 1, 1}, {0});
-  refuses({0, 2, 0, 2}, {1, 1});  // it descends in a column of no pair
+  refuses({0, 2, 0, 2}, {1, 1});  // descends in a column that no pair names
   refuses({0, 3}, {0});
   refuses({-1, 1}, {0});
   refuses({0, 1}, {3});
@@ -127,7 +127,7 @@ void refuses_hops_that_are_not_consistent() {
   CHECK_THROWS(std::invalid_argument, ExcludedEdges(Ints{1}, Ints{}));
 }
 
-// Whatever a hop holds, the sanitizers see no access outside of it.
+// Whatever values a hop has, the sanitizers see no access outside of it.
 void random_hops_are_refused_or_read() {
   int refused = 0, read = 0;
   for (std::uint64_t key = 0; key < 4000; ++key) {

@@ -41,7 +41,7 @@ void symmetrise_as() {
   const auto graph = arrays.graph();
   std::vector<Index> xadj(6);
   const std::int64_t room = count_neighbors<Id, Index>(graph, xadj, kNoPulse);
-  CHECK(room == 14);  // 8 edges, of which one is a self-loop
+  CHECK(room == 14);  // 8 edges, one of them a self-loop
   std::vector<Index> adjncy(static_cast<std::size_t>(room));
   CHECK((fill_neighbors<Id, Index>(graph, xadj, adjncy, kNoPulse) == 10));
   adjncy.resize(10);
@@ -238,7 +238,7 @@ void ids_in_any_order_have_the_rows_of_the_sorted_ones() {
   IdRank(std::span<const std::byte>(), 0).template rows<Id>(std::vector<Id>{}, {}, 1);
 }
 
-// Splits by the slow way, and compares.
+// Splits the ids the slow way, and compares.
 template <class Id>
 void split_as(PartMap owners, const Ints& parts, OwnRows own, const Ints& own_ids, const Ints& hot_ids, int threads) {
   const std::int64_t num_ids = std::ssize(parts);

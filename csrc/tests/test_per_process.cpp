@@ -19,7 +19,7 @@ int child_status = 0;
 extern "C" {
 int __register_atfork(void (*)(), void (*)(), void (*)(), void*) noexcept;
 
-// Stands before glibc's. It can fork at the latest moment at which no handler of the object's is registered.
+// Replaces glibc's function, so that the test can fork at the last moment before the fork handler is registered.
 int pthread_atfork(void (*prepare)(), void (*parent)(), void (*child)()) noexcept {
   if (forks_at_registration) {
     forks_at_registration = false;

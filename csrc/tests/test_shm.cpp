@@ -215,7 +215,7 @@ void a_message_whose_epoch_is_reset_while_it_is_copied_is_dropped() {
   CHECK(number_of(recv(*queue)) == 2);
 }
 
-// Every write between two steps is made under the lock, but for those of a sender and a receiver to their own slot.
+// Every write between two steps is made under the lock, except writes of a sender or a receiver to its own slot.
 void steps_are_taken_under_the_lock() {
   static shm::Header* header = nullptr;
   static int steps = 0, without = 0;

@@ -48,7 +48,7 @@ bool send(Queue& queue, std::size_t size, Queue::Timeout timeout = 0s, std::uint
 
 Received recv(Queue& queue, Queue::Timeout timeout = 0s) { return queue.recv(timeout, kNoTick); }
 
-// The parts of a segment, as somebody sees them who has it mapped too.
+// The parts of a segment, as another process that maps it sees them.
 struct Segment {
   Header& header;
   std::span<shm::Peer> peers;
@@ -188,7 +188,7 @@ void what_no_peer_writes_is_told() {
   for (const auto& damage : damages()) {
     Scene scene;
     damage.make(scene);
-    for (int again = 0; again < 2; ++again) {  // the second call finds it too, or what the first left
+    for (int again = 0; again < 2; ++again) {  // the second call finds the damage too, or the mark that the first left
       bool told = false;
       try {
         damage.call(*scene.queue);
@@ -239,7 +239,7 @@ void a_peer_that_dies_in_a_damaged_channel_leaves_an_error() {
     _exit(0);
   }
   waitpid(child, nullptr, 0);
-  CHECK_THROWS(Damaged, recv(*scene.queue));  // what the dead left cannot be put in order
+  CHECK_THROWS(Damaged, recv(*scene.queue));  // the state that the dead process left cannot be repaired
   CHECK_THROWS(Damaged, recv(*scene.queue));
   CHECK_THROWS(Damaged, send(*scene.queue, 64));
   scene.queue->close();
@@ -247,7 +247,7 @@ void a_peer_that_dies_in_a_damaged_channel_leaves_an_error() {
 
 void who_waits_for_a_lock_sees_that_another_one_found_garbage() {
   Scene scene;
-  scene.put_into_lock(0, static_cast<std::uint32_t>(getppid()));  // a thread there is, which holds nothing
+  scene.put_into_lock(0, static_cast<std::uint32_t>(getppid()));  // an existing thread, which does not hold the lock
   scene.segment.header.damaged.store(1);
   CHECK_THROWS(Damaged, recv(*scene.queue, std::nullopt));
   CHECK_THROWS(Damaged, scene.queue->size());
@@ -261,7 +261,7 @@ class Vandal {
       : found_(segment.header.damaged), places_(segment.places()), random_(rng_seed) {}
 
   void write() {
-    if (random_() % 4 != 0) found_.store(0);  // so that the calls go on in what is damaged
+    if (random_() % 4 != 0) found_.store(0);  // so that the calls go on in the damaged segment
     const auto place = places_[random_() % places_.size()];
     const std::size_t width = std::array{1, 4, 8, 8, 64}[random_() % 5];
     const auto at = random_() % (place.size() / width) * width;
@@ -297,7 +297,7 @@ class Vandal {
   std::mt19937_64 random_;
 };
 
-// One call, chosen at random. The errors of queue.h are as good as a result; any other leaves the function.
+// One call, chosen at random. The errors of queue.h count as a result; any other error leaves the function.
 void call(Queue& queue, std::mt19937_64& random, std::vector<Received>& kept) {
   const Queue::Timeout timeout = random() % 4 == 0 ? 2ms : 0ms;
   try {
@@ -337,7 +337,7 @@ void call(Queue& queue, std::mt19937_64& random, std::vector<Received>& kept) {
   } catch (const shm::Closed&) {
   } catch (const shm::PeersDied&) {
   } catch (const Damaged&) {
-  } catch (const std::invalid_argument&) {  // a reset to an earlier epoch; a header that is no longer one
+  } catch (const std::invalid_argument&) {  // a reset to an earlier epoch; a damaged header
   }
   if (kept.size() > 6) kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(random() % kept.size()));
 }

@@ -51,7 +51,7 @@ bool killed_at(int death, const std::function<void()>& work) {
   return WIFSIGNALED(status);
 }
 
-// Receives the messages that waited before, uses every part of the queue, and checks that all room is free again.
+// Receives the waiting messages, uses every part of the queue, and checks that all room is free again.
 bool works(Queue& queue, const std::function<bool(std::uint32_t)>& may_wait) {
   bool right = true;
   int told = 0;
@@ -183,7 +183,7 @@ void the_dead_are_told_apart_from_the_living() {
   siginfo_t info{};
   CHECK(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);
   CHECK(shm::has_ended(other));  // a zombie
-  CHECK(survives([&] {           // the kernel tells that also where there is no /proc
+  CHECK(survives([&] {           // the kernel knows it even without /proc
     shm::ProcessId there = other;
     there.pid_namespace = 0;
     if (chroot("/proc/self/fdinfo") == 0 && !shm::has_ended(there)) _exit(1);
@@ -201,7 +201,7 @@ extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*malloced)(const 
                                                          void (*freed)(const volatile void*));
 #endif
 
-// Leaves the mutex to the next one who locks it, which puts the slots in order.
+// Dies with the mutex, so that the next process that locks it rebuilds the slots.
 void die_with_the_mutex(Queue& queue) {
   CHECK(killed_at(0, [&] {
     (void)reinterpret_cast<shm::Header*>(queue.memory().data())->mutex.lock(kBound);
@@ -251,7 +251,7 @@ void a_receiver_is_told_of_a_dead_sender_and_a_sender_of_dead_receivers() {
     CHECK(error.pids.size() == 1);
   }
   CHECK(said.find("died") != std::string::npos);
-  CHECK_THROWS(shm::PeersDied, recv(*queue, std::nullopt));  // nobody is left to send: does not wait for ever
+  CHECK_THROWS(shm::PeersDied, recv(*queue, std::nullopt));  // no process is left to send: does not wait forever
 
   const auto full = Queue::create(1, 1024);
   send(*full, 1, 64);

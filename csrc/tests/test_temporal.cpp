@@ -82,12 +82,12 @@ void coarse_times_keep_the_order_of_times() {
   CHECK(whole.at(kMin) < whole.at(0) && whole.at(0) < whole.at(kMax));
   Ints years;
   for (std::int64_t i = 0; i < 10'000; ++i) years.push_back(i % 1'000 == 9 ? (i % 2'000 == 9 ? kMin : kMax) : i % 60'000);
-  CHECK(find_time_scale(years).shift == 0);  // a few times far from all others do not stretch the scale
+  CHECK(find_time_scale(years).shift == 0);  // a few outliers do not stretch the scale
   std::vector<std::int16_t> shorter(years.size());
   CHECK_THROWS(std::invalid_argument, (fill_coarse_times(years, whole, shorter, 1), 0));
 }
 
-// The scans with coarse times, at scales that tell all times apart, some, or none.
+// The scans with coarse times, at scales that distinguish all times, some, or none.
 void a_coarse_scan_is_the_plain_one() {
   for (std::int64_t count = 0; count < 200; ++count) {
     Ints times = some_times(count, static_cast<std::uint64_t>(count));

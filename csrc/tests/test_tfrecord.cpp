@@ -166,7 +166,7 @@ void a_length_that_cannot_be_is_refused() {
   CHECK(scan_records(data, true).problem.empty());
 }
 
-// What the quick way accepts the slow one reads as the same values; records as writers make them take the quick way.
+// The slow reader reads equal values from every record that the quick reader accepts; usual records take the quick reader.
 bool check_both_ways(const Made& data) {
   const Columns columns(two_columns());
   Rows quick(1), slow(1);
@@ -317,7 +317,7 @@ void two_threads_use_one_parser() {
   CHECK(second == alone);
 }
 
-// The inputs of the fuzzer, so that they run also where there is no clang.
+// The inputs of the fuzzer, so that they also run without clang.
 void the_corpus_is_read() {
   int files = 0;
   for (const auto& each : std::filesystem::directory_iterator("tests/corpus/tfrecord")) {

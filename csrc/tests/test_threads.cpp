@@ -1,4 +1,4 @@
-// test_threads.cpp: the thread pool, and that the results of the kernels do not depend on it.
+// test_threads.cpp: the thread pool; results of the kernels do not depend on the number of threads.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -83,10 +83,10 @@ void of_several_errors_the_first_one_arrives() {
 
 void an_error_of_consume_stops_the_draws() {
   constexpr std::int64_t kCount = 20'000;
-  constexpr int kMostTurns = 1'000'000;  // of a wait for the second thread, which may never come
+  constexpr int kMostTurns = 1'000'000;  // bounds the wait for the second thread, which may never come
   const auto caller = std::this_thread::get_id();
   bool stopped = false;
-  for (int round = 0; round < 20 && !stopped; ++round) {  // one is enough, unless this thread then waits for a processor
+  for (int round = 0; round < 20 && !stopped; ++round) {  // one round is enough, unless this thread has to wait for a processor
     std::atomic<std::int64_t> begun{0};
     std::atomic<bool> helped{false}, thrown{false};
     const auto produce = [&](std::int64_t i) {

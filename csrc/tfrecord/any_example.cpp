@@ -14,7 +14,7 @@ const char* name_of(Kind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-// Returns a key for an error: at most 40 bytes, nothing that a terminal obeys. It need not be UTF-8.
+// Returns a key for an error: at most 40 bytes, control characters escaped. It need not be UTF-8.
 std::string shown(Bytes key) {
   constexpr std::size_t kMost = 40;
   std::string text = "'";
@@ -87,7 +87,7 @@ std::string keys_of(Bytes data) {
   return count == 0 ? "none" : text;
 }
 
-// Puts the values of one column together, over all lists of its Feature.
+// Collects the values of one column from all lists of its Feature.
 class Values {
  public:
   Values(const Column& column, const Target& target, const Store& store, std::byte* to)

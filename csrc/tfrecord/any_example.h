@@ -1,5 +1,5 @@
-// any_example.h: reads every tf.train.Example that protobuf would accept, however it is written. It decides what is right and
-// what is wrong; example.cpp has a quicker way for what writers usually make.
+// any_example.h: reads every tf.train.Example that protobuf would accept, in any encoding, and refuses all others.
+// usual_example.h is a faster reader of the form that writers usually produce.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +21,9 @@ class AnyExample {
       : columns_(columns), targets_(targets), stores_(stores), entries_(columns.num_keys()) {}
 
   // Writes the columns of a record into a row of the targets. Throws a Problem; the row is undefined then. Rules:
-  //   Fields of another number or wire type than the format's are skipped; a group, or a field that does not fit, is refused.
-  //   Of several entries with one key the last counts. Entries that do not count, or that no column names, are not looked into.
-  //   A Feature in pieces is put together: lists of one kind are joined, and one of another kind replaces them.
+  //   Fields with an unknown number or another wire type are skipped; a group, or a field that ends too late, is refused.
+  //   If a key has several entries, the last counts. Other entries, and keys of no column, are not parsed.
+  //   The pieces of a Feature are merged: lists of one kind are joined, and a list of another kind replaces them.
   //   A Feature without a list counts as absent; an empty list has 0 values.
   void read(Bytes data, std::int64_t row);
 

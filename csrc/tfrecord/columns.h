@@ -1,4 +1,4 @@
-// columns.h: what is read of each tf.train.Example (columns), and where it goes (targets).
+// columns.h: the columns to read from each tf.train.Example, and their targets in memory.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ namespace datapipes::tfrecord {
 
 enum class Kind : std::uint8_t { kNone = 0, kBytes = 1, kFloat32 = 2, kInt64 = 3 };  // field numbers in a Feature
 
-// One key of every record: `width` values of one kind. Where the key is absent the default counts, if there is one:
-// `width` values in the vector of the kind.
+// One key of every record: `width` values of one kind. If the key is absent, the default counts, if present: `width` values in
+// the vector of the kind.
 struct Column {
   std::string key;
   Kind kind;
@@ -25,7 +25,7 @@ struct Column {
   std::vector<std::int64_t> default_ints = {};
 };
 
-// How a value of a column is stored: a float column takes the first three, an int column all.
+// The dtype of a target: a float column allows the first three, an int column all.
 enum class DType : std::uint8_t {
   kFloat16,
   kFloat32,
@@ -62,7 +62,7 @@ class Columns {
 
   static constexpr int kUnknown = -1;
   std::size_t num_keys() const { return first_.size(); }
-  // Returns the number of a key in 0 .. num_keys(), kUnknown if no column names it.
+  // Returns the number of a key in [0, num_keys()); kUnknown if no column names the key.
   int number_of(Bytes key) const;
   int key_of(std::size_t column) const { return key_of_[column]; }
   // The columns of a key: `for (int i = first(key); i >= 0; i = next(i))`.

@@ -18,7 +18,7 @@ static_assert(std::endian::native == std::endian::little, "the formats are littl
 
 constexpr std::uint32_t kPolynomial = 0x82f63b78;
 
-// kTables[k][b]: the CRC register after byte b and k bytes of zeros, begun at 0.
+// kTables[k][b]: the CRC register, starting from 0, after byte b and k zero bytes.
 constexpr auto kTables = [] {
   std::array<std::array<std::uint32_t, 256>, 8> tables{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
@@ -48,7 +48,7 @@ std::uint32_t crc32c_by_table(Bytes data, std::uint32_t crc) {
 
 #if defined(__x86_64__)
 
-// Asks the processor: __builtin_cpu_supports always says no with some runtimes of clang.
+// Asks the processor, since __builtin_cpu_supports always says no with some runtimes of clang.
 bool has_crc_instruction() {
   static const bool has = [] {
     unsigned a = 0, b = 0, c = 0, d = 0;
@@ -58,7 +58,7 @@ bool has_crc_instruction() {
 }
 
 #if defined(__clang__)
-#define DATAPIPES_WITH_CRC32 __attribute__((target("sse4.2,crc32")))  // newer ones count the instruction for itself
+#define DATAPIPES_WITH_CRC32 __attribute__((target("sse4.2,crc32")))  // newer compilers have a target for the instruction alone
 #else
 #define DATAPIPES_WITH_CRC32 __attribute__((target("sse4.2")))
 #endif

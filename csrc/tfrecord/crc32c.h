@@ -8,7 +8,8 @@ namespace datapipes::tfrecord {
 
 using Bytes = std::span<const std::uint8_t>;
 
-// Returns the CRC of what `crc` is the CRC of, followed by `data`. Uses the processor's instruction where there is one.
+// Continues a CRC: returns the CRC of earlier bytes, whose CRC is `crc`, followed by `data`. Uses the processor's instruction
+// if present.
 std::uint32_t crc32c(Bytes data, std::uint32_t crc = 0);
 
 // The two ways, for tests: the instruction (only where has_crc_instruction()), and tables.
@@ -16,7 +17,7 @@ bool has_crc_instruction();
 std::uint32_t crc32c_by_instruction(Bytes data, std::uint32_t crc);
 std::uint32_t crc32c_by_table(Bytes data, std::uint32_t crc);
 
-// Returns the CRC as records store it: turned right by 15 bits, plus a constant.
+// Returns the CRC as records store it: rotated right by 15 bits, plus a constant.
 constexpr std::uint32_t masked(std::uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ead8U; }
 
 }  // namespace datapipes::tfrecord

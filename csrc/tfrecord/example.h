@@ -15,7 +15,7 @@ namespace datapipes::tfrecord {
 // Immutable, so many threads may use one at once.
 class ExampleParser {
  public:
-  // Throws std::invalid_argument if there are no columns, or one cannot be.
+  // Throws std::invalid_argument if there are no columns, or a column is not allowed.
   explicit ExampleParser(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
   const Columns& columns() const { return columns_; }

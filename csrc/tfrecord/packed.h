@@ -1,4 +1,4 @@
-// packed.h: how the values of a column reach its target: one at a time, or a whole packed list.
+// packed.h: stores the values of a column in its target: one at a time, or a whole packed list.
 #pragma once
 
 #include <bit>
@@ -28,8 +28,8 @@ bool put_floats(const std::uint8_t* from, std::size_t count, std::byte* to) {
   }
 }
 
-// Goes past a varint that ends before `end`; false if it does not, or has more than 64 bits. `readable` >= end: bytes before
-// it may be looked at.
+// Moves past a varint; false if it does not end before `end`, or has more than 64 bits. Bytes before `readable` >= end may be
+// read.
 inline bool get_varint(const std::uint8_t*& at, const std::uint8_t* end, const std::uint8_t* readable, std::uint64_t& number) {
   if (readable - at >= 8) {  // up to 8 bytes without a branch for each
     auto word = load<std::uint64_t>(at);
@@ -64,9 +64,9 @@ bool put_ints(const std::uint8_t* at, const std::uint8_t* end, const std::uint8_
   return at == end;
 }
 
-// What a column calls for its target. float_value and floats are nullptr for an int column, the ints for a float column.
+// The functions that store a column in its target. An int column has no float functions, a float column no int functions.
 struct Store {
-  std::size_t entry_bytes = 0;  // 0: the column has no way into this dtype
+  std::size_t entry_bytes = 0;  // 0: the column cannot be stored in this dtype
   bool (*float_value)(float, std::byte*) = nullptr;
   bool (*floats)(const std::uint8_t*, std::size_t, std::byte*) = nullptr;
   bool (*int_value)(std::int64_t, std::byte*) = nullptr;
@@ -84,7 +84,7 @@ inline Store store_of(Kind kind, DType dtype) {
   });
 }
 
-// Stores the default values of a column, of which there are as many as it has; false if the dtype cannot hold one.
+// Stores the default values of a column, `width` of them; false if the dtype cannot hold a value.
 inline bool put_default(const Column& column, const Store& store, std::byte* to) {
   bool all = true;
   for (const float value : column.default_floats) all &= store.float_value(value, std::exchange(to, to + store.entry_bytes));

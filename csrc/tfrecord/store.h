@@ -1,5 +1,5 @@
-// store.h: values of records as entries of a target. Nothing is lost in silence: a value that the target's dtype cannot
-// hold is refused; floats are rounded to nearest, ties to even.
+// store.h: stores values of records as entries of a target. A value outside the range of the target's dtype is refused;
+// floats are rounded to nearest, ties to even.
 #pragma once
 
 #include <bit>
@@ -19,11 +19,11 @@ struct Half {
   std::uint16_t bits;
 };
 
-// Returns the nearest half, ties to even. From 65520 on that is infinity.
+// Returns the nearest half, ties to even; infinity from 65520 on.
 inline Half half_of(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
-  // The distance of two floats in [0.5, 1) is that of two subnormal halves: the addition rounds.
+  // Floats in [0.5, 1) are spaced like subnormal halves, so the addition rounds.
   const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(std::bit_cast<float>(size) + 0.5F) - 0x3f000000;
   const std::uint32_t normal = (size + 0xfff + (size >> 13 & 1) - 0x38000000) >> 13;
   std::uint32_t half = size < 0x38800000 ? subnormal : normal;
@@ -66,7 +66,7 @@ bool store_int(std::int64_t value, std::byte* to) {
   }
 }
 
-// Calls `use` with a value of the type that the dtype stands for.
+// Calls `use` with a value of the C++ type of the dtype.
 template <class Use>
 decltype(auto) with_type(DType dtype, Use&& use) {
   switch (dtype) {

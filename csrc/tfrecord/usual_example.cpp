@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint8_t kFirstField = 0x0a, kSecondField = 0x12;  // tags of fields 1 and 2 with a length
 
-// Goes past `tag` and the length behind it; false unless both are there, with so many bytes after them.
+// Moves past `tag` and the length behind it; false unless both are there, followed by `length` bytes.
 bool enter(const std::uint8_t*& at, const std::uint8_t* end, std::uint8_t tag, std::size_t& length) {
   if (end - at < 2 || at[0] != tag) return false;
   length = at[1];

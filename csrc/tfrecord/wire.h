@@ -1,5 +1,4 @@
-// wire.h: reads protobuf's wire format from bytes that anyone may have written. Never reads outside them; throws a Problem
-// that names the byte.
+// wire.h: reads protobuf's wire format from untrusted bytes. Never reads outside them; throws a Problem that names the byte.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +49,7 @@ class WireReader {
     return {static_cast<std::uint32_t>(tag >> 3), static_cast<Wire>(wire)};
   }
 
-  // Returns a reader of the bytes of a field of wire type kBytes. Its problems name bytes of the whole message too.
+  // Returns a reader of the bytes of a field of wire type kBytes. Its problems count bytes from the start of the message.
   WireReader inner() {
     const std::uint8_t* const first = at_;
     const std::uint64_t length = varint();
@@ -58,7 +57,7 @@ class WireReader {
     return {begin_, from, at_};
   }
 
-  // Returns the address of the next bytes, and goes past them.
+  // Returns the address of the next bytes, and moves past them.
   const std::uint8_t* take(std::uint64_t count) { return take(count, at_); }
 
   void skip(Wire wire) {

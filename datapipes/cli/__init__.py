@@ -1,6 +1,6 @@
 """The `datapipes` command: partition, inspect, convert, bench, serve, status and completion.
 
-docs/partition.md says what each does.
+docs/partition.md describes each command.
 """
 
 

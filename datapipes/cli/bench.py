@@ -1,5 +1,5 @@
-"""`datapipes bench GRAPH`: how fast this machine makes minibatches of a graph, and which options make it faster.
-`datapipes report TRACE`: what bounded a loader.
+"""`datapipes bench GRAPH`: measure minibatches of a graph on this machine, and advise on faster options.
+`datapipes report TRACE`: show what bounded a loader.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from datapipes.loader.trace import read_trace
 from datapipes.seeds import HeteroItemSet, ItemSet
 
 Table = list[list[Any]]
-Rounds = Mapping[str, list[float]]  # minibatches a second of each loader, by its options
+Rounds = Mapping[str, list[float]]  # {options of a loader: minibatches a second, by round}
 
-PAYS = 1.05  # times the minibatches
-FEW_STEPS = 32  # minibatches of an epoch
-COLD_BYTES = 2**20  # of a minibatch from the disk, before they are told
-_MOST = 10**6  # that an option may be
+PAYS = 1.05  # an option pays if it makes this many times the minibatches
+FEW_STEPS = 32  # an epoch of fewer minibatches is short
+COLD_BYTES = 2**20  # a minibatch that read more from the disk is reported
+_MOST = 10**6  # the largest value of an option
 _FEWER = {
     IN_MEMORY: "read the graph into memory, CSCGraph.open(path, mmap=False)",
     INT32: "store neighbors as int32, graph.with_index_dtype(torch.int32)",
     **{how: f"store float32 features rounded, TensorFeature(rows, {how})" for how in STORED},
 }
 _COLUMNS = ("one_thread", "limit", "share_of_limit", "all_threads", "all_threads_limit", "all_threads_share_of_limit")
-_SCALES = {"GB/s": 1e9, "million edges/s": 1e6, "ns": -1e9, "ns an edge": -1e9, "us": -1e6}  # below 0: the time of one
-# Of a figure: the rate and its limit as `kernels` names them, the unit, the text.
+_SCALES = {"GB/s": 1e9, "million edges/s": 1e6, "ns": -1e9, "ns an edge": -1e9, "us": -1e6}  # negative: time per item
+# Each figure: the names of rate and limit in `kernels`, the unit, the text.
 _FIGURES = (
     ("memcpy", "", "GB/s", "memcpy"),
     ("lines", "", "ns", "a random line of 64 bytes"),
@@ -69,18 +69,18 @@ _FIGURES = (
 def add_to(commands: Commands) -> None:
     """Add the command."""
     text = (
-        "Measure minibatches of a graph on this machine, beside its limits, and advise. It takes some minutes, and "
-        "nothing is changed. Seeds are the training items of a data set, or all nodes of the largest type."
+        "Measure minibatches of a graph on this machine, beside the machine's limits, and advise. This takes some "
+        "minutes and changes nothing. Seeds are the training items of a data set, or all nodes of the largest type."
     )
     parser = add_command(commands, "bench", run, text)
     add_input(parser, "graph", "a folder that graph.save wrote, or the files of a data set")
     add = parser.add_argument
-    add("--batch-size", type=int, default=1024, metavar="N", help="seeds of a minibatch; default: 1024")
-    add("--fanouts", type=_fanouts, default=[15, 10], metavar="N,N", help="of each hop, -1 for all; default: 15,10")
-    add("--seconds", type=float, default=1.0, metavar="S", help="of a measurement; loaders take five; default: 1")
-    add("--workers", type=int, metavar="N", help="most workers that are tried; default: all processors")
-    add("--feature-dim", type=int, default=100, metavar="N", help="columns of features that are made if there are none")
-    add("--html", metavar="FILE", help="write a page too, which needs no network")
+    add("--batch-size", type=int, default=1024, metavar="N", help="seeds per minibatch; default: 1024")
+    add("--fanouts", type=_fanouts, default=[15, 10], metavar="N,N", help="in-edges per hop, -1: all; default: 15,10")
+    add("--seconds", type=float, default=1.0, metavar="S", help="of a measurement, x 5 for a loader; default: 1")
+    add("--workers", type=int, metavar="N", help="try up to N workers; default: all processors")
+    add("--feature-dim", type=int, default=100, metavar="N", help="columns of made-up features if there are none")
+    add("--html", metavar="FILE", help="also write a page, which needs no network")
 
 
 def _fanouts(text: str) -> list[int]:
@@ -106,8 +106,8 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     data = open_input(path, arguments)
     setting = _setting(data, arguments)
     with warnings.catch_warnings(), progress_of("bench", quiet=not sys.stderr.isatty()) as progress:
-        warnings.simplefilter("ignore")  # each loader would say again that seeds are among the edges
-        made = Made.of(setting)  # before anything else reads what is mapped
+        warnings.simplefilter("ignore")  # each loader would warn again that seeds are among the edges
+        made = Made.of(setting)  # before anything else reads the mapped files
         if made.counts["edges"] == 0:
             raise ValueError("the seeds have no in-edges, so nothing is sampled. Give other fanouts, or other seeds.")
         settings = measuring.variants(setting, None if isinstance(data, Dataset) else path, left)
@@ -118,8 +118,8 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         rounds = measuring.alternate(sides, "loaders", progress, left)
     fastest, advice = _advice(rates, rounds, setting, made)
     bound = bottlenecks[fastest]
-    if bound is not None and bound.waits > 0.5:  # less only where epochs are too short to tell: the consumer is idle
-        measured = "num_workers" in bound.advice  # above is what they gain
+    if bound is not None and bound.waits > 0.5:  # the consumer is idle, so less means epochs too short to judge
+        measured = "num_workers" in bound.advice  # their gain is shown above
         advice.append(f"With {fastest}: {bound.found if measured else bound}")
     graph, table = setting.graph, _table(rates, made)
     features = [
@@ -143,13 +143,13 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
             page = {"title": "Minibatches on this machine", "subtitle": path, "is_well": True, "left": left}
             page |= {"about": about, "kernels": kernels, "loaders": loaders, "advice": advice}
             write_text(html, filled("bench.html", rates=values["minibatches_per_s"], **page))
-        except OSError as error:  # what was measured is told all the same
+        except OSError as error:  # the figures are printed all the same
             raise DoneInPart(f"{text}\n--html: {html} cannot be written: {error.strerror}.", values) from error
     return text, values
 
 
 def _shown(values: Mapping[str, Any], table: Table, rounds: Rounds) -> tuple[list[str], Table, Table]:
-    """Return what was measured as lines, and the tables of the kernels and of the loaders as texts."""
+    """Return the results as lines, and the tables of the kernels and of the loaders as texts."""
     counts, features, threads = values["minibatch"], values["features"], f"{values['threads']} threads"
     about = [
         f"{values['nodes']:,} nodes, {values['edges']:,} edges, neighbors {values['index_dtype']}; "
@@ -167,7 +167,7 @@ def _shown(values: Mapping[str, Any], table: Table, rounds: Rounds) -> tuple[lis
 
 
 def _setting(data: AnyGraph | Dataset, arguments: argparse.Namespace) -> Setting:
-    """Return what is measured; features are made where there are none."""
+    """Return the chain to measure; features are made up if there are none."""
     if isinstance(data, Dataset):
         graph, items = data.training_graph, data.train_set
         features: Any = {key: feature for key, feature in data.features.items() if key[0] == "node"}
@@ -193,7 +193,7 @@ def _setting(data: AnyGraph | Dataset, arguments: argparse.Namespace) -> Setting
 
 
 def _loaders(settings: Mapping[str, Setting], deliver: Any, most: int) -> dict[str, measuring.Side]:
-    """Return what measures each loader, by its options."""
+    """Return {options of a loader: function that measures it}."""
     sides: dict[str, measuring.Side] = {
         name: partial(deliver, setting, name=name) for name, setting in settings.items()
     }
@@ -205,7 +205,7 @@ def _loaders(settings: Mapping[str, Setting], deliver: Any, most: int) -> dict[s
 
 
 def _gains(rounds: Rounds, name: str, before: str = BASE) -> list[float]:
-    """Return how many times as many minibatches a loader made as another one, from the least of all rounds."""
+    """Return the speed-up of a loader over another in each round, sorted."""
     return sorted(rate / other for rate, other in zip(rounds[name], rounds.get(before) or rounds[BASE], strict=True))
 
 
@@ -215,13 +215,13 @@ def _gain_text(rounds: Rounds, name: str, before: str = BASE) -> str:
 
 
 def _pays(rounds: Rounds, name: str, before: str = BASE) -> bool:
-    """Return whether a loader makes more in the median, and not less in more than one of five rounds."""
+    """Return whether a loader is faster in the median, and slower in at most one of five rounds."""
     gains = _gains(rounds, name, before)
     return median(gains) >= PAYS and gains[len(gains) // 5] > 1
 
 
 def _advice(rates: Mapping[str, float], rounds: Rounds, setting: Setting, made: Made) -> tuple[str, list[str]]:
-    """Return the options of the loader to take, and what to do, a sentence each."""
+    """Return the options of the best loader, and advice, one sentence an entry."""
     more, workers = "times as many minibatches/s", [name for name in rounds if "worker_method" in name]
     paying = [name for name in workers if _pays(rounds, name)]
     best = max(paying or workers, key=lambda name: median(_gains(rounds, name)), default=BASE)
@@ -243,23 +243,23 @@ def _advice(rates: Mapping[str, float], rounds: Rounds, setting: Setting, made: 
             advice = sure if _pays(rounds, name, before) else f"It is not surely faster to {change}"
             said.append(f"{advice}: {_gain_text(rounds, name, before)} {more}.{saved.get(option, '')}")
     if (steps := -(-len(setting.items) // setting.batch_size)) < FEW_STEPS:
-        said.append(f"Minibatches in an epoch: {steps}, so few that its begin counts in sampling and in all loaders.")
+        said.append(f"Minibatches in an epoch: {steps}, so few that its start slows sampling and all loaders.")
     count, cost = len(made.minibatches), made.cost
     if cost["first_disk_bytes"] >= COLD_BYTES * count:
         first, again = (cost[f"{when}_seconds"] / count * 1e3 for when in ("first", "again"))
         stays = cost["again_disk_bytes"] < COLD_BYTES * count
         said.append(
             f"Not all was in memory: the first {count} minibatches read {cost['first_disk_bytes'] / 1e6:,.1f} MB from "
-            f"the disk and took {first:.1f} ms each, {again:.1f} ms when made again. "
+            f"the disk and took {first:.1f} ms each, {again:.1f} ms when repeated. "
             f"{'Read the files once before training' if stays else 'Give the machine more memory'}."
         )
     return best if paying else BASE, said
 
 
 def _table(rates: Mapping[str, float], made: Made) -> Table:
-    """Return rows: a key, a text, and for one thread and for all what was measured, its limit, and the share of it."""
+    """Return rows: key, text, and for one thread and for all threads the rate, its limit, and rate / limit."""
     rows: Table = []
-    # Of an edge one line of the neighbors and one of the table of ids; of a destination one of the offsets.
+    # An edge needs one line of the neighbors and one of the id table; a destination one line of the offsets.
     lines = 2 + made.counts["destinations"] / made.counts["edges"]
     for name, limit, unit, text in _FIGURES:
         scale, needs = _SCALES[unit], lines if name == "sampling" else 1
@@ -283,12 +283,12 @@ def _text(value: float | None, is_share: bool = False) -> str:
 
 
 def add_report(commands: Commands) -> None:
-    """Add `datapipes report TRACE`: what bounds the loader that wrote a trace; with `--html` as a page."""
+    """Add `datapipes report TRACE`, which shows what bounds the loader of a trace; `--html` writes a page."""
     parser = add_command(
         commands,
         "report",
         _report,
-        "Say what bounds a loader, from a trace that loader.trace wrote. With --html it writes the page that "
+        "Show what bounds a loader, from a trace that loader.trace wrote. With --html, write the page that "
         "loader.report writes.",
     )
     parser.add_argument("trace", metavar="TRACE", help="a file that loader.trace wrote")
@@ -300,7 +300,7 @@ def _report(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     page: Path | None = arguments.html
     check_output("--html", page)
     if page is not None and page.exists() and os.path.samefile(page, arguments.trace):
-        raise WrongUsage(f"--html: {page} is the trace itself, which would be lost. Name another file.")
+        raise WrongUsage(f"--html: {page} is the trace itself; the page would replace it. Name another file.")
     stats = read_trace(arguments.trace)
     bound = stats.found
     if page is not None:

@@ -1,5 +1,5 @@
-"""A graph as a folder that opens at once, memory-mapped: `datapipes build OUT` makes it of edges in files, which may be
-larger than memory, and `datapipes convert IN OUT` of the files of a data set.
+"""Write a graph as a folder that opens at once, memory-mapped: `datapipes build OUT` from edges in files, which may be
+larger than memory, `datapipes convert IN OUT` from the files of a data set.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ def add_to(commands: Commands) -> None:
         commands,
         "build",
         run,
-        "Build a graph of edges in files, larger than memory if need be. It takes as much memory as --max-memory says, "
-        "and goes on after a kill if it is called again. CSCGraph.open or HeteroCSCGraph.open reads the folder.",
+        "Build a graph from edges in files, which may be larger than memory. It takes at most --max-memory. After a "
+        "kill, call it again to go on. CSCGraph.open or HeteroCSCGraph.open reads the folder.",
     )
     add = parser.add_argument
     add("out", metavar="OUT", help="the folder to write; new or empty")
     edges = (
-        "edges: .npy [2, n] or [n, 2], pairs as .int32 or .int64, .parquet, .csv, .tsv, or a folder of such; "
-        "tables also by URI, such as gs://bucket/edges.parquet; for each edge type src:rel:dst once"
+        "edges: .npy [2, n] or [n, 2], pairs as .int32 or .int64, .parquet, .csv, .tsv, or a folder of these; "
+        "tables also by URI, such as gs://bucket/edges.parquet; once for each edge type src:rel:dst"
     )
     add("--edges", action="append", required=True, metavar="[TYPE=]PATH", help=edges)
-    add("--nodes", action="append", required=True, metavar="[TYPE=]N", help="number of nodes, of each type once")
+    add("--nodes", action="append", required=True, metavar="[TYPE=]N", help="number of nodes; once for each type")
     for kind, or_column in (("node", ""), ("edge", ", or the name of a column of the table of edges")):
         values = f"values of all {kind}s as .npy{or_column}; with types [TYPE/]NAME=PATH"
         add(f"--{kind}-attribute", action="append", default=[], metavar="NAME=PATH", help=values)
     add("--edge-ids", action="store_true", help="keep the number of each edge in the files as its id")
     add("--index-dtype", default="auto", choices=("auto", "int32", "int64"), help="of the neighbors")
-    add("--max-memory", default="4GB", metavar="BYTES", help="what it may take; default 4GB")
+    add("--max-memory", default="4GB", metavar="BYTES", help="the most memory to take; default 4GB")
     add("--quiet", action="store_true", help="show no progress")
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Build, and return what was written."""
+    """Build the graph, and describe it."""
     edges, nodes = (_by_type(f"--{name}", getattr(arguments, name)) for name in ("edges", "nodes"))
     has_types = None not in nodes
     if has_types is (None in edges):
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         for kind in ("node", "edge")
     )
     counts = {node_type: _number(text) for node_type, text in nodes.items()}
-    out = check_place("OUT", arguments.out)  # it may hold this very graph
+    out = check_place("OUT", arguments.out)  # may hold this very graph
     options = {name: getattr(arguments, name) for name in ("edge_ids", "index_dtype", "max_memory")}
     with hidden() if arguments.quiet else contextlib.nullcontext():
         graph = graph_of_edges(edges, counts, of_nodes, of_edges, out, **options)
@@ -82,7 +82,7 @@ def _by_type(option: str, values: Sequence[str]) -> dict[Any, str]:
 
 
 def _with_type(text: str) -> tuple[str, str, str]:
-    """Cut "src:rel:dst=PATH"; a path or a URI alone may hold the sign too."""
+    """Split "src:rel:dst=PATH"; a path or URI without a type may hold "=", too."""
     name, sign, path = text.partition("=")
     is_type = sign and name.count(":") == 2 and "://" not in name and not Path(text).exists()
     return (name, sign, path) if is_type else ("", "", text)
@@ -118,12 +118,12 @@ def add_convert(commands: Commands) -> None:
         "Write a data set as a folder of memory-mapped arrays. Features, labels and the masks of its split become "
         "attributes of the graph; CSCGraph.open or HeteroCSCGraph.open reads the folder.",
     )
-    add_input(parser, "in", "the files of a data set: what datapipes.datasets.open reads")
+    add_input(parser, "in", "the files of a data set that datapipes.datasets.open reads")
     parser.add_argument("out", metavar="OUT", help="the folder to write; new or empty")
 
 
 def _convert(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Convert, and return what was written."""
+    """Convert the data set, and describe the graph."""
     path, out = Path(getattr(arguments, "in")), Path(os.path.realpath(arguments.out))
     if is_saved_graph(path):
         raise WrongUsage(f"{path} is a folder of a saved graph already. Open it, or give the files of a data set.")

@@ -1,4 +1,4 @@
-"""What the commands share: how each is declared and completed, wrong usage, progress, errors that name options."""
+"""Shared by the commands: declaration and completion, wrong usage, progress, errors that name options."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 from datapipes.base.errors import needed
 from datapipes.base.progress import Progress, bars, hidden, nothing, step_of, terminal_bar
 
-Commands = Any  # argparse gives the object that holds the commands no public name
-Run = Callable[[argparse.Namespace], tuple[str, dict[str, Any]]]  # what is printed: as text, and as JSON values
+Commands = Any  # argparse's class for this has no public name
+Run = Callable[[argparse.Namespace], tuple[str, dict[str, Any]]]  # returns the result, as text and as JSON values
 
-# What an argument is completed as, by its metavar; shtab's names.
+# {metavar of an argument: how Tab completes it}; shtab's names.
 _COMPLETED = {
     **dict.fromkeys(("FILE", "GRAPH", "IN", "NAMEBOOK", "PATH", "TRACE"), "FILE"),
     **dict.fromkeys(("OUT", "ROOT"), "DIRECTORY"),
@@ -26,11 +26,11 @@ _COMPLETED = {
 
 
 class WrongUsage(Exception):
-    """The arguments do not fit what they name; nothing was done."""
+    """The arguments are wrong; nothing was done."""
 
 
 class DoneInPart(Exception):
-    """The work is done and its result is printed, but something that was looked at is not as it should be."""
+    """The work is done and its result is printed, but something was found wrong."""
 
     def __init__(self, text: str, values: dict[str, Any]) -> None:
         super().__init__(text)
@@ -38,7 +38,7 @@ class DoneInPart(Exception):
 
 
 def add_command(commands: Commands, name: str, run: Run, description: str, *, prints: bool = True) -> Any:
-    """Return the parser of a new command; `prints`: it has a result that `--json` prints as one object."""
+    """Return the parser of a new command; if it `prints` a result, `--json` prints that as one object."""
     parser = commands.add_parser(
         name, help=description.split(". ")[0].rstrip("."), description=description, allow_abbrev=False
     )
@@ -50,9 +50,9 @@ def add_command(commands: Commands, name: str, run: Run, description: str, *, pr
 
 
 def check_output(option: str, path: Path | None) -> None:
-    """Raise WrongUsage if no file can be written at `path`; None is for no file."""
+    """Raise WrongUsage if no file can be written at `path`; None: no file is wanted."""
     if path is not None and (path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)):
-        raise WrongUsage(f"{option}: {path} cannot be written: it must be a file, in a folder that is there. Name one.")
+        raise WrongUsage(f"{option}: {path} cannot be written: it must be a file in an existing folder. Name one.")
 
 
 def add_completion(commands: Commands) -> None:
@@ -86,18 +86,18 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def say(text: str) -> None:
-    """Print a line to stderr. If that cannot be written, the work goes on: its result is on stdout."""
+    """Print a line to stderr. If stderr cannot be written, the work goes on: its result is on stdout."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
 
 _LINE_EVERY_S = 10.0  # within a step
-_STEP_EVERY_S = 2.0  # a step that begins sooner after the last line gets none of its own yet
+_STEP_EVERY_S = 2.0  # a step that begins sooner after the last line gets no line of its own yet
 
 
 @contextlib.contextmanager
 def progress_of(command: str, *, quiet: bool) -> Iterator[Progress]:
-    """Give what is to be called with (text, done, total); a total of 0 means that it is not known."""
+    """Yield a function to call with (text, done, total) as work proceeds; total 0 means unknown."""
     if quiet:
         with hidden():
             yield nothing
@@ -109,7 +109,7 @@ def progress_of(command: str, *, quiet: bool) -> Iterator[Progress]:
 
 
 class _Lines:
-    """A line when a step begins, and every 10 s within it; none within 2 s of another."""
+    """Prints a line when a step begins, and every 10 s within it; lines are at least 2 s apart."""
 
     def __init__(self, command: str) -> None:
         self._command = command
@@ -125,7 +125,7 @@ class _Lines:
         say(f"datapipes {self._command}: {text}{how_far}")
 
 
-# What a message of the library says of an argument, and what the command line says of it.
+# {Python's argument in a message of the library: the option of the command line}
 _SAME_NAME = ("node_time_attr", "balance", "part", "address", "concurrency", "max_waiting", "max_memory", "insecure")
 _FLAGS = ("recursive", "edge_map", "insecure", "normalize_features", "largest_component", "inverse_relations")
 _VALUES: dict[str, list[Any]] = {
@@ -158,20 +158,20 @@ _OPTIONS = {
     "with mmap=False": "with --in-memory",
     "with mmap=True": "without --in-memory",
 }
-_NAMES = sorted(_OPTIONS, key=len, reverse=True)  # of two that begin alike the longer one
+_NAMES = sorted(_OPTIONS, key=len, reverse=True)  # of two with the same beginning, the longer comes first
 
 
 def _pattern_of(name: str) -> str:
     text = re.escape(name)
-    if name.isalpha():  # an English word: only where messages name an argument
+    if name.isalpha():  # an English word: only in the places where messages name an argument
         return rf"(?:(?<=[:;] )|(?<=so )){text}(?= must | is )|(?:(?<=Pass )|(?<=eave )){text}"
     return text
 
 
-# Neither in a path nor in quotes: these are the user's.
+# Never in a path or in quotes: that text is the user's.
 _NAMED = re.compile(rf"(?<![\w/.'\"-])(?:{'|'.join(map(_pattern_of, _NAMES))})(?![\w/'\"=-]|\.\w)")
 
 
 def in_options(text: str) -> str:
-    """Return a message of the library with the options of the commands in the place of Python's arguments."""
+    """Return a message of the library with Python's arguments replaced by the options of the commands."""
     return _NAMED.sub(lambda match: _OPTIONS[match[0]], text)

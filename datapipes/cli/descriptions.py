@@ -1,4 +1,4 @@
-"""What `inspect` and `convert` say about a graph and a data set: as JSON values, and as lines of these."""
+"""Descriptions of a graph and a data set for `inspect` and `convert`: as JSON values, and as lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SETS = ("train_set", "validation_set", "test_set")
 
 
 def facts_of_graph(graph: AnyGraph) -> dict[str, Any]:
-    """Return what a graph holds. Reads all offsets, no edges."""
+    """Return the facts of a graph. Reads all offsets, no edges."""
     return {
         "class": type(graph).__name__,
         "index_dtype": dtype_name(graph.index_dtype),
@@ -58,7 +58,7 @@ def graph_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def facts_of_dataset(data: Dataset) -> dict[str, Any]:
-    """Return what a data set holds."""
+    """Return the facts of a data set."""
     features = [
         {
             "domain": domain,
@@ -92,6 +92,6 @@ def _described(rows: dict[str, Any]) -> str:
 
 
 def _of_type(facts: dict[str, Any]) -> str:
-    """Return the type of nodes, edges or a feature for a line; JSON has an edge type as a list."""
+    """Return the type of nodes, edges or a feature as text for a line; in JSON an edge type is a list."""
     kind = facts["type"]
     return of_type(tuple(kind) if isinstance(kind, list) else kind)

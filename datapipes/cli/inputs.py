@@ -1,4 +1,4 @@
-"""What the commands read: a folder that `graph.save` wrote, or the files of a data set."""
+"""The input of the commands: a folder that `graph.save` wrote, or the files of a data set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from datapipes.partition.layouts import layout_of
 
 
 def add_input(parser: argparse.ArgumentParser, name: str, text: str) -> None:
-    """Add the argument of what is read, and the options of data sets."""
+    """Add the argument for the input, and the options of data sets."""
     parser.add_argument(name, metavar=name.upper(), help=text)
     add = parser.add_argument_group("options of data sets, see datapipes.datasets.open").add_argument
     add("--split", type=int, metavar="N", help="number of the split in the files")
@@ -25,17 +25,17 @@ def add_input(parser: argparse.ArgumentParser, name: str, text: str) -> None:
     add("--largest-component", action="store_true", help="keep the largest connected component only")
     inverse = "add the inverse of each relation; default: as the format has it"
     add("--inverse-relations", action=argparse.BooleanOptionalAction, help=inverse)
-    add("--columns", metavar="NAMES", help="of a list of edges in text, such as src,dst,time")
+    add("--columns", metavar="NAMES", help="columns of a list of edges in text, such as src,dst,time")
 
 
 def open_dataset(path: Path, arguments: argparse.Namespace, *, also: str = "") -> Dataset:
     """Return the data set at `path`, opened with the options that were given.
 
     Args:
-        also: what the command reads besides data sets; for the error.
+        also: other inputs that the command reads, for the error.
     Raises:
         WrongUsage: `path` is a partition, or lies in one.
-        ValueError: No file there is of a known format; or an error of `datasets.open`.
+        ValueError: No file there has a known format; or an error of `datasets.open`.
     """
     try:
         return datasets.open(path, **_options(arguments))
@@ -57,7 +57,7 @@ def _refuse_partition(path: Path) -> None:
     folder = path.resolve()
     if layout_of(folder):
         raise WrongUsage(
-            f"{path} is a partition already. Give what it was made of: a folder that graph.save wrote, or a data set."
+            f"{path} is a partition already. Give its source instead: a folder that graph.save wrote, or a data set."
         )
     if folder.parent != folder and layout_of(folder.parent):
         folder_text = "the folder of a part" if re.fullmatch("part_?[0-9]+", folder.name) else "a folder"
@@ -65,7 +65,7 @@ def _refuse_partition(path: Path) -> None:
 
 
 def refuse_options(path: Path, content: str, arguments: argparse.Namespace) -> None:
-    """Raise WrongUsage if an option of data sets was given for something else."""
+    """Raise WrongUsage if an option of data sets was given, since `path` is none."""
     if options := _options(arguments):
         names = [f"--{name.replace('_', '-')}" for name in options]
         raise WrongUsage(f"{', '.join(names)}: only for data sets; {path} holds {content}. Leave them out.")

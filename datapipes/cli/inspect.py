@@ -1,4 +1,4 @@
-"""`datapipes inspect PATH`: what is in a saved graph, a data set or a partition."""
+"""`datapipes inspect PATH`: describe a saved graph, a data set or a partition."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def add_to(commands: Commands) -> None:
         commands,
         "inspect",
         run,
-        "Say what is in a saved graph, a data set or a partition. Nothing is changed; the graph of a folder with "
-        "metadata.yaml, or of tables, is built in it once, in preprocessed_datapipes/.",
+        "Describe a saved graph, a data set or a partition. Nothing is changed, except that the first look at a folder "
+        "of tables or with metadata.yaml builds the graph, in preprocessed_datapipes/ there.",
     )
     add_input(parser, "path", "a folder that graph.save wrote, the files of a data set, or a partition")
     parser.add_argument("--verify", action="store_true", help="read everything, and fail if something is wrong")
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Return what is at the path."""
+    """Describe the graph, data set or partition at the path."""
     path = Path(arguments.path)
     if is_saved_graph(path):
         refuse_options(path, "a saved graph", arguments)
@@ -77,10 +77,10 @@ _IDENTITY = ("fingerprint", "partition_id", "content_id")
 
 
 def facts_of_partition(root: Path, layouts: set[str], *, verify: bool) -> dict[str, Any]:
-    """Return what is known of a partition; with `verify` all of its files are read and checked.
+    """Return the facts of a partition; with `verify` all of its files are read and checked.
 
-    "report" is that of the native layout, which has it from when it was made. That of PyG's layout alone needs all
-    edges, so it is there with `verify` only.
+    "report" comes from the native layout, which stores it. For PyG's layout alone the report needs all edges, so it is
+    made with `verify` only.
 
     Raises:
         FileNotFoundError, ValueError: A file is missing or wrong; or, with `verify`, the layouts disagree.
@@ -93,7 +93,7 @@ def facts_of_partition(root: Path, layouts: set[str], *, verify: bool) -> dict[s
             _refuse_other_book(root, book, folder.book)
         report = _report_of(folder) if verify else None
         if facts and facts["report"] is None and report is not None:
-            facts["report"] = report.to_json()  # the native layout has none where it was made before there were any
+            facts["report"] = report.to_json()  # old partitions have no report
         facts = facts or {
             **dict.fromkeys(_IDENTITY),
             "num_parts": folder.book.num_parts,
@@ -107,7 +107,7 @@ def facts_of_partition(root: Path, layouts: set[str], *, verify: bool) -> dict[s
 
 
 def _partition_lines(facts: dict[str, Any]) -> list[str]:
-    """Return `facts_of_partition` as lines. What files say is shown with escapes for all that is none to print."""
+    """Return `facts_of_partition` as lines; unprintable characters from the files are escaped."""
     lines = [f"a partition in {' and '.join(facts['layouts'])} layout, {_size_text(facts['bytes'])}"]
     if facts["fingerprint"] is not None:
         lines.append(one_line(f"graph {facts['fingerprint']}, partition {facts['partition_id']}"))
@@ -153,7 +153,7 @@ def _refuse_other_book(root: Path, native: PartitionBook, pyg: PartitionBook) ->
     same = native.node_types == pyg.node_types
     if not same or not all(torch.equal(native.nodes(kind).dense(), pyg.nodes(kind).dense()) for kind in pyg.node_types):
         raise ValueError(
-            f"{_WHERE}: the two layouts in {root} give nodes to other parts; they are of two partitions. Make the "
+            f"{_WHERE}: the two layouts in {root} give nodes to different parts; they are of two partitions. Make the "
             "partition again."
         )
 

@@ -1,4 +1,4 @@
-"""The `datapipes` command: arguments, exit codes, and how results and errors are printed.
+"""The `datapipes` command: arguments, exit codes, and the printing of results and errors.
 
 Exit codes: 0, the work is done; 1, it failed; 2, the arguments are wrong and nothing was done; 130, Ctrl-C.
 Results go to stdout; progress and errors go to stderr. With `--json` stdout holds exactly one JSON object when the exit
@@ -35,29 +35,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             arguments = make_parser().parse_args(argv)
-        except SystemExit as end:  # argparse has printed the help, the version, or what is wrong
+        except SystemExit as end:  # argparse has printed the help, the version, or an error
             code = int(end.code or 0)
         else:
             code = _run(arguments)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # the reader of stdout has gone, as `head` does
+    except BrokenPipeError:  # the reader of stdout has ended, such as `head`
         _drop_stdout()
-    except OSError as error:  # of the flush; all else was told
+    except OSError as error:  # from the flush; _run has reported all others
         _drop_stdout()
         say(f"datapipes: {_unwritten(error)}")
     return FAILED
 
 
 def _open_closed_streams() -> None:
-    """Put /dev/null in the place of standard streams that are closed, or the next file that is opened takes it.
+    """Open /dev/null as each closed standard stream, before another opened file takes its descriptor.
 
-    Python has None for such a stream, and prints what is meant for stderr to stdout then. To write to the new stdout
-    fails, as for any program; what is written to the new stderr vanishes.
+    For a closed stream Python has None, and prints stderr's text to stdout. Writing to the new stdout fails, as for any
+    program; text written to the new stderr vanishes.
     """
     for number, (name, flags) in enumerate((("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))):
         if getattr(sys, name) is None:
-            descriptor = os.open(os.devnull, flags)  # the lowest free number, so its own if nobody has taken that
+            descriptor = os.open(os.devnull, flags)  # the lowest free number: the stream's own, unless taken
             mode = "r" if number == 0 else "w"
             setattr(sys, name, open(descriptor, mode, closefd=False, encoding="utf-8"))  # noqa: SIM115
 
@@ -106,7 +106,7 @@ def _run(arguments: argparse.Namespace) -> int:
         message = one_line(in_options(" ".join(text_of(error).split()))) or type(error).__name__
         say(f"datapipes {arguments.command}: {message}")
         if arguments.json:
-            with contextlib.suppress(OSError):  # that the work failed is told already
+            with contextlib.suppress(OSError):  # the failure is already on stderr
                 _print_json({"command": arguments.command, "error": {"type": type(error).__name__, "message": message}})
         return FAILED
 
@@ -116,7 +116,7 @@ def _print_json(values: dict[str, Any]) -> None:
 
 
 def _print(text: str) -> None:
-    """Print to stdout at once, so that what goes wrong is told here and not by Python at its end."""
+    """Print to stdout at once, so that a failing write raises here and not when Python exits."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -132,6 +132,6 @@ def _unwritten(error: OSError) -> str:
 
 
 def _drop_stdout() -> None:
-    """Let what was not written go nowhere; or Python would complain at its end."""
+    """Discard unwritten output; otherwise Python would complain when it exits."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,7 +1,7 @@
-"""What `datapipes bench` measures: kernels beside limits of the machine, and the whole chain with other options.
+"""The measurements of `datapipes bench`: kernels beside limits of the machine, and the chain with other options.
 
-Sides of a comparison are measured in turn, in rounds, and the median counts: load of others hits all alike. A side that
-needs more memory than is left is no error: it is left out, and the list `left` says so.
+Sides of a comparison are measured in turn, in rounds, and the median counts, so other load on the machine hits all
+sides alike. A side that needs more memory than is left is left out, and noted in the list `left`.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from datapipes.seeds import HeteroItemSet, ItemSampler, ItemSet
 
 ROUNDS = 5
 BUFFER_BYTES = 2**30  # far more than most caches hold
-READS = 2**19  # random lines of a call
-MINIBATCHES = 8  # that the gathers read for, again and again
-MESSAGES = 8  # that the channel has under way
+READS = 2**19  # random lines per call
+MINIBATCHES = 8  # the gathers read the rows of these, again and again
+MESSAGES = 8  # that the channel holds at once
 ANSWER_S = 60.0
 PAGE = 4096
 
 BASE = "num_workers=0"
-# The other options that are tried, of the graph and of its features.
+# Further options to try, of the graph and of its features.
 IN_MEMORY, INT32 = "mmap=False", "int32 neighbors"
 STORED = {"stored_as='float16'": "float16", "stored_as='int8'": "int8"}
 
-Side = Callable[[], float]  # measures once: how much is done in a second
-Work = Callable[[], float]  # does some of it, and returns how much
+Side = Callable[[], float]  # measures once; returns the amount of work per second
+Work = Callable[[], float]  # does some work; returns its amount
 
 
 class Setting(NamedTuple):
-    """What a chain is built of; the features are those of nodes."""
+    """The parts of a chain; features are of nodes."""
 
     graph: AnyGraph
     items: ItemSet | HeteroItemSet
@@ -82,11 +82,11 @@ def features_of(graph: AnyGraph) -> dict[tuple[str, Any, str], TensorFeature]:
 
 
 def variants(setting: Setting, path: Path | None, left: list[str]) -> dict[str, Setting]:
-    """Return the setting, and others by the options that they differ in.
+    """Return {differing options: setting}, the given setting first.
 
     Args:
-        path: the folder of the graph, whose arrays are mapped; None if they are in memory. If they fit there, all other
-            options are tried with them.
+        path: the folder of the graph, whose arrays are mapped; None if they are in memory. If mapped arrays fit into
+            memory, the other options are tried with arrays in memory.
     """
     graph, settings = setting.graph, {BASE: setting}
     makers: dict[str, Callable[[Setting], Setting]] = {} if path is None else {IN_MEMORY: partial(_read, path=path)}
@@ -123,8 +123,9 @@ class Made(NamedTuple):
     """The first minibatches of a setting.
 
     Attributes:
-        counts: the mean of what a minibatch has.
-        cost: what it took to make all on one thread, the first time and again. What came from a disk was not in memory.
+        counts: mean counts of a minibatch.
+        cost: times and disk reads to make all on one thread, the first time and again. Bytes from a disk were not in
+            memory.
     """
 
     minibatches: list[MiniBatch]
@@ -133,7 +134,7 @@ class Made(NamedTuple):
 
     @classmethod
     def of(cls, setting: Setting) -> Made:
-        """Make them, sampled and with features; what was sampled is kept."""
+        """Make the minibatches, sampled and with features; the sampled ones are kept."""
         cost = {}
         for when in ("first", "again"):
             with threads(1), setting.fetched() as fetcher:
@@ -162,7 +163,7 @@ def _blocks(minibatch: MiniBatch) -> list[Any]:
 
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Let torch and the kernels use so many threads."""
+    """Let torch and the kernels use `count` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -172,7 +173,7 @@ def threads(count: int) -> Iterator[None]:
 
 
 def rate(work: Work, seconds: float) -> float:
-    """Return how much `work` does in a second; its first call does not count."""
+    """Return the amount of work per second; the first call of `work` does not count."""
     work()
     done, began = 0.0, time.perf_counter()
     while True:
@@ -182,7 +183,7 @@ def rate(work: Work, seconds: float) -> float:
 
 
 def alternate(sides: Mapping[str, Side], kind: str, progress: Progress, left: list[str]) -> dict[str, list[float]]:
-    """Return what each side is in each round. The first cannot be left out: others are compared with it."""
+    """Return {side: its rate in each round}. The first side cannot be left out: others are compared with it."""
     taken: dict[str, list[float]] = {name: [] for name in sides}
     for number, name in enumerate([*sides] * ROUNDS):
         progress(f"measuring {kind}", number, ROUNDS * len(sides))
@@ -205,7 +206,7 @@ def kernels(
 ) -> dict[str, float]:
     """Return the rates of the kernels and of their limits: bytes, lines, edges or hops in a second.
 
-    Names end in " 1" or " all", for one thread and for as many as torch has, if these are more.
+    Names end in " 1" for one thread, " all" for torch's number of threads, if that is more than one.
     """
     plain = settings[BASE]
     size = max(min(BUFFER_BYTES, _core.memory_left()[0] // 4), 2**20) // 128 * 128
@@ -250,7 +251,7 @@ def _sampling(setting: Setting) -> Work:
 
 
 def _gather(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
-    """Return what gathers for one minibatch after the other, and returns the bytes as they are without stored_as."""
+    """Return work that gathers the rows of one minibatch after another; its amount is bytes as if not stored_as."""
     fetcher, again = setting.fetched(), cycle(rows)
 
     def gather() -> float:
@@ -262,7 +263,7 @@ def _gather(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
 
 
 def _index_select(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
-    """Return what does the same by torch, into memory that is there."""
+    """Return the same work by torch.index_select, into existing memory."""
     nodes = [_by_type(minibatch.input_nodes) for minibatch, _ in rows]
     tables: list[Any] = [(kind, feature.tensor) for (_, kind, _), feature in setting.features.items()]
     outs = [table.new_zeros(max(len(ids[kind]) for ids in nodes), *table.shape[1:]) for kind, table in tables]
@@ -279,7 +280,7 @@ def _index_select(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
 
 @contextlib.contextmanager
 def _receiver(channel: ShmChannel) -> Iterator[Callable[[dict[str, torch.Tensor], int], int]]:
-    """Start a process that receives; give what sends it a message so often and waits until it has read them all."""
+    """Start a receiving process; yield a function that sends a message `count` times and waits until all are read."""
     context = context_of(None)
     refuse_repetition(is_building=False, where="bench", what="the command", remedy="run it from a shell.")
     prepare_server(context)
@@ -296,7 +297,7 @@ def _receiver(channel: ShmChannel) -> Iterator[Callable[[dict[str, torch.Tensor]
         raise RuntimeError("the receiving process has ended; what it wrote above says why. Run it again.")
 
     try:
-        exchange({}, 0)  # from here on the channel tells of its death
+        exchange({}, 0)  # from here on the channel reports the death of the process
         yield exchange
     finally:
         child.pipe.close()
@@ -304,7 +305,7 @@ def _receiver(channel: ShmChannel) -> Iterator[Callable[[dict[str, torch.Tensor]
 
 
 def _receive(start: Any) -> None:
-    """Run in that process: receive as many messages as are told, read each page of them, and answer."""
+    """Run in the receiving process: receive the announced number of messages, read each page, and answer."""
     pipe, channel = start
     begin_as_child()
     with contextlib.suppress(EOFError):
@@ -319,7 +320,7 @@ def _receive(start: Any) -> None:
 
 
 def deliver(setting: Setting, seconds: float, bottlenecks: dict[str, Any], name: str, **options: Any) -> float:
-    """Return the minibatches in a second of a new loader, without the start; `bottlenecks[name]` is what bounded it."""
+    """Return minibatches per second of a new loader, without its start; sets `bottlenecks[name]`."""
     with DataLoader(setting.fetched(), **options) as loader:
         minibatches = chain.from_iterable(repeat(loader))
         for _ in range(2 + 2 * loader.options.num_workers):

@@ -1,6 +1,6 @@
-"""`datapipes partition IN OUT --parts K`: a graph or a data set in parts, with a report on them, and a picture.
+"""`datapipes partition IN OUT --parts K`: divide a graph or a data set into parts, with a report and a picture.
 
-It tells how far it is: by a bar if stderr is a terminal and tqdm is there, else by a line now and then.
+Progress is a bar if stderr is a terminal and tqdm is installed, otherwise a line now and then.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def add_to(commands: Commands) -> None:
         commands,
         "partition",
         run,
-        "Divide a graph into parts. OUT holds the parts and the book that says who owns which node; a partition that "
-        "is there already is replaced, once the new one is whole.",
+        "Divide a graph into parts. OUT gets the parts and the partition book, which has the owner of each node; an "
+        "older partition there is replaced once the new one is whole.",
     )
     add_input(parser, "in", "a folder that graph.save wrote, or the files of a data set")
     add = parser.add_argument
@@ -43,11 +43,11 @@ def add_to(commands: Commands) -> None:
     add("--parts", type=int, required=True, metavar="K", help="number of parts")
     add("--method", choices=METHODS, default="metis", help="how parts are chosen; default: metis")
     add("--recursive", action="store_true", help="METIS halves again and again")
-    balance = "what metis and fennel spread evenly, as nodes=1,edges=0.5; default: nodes=1,edges=1,train=1"
+    balance = "measures that metis and fennel balance, as nodes=1,edges=0.5; default: nodes=1,edges=1,train=1"
     add("--balance", type=_shares, metavar="SHARES", help=balance)
-    add("--seed", type=int, default=0, metavar="N", help="of what is random; default: 0")
+    add("--seed", type=int, default=0, metavar="N", help="seed of all random choices; default: 0")
     add("--node-time-attr", metavar="NAME", help="store this time of the source node for each edge")
-    layouts = "what to write: native, pyg, or native,pyg for both; default: both, or native if pyg cannot hold it"
+    layouts = "native, pyg, or native,pyg for both; default: both, or native if pyg cannot hold the graph"
     add("--layouts", choices=_CHOICES, metavar="LAYOUTS", help=layouts)
     edge_map = "store the part of each edge too; default: if edges have attributes; pyg always does"
     add("--edge-map", action=argparse.BooleanOptionalAction, help=edge_map)
@@ -112,16 +112,16 @@ def _shares(text: str) -> dict[str, float]:
     return shares
 
 
-_MOST_WRITTEN = 16  # parts, up to which the numbers stand in the cells
+_MOST_WRITTEN = 16  # parts; with more, the cells have no numbers
 _FOR = "--png"
 
 
 def _check_picture(path: Path, num_parts: int, out: Path) -> None:
-    """Refuse a picture that could not be made, or that would lie in the folder `out`, before the work begins.
+    """Refuse a picture that cannot be made, or would lie in the folder `out`, before the work begins.
 
     Raises:
-        WrongUsage: There are too many parts, or `path` cannot be a file, does not end in .png, or is in the way of the
-            partition.
+        WrongUsage: There are too many parts, or `path` cannot be a file, does not end in .png, or is in the folder of
+            the partition.
         ImportError: matplotlib is not installed.
     """
     if num_parts > MOST_MATRIX_PARTS:
@@ -138,7 +138,7 @@ def _check_picture(path: Path, num_parts: int, out: Path) -> None:
 
 
 def _write_picture(report: PartitionReport, path: Path) -> None:
-    """Write the matrix of a report as PNG; a file at `path` is replaced, once the new one is whole."""
+    """Write the matrix of a report as PNG; an older file at `path` is replaced once the new file is whole."""
     figure = _figure(np.array(report.edge_matrix, dtype=np.int64), report)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -160,7 +160,7 @@ def _figure(edges: Any, report: PartitionReport) -> Any:
     canvas.FigureCanvasAgg(figure)
     axes = figure.subplots()
     present = edges[edges > 0] if edges.any() else np.ones(1)
-    # From half of the least count: it must not be white, which means none.
+    # The scale begins at half the least count, since white means no edges.
     norm = colors.LogNorm(present.min() / 2, max(present.max(), 2))
     image = axes.imshow(np.ma.masked_equal(edges, 0), cmap="Blues", norm=norm)
     if report.num_parts <= _MOST_WRITTEN:

@@ -1,5 +1,5 @@
-"""`datapipes serve ROOT --part K --address HOST:PORT`: a part of a partition for samplers on other machines; with
---chains, minibatches of whole chains for trainers.
+"""`datapipes serve ROOT --part K --address HOST:PORT`: serve a part of a partition to samplers on other machines, and
+with --chains minibatches of whole chains to trainers.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ def add_to(commands: Commands) -> None:
     add("--insecure", action="store_true", help="listen without TLS where other machines can reach the address")
     add("--metrics-port", metavar="[HOST:]PORT", help="metrics for Prometheus; HOST is 127.0.0.1 if left out")
     add("--threads", dest="num_threads", type=int, default=1, metavar="N", help="threads for each request; default: 1")
-    add("--concurrency", type=int, metavar="N", help="requests worked on at once; default: all cores")
-    add("--max-waiting", type=int, default=256, metavar="N", help="further requests wait; default: 256")
+    add("--concurrency", type=int, metavar="N", help="requests answered at once; default: all cores")
+    add("--max-waiting", type=int, default=256, metavar="N", help="further requests that may wait; default: 256")
     add(
         "--max-request", dest="max_request_bytes", default="64MB", metavar="SIZE", help="largest request; default: 64MB"
     )
     most_memory = (
-        "memory at which the largest producers end, then all connections; default: what it has at the start, "
-        "2 x --max-in-flight and 16 x --max-request"
+        "memory above which the largest producers are ended, then all connections; default: memory at the start + "
+        "2 x --max-in-flight + 16 x --max-request"
     )
     add("--max-memory", default="auto", metavar="SIZE", help=most_memory)
     add("--max-answer", dest="max_answer_bytes", default="256MB", metavar="SIZE", help="largest answer; default: 256MB")
-    in_flight = "all answers that are made or sent at once; default: 1GB"
+    in_flight = "all answers being made or sent, together; default: 1GB"
     add("--max-in-flight", dest="max_bytes_in_flight", default="1GB", metavar="SIZE", help=in_flight)
     add("--grace", type=float, default=10.0, metavar="S", help="seconds to finish in; default: 10")
-    add("--no-verify", action="store_true", help="do not compare the files with their hashes")
-    add("--in-memory", action="store_true", help="read the part into memory: answers take less time")
+    add("--no-verify", action="store_true", help="do not check the files against their hashes")
+    add("--in-memory", action="store_true", help="read the part into memory, for faster answers")
     add = parser.add_argument_group("minibatches of whole chains, which clients describe").add_argument
-    add("--chains", action="store_true", help="make them; ROOT may then be a graph that is not in parts")
-    features = "attributes of nodes and edges that they may fetch; default: none"
+    add("--chains", action="store_true", help="make minibatches; ROOT may then be a graph without parts")
+    features = "attributes of nodes and edges that minibatches may fetch; default: none"
     add("--features", nargs="+", metavar="NAME", help=features)
     add("--namebook", metavar="FILE", help="JSON {part: address} of the other parts' servers")
     add("--max-workers", type=int, metavar="N", help="processes of a producer; default: all cores")
@@ -71,12 +71,12 @@ def add_tls(parser: argparse.ArgumentParser, whose: str, others: str) -> None:
     for name, text in (
         ("cert", f"certificate of {whose}, PEM"),
         ("key", "its private key, PEM"),
-        ("ca", f"certificate of the authority that has signed those of {others}, PEM"),
+        ("ca", f"certificate of the authority that signed the certificates of {others}, PEM"),
     ):
         parser.add_argument(f"--tls-{name}", metavar="FILE", help=text)
 
 
-LOOK_S = 0.5  # seconds between two looks whether a signal came
+LOOK_S = 0.5  # seconds between two checks for a signal
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
@@ -88,14 +88,14 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     with _log_on_stderr(), _signals_set(stop):
         try:
             print(f"ready {server.start()}", flush=True)
-            while not stop.wait(LOOK_S):  # a signal that another thread takes wakes no wait without an end
+            while not stop.wait(LOOK_S):  # bounded: a signal taken by another thread would not end the wait
                 if server.failure is not None:
                     raise RuntimeError(f"a guard of the server has died: {server.failure!r}. Start it again.")
         except BaseException:
             server.stop(0.0)
             raise
         if not server.stop(arguments.grace):
-            os._exit(1)  # the log has said why; a thread of Arrow would keep the process
+            os._exit(1)  # the log has the reason; a thread of Arrow would keep the process alive
     return "", {}
 
 
@@ -145,7 +145,7 @@ def _server(arguments: argparse.Namespace) -> PartitionServer:
 
 
 def tls_of(arguments: argparse.Namespace) -> TLSConfig | None:
-    """Return the certificates that are given.
+    """Return the certificates from the options; None without any.
 
     Raises:
         WrongUsage: Some are missing.

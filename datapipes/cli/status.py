@@ -1,4 +1,4 @@
-"""`datapipes status NAMEBOOK`: whether the servers of a partition answer, and what they say of themselves."""
+"""`datapipes status NAMEBOOK`: ask the servers of a partition for their state."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def add_to(commands: Commands) -> None:
         commands,
         "status",
         run,
-        "Ask the servers of a namebook how they are, all at once. The exit code is 1 if one does not answer, stops, or "
-        "has another partition than the others.",
+        "Ask all servers of a namebook for their state. The exit code is 1 if a server does not answer, is stopping, "
+        "or has another partition than the others.",
     )
     parser.add_argument("namebook", metavar="NAMEBOOK", help='a JSON file: {"0": "host:port", ...}')
     parser.add_argument("--timeout", type=float, default=5.0, metavar="S", help="seconds for each server; default: 5")

@@ -1,4 +1,4 @@
-"""What users of other libraries look for: their names, each with an error that says what it is called here."""
+"""Names from other libraries: using one raises an error with the name used here."""
 
 
 def __dir__() -> list[str]:

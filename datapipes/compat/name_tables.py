@@ -1,7 +1,7 @@
 """Names from PyG, GraphBolt, GraphLearn and torch, and what each is called here; see other_names.py.
 
-An attribute is one of the class that raises when it is read; a keyword is looked up when a stage is built. Names that
-exist are not affected.
+An attribute of these tables raises when it is read; a keyword is looked up when a stage is built. Names that exist here
+are not affected.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TO_GPU = "dp.TensorFeature(tensor.cuda()) lies on the GPU; pin_memory_() of wha
 _OF_PYG = "dp.datasets.Dataset.from_pyg(data), or dp.CSCGraph.from_pyg(data) and dp.HeteroCSCGraph.from_pyg(data)"
 _WHOLE_GRAPH = "features are in a dp.FeatureStore, labels and splits in a dp.ItemSet"
 
-_OF_GRAPHS = {  # of both kinds
+_OF_GRAPHS = {  # of CSCGraph and HeteroCSCGraph
     "number_of_nodes": "graph.num_nodes",
     "number_of_edges": "graph.num_edges",
     **dict.fromkeys(("x", "y", "train_mask", "ndata", "edata", "nodes"), _WHOLE_GRAPH),
@@ -63,8 +63,7 @@ _OF_GRAPHS = {  # of both kinds
     **dict.fromkeys(("node_type_offset", "type_per_edge", "node_type", "edge_type"), _TYPED),
 }
 
-# For each class (and "datapipes", the package): the name that is missing, and what to use. A class has the rows of its
-# bases too.
+# {class, or "datapipes" for the package: {missing name: what to use}}. A class has the rows of its bases, too.
 ATTRIBUTES: Table = {
     "MiniBatch": {
         # PyG
@@ -277,7 +276,7 @@ _TRANSFORM = "pipe.transform(fn) changes the minibatch; map(fn, loader) makes a 
 _CHAIN = "datapipe, the last stage of a chain that starts with dp.ItemSampler"
 _IMPORTANCE = "leave it out: this is LABOR-0; importance needs more than a row, so parts could not answer it alike"
 
-# For each class: the keyword that its constructor does not take, and what to use. A class has the rows of its bases.
+# {class: {keyword that its constructor does not take: what to use}}. A class has the rows of its bases, too.
 KEYWORDS: Table = {
     "Stage": {
         "deduplicate": _DEDUPLICATE,

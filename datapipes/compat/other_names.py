@@ -1,8 +1,8 @@
-"""Errors about names from PyG, GraphBolt, DGL and torch: each says what the name is here.
+"""Errors about names from PyG, GraphBolt, DGL and torch: each has the name used here.
 
-`import datapipes` imports this module last of all that it needs, and it hooks itself in: the public classes of the core
-get an attribute for each name that they do not have, and `base/checks.py` gets the keywords. Classes of what is loaded
-later say `with_other_names`. name_tables.py is the one place for the names. docs/migrate/ has the whole story.
+`import datapipes` imports this module last, and the import installs the errors: the public classes of the core get an
+attribute for each missing name, and `base/checks.py` gets the keywords. Classes that are loaded later call
+`with_other_names`. name_tables.py has all names. docs/migrate/ compares the libraries.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _Class = TypeVar("_Class", bound=type)
 
 
 class OtherName:
-    """An attribute that a class does not have, under the name of another library: reading it raises AttributeError.
+    """An attribute for another library's name: reading it raises AttributeError with the name used here.
 
-    Each name is one such attribute of the class and not a case in `__getattr__`, which would make every attribute of
-    the class slower to read. `dir` of an instance leaves them out.
+    Each name is an attribute of the class, since a `__getattr__` would slow down every attribute of the class. `dir` of
+    an instance leaves these names out.
     """
 
     def __init__(self, owner: str, name: str, ours: str) -> None:
@@ -46,10 +46,10 @@ class OtherName:
 
 
 def missing_public_name(name: str, module: str = "datapipes", ours: str | None = None) -> AttributeError | ImportError:
-    """Return the error for a name that a package does not have; `ours` says what to use, if no table does.
+    """Return the error for a name missing in a package; `ours` says what to use, if the tables lack the name.
 
-    It is an ImportError where `from ... import` asks: in place of an AttributeError Python raises one of its own there,
-    without our text.
+    For `from ... import` it is an ImportError, since Python would replace an AttributeError by an error without our
+    text.
     """
     ours = ours or ATTRIBUTES.get(module, {}).get(name)
     if ours is None:
@@ -69,7 +69,7 @@ def _text(owner: str, name: str, ours: str) -> str:
 
 
 def _add_other_names(cls: Any, owner: str) -> None:
-    """Give `cls` the rows of `owner` in ATTRIBUTES, but for names that it or a base of it has."""
+    """Give `cls` the rows of `owner` in ATTRIBUTES, except names that it or a base has."""
     for name, ours in ATTRIBUTES[owner].items():
         if not any(name in vars(base) for base in cls.__mro__):
             setattr(cls, name, OtherName(owner, name, ours))
@@ -82,7 +82,7 @@ def _names_of_its_own(self: object) -> list[str]:
 
 
 def with_other_names(cls: _Class) -> _Class:
-    """Give a class the names that other libraries have for it."""
+    """Give a class the errors for the names that other libraries use in its place."""
     _add_other_names(cls, cls.__name__)
     return cls
 
@@ -90,5 +90,5 @@ def with_other_names(cls: _Class) -> _Class:
 for core_class in (Block, CSCGraph, Feature, FeatureStore, HeteroCSCGraph, ItemSet, MiniBatch, SampledSubgraph):
     with_other_names(core_class)
 vars(channel)["__getattr__"] = _missing_in_channel
-_add_other_names(FunctionalForms, "Stage")  # there, a stage that is registered under such a name takes its place
+_add_other_names(FunctionalForms, "Stage")  # a stage registered under one of these names replaces the error
 checks.OTHER_KEYWORDS.update(KEYWORDS)

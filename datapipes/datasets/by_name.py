@@ -1,16 +1,16 @@
-"""A folder of tables and arrays without a YAML: the names of its files say what they are. The result is a Description.
+"""A folder of tables and arrays without a YAML: file names say what the files hold. The result is a Description.
 
 | file | holds |
 |---|---|
-| `edges.csv` (.csv.gz, .tsv, .parquet, .npy), or a folder `edges/` of such parts | the edges of a graph without types |
-| `edges/SRC__REL__DST.csv` (...), or a folder of that name | those of the type (SRC, REL, DST) |
-| `nodes.csv` (...), `nodes/TYPE.csv` (...) | a row for each node, in the order of their ids or with a column of them |
+| `edges.csv` (.csv.gz, .tsv, .parquet, .npy), or a folder `edges/` of such files | the edges of a graph without types |
+| `edges/SRC__REL__DST.csv` (...), or a folder of that name | the edges of the type (SRC, REL, DST) |
+| `nodes.csv` (...), `nodes/TYPE.csv` (...) | a row for each node, in the order of ids or with a column of ids |
 | `nodes/NAME.npy`, `nodes/TYPE/NAME.npy` | an array with a row for each node: the feature NAME |
 
-Edges are the columns "src" and "dst", or the only two; further columns are attributes. Of a table of nodes each
-column is a feature, but for these: "id", "node_id" or "node", the id of the node in each row, from 0 on in any order;
-"label"; "split", of "train", "valid", "test" or nothing; or "train_mask", "val_mask" and "test_mask", of 0 and 1. All
-columns but "split" hold numbers. Labels and sets of a type stand in one table; no array has one of these names.
+Edges are the columns "src" and "dst", or the only two columns; further columns are attributes. Each column of a node
+table is a feature, except: "id", "node_id" or "node", the node id of the row, from 0 on in any order; "label"; "split",
+with "train", "valid", "test" or nothing; or "train_mask", "val_mask" and "test_mask", with 0 and 1. All columns except
+"split" hold numbers. Labels and sets of a type are in one table; no array has one of these names.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ def _named(folder: Path, name: str) -> list[Path]:
 
 
 def described_by_name(folder: Path) -> tuple[Description, list[Task]]:
-    """Return what the names of the files say, and the task that the tables of nodes state; none if no table does.
+    """Return the Description of the folder, and the tasks of its node tables: one task, or none.
 
     Raises:
-        DatasetFormatError: They contradict each other, or nothing tells how many nodes a type has.
+        DatasetFormatError: The files contradict each other, or no file has the number of nodes of a type.
     """
     with format_errors(folder.name):
         for name in ("edges", "nodes"):
             if not _named(folder, name):
-                raise ValueError(f"found no {name}.csv and no folder {name}, nor one of another suffix. Add it.")
+                raise ValueError(f"found no {name}.csv and no folder {name} (.parquet or .npy will do). Add one.")
         places = _named(folder, "edges")
         if len(places) > 1:
             raise ValueError(f"found {[path.name for path in places]}; expected one of them. Move the others away.")
@@ -85,7 +85,7 @@ def described_by_name(folder: Path) -> tuple[Description, list[Task]]:
 
 
 def _parts(path: Path) -> list[Path]:
-    """Return the files of a folder; a file alone."""
+    """Return the files of a folder, or the file itself."""
     return sorted(part for part in path.iterdir() if part.name[0] not in "._") if path.is_dir() else [path]
 
 
@@ -107,7 +107,7 @@ def _edges(path: Path) -> list[dict[str, Any]]:
         return [{"type": None, "format": _format_of(path), "path": path.name}]
     if len(typed) < len(parts):
         others = [part.name for part in parts if part not in typed]
-        raise ValueError(f"found {shown(others)} in edges/; expected SRC__REL__DST, as others have it. Rename them.")
+        raise ValueError(f"found {shown(others)} in edges/; expected SRC__REL__DST, like the others. Rename them.")
     return [
         {"type": _stem(part).replace(_BETWEEN, ":"), "format": _format_of(part), "path": f"edges/{part.name}"}
         for part in typed
@@ -115,7 +115,7 @@ def _edges(path: Path) -> list[dict[str, Any]]:
 
 
 def _further_columns(path: Path) -> list[str]:
-    """Return the columns of a table of edges that are not their ends."""
+    """Return the columns of an edge table other than source and destination."""
     names = TableFiles(WHERE, path).names
     return [name for name in names if name not in ("src", "dst")] if {"src", "dst"} <= {*names} else []
 
@@ -134,7 +134,7 @@ def _node_files(places: list[Path], *, has_types: bool) -> list[tuple[Any, Path]
 
 
 class _Nodes:
-    """What the files of nodes hold.
+    """The contents of the node files.
 
     Attributes:
         counts: {type: number of nodes}.
@@ -150,7 +150,7 @@ class _Nodes:
         self._items: dict[Any, dict[str, ItemSet]] = {}
 
     def add(self, node_type: Any, path: Path) -> None:
-        """Read the names of the columns in a file, its number of rows, and what it states of the task."""
+        """Read a file's column names, its number of rows, and its labels and sets."""
         kind, name = _format_of(path), str(path.relative_to(self._folder))
         if kind == "numpy":
             count, names = NpyRows(WHERE, path).shape[0], [_stem(path)]
@@ -207,7 +207,7 @@ def _items_of(table: TableFiles) -> dict[str, ItemSet]:
 
 
 def _places_of(table: TableFiles) -> dict[str, Tensor]:
-    """Return for each set which nodes are in it, bool [num_nodes]; all train if no column says more."""
+    """Return a mask for each set, bool [num_nodes]; without a column of sets, all nodes train."""
     masks = {name: mask for name, mask in MASKS.items() if mask in table.names}
     nowhere = torch.zeros(table.num_rows, dtype=torch.bool)
     if not masks:

@@ -34,10 +34,10 @@ _MOST_TYPES = 32  # that `describe` shows
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A task of a data set; its sets are those of a Dataset.
+    """A task of a data set; its fields mean the same as in Dataset.
 
     Attributes:
-        metadata: what the files say of it besides, such as "name" and "num_classes".
+        metadata: further fields from the files, such as "name" and "num_classes".
     """
 
     train_set: ItemSet | HeteroItemSet
@@ -55,24 +55,23 @@ class Dataset:
         name: the name used in messages.
         graph: the graph to sample from, with or without types.
         features: features by key ("node" or "edge", type or None, name).
-        train_set, validation_set, test_set: the seeds of the task with what belongs to each, as `task` says; each a
-            HeteroItemSet by type if the graph has types. Types without items in a part are not in it; a part without
-            any items has them all.
+        train_set, validation_set, test_set: the seeds of the task with their values, as `task` says; each set is a
+            HeteroItemSet by type if the graph has types. A set leaves out types without items; a set without any items
+            has all types.
         num_classes: labels are in [0, num_classes); 0 if the task has no classes.
         class_names: one for each class; numbers as text if the files name none.
         normalize_features, largest_component: what `open` did to the files; the repr shows both.
         task: "node_classification": seeds are nodes, labels int64 [n] are classes, or [n, k] for k tasks of two
             classes. "node_regression": seeds are nodes, labels float32 [n] or [n, k]. "all_nodes": seeds are nodes,
-            without labels. "link_prediction": seeds are pairs [n, 2]; labels, where there are some, are 1 for an edge
-            that exists and 0 for one that does not; without labels all exist; seeds of one value of "indexes" are to be
-            ranked together. "edge_regression": seeds are edges [n, 2], labels float32 [n]. "edge_classification": seeds
-            are edges [n, 2], labels int64 [n] are classes. "timestamps", where there are some, are the times of the
-            seeds.
-        training_graph: the graph with the edges that are known in training. Of a temporal edge list these are the edges
-            of `train_set`; of any other data set it is `graph`.
+            without labels. "link_prediction": seeds are pairs [n, 2]; labels are 1 for an edge that exists and 0 for
+            a negative edge; without labels all edges exist; seeds with equal "indexes" are ranked together.
+            "edge_regression": seeds are edges [n, 2], labels float32 [n]. "edge_classification": seeds are edges
+            [n, 2], labels int64 [n] are classes. "timestamps", if present, are the times of the seeds.
+        training_graph: the graph with the edges that are known in training: for a temporal edge list the edges of
+            `train_set`, otherwise `graph` itself.
         node_names: {type: one name for each node}, for types that have names in the files.
-        tasks: all tasks, where a folder has several (see OnDiskDataset); the first is the one above.
-        metadata: {key of a feature: what the folder says of it besides}.
+        tasks: all tasks of the folder (see OnDiskDataset); the fields above are the first.
+        metadata: {feature key: its further fields in the folder}.
     """
 
     name: str
@@ -106,7 +105,7 @@ class Dataset:
 
     @property
     def all_nodes_set(self) -> ItemSet | HeteroItemSet:
-        """All nodes as seeds, without labels; with types those of each type."""
+        """All nodes as seeds, by type if the graph has types; no labels."""
         return one_set({kind: ItemSet(self.graph.num_nodes_of(kind)) for kind in self.graph.node_types})
 
     @classmethod
@@ -159,17 +158,17 @@ class Dataset:
         return table
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the table of `describe`."""
+        """Return the table of `describe` as HTML, for notebooks."""
         return table_html(self._title(), self._rows())
 
     def with_validation(self, share: float = 0.2, seed: int = 0) -> Dataset:
-        """Return the data set with a part of `train_set` as `validation_set`, drawn at random by `seed`.
+        """Return the data set with a random part of `train_set` as `validation_set`.
 
-        For files that name no validation part, such as those of AIFB, to choose settings on. The test set stays.
+        For files without a validation part, such as AIFB's. The test set stays.
 
         Args:
-            share: of the items of each type, rounded, in (0, 1). A type of which none are left or drawn is not in
-                that part.
+            share: the share of the items of each type, in (0, 1); the number of items is rounded. A set leaves out
+                types without items.
             seed: the same seed gives the same part.
         Raises:
             ValueError: The data set has a validation set, or the share is out of range.
@@ -202,8 +201,8 @@ def graph_of_edges(
     """Return the graph of edges by type; the type None alone gives a graph without types.
 
     Args:
-        folder: where it is built out of core, with the options of CSCGraph.build; None makes it in memory, of edges
-            [2, n].
+        folder: the graph is built out of core in this folder, with the options of CSCGraph.build. None: it is built in
+            memory, from edges [2, n].
     """
     kind: Any = HeteroCSCGraph
     arguments: list[Any] = [edges, num_nodes, node_attributes, edge_attributes]
@@ -220,15 +219,15 @@ def graph_of_edges(
 
 
 def one_set(sets: dict[Any, ItemSet]) -> ItemSet | HeteroItemSet:
-    """Return the item sets of all types as one, that of the type None as it is.
+    """Return the item sets of all types as one set; the set of the type None is returned as is.
 
-    Types without items are left out, which a sampler would refuse; if none has items, all stay.
+    Types without items are left out, since a sampler would refuse them; if no type has items, all stay.
     """
     return sets[None] if None in sets else HeteroItemSet({k: items for k, items in sets.items() if len(items)} or sets)
 
 
 def _cut(items: ItemSet, share: float, seed: int) -> tuple[ItemSet, ItemSet]:
-    """Return the items that stay and those that are drawn, each in their order."""
+    """Return the items that stay and the items that are drawn, both in their old order."""
     order = _core.permutation_at(len(items), _core.hop_key(seed, 0, 0, 0, 0, 0), 0, len(items))
     count = round(share * len(items))
     first, second = (torch.from_numpy(np.sort(places)) for places in (order[count:], order[:count]))
@@ -238,13 +237,13 @@ def _cut(items: ItemSet, share: float, seed: int) -> tuple[ItemSet, ItemSet]:
 
 
 def _num_items(items: ItemSet | HeteroItemSet, domain: str, kind: Any) -> int | None:
-    """Return how many items of a set are nodes or edges of a type; None if it has none of these."""
+    """Return the number of items of a node or edge type in a set; None if the set does not hold that type."""
     if isinstance(items, HeteroItemSet):
         return len(items.item_sets[kind]) if kind in items.item_sets else None
     return len(items) if kind is None and (domain == "node") == (items.seeds_shape == ()) else None
 
 
-# --- of PyG
+# --- from PyG
 
 _FROM_PYG = "Dataset.from_pyg"
 
@@ -254,7 +253,7 @@ def _fields_of_pyg(data: Any) -> dict[str, Any]:
     graph = HeteroCSCGraph.from_pyg(data) if hasattr(data, "node_types") else CSCGraph.from_pyg(data)
     features: dict[Any, TensorFeature] = {}
     for edge_type in graph.edge_types:
-        # The attribute has the order of the graph; the feature is read by edge id, so it is that of the Data.
+        # The attribute is in the graph's order. The feature is read by edge id, so it takes the rows of the Data.
         if graph.relation(edge_type).edge_attributes.pop("edge_attr", None) is not None:
             rows = (data if edge_type is None else data[edge_type])["edge_attr"]
             features["edge", edge_type, "edge_attr"] = TensorFeature(rows)

@@ -1,13 +1,13 @@
 """Read the embedded data set, the graph of Debian's packages; it needs no download.
 
 The files `debian_packages.npz` and `debian_relations.npz` beside this module were made by one run of
-tools/make_debian_packages.py, which defines nodes, edges, words, classes and split, and says what was left out because
-it names the section. The first is read as a `RawDataset`, in one of three directions; with the second, which adds all
-other relations, it is a heterogeneous graph of the same packages.
+tools/make_debian_packages.py. That script defines nodes, edges, words, classes and split, and lists the fields that
+were left out because they reveal the section. The first file is read as a `RawDataset`, in one of three directions. The
+second file adds all other relations; both together are a heterogeneous graph of the same packages.
 
-Invariant: equal calls return equal, new arrays; packages, words, labels and split are the same in both. Refused: a
-direction outside `DIRECTIONS`, with ValueError; with `DatasetFormatError` damaged or foreign files in the place of the
-embedded ones, two files of different runs, and a source whose packages are in two parts of the split.
+Invariant: equal calls return equal, new arrays; packages, words, labels and split are the same in both graphs. Refused
+with ValueError: a direction outside `DIRECTIONS`. Refused with `DatasetFormatError`: damaged or foreign files, files of
+different runs, and a source whose packages are in two parts of the split.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ REMEDY = "Make it again with tools/make_debian_packages.py."
 
 
 def read_debian_packages(direction: str = "both") -> RawDataset:
-    """Read the embedded graph of Debian's packages; the task is to predict the archive section of each.
+    """Read the embedded graph of Debian's packages; the task is to predict the archive section of a package.
 
     Args:
-        direction: Which packages send in-edges to a package: "depends", those it depends on; "reverse",
-            those that depend on it; "both", the union of the two.
+        direction: The sources of a package's in-edges: "depends", the packages it depends on; "reverse", the packages
+            that depend on it; "both", the union of the two.
     Returns:
         Edges are sorted by (destination, source), without repeats and self loops. The node feature
         "feat" is uint8[num_nodes, num_words], 1 for each word of the description, about 140 MB. The node
@@ -65,7 +65,7 @@ def arrays_of(file: str, content: bytes, expected_format: str) -> NpzArrays:
 
 
 def read_packages(content: bytes, direction: str) -> RawDataset:
-    """Return what the bytes of `FILE` say; `read_debian_packages` has the details."""
+    """Return the data set in the bytes of `FILE`; see `read_debian_packages`."""
     arrays = arrays_of(FILE, content, _PACKAGES_FORMAT)
     class_names = arrays.texts("class_names")
     labels, _ = checked_labels(FILE, arrays.get("label"), len(class_names))
@@ -134,25 +134,25 @@ _RELATIONS_FORMAT = "datapipes debian relations 1"
 
 
 def read_debian_relations() -> RawHeteroDataset:
-    """Read the embedded graph of Debian's packages with all of its relations; the task is that of the packages.
+    """Read the embedded graph of Debian's packages with all relations; the task is that of `read_debian_packages`.
 
     Returns:
-        Nodes: "package"; "source", the source packages; "virtual", the names that have no package of their own, that a
-        package provides, and that at least two packages name. The last two have no features.
+        Nodes: "package"; "source", the source packages; "virtual", names without a package of their own that a package
+        provides and at least two packages name. Sources and virtual names have no features.
 
-        Edges, each with its inverse under the name "rev_" + relation, in the same order: for each of `RELATIONS`
-        ("package", relation, "package") and ("package", relation, "virtual"), from the package whose stanza says it to
-        the one it names; ("package", "built_from", "source"), one edge for each package; ("package", "built_using",
-        "source"), sources whose code went into it. Forward edges are sorted by (destination, source), without
-        repeats; depends includes pre_depends and has the edges of the homogeneous graph.
+        Edges: for each of `RELATIONS` ("package", relation, "package") and ("package", relation, "virtual"), from the
+        package whose stanza has the relation to the named package; ("package", "built_from", "source"), one edge for
+        each package; ("package", "built_using", "source"), to sources whose code is in the package. Each edge type has
+        an inverse, "rev_" + relation, with the edges in the same order. Forward edges are sorted by (destination,
+        source), without repeats; depends includes pre_depends and has the edges of the homogeneous graph.
 
-        Words and split are those of `read_debian_packages`, for "package". Packages without a section are in no part.
+        Words and split of "package" are those of `read_debian_packages`. Packages without a section are in no part.
     Raises:
         DatasetFormatError: An embedded file is damaged; the package should be installed again.
     """
     folder = files(__package__)
     content = folder.joinpath(FILE).read_bytes()
-    packages = read_packages(content, "reverse")  # its edges go from a package to those it depends on
+    packages = read_packages(content, "reverse")  # edges go from a package to its dependencies
     num_packages = packages.num_nodes
     arrays = arrays_of(RELATIONS_FILE, folder.joinpath(RELATIONS_FILE).read_bytes(), _RELATIONS_FORMAT)
     digest = hashlib.blake2b(content, digest_size=16).hexdigest()
@@ -188,7 +188,7 @@ def read_debian_relations() -> RawHeteroDataset:
 
 
 def _count_named(ids: np.ndarray, key: str) -> int:
-    """Return how many nodes `ids` name; every one from 0 to the highest must be named."""
+    """Return the number of nodes that `ids` name; `ids` must name every node from 0 to the highest."""
     count = int(ids.max(initial=-1)) + 1
     unnamed = np.flatnonzero(np.bincount(ids, minlength=count) == 0)
     if len(unnamed):

@@ -1,16 +1,16 @@
 """Read lists of edges in text, as SNAP publishes them: "src dst", "src dst time" (CollegeMsg), "from,to,rating,time"
 (Bitcoin OTC). Lines that begin with "#" are comments.
 
-What further columns hold is never guessed: the caller says it, a header with "src" and "dst", or the name under which
-SNAP has published the file.
+The meaning of further columns is never guessed. The caller gives it, or a header with "src" and "dst", or the name
+under which SNAP published the file.
 
-With times, edges are put into the order of time, those of one time in the order of the file, and numbered so. The split
-follows the time: the first `TRAIN_SHARE` of the edges train, the next `VALIDATION_SHARE` validate, the rest test. A cut
-that falls among edges of one time moves behind them, so that no part holds an edge that is as old as one of an earlier
-part. Without times edges stay in the order of the file, and there is no task.
+With times, edges are numbered by time, and edges of equal time by their place in the file. The split follows the time:
+the first `TRAIN_SHARE` of the edges train, the next `VALIDATION_SHARE` validate, the rest test. Edges of equal time are
+in one part: a cut that falls among them moves behind them. Without times edges stay in the order of the file, and there
+is no task.
 
-Invariant: no edge is lost or joined with another; all parts together hold each edge once. Refused with
-`DatasetFormatError`: broken rows, ids that are no whole numbers from 0 on, ratings and times that are not finite.
+Invariant: no edge is lost or merged; all parts together hold each edge once. Refused with `DatasetFormatError`: broken
+rows, ids other than whole numbers from 0 on, ratings and times that are not finite.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems
 from datapipes.datasets.text import read_table, text_lines
 
 TRAIN_SHARE, VALIDATION_SHARE = 0.7, 0.15
-_EDGE_BYTES = 72  # that an edge takes beside its row of the table: numbered, as a feature, an item, in two graphs
-MAX_ID = 2**53  # beyond it a float64 cannot tell neighbors apart
+_EDGE_BYTES = 72  # of an edge beside its row of the table: its number, feature and item, and its place in two graphs
+MAX_ID = 2**53  # a float64 cannot tell larger neighbors apart
 
 _SUFFIXES = (".txt", ".txt.gz", ".csv", ".csv.gz")
 _ENDS = ("src", "dst")
-_COLUMNS = (*_ENDS, "time", "rating", "weight")  # what they may hold
+_COLUMNS = (*_ENDS, "time", "rating", "weight")  # what columns may hold
 _TIMED, _RATED = (*_ENDS, "time"), (*_ENDS, "rating", "time")
 _PUBLISHED = {  # how the names of SNAP's files begin
     **dict.fromkeys(("CollegeMsg", "sx-", "wiki-talk-temporal", "email-Eu-core-temporal"), _TIMED),
     "soc-sign-bitcoin": _RATED,
 }
 _REMEDY = "Correct the file: it must hold numbers alone, as many in each row."
-_TURNED = (("to", "from"), ("target", "source"), ("destination", "source"))  # names of two columns, the end first
+_TURNED = (("to", "from"), ("target", "source"), ("destination", "source"))  # names of two columns, destination first
 _JODIE = ("user_id", "item_id", "timestamp")  # how a header of the files of JODIE begins
 
 
@@ -49,16 +49,16 @@ def read_edge_list(path: Path, columns: Sequence[str] | None = None) -> RawHeter
     """Read a list of edges, packed with gzip or not.
 
     Args:
-        path: The file, or a folder that holds no other. With .csv in its name commas are between the numbers, and a
-            header before them may be; else spaces or tabs.
-        columns: What the columns hold, see check_columns. None: what the published name or the header says, or two
-            columns.
+        path: The file, or a folder that holds no other. A .csv file has commas between numbers, and may have a header;
+            any other file has spaces or tabs.
+        columns: What the columns hold, see check_columns. None: the published name or the header says it, or there are
+            two columns.
     Returns:
-        Nodes are numbered in the order of the ids in the file; the node attribute "id", int64 [num_nodes], has these
-        ids. Edge features are "time", int64, or float64 if one has fractions, "rating" and "weight", float32; "time"
-        and "weight" are edge attributes, too. With times the task is link prediction, each seed has a time, and there
-        are no negatives; with ratings too it is edge regression, whose labels are the ratings. The edges that train
-        are the first `num_training_edges` of the graph. Without times the task is "all_nodes", without items.
+        Nodes are numbered in ascending order of their ids in the file; the node attribute "id", int64 [num_nodes], has
+        these ids. Edge features are "time", int64 (float64 if a time has a fraction), "rating" and "weight", float32;
+        "time" and "weight" are edge attributes, too. With times the task is link prediction, each seed has a time, and
+        there are no negatives; with ratings too the task is edge regression, and the ratings are the labels. Training
+        edges are the first `num_training_edges` of the graph. Without times the task is "all_nodes", without items.
         O(n log n) for n edges.
     Raises:
         FileNotFoundError: There is no such file.
@@ -103,10 +103,10 @@ def read_edge_list(path: Path, columns: Sequence[str] | None = None) -> RawHeter
 
 
 def check_columns(columns: Any) -> tuple[str, ...]:
-    """Return the argument of that name, if it says what the columns of a list of edges hold.
+    """Return `columns` as a tuple, if they name the columns of a list of edges.
 
     Raises:
-        ValueError: It lacks an end, or has another name, or one twice.
+        ValueError: "src" or "dst" is missing, a name is unknown, or a name is there twice.
     """
     names = [] if isinstance(columns, str) or not isinstance(columns, Iterable) else [*columns]
     if not {*_ENDS} <= {*names} <= {*_COLUMNS} or len({*names}) < len(names):
@@ -118,10 +118,10 @@ def check_columns(columns: Any) -> tuple[str, ...]:
 
 
 def _columns_of(path: Path, delimiter: str, columns: Sequence[str] | None) -> tuple[str, ...]:
-    """Return what the columns of a file hold.
+    """Return the names of the columns of a file.
 
     Raises:
-        DatasetFormatError: Nothing says it.
+        DatasetFormatError: Neither argument, file name nor header says it.
     """
     line = next((line for _, line in text_lines(path) if not line.startswith("#")), "")
     cells = tuple(cell.strip(' "') for cell in (line.split(",") if delimiter == "," else line.split()))
@@ -130,7 +130,7 @@ def _columns_of(path: Path, delimiter: str, columns: Sequence[str] | None) -> tu
     if {*_ENDS} <= {*cells} <= {*_COLUMNS}:
         if said not in (None, cells):
             fault = f"the names {shown([*cells])} above the numbers"
-            by = "columns" if columns is not None else "the name of the file, under which SNAP has published another,"
+            by = "columns" if columns is not None else "the name of a file that SNAP has published"
             raise DatasetFormatError.of(path.name, fault, f"{said}, as {by} says", "Correct one of the two.")
         return check_columns(cells)
     if said is not None:
@@ -156,11 +156,11 @@ def _columns_of(path: Path, delimiter: str, columns: Sequence[str] | None) -> tu
             remedy = f"Read it by: edges = numpy.loadtxt({str(path)!r}, int, {options}usecols=(0, 1)); "
             remedy += "graph = dp.CSCGraph.from_edge_index(edges.T.copy())."
     fault = f"{len(cells)} columns, {shown([*cells])}"
-    raise DatasetFormatError.of(path.name, fault, "two, or to be told what the others hold", remedy)
+    raise DatasetFormatError.of(path.name, fault, "two columns, or names for all of them", remedy)
 
 
 def _values(file: str, name: str, values: np.ndarray) -> np.ndarray:
-    """Return the values of edges in a column, with the dtype that they have here."""
+    """Return the edge values of a column, converted to the dtype of that column."""
     if name == "time":
         is_whole = (values == np.floor(values)).all() and (np.abs(values) < MAX_ID).all()
         return np.ascontiguousarray(values, np.int64 if is_whole else np.float64)
@@ -173,7 +173,7 @@ _Part = dict[EdgeType | None, RawItems]
 def _parts(
     pairs: np.ndarray, values: Mapping[str, np.ndarray]
 ) -> tuple[tuple[_Part, _Part, _Part], str, dict[Any, int]]:
-    """Return the split, the task, and how many edges are known in training, of edges in the order of time."""
+    """Return the split, the task, and the number of training edges, for edges in the order of time."""
     if "time" not in values:
         none: _Part = {None: RawItems(np.zeros(0, np.int64))}
         return (none, none, none), "all_nodes", {}
@@ -188,7 +188,7 @@ def _parts(
 
 
 def edge_list_in(path: Path) -> Path | None:
-    """Return the one edge list at `path`, a file or a folder, by its name; None if there is none or more."""
+    """Return the one edge list at `path`, a file or a folder, by its name; None if there are none or several."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     lists = [file for file in files if file.name.endswith(_SUFFIXES)]
     return lists[0] if len(lists) == 1 else None

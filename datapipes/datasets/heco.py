@@ -38,11 +38,11 @@ def read_heco(folder: Path, split: int = 0, *, inverse_relations: bool | None = 
     Args:
         folder: Holds the files.
         split: 0, 1 or 2: 20, 40 or 60 labels of each class for training.
-        inverse_relations: Add the inverse of each relation, unless it is False.
+        inverse_relations: Add the inverse of each relation; False: do not.
     Returns:
         Node types paper, author and subject; edge types (author, writes, paper) and (paper, has_subject, subject).
         "feat" of papers is float32 [num_papers, num_words], as in the file, where each row has a sum of 1; authors and
-        subjects have none. Parts of the split are ascending. Class names are numbers as text.
+        subjects have no features. Each part of the split is ascending. Class names are numbers as text.
     Raises:
         FileNotFoundError: A file is missing.
         IndexError: There is no such split.
@@ -86,7 +86,7 @@ def _whole(path: Path, limit: int, noun: str) -> np.ndarray:
     array = npy_array(path.name, "the array", content_of(path))
     if array.ndim != 1 or array.dtype.kind not in "iuf":
         raise DatasetFormatError.of(path.name, f"{array.dtype}{list(array.shape)}", "one dimension of whole numbers")
-    wrong = ~((array >= 0) & (array < limit))  # so written: no number compares with nan
+    wrong = ~((array >= 0) & (array < limit))  # negated, so that nan is wrong too
     if array.dtype.kind == "f":
         wrong |= array != np.floor(array)
     if wrong.any():
@@ -95,7 +95,7 @@ def _whole(path: Path, limit: int, noun: str) -> np.ndarray:
 
 
 def _pairs(path: Path, num_papers: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return papers and the authors or subjects at their side; the latter are 0 .. n - 1, each at least once."""
+    """Return the columns of a pair file: papers, and their authors or subjects, which are 0 .. n - 1 without gaps."""
     table = read_table(path, columns=2, delimiter=" ", whole=True)
     papers = np.ascontiguousarray(ids_of(path.name, table[:, 0], num_papers, "paper"))
     others = np.ascontiguousarray(table[:, 1])

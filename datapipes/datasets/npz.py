@@ -1,4 +1,4 @@
-"""Read a data set from one npz file, in any of three layouts; the names in the file tell which.
+"""Read a data set from one npz file, in any of three layouts; the array names tell which.
 
 - gnn-benchmark (Shchur et al., 2018; Amazon Photo, Coauthor CS): the adjacency and the features as CSR
   arrays `adj_*` and `attr_*`, `labels`, and often `class_names`. No split.
@@ -7,10 +7,10 @@
 - the Debian package graph (debian_bookworm): of its many node and edge types only the homogeneous part is
   read: the packages, their dependencies and the words of their descriptions.
 
-Invariant: nothing in a file is unpickled. No array is made whose shape disagrees with the number of its
-bytes. Every array is checked before it is used. Refused with `DatasetFormatError`: archives
-that are truncated, corrupt or larger than `MAX_FILE_BYTES` when unpacked, missing or ragged arrays,
-arrays of another dtype, ids out of range, and layouts not in this list.
+Invariant: nothing in a file is unpickled. Every array is checked before use, its shape against the number
+of its bytes. Refused with `DatasetFormatError`: archives that are truncated, corrupt or larger than
+`MAX_FILE_BYTES` when unpacked, missing or ragged arrays, arrays of another dtype, ids out of range, and
+layouts not in this list.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def read_npz(path: Path, split: int = 0, *, normalize_features: bool = False) ->
 
     Args:
         path: The file, or a folder with one; the stem of the file becomes the name of the data set.
-        split: The number of the split in the file; 0 if it has one, any number if it has none.
+        split: The number of the split in the file: 0 if the file has one split, any number if it has none.
         normalize_features: Scale the rows of "feat" to an L1 norm of 1; for gnn-benchmark only.
     Returns:
         Edges go in both directions, without repeats and self loops, sorted by (destination, source).
@@ -58,7 +58,7 @@ def read_npz(path: Path, split: int = 0, *, normalize_features: bool = False) ->
     Raises:
         FileNotFoundError: There is no such file.
         IndexError: The file has no such split.
-        ValueError: normalize_features is set, and the layout is another.
+        ValueError: normalize_features is set, and the layout is not gnn-benchmark.
         DatasetFormatError: The file is truncated, corrupt, hostile, or of another layout.
     """
     path = npz_in(Path(path)) or Path(path)
@@ -87,7 +87,7 @@ def npz_in(where: Path) -> Path | None:
     """Return the npz file at `where`, a file or a folder, by its name; None if there is none.
 
     Raises:
-        ValueError: There are more, and none has the name of the folder.
+        ValueError: There are several, and none has the name of the folder.
     """
     archives = sorted(where.glob("*.npz")) if where.is_dir() else [where] if where.suffix == ".npz" else []
     named = [archive for archive in archives if archive.stem == where.name]
@@ -133,12 +133,12 @@ class NpzArrays:
         Raises:
             DatasetFormatError: There is no array of that name, it is corrupt, it holds neither numbers nor
                 text (Python objects are never unpickled), or its size disagrees with its shape.
-            MemoryError: It needs more memory than is left.
+            MemoryError: The array needs more memory than is left.
         """
         if key not in self._members:
             raise DatasetFormatError.of(self.file, f"only the arrays {sorted(self.keys)}", f"one named {key!r}")
         size = self._members[key].file_size
-        # The bytes, and the array made of them.
+        # Twice: the bytes, and the array made of them.
         check_memory("datasets.open", f"{self.file}, array {key!r},", 2 * size, "Use a machine with more memory.")
         with _whole(self.file, f"array {key!r}"):
             content = read_member(self._archive, self._members[key])
@@ -177,7 +177,7 @@ class NpzArrays:
     def texts(self, key: str) -> tuple[str, ...]:
         """Return one array of text as a tuple."""
         with _whole(self.file, f"array {key!r}"):
-            return tuple(map(str, self.numbers(key, "U", 1).tolist()))  # code points may not exist
+            return tuple(map(str, self.numbers(key, "U", 1).tolist()))  # fails on code points that do not exist
 
 
 def npy_array(file: str, name: str, content: bytes) -> np.ndarray:
@@ -207,7 +207,7 @@ def npy_array(file: str, name: str, content: bytes) -> np.ndarray:
 
 @contextmanager
 def _whole(file: str, name: str) -> Iterator[None]:
-    """Say that something is broken: zipfile, decompressors and numpy raise nearly anything on corrupt bytes."""
+    """Turn any error into a DatasetFormatError: zipfile, decompressors and numpy raise nearly anything."""
     try:
         yield
     except DatasetFormatError:

@@ -1,14 +1,14 @@
 """Read a data set of the Open Graph Benchmark from its extracted folder of CSV files: raw/ and split/.
 
 Without types, raw/ has edge.csv.gz (rows "source,destination"), num-node-list.csv.gz and num-edge-list.csv.gz, and
-perhaps node-feat, edge-feat, node_NAME, edge_NAME and node-label, all .csv.gz. With types it has triplet-type-list and
-num-node-dict, and folders relations/SRC___REL___DST, node-feat/TYPE and node-label/TYPE with such files. A folder
-split/NAME has train, valid and test: .csv.gz with ids of nodes, with types in a folder for each type, or edges that
-torch saved, or triples with others to rank them by. ogb_graph.py reads the graph, and
-what OGB keeps in its package and not in the files.
+perhaps node-feat, edge-feat, node_NAME, edge_NAME and node-label, all .csv.gz. With types, raw/ has triplet-type-list
+and num-node-dict, and the same files in folders relations/SRC___REL___DST, node-feat/TYPE and node-label/TYPE. A folder
+split/NAME has train, valid and test: node ids in .csv.gz (with types a folder for each type), or edges that torch
+saved, or triples with the candidates to rank them among. ogb_graph.py reads the graph, and the settings that OGB keeps
+in its package.
 
-Refused with `DatasetFormatError`: files that are truncated, corrupt or hostile, that do not fit each other or the
-settings, folders with several graphs, nodes in two parts of the split or without a label, and ids outside their type.
+Refused with `DatasetFormatError`: files that are truncated, corrupt or hostile; files that do not fit each other or the
+settings; folders with several graphs; nodes in two parts of the split or without a label; ids outside their type.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _Split = tuple[dict[Any, RawItems], dict[Any, RawItems], dict[Any, RawItems]]
 
 
 def is_ogb(folder: Path) -> bool:
-    """Return whether the folder is one of OGB."""
+    """Return whether the folder has OGB's layout."""
     return (folder / "raw").is_dir() and (folder / "split").is_dir()
 
 
@@ -48,14 +48,13 @@ def read_ogb(folder: Path, *, inverse_relations: bool | None = None) -> RawHeter
 
     Args:
         folder: Holds raw/ and split/, and perhaps OGB's master.csv.
-        inverse_relations: Add the inverse of each edge, or, with types, of each relation; None for what the settings
-            say.
+        inverse_relations: Add the inverse of each edge (with types: of each relation). None: as the settings say.
     Returns:
-        The feature "feat" of node-feat and edge-feat, and NAME of node_NAME and edge_NAME: int64 if all numbers of the
-        file are whole, else float32, [n, width] as in the file. Without types, edge i of the file is edge i, or with
-        inverse edges edge 2i, and 2i + 1 is its inverse, as OGB numbers them. Items are in the order of the files;
-        labels of one column are int64 [n], of more columns int64 [n, k]. Links have labels 1 and 0 in validation and
-        test, and none in train; with types they are by edge type.
+        Features are "feat" from node-feat and edge-feat, and NAME from node_NAME and edge_NAME: [n, width] as in the
+        file, int64 if all numbers of the file are whole, else float32. Without types, edge i of the file is edge i;
+        with inverse edges it is edge 2i, and its inverse 2i + 1, as in OGB. Items are in the order of the files; labels
+        of one column are int64 [n], of k columns int64 [n, k]. Links have labels 1 and 0 in validation and test, and
+        none in train; with types they are by edge type.
     Raises:
         FileNotFoundError: A file is missing.
         DatasetFormatError: A file is broken or hostile, or the files do not fit each other.
@@ -90,7 +89,7 @@ def read_ogb(folder: Path, *, inverse_relations: bool | None = None) -> RawHeter
 
 
 def _split_folder(folder: Path, name: str | None) -> Path:
-    """Return the folder with the files of the split: the one of that name, the only one, or `folder` itself."""
+    """Return the folder of the split files: the folder `name`, the only folder inside, or `folder` itself."""
     if name is not None:
         check_name(MASTER, name)
         if (folder / name).is_dir():
@@ -106,7 +105,7 @@ def _split_folder(folder: Path, name: str | None) -> Path:
 
 
 def _inverted(edges: dict[Any, np.ndarray], features: Rows) -> tuple[dict[Any, np.ndarray], Rows]:
-    """Add the inverse of each edge; without types it follows its edge."""
+    """Add the inverse of each edge; without types the inverse follows its edge."""
     if None not in edges:
         both = with_inverses(edges)
         return both, {**features, **{(inverse_of(of_type), name): rows for (of_type, name), rows in features.items()}}
@@ -169,15 +168,15 @@ def _read_triple_split(
     """Return the items of train, validation and test by edge type.
 
     Args:
-        folder: Holds {train,valid,test}.pt: dicts with a text for each triple in head_type and tail_type, numbers in
-            head, relation and tail, and but for train head_neg and tail_neg, [n, k].
-        edge_types: Those of the graph.
-        edge_features: Have "reltype" for each edge type that has edges.
+        folder: Holds {train,valid,test}.pt, each a dict: head_type and tail_type have a text for each triple; head,
+            relation and tail have numbers; valid and test also have head_neg and tail_neg, [n, k].
+        edge_types: The edge types of the graph.
+        edge_features: "reltype" for each edge type that has edges.
         num_nodes: By node type.
     Returns:
-        Train has the triples as pairs [n, 2], without labels. In validation and test each triple is two queries, with
-        the label 1 for the triple and then 0 for each other pair: first its tail against tail_neg, then its head
-        against head_neg. `indexes` numbers the queries of an edge type from 0, in the order of the file.
+        Train has the triples as pairs [n, 2], without labels. In validation and test each triple is two queries: its
+        tail against tail_neg, then its head against head_neg. A query is the triple with label 1, then the other pairs
+        with label 0. `indexes` numbers the queries of an edge type from 0, in the order of the file.
     Raises:
         FileNotFoundError: A file is missing.
         DatasetFormatError: A file is broken or hostile, or does not fit the graph.
@@ -193,7 +192,7 @@ def _read_triple_split(
 
 
 def _numbers_of(edge_types: Iterable[EdgeType], features: Rows) -> dict[tuple[str, int, str], EdgeType]:
-    """Return the edge type of each (source, number of the relation, destination); of those that have edges."""
+    """Return {(source type, number of the relation, destination type): edge type}, for edge types with edges."""
     edge_types_of: dict[tuple[str, int, str], EdgeType] = {}
     for edge_type in edge_types:
         for i, number in enumerate(np.unique(features.get((edge_type, "reltype"), _NONE)).tolist()):
@@ -240,7 +239,7 @@ def _read_part(
 
 
 def _of_triples(file: str, pairs: np.ndarray, chosen: Mapping[str, np.ndarray]) -> RawItems:
-    """Return two queries for each triple: its tail against others, then its head against others."""
+    """Return two queries for each triple: first its tail against other tails, then its head against other heads."""
     tails = ranked(file, pairs[:, 0], np.concatenate([pairs[:, 1:], chosen["tail_neg"]], axis=1))
     heads = ranked(file, pairs[:, 1], np.concatenate([pairs[:, :1], chosen["head_neg"]], axis=1))
     seeds = np.concatenate([tails[0], heads[0][:, ::-1]])
@@ -253,21 +252,21 @@ _OF_QUERIES = ("source_node", "target_node", "target_node_neg")
 
 
 def _read_link_split(folder: Path, edges: Mapping[Any, np.ndarray], _: Rows, num_nodes: Mapping[Any, int]) -> _Split:
-    """Return the items of train, validation and test, of a graph without types.
+    """Return the items of train, validation and test for a graph without types.
 
     The keys of a file are edge and edge_neg, [n, 2], or source_node [n], target_node [n] and target_node_neg [n, k]: k
     destinations for each source.
 
     Args:
         folder: Holds {train,valid,test}.pt, each a dict that torch saved, or one npz file with the same arrays as
-            PART_KEY; without train_edge in it the edges of the graph train.
+            PART_KEY. If the npz file lacks train_edge, the edges of the graph train.
         edges: int64 [2, n], the edges of the graph as in the files.
-        num_nodes: All ends are below.
+        num_nodes: The number of nodes; every end is below.
     Returns:
         Train has the edges that exist, without labels. Validation and test have the edges that exist, label 1, then
-        those that do not, label 0. With k destinations for each source they have `indexes`, the number of the source
-        in the file: one edge that exists and its k others, source by source. A key "year" gives `timestamps` to train,
-        and to the other parts if they have no edges that do not exist.
+        the negative edges, label 0. With k destinations for each source, each source has one edge that exists and k
+        negative ones, source by source, and `indexes` is the number of the source in the file. A key "year" gives
+        `timestamps` to train, and to the other parts if they have no negative edges.
     Raises:
         FileNotFoundError: A file is missing.
         DatasetFormatError: A file is broken, hostile, or has other keys.
@@ -318,7 +317,7 @@ def _of_queries(file: str, table: dict[str, Any], num_nodes: int) -> RawItems:
 
 
 def ranked(file: str, sources: np.ndarray, destinations: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return pairs, labels and the number of the query of each, for [n] sources and [n, k] destinations.
+    """Return pairs, labels and query numbers for [n] sources and [n, k] destinations.
 
     The first destination of each row has the label 1. Pairs are in the order of the rows, int64 [n * k, 2].
     """

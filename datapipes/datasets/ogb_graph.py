@@ -1,16 +1,16 @@
-"""Read the graph and the features of a data set in OGB's layout, the folder raw/, and OGB's settings of the data set.
+"""Read the graph and the features of a data set in OGB's layout (the folder raw/), and its OGB settings.
 
-Invariant: every end of an edge is a node of its type; every node and edge has its row of each feature. Names in the
-files name nothing outside the folder. Refused with `DatasetFormatError`: files that break this, and several graphs.
+Invariant: every end of an edge is a node of its type; every node and edge has one row of each feature. A name in the
+files never leads outside the folder. Refused with `DatasetFormatError`: files that break this, and several graphs.
 
-The settings, which OGB's package knows beyond the files, come from, in this order:
+OGB keeps the settings in its package, not in the files. Here they come from the first of these that exists:
 
 1. a file master.csv in the folder of the data set, in OGB's layout: a column for each data set, a row for each setting;
-2. `PUBLISHED`, the settings of OGB's own data sets, by the name of the folder or in its release note;
+2. `PUBLISHED`, the settings of OGB's own data sets, by the name of the folder or the name in its release note;
 3. the folder alone: the graph has types if the files name some, the split is the only one, edges stay as they are.
 
-Refused are a master.csv that is broken, contradicts the files, or asks for what is not read here (binary files, other
-tasks than classification of nodes and prediction of links).
+A master.csv is refused if it is broken, contradicts the files, or asks for binary files or for a task other than node
+classification and link prediction.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PARTS = ("train", "valid", "test")  # of a split, as the files are named
 MAX_SETTINGS_BYTES = 2**20  # of master.csv and of a release note
 MAX_NODES = 2**28  # of a type
 MAX_TYPES = 2**12
-MAX_NAMES_BYTES = 2**24  # of the text of a file that names types, or has one number
+MAX_NAMES_BYTES = 2**24  # of the text of a file with type names, or with one number
 
 Rows = dict[tuple[Any, str], np.ndarray]
 
@@ -41,7 +41,7 @@ Rows = dict[tuple[Any, str], np.ndarray]
 def read_graph(
     raw: Path, settings: OgbSettings, *, has_types: bool
 ) -> tuple[dict[Any, int], dict[Any, np.ndarray], Rows, Rows]:
-    """Read a graph: numbers of nodes, edges, features of nodes and of edges, each by type, None without types.
+    """Read a graph: numbers of nodes, edges, node features, edge features; each by type, the type None without types.
 
     Raises:
         FileNotFoundError: A file is missing.
@@ -54,7 +54,7 @@ def read_graph(
             for edge_type in _read_triplets(raw / "triplet-type-list.csv.gz", num_nodes)
         }
         node_folders: dict[Any, Path] = {node_type: raw / "node-feat" / node_type for node_type in num_nodes}
-        node_files = edge_files = None  # a type may lack some of what the settings name
+        node_files = edge_files = None  # a type may lack some files that the settings name
     else:
         num_nodes = {None: _one(raw / "num-node-list.csv.gz", MAX_NODES)}
         edge_folders = node_folders = {None: raw}
@@ -105,7 +105,7 @@ def _read_triplets(path: Path, num_nodes: dict[Any, int]) -> list[EdgeType]:
 
 
 def check_name(file: str, name: str) -> None:
-    """Refuse a name that is no part of a path, since names in the files name folders."""
+    """Refuse a name that is not one part of a path, since a type name becomes a folder name."""
     if not name or name in (".", "..") or "/" in name or "\0" in name or len(name) > 100:
         fault = f"the type {shown(name[:200])}"
         raise DatasetFormatError.of(file, fault, "a name that may be part of a path", "Do not trust these files.")
@@ -150,7 +150,7 @@ def _read_edges(folder: Path, num_src: int, num_dst: int) -> np.ndarray:
 
 
 def _read_features(folder: Path, kind: str, count: int, files: tuple[str, ...] | None) -> dict[str, np.ndarray]:
-    """Return the rows of KIND-feat and KIND_NAME by name; `files` has the KIND_NAME that must be there."""
+    """Return the rows of KIND-feat and KIND_NAME by name; `files` lists the KIND_NAME files that must exist."""
     if files is None:
         files = tuple(path.name.removesuffix(".csv.gz") for path in sorted(folder.glob(f"{kind}_*.csv.gz")))
     paths = {file.removeprefix(f"{kind}_"): folder / f"{file}.csv.gz" for file in files}
@@ -175,10 +175,10 @@ class OgbSettings:
     Args:
         name: The name of the data set.
         add_inverse_edge: The files hold each undirected edge once; the graph has both directions.
-        split: The name of the split, a folder in split/; None if nothing names one.
-        num_classes: None if nothing says how many.
-        is_hetero: Whether the graph has types; None if nothing says so.
-        node_files, edge_files: Further features that must be there, such as node_year; None for those that are there.
+        split: The name of the split, a folder in split/; None if unknown.
+        num_classes: None if unknown.
+        is_hetero: Whether the graph has types; None if unknown.
+        node_files, edge_files: Further features that must exist, such as node_year; None: take those that exist.
     """
 
     name: str
@@ -190,7 +190,7 @@ class OgbSettings:
     edge_files: tuple[str, ...] | None = None
 
 
-# As published in OGB's two files master.csv; only data sets of which the files are CSV.
+# As published in OGB's two files master.csv; only data sets with CSV files.
 PUBLISHED = {
     settings.name: settings
     for settings in (

@@ -1,10 +1,10 @@
 """OnDiskDataset: GraphBolt's folder of a metadata.yaml and the files that it names, as a Dataset.
 
-Only the graph is made anew (ondisk_graph.py). Features and items are read in place: into memory, or, where the YAML
-says `in_memory: false`, when they are asked for.
+Only the graph is written anew (ondisk_graph.py). Features and items are read in place: into memory at once, or, with
+`in_memory: false` in the YAML, on demand.
 
-Edge features have a row for each edge of the file, in its order. The graph always keeps the number of each edge in the
-file; without `include_original_edge_id` a minibatch shows positions, and the features look the number up.
+Row i of an edge feature belongs to edge i of the file. The graph always keeps the file's number of each edge. Without
+`include_original_edge_id` a minibatch shows positions, and the features look the numbers up.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ _BUILTIN = (  # the names that GraphBolt knows
 class OnDiskDataset:
     """A folder with GraphBolt's metadata.yaml. The graph is built out of core, in `preprocessed_datapipes/` there.
 
-    A graph that was built is opened mapped, as long as its files have the sizes and times that they had, or else the
-    same content. See the page about folders for the YAML, and for what differs from GraphBolt.
+    A built graph is opened mapped while its files keep their sizes and times, or at least their content. The page about
+    folders describes the YAML and the differences from GraphBolt.
 
     Args:
         path: the folder, or the metadata.yaml in it.
-        include_original_edge_id: a minibatch shows the number of each edge in its file as its id; else the position of
-            the edge in the graph. Edge features are right either way. With True, these can be page-locked.
-        force_preprocess: True builds the graph anew; False opens the one that is there, whatever the files hold now,
-            and builds it only if there is none; None builds it if it is not fresh.
-        auto_cast_to_optimal_dtype: the graph, and the ids that are sampled from it, are int32 if the ids of all nodes
-            fit; else int64. Seeds and labels keep the dtypes of their files.
-        verify: hash the files and the graph, and compare them with what was built.
+        include_original_edge_id: True: the id of an edge in a minibatch is its number in the file; False: its position
+            in the graph. Edge features are right either way. With True, edge features can be page-locked.
+        force_preprocess: True builds the graph anew; False opens the built graph, even if the files have changed, and
+            builds only if there is none; None builds if the graph is not fresh.
+        auto_cast_to_optimal_dtype: graph and sampled ids are int32 if the ids of all nodes fit, else int64. Seeds and
+            labels keep the dtypes of their files.
+        verify: hash the files and the graph, and compare with the digests noted when it was built.
     """
 
     def __init__(
@@ -87,15 +87,15 @@ class OnDiskDataset:
         self.verify = check_bool(WHERE, "verify", verify)
 
     def load(self, tasks: str | Sequence[str] | None = None) -> Dataset:
-        """Return the data set, with `tasks`; its sets are those of the first task, or without items if there is none.
+        """Return the data set with `tasks`; its sets are those of the first task, or empty without a task.
 
         Args:
             tasks: the name or the names of the tasks to read; None reads all.
         Raises:
             FileNotFoundError: There is no metadata.yaml, or a file that it names is missing.
             DatasetFormatError: The YAML or a file is broken, or they do not fit each other.
-            ValueError: There is no task of such a name.
-            ModuleNotFoundError: PyYAML is not installed; or pyarrow, which reads tables.
+            ValueError: No task has the name.
+            ModuleNotFoundError: PyYAML is not installed, or pyarrow, which reads tables.
             OSError: The disk is full, or the folder cannot be written to.
         """
         if not (self.path / YAML).exists():
@@ -121,7 +121,7 @@ class OnDiskDataset:
 
 
 def BuiltinDataset(name: str, root: str | Path = "datasets") -> OnDiskDataset:
-    """Return the data set in the folder `root/name` or `root/name-seeds`, where GraphBolt's BuiltinDataset leaves it.
+    """Return the data set in the folder `root/name` or `root/name-seeds`, as GraphBolt's BuiltinDataset leaves it.
 
     Nothing is downloaded.
 
@@ -142,18 +142,18 @@ def BuiltinDataset(name: str, root: str | Path = "datasets") -> OnDiskDataset:
 
 
 def _with_yaml(path: Path) -> Path | None:
-    """Return the folder of a metadata.yaml, given that or the file; None if there is no such file."""
+    """Return the folder of a metadata.yaml, given the folder or the file; None if there is no such file."""
     folder = path.parent if path.name == YAML else path
     return folder if (folder / YAML).exists() else None
 
 
 def is_ondisk(path: Path) -> bool:
-    """Return whether `path` is a folder with a metadata.yaml, or one that by_name.py reads."""
+    """Return whether `path` is a folder with a metadata.yaml, or a folder that by_name.py reads."""
     return _with_yaml(path) is not None or is_by_name(path)
 
 
 def read_ondisk(path: Path) -> Dataset:
-    """Return the data set in such a folder, for `datasets.open`."""
+    """Return the data set in a folder that `is_ondisk` recognises, for `datasets.open`."""
     if (folder := _with_yaml(path)) is not None:
         return OnDiskDataset(folder, include_original_edge_id=True).load()
     described, tasks = described_by_name(path)
@@ -165,14 +165,14 @@ def read_ondisk(path: Path) -> Dataset:
 
 
 def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
-    """Write the graph of such a folder, with its features, labels and masks as attributes, to the folder `out`.
+    """Write the graph of the folder `path`, with features, labels and masks as attributes, to the folder `out`.
 
-    Edges and features go through memory in pieces; of the nodes the items, and columns of tables, are in memory.
+    Edges and features go through memory in pieces; node items and table columns are in memory whole.
 
     Returns:
-        The graph, mapped; and words on what it does not hold.
+        The graph, mapped; and a text for each thing that was left out.
     """
-    check_place("OUT", out)  # it may hold this very graph, if a kill came at the end
+    check_place("OUT", out)  # may hold this very graph, after a kill at the end
     if (folder := _with_yaml(path)) is not None:
         described = read_yaml(folder)
         tasks = [_task(described, files) for files in described.tasks]
@@ -181,7 +181,7 @@ def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
     where, left_out = str(path), [f"the task {shown(task.metadata.get('name'))}" for task in tasks[1:]]
     both = described.attributes.keys() & described.features.keys()
     if any(described.attributes[key].path != described.features[key].path for key in both):
-        fault = f"other values of {shown(sorted(both, key=shown))} as attribute and as feature"
+        fault = f"different values of {shown(sorted(both, key=shown))} as attribute and as feature"
         raise DatasetFormatError.of(where, fault, "the same in both", "Rename one of them.")
     of_nodes: dict[Any, dict[str, Tensor]] = {node_type: {} for node_type in described.num_nodes}
     sets = _sets(described, tasks)
@@ -192,7 +192,7 @@ def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
     for node_type, columns in of_nodes.items():
         for name in columns:
             if ("node", node_type, name) in files:
-                fault = f"the node feature {name!r}{of_type(node_type)}, as which the items are stored too"
+                fault = f"the node feature {name!r}{of_type(node_type)}, also the name of stored items"
                 raise DatasetFormatError.of(where, fault, "another name", "Rename the feature.")
     build(described, out, files, of_nodes)
     return open_graph(out), tuple(left_out)
@@ -202,7 +202,7 @@ def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
 
 
 class _ByPosition(FeatureOver):
-    """Rows of edges by their positions in the graph, of a feature that has them in the order of the file."""
+    """An edge feature in the order of the file, read by positions in the graph."""
 
     def __init__(self, feature: Feature, edge_ids: Tensor) -> None:
         super().__init__(feature)
@@ -264,7 +264,7 @@ def _task(described: Description, files: TaskFiles) -> Task:
 
 
 def _joined(described: Description, part: dict[Any, ItemSet], types: Iterable[Any] = ()) -> ItemSet | HeteroItemSet:
-    """Return the items of all types as one set; without any, those of no items of `types`, or else of all nodes."""
+    """Return the items of all types as one set; if empty, with the types `types`, or all node types."""
     none = torch.empty(0, dtype=torch.int64)
     empty = {
         kind: ItemSet(none.reshape(0, 2) if isinstance(kind, tuple) else none)
@@ -277,7 +277,7 @@ def _items(described: Description, kind: Any, files: Sequence[RowsFile]) -> Item
     arrays = Arrays(described)
     rows = {file.name: arrays.read(file) for file in files}
     has_negatives = bool({*NEGATIVES} & {*rows})
-    if rows["seeds"].shape[:1] == (0,):  # nothing has any dtype
+    if rows["seeds"].shape[:1] == (0,):  # an empty array may have any dtype
         are_pairs = has_negatives or isinstance(kind, tuple) or rows["seeds"].ndim == 2
         rows["seeds"] = torch.empty((0, 2) if are_pairs else 0, dtype=torch.int64)
     rows = _with_negatives(rows) if has_negatives else rows
@@ -287,7 +287,7 @@ def _items(described: Description, kind: Any, files: Sequence[RowsFile]) -> Item
 
 
 def _check_seeds(described: Description, kind: Any, seeds: Tensor) -> None:
-    """Raise ValueError for seeds that are no nodes, or no pairs of nodes, of the graph; all are read, once."""
+    """Raise ValueError unless all seeds are nodes, or pairs of nodes, of the graph; reads all seeds once."""
     counts = described.num_nodes
     allowed = {1: "[n]", 2: "[n, 2]"} if kind is None else {2: "[n, 2]"} if isinstance(kind, tuple) else {1: "[n]"}
     if seeds.ndim not in allowed:
@@ -304,7 +304,7 @@ def _check_seeds(described: Description, kind: Any, seeds: Tensor) -> None:
 
 
 def _with_negatives(rows: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return pairs and their negatives as seeds with labels 1 and 0; those of one pair have its number as "indexes"."""
+    """Return pairs and their negatives as seeds, labels 1 and 0; "indexes" is the number of the pair."""
     pairs = rows.pop("seeds")
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise ValueError(f"the seeds have shape {list(pairs.shape)}; expected pairs [n, 2], since there are negatives.")
@@ -329,7 +329,7 @@ def _with_negatives(rows: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _sets(described: Description, tasks: Sequence[Task]) -> dict[str, Any]:
-    """Return the sets of the first task; those of no items if there is none."""
+    """Return the sets of the first task; empty sets without a task."""
     return {name: getattr(tasks[0], name) if tasks else _joined(described, {}) for name in SETS}
 
 
@@ -354,7 +354,7 @@ def _dataset(
 
 
 def _kind_of(sets: Mapping[str, Any]) -> tuple[str, int]:
-    """Return what the task of some sets is, see Dataset.task, and how many classes its labels name."""
+    """Return the kind of task of these sets, see Dataset.task, and the number of classes."""
     parts = [items for part in sets.values() for items in getattr(part, "item_sets", {None: part}).values()]
     of_edges = any(items.seeds_shape != () for items in parts)
     labels = [items._hashed_arrays()["labels"][0] for items in parts if "labels" in items.names and len(items) > 0]

@@ -1,11 +1,11 @@
 """The arrays of a folder of files, and its graph: built out of core into `preprocessed_datapipes/`, and opened mapped.
 
-`sources.json` beside the graph says what it was built of: what was asked for, and size, time and digest of each file.
-It is written last, so a folder without it is not whole. A graph is fresh if all of that is as it was. Files whose size
-or time differs are hashed: if only the time has changed, the new one is noted and nothing is built.
+`sources.json` beside the graph records the request, and size, time and digest of each source file. It is written last,
+so a folder without it is not whole. A graph is fresh while request and files are as recorded. A file whose size or time
+differs is hashed: if only the time has changed, the new time is recorded and nothing is built.
 
-An array is a .npy file, a tensor that torch.save wrote, or a column of a table. Nothing is unpickled but tensors, by
-TorchArchive. A file that is cut short, or holds something else, is a DatasetFormatError before its values are used;
+An array is a .npy file, a tensor that torch.save wrote, or a column of a table. Only tensors are unpickled, by
+TorchArchive. A file that is cut short or holds something else raises a DatasetFormatError before its values are used;
 nothing beyond the end of a file is mapped.
 """
 
@@ -48,8 +48,8 @@ AnyGraph = CSCGraph | HeteroCSCGraph
 FOLDER = ("preprocessed_datapipes", "graph")  # GraphBolt removes "preprocessed" whenever a file has changed
 SOURCES = "sources.json"
 _VERSION, _MOST_SOURCES, _HASHED = 1, 2**26, 2**20  # bytes of sources.json; read at once
-_CHUNK = 2**20  # edges of a table that are read at once
-_MOST_WAIT_S = 24 * 3600  # for a process that builds: the largest graphs take hours
+_CHUNK = 2**20  # edges of a table read at once
+_MOST_WAIT_S = 24 * 3600  # while another process builds: the largest graphs take hours
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -58,7 +58,7 @@ def graph_of(described: Description, *, index_dtype: str, force: bool | None, ve
 
     Args:
         index_dtype: "auto" or "int64".
-        force: None builds it if it is not fresh; True always; False only if there is none, whatever the files hold now.
+        force: None builds it if it is not fresh; True always; False only if there is none, even if files have changed.
         verify: compare the digests of all files, and of the graph.
     Raises:
         DatasetFormatError: The files hold no such graph.
@@ -68,7 +68,7 @@ def graph_of(described: Description, *, index_dtype: str, force: bool | None, ve
     request = _request_digest(described, index_dtype)
     with _locked(place.parent):
         if force is True or not _is_fresh(place, described, request, looks=force is None, verify=verify):
-            for name in (SOURCES, HEADER, ARRAYS):  # of an older graph; what is no part of one stays, and is refused
+            for name in (SOURCES, HEADER, ARRAYS):  # of an older graph; any other file stays and is refused
                 (place / name).unlink(missing_ok=True)
             files = _source_files(described)
             before = {name: _stat_of(described.folder / name) for name in files}
@@ -116,7 +116,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _request_digest(described: Description, index_dtype: str) -> str:
-    """Return a digest of what is built, but for the content of the files."""
+    """Return a digest of the request, without the content of the files."""
     facts = [
         index_dtype,
         [[node_type, count] for node_type, count in described.num_nodes.items()],
@@ -181,7 +181,7 @@ _LESS = "Set in_memory: false."
 
 
 class Arrays:
-    """The arrays of a folder. A table is read once for all columns that are asked for, and kept as long as this is."""
+    """The arrays of a folder. A table is read once for all its columns in use, and kept as long as this object."""
 
     def __init__(self, described: Description) -> None:
         self._described = described
@@ -191,10 +191,10 @@ class Arrays:
         """Return an array: in memory, or mapped if it stays on disk. A column of a table is in memory.
 
         Args:
-            wanted: see `check_rows`; an array that has not as many rows is not read.
+            wanted: see `check_rows`; the number of rows is checked before the array is read.
         Raises:
-            DatasetFormatError: It is none.
-            MemoryError: It needs more memory than is left.
+            DatasetFormatError: The file holds no such array.
+            MemoryError: The array needs more memory than is left.
         """
         path = self._described.path(file)
         with format_errors(file.path):
@@ -210,7 +210,7 @@ class Arrays:
 
 
 def check_rows(file: RowsFile, count: int, wanted: tuple[int, str] | None) -> None:
-    """Raise ValueError unless a file has one row for each of `wanted`, such as (30, "nodes"); None is any number."""
+    """Raise ValueError unless a file has one row for each of `wanted`, such as (30, "nodes"); None: any number."""
     if wanted is not None and count != wanted[0]:
         raise ValueError(f"{file.path} has {count} rows for {wanted[0]} {wanted[1]}. Give one for each.")
 
@@ -231,7 +231,7 @@ def _saved(path: Path, file: RowsFile, wanted: tuple[int, str] | None) -> Tensor
         status = os.fstat(stream.fileno())
         if status.st_size == 0:
             raise ValueError("found an empty file; expected one that torch.save wrote. Save the tensor again.")
-        # A mapping that worker processes find by the path, so that they share its pages.
+        # Mapped by path, so that worker processes map the same file and share its pages.
         mapped = torch.frombuffer(map_file(File(str(path.resolve()), identity_of(status))), dtype=torch.uint8)
         archive = TorchArchive(stream, _MOST_PICKLE, mapped.untyped_storage())
         rows = archive.tensor(archive.read(TENSORS), "a tensor")
@@ -309,7 +309,7 @@ def _edges(
 def _with_attributes(
     where: str, path: Path, columns: Mapping[str, str], tensors: Mapping[str, Tensor]
 ) -> Callable[[], Iterator[Any]]:
-    """Return what gives the edges of a table in chunks, each with its rows of `tensors`."""
+    """Return a function that yields the edges of a table in chunks, with the rows of `tensors`."""
 
     def chunks() -> Iterator[Any]:
         done = 0

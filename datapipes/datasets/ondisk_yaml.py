@@ -1,9 +1,9 @@
-"""What a folder of files holds, as a Description: read here from GraphBolt's metadata.yaml.
+"""Description: the contents of a folder of files, read here from GraphBolt's metadata.yaml.
 
-by_name.py makes the same Description of the names of files. ondisk.py reads the files.
+by_name.py makes a Description from file names instead. ondisk.py reads the files.
 
-Invariant: a Description is whole. Its types fit each other, each path lies in the folder, and nothing is named twice.
-Everything else, such as an unknown key, an alias or a tag of Python in the YAML, is a DatasetFormatError.
+Invariant: the types of a Description fit each other, each path lies in the folder, and nothing is named twice. A YAML
+that breaks this, or has an unknown key, an alias or a Python tag, raises a DatasetFormatError.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class EdgeFile:
 
 @dataclass(frozen=True)
 class RowsFile:
-    """An array in a file; of a table the column `name`."""
+    """An array in a file; in a table, the column `name`."""
 
     name: str
     format: Annotated[str, one_of("numpy", "torch", *TABLES)]
@@ -61,12 +61,12 @@ class RowsFile:
 
     @property
     def stays_on_disk(self) -> bool:
-        """Whether its values are to be read when they are asked for."""
+        """Whether values are read on demand."""
         return self.in_memory is False
 
 
 def _with_free(record: Any) -> Form:
-    """Return the form of a record that may have further fields, which become its "metadata"."""
+    """Return the form of a record whose further fields become its "metadata"."""
     names = {each_field.name for each_field in fields(record)}
 
     def read(name: str, value: Any) -> Any:
@@ -142,18 +142,18 @@ class TaskFiles(NamedTuple):
 
 @dataclass(frozen=True)
 class Description:
-    """What a folder holds.
+    """The contents of a folder.
 
     Attributes:
-        folder: paths are relative to it.
-        name: of the data set.
+        folder: the base of all paths.
+        name: the name of the data set.
         num_nodes: {type or None: number of nodes}.
         edges: {type or None: file}; types as tuples.
-        attributes: {key: file} of what samplers read. A file of edges that is the table of the edges names a column.
+        attributes: {key: file} of the arrays that samplers read. An edge attribute may be a column of the edge table.
         features: {key: file}.
         metadata: {key of a feature: its further fields}.
         tasks: in the order of the file.
-        id_columns: {path of a table of nodes: the column that says whose each row is}; without it, rows are in order.
+        id_columns: {path of a node table: the column with the node id of each row}; other tables are in id order.
     """
 
     folder: Path
@@ -172,11 +172,11 @@ class Description:
 
 
 def read_yaml(folder: Path) -> Description:
-    """Return what metadata.yaml in `folder` says.
+    """Return the Description in the metadata.yaml of `folder`.
 
     Raises:
-        FileNotFoundError: There is none.
-        DatasetFormatError: It is no YAML, or says something else than GraphBolt's documentation allows.
+        FileNotFoundError: There is no metadata.yaml.
+        DatasetFormatError: The file is no YAML, or has a field that GraphBolt's documentation does not allow.
         ModuleNotFoundError: PyYAML is not installed.
     """
     content = content_of(folder / YAML, _MOST_BYTES)
@@ -190,7 +190,7 @@ def read_yaml(folder: Path) -> Description:
 
 
 def _parsed(content: bytes) -> Any:
-    """Return the values of a YAML: plain ones, each in its place once."""
+    """Return the values of a plain YAML, without aliases and repeated keys."""
     try:
         import yaml
     except ImportError as error:
@@ -207,7 +207,7 @@ def _parsed(content: bytes) -> Any:
 
 
 def _check(node: Any, seen: set[int]) -> None:
-    """Raise ValueError for an alias, which may stand for more values than memory holds, and for a key given twice."""
+    """Raise ValueError for a repeated key, and for an alias, since aliases may unfold to more than memory holds."""
     if id(node) in seen:
         raise ValueError(f"found an alias in line {node.start_mark.line + 1}; write the values out instead")
     seen.add(id(node))
@@ -234,11 +234,11 @@ def without_nulls(value: Any) -> Any:
     return [*map(without_nulls, value)] if isinstance(value, list) else value
 
 
-# --- what it says
+# --- from the values to a Description
 
 
 def described(folder: Path, value: Any) -> Description:
-    """Return what the values of a YAML say; ValueError or TypeError for what is wrong with them."""
+    """Return the Description of the values of a YAML; raise ValueError or TypeError if they are wrong."""
     whole_file = from_json(_Whole, "the file", value)
     graph = whole_file.graph
     num_nodes = _unique("graph.nodes", ((nodes.type, nodes.num) for nodes in graph.nodes))
@@ -277,7 +277,7 @@ def _unique(where: str, pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def _type_of(where: str, domain: str, text: str | None, types: Mapping[str, Mapping[Any, Any]]) -> Any:
-    """Return a type that the graph has; an edge type as a tuple."""
+    """Return a type of the graph, an edge type as a tuple; raise ValueError for an unknown type."""
     kind = check_edge_type(where, text) if domain == "edge" and text is not None else text
     if kind not in types[domain]:
         raise ValueError(f"{where} names the {domain} type {shown(kind)}; the graph has {shown([*types[domain]])}")
@@ -299,7 +299,7 @@ def _task_files(task: _Task, types: Mapping[str, Mapping[Any, Any]]) -> TaskFile
 
 
 def _named(where: str, files: tuple[RowsFile, ...]) -> tuple[RowsFile, ...]:
-    """Return the arrays of a set under the names that they have here."""
+    """Return the arrays of a set, renamed to the names used here."""
     by_name = _unique(where, (("seeds" if file.name in SEEDS else file.name, file) for file in files))
     if "seeds" not in by_name:
         raise ValueError(f"{where} has the data {shown([*by_name])}; one of {[*SEEDS]} is needed")

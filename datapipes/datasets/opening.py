@@ -1,7 +1,7 @@
-"""What users call, the embedded data set and `open` for files, and how a Dataset is built of the arrays of a reader.
+"""`debian_packages` and `open`, which users call; and how the arrays of a reader become a Dataset.
 
-`FORMATS` says how each format is recognised by the names of its files, what reads it, and which arguments it takes.
-What an argument asks for is done by the reader, or refused here; it is never ignored.
+`FORMATS` has, for each format, the function that recognises its file names, its reader, and its arguments. An argument
+is served by the reader or refused here, never ignored.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def debian_packages(direction: str = "both", *, heterogeneous: bool = False) -> 
     one-line description and from its neighbors. All binaries of one source package are in the same part of the split.
 
     Args:
-        direction: which packages send in-edges to a package: "depends" (those it depends on), "reverse" (those that
-            depend on it) or "both"; without types only.
+        direction: the sources of a package's in-edges: "depends" (the packages it depends on), "reverse" (the packages
+            that depend on it) or "both"; without types only.
         heterogeneous: give packages, source packages and virtual names types of their own, and each kind of dependency
             an edge type, such as ("package", "recommends", "package"), with its inverse "rev_recommends". Packages,
             words and split stay.
 
     Features: "feat", uint8 [num_nodes, num_words], 1 for each word of the description; "words", int16 [num_nodes,
-    max_words], the ids of these words, padded with num_words; with types both are of "package". The files were made by
+    max_words], the ids of these words, padded with num_words. With types, "package" has both. The files were made by
     tools/make_debian_packages.py.
     """
     if not check_bool("datasets.debian_packages", "heterogeneous", heterogeneous):
@@ -90,43 +90,44 @@ def open(
     | `metadata.yaml` | GraphBolt's folders, see `OnDiskDataset`; edge ids are those of the files | as the YAML says |
     | `edges.*` or `edges/`, `nodes.*` or `nodes/` | CSV, Parquet, .npy: your own, by the names of files | on nodes |
 
-    Features and graph are those of the files; the arguments change them, and the repr of the Dataset shows the first
-    two. Where the files have no features there are none: a model learns a vector for each node.
+    Features and graph are those of the files, unless an argument changes them; the repr of the Dataset shows
+    normalize_features and largest_component. If the files have no features, the Dataset has none: a model learns a
+    vector for each node.
 
     RDF has one node type, "entity", and an edge type ("entity", IRI, "entity") for each predicate; the relations that
     state the labels are left out. Its files have no validation part: see `Dataset.with_validation`.
 
-    Of a list of edges in text, `columns` says what the columns hold. Without it two columns are the ends, and SNAP's
-    files are known by their names, others by a header of such names; any other is refused, since weights and times look
-    alike. Lines that begin with "#" are comments.
+    For a list of edges in text, `columns` names the columns. Without `columns`, two columns are source and destination;
+    more columns are known by the name of SNAP's file or by a header. Any other file is refused, since weights and times
+    look alike. Lines that begin with "#" are comments.
 
     Lists with times are split by time: the first 70 % of the edges train, the next 15 % validate, the rest test;
-    edges of one time stay together. The graph has all of them, and their times as the edge attribute "time", so a
-    sampler that does not look at times shows a seed its own future: give it `training_graph`. There a seed of
-    `train_set` is still an edge itself, and what is fetched of that edge may be its label, such as "rating"; seeds of
-    the other parts are not in it. The node attribute "id" has the ids of the file.
+    edges of equal time stay together. The graph has all edges, with their times as the edge attribute "time". A sampler
+    that ignores times would show a seed its own future: give it `training_graph`, which has the edges of `train_set`
+    alone. There a training seed is still an edge itself, and a feature fetched for that edge may be its label, such as
+    "rating". The node attribute "id" has the ids of the file.
 
-    OGB's links are pairs without labels for training, and with labels 1 and 0 for validation and test, where the files
-    name edges that do not exist. What OGB keeps in its package comes from a `master.csv` in the folder, else from its
+    OGB's links are pairs without labels for training; in validation and test, labels are 1 for edges and 0 for the
+    negative edges of the files. The settings in OGB's package come from a `master.csv` in the folder, else from OGB's
     published settings, by the name of the folder or its release note.
 
     Args:
-        path: a folder with the files of one data set, or such a file.
-        split: the number of the split in the files; ACM has three: 20, 40 and 60 labels of each class. If .npz holds
-            none, the seed of a random one: 20 nodes of each class for training, 30 for validation, the rest for
-            testing.
+        path: a folder with the files of one data set, or one of the files.
+        split: the number of the split in the files; ACM has three: 20, 40 and 60 labels of each class. For a .npz
+            without splits, the seed of a random split: 20 nodes of each class for training, 30 for validation, the rest
+            for testing.
         normalize_features: divide each row of "feat" by the sum of its absolute values; a row of zeros stays zero. Only
             for bags of words: Planetoid and gnn-benchmark files.
         largest_component: keep only the largest connected component, as the published figures of gnn-benchmark do, and
-            number its nodes from 0 in their old order. A split of the files loses the nodes outside; a random one is
+            number its nodes from 0 in their old order. A split of the files loses the nodes outside; a random split is
             drawn inside. Only for Planetoid and .npz files.
         inverse_relations: add the inverse of each relation, under the name `"rev_" + relation`; in OGB's folders
-            without types, the inverse of each edge. None: yes for RDF and ACM, and for OGB what its settings say. Only
-            for these three.
+            without types, the inverse of each edge. None: yes for RDF and ACM, for OGB as its settings say. Only for
+            RDF, ACM and OGB.
     Raises:
         FileNotFoundError: There is nothing at `path`, or a file of the data set is missing.
         IndexError: The files have no such split.
-        ValueError: An argument is set that is not for these files.
+        ValueError: An argument is set that these files do not take.
         DatasetFormatError: A file is truncated, corrupt, hostile or of an unknown layout (a ValueError).
         MemoryError: A file needs more memory than is left.
     """
@@ -160,18 +161,18 @@ def open(
 # --- formats
 
 SPLIT, INVERSE, NORMALIZE, COLUMNS = "split", "inverse_relations", "normalize_features", "columns"
-LARGEST = "largest_component"  # of a RawDataset: `open` cuts it out itself
+LARGEST = "largest_component"  # `open` cuts it out of a RawDataset itself
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format.
+    """A file format.
 
     Attributes:
         name, files: for messages.
-        recognise: whether a path, a folder or a file, is of this format.
-        read: gives the arrays, or the whole Dataset; called with the path and the arguments in `takes`, by name.
-        takes: the arguments of `datasets.open` that it does not refuse.
+        recognise: returns whether a folder or a file is of this format.
+        read: returns the arrays or the Dataset; called with the path, and the arguments in `takes` by name.
+        takes: the arguments of `datasets.open` that the format takes.
     """
 
     name: str
@@ -193,7 +194,7 @@ FORMATS = (  # the first that recognises a path reads it
         "edge list", "one .txt, .txt.gz, .csv or .csv.gz (a list of edges)", edge_list_in, read_edge_list, (COLUMNS,)
     ),
 )
-_LINES = {  # what reads files of other kinds, by their suffixes; {0} is the path
+_LINES = {  # {suffix: the line that reads a file}; {0} is the path
     **dict.fromkeys((".mtx", ".mtx.gz"), "dp.CSCGraph.from_scipy(scipy.io.mmread({0!r}))"),
     **{f".{name}": f"dp.CSCGraph.from_networkx(networkx.read_{name}({{0!r}}))" for name in ("graphml", "gexf", "gml")},
     ".pt": "data = torch.load({0!r}); dp.datasets.Dataset.from_pyg takes PyG's Data",
@@ -211,7 +212,7 @@ def read_files(where: Path, arguments: dict[str, Any]) -> RawDataset | RawHetero
         raise FileNotFoundError(f"datasets.open: {where} does not exist; a folder or a file is needed. Check the path.")
     file_format = next((candidate for candidate in FORMATS if candidate.recognise(where)), None)
     if file_format is None and where.suffix != ".pt" and where.is_file() and zipfile.is_zipfile(where):
-        file_format = _NPZ  # under another name
+        file_format = _NPZ  # a zip archive with another suffix
     if file_format is None:
         *first, last = (candidate.files for candidate in FORMATS)
         holds = "holds none" if where.is_dir() else "is none"
@@ -223,7 +224,7 @@ def read_files(where: Path, arguments: dict[str, Any]) -> RawDataset | RawHetero
 
 
 def _remedy(where: Path) -> str:
-    """Return the line that reads a file of another kind, or the only one in a folder; else what to look at."""
+    """Return the line that reads this file, or the only file of this folder; else other advice."""
     lines = []
     for file in where.iterdir() if where.is_dir() else [where]:
         suffix = max(filter(file.name.endswith, _LINES), key=len, default="")
@@ -234,7 +235,7 @@ def _remedy(where: Path) -> str:
 
 
 def _refuse(where: Path, name: str, value: object) -> None:
-    """Refuse an argument that is set, for files of a format that does not take it."""
+    """Refuse an argument that is set but not taken by the format of the files."""
     if name == SPLIT:
         if value != 0:
             raise IndexError(f"datasets.open: {where} holds one split, so split must be 0, got {value}. Leave it out.")
@@ -257,7 +258,7 @@ VALIDATION_PER_CLASS = 30
 
 
 def dataset_of(raw: RawDataset, split_seed: int = 0) -> Dataset:
-    """Return the arrays of a reader as a Dataset. Without a split of its own it gets a random one of `split_seed`."""
+    """Return the arrays of a reader as a Dataset. If they have no split, `split_seed` draws a random one."""
     labels = torch.from_numpy(raw.labels)
     parts = raw.split or random_split(raw.labels, split_seed)
     sets = (ItemSet((ids, labels[ids]), names=("seeds", "labels")) for ids in map(torch.from_numpy, parts))
@@ -274,7 +275,7 @@ def hetero_dataset_of(raw: RawHeteroDataset) -> Dataset:
 
 
 def _dataset(raw: RawDataset | RawHeteroDataset, sets: Iterable[Any], **fields: Any) -> Dataset:
-    """Return a Dataset of what a reader found; `sets` are those to train, to validate and to test."""
+    """Return a Dataset of the arrays of a reader; `sets` are the train, validation and test items."""
     train, validation, test = sets
     features: dict[Any, TensorFeature] = {}
     for domain, arrays in (("node", raw.node_features), ("edge", raw.edge_features)):
@@ -294,7 +295,7 @@ def _dataset(raw: RawDataset | RawHeteroDataset, sets: Iterable[Any], **fields: 
 
 
 def _graph_of(raw: RawHeteroDataset, edges: Mapping[Any, np.ndarray]) -> CSCGraph | HeteroCSCGraph:
-    """Return the graph of `edges`, all or the first of each type of `raw`, with its attributes."""
+    """Return the graph of `edges`, the first (or all) edges of each type of `raw`, with their attributes."""
     of_nodes: dict[Any, dict[str, np.ndarray]] = {}
     of_edges: dict[Any, dict[str, np.ndarray]] = {}
     for (node_type, name), rows in raw.node_attributes.items():

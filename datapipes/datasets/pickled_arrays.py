@@ -1,11 +1,11 @@
-"""Read arrays out of pickles and of files that torch saved: numpy arrays, CSR matrices, dense tensors, lists of texts.
+"""Read arrays from pickles and from files that torch saved: numpy arrays, CSR matrices, dense tensors, lists of texts.
 
-ingest/plain_pickle.py reads a pickle without running it. Here are the stand-ins for what numpy and scipy write, and the
-checks that make arrays of them. The zip archive that torch >= 1.6 writes may hold numpy arrays and dense tensors, what
-older ones wrote only numpy arrays.
+ingest/plain_pickle.py reads a pickle without running it. This module has the stand-ins for the classes of numpy and
+scipy, and the checks that turn stand-ins into arrays. A zip archive of torch >= 1.6 may hold numpy arrays and dense
+tensors; a file of an older torch holds numpy arrays only.
 
-Invariant: nothing of a file is run, and time and memory stay in proportion to its size. Everything else is refused
-with `DatasetFormatError`.
+Invariant: no code of a file runs, and time and memory stay in proportion to its size. Any other content is refused with
+`DatasetFormatError`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from datapipes.ingest.torch_archive import TENSORS, TorchArchive
 
 MAX_FILE_BYTES = 2**30
 MAX_FIELDS = 64  # of a dict with text for its keys
-MAX_KEY = 64  # characters of such a key
+MAX_KEY = 64  # characters of a key
 
-_LEGACY_PICKLES = 4  # a magic number, the version, the system, the object; torch < 1.6 wrote them so
+_LEGACY_PICKLES = 4  # of torch < 1.6: a magic number, the version, the system, the object
 _DTYPES = frozenset({"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8"})
 _TENSOR_DTYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -67,7 +67,7 @@ class _Array:
         self.state: object = None
 
     def set_state(self, state: object) -> None:
-        """Take what the pickle says."""
+        """Keep the state that the pickle sets."""
         self.state = state
 
 
@@ -144,7 +144,7 @@ def _array_of_tensor(tensor: Tensor, name: str) -> np.ndarray:
 
 
 def shown_plain(value: object) -> str:
-    """Return text about an object for a message. The repr of a tuple of tuples, each used twice, would never end."""
+    """Return text about an object for a message; a repr may never end: tuples of tuples, each used twice."""
     return shown(value) if type(value) is int else f"of {kind_of(value)}"
 
 

@@ -37,8 +37,7 @@ def read_planetoid(folder: Path, *, normalize_features: bool = True) -> RawDatas
     """Read the data set in a folder with the files `ind.NAME.{x,tx,allx,y,ty,ally,graph,test.index}`.
 
     Row i of allx and ally belongs to node i. Row i of tx and ty belongs to the node on line i of
-    test.index. A node in neither (CiteSeer has 15) has features of zero, label -1 and the edges in graph,
-    which has none for it.
+    test.index. A node in neither (CiteSeer has 15, without edges) has features of zero and label -1.
 
     Args:
         folder: Holds the eight files of one NAME.
@@ -46,7 +45,7 @@ def read_planetoid(folder: Path, *, normalize_features: bool = True) -> RawDatas
     Returns:
         "feat" is float32[num_nodes, num_words]. Edges go in both directions, without repeats and self
         loops, sorted by (destination, source). The split is the standard one: train has the rows of y,
-        validation the next 500 (fewer if allx ends before), test the ids of test.index in ascending
+        validation the next 500 rows (fewer if allx ends before), test the ids of test.index in ascending
         order. Class names are numbers as text.
         O(num_nodes * num_words + num_edges log num_edges).
     Raises:
@@ -159,7 +158,7 @@ def _read_graph(path: Path) -> dict[int, list[int]]:
     if not isinstance(graph, Items):
         raise DatasetFormatError.of(path.name, f"a thing {shown_plain(graph)}", "a dict of neighbour lists")
     num_nodes = len(graph.pairs)
-    lists: dict[int, list[int]] = {}  # of ids below its length alone, so no two of them collide
+    lists: dict[int, list[int]] = {}  # keys are below num_nodes, so hashes do not collide
     seen: set[int] = set()
     for node, neighbours in graph.pairs:
         if type(node) is not int or not 0 <= node < num_nodes or node in lists:

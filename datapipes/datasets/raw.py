@@ -1,15 +1,14 @@
 """A data set as it is in its files: plain numpy arrays, checked once. Every reader returns one of two classes.
 
-`RawDataset` is a graph without types whose nodes have classes. `RawHeteroDataset` (raw_hetero.py) is any other: a graph
-with types, or a task on edges. They stand between the file formats and the graph classes of the package: graphs,
-feature stores and item sets are built from them. This module also holds the rules that the readers share: the order of
-undirected edges, the largest component, the conversion of sparse rows to dense features, and the limits on sizes in a
-file.
+`RawDataset` is a graph without types whose nodes have classes. `RawHeteroDataset` (raw_hetero.py) is a graph with
+types, or a task on edges. Graphs, feature stores and item sets are built from these two classes. This module also holds
+the rules that the readers share: the order of undirected edges, the largest component, the conversion of sparse rows to
+dense features, and the limits on sizes in a file.
 
 Invariant: the arrays of a `RawDataset` fit each other (one label and one feature row per node, every id
 inside the graph, the three parts of the split disjoint). Arrays that do not fit raise ValueError. Ragged,
-truncated, corrupt or hostile files raise `DatasetFormatError`; the content of a file makes a reader raise
-no other error, but for MemoryError where it needs more than is left.
+truncated, corrupt or hostile files raise `DatasetFormatError`. The content of a file makes a reader raise
+no other error, except MemoryError.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ REMEDY = "Correct the arrays, or the reader that made them."
 class DatasetFormatError(ValueError):
     """A file of a data set is ragged, truncated, corrupt or hostile.
 
-    The message says which file, what was found, what was expected, and what to do. Another try helps only with another
-    file. What is none to print, in a name or a value of a file, is escaped.
+    The message has the file, what was found, what was expected, and what to do. Trying again helps only with another
+    file. Unprintable characters in names and values are escaped.
     """
 
     def __init__(self, message: str) -> None:
@@ -56,7 +55,7 @@ class DatasetFormatError(ValueError):
 
 @contextmanager
 def format_errors(where: str) -> Iterator[None]:
-    """Raise what is wrong with a file as a DatasetFormatError; readers and pyarrow raise many types."""
+    """Turn the many error types of readers and pyarrow into a DatasetFormatError."""
     try:
         yield
     except DatasetFormatError:
@@ -128,7 +127,7 @@ class RawDataset:
 
 
 def check_id_array(name: str, noun: str, ids: Any, limit: int, lowest: int = 0) -> None:
-    """Refuse what is no int64 array of numbers in [lowest, limit); `name` is that of the data set."""
+    """Refuse anything but an int64 array of numbers in [lowest, limit); `name` is the name of the data set."""
     if not isinstance(ids, np.ndarray) or ids.dtype != np.int64:
         kind = ids.dtype if isinstance(ids, np.ndarray) else type(ids).__name__
         raise TypeError(f"{name}: {noun}: found {kind}, must be an int64 array. {REMEDY}")
@@ -137,7 +136,7 @@ def check_id_array(name: str, noun: str, ids: Any, limit: int, lowest: int = 0) 
 
 
 def check_row_array(name: str, noun: str, rows: Any, count: int) -> None:
-    """Refuse what is no array of `count` rows; `name` is that of the data set."""
+    """Refuse anything but an array of `count` rows; `name` is the name of the data set."""
     if not isinstance(rows, np.ndarray):
         raise TypeError(f"{name}: {noun} is a {type(rows).__name__}, must be an array. {REMEDY}")
     if rows.shape[:1] != (count,):
@@ -145,7 +144,7 @@ def check_row_array(name: str, noun: str, rows: Any, count: int) -> None:
 
 
 def first_outside(numbers: np.ndarray, limit: int, lowest: int = 0) -> Any:
-    """Return a number that is not in [lowest, limit), None if all are."""
+    """Return a number outside [lowest, limit); None if there is none."""
     if numbers.size == 0:
         return None
     low, high = numbers.min(), numbers.max()
@@ -156,7 +155,7 @@ def content_of(path: Path, most_bytes: int = MAX_CONTENT_BYTES) -> bytes:
     """Return the bytes of a file.
 
     Raises:
-        DatasetFormatError: It is no regular file, such as a FIFO, or has more than `most_bytes` bytes.
+        DatasetFormatError: It is no regular file (but a FIFO, say), or has more than `most_bytes` bytes.
     """
     with format_errors(path.name):
         return read_regular(path, most_bytes)
@@ -189,8 +188,8 @@ def simple_edges(sources: np.ndarray, destinations: np.ndarray, num_nodes: int) 
 def component_of(raw: RawDataset) -> RawDataset:
     """Return the part of a data set in the largest connected component of its graph.
 
-    Edges connect in both directions here. Of equally large components the one with the lowest node is taken. Nodes are
-    numbered anew in their old order; a split loses the nodes outside. O((num_nodes + num_edges) log num_nodes).
+    Edges connect in both directions here. Of equally large components, the one with the lowest node id counts. Nodes
+    are numbered anew in their old order; a split loses the nodes outside. O((num_nodes + num_edges) log num_nodes).
     """
     component = _components(raw.edge_index, raw.num_nodes)
     sizes = np.bincount(component, minlength=1)
@@ -220,16 +219,16 @@ def _components(edge_index: np.ndarray, num_nodes: int) -> np.ndarray:
         lower, higher = np.minimum(sources, destinations), np.maximum(sources, destinations)
         if (lower == higher).all():
             return parent
-        np.minimum.at(parent, higher, lower)  # each tree of nodes joins a neighboring tree of a lower root
+        np.minimum.at(parent, higher, lower)  # each tree joins a neighboring tree with a lower root
         while (parent != parent[parent]).any():
             parent = parent[parent]  # until each node points to its root
 
 
 def ids_of(file: str, table: np.ndarray, limit: int, noun: str = "id", remedy: str = "", lowest: int = 0) -> np.ndarray:
-    """Return `table`, whole numbers of which each is in [lowest, limit).
+    """Return `table`, whole numbers that must be in [lowest, limit).
 
     Raises:
-        DatasetFormatError: One is outside.
+        DatasetFormatError: A number is outside.
     """
     if (outside := first_outside(table, limit, lowest)) is not None:
         raise DatasetFormatError.of(file, f"the {noun} {outside}", f"{noun}s in [{lowest}, {limit})", remedy)
@@ -240,7 +239,7 @@ def checked_ids(file: str, noun: str, array: Any, shape: tuple[int | None, ...],
     """Return whole numbers in [0, limit) as int64; None in `shape` allows any length.
 
     Raises:
-        DatasetFormatError: `array` is none, has another shape, or a number is outside.
+        DatasetFormatError: `array` is not an array of whole numbers, has another shape, or a number is outside.
     """
     _check_form(file, noun, array, shape)
     if (outside := first_outside(array, limit)) is not None:
@@ -249,7 +248,7 @@ def checked_ids(file: str, noun: str, array: Any, shape: tuple[int | None, ...],
 
 
 def _check_form(file: str, noun: str, array: Any, shape: tuple[int | None, ...] = (None,)) -> None:
-    """Refuse what is no array of whole numbers of such a shape; None in it allows any length."""
+    """Refuse anything but an array of whole numbers of this shape; None in `shape` allows any length."""
     if not isinstance(array, np.ndarray):
         raise DatasetFormatError.of(file, f"{noun} of {type(array).__name__}", "whole numbers")
     fits = array.ndim == len(shape) and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
@@ -260,7 +259,7 @@ def _check_form(file: str, noun: str, array: Any, shape: tuple[int | None, ...] 
 
 
 def as_float32(file: str, noun: str, values: np.ndarray, remedy: str = "") -> np.ndarray:
-    """Return finite numbers as float32; DatasetFormatError if one is beyond."""
+    """Return finite numbers as float32; raise DatasetFormatError for a number beyond float32."""
     with np.errstate(over="ignore"):
         narrow = values.astype(np.float32)
     if not np.isfinite(narrow).all():
@@ -328,7 +327,7 @@ def normalised(rows: np.ndarray, values: np.ndarray, num_rows: int) -> np.ndarra
     Args:
         rows: int64[n], the row of each value, in [0, num_rows).
         values: [n], finite numbers.
-        num_rows: How many rows there are.
+        num_rows: The number of rows.
     """
     plain = values.astype(np.float64)
     norms = np.bincount(rows, weights=np.abs(plain), minlength=num_rows)
@@ -338,7 +337,7 @@ def normalised(rows: np.ndarray, values: np.ndarray, num_rows: int) -> np.ndarra
 
 
 def checked_labels(file: str, labels: np.ndarray, num_classes: int | None) -> tuple[np.ndarray, int]:
-    """Return labels as int64, and the number of classes: `num_classes`, or if None the highest label + 1.
+    """Return labels as int64, and the number of classes: `num_classes`; if that is None, the highest label + 1.
 
     Raises:
         DatasetFormatError: Labels are not one dimension of integers, or a label is outside

@@ -1,10 +1,10 @@
 """A data set with types, or with a task on edges, as it is in its files: plain numpy arrays, checked once.
 
 `RawHeteroDataset` stands beside `RawDataset` (raw.py). A graph without types has the node type None and the edge type
-None here, as everywhere in the package. `RawItems` are the seeds of one part of the split with what belongs to them.
+None here, as everywhere in the package. `RawItems` are the seeds of one part of the split, with their values.
 
-Invariant: every id is inside its node type, every array has the rows that it needs, and every type that a key names
-exists. Arrays that do not fit raise ValueError or TypeError.
+Invariant: every id is inside its node type, every array has one row for each node, edge or seed, and every type in a
+key exists. Arrays that do not fit raise ValueError or TypeError.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from datapipes.base.types import EdgeType, NodeType, check_edge_type, check_node
 from datapipes.datasets.raw import REMEDY, DatasetFormatError, check_id_array, check_row_array
 
 TASKS = ("node_classification", "link_prediction", "edge_regression", "all_nodes")
-REVERSE = "rev_"  # before the name of a relation: the name of its inverse, as PyG's ToUndirected has it
+REVERSE = "rev_"  # "rev_" + relation is the name of the inverse, as in PyG's ToUndirected
 
 _PARTS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, eq=False)
 class RawItems:
-    """The seeds of one part of a split, and the values that belong to each.
+    """The seeds of one part of a split, and the values of each seed.
 
     Args:
         seeds: int64 [n] nodes, or [n, 2] edges (source, destination).
-        labels: int64 [n] classes, int64 [n, k] for k tasks of two classes, 1 or 0 for an edge that exists or not, or
-            float32 [n] numbers to predict; None if each seed is an edge that exists.
+        labels: int64 [n] classes, int64 [n, k] for k tasks of two classes, 1 for an edge that exists and 0 for a
+            negative edge, or float32 [n] numbers to predict; None if each seed is an edge that exists.
         timestamps: int64 or float64 [n], the time of each seed; None without times.
-        indexes: int64 [n], the number of the query that a seed belongs to; None if all seeds are ranked together.
+        indexes: int64 [n], the query number of each seed; None if all seeds are ranked together.
     """
 
     seeds: np.ndarray
@@ -59,9 +59,9 @@ class RawHeteroDataset:
             All three have the same types.
         class_names: One for each class; () if there are no classes.
         node_attributes, edge_attributes: As the features, but they go to the graph, for samplers: times, old ids.
-        num_training_edges: For edge types whose edges are in the order of time: so many of the first are known in
-            training. A type that is left out: all.
-        node_names: For node types that have names in the files: one for each node.
+        num_training_edges: {edge type: n}: the first n edges, in the order of time, are known in training; of a type
+            without a number, all edges are.
+        node_names: {node type: one name for each node}, for types that have names in the files.
     Raises:
         TypeError: A value is not an array, or has another dtype than the one above.
         ValueError: Shapes do not fit each other, an id is out of range, or a type is unknown.

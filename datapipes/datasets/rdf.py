@@ -1,25 +1,23 @@
 """Read an RDF graph: N-Triples, and tab-separated files of labelled entities as published with R-GCN (AIFB).
 
-The graph has one node type, "entity", as plain RDF has one kind of thing: each subject and each object is a node,
-literals too (Schlichtkrull et al. count them so). Each predicate is a relation ("entity", IRI, "entity"), from subject
-to object, and has an inverse ("entity", "rev_" + IRI, "entity"). Without the inverse a person would see no publication
-that names them as its author.
+The graph has one node type, "entity": each subject and each object is a node, literals too, as in Schlichtkrull et al.
+Each predicate is a relation ("entity", IRI, "entity"), from subject to object, and has an inverse ("entity", "rev_" +
+IRI, "entity"). Without the inverse no message would reach a person from the publications that name them as author.
 
-A label that is a number is that number in any spelling: the files of MUTAG have 0 and 0.0 for one class.
+Labels that are equal numbers are one class: the files of MUTAG have 0 and 0.0 for one class.
 
-The relations that R-GCN leaves out because they state the labels are left out, as predicate, subject and object;
-`LABEL_COLUMNS` knows them. In AIFB `member` and `head`, from a group to a person, stay: they state the label of 73 and
-of 5 of the 176 persons, and did so in the published figures too.
+R-GCN leaves out the relations that state the labels. They are left out here too, as predicate, subject and object; see
+`LABEL_COLUMNS`. In AIFB `member` and `head`, from a group to a person, stay: they state the label of 73 and of 5 of the
+176 persons, as in the published figures.
 
 Invariant: each distinct triple that is not left out is one edge of its relation. Numbers of nodes, classes and edges do
 not depend on the order of lines. Refused with `DatasetFormatError`: broken lines, terms that RDF does not allow there,
-escapes that mean nothing, split files that name an entity twice or one that the graph does not have, and label columns
-of unknown data sets.
+unknown escapes, split files with a repeated or an unknown entity, and label columns of unknown data sets.
 
-A term has the one text that all of its spellings share: an IRI without its brackets, a blank node with "_:" before, a
-literal in quotes with its language or type; xsd:string is left out, as RDF 1.1 has it. No term of one kind has the text
-of another: an IRI begins with its scheme, and no scheme is "_". Time stays in proportion to the text. Terms and triples
-as Python objects take about ten times the memory of their text; the memory that is left is looked at as they grow.
+All spellings of a term have one text: an IRI without its brackets, a blank node with "_:" before, a literal in quotes
+with its language or type; xsd:string is left out, as in RDF 1.1. Terms of two kinds never have equal texts: an IRI
+begins with its scheme, and no scheme is "_". Time stays in proportion to the text. Terms and triples take about ten
+times the memory of their text, as Python objects; the memory left is checked as they grow.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ MAX_SPLIT_BYTES = 2**26  # of the text of a split file
 MAX_RELATIONS = 2**16
 TRAIN_FILE, TEST_FILE, ALL_FILE = "trainingSet.tsv", "testSet.tsv", "completeDataset.tsv"
 
-# By the name of the column with the label: the predicates that state it.
+# {name of the label column: the predicates that state the label}
 LABEL_COLUMNS = {
     "label_affiliation": ("http://swrc.ontoware.org/ontology#affiliation", "http://swrc.ontoware.org/ontology#employs"),
     "label_mutagenic": ("http://dl-learner.org/carcinogenesis#isMutagenic",),
@@ -58,13 +56,13 @@ def read_rdf(path: Path, *, inverse_relations: bool | None = None) -> RawHeteroD
     """Read the triples in a file .nt or .nt.gz, and the labels and the split beside it.
 
     Args:
-        path: The file, or the folder that holds it and no other. Beside it trainingSet.tsv and testSet.tsv name the
-            labelled entities; completeDataset.tsv may be there and must then say the same.
-        inverse_relations: Add the inverse of each relation, unless it is False.
+        path: The file, or a folder with no other triples file. trainingSet.tsv and testSet.tsv beside it name the
+            labelled entities; completeDataset.tsv is optional, and must agree with them.
+        inverse_relations: Add the inverse of each relation; False: do not.
     Returns:
         Nodes are numbered in the order of their names: an IRI as it is, a blank node with "_:" before, a literal in
-        quotes. No features. Class names are the labels of the files in their order as text, "0.0" as "0". There is no
-        validation part in the files, so that part is empty.
+        quotes. No features. Class names are the labels of the files, sorted as text, "0.0" as "0". The validation part
+        is empty, since the files have none.
         O(n log n) for n triples.
     Raises:
         FileNotFoundError: A file is missing.
@@ -154,7 +152,7 @@ def _labelled(label: str | None) -> str:
 
 
 def _read_labels(path: Path) -> tuple[dict[str, str], str]:
-    """Read a file with a header, of which the order of columns may be any: an id, the entity, its label."""
+    """Read a file with a header; its columns, in any order, are an id, the entity and its label."""
     lines = text_lines(path, MAX_SPLIT_BYTES)
     _, header = next(lines, (0, ""))
     columns = header.split("\t")
@@ -162,7 +160,7 @@ def _read_labels(path: Path) -> tuple[dict[str, str], str]:
     others = [column for column in columns if column not in ("id", *label_columns)]
     if len(label_columns) != 1 or len(others) != 1 or label_columns[0] not in LABEL_COLUMNS:
         allowed = f"an entity, its label in one of {sorted(LABEL_COLUMNS)}, and perhaps an id"
-        remedy = "For another data set the relations that state its labels must be known, to be left out."
+        remedy = "Other data sets are not read: the relations that state their labels are not known."
         raise DatasetFormatError.of(path.name, f"the columns {shown(columns)}", allowed, remedy)
     entity, label = columns.index(others[0]), columns.index(label_columns[0])
     labels: dict[str, str] = {}
@@ -178,12 +176,12 @@ def _read_labels(path: Path) -> tuple[dict[str, str], str]:
 
 
 def _number(label: str) -> str:
-    """Return a label in the one way that all spellings of a number share, such as "1" of "1.0"; others stay."""
+    """Return the common spelling of a label that is a number, such as "1" for "1.0"; other labels stay."""
     return label.rstrip("0").rstrip(".") if re.fullmatch(r"-?[0-9]+\.[0-9]*", label) else label
 
 
 MAX_BYTES = 2**30  # of text
-TRIPLE_BYTES, TERM_BYTES = 256, 128  # that each takes at most, besides the texts of a term
+TRIPLE_BYTES, TERM_BYTES = 256, 128  # the most memory of a triple, and of a term without its text
 
 _NO_ESCAPE = r'[^<>"\s\\]*'
 _IRI = rf"<[A-Za-z][A-Za-z0-9+.-]*:{_NO_ESCAPE}(?:\\(?:u[0-9A-Fa-f]{{4}}|U[0-9A-Fa-f]{{8}}){_NO_ESCAPE})*>"
@@ -191,13 +189,13 @@ _BLANK = r'_:[^\s<>"\\]+'
 _LITERAL = rf'"[^"\\]*(?:\\.[^"\\]*)*"(?:\^\^{_IRI}|@[A-Za-z0-9-]+)?'
 _TRIPLE = re.compile(rf"({_IRI}|{_BLANK})\s+({_IRI})\s+({_IRI}|{_BLANK}|{_LITERAL})\s*\.\s*(?:#.*)?")
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL)
-_PLAIN = {"t": "\t", "b": "\b", "f": "\f", "'": "'"}  # may stand for themselves
+_PLAIN = {"t": "\t", "b": "\b", "f": "\f", "'": "'"}  # may also be written unescaped
 _KEPT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r"}
 _STRING = "^^<http://www.w3.org/2001/XMLSchema#string>"
 
 
 def read_triples(path: Path, left_out: frozenset[str]) -> list[tuple[str, str, str]]:
-    """Return the distinct triples without those that name a term of `left_out`.
+    """Return the distinct triples that name no term of `left_out`.
 
     Raises:
         DatasetFormatError: The file is broken or hostile.
@@ -205,7 +203,7 @@ def read_triples(path: Path, left_out: frozenset[str]) -> list[tuple[str, str, s
     """
     num_bytes, next_look = 0, UNCHECKED_BYTES
     triples: dict[tuple[str, str, str], None] = {}
-    terms: dict[str, str] = {}  # as written: one str for each term, however often it is named
+    terms: dict[str, str] = {}  # {term as written: one str for all its uses}
     for number, line in text_lines(path, MAX_BYTES):
         if line.startswith("#"):
             continue
@@ -222,20 +220,20 @@ def read_triples(path: Path, left_out: frozenset[str]) -> list[tuple[str, str, s
             triples[subject, predicate, object_] = None
         if num_bytes + TRIPLE_BYTES * len(triples) >= next_look:
             reading = f"{path.name} from line {number} on, after {len(triples)} triples,"
-            # The next triples up to the next look, and what is made of those so far.
+            # The triples until the next check, and the arrays made of the triples so far.
             check_memory("datasets.open", reading, UNCHECKED_BYTES + next_look // 2, "Use a machine with more memory.")
             next_look += UNCHECKED_BYTES
     return list(triples)
 
 
 def _term(file: str, number: int, text: str) -> str:
-    """Return a term in the one way that all of its spellings share; IRIs lose their brackets."""
+    """Return the one text that all spellings of a term share; IRIs lose their brackets."""
     if "\\" in text:
         try:
             text = _ESCAPE.sub(_unescaped, text)
             text.encode("utf-8")
         except (ValueError, OverflowError) as error:
-            fault = f"line {number}, {shown(text[:200])}, with an escape that means nothing"
+            fault = f"line {number}, {shown(text[:200])}, with an unknown escape"
             raise DatasetFormatError.of(file, fault, "the escapes of N-Triples") from error
     return text[1:-1] if text.startswith("<") else text.removesuffix(_STRING)
 

@@ -1,14 +1,13 @@
 """Read text files of unknown origin, packed with gzip or not: in pieces of whole lines, line by line, or as numbers.
 
-A few kilobytes of gzip may hold gigabytes. So a file is unpacked piece by piece, its readers check each piece before
-the next is unpacked, and a file that is longer than its limit is refused when it gets there.
+A few kilobytes of gzip may hold gigabytes. So a file is unpacked piece by piece, readers check each piece before the
+next is unpacked, and a file is refused as soon as it exceeds its limit.
 
-Invariant: a few pieces of `CHUNK_BYTES` are in memory, not more; what readers make of them is theirs to bound. Refused
+Invariant: at most a few pieces of `CHUNK_BYTES` are in memory; readers bound whatever they make of the pieces. Refused
 with `DatasetFormatError`: truncated and corrupt gzip, lines without an end, text that is not UTF-8.
 
-Of a table each piece is parsed before the next is unpacked. Its numbers take at most `MAX_TABLE_BYTES`, and, while its
-pieces are collected, half of the memory that is left. Refused are bytes that are not in a number, ragged rows, and
-numbers that do not fit.
+A table is parsed piece by piece. Its numbers take at most `MAX_TABLE_BYTES`, and, while its pieces are collected, half
+of the memory that is left. Refused: bytes outside of numbers, ragged rows, and numbers that do not fit.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def text_chunks(path: Path, most_bytes: int | None = None) -> Iterator[bytes]:
         most_bytes: Of the unpacked text, by default `MAX_UNPACKED_BYTES`.
     Raises:
         FileNotFoundError: There is no such file.
-        DatasetFormatError: The file is no regular one, its gzip is broken, or it or a line of it is too long.
+        DatasetFormatError: The file is not regular, its gzip is broken, or the file or a line is too long.
     """
     limit = MAX_UNPACKED_BYTES if most_bytes is None else most_bytes
     rest, total = b"", 0
@@ -76,7 +75,7 @@ def text_lines(path: Path, most_bytes: int | None = None) -> Iterator[tuple[int,
     """
     number = 0
     for chunk in text_chunks(path, most_bytes):
-        for line in io.BytesIO(chunk):  # a list of all lines would take many times the memory of the chunk
+        for line in io.BytesIO(chunk):  # a list of lines would take many times the memory of the chunk
             number += 1
             try:
                 text = line.decode("utf-8").strip()
@@ -109,21 +108,21 @@ def read_table(
     most_bytes: int | None = None,
     remedy: str = "",
 ) -> np.ndarray:
-    """Return a table of numbers: int64 [rows, columns], or float64 if one of the numbers is not whole.
+    """Return a table of numbers: int64 [rows, columns], or float64 if any number has a fraction.
 
     Args:
         path: The file, one row a line; empty lines do not count.
-        columns, rows: How many there must be; None allows any number, but the same in all rows.
+        columns, rows: The required numbers of columns and rows; None: any, but all rows have equal lengths.
         delimiter: Between numbers: a comma, or " " for spaces and tabs.
         whole: Only whole numbers are allowed.
         missing: "nan" is allowed.
         skip_header: A first line that starts with a letter is left out.
         comments: Lines that begin with "#" are left out.
         most_bytes: Of the text; None for `MAX_UNPACKED_BYTES`.
-        remedy: What an error says to do, as DatasetFormatError.of has it.
+        remedy: Advice in errors, see DatasetFormatError.of.
     Raises:
         FileNotFoundError: There is no such file.
-        DatasetFormatError: The file is broken, is no such table, or has other numbers of rows or columns.
+        DatasetFormatError: The file is broken, has a forbidden value, or a wrong number of rows or columns.
         MemoryError: The table needs more memory than is left.
     """
     parts: list[np.ndarray] = []
@@ -145,7 +144,7 @@ def read_table(
         if (rows is not None and num_rows > rows) or num_bytes > MAX_TABLE_BYTES:
             most = f"{rows} rows" if rows is not None else f"{MAX_TABLE_BYTES} bytes of numbers"
             raise DatasetFormatError.of(path.name, f"at least {num_rows} rows, {num_bytes} bytes of numbers", most)
-        # As much again to join the pieces, and as much for what a reader makes of the table.
+        # Twice: once to join the pieces, once for the arrays that a reader makes of the table.
         check_memory("datasets.open", f"the table in {path.name}", 2 * num_bytes, "Use a machine with more memory.")
         parts.append(part)
     if rows is not None and num_rows != rows:
@@ -170,7 +169,7 @@ def _parsed(file: str, chunk: bytes, delimiter: str, whole: bool, missing: bool,
             ndmin=2,
         )
     except (ValueError, OverflowError) as error:
-        fault = f"a row that is none ({str(error)[:200]})"
+        fault = f"a broken row ({str(error)[:200]})"
         allowed = "numbers that fit 64 bits, as many in each row"
         raise DatasetFormatError.of(file, fault, allowed, remedy) from error
     if np.isinf(table).any() or (not missing and np.isnan(table).any()):

@@ -1,8 +1,7 @@
 """Sort more edges by destination than memory holds: first into buckets of successive destinations, then each bucket.
 
-The edges of a bucket stay in the order in which they came; so what is read of a bucket and sorted stably is a stretch
-of the graph. A bucket whose edges or nodes are still too many for memory is cut into buckets again; the edges of one
-node need no sort.
+The edges of a bucket keep the order in which they came; so a bucket that is read and sorted stably is a stretch of the
+graph. A bucket that is still too large for memory is cut into buckets again; the edges of a single node need no sort.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from datapipes.graph.checks import MAX_NODES
 from datapipes.graph.npy import to_numpy
 from datapipes.ingest.edge_chunks import Column
 
-_MOST_BUCKETS = 256  # so many streams of writing fit the cache
+_MOST_BUCKETS = 256  # this many write streams fit the cache
 _BUFFER_BYTES = 2**20  # of writes; most pieces are smaller
-_NODE_BYTES, _FEW_NODES = 24, 4096  # of a bucket for each node: offsets, degrees, places; so many are never too many
-_SORT_BYTES = 24  # of the kernel for each edge, besides its ends: the order, and a part that is being sorted
+_NODE_BYTES, _FEW_NODES = 24, 4096  # of a bucket for each node: offsets, degrees, places; this few always fit
+_SORT_BYTES = 24  # of the kernel for each edge, besides its ends: the order, and the bucket being sorted
 
 
 class SortedEdges(NamedTuple):
     """A stretch of the graph: `degrees` int64 [n] of the next nodes, and {column: values of the next edges}.
 
-    The edges of one node may come in several stretches, of which the first has its degree.
+    The edges of one node may come in several stretches; the first has the node's degree.
     """
 
     degrees: Tensor
@@ -45,17 +44,17 @@ class Buckets:
     """Edges by ranges of destinations.
 
     Args:
-        file: for edges that are written; it and its folder are made when the first are.
+        file: for written edges; file and folder are made at the first write.
         num_nodes: destinations are in [0, num_nodes).
         columns: {name: Column}; "indices", the sources, is one.
-        most_bytes: of edges that are kept in memory before they are written.
+        most_bytes: the bytes of edges that may be in memory before they are written.
 
     Attributes:
-        counts: int64 [num_buckets], edges of each.
-        held_bytes: of edges that lie in memory.
+        counts: int64 [num_buckets], the number of edges in each bucket.
+        held_bytes: the bytes of edges in memory.
 
-    What is written at once is a run: the offsets of the buckets in it, int64 [num_buckets + 1], and each column, bucket
-    after bucket.
+    A write appends one run: the offsets of the buckets in it, int64 [num_buckets + 1], then each column, bucket after
+    bucket.
     """
 
     def __init__(self, file: Path, num_nodes: int, columns: Mapping[str, Column], most_bytes: int) -> None:
@@ -67,7 +66,7 @@ class Buckets:
         self.counts = np.zeros(self.num_buckets, np.int64)
         self._most_bytes, self.held_bytes = most_bytes, 0
         self._held: list[tuple[NDArray[np.int64], dict[str, Tensor]]] = []
-        self._runs: list[tuple[int, NDArray[np.int64]]] = []  # where each begins, and its offsets
+        self._runs: list[tuple[int, NDArray[np.int64]]] = []  # its first byte, and its offsets
         self._end = 0  # of the last run
 
     @property
@@ -76,14 +75,14 @@ class Buckets:
         return len(self._runs) > 0
 
     def add(self, dst: NDArray[Any], columns: Mapping[str, Tensor], first: int = 0) -> bool:
-        """Take the next edges; return whether they, and all before them, were written.
+        """Take the next edges; return whether all edges so far were written.
 
         Args:
-            columns: all but "edge_ids", which go on from `first` if they are not given.
+            columns: all columns; without "edge_ids", the ids count up from `first`.
         """
         src = columns["indices"].numpy()
         bucket = (dst >> self._shift).astype(src.dtype, copy=False)
-        # Sources were checked before; the kernel checks them against the largest number.
+        # Sources are already checked; the kernel only compares them with the largest.
         indptr, indices, order = _core.coo_to_csc(src, bucket, self.num_buckets, num_sources=_most_sources(src))
         within = torch.from_numpy((dst & ((1 << self._shift) - 1)).astype(_numpy_of(self._all["dst"]), copy=False))
         places = torch.from_numpy(order)
@@ -103,7 +102,7 @@ class Buckets:
         return True
 
     def write(self) -> None:
-        """Write all that is kept in memory, as a run."""
+        """Write all edges in memory, as a run."""
         if not self._held:
             return
         self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -128,10 +127,10 @@ class Buckets:
         self._end += indptr.nbytes + int(indptr[-1]) * self.edge_bytes
 
     def take_written(self, num_edges: int) -> None:
-        """Go on after a killed writer, when the file had so many edges; what it wrote after that is overwritten.
+        """Go on after a killed writer with the first `num_edges` edges of its file; later ones are overwritten.
 
         Raises:
-            OSError, ValueError: The file has not these edges.
+            OSError, ValueError: The file does not have these edges.
         """
         if num_edges == 0:
             return
@@ -152,7 +151,7 @@ class Buckets:
         """Yield all edges in the order of the graph; the files stay.
 
         Args:
-            most_bytes: of memory for a bucket while it is sorted.
+            most_bytes: the memory that sorting a bucket may take.
         """
         spent = self.edge_bytes + 2 * self.columns["indices"].row_bytes + _SORT_BYTES
         spent += sum(column.row_bytes for name, column in self.columns.items() if name != "indices")
@@ -174,7 +173,7 @@ class Buckets:
                     parts.add(read.pop("dst").numpy(), read)
                 parts.write()
                 yield from parts.sorted(most_bytes)
-                file.unlink(missing_ok=True)  # without edges there is none
+                file.unlink(missing_ok=True)  # no file if there were no edges
 
     def _sorted_bucket(self, bucket: int, num_nodes: int) -> SortedEdges:
         read = self._read(bucket, 0, int(self.counts[bucket]))

@@ -1,15 +1,14 @@
-"""Build a graph of more edges than memory holds: CSCGraph.build and HeteroCSCGraph.build.
+"""Build a graph with more edges than memory holds: CSCGraph.build and HeteroCSCGraph.build.
 
 Two passes. The first reads the edges of each type, in the order of their ids, and puts them into buckets by destination
 (buckets.py). The second sorts bucket after bucket and writes each stretch of the graph to its place in arrays.npy. The
 result is the graph that `from_edge_index(...).save(folder)` would write, to the bit.
 
-All is written to a hidden folder beside the place of the graph, which takes that place at the end. Each time the
-buckets are written, so is `state.json`: what is built, and how many edges the files have. A build that finds the state
-of a killed one goes on from there, if it is asked for the same graph of the same edges: files are known by their sizes
-and times, edges without files are read again and compared by digests of their chunks. A kill may also come after the
-graph has taken its place. So graph.json names the files of the edges, and a build that finds the graph it is asked for
-has nothing to do.
+A build writes to a hidden folder beside the graph's folder, and renames it at the end. Each write of buckets also
+writes `state.json`: the request, and the number of edges in the files. After a kill, the next build for the same graph
+and the same edges goes on from that state. Source files are compared by size and time; edges without files are read
+again and compared by digests of their chunks. A kill may also come after the renaming. So graph.json names the source
+files, and a build that finds its graph complete does nothing.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ LEAST_MEMORY = 2**24  # bytes
 _WORK, _STATE, _VERSION = "edges", "state.json", 1
 _MOST_STATE_BYTES = 2**28
 _PIECE_BYTES = 2**24  # of node attributes in memory at once
-_HELD, _CHUNK = 2, 32  # shares of max_memory: edges that are not written yet, and the ends and attributes of a chunk
-_END_BYTES = 16  # of the ends of an edge as it is read
+_HELD, _CHUNK = 2, 32  # 1/2 of max_memory is for edges not yet written, 1/32 for ends and attributes of a chunk
+_END_BYTES = 16  # of the two ends of an edge as read
 _MOST_CHUNK_BYTES = 2**24  # more would leave the cache
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Wanted(NamedTuple):
-    """What is built, by type; the types of a CSCGraph are None."""
+    """The request for a graph, by type; the types of a CSCGraph are None."""
 
     edges: Mapping[Any, Any]
     num_nodes: Mapping[Any, int]
@@ -79,7 +78,7 @@ def build_graph(form: str, folder: str | Path, wanted: Wanted) -> None:
     relations = [_Relation(where, edge_type, wanted, dtype) for edge_type in _in_order(wanted.edges)]
     state = _State(where, most_bytes, relations)
     if _is_there(Path(folder), form, state.built_of, wanted.num_nodes, of_nodes):
-        with locked(where, check_place(where, folder)):  # removes the lock that a killed build has left
+        with locked(where, check_place(where, folder)):  # removes the lock of a killed build
             return
     with new_folder(where, folder, goes_on=state.goes_on) as new, bars() as say:
         state.folder = new
@@ -94,7 +93,7 @@ def build_graph(form: str, folder: str | Path, wanted: Wanted) -> None:
 def _is_there(
     folder: Path, form: str, edges: str | None, num_nodes: Mapping[Any, int], of_nodes: Mapping[Any, Any]
 ) -> bool:
-    """Return whether the folder holds the whole graph already: of these edges, nodes and attributes of nodes."""
+    """Return whether the folder already holds this graph, with these edges, nodes and node attributes."""
     if edges is None or built_of(folder) != edges:
         return False
     arrays, _ = load(folder, form, mmap=True)
@@ -133,7 +132,7 @@ def _index_dtype(where: str, index_dtype: Any, most_nodes: int) -> torch.dtype:
 
 
 def _bytes_needed(relations: Sequence[_Relation], of_nodes: Mapping[Any, Mapping[str, Values]]) -> int:
-    """Return the bytes of the graph and of the files for its edges; edges whose number is unknown do not count."""
+    """Return the bytes of the graph and of its bucket files; edges of unknown number do not count."""
     of_edges = sum(
         (relation.source.num_edges or 0) * 2 * relation.edge_bytes + 8 * (relation.num_dst + 1)
         for relation in relations
@@ -147,15 +146,15 @@ def _bytes_needed(relations: Sequence[_Relation], of_nodes: Mapping[Any, Mapping
 
 @dataclass
 class _Saved:
-    """How much of the edges of a type the files have."""
+    """The edges of a type that are in files."""
 
     edges: int = 0
-    digests: list[str] = field(default_factory=list)  # of the chunks, where no file tells what the edges are
+    digests: list[str] = field(default_factory=list)  # of the chunks, if the edges have no source files
     has_all: bool = False
 
 
 class _Relation:
-    """The edges of one type while they are read, and after it."""
+    """The edges of one type, during the first pass and after it."""
 
     def __init__(self, where: str, edge_type: EdgeType | None, wanted: Wanted, dtype: torch.dtype) -> None:
         src, dst = ends_of(edge_type)
@@ -173,7 +172,7 @@ class _Relation:
 
     @property
     def written_bytes(self) -> int:
-        """Bytes of the edges that a killed build has left in files."""
+        """Bytes of the edges in files of a killed build."""
         return self.saved.edges * self.edge_bytes
 
     def read(self, state: _State, say: Progress) -> None:
@@ -181,7 +180,7 @@ class _Relation:
         saved, self.buckets = self.saved, state.buckets_of(self)
         size = state.chunk_edges(self)
         is_named = self.source.identity is not None
-        done = saved.edges if is_named else 0  # edges without a name are read again, and compared
+        done = saved.edges if is_named else 0  # edges without an identity are read again, and compared
         chunks = iter(()) if saved.has_all and is_named else _even(self.source.chunks(done, size), size)
         for number, chunk in enumerate(chunks):
             if not is_named:
@@ -217,17 +216,17 @@ class _Relation:
 
     def _other_edges(self) -> ValueError:
         return ValueError(
-            f"{self.where}: these are not the edges that a build which was killed has read; what it had left is "
+            f"{self.where}: these are not the edges that an earlier, killed build has read; its files are now "
             "removed. Call build again to begin anew."
         )
 
 
 class _State:
-    """What a build has written of the edges; state.json says it.
+    """The progress of a build, as in state.json.
 
     Attributes:
-        folder: in which all is written.
-        built_of: names the edges and what is made of them; None if no files say what they are.
+        folder: the hidden folder.
+        built_of: a digest of request and source files; None if some edges have no source files.
     """
 
     def __init__(self, where: str, most_bytes: int, relations: Sequence[_Relation]) -> None:
@@ -244,16 +243,16 @@ class _State:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of edges that lie in memory."""
+        """Bytes of edges in memory."""
         return sum(relation.buckets.held_bytes for relation in self.relations if relation.buckets is not None)
 
     def chunk_edges(self, relation: _Relation) -> int:
-        """Return how many edges are read at once."""
+        """Return the number of edges to read at once."""
         of_attributes = sum(column.row_bytes for column in relation.source.columns.values())
         return max(min(self.most_bytes // _CHUNK, _MOST_CHUNK_BYTES) // (_END_BYTES + of_attributes), 1)
 
     def buckets_of(self, relation: _Relation) -> Buckets:
-        """Return the buckets for the edges of a relation, with those that a killed build has written."""
+        """Return the buckets for the edges of a relation, with the edges that a killed build has written."""
         buckets = self._new_buckets(self.folder, relation, self.most_bytes // _HELD - self.held_bytes)
         buckets.take_written(relation.saved.edges)
         return buckets
@@ -263,7 +262,7 @@ class _State:
         return Buckets(place, relation.num_dst, relation.columns, most_bytes)
 
     def read(self, relation: _Relation, num_edges: int) -> None:
-        """Note that all edges of a relation were read. They stay in memory if they, and those before, are few."""
+        """Note that all edges of a relation were read; write them unless all edges so far are few."""
         buckets = relation.buckets
         assert buckets is not None
         if buckets.is_written or self.held_bytes > self.most_bytes // _HELD // 2:
@@ -272,16 +271,16 @@ class _State:
             self.save(relation, num_edges)
 
     def save(self, relation: _Relation, num_edges: int) -> None:
-        """Note that the first `num_edges` edges lie in files."""
+        """Note in state.json that the first `num_edges` edges are in files."""
         relation.saved.edges = num_edges
         saved = [asdict(other.saved) for other in self.relations]
         fields = {"version": _VERSION, "boot": _boot(), "asked": self._asked, "relations": saved}
         write_text(self.folder / _STATE, json.dumps(fields))
 
     def goes_on(self, folder: Path) -> bool:
-        """Return whether a build that was killed has left edges of this very build in `folder`, and take them.
+        """Return whether a killed build of the same request has left edges in `folder`, and take these.
 
-        Not after a restart of the machine: what it had not brought to the disk is lost.
+        Never after a restart of the machine: edges that had not reached the disk are lost.
         """
         try:
             state = json.loads(read_regular(folder / _STATE, _MOST_STATE_BYTES))

@@ -1,8 +1,8 @@
-"""The edges of one type in chunks, in the order of their ids, from whatever holds them: arrays, .npy files, raw pairs,
-folders of these, tables, an iterator. `edge_source` recognises it; build.py reads it.
+"""The edges of one type in chunks, in the order of their ids, from any source: arrays, .npy files, raw pairs, folders
+of these, tables, an iterator. `edge_source` recognises the source; build.py reads it.
 
-No source holds more than one chunk, but for arrays that the user has in memory already. A source of files says which
-files they are (`identity`), so that a build that was killed need not read again what it has stored.
+No source holds more than one chunk, except arrays that are in memory already. A source of files names them by
+`identity`, so that the next build after a kill need not read stored edges again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Chunk(NamedTuple):
 
 
 class Column(NamedTuple):
-    """Values of edges or nodes: the dtype, and the shape of those of one."""
+    """Values of edges or nodes: their dtype, and the shape of the values of one edge or node."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -55,8 +55,8 @@ class EdgeSource(ABC):
 
     Attributes:
         columns: {name: Column} of their attributes.
-        num_edges: their number; None if it is known only once all were read.
-        identity: names what is read, by the sizes and times of its files; None if nothing does.
+        num_edges: their number; None if unknown before all are read.
+        identity: the names, sizes and times of the source files, as text; None without files.
     """
 
     columns: Mapping[str, Column]
@@ -65,11 +65,11 @@ class EdgeSource(ABC):
 
     @abstractmethod
     def chunks(self, first: int, most: int) -> Iterator[Chunk]:
-        """Yield the edges from number `first` on, up to `most` at a time."""
+        """Yield the edges from number `first` on, at most `most` at a time."""
 
 
 def edge_source(where: str, edges: Any, attributes: Mapping[str, Any] | None = None) -> EdgeSource:
-    """Return the source of what a user gives as edges; see CSCGraph.build.
+    """Return the source for the argument `edges` of CSCGraph.build.
 
     Args:
         where: for messages.
@@ -128,7 +128,7 @@ def _local(where: str, name: str, path: str | os.PathLike[str]) -> Path:
 
 
 def _identity(files: Sequence[AnyFile]) -> str | None:
-    """Return what names the files as they are; None if the store of one does not tell its version."""
+    """Return the identity of files, see EdgeSource; None if a store gives no version of a file."""
     names: list[tuple[str, int, Any] | None] = []
     for file in files:
         if isinstance(file, RemoteFile):
@@ -144,12 +144,12 @@ def _identity(files: Sequence[AnyFile]) -> str | None:
 
 @dataclass(frozen=True)
 class Values:
-    """Rows that are read by their numbers, as tensors; edges as pairs of arrays."""
+    """Rows read by their numbers, as tensors; edges are read as pairs of arrays."""
 
     shape: tuple[int, ...]  # of all rows together
     dtype: torch.dtype
     read: Callable[[int, int], Any]
-    files: tuple[Path, ...] = ()  # that hold them; none if some do not lie in files
+    files: tuple[Path, ...] = ()  # with all the rows; empty if some rows are in no file
 
     @property
     def count(self) -> int:
@@ -158,12 +158,12 @@ class Values:
 
     @property
     def column(self) -> Column:
-        """What a row is."""
+        """Dtype and shape of a row."""
         return Column(self.dtype, self.shape[1:])
 
 
 class _Rows(EdgeSource):
-    """Pieces one after the other, each with `read(begin, end) -> (src, dst)`."""
+    """Pieces one after another, each with `read(begin, end) -> (src, dst)`."""
 
     def __init__(self, where: str, pieces: Sequence[Values], attributes: Mapping[str, Any]) -> None:
         self.num_edges = sum(piece.count for piece in pieces)
@@ -189,7 +189,7 @@ def attributes_of(where: str, attributes: Mapping[str, Any], count: int, kind: s
     """Return the attributes of `count` nodes or edges, as `kind` says; values are tensors.
 
     Raises:
-        ValueError: There is not one row for each.
+        ValueError: An attribute does not have `count` rows.
     """
     checked = {}
     for name, value in attributes.items():
@@ -217,7 +217,7 @@ def _array(where: str, name: str, value: Any) -> Values:
 
 def _of_tensor(tensor: Tensor) -> Values:
     def read(begin: int, end: int) -> Tensor:
-        """Return rows that are contiguous, and whose values lie in memory as they are."""
+        """Return rows that are contiguous, with conjugations and signs resolved."""
         return tensor[begin:end].resolve_conj().resolve_neg().contiguous()
 
     return Values(tuple(tensor.shape), tensor.dtype, read)
@@ -229,7 +229,7 @@ def _of_file(rows: NpyRows) -> Values:
 
 
 def refuse_no_ids(where: str, name: str, dtype: str, count: int = 1) -> None:
-    """Raise TypeError for `count` values of a dtype that is none of integers; those of nothing may have any."""
+    """Raise TypeError unless `count` values have an integer dtype; no values may have any dtype."""
     if count > 0 and not dtype.startswith(("int", "uint")):
         raise TypeError(f"{where}: {name} must hold integers, got {dtype}. Convert it, and drop edges without ends.")
 
@@ -255,7 +255,7 @@ def _pairs(src: Values, dst: Values) -> Values:
 
 
 def _matrix(where: str, name: str, value: Any) -> Values:
-    """Return both ends of edges [2, n], or [n, 2] where that is not [2, 2]: an array or a .npy file."""
+    """Return both ends of edges from an array or a .npy file, [2, n] or [n, 2]; [2, 2] is read as [2, n]."""
     is_file = isinstance(value, Path)
     rows: Any = NpyRows(where, value) if is_file else as_tensor(where, name, value).cpu()
     is_transposed = is_file and rows.is_transposed
@@ -279,7 +279,7 @@ def _of_rows(rows: NpyRows) -> Values:
 
 
 class _Table(EdgeSource):
-    """Parquet or CSV files; edges stand in the order of their rows."""
+    """Parquet or CSV files; edges are in the order of the rows."""
 
     def __init__(
         self, where: str, path: Path | str, files: Sequence[AnyFile], kind: str, attributes: Mapping[str, Any]
@@ -289,7 +289,7 @@ class _Table(EdgeSource):
         names = self._rows.names
         self._ends = self._rows.two_columns(_ENDS)
         for end in self._ends:
-            if (dtype := self._rows.dtype(end)).kind not in "iu":  # counting the rows of a CSV file reads it
+            if (dtype := self._rows.dtype(end)).kind not in "iu":  # counting rows reads a CSV file, so only here
                 refuse_no_ids(where, f"the column {end!r} of {path}", str(dtype), self._rows.num_rows)
         for name, column in attributes.items():
             if column not in names:
@@ -335,17 +335,17 @@ class _Table(EdgeSource):
 
 
 class _Iterated(EdgeSource):
-    """Chunks of an iterable, or of what a callable returns: [2, n], or ([2, n], {name: values})."""
+    """Chunks from an iterable, or from the iterable that a callable returns: [2, n], or ([2, n], {name: values})."""
 
     def __init__(self, where: str, edges: Any, attributes: Mapping[str, Any]) -> None:
         if attributes:
             raise ValueError(
-                f"{where}: edge_attributes={shown([*attributes])}, but the edges come in chunks, whose attributes come "
-                "with them. Leave it out, and yield (edge_index, {name: values})."
+                f"{where}: edge_attributes={shown([*attributes])}, but the edges come in chunks, which bring their "
+                "attributes. Leave it out, and yield (edge_index, {name: values})."
             )
         self._where = where
         self._left = iter(edges() if callable(edges) else edges)
-        self._first = next(self._left, None)  # tells the attributes of all
+        self._first = next(self._left, None)  # its attributes are those of all chunks
         self.columns = {} if self._first is None else self._source(self._first).columns
 
     def chunks(self, first: int, most: int) -> Iterator[Chunk]:

@@ -2,12 +2,12 @@
 
 A pickle is a program. Python's own unpickler would run it; this module does not use it:
 
-- `Reader` follows the instructions that plain data needs, as `pickletools` finds them, and refuses every other.
+- `Reader` follows the instructions that plain data needs, as `pickletools` finds them, and refuses any other.
 - It knows the globals that its caller lists, and refuses any other by name.
 - Each of these globals is a stand-in of this package, so not even the unpickling code of numpy, scipy or torch runs.
-  What a stand-in makes is checked by whoever makes an array or a tensor of it.
-- A dict stays a list of pairs, `Items`: to hash keys that the file chose could take time in proportion to the square of
-  their number, or, for tuples of tuples, for ever. Neither is a value compared or written into a message.
+  The callers check the state of stand-ins when they make arrays or tensors of them.
+- A dict becomes a list of pairs, `Items`. Hashing keys that the file chose could take quadratic time, or, for tuples of
+  tuples, forever. For the same reason values are never compared, nor written into a message.
 
 Invariant: the file cannot choose code to run and cannot change an object. Time and memory stay in proportion to the
 size of the file. Refused with `FileRefused`: truncated, corrupt or hostile files.
@@ -38,11 +38,11 @@ _MOST_ARGUMENTS = 8  # of a call
 
 
 class FileRefused(ValueError):
-    """A file is broken, hostile, or holds something else than plain data. Nothing of it was run.
+    """A file is broken, hostile, or holds something else than plain data. No code of it was run.
 
     Attributes:
         found, expected, remedy: texts for a message that names the file; without a remedy, another copy may help.
-        named: the global that the pickle asks for, if that is the reason.
+        named: the unknown global, if the file was refused for it.
     """
 
     def __init__(self, found: str, expected: str, remedy: str = "", named: str | None = None) -> None:
@@ -62,7 +62,7 @@ class Items:
         self.pairs: list[tuple[object, object]] = []
 
     def add(self, flat: list[object]) -> None:
-        """Add keys and values, given by turns."""
+        """Add alternating keys and values."""
         self.pairs.extend(zip(flat[::2], flat[1::2], strict=True))
 
 
@@ -75,8 +75,8 @@ class Global:
 
     Args:
         name: for messages.
-        make: gives the stand-in for what a call of it would give. It raises TypeError for arguments that no pickler
-            passes, and ValueError for values that cannot be. By default the global is only an argument of others.
+        make: returns the stand-in for the result of a call. It raises TypeError for arguments that no pickler passes,
+            and ValueError for impossible values. By default the global cannot be called, only be an argument.
     """
 
     __slots__ = ("make", "name")
@@ -102,14 +102,14 @@ PLAIN: dict[tuple[str, str], Global] = {
 def parse_pickles(
     content: bytes, allowed: Mapping[tuple[str, str], Global], count: int = 1, kind: type[Reader] | None = None
 ) -> list[object]:
-    """Return what the first `count` pickles hold, which stand one behind the other.
+    """Return the objects of the first `count` pickles in `content`.
 
     Args:
-        content: the pickles, and perhaps more.
+        content: the pickles, one behind another; anything may follow.
         allowed: the globals that they may name.
         kind: the class of their reader.
     Raises:
-        FileRefused: They are broken or hostile, or hold something else.
+        FileRefused: A pickle is broken or hostile, or holds something else.
     """
     stream = io.BytesIO(content)
     try:
@@ -134,19 +134,19 @@ METHODS = {
 
 
 class Reader:
-    """Follows the instructions of one pickle. A method `_x` follows the instructions that `methods` has for it."""
+    """Follows the instructions of one pickle; the method `_x` follows the instructions in `methods["x"]`."""
 
     methods: Mapping[str, str] = METHODS
 
     def __init__(self, content: bytes, stream: io.BytesIO, allowed: Mapping[tuple[str, str], Global]) -> None:
         self._content, self._stream, self._allowed = content, stream, allowed
-        self._stack: list[Any] = []  # what was made since the last mark
+        self._stack: list[Any] = []  # objects since the last mark
         self._outer: list[list[Any]] = []  # the stacks before each mark
         self._memo: list[Any] = []  # not a dict, since the file chooses the numbers
-        self._encodable = len(content)  # characters that may yet be encoded: a file needs each of its texts once
+        self._encodable = len(content)  # characters that may still be encoded: a file needs each of its texts once
 
     def read(self) -> object:
-        """Return what the pickle holds."""
+        """Return the object in the pickle."""
         follow = {name: getattr(self, f"_{method}") for method, names in self.methods.items() for name in names.split()}
         for place, (opcode, argument, position) in enumerate(pickletools.genops(self._stream)):
             name = opcode.name

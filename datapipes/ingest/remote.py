@@ -1,12 +1,11 @@
 """Files at a URI, such as `gs://bucket/file`, `s3://`, `memory://` or `http://`, read through fsspec.
 
-A file is fetched in blocks, as its reader goes on, and never stored on this machine. A copy on the disk would need room
-for all files, and somebody to remove it after a kill. So who reads a file twice fetches it twice. Both must find the
-same file: its size, and what the store tells of its version (an etag, a checksum, a time), are looked at before and
-after each reading. A change is an error.
+A file is fetched in blocks while it is read, and never stored on this machine: copies would need disk space for all
+files, and would have to be removed after a kill. So reading a file twice fetches it twice. Size and version (an etag, a
+checksum or a time, as the store has it) are checked before and after each reading; a change is an error.
 
-Which user asks, how long an answer may take and how often fsspec asks again are options of its file systems; they stand
-in fsspec's configuration, by scheme. Nothing here asks again. Whatever a store raises becomes an OSError.
+Credentials, timeouts and retries are options of fsspec's file systems, in fsspec's configuration, by scheme. Nothing
+here retries. Whatever a store raises becomes an OSError.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _LOCAL = "file://"
 _BLOCK_BYTES = 2**23  # fetched at once; an open file holds two of them at most
 _MOST_TEXT = 300  # characters of the message of a store
-_VERSIONS = (  # keys of what a store tells of a file, in small letters without signs; they change with its content
+_VERSIONS = (  # keys of a store's file information that change with the content; lower case, letters only
     *("etag", "generation", "versionid", "checksum", "digest", "md5", "md5hash", "contentmd5", "crc32c"),
     *("mtime", "modified", "lastmodified", "modificationtime", "updated", "created"),
 )
 
 
 def is_uri(value: Any) -> bool:
-    """Return whether a value is the text of a URI, but for those of this machine's files."""
+    """Return whether a value is the text of a URI, other than a local `file:` URI."""
     return isinstance(value, str) and not value.startswith(_LOCAL) and _URI.match(value) is not None
 
 
@@ -52,7 +51,7 @@ def local_path(where: str, name: str, text: str) -> str:
 
 
 class RemoteFile:
-    """A file at a URI. Its first look says what the file is; later ones find the same, or raise ValueError.
+    """A file at a URI. The first look notes size and version; a later look raises ValueError if they differ.
 
     Attributes:
         uri: its address.
@@ -69,14 +68,14 @@ class RemoteFile:
 
     @property
     def size(self) -> int:
-        """Its bytes, as the listing of its folder or the first look told."""
+        """Its size in bytes, from the listing of its folder or from the first look."""
         if self._seen is None and self._listed_bytes is not None:
             return self._listed_bytes
         return self._first_look()[0]
 
     @property
     def identity(self) -> tuple[str, int, str] | None:
-        """Its address, bytes and version; None if the store tells no version."""
+        """Its address, size and version; None if the store has no version."""
         size, version = self._first_look()
         return (self.uri, size, version) if version else None
 
@@ -87,14 +86,14 @@ class RemoteFile:
         """Ask for the size and the version of the file, and return them.
 
         Raises:
-            ValueError: They are other than at the first look.
+            ValueError: They differ from the first look.
             OSError: The store gives no answer.
         """
         system, path = _system_of(self.uri)
         with _as_os_error(self.uri):
             info = system.info(path)
         if info["type"] != "file" or info.get("size") is None:
-            reason = "is no file" if info["type"] != "file" else "has no length: its server tells none"
+            reason = "is no file" if info["type"] != "file" else "has no length: its server gives none"
             raise OSError(errno.EINVAL, f"it {reason}; copy it to this machine", self.uri)
         facts = {re.sub(r"[^a-z0-9]", "", key.lower()): value for key, value in info.items()}
         version = ", ".join(f"{key} {facts[key]}" for key in _VERSIONS if facts.get(key))
@@ -108,10 +107,10 @@ class RemoteFile:
         return seen
 
     def open(self, block_bytes: int = _BLOCK_BYTES) -> BinaryIO:
-        """Return the file, open for reading, with seek; reads raise OSError, or ValueError where it ends too early.
+        """Return the file, open for reading, with seek; reads raise OSError, or ValueError if it ends too early.
 
         Args:
-            block_bytes: bytes that are fetched at once.
+            block_bytes: bytes to fetch at once.
         """
         size, _ = self.look()
         system, path = _system_of(self.uri)
@@ -167,13 +166,13 @@ def size_of(file: AnyFile) -> int:
 
 @contextmanager
 def opened(file: AnyFile, block_bytes: int = _BLOCK_BYTES) -> Iterator[tuple[BinaryIO, int]]:
-    """Give a file, open for reading, and its bytes; look at the end whether one at a URI was changed meanwhile.
+    """Yield a file, open for reading, and its size; at the end, check that a file at a URI has not changed.
 
     Args:
-        block_bytes: bytes that are fetched at once of a file at a URI.
+        block_bytes: bytes to fetch at once from a URI.
     Raises:
-        ValueError: It is no regular file, or was changed.
-        OSError: It cannot be opened.
+        ValueError: The file is not regular, or has changed.
+        OSError: The file cannot be opened.
     """
     if isinstance(file, Path):
         with open_regular(file) as stream:
@@ -183,17 +182,17 @@ def opened(file: AnyFile, block_bytes: int = _BLOCK_BYTES) -> Iterator[tuple[Bin
         try:
             yield stream, file.size
         except ValueError:
-            file.look()  # what was changed may seem to be damaged
+            file.look()  # a changed file may look damaged, so say that it changed
             raise
     file.look()
 
 
 def files_in(where: str, uri: str) -> list[RemoteFile]:
-    """Return the files in the folder at a URI, sorted by name, without those in folders within it.
+    """Return the files directly in the folder at a URI, sorted by name.
 
     Raises:
-        OSError: The folder cannot be listed; FileNotFoundError: it is not there, or empty where the store has no
-            folders.
+        OSError: The folder cannot be listed. FileNotFoundError: it does not exist; stores without folders raise this
+            for an empty folder, too.
         ModuleNotFoundError: The package for its scheme is not installed.
         ValueError: fsspec does not know the scheme.
     """
@@ -204,7 +203,7 @@ def files_in(where: str, uri: str) -> list[RemoteFile]:
     files = {}
     for entry in entries:
         folder, _, name = entry["name"].rpartition("/")
-        # Pages that list files, of HTTP, have other links, too.
+        # HTML pages that list files have other links, too.
         if entry["type"] == "file" and folder.rstrip("/") == path.rstrip("/") and name[:1] not in "?#":
             files[name] = RemoteFile(f"{uri.rstrip('/')}/{name}", entry.get("size"))
     return [files[name] for name in sorted(files)]
@@ -213,10 +212,10 @@ def files_in(where: str, uri: str) -> list[RemoteFile]:
 def files_at(where: str, uri: str) -> list[RemoteFile]:
     """Return the file at a URI, or the files of a folder whose names do not begin with "." or "_", sorted by name.
 
-    HTTP knows no folders: a URI that ends in "/" is one, any other is a file.
+    HTTP has no folders: a URI that ends in "/" counts as a folder, any other as a file.
 
     Raises:
-        as files_in.
+        The errors of `files_in`.
     """
     if not uri.endswith("/"):
         with _told(where, uri):
@@ -229,7 +228,7 @@ def files_at(where: str, uri: str) -> list[RemoteFile]:
 
 
 def _system_of(uri: str) -> tuple[Any, str]:
-    """Return the file system of a URI, for this thread and without what it remembers, and the path there."""
+    """Return this thread's file system for a URI, with its cache emptied, and the path in it."""
     core, scheme = needed("fsspec.core", "remote", f"reading {uri}"), uri.partition("://")[0]
     try:
         core.get_filesystem_class(scheme)
@@ -249,7 +248,7 @@ def _system_of(uri: str) -> tuple[Any, str]:
 
 @contextmanager
 def _told(where: str, uri: str) -> Iterator[None]:
-    """Let an error say where it happened, and what to do."""
+    """Add the place and the remedy to an error."""
     try:
         yield
     except OSError as error:
@@ -260,7 +259,7 @@ def _told(where: str, uri: str) -> Iterator[None]:
 
 @contextmanager
 def _as_os_error(uri: str) -> Iterator[None]:
-    """Turn whatever a store raises into an OSError, whose `strerror` says why in a few words."""
+    """Turn whatever a store raises into an OSError with a short reason as `strerror`."""
     try:
         yield
     except MemoryError:
@@ -271,13 +270,13 @@ def _as_os_error(uri: str) -> Iterator[None]:
 
 def _number_and_reason(uri: str, error: BaseException) -> tuple[int, str]:
     if uri.startswith("http") and isinstance(error, FileNotFoundError) and error.__cause__ is not None:
-        error = error.__cause__  # fsspec says so whatever happened
+        error = error.__cause__  # fsspec raises this class for any failure
     status = error.status if hasattr(error, "status") else getattr(error, "code", None)  # of HTTP
     text = one_line(f"{type(error).__name__}: {text_of(error)}")[:_MOST_TEXT]
     if isinstance(error, FileNotFoundError) or status in (404, 410):
         return errno.ENOENT, "nothing is there"
     if isinstance(error, PermissionError) or status in (401, 403) or "Credential" in type(error).__name__:
-        return errno.EACCES, f"{text}; log in, or give the keys, as the package of this store says"
+        return errno.EACCES, f"{text}; log in, or give the keys: see the documentation of this store's package"
     if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
-        return errno.ETIMEDOUT, "no answer came in time; look whether the server runs"
-    return getattr(error, "errno", None) or errno.EIO, f"{text}; look whether the server runs and can be reached"
+        return errno.ETIMEDOUT, "no answer came in time; check that the server runs"
+    return getattr(error, "errno", None) or errno.EIO, f"{text}; check that the server runs and can be reached"

@@ -1,12 +1,12 @@
 """Parquet or CSV files as one table of numbers, by pyarrow: local ones, or at URIs.
 
-Rows stand in the order of the files' names, then of their place in a file. pyarrow reads files at URIs as `RemoteFile`
-gives them, so it fetches what it asks for. A file at a URI that is changed while it is read is an error.
+Rows are in the order of file names, then of places in a file. pyarrow reads files at URIs through `RemoteFile`, so only
+the parts that it reads are fetched. A file at a URI that changes while it is read is an error.
 
-All files have the columns of the first, in any order, and all CSV files or none a header; this is checked before a row
-is read. A CSV file of a header alone has no rows. Neither has one of no bytes; alone it counts as two columns without
-names: the edges of an empty relation. A column of Parquet files gets a type that holds the values of all files. What is
-wrong with the content of a file is a ValueError; an OSError is one of the disk, or of the store.
+All files have the columns of the first file, in any order; either all CSV files have a header or none has. This is
+checked before any row is read. A CSV file with only a header, or without any bytes, has no rows. A single CSV file
+without bytes counts as two columns without names: the edges of an empty relation. A column of Parquet files gets a type
+that holds the values of all files. Wrong content raises ValueError; a failing disk or store raises OSError.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ from datapipes.base.sizes import check_memory
 from datapipes.ingest.remote import AnyFile, RemoteFile, opened
 
 TABLES = {".parquet": "parquet", ".csv": "csv", ".csv.gz": "csv", ".tsv": "csv"}  # suffixes
-_MOST_HEADER, _BLOCK_BYTES = 2**16, 2**24  # bytes of a CSV file: of its first line, and that tell the types
+_MOST_HEADER, _BLOCK_BYTES = 2**16, 2**24  # bytes of a CSV file: of its first line, and read to find the types
 _MOST_AHEAD, _BLOCKS_AHEAD = 2**25, 32  # bytes and blocks of a CSV file that pyarrow reads ahead
 _OF_CONTENT = (ValueError, TypeError, LookupError, NotImplementedError, EOFError, csv.Error, zlib.error)
 
 
 def suffix_of(name: str) -> str:
-    """Return what the name of a file ends in; that of a table may have two parts."""
+    """Return the suffix of a file name; the suffix of a table may have two parts, as .csv.gz."""
     return next((suffix for suffix in TABLES if name.endswith(suffix)), Path(name).suffix)
 
 
 def parts_of(path: Path) -> list[Path]:
-    """Return the files in a folder whose names do not begin with "." or "_", sorted by name; a file alone."""
+    """Return the files in a folder whose names do not begin with "." or "_", sorted by name; or the file itself."""
     if not path.is_dir():
         return [path]
     return sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith((".", "_")))
 
 
 class TableFiles:
-    """Files with the columns of the first.
+    """Files with equal columns, as one table.
 
     Args:
         where: for messages.
-        path: names all files in messages; of files that are not given, the file, or the folder of its parts.
-        kind: their suffix, one of TABLES.
+        path: a file, or a folder of files; if `files` are given, a name for them in messages.
+        kind: the suffix of `files`, one of TABLES.
     Attributes:
-        names: of the columns.
-        has_names: whether the files name them; else they are "f0", "f1" ...
+        names: the names of the columns.
+        has_names: whether the files name the columns; otherwise the names are "f0", "f1" ...
     Raises:
-        ValueError: They are no tables, truncated or corrupt, or one has other columns than the first.
-        OSError: One cannot be read.
+        ValueError: A file is no table, truncated or corrupt, or its columns differ from the first file's.
+        OSError: A file cannot be read.
     """
 
     def __init__(self, where: str, path: Path | str, files: Sequence[AnyFile] | None = None, kind: str = "") -> None:
@@ -81,10 +81,10 @@ class TableFiles:
         self._order: Tensor | None = None
 
     def two_columns(self, ends: tuple[str, str]) -> tuple[str, str]:
-        """Return the columns of these names, or the only two; of a table without names the first two.
+        """Return the columns with these names, or the only two columns, or the first two of a table without names.
 
         Raises:
-            ValueError: There are none, or others beside them, so that a column of numbers of rows may be taken for one.
+            ValueError: The columns are too few, or ambiguous: row numbers might be taken for an end.
         """
         if {*ends} <= {*self.names}:
             return ends
@@ -96,7 +96,7 @@ class TableFiles:
         return self.names[0], self.names[1]
 
     def arrow_type(self, name: str) -> Any:
-        """Return what a column holds, as pyarrow calls it."""
+        """Return the pyarrow type of a column."""
         return self._data.schema.field(name).type
 
     def dtype(self, name: str) -> np.dtype[Any]:
@@ -109,15 +109,15 @@ class TableFiles:
 
     @cached_property
     def num_rows(self) -> int:
-        """Number of rows; of CSV files all are read, once."""
+        """Number of rows; the first use reads CSV files whole."""
         with self._told():
             return int(self._data.count_rows())
 
     def sort_by(self, name: str) -> None:
-        """Let `numbers` and `texts` return the rows in the order of a column of ids.
+        """Make `numbers` and `texts` return the rows in the order of a column of ids.
 
         Raises:
-            ValueError: The column does not hold each of 0 ... num_rows - 1 once.
+            ValueError: The column does not hold each id of 0 ... num_rows - 1 once.
         """
         ids, every = self.numbers(name).numpy(), np.arange(self.num_rows)
         order = np.argsort(ids, kind="stable")
@@ -131,7 +131,7 @@ class TableFiles:
         self._order = None if np.array_equal(order, every) else torch.from_numpy(order)
 
     def texts(self, name: str) -> list[str]:
-        """Return the cells of a column as text, "" for an empty one."""
+        """Return the cells of a column as text, "" for an empty cell."""
         cells = ["" if cell is None else str(cell) for cell in self._content.column(name).to_pylist()]
         return cells if self._order is None else [cells[place] for place in self._order.tolist()]
 
@@ -139,10 +139,10 @@ class TableFiles:
         """Return a column, one number for each row.
 
         Args:
-            missing: what stands for empty cells; None refuses them.
+            missing: the value for empty cells; None refuses empty cells.
         Raises:
-            ValueError: There is no such column, or it holds something else.
-            MemoryError: It does not fit into memory.
+            ValueError: The column does not exist, or holds something else than numbers.
+            MemoryError: The table does not fit into memory.
         """
         if name not in self.names:
             raise ValueError(f"found no column {name!r}, the table has {shown(self.names)}. Name one of these.")
@@ -160,17 +160,17 @@ class TableFiles:
 
     @cached_property
     def _content(self) -> Any:
-        """All columns, in memory: who reads a CSV file for one column reads all of it."""
-        num_bytes = 2 * self.num_rows * 8 * len(self.names)  # of the table, and of what is made of its columns
+        """All columns, in memory, since reading one column of a CSV file reads all of it."""
+        num_bytes = 2 * self.num_rows * 8 * len(self.names)  # of the table, and of the tensors made of its columns
         check_memory(self._where, str(self._path), num_bytes, "Store the columns as .npy.")
         with self._told():
             return self._data.to_table()
 
     def batches(self, names: Sequence[str], most: int) -> Iterator[Any]:
-        """Yield the columns of up to `most` rows at a time, as batches of pyarrow; few more rows are in memory.
+        """Yield the columns of up to `most` rows at a time, as pyarrow batches; few more rows are in memory.
 
         Raises:
-            as TableFiles does; ValueError: a file at a URI was changed.
+            The errors of TableFiles; ValueError: a file at a URI has changed.
         """
         for fragment in self._data.get_fragments():
             batches = _rows_of(fragment, {name: self.arrow_type(name) for name in names}, most)
@@ -190,9 +190,9 @@ class TableFiles:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Let an error say where it happened, and whether a file was changed.
+        """Add the place to an error, and say whether a file has changed.
 
-        pyarrow raises OSError for both: what a file holds, and a disk that fails; only the latter has a number.
+        pyarrow raises OSError for wrong content and for a failing disk; only the latter has an errno.
         """
         try:
             yield
@@ -201,7 +201,7 @@ class TableFiles:
             raise MemoryError(f"{text}. Check that it is whole; a damaged file may name any size.") from error
         except (*_OF_CONTENT, OSError) as error:
             if isinstance(error, OSError) and (error.errno or type(error) not in (OSError, gzip.BadGzipFile)):
-                if isinstance(error, FileNotFoundError) and not error.errno:  # pyarrow tells the path alone
+                if isinstance(error, FileNotFoundError) and not error.errno:  # pyarrow's text is the path alone
                     error = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text_of(error))
                 raise OSError(
                     error.errno or errno.EIO,
@@ -213,20 +213,20 @@ class TableFiles:
     def _why(self, error: Exception) -> str:
         try:
             self._refuse_changed()
-        except ValueError as changed:  # what was changed may seem to be damaged, or to end too early
+        except ValueError as changed:  # a changed file may look damaged or too short
             return text_of(changed)
         except OSError as gone:
-            return f"{gone.filename} cannot be read any more ({gone.strerror}). Check it."
-        if type(error) is ValueError:  # of RemoteFile, or a file that is none; pyarrow's are of other types
+            return f"{gone.filename} can no longer be read ({gone.strerror}). Check it."
+        if type(error) is ValueError:  # from RemoteFile or an irregular file; pyarrow raises other types
             return text_of(error)
         text = one_line(text_of(error)).rstrip(".")
-        if "conversion error" in text or isinstance(error, TypeError):  # the first rows tell the type of a column
-            return f"{self._path} has columns whose values differ in type: {text}. Write all of a column alike."
+        if "conversion error" in text or isinstance(error, TypeError):  # types come from the first rows
+            return f"{self._path} has columns whose values differ in type: {text}. Write all values of a column alike."
         return f"{self._path} is no whole table: {text}. Write or copy it again."
 
 
 class _Opener:
-    """What pyarrow needs of a file system of fsspec to read files, by their URIs."""
+    """The part of fsspec's file system interface that pyarrow needs to read files, by their URIs."""
 
     protocol = "uri"
 
@@ -241,7 +241,7 @@ class _Opener:
 
 
 class _Head(NamedTuple):
-    """What the first bytes of a CSV file say: the cells of the first line with any, and whether rows follow."""
+    """The head of a CSV file: the cells of the first nonempty line, and whether rows follow."""
 
     file: AnyFile
     cells: list[str]
@@ -249,7 +249,7 @@ class _Head(NamedTuple):
 
     @property
     def has_names(self) -> bool:
-        """Whether a cell has a letter and is no number."""
+        """Whether the cells are names: some cell has a letter and is not a number."""
         return any(any(map(str.isalpha, cell)) and not _is_number(cell.strip()) for cell in self.cells)
 
 
@@ -278,7 +278,7 @@ def _csv(files: Sequence[AnyFile], kind: str) -> tuple[Any, bool]:
 
 
 def _check_head(first: _Head, other: _Head) -> None:
-    """Raise ValueError if a CSV file has names and the first has none, or the reverse; or other columns."""
+    """Raise ValueError if a CSV file has names and the first file none, or the reverse, or if columns differ."""
     if first.has_names and not {*first.cells} & {*other.cells}:
         raise ValueError(
             f"{other.file} begins with {shown(other.cells)}, the first file with the names {shown(first.cells)}; all "
@@ -314,7 +314,7 @@ def _check_names(file: AnyFile, first: Sequence[str], names: Sequence[str]) -> N
 
 
 def _opened_by_arrow(files: Sequence[AnyFile], form: Any, schema: Any = None) -> Any:
-    """Return the files as a data set of pyarrow; without `schema` the first file says it."""
+    """Return the files as a pyarrow data set; without `schema` the first file gives it."""
     fs, dataset = (importlib.import_module(f"pyarrow.{name}") for name in ("fs", "dataset"))
     remote = [file for file in files if isinstance(file, RemoteFile)]
     system = fs.PyFileSystem(fs.FSSpecHandler(_Opener(remote))) if remote else None
@@ -322,7 +322,7 @@ def _opened_by_arrow(files: Sequence[AnyFile], form: Any, schema: Any = None) ->
 
 
 def _as_numbers(data: Any) -> Any:
-    """Return the data set with numbers in columns of no type, whose cells are all empty."""
+    """Return the data set with a number type for columns that have only empty cells and so no type."""
     pyarrow = importlib.import_module("pyarrow")
     fields = [
         column.with_type(pyarrow.int64()) if pyarrow.types.is_null(column.type) else column for column in data.schema
@@ -331,13 +331,13 @@ def _as_numbers(data: Any) -> Any:
 
 
 def _rows_of(fragment: Any, types: Mapping[str, Any], most: int) -> Iterator[Any]:
-    """Yield the columns `types` of a file in batches. pyarrow's scanner would read up to a GiB ahead of its reader."""
+    """Yield the columns `types` of a file in batches; pyarrow's scanner would read up to a GiB ahead."""
     pyarrow, names, form = importlib.import_module("pyarrow"), [*types], getattr(fragment, "format", None)
     if form is None:
         return  # no file has rows
     if form.default_extname == "parquet":
         with importlib.import_module("pyarrow.parquet").ParquetFile(fragment.open()) as file:
-            for group in range(file.num_row_groups):  # all at once stay in memory to the end
+            for group in range(file.num_row_groups):  # read at once, all groups would stay in memory
                 for batch in file.iter_batches(most, row_groups=[group], columns=names):
                     columns = [batch.column(name).cast(type_) for name, type_ in types.items()]
                     yield pyarrow.RecordBatch.from_arrays(columns, names)
@@ -360,7 +360,7 @@ def _delimiter(kind: str) -> str:
 
 
 def _csv_format(kind: str, has_header: bool) -> Any:
-    """Return how pyarrow reads CSV files."""
+    """Return pyarrow's format for CSV files."""
     arrow_csv, dataset = (importlib.import_module(f"pyarrow.{name}") for name in ("csv", "dataset"))
     return dataset.CsvFileFormat(
         parse_options=arrow_csv.ParseOptions(delimiter=_delimiter(kind)),
@@ -371,7 +371,7 @@ def _csv_format(kind: str, has_header: bool) -> Any:
 
 
 def _csv_schema(first: AnyFile, kind: str, form: Any) -> Any:
-    """Return the names and types of the columns, of the first rows of a CSV file; pyarrow would read far more of it."""
+    """Return names and types of the columns, from the first rows of a CSV file; pyarrow would read far more."""
     pyarrow, arrow_csv = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.csv"))
     with opened(first) as (packed, _), gzip.open(packed) if kind.endswith(".gz") else packed as file:
         text = file.read(_BLOCK_BYTES)

@@ -1,12 +1,12 @@
-"""Read what torch.save wrote since version 1.6, without torch's unpickler: a zip archive of one pickle and its tensors.
+"""Read files that torch.save wrote since version 1.6, without torch's unpickler: zip archives of a pickle and tensors.
 
-That unpickler hashes keys that the file chose and writes values into its messages. To hash or to write tuples of
-tuples, each used twice, may take for ever; and whatever it allows is one list for the whole process. So plain_pickle.py
-reads the pickle, and this module makes tensors of the members that the pickle refers to.
+torch's unpickler hashes keys that the file chose, and writes values into its messages. For nested tuples, each used
+twice, either may take forever. Also, its list of allowed globals belongs to the whole process. So plain_pickle.py reads
+the pickle, and this module makes tensors of the members that the pickle refers to.
 
-Invariant: no code of a file runs, and time and memory stay in proportion to its size. A packed archive, a value that is
-not plain data or a dense tensor, a tensor beyond its storage, and one of more bytes than the file are refused with
-`FileRefused`.
+Invariant: no code of a file runs, and time and memory stay in proportion to its size. Refused with `FileRefused`: a
+packed archive, a value other than plain data and dense tensors, a tensor beyond its storage, and a tensor with more
+bytes than the file.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from datapipes.base.checks import as_tensor
 from datapipes.ingest.plain_pickle import MAX_LENGTH, METHODS, FileRefused, Global, Items, Reader, parse_pickles
 
 MAX_MEMBERS = 2**12
-PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # zipfile does not bound what others unpack to
+PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # zipfile does not bound the unpacked bytes of others
 _ENTRY = b"PK\x01\x02"  # before each entry of the directory
 _MOST_DIMENSIONS = 64
 _SAVED = "a file that torch saved"
-_HEADER_BYTES, _LENGTHS_AT = 30, 26  # before a member; then its name and more, whose lengths stand at byte 26
+_HEADER_BYTES, _LENGTHS_AT = 30, 26  # the header of a member; two lengths at its byte 26 say how much follows it
 _BYTE_ORDERS = {b"little": "little", b"big": "big"}
 
 _KINDS = {
@@ -68,7 +68,7 @@ def _lengths(values: object) -> tuple[int, ...]:
 
 
 class _Storage:
-    """Stands for numbers in a member of the archive: its name, how many, and their dtype; None for bytes."""
+    """Stands for the numbers in a member of the archive: its name, their count, their dtype (None: bytes)."""
 
     __slots__ = ("count", "dtype", "key")
 
@@ -77,12 +77,12 @@ class _Storage:
             raise ValueError("a reference that torch does not write")
         _, kind, key, _, count = reference
         if not isinstance(kind, Global) or not (kind in _STORAGES or kind is _UNTYPED) or not isinstance(key, str):
-            raise ValueError("a reference to no storage of numbers")
+            raise ValueError("a reference to something else than a storage of numbers")
         self.dtype, self.key, self.count = _STORAGES.get(kind), key, _length(count)
 
 
 class _Tensor:
-    """Stands for a tensor: a storage, which of its numbers, in what shape, and which of `_SIGNS` applies to them."""
+    """Stands for a tensor: its storage, offset, shape and strides, and its `_SIGNS` (conjugate, negative)."""
 
     __slots__ = ("dtype", "offset", "shape", "signs", "storage", "strides")
 
@@ -93,7 +93,7 @@ class _Tensor:
         self.shape, self.strides = _lengths(shape), _lengths(strides)
         if len(self.shape) != len(self.strides):
             raise ValueError("a tensor with more or fewer strides than dimensions")
-        rest = more[2:]  # after what is said for gradients
+        rest = more[2:]  # after two arguments for gradients
         if storage.dtype is None:
             if not rest or not isinstance(rest[0], Global) or rest[0] not in _DTYPES:
                 raise ValueError("a tensor without a dtype")
@@ -102,7 +102,7 @@ class _Tensor:
             self.dtype = storage.dtype
         self.signs = [sign for items in rest for sign, is_set in items.pairs if is_set]
         if not all(isinstance(sign, str) and sign in _SIGNS for sign in self.signs):
-            raise ValueError("a tensor of which something unknown is said")
+            raise ValueError("a tensor with unknown properties")
         if self.dtype == torch.bool and self.signs:
             raise ValueError("a tensor of bool with a sign")
 
@@ -121,11 +121,11 @@ TENSORS: dict[tuple[str, str], Global] = {
 
 
 class _TensorReader(Reader):
-    """Reads what plain data and dense tensors need."""
+    """Reads pickles of plain data and dense tensors."""
 
     methods: Mapping[str, str] = {
         **METHODS,
-        "put": "BINPUT LONG_BINPUT MEMOIZE",  # PUT and GET have their numbers as text, of any length
+        "put": "BINPUT LONG_BINPUT MEMOIZE",  # not PUT and GET, whose numbers are text of any length
         "get": "BINGET LONG_BINGET",
         "binpersid": "BINPERSID",
     }
@@ -139,17 +139,17 @@ class TorchArchive:
 
     Args:
         stream: the file.
-        most_bytes: of its pickle.
-        mapped: all bytes of the file, if its tensors are to share them; they are not looked at then. Otherwise they are
-            read, and their sums checked.
+        most_bytes: the most bytes of its pickle.
+        mapped: all bytes of the file, for tensors to share; these bytes are not checked. Without it, tensors are read,
+            and their checksums checked.
     Raises:
-        FileRefused: It is broken, packed, or not of torch.save.
+        FileRefused: The archive is broken, packed, or not from torch.save.
     """
 
     def __init__(self, stream: BinaryIO, most_bytes: int, mapped: UntypedStorage | None = None) -> None:
         self._stream, self._mapped = stream, mapped
-        self._read: dict[str, tuple[UntypedStorage, torch.dtype | None]] = {}  # by key; a copy is of one dtype
-        with _told("a broken archive"):  # zipfile raises nearly anything on corrupt archives
+        self._read: dict[str, tuple[UntypedStorage, torch.dtype | None]] = {}  # by key; the dtype if it is a copy
+        with _told("a broken archive"):  # on corrupt archives zipfile raises nearly anything
             self._archive = open_archive(stream.read()) if mapped is None else zipfile.ZipFile(stream)
             self._size = stream.seek(0, 2)
             members = self._archive.infolist()
@@ -167,7 +167,7 @@ class TorchArchive:
             self._is_swapped = order is not None and _BYTE_ORDERS[read_member(self._archive, order)] != sys.byteorder
 
     def read(self, allowed: Mapping[tuple[str, str], Global]) -> object:
-        """Return what the pickle holds, which may name the globals `allowed`; a tensor is a stand-in.
+        """Return the object in the pickle, which may name the globals `allowed`; tensors are stand-ins.
 
         Raises:
             FileRefused: The pickle is broken or hostile, or holds something else.
@@ -177,15 +177,15 @@ class TorchArchive:
     def tensor(self, value: object, name: str) -> Tensor | None:
         """Return the tensor that a stand-in describes; None if `value` is another value.
 
-        It shares the bytes of its storage: those that are mapped, or memory that may not be written to. A copy takes no
-        more bytes than the file has.
+        The tensor shares the bytes of its storage: the mapped bytes, or memory that must not be written to. A copy has
+        at most as many bytes as the file.
 
         Raises:
-            FileRefused: The archive lacks its numbers.
+            FileRefused: The archive lacks numbers of the tensor.
         """
         if not isinstance(value, _Tensor):
             return None
-        with _told("broken tensors"):  # no such member, a broken one, or more numbers than can be counted
+        with _told("broken tensors"):  # a member is missing or broken, or a number overflows
             return self._made(value, name)
 
     def _made(self, value: _Tensor, name: str) -> Tensor:
@@ -193,9 +193,9 @@ class TorchArchive:
         if 0 in value.shape:
             return torch.empty(value.shape, dtype=value.dtype)
         count, whole = storage.nbytes() // value.dtype.itemsize, math.prod(value.shape) * value.dtype.itemsize
-        if whole > self._size:  # an expanded tensor: a file of a few bytes may name one number a billion times
+        if whole > self._size:  # an expanded tensor: a small file may repeat one number a billion times
             shape = f"{name} of shape {[*value.shape]}, {whole} bytes, of {count} numbers in {self._size} bytes"
-            raise FileRefused(shape, "numbers for all of it", "Save what it stands for: tensor.contiguous().")
+            raise FileRefused(shape, "numbers for all of it", "Save tensor.contiguous() instead.")
         last = value.offset + sum((size - 1) * stride for size, stride in zip(value.shape, value.strides, strict=True))
         if last >= count:
             raise FileRefused(f"{name} up to number {last} of {count}", "numbers for all of it")
@@ -219,7 +219,7 @@ class TorchArchive:
                 storage.byteswap(dtype)  # type: ignore[no-untyped-call]
             self._read[stored.key] = storage, only
         storage, only = self._read[stored.key]
-        if only not in (None, dtype) or storage.data_ptr() % dtype.itemsize:  # a copy for each would take memory
+        if only not in (None, dtype) or storage.data_ptr() % dtype.itemsize:  # a copy for each dtype would take memory
             raise FileRefused(f"a storage of {dtype} that has another dtype too", "one dtype for each storage")
         return storage
 
@@ -227,7 +227,7 @@ class TorchArchive:
         if self._mapped is None:
             content = np.frombuffer(read_member(self._archive, member), np.uint8)
             return as_tensor("torch.load", member.filename, content).untyped_storage()
-        self._archive.open(member).close()  # checks what stands before the bytes
+        self._archive.open(member).close()  # checks the header before the bytes
         self._stream.seek(member.header_offset + _LENGTHS_AT)
         begin = member.header_offset + _HEADER_BYTES + sum(struct.unpack("<HH", self._stream.read(4)))
         if begin + member.file_size > self._size:
@@ -238,7 +238,7 @@ class TorchArchive:
 
 @contextmanager
 def _told(text: str) -> Iterator[None]:
-    """Raise whatever is raised as FileRefused."""
+    """Turn any error into FileRefused."""
     try:
         yield
     except FileRefused:
@@ -247,8 +247,8 @@ def _told(text: str) -> Iterator[None]:
         raise FileRefused(f"{text} ({type(error).__name__}: {str(error)[:200]})", _SAVED) from error
 
 
-# --- zip archives of unknown origin, such as npz files: memory stays in proportion to the archive and to the sizes that
-# its members state, also if these are false
+# --- zip archives of unknown origin, such as npz files: memory stays in proportion to the archive and to the stated
+# sizes of its members, even if these are false
 
 
 def open_archive(content: bytes) -> zipfile.ZipFile:
@@ -257,22 +257,22 @@ def open_archive(content: bytes) -> zipfile.ZipFile:
     Raises:
         Exception: It is broken, or has more than about `MAX_MEMBERS` members; zipfile raises nearly anything.
     """
-    count = content.count(_ENTRY)  # before zipfile makes an object of half a kilobyte for each
+    count = content.count(_ENTRY)  # before zipfile makes an object of half a kilobyte for each member
     if count > MAX_MEMBERS:
         raise ValueError(f"about {count} members, at most {MAX_MEMBERS} are allowed")
     return zipfile.ZipFile(io.BytesIO(content))
 
 
 def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
-    """Return the content of a member; no more than the size that it states is unpacked.
+    """Return the content of a member; at most its stated size is unpacked.
 
     Raises:
-        Exception: It is broken, or packed in another way than `PACKINGS`.
+        Exception: The member is broken, or its packing is not in `PACKINGS`.
     """
     if member.compress_type not in PACKINGS:
         raise ValueError(f"a member packed by method {member.compress_type}, {PACKINGS} are allowed")
     with archive.open(member) as stream:
-        content = stream.read(member.file_size)  # read() would first unpack up to 2 GiB, and then cut
+        content = stream.read(member.file_size)  # read() would unpack up to 2 GiB before it cuts
     if len(content) != member.file_size:
         raise EOFError(f"{len(content)} of {member.file_size} bytes")
     return content

@@ -1,7 +1,7 @@
 """PyG's names with PyG's signatures, over the chain: `from datapipes.pyg.loader import NeighborLoader`.
 
-`loader` has the loaders, `sampler` the sampler that they and PyG's own loaders draw by. Needs torch_geometric, the
-extra "pyg". Nothing else of the package imports this one.
+`loader` has the loaders; `sampler` has the sampler, for these loaders and for PyG's own. Needs torch_geometric, the
+extra "pyg". No other part of datapipes imports this package.
 """
 
 from datapipes.pyg.loader.loaders import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader

@@ -1,7 +1,7 @@
-"""The graph that is sampled, of all that PyG's loaders take: Data, HeteroData, a pair of stores; and our own graphs.
+"""The graph to sample, from the data that PyG's loaders take: Data, HeteroData, a pair of stores; or from our graphs.
 
-It holds the edges, and of the attributes only weights and times: what a batch is sliced from stays where it is. Edge
-ids are the columns of `edge_index`, or what the graph store says, so a sampled id needs no permutation.
+It holds the edges, weights and times; other attributes stay in the data, where batches are sliced. Edge ids are the
+columns of `edge_index` or the ids of the graph store, so a sampled id needs no permutation.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _Relation = tuple[Tensor, Tensor, Tensor | None]  # indptr, indices, edge ids
 
 
 class TimedGraph(NamedTuple):
-    """A graph, and since when its nodes or its edges exist.
+    """A graph, and the times of its nodes or edges.
 
     Attributes:
         graph: a CSCGraph or HeteroCSCGraph with weights and times among its attributes; or a DistGraph.
-        node_time: {node type: int64 [num_nodes]}, without types of the one type None; {} if nodes have no times.
+        node_time: {node type: int64 [num_nodes]}; the type is None without types; {} if nodes have no times.
         has_edge_time: whether edges have times.
     """
 
@@ -54,7 +54,7 @@ def graph_of(data: Any, time_attr: str | None, weight_attr: Any, is_sorted: bool
     """Return the graph of `data`. Its edges have their weights under `weight_name(weight_attr)`.
 
     Raises:
-        TypeError, ValueError, IndexError: It is no such data, or its edges, weights or times do not fit.
+        TypeError, ValueError, IndexError: `data` has another class, or its edges, weights or times do not fit.
     """
     if isinstance(weight_attr, Mapping):
         data, weight_attr = _with_one_name(data, weight_attr), weight_name(weight_attr)
@@ -71,7 +71,7 @@ def graph_of(data: Any, time_attr: str | None, weight_attr: Any, is_sorted: bool
 
 
 def refuse_other_data(where: str, data: Any) -> None:
-    """Refuse what is none of PyG's kinds of data."""
+    """Refuse anything but PyG's kinds of data and our graphs."""
     is_pair = isinstance(data, (list, tuple)) and len(data) == 2
     is_stores = is_pair and isinstance(data[0], FeatureStore) and isinstance(data[1], GraphStore)
     if not is_stores and not isinstance(data, (Data, HeteroData)):
@@ -82,7 +82,7 @@ def refuse_other_data(where: str, data: Any) -> None:
 
 
 def refuse_wrong_names(time_attr: Any, weight_attr: Any) -> None:
-    """Refuse what is no name of an attribute, and names of both times and weights."""
+    """Refuse values that are no attribute names, and names of both times and weights."""
     if time_attr is not None and not isinstance(time_attr, str):
         raise TypeError(f"{_WHERE}: time_attr must be a name, a str, got {shown(time_attr)}. Pass one.")
     if weight_attr is not None and not isinstance(weight_attr, (str, Mapping)):
@@ -97,12 +97,12 @@ def refuse_wrong_names(time_attr: Any, weight_attr: Any) -> None:
 
 
 def weight_name(weight_attr: Any) -> str | None:
-    """Return the name of the weights in the graph; with a name for each edge type they get one."""
+    """Return the name of the weights in the graph: a common name if each edge type has its own."""
     return "weight" if isinstance(weight_attr, Mapping) else weight_attr
 
 
 def _with_one_name(data: Any, weight_attr: Mapping[Any, Any]) -> Any:
-    """Return a HeteroData or HeteroCSCGraph whose edges have their weights under one name."""
+    """Return a HeteroData or HeteroCSCGraph with the weights of all edge types under one name."""
     name = weight_name(weight_attr)
     if not isinstance(data, (HeteroData, HeteroCSCGraph)) or not weight_attr:
         raise ValueError(
@@ -128,7 +128,7 @@ def _with_one_name(data: Any, weight_attr: Mapping[Any, Any]) -> Any:
 
 
 def data_of(graph: Any) -> Any:
-    """Return a graph of ours as Data or HeteroData, columns in the order of the edge ids; other data as it is."""
+    """Return a CSCGraph or HeteroCSCGraph as Data or HeteroData, columns by edge id; other data as it is."""
     if not isinstance(graph, (CSCGraph, HeteroCSCGraph)):
         return graph
     data: Any = HeteroData() if graph.is_heterogeneous else Data()
@@ -146,8 +146,8 @@ def data_of(graph: Any) -> Any:
             place = torch.argsort(relation.edge_ids)
             if not torch.equal(relation.edge_ids[place], torch.arange(len(place))):
                 raise ValueError(
-                    f"{_WHERE}: the edge ids{of_type(edge_type)} are not those of 0 to {len(place) - 1}, each once, so "
-                    "they are no columns of an edge_index. Build the graph without edge_ids, or use a chain."
+                    f"{_WHERE}: the edge ids{of_type(edge_type)} are not 0 to {len(place) - 1}, each once, so they "
+                    "cannot be columns of an edge_index. Build the graph without edge_ids, or use a chain."
                 )
         store.edge_index = columns[:, place]
         for name, values in relation.edge_attributes.items():
@@ -170,7 +170,7 @@ def _of_data(data: Any, time_attr: str | None, weight_attr: str | None, is_sorte
     if not has_types:
         of_nodes = {None: {name: data[name] for name in data.node_attrs()}}
         of_edges = {None: {name: data[name] for name in data.edge_attrs()}}
-        if weight_attr is not None and weight_attr in data:  # PyG asks for the name alone
+        if weight_attr is not None and weight_attr in data:  # as in PyG, the name alone counts
             of_edges[None][weight_attr] = data[weight_attr]
         if time_attr in data and time_attr not in of_nodes[None] and time_attr not in of_edges[None]:
             raise ValueError(
@@ -192,7 +192,7 @@ def _of_data(data: Any, time_attr: str | None, weight_attr: str | None, is_sorte
                 f"{_WHERE}: weight_attr is {weight_attr!r}, but no edges have it; they have {shown(sorted(names))}. "
                 "Set it."
             )
-        for edge_type, (_, indices, _) in relations.items():  # edges of a type without weights are drawn alike
+        for edge_type, (_, indices, _) in relations.items():  # edge types without weights are drawn uniformly
             weights.setdefault(edge_type, torch.ones(len(indices)))
     return _made(counts, relations, node_times, {time_attr: edge_times, weight_attr: weights})
 
@@ -228,7 +228,7 @@ def _of_stores(features: Any, graph: Any, time_attr: str | None, weight_attr: st
     of_edges: dict[Any, Any] = {}
     for attr, values in zip(timed, features.multi_get_tensor(timed), strict=True):
         group = attr.group_name
-        # Without types only the name tells: PyG takes "time" for times of nodes.
+        # Without types only the name decides: in PyG "time" means times of nodes.
         if group in edge_types and (group is not None or time_attr != "time"):
             of_edges[group] = {time_attr: values}
         elif group in counts:
@@ -238,9 +238,9 @@ def _of_stores(features: Any, graph: Any, time_attr: str | None, weight_attr: st
 
 
 def _of_layouts(edge_type: Any, graph: Any, layouts: Mapping[str, Any], num_src: int, num_dst: int) -> _Relation:
-    """Return the in-edges of a type in a graph store, from the layout that PyG takes; edge ids are places in it.
+    """Return the in-edges of a type in a graph store, from the layout that PyG would take; edge ids are places in it.
 
-    Not by `graph.csc()`: for a destination above the number of nodes that writes outside its memory.
+    `graph.csc()` is not used: it writes outside its memory if a destination exceeds the number of nodes.
     """
     attr = next(layouts[layout] for layout in ("csc", "coo", "csr") if layout in layouts)
     edges, name = graph.get_edge_index(attr), f"edge_index{of_type(edge_type)}"
@@ -254,7 +254,7 @@ def _of_layouts(edge_type: Any, graph: Any, layouts: Mapping[str, Any], num_src:
 
 
 def _check_groups(features: Any, graph: Any, counts: Mapping[Any, int], edge_attrs: Mapping[Any, Any]) -> None:
-    """Refuse rows of a part of a partition, which have ids of their own; warn of tensors that no batch can hold."""
+    """Refuse the rows of a part of a partition, which have global ids; warn of tensors that no batch can hold."""
     groups = dict.fromkeys(attr.group_name for attr in features.get_all_tensor_attrs())
     lost = [group for group in groups if None not in counts and group not in counts and group not in edge_attrs]
     if lost:
@@ -271,7 +271,7 @@ def _check_groups(features: Any, graph: Any, counts: Mapping[Any, int], edge_att
         expected = graph.get_edge_id(edge_attrs[key]) if isinstance(group, tuple) else torch.arange(counts.get(key, 0))
         if ids is not None and expected is not None and not torch.equal(ids.long(), expected.long()):
             raise ValueError(
-                f"{_WHERE}: the feature store has the rows{of_type(key)} by global ids, which are others than their "
+                f"{_WHERE}: the feature store has the rows{of_type(key)} by global ids, which differ from their "
                 "places. Stores of a part are sampled by datapipes.pyg.distributed.DistNeighborLoader."
             )
 
@@ -311,7 +311,7 @@ def _relation(
     src_times: Tensor | None = None,
     edge_times: Tensor | None = None,
 ) -> _Relation:
-    """Return the in-edges of a store, by destination, and as PyG has them by time, that of the sources or of edges."""
+    """Return the in-edges of a store by destination, then, as in PyG, by time (of edges, else of sources)."""
     for name, method in (("adj", "csc"), ("adj_t", "csr")):
         if name in store:
             if not hasattr(store[name], method):
@@ -347,13 +347,13 @@ def _relation(
 
 
 def _narrow(ids: Tensor, num_nodes: int) -> Tensor:
-    """Return ids as int32 where they fit, which halves what sampling reads; wrong ids are kept as they are."""
+    """Return ids as int32 if all nodes fit, which halves the memory that sampling reads; wrong ids stay unchanged."""
     fits = num_nodes <= INT32_MAX and (ids.numel() == 0 or (int(ids.min()) >= 0 and int(ids.max()) <= INT32_MAX))
     return ids.int() if fits else ids.long()
 
 
 def _with_inferred(counts: Mapping[Any, int | None], edges: Mapping[Any, Tensor | None]) -> dict[Any, int]:
-    """Return the number of nodes of each type; of one that does not tell it, the largest id of its edges plus 1."""
+    """Return the number of nodes of each type; if unknown, the largest id in its edges plus 1."""
     inferred: dict[Any, int] = {node_type: 0 for node_type, count in counts.items() if count is None}
     for edge_type, columns in edges.items():
         for row, end in enumerate(ends_of(edge_type)):
@@ -370,7 +370,7 @@ def _times(
     num_nodes: Mapping[Any, int] | None = None,
     num_edges: Mapping[Any, int] | None = None,
 ) -> tuple[dict[Any, Tensor], dict[Any, Tensor]]:
-    """Return the times of nodes and those of edges, by type; without a `time_attr` there are none, else one of both."""
+    """Return times of nodes and times of edges, by type: one of the two with a `time_attr`, neither without."""
     if time_attr is None:
         return {}, {}
     on_nodes, on_edges = (any(time_attr in values for values in by_type.values()) for by_type in (of_nodes, of_edges))
@@ -383,7 +383,7 @@ def _times(
 def _numbers(
     name: str, by_type: Mapping[Any, Mapping[str, Any]], counts: Mapping[Any, int] | None, kind: str
 ) -> dict[Any, Tensor]:
-    """Return the times or the weights of the types that have them, [n], counted unless `counts` is None."""
+    """Return the times or the weights of the types that have them, [n]; n is checked unless `counts` is None."""
     numbers = {}
     for key, values in by_type.items():
         if name not in values:

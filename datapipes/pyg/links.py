@@ -1,4 +1,4 @@
-"""Links as PyG's loaders have them: what `edge_sample` of torch_geometric does before and after it samples."""
+"""Links as in PyG's loaders: the work of torch_geometric's `edge_sample` before and after sampling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from datapipes.base.types import ends_of
 
-TRIES = 5  # to draw a negative that is early enough
+TRIES = 5  # tries to draw a negative that is early enough
 
 
 class LinkSeeds:
@@ -19,15 +19,15 @@ class LinkSeeds:
     Args:
         inputs: an EdgeSamplerInput.
         negatives: a NegativeSampling; None draws none.
-        num_nodes: with types by node type.
-        node_time: times of all nodes, which bound negatives, with types by node type; None without times.
-        disjoint: whether each link and its negatives have a tree. If not, each node is a seed once, in ascending order.
+        num_nodes: the number of nodes; with types {node type: number}.
+        node_time: times of all nodes, which bound negatives; with types {node type: times}; None without times.
+        disjoint: whether each link has a tree, together with its negatives. If not, each node is a seed once, in
+            ascending order.
     Attributes:
         seeds: int64 [n]; with types {node type: [n]}, of the types of the ends.
-        times: of each seed, int64, in the form of `seeds`; None if the links have none.
+        times: the time of each seed, int64, in the form of `seeds`; None if the links have no times.
     Raises:
-        ValueError: Times bound the negatives, and the links have none; links have times and no trees; or triplets have
-            labels.
+        ValueError: Nodes have times and links have none; links have times but no trees; or triplets have labels.
     """
 
     def __init__(self, inputs: Any, negatives: Any, num_nodes: Any, node_time: Any, disjoint: bool) -> None:
@@ -70,8 +70,8 @@ class LinkSeeds:
         self.times: Any = times if is_typed or times is None else times[None]
 
     def placed(self, out: Any) -> Any:
-        """Return the sampler's output for these seeds with its metadata: where the ends of each link are among the
-        nodes, labels and times. `batch` becomes the number of the link: a positive and its negatives have one.
+        """Return the sampler's output for these seeds with its metadata: the places of the ends of each link among the
+        nodes, labels and times. `batch` becomes the number of the link, which a positive shares with its negatives.
         """
         if self._disjoint:  # trees are counted over the types in sorted order
             link_of = torch.cat([numbers for _, numbers in sorted(self._link_of.items())])
@@ -90,14 +90,14 @@ class LinkSeeds:
 
 
 class _Drawn:
-    """Negatives of so many links, at either end."""
+    """Negatives of `num_links` links, at either end."""
 
     def __init__(self, negatives: Any, num_links: int, times: Tensor | None) -> None:
         self._negatives, self._times = negatives, times
         self.rounds, self.count = math.ceil(negatives.amount), math.ceil(num_links * negatives.amount)
 
     def draw(self, end: str, num_nodes: int, node_time: Tensor | None) -> Tensor:
-        """Return ids [count]. With times each is as early as its link, or the earliest node where TRIES draw none."""
+        """Return ids [count]. With times, none is later than its link; if TRIES find none, it is the earliest node."""
         if node_time is None:
             drawn: Tensor = self._negatives.sample(self.count, end, num_nodes)
             return drawn
@@ -120,7 +120,7 @@ class _Drawn:
 
 
 def _of(values: Any, node_type: Any) -> Any:
-    """Return what belongs to a node type, of a dict by type; else all."""
+    """Return the value of a node type from a dict by type; any other value as is."""
     return values.get(node_type) if isinstance(values, dict) else values
 
 

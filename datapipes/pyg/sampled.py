@@ -16,7 +16,7 @@ from datapipes.pyg.torch_geometric_names import HeteroSamplerOutput, SamplerOutp
 
 
 def sampler_output(sampled: Sampled, graph: Graph, disjoint: bool) -> Any:
-    """Return what was sampled for nodes, as PyG's loaders take it: ids as int64, edge ids, all types of the graph.
+    """Return the sample of nodes in the form of PyG's loaders: int64 ids, edge ids, all types of the graph.
 
     `row` and `col` are the rows of one tensor [2, num_edges].
     """
@@ -37,12 +37,12 @@ def sampler_output(sampled: Sampled, graph: Graph, disjoint: bool) -> Any:
 
 
 def _widened(ids: Tensor) -> Tensor:
-    """Return ids as int64, in memory that earlier minibatches have used."""
+    """Return ids as int64, in memory reused from earlier minibatches."""
     return ids if ids.dtype == torch.int64 else new_rows(len(ids), (), torch.int64).copy_(ids)
 
 
 def seeds_alone(seeds: Any, graph: Graph, num_hops: int, disjoint: bool) -> Any:
-    """Return the output where no hop draws anything: the seeds and no edges."""
+    """Return the output if no hop draws anything: the seeds, and no edges."""
     none = torch.empty(0, dtype=torch.int64)
     if not graph.is_heterogeneous:
         batch = torch.arange(len(seeds)) if disjoint else None
@@ -61,9 +61,9 @@ def seeds_alone(seeds: Any, graph: Graph, num_hops: int, disjoint: bool) -> Any:
 
 
 def edge_index_of(row: Tensor, col: Tensor) -> Tensor:
-    """Return int64 [2, num_edges]; of two rows of one tensor that tensor, which copies nothing.
+    """Return int64 [2, num_edges]; if `row` and `col` are the rows of one tensor, that tensor, without a copy.
 
-    No function of torch is called for it: each lets go of the GIL, and threads that work ahead would take it.
+    The latter calls no function of torch: each one releases the GIL, and threads that work ahead would take it.
     """
     base = row._base
     if base is not None and base is col._base and base.shape == (2, len(row)) and base.is_contiguous():

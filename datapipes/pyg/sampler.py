@@ -1,6 +1,6 @@
 """NeighborSampler: our sampling as a sampler of PyG, for our loaders, for PyG's own, and for Lightning's data modules.
 
-One call draws what the stage `sample_neighbor` or `temporal_sample_neighbor` draws, and gives a SamplerOutput.
+One call draws like the stage `sample_neighbor` or `temporal_sample_neighbor`, and returns a SamplerOutput.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from datapipes.sampling.temporal_neighbor_sampler import ByTime, refuse_last_aga
 __all__ = ["NeighborSampler"]
 
 _DECIDE_DRAWS = ("disjoint", "replace", "subgraph_type", "temporal_strategy", "time_window")  # beside num_neighbors
-_NEGATIVES_HOP = 255  # of the random key: no sampler has so many hops
+_NEGATIVES_HOP = 255  # in the random key, as the hop of negatives: no sampler has this many hops
 
 
 def __getattr__(name: str) -> Any:
@@ -61,19 +61,19 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
             once, here; batches are sliced by the loader.
         num_neighbors: in-edges drawn per node and hop; the first entry is the hop next to the seeds. -1 keeps all. With
             types a list counts for each edge type, a dict {edge type: list} names all of them.
-        subgraph_type: "directional", "bidirectional" or "induced", as PyG has them.
+        subgraph_type: "directional", "bidirectional" or "induced", as in PyG.
         replace: draw with replacement; -1 still keeps each in-edge once.
         disjoint: a tree for each seed; with `time_attr` always.
         temporal_strategy: "uniform" or "last", of in-edges at or before the time of the seed.
         time_attr: the attribute of nodes, or of edges, that holds times, int64.
-        time_window: by name: with `time_attr`, only in-edges that are at most so much earlier than the seed.
-        weight_attr: the attribute of edges that holds weights, or {edge type: attribute}; edges of a type that has none
-            are drawn alike. An in-edge of weight 0 is never drawn, also with -1.
+        time_window: by name: with `time_attr`, draw only in-edges that are at most this much earlier than the seed.
+        weight_attr: the edge attribute that holds weights, or {edge type: attribute}; edges of a type without weights
+            are drawn uniformly. An in-edge of weight 0 is never drawn, even with -1.
         is_sorted: the destinations in `edge_index` ascend, which is checked; then nothing is sorted.
         directed: False means subgraph_type="induced"; deprecated in PyG.
-        seed: decides all draws of a call, together with the number of calls before it. None takes a number from torch's
-            generator for each call, as PyG does: so workers of PyG's loaders draw differently, and `torch.manual_seed`
-            counts. Our loaders name the key of each minibatch themselves.
+        seed: decides all draws of a call, together with the number of calls before it. None: each call takes a number
+            from torch's generator, as in PyG, so workers of PyG's loaders draw differently, and `torch.manual_seed`
+            counts. Our loaders pass the key of each minibatch instead.
     Raises:
         TypeError, ValueError, IndexError: An argument is not allowed, or the edges do not fit; see sample_neighbor.
     """
@@ -136,19 +136,19 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         self._weights: dict[str, tuple[Tensor, NodeWeights, int]] = {}
 
     def _take(self, timed: TimedGraph, num_neighbors: Any) -> None:
-        """Sample this graph from now on."""
+        """Use this graph from now on."""
         self.graph, self.node_time, self._has_edge_time = timed
         self.num_neighbors = num_neighbors
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; what decides the draws acts on the next call, as in PyG."""
+        """Set an attribute; options that decide draws act on the next call, as in PyG."""
         super().__setattr__(name, bool(value) or self.is_temporal if name == "disjoint" else value)
         if name in _DECIDE_DRAWS and "_num_neighbors" in self.__dict__:
             self.num_neighbors = self._num_neighbors
 
     @property
     def num_neighbors(self) -> Any:
-        """A NumNeighbors of PyG; may be set, by what the constructor takes."""
+        """A NumNeighbors of PyG; may be set to any value that the constructor takes."""
         return self._num_neighbors
 
     @num_neighbors.setter
@@ -220,7 +220,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         return f"NeighborSampler({self.graph!r}, {', '.join(f'{name}={value!r}' for name, value in details.items())})"
 
     def fingerprint(self) -> Fingerprint:
-        """Return what decides the draws, by name."""
+        """Return the options that decide the draws, by name."""
         drawn = {} if self.neighborhoods is None else self.neighborhoods.fingerprint()
         return {"graph_digest": self.graph.digest(), **drawn, "subgraph_type": self.subgraph_type.value}
 
@@ -249,7 +249,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         if self.seed is None:
             return RngKey(int(torch.randint(2**63 - 1, ())), 0, 0, 0)
         self._calls += 1
-        worker = torch.utils.data.get_worker_info()  # of PyG's loaders: its seed is another in each worker and epoch
+        worker = torch.utils.data.get_worker_info()  # of PyG's loaders: the seed differs by worker and epoch
         return RngKey((self.seed + (0 if worker is None else worker.seed)) % 2**64, 0, self._calls - 1, 0)
 
     def _sample(self, seeds: Any, times: Any, key: RngKey) -> Any:
@@ -291,8 +291,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         return times if self.is_hetero else times[None]
 
     def _negatives(self, negatives: Any, edge_type: Any, key: RngKey) -> Any:
-        """Return `negatives` with draws by the random key; the sums of its weights are made once. A subclass with draws
-        of its own stays as it is.
+        """Return `negatives` with draws by the random key, sums of weights made once. A subclass that draws itself is
+        returned as it is.
         """
         if draws_itself(negatives):
             return negatives
@@ -315,7 +315,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
 
 
 def fanouts_of(num_neighbors: Any, edge_types: list[Any] | None) -> tuple[Any, dict[Any, list[int]]]:
-    """Return a NumNeighbors of PyG, and the in-edges per node, hop by hop, of each edge type; None: of no types."""
+    """Return a NumNeighbors of PyG, and {edge type: in-edges per node, by hop}; edge_types None: without types."""
     is_made = isinstance(num_neighbors, NumNeighbors)
     values, default = (num_neighbors.values, num_neighbors.default) if is_made else (num_neighbors, None)
     lists = [*values.values()] if isinstance(values, Mapping) else [values]
@@ -325,7 +325,7 @@ def fanouts_of(num_neighbors: Any, edge_types: list[Any] | None) -> tuple[Any, d
             f"{shown(num_neighbors)}. Give the in-edges per node, hop by hop; -1 for all."
         )
     try:
-        made = NumNeighbors(values, default)  # not the given one, which remembers the edge types of another graph
+        made = NumNeighbors(values, default)  # anew: the given one may remember the edge types of another graph
         named = [key.to_tuple() for key in made.values] if isinstance(made.values, dict) else []
     except (TypeError, ValueError) as error:
         raise ValueError(
@@ -347,16 +347,16 @@ def fanouts_of(num_neighbors: Any, edge_types: list[Any] | None) -> tuple[Any, d
 
 
 def draws_itself(negatives: Any) -> bool:
-    """Return whether a NegativeSampling, or None, is of a user's class that draws otherwise than PyG's."""
+    """Return whether a NegativeSampling has a user's class that draws itself; False for None."""
     return negatives is not None and type(negatives).sample not in (NegativeSampling.sample, KeyedNegatives.sample)
 
 
 class KeyedNegatives(NegativeSampling):  # type: ignore[misc]  # PyG comes without types
-    """A NegativeSampling that draws by a random key: each of its calls for one minibatch by a key of its own.
+    """A NegativeSampling that draws by a random key; each call for a minibatch has a key of its own.
 
     Args:
-        negatives: whose mode and amount it has.
-        sums: {"src" or "dst": sums of weights}; other ends are uniform.
+        negatives: gives mode and amount.
+        sums: {"src" or "dst": sums of weights}; an end without sums is drawn uniformly.
     """
 
     def __init__(self, negatives: Any, sums: dict[str, _core.RowSums], key: RngKey) -> None:
@@ -377,9 +377,9 @@ class KeyedNegatives(NegativeSampling):  # type: ignore[misc]  # PyG comes witho
 
 @contextmanager
 def seeded(key: RngKey | None) -> Iterator[None]:
-    """Seed the generators of torch, NumPy and Python for code of the user's, and set them back.
+    """Seed the generators of torch, NumPy and Python for the user's own code, and restore them afterwards.
 
-    In a thread beside the main one nothing is seeded: these generators belong to all threads.
+    Outside of the main thread nothing is seeded, since all threads share these generators.
     """
     if key is None or threading.current_thread() is not threading.main_thread():
         yield

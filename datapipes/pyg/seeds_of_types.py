@@ -1,4 +1,4 @@
-"""SeedsOfTypes: the seeds of a loader where they are of several node types; PyG's NodeSamplerInput is of one."""
+"""SeedsOfTypes: seeds of several node types for a loader; PyG's NodeSamplerInput has seeds of one type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datapipes.base.checks import check_within
 
 
 class SeedsOfTypes:
-    """Seeds of several node types. Their places go on from one type to the next, in the order of the types.
+    """Seeds of several node types. Places are counted across the types, in the order of the dict.
 
     Args:
         by_type: {node type: NodeSamplerInput}.
@@ -23,9 +23,9 @@ class SeedsOfTypes:
         return sum(len(inputs.node) for inputs in self.by_type.values())
 
     def __getitem__(self, index: Any) -> SeedsOfTypes:
-        """Return the seeds at some places, of all types; of some types there may be none."""
+        """Return the seeds at some places, with all types; a type may have no seeds."""
         index = torch.as_tensor(index, dtype=torch.int64)
-        counts_back = (index < 0) & (index >= -len(self))  # as Python does
+        counts_back = (index < 0) & (index >= -len(self))  # negative places count from the end
         index = torch.where(counts_back, index + len(self), index)
         check_within("SeedsOfTypes", "index", index, len(self), "Pass places in loader.dataset.")
         chosen, begin = {}, 0
@@ -37,5 +37,5 @@ class SeedsOfTypes:
 
 
 def inputs_by_type(inputs: Any) -> dict[Any, Any]:
-    """Return the seeds of one type or of several by type; of the one type None without types."""
+    """Return the seeds as {type: input}; the type is None without types."""
     return inputs.by_type if isinstance(inputs, SeedsOfTypes) else {inputs.input_type: inputs}

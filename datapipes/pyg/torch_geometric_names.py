@@ -1,9 +1,8 @@
 # mypy: implicit-reexport
-"""What this package uses of torch_geometric, in one place: documented names and others.
+"""All names of torch_geometric that this package uses, documented or not.
 
-The loaders derive from PyG's, so that `isinstance` holds and its attributes are there, and replace how they iterate.
-The tests compare them, and what is written anew (pyg/links.py), with the installed version, so other versions are
-refused.
+The loaders derive from PyG's, for `isinstance` and PyG's attributes, and replace the iteration. The tests compare the
+loaders, and rewritten code (pyg/links.py), with the installed version. So untested versions are refused.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from typing import Any
 from datapipes.base.errors import needed
 
 WHERE = "datapipes.pyg"
-FIRST, BEYOND = (2, 8), (2, 9)  # versions that were tested: from the first on, and below the second
+FIRST, BEYOND = (2, 8), (2, 9)  # tested versions: FIRST <= version < BEYOND
 
 
 def refuse_untested(version: str) -> None:
-    """Raise ImportError for a version of torch_geometric that the tests did not see."""
+    """Raise ImportError for an untested version of torch_geometric."""
     if not FIRST <= tuple(map(int, version.split(".")[:2])) < BEYOND:
         raise ImportError(
             f"{WHERE}: found torch_geometric {version}; tested are versions from {FIRST[0]}.{FIRST[1]} to below "
@@ -37,8 +36,8 @@ def other_names(module: str, ours: list[str]) -> list[str]:
 
 
 def arguments_of(theirs: type, **more: Any) -> Callable[[Callable[..., None]], Any]:
-    """Let a constructor take the arguments of a class of PyG, and `more` by name; it gets all of them by name."""
-    given = inspect.signature(theirs.__init__)  # type: ignore[misc]  # of a class that is known
+    """Give a constructor the signature of a PyG class, and `more` by name; it receives all arguments by name."""
+    given = inspect.signature(theirs.__init__)  # type: ignore[misc]  # of a known class
     *own, rest = given.parameters.values()
     further = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=more[name]) for name in more]
     signature = given.replace(parameters=[*own, *further, rest])
@@ -57,7 +56,7 @@ def arguments_of(theirs: type, **more: Any) -> Callable[[Callable[..., None]], A
             constructor(self, **arguments.pop(rest.name), **arguments)
 
         init.__dict__["__signature__"] = signature
-        del init.__dict__["__wrapped__"]  # tools would read the defaults there, where some are missing
+        del init.__dict__["__wrapped__"]  # tools would read the defaults there, which lacks some
         init.__doc__ = constructor.__doc__
         return init
 
@@ -65,7 +64,7 @@ def arguments_of(theirs: type, **more: Any) -> Callable[[Callable[..., None]], A
 
 
 def handed_on(module: str, name: str) -> Any:
-    """Return what a module of PyG has under a name that ours does not define; errors are PyG's own."""
+    """Return the object of this name in a module of PyG, for names that ours does not define; errors are PyG's."""
     return getattr(importlib.import_module(module), name)
 
 

@@ -97,7 +97,7 @@ def test_workers_and_inputs_of_every_kind(capsys, tmp_path, files):
         (("--feature-dim", 0), "error: --feature-dim must be from 1 to "),
         (("--fanouts", "3,x"), "argument --fanouts: 3,x is not N,N,...: a whole number for each hop"),
         (("--fanouts=-2",), "error: sample_neighbor: fanouts[0] must be -1 or more, got -2."),
-        (("--html", "{folder}"), "error: --html: {folder} cannot be written: it must be a file, in a folder"),
+        (("--html", "{folder}"), "error: --html: {folder} cannot be written: it must be a file in an existing folder"),
         (("--html", "{folder}/no/page.html"), "error: --html: {folder}/no/page.html cannot be written: it must be"),
         (("--split", 0), "error: --split: only for data sets;"),
     ],
@@ -114,7 +114,7 @@ def test_what_is_no_graph_with_seeds(capsys, tmp_path):
     run(capsys, "partition", saved_graph(tmp_path / "g"), tmp_path / "p", "--parts", 2, "--method", "fennel", "--quiet")
     found = run(capsys, "bench", tmp_path / "p")
     assert (found.code, found.out) == (2, "")
-    assert "is a partition already. Give what it was made of" in found.err
+    assert "is a partition already. Give its source instead" in found.err
     dp.CSCGraph(torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)).save(tmp_path / "none")
     found = run(capsys, "bench", tmp_path / "none")
     assert (found.code, found.out, found.err.count("\n")) == (2, "", 1)
@@ -198,7 +198,7 @@ def test_advice_tells_what_came_from_the_disk():
     for again, remedy in ((0.0, "Read the files once before training."), (9e6, "Give the machine more memory.")):
         cost = {"first_disk_bytes": 1e7, "again_disk_bytes": again}
         advice = advice_of({"num_workers=0": [1.0]}, cost=cost)[1]
-        said = "read 10.0 MB from the disk and took 2000.0 ms each, 500.0 ms when made again. "
+        said = "read 10.0 MB from the disk and took 2000.0 ms each, 500.0 ms when repeated. "
         assert advice[-1] == f"Not all was in memory: the first 2 minibatches {said}{remedy}"
 
 

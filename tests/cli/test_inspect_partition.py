@@ -105,7 +105,7 @@ def test_layouts_of_two_partitions_are_found_by_verify(capsys, tmp_path):
         shutil.copy(other / name, root / name)
     found = run(capsys, "inspect", root, "--verify")
     assert (found.code, found.out) == (1, "")
-    assert f"inspect: the two layouts in {root} give nodes to other parts" in found.err
+    assert f"inspect: the two layouts in {root} give nodes to different parts" in found.err
 
 
 def test_layouts_with_other_numbers_of_parts_are_found_by_verify(capsys, tmp_path):

@@ -129,7 +129,7 @@ def test_layouts_are_named_in_any_order_and_the_help_says_so(capsys, tmp_path):
     assert Part.open(out, 1).num_parts == 2
     assert (out / "META.json").exists()
     text = " ".join(run(capsys, "partition", "--help").out.split())
-    assert "native, pyg, or native,pyg for both; default: both, or native if pyg cannot hold it" in text
+    assert "native, pyg, or native,pyg for both; default: both, or native if pyg cannot hold the graph" in text
 
 
 def test_every_option_reaches_the_partitioner(capsys, monkeypatch, tmp_path):
@@ -242,7 +242,7 @@ def test_a_partition_is_no_input(capsys, monkeypatch, tmp_path, command):
     new = tmp_path / "new"
     found = run(capsys, *command, out, new)
     assert (found.code, found.out) == (2, "")
-    assert f"{out} is a partition already. Give what it was made of: a folder that graph.save wrote, or" in found.err
+    assert f"{out} is a partition already. Give its source instead: a folder that graph.save wrote, or" in found.err
     found = run(capsys, *command, out / "part_1", new)
     assert (found.code, found.out) == (2, "")
     assert f"{out / 'part_1'} is the folder of a part of the partition {out}. `datapipes inspect` reads" in found.err

@@ -126,7 +126,7 @@ def test_columns_hold_what_somebody_says(tmp_path, name, content, columns, edges
         ("a.txt.gz", "u v w\n0 1 2\n", r"3 columns, \['u', 'v', 'w'\]"),
         ("a.csv", "src,dst,price\n0,1,2\n", "3 columns.*'price'"),
         ("a.csv", "target,Source\n0,1\n", r"2 columns.*or columns=\('dst', 'src'\)"),
-        ("CollegeMsg.csv", "src,dst,weight\n0,1,2\n", "the names .*'weight'.* as the name of the file.* says"),
+        ("CollegeMsg.csv", "src,dst,weight\n0,1,2\n", "the names .*'weight'.* a file that SNAP has published says"),
         ("a.csv", "1,2,3,4\n", r"4 columns.*'rating', 'time'\) or columns=\('src', 'dst', 'weight', 'time'\)"),
     ],
 )

@@ -628,7 +628,7 @@ def test_attributes_of_tables_and_chunks(tmp_path):
     for column, kind, found in (("weight", ValueError, "got 'weight'"), ("name", TypeError, "holds string")):
         with refused(kind, stage="^CSCGraph.build", found=found, allowed=""):
             dp.CSCGraph.build(table, tmp_path / "g", 5, edge_attributes={"w": column})
-    with refused(ValueError, stage="^CSCGraph.build", found=r"\['w'\]", allowed="come with them", remedy="yield"):
+    with refused(ValueError, stage="^CSCGraph.build", found=r"\['w'\]", allowed="bring their", remedy="yield"):
         dp.CSCGraph.build([edges_of(5, 5)], tmp_path / "g", 5, edge_attributes={"w": torch.rand(5)})
 
 

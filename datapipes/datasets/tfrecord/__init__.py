@@ -1,4 +1,4 @@
-"""Graphs in TFRecord files: what GiGL loads, read without TensorFlow."""
+"""Graphs in TFRecord files, GiGL's input, read without TensorFlow."""
 
 from datapipes.datasets.tfrecord.data_loader import (
     LoadedEntityTensors,

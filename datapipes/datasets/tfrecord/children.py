@@ -1,18 +1,18 @@
-"""The processes that load entities: what each does, and how its parent starts, hears and ends it, whatever happens.
+"""The processes that load entities: their main function, and how the parent starts, reads and ends them.
 
-Once an entity has failed, the others get a moment to say that they failed too. Then they are terminated, and killed if
-that does not help. A call of `load_all` leaves no process, no descriptor and no memory behind, but for its result.
+After a failure, the other processes get a moment to report failures of their own. Then they are terminated, and killed
+if they do not end. A call of `load_all` leaves no process, descriptor or memory behind except its result.
 
 Messages are pickled tuples: ("at", text) before each type, ("log", level, text), and in the end ("loaded", {field:
-{type: Form}}) with the descriptors of the memories behind it, or ("failed", traceback). A child ends with its parent,
-whatever it is doing. Nobody outside the program can write to the pipe.
+{type: Form}}) followed by descriptors of memory, or ("failed", traceback). A child ends with its parent, whatever it is
+doing. No process outside the program can write to the pipe.
 
-Tensors pass in shared memory, without a copy: their forms go first, then the descriptors of their memories, as many at
-once as the system takes. A descriptor on its way keeps its memory, so a child may end as soon as it has sent all.
+Tensors pass in shared memory, without a copy: first their forms, then the descriptors of their memories, as many at
+once as the system takes. A descriptor in flight keeps its memory alive, so a child may end once all are sent.
 
 A process gets threads in proportion to the bytes it has to read. Equal shares would leave processors idle: labels are
-read in no time, and then the nodes would go on with a quarter of the threads. Shares are rounded up, so there are at
-most as many threads too many as there are entities.
+soon read, and nodes would go on with a quarter of the threads. Shares are rounded up, so the number of threads exceeds
+torch's by at most the number of entities.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ from datapipes.processes.ranks import shortened
 from datapipes.processes.sharing import Packed, pack
 from datapipes.processes.start import Context, context_of, prepare_server, require_descriptors
 
-LOOK_S = 0.1  # seconds between two looks whether a process lives, and whether to go on
-GRACE_S = 0.25  # seconds in which others may fail too, after the first failure
+LOOK_S = 0.1  # seconds between two checks that processes live and that loading may go on
+GRACE_S = 0.25  # seconds after the first failure in which others may report theirs
 END_S = 0.5  # seconds that a process may take to end after a signal
 _REMEDY = "run it in a notebook or by `python -c`."
 
@@ -63,14 +63,14 @@ _REMEDY = "run it in a notebook or by `python -c`."
 def load_all(
     tasks: Sequence[EntityTask], *, in_parallel: bool, go_on: Callable[[], None] = lambda: None
 ) -> dict[str, Loaded]:
-    """Load entities, each in a process of its own: all at once, or one after another in the order given.
+    """Load each entity in a process of its own: all at once, or one after another in the given order.
 
     Args:
-        go_on: called every LOOK_S; what it raises ends the processes and the call.
+        go_on: called every LOOK_S; an exception from it ends the processes and the call.
     Raises:
-        TFRecordLoadError: Entities have failed; all are named that did so by themselves.
-        TypeError: A loader cannot be passed on to a process.
-        RuntimeError: This process may have no children, or they could not import the main module.
+        TFRecordLoadError: Entities have failed; the error names all that failed by themselves.
+        TypeError: A loader cannot be pickled.
+        RuntimeError: This process may have no children, or a child could not import the main module.
         OSError: Too few descriptors are left.
     """
     context = context_of(None)
@@ -87,7 +87,7 @@ def load_all(
             wait_for_all(children, go_on)
             loaded.update({child.task.entity: child.loaded for child in children if child.loaded is not None})
         except BaseException:
-            loaded.clear()  # the traceback keeps this frame, and so would the memory be kept
+            loaded.clear()  # the traceback keeps this frame, which must not keep the memory
             raise
         finally:
             end_all(children)
@@ -95,11 +95,11 @@ def load_all(
 
 
 class Child(ChildProcess):
-    """A process that loads an entity: what it has told, and whether it lives.
+    """A process that loads an entity, seen by its parent.
 
     Attributes:
         loaded: the tensors, once they have come.
-        failure: how it failed, once it has.
+        failure: how it failed; None while it has not.
     """
 
     end_s = END_S
@@ -132,8 +132,8 @@ class Child(ChildProcess):
     ends_by_itself = is_done
 
     def listen(self) -> None:
-        """Read what it has told; notice if it has ended without a result."""
-        has_ended = self.watch.has_ended()  # first: what it told before its end is in the pipe then
+        """Read the messages of the process; notice an end without a result."""
+        has_ended = self.watch.has_ended()  # checked first: after its end, all its messages are in the pipe
         try:
             while not self.is_done and self.pipe.poll(0):
                 self._take(*self.pipe.recv())
@@ -158,9 +158,9 @@ class Child(ChildProcess):
                 for (name, kind), tensor in zip(said[0], receive_tensors(self.pipe, [*said[0].values()]), strict=True):
                     loaded.setdefault(name, {})[kind] = tensor
                 self.loaded = loaded
-            except (EOFError, ConnectionError):  # it died before it had sent all
+            except (EOFError, ConnectionError):  # the process died before it had sent all
                 raise
-            except (OSError, RuntimeError, ValueError) as error:  # of this process, such as too few descriptors
+            except (OSError, RuntimeError, ValueError) as error:  # raised here, for want of descriptors for example
                 self._fail(f"its result could not be taken over: {error}.")
 
     def _fail(self, how: str) -> None:
@@ -184,7 +184,7 @@ def wait_for_all(children: Sequence[Child], go_on: Callable[[], None]) -> None:
 
 
 def _listen_until(children: Sequence[Child], is_over: Callable[[], bool], go_on: Callable[[], None]) -> None:
-    """Listen until all children are done, or something is over."""
+    """Listen until all children are done or `is_over()` is true."""
     while not is_over() and (waiting := [child for child in children if not child.is_done]):
         connection.wait([child.pipe for child in waiting], LOOK_S)
         go_on()
@@ -197,15 +197,15 @@ def _packed(task: EntityTask) -> Packed:
         return pack(task)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise TypeError(
-            f"{WHERE}: the loader, or what the metadata holds, cannot be passed on to a process, since it cannot be "
-            f"pickled: {error}. Define its class at the top of a module."
+            f"{WHERE}: the loader or an object in the metadata cannot be pickled, so it cannot be passed on to a "
+            f"process: {error}. Define its class at the top of a module."
         ) from error
 
 
 def _refuse_no_children() -> None:
     if multiprocessing.current_process().daemon:
         raise RuntimeError(
-            f"{WHERE}: this is a daemonic process, such as a worker, which may have no processes of its own. Load the "
+            f"{WHERE}: this is a daemonic process, such as a worker; a daemonic process may start no others. Load the "
             "graph in the process that started it, and pass the tensors on."
         )
     refuse_missing_main(WHERE, _REMEDY)
@@ -221,15 +221,15 @@ def _ending_text(code: int | None) -> str:
     return f"{how_it_exited(code)} without a result"
 
 
-MOST_LOOKED_AT = 100  # files of an entity whose size is asked for; the others count as much on average
+MOST_LOOKED_AT = 100  # files of an entity whose size is looked up; the others count with the mean of these
 
 
 def thread_shares(tasks: Sequence[EntityTask]) -> list[int]:
-    """Return the number of threads for each task, at least 1; equal ones where sizes cannot be told."""
+    """Return the number of threads for each task, at least 1; equal shares if sizes are unknown."""
     most = torch.get_num_threads()
     try:
         sizes = [sum(map(_num_bytes, task.infos.values())) for task in tasks]
-    except (OSError, ValueError, ImportError):  # its process will say what is wrong, or its loader reads no files
+    except (OSError, ValueError, ImportError):  # the process will report the fault, or its loader reads no files
         sizes = [0]
     if sum(sizes) == 0:
         return [max(most // len(tasks), 1)] * len(tasks)
@@ -245,14 +245,14 @@ FAILED = 1  # exit code
 
 
 def main(start: tuple[Connection, Packed, int, int]) -> None:
-    """Load an entity, tell the parent, and end.
+    """Load an entity, send it to the parent, and end.
 
     Args:
         start: the end of the pipe, a packed EntityTask, the number of threads, the level of the caller's log.
     """
     pipe, task, num_threads, log_level = start
     begin_as_child()
-    with contextlib.suppress(OSError):  # the first to go where memory runs out, before the caller
+    with contextlib.suppress(OSError):  # if memory runs out, the system kills this process before the caller
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     torch.set_num_threads(num_threads)
     teller = _Teller(pipe)
@@ -265,14 +265,14 @@ def main(start: tuple[Connection, Packed, int, int]) -> None:
         send_descriptors(pipe, descriptors)
         del kept
     except (BrokenPipeError, ConnectionResetError):
-        os._exit(FAILED)  # the parent wants nothing any more
+        os._exit(FAILED)  # the parent has closed the pipe
     except BaseException:
         teller.tell("failed", shortened(traceback.format_exc()))
         raise SystemExit(FAILED) from None
 
 
 class _Teller(logging.Handler):
-    """The end of the pipe, and a handler that passes lines of the log on; several threads may log at once."""
+    """The child's end of the pipe, and a log handler that sends log lines through it; any thread may log."""
 
     def __init__(self, pipe: Connection) -> None:
         super().__init__()
@@ -284,13 +284,13 @@ class _Teller(logging.Handler):
             self._pipe.send(message)
 
     def take_log(self, level: int) -> None:
-        """Pass on what the package logs from now on."""
+        """From now on, send the package's log lines to the parent."""
         logger.handlers = [self]
         logger.propagate = False
         logger.setLevel(level)
 
     def emit(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(OSError):  # the parent has ended; then this process does, too
+        with contextlib.suppress(OSError):  # the parent has ended; this process ends soon, too
             self.tell("log", record.levelno, shortened(record.getMessage()))
 
 
@@ -302,7 +302,7 @@ WAIT_S = 10.0  # seconds within which announced descriptors must come; the sende
 
 @dataclass(frozen=True)
 class Form:
-    """A tensor by its place: the number of its memory among those that are sent, None if it has no values."""
+    """A tensor by its place: the number of its memory among the memories sent, None without values."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -311,9 +311,9 @@ class Form:
 
 
 def shared_forms(tensors: Sequence[Tensor], who: str) -> tuple[list[Form], list[int], list[Any]]:
-    """Return the form of each tensor, the descriptors of their memories, and the tensors and what keeps these open.
+    """Return the form of each tensor, the descriptors of their memories, and the objects that keep these open.
 
-    A tensor in ordinary memory, or one that is not contiguous, is copied into shared memory.
+    A tensor that is in ordinary memory or not contiguous is copied into shared memory.
     """
     forms: list[Form] = []
     descriptors: list[int] = []
@@ -334,14 +334,14 @@ def shared_forms(tensors: Sequence[Tensor], who: str) -> tuple[list[Form], list[
 
 
 def send_descriptors(pipe: Connection, descriptors: Sequence[int]) -> None:
-    """Send descriptors through a pipe, which must be a socket; the receiver has been told their number."""
+    """Send descriptors through a pipe, which must be a socket; the receiver knows their number."""
     with _socket_of(pipe) as channel:
         for begin in range(0, len(descriptors), MOST_AT_ONCE):
             socket.send_fds(channel, [b"D"], descriptors[begin : begin + MOST_AT_ONCE])
 
 
 def receive_tensors(pipe: Connection, forms: Sequence[Form]) -> list[Tensor]:
-    """Return the tensors of which `forms` came just before, in the memory of the sender.
+    """Return the tensors of `forms`, which came just before, in the memory of the sender.
 
     Raises:
         EOFError, OSError: The sender has ended, or this process may open no more descriptors.
@@ -356,7 +356,7 @@ def receive_tensors(pipe: Connection, forms: Sequence[Form]) -> list[Tensor]:
                 message, arrived, _, _ = socket.recv_fds(channel, 1, at_once, socket.MSG_CMSG_CLOEXEC)
                 descriptors.extend(arrived)
                 if not message:
-                    raise EOFError("the process ended before it had sent all")
+                    raise EOFError("the process ended before it had sent all descriptors")
                 if len(arrived) < at_once:
                     raise OSError(f"{len(arrived)} of {at_once} descriptors arrived; raise the limit (ulimit -n)")
         return [

@@ -1,8 +1,7 @@
 """TFRecordDataLoader: a rank's share of the records of an entity, as tensors.
 
-The files of an entity are those in its folder whose name matches, by name. Every rank sees the same files in the same
-order, so the shares of ranks are disjoint and together all files. Its columns say which values of a record go where,
-and to which tensors.
+The files of an entity are the files in its folder whose name matches the pattern, sorted by name. Every rank sees the
+same files in the same order, so the shares of ranks are disjoint and together all files.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = ["LoadedEntityTensors", "TFDatasetOptions", "TFRecordDataLoader", "sha
 
 _PARALLEL_READS = 64
 _RAM_BUDGET = 0.5
-_LEAST_BUFFER = 16  # bytes; framing alone has as many
+_LEAST_BUFFER = 16  # bytes of framing around a record
 
 
 @dataclass(frozen=True)
@@ -42,18 +41,17 @@ class TFDatasetOptions:
     Attributes:
         batch_size: records per step of the progress log; see `log_every_n_batch`. Memory does not depend on it.
         file_buffer_size: bytes of the longest record that is read, framing included; a longer one is an error. The
-            buffer of a reading thread begins with 256 KiB, or with this if it is less, and doubles for longer records;
-            while it grows, the old one is held too.
-        deterministic: the order of rows is always that of the files by name and of the records in them, so both
-            values are met.
+            buffer of a reading thread begins with 256 KiB, or file_buffer_size if less, and doubles for longer records;
+            while it grows, the old buffer is held too.
+        deterministic: no effect. Rows are always in the order of the files by name and of the records in them.
         use_interleave: read with as many threads as torch uses (`torch.get_num_threads()`), a file each.
-        num_parallel_file_reads: number of these threads if `use_interleave` is False. With True it has no effect, so
-            only its default is allowed then.
+        num_parallel_file_reads: number of threads if `use_interleave` is False. With True only the default is allowed,
+            since the number would have no effect.
         ram_budget_multiplier: share of the memory that TensorFlow may use for its buffers. Here a thread has one
             buffer, so only the default is allowed.
         log_every_n_batch: log a line of INFO each `batch_size * log_every_n_batch` records.
     Raises:
-        TypeError, ValueError: A field has a value that is not allowed, or that can have no effect.
+        TypeError, ValueError: A value is not allowed, or can have no effect.
     """
 
     batch_size: int = 10_000
@@ -121,10 +119,10 @@ def files_of(where: str, info: SerializedTFRecordInfo) -> Sequence[AnyFile]:
 
 @dataclass(frozen=True, eq=False)
 class LoadedEntityTensors:
-    """What the records of an entity hold. It unpacks as `ids, features = loaded`.
+    """The tensors of an entity. They unpack as `ids, features = loaded`.
 
-    The tensors lie in memory that other processes map: see `share_memory`. Row i of each belongs to record i, in the
-    order of the files by name and of the records in them.
+    The tensors lie in memory that other processes map: see `share_memory`. Row i of each tensor belongs to record i, in
+    the order of the files by name and of the records in them.
 
     Attributes:
         ids: int64 [n] of nodes; int64 [2, n] of edges, sources in row 0 and destinations in row 1, each contiguous.
@@ -141,9 +139,9 @@ class LoadedEntityTensors:
 
 
 def _keys_found(where: str, info: SerializedTFRecordInfo, reader: Reader, files: Sequence[AnyFile]) -> list[KeySpec]:
-    """Return what the first record of all files says of the keys, so every rank finds the same.
+    """Return the keys as found in the first record of all files, so that all ranks agree.
 
-    Without a record the first feature has all columns.
+    Without any record, the first feature key has all columns.
     """
     keys = [*info.entity_keys, *info.feature_keys, *info.label_keys]
     for file in files:
@@ -159,10 +157,10 @@ def _keys_found(where: str, info: SerializedTFRecordInfo, reader: Reader, files:
 def _tables(
     where: str, info: SerializedTFRecordInfo, keys: Sequence[KeySpec], num_records: int
 ) -> tuple[LoadedEntityTensors, list[Table]]:
-    """Return ids, features and labels for so many records, and the tables of their memory; none without records.
+    """Return ids, features and labels for all records, and the tables of their memory; no tables without records.
 
     Args:
-        keys: those of the entity, then of features, then of labels.
+        keys: the keys of the entity, then of features, then of labels.
     Raises:
         MemoryError: Too little memory is left; the message begins with `where`.
     """
@@ -184,7 +182,7 @@ def _tables(
 def _made(
     shape: tuple[int, ...], dtype: torch.dtype, keys: Sequence[Sequence[KeySpec]], where: str
 ) -> tuple[Tensor, list[Table]]:
-    """Return a tensor in shared memory, and a table for each group of keys; the tables stand one after the other."""
+    """Return a tensor in shared memory, and a table for each group of keys; tables lie one after another."""
     if math.prod(shape) == 0:
         return torch.empty(shape, dtype=dtype), []
     tensor, memory = shared_with_memory(shape, dtype, where)
@@ -200,8 +198,8 @@ _DEFAULTS = TFDatasetOptions()
 class TFRecordDataLoader:
     """Loads the TFRecord files of a rank, without TensorFlow.
 
-    The files of an entity, sorted by name, are split into as many contiguous shares as there are ranks. Their sizes
-    differ by at most one file, and the first ranks have more.
+    The files of an entity, sorted by name, are split into one contiguous share for each rank. Shares differ by at most
+    one file; the first ranks have the larger shares.
 
     Args:
         rank: in [0, world_size).
@@ -230,15 +228,15 @@ class TFRecordDataLoader:
     ) -> LoadedEntityTensors:
         """Return the ids, features and labels of the rank's files.
 
-        Plain files and those packed by gzip (the name ends in .gz) may be mixed; a file without bytes has no records.
-        A warning in the log says how many files have none.
-        Every checksum is checked. The order of rows is that of the files by name and of the records in them. The files
-        are read twice: first they are counted, then each record is written to its place. So the memory needed is that
-        of the result and one buffer for each thread (see `TFDatasetOptions.file_buffer_size`).
+        Plain files and gzip files (names ending in .gz) may be mixed; an empty file has no records. A warning in the
+        log has the number of files without records.
+        Every checksum is checked. Rows are in the order of the files by name and of the records in them. The files are
+        read twice: first the records are counted, then each record is written to its place. So the memory needed is the
+        result and one buffer for each thread (see `TFDatasetOptions.file_buffer_size`).
 
         Args:
-            serialized_tf_record_info: which files, and which keys of their records.
-            tf_dataset_options: how to read. Nothing in it changes the result.
+            serialized_tf_record_info: the files, and the keys of their records.
+            tf_dataset_options: how to read. No option changes the result.
         Returns:
             Tensors that unpack as (ids, features), with `.labels`, in memory that other processes map. A rank without
             files has tensors without rows, of the same dtypes and widths.
@@ -246,7 +244,7 @@ class TFRecordDataLoader:
             FileNotFoundError: There is no folder, or no file in it matches the pattern.
             OSError: A file cannot be read.
             DatasetFormatError: A file is damaged, ends too early, has changed while it was read, or has a record that
-                does not hold what the info asks for. The message names file, record and byte; records count from 0.
+                does not fit the info. The message names file, record and byte; records count from 0.
             MemoryError: Too little memory is left for the result.
             ModuleNotFoundError: The folder is a URI, and the package that reads it is not installed.
         """
@@ -298,16 +296,16 @@ def share_memory(entity: Mapping[_Key, Tensor]) -> dict[_Key, Tensor]: ...
 def share_memory(entity: Any) -> Any:
     """Return tensors with the values of `entity` in memory that other processes map instead of copying it.
 
-    The memory is a memfd: anonymous, with a descriptor, not limited by the size of /dev/shm, and gone with its last
-    user. It passes without a copy through torch.multiprocessing (with its sharing strategy "file_descriptor", which is
-    the default of Linux), through an MpChannel, and to the workers of a DataLoader; a ShmChannel copies into its ring,
-    as it does with everything. All processes see what one of them writes.
+    The memory is a memfd: anonymous, with a descriptor, not limited by the size of /dev/shm, and freed with its last
+    user. It passes without a copy through torch.multiprocessing (with the sharing strategy "file_descriptor", the
+    default on Linux), through an MpChannel, and to the workers of a DataLoader; a ShmChannel copies it into its ring,
+    like any tensor. All processes see each other's writes.
 
     Args:
         entity: a dense tensor in host memory, a dict of them, or None. It is left as it is.
     Returns:
-        Tensors of the same shapes and dtypes, in a dict if a dict was given. A tensor that lies in such memory is
-        returned without a copy; so are tensors without values. Copies are contiguous. None for None.
+        Tensors of the same shapes and dtypes, in a dict if a dict was given. A tensor that is already in such memory,
+        or has no values, is returned without a copy. Copies are contiguous. None for None.
     Raises:
         TypeError: `entity` is something else, or a tensor is sparse or quantised.
         ValueError: A tensor is not in host memory.

@@ -1,7 +1,6 @@
-"""One entity of a graph, loaded: all its types, one after another. This runs in a process of its own (children.py).
+"""Load one entity of a graph: all its types, one after another. This runs in a process of its own (children.py).
 
-The weight of an edge is read as if it were a label of the edge: so it comes in a tensor of its own, and the features
-need no second copy without it.
+Edge weights are read as labels. So they come in a tensor of their own, and features need not be copied without them.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ WHERE = "load_torch_tensors_from_tf_record"
 class TFRecordLoadError(RankError):
     """A graph was not loaded from its TFRecords. The processes that loaded it have ended, and their memory is free.
 
-    The text has what `failures` has, with the tracebacks.
+    The message includes `failures`, with the tracebacks.
 
     Attributes:
         failures: {entity: how it failed}, for each of "node", "edge", "positive_label" and "negative_label" that failed
             by itself: the traceback of its process, or the signal that killed it.
-        failed_ranks: {rank: how it failed}, where other ranks have failed and this one has stopped with them.
+        failed_ranks: {rank: how it failed}, if other ranks have failed and this rank stopped with them.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class TFRecordLoadError(RankError):
     ) -> None:
         super().__init__(message, failed_ranks)
         self.failures: dict[str, str] = dict(failures or {})
-        self.args = message, self.failures, self.failed_ranks  # what a pickle makes it of
+        self.args = message, self.failures, self.failed_ranks  # pickling passes these to the constructor
 
     @classmethod
     def of_entities(cls, rank: int, failures: Mapping[str, str], stopped: list[str]) -> TFRecordLoadError:
@@ -58,12 +57,12 @@ Loaded = dict[str, dict[Any, Tensor]]  # {"ids", "features", "labels" or "weight
 
 @dataclass(frozen=True)
 class EntityTask:
-    """What is to be loaded of an entity.
+    """The request to load an entity.
 
     Attributes:
         entity: "node", "edge", "positive_label" or "negative_label".
         infos: {type: info}; the type is None in a graph without types.
-        weight_keys: {edge type: key of its weights}, for the types that have some.
+        weight_keys: {edge type: key of its weights}, for types with weights.
         loader: a TFRecordDataLoader, or an object with the same method.
         rank: for the log.
     """
@@ -77,7 +76,7 @@ class EntityTask:
 
 
 def load_entity(task: EntityTask, begins: Callable[[str], None]) -> Loaded:
-    """Return the tensors of an entity by field and type; a field holds only the types that have it.
+    """Return the tensors of an entity by field and type; types without a field are left out of it.
 
     Args:
         begins: called before each type with a text that names it and its folder.
@@ -112,13 +111,13 @@ def load_entity(task: EntityTask, begins: Callable[[str], None]) -> Loaded:
 
 
 def place_text(entity: str, kind: Any) -> str:
-    """Return how messages name a type of an entity: "edge", or "edge user:buys:item"."""
+    """Return the name of an entity's type in messages: "edge", or "edge user:buys:item"."""
     return entity if kind is None else f"{entity} {type_text(kind)}"
 
 
 def _info_to_load(entity: str, info: SerializedTFRecordInfo, weight_key: str | None) -> SerializedTFRecordInfo:
     if entity.endswith("label") and info.feature_keys:
-        return replace(info, feature_keys=(), feature_dim=0)  # a label is a pair of nodes, and no more
+        return replace(info, feature_keys=(), feature_dim=0)  # a label is a pair of nodes without features
     if weight_key is None:
         return info
     rest = tuple(key for key in info.feature_keys if key != weight_key)
@@ -129,7 +128,7 @@ def weights_of(key: str, column: Tensor | None) -> Tensor:
     """Return the column [E, 1] of a weight as float32 [E]; without a copy if it is float32.
 
     Raises:
-        ValueError: There is not one number for each edge, or float32 cannot hold one.
+        ValueError: There is not one number for each edge, or a number does not fit float32.
     """
     if column is None or column.ndim != 2 or column.shape[1] != 1:
         form = "none" if column is None else f"shape {list(column.shape)}"

@@ -1,4 +1,4 @@
-"""Where the records of an entity, and those of a whole graph, lie, and what of them is loaded."""
+"""The files and the keys to load: of one entity, and of a whole graph."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class SerializedTFRecordInfo:
         feature_keys: keys to load as features, in this order of columns. A key with k values takes k columns.
         feature_spec: {key: any object with shape and dtype}, such as `tf.io.FixedLenFeature`; dtype is int64 or
             float32, as TensorFlow, torch or NumPy have it, or as the text "int64" or "float32". All feature keys and
-            label keys must be in it; entity keys may be left out. A `default_value`, of one number or of as many as
-            shape says, stands for the key in records without it. None: the first record of the first file says which
-            kind and how many values each key has.
+            label keys must be in it; entity keys may be left out. Records without the key get its `default_value`, one
+            number or as many as the shape says. None: the kind and the number of values of each key are taken from the
+            first record of the first file.
         feature_dim: columns of all feature keys together; checked against the spec.
-        entity_key: key of the node id, or (key of the source, key of the destination): one int64 each. A str means
-            that these are nodes.
+        entity_key: for nodes, the key of the node id, a str; for edges, (key of the source, key of the destination);
+            each key has one int64.
         label_keys: keys to load as labels, in this order of columns.
         tfrecord_uri_pattern: regular expression for the names of the files in the folder, from their first character.
         packed_feature_key, packed_feature_dim: features that GiGL has quantised; not read here. Leave them out.
-        feature_dtype: dtype of the features: float16, float32, float64, or an integer of 8 to 64 bits. A value that it
-            cannot hold is an error; floats are rounded to a narrower float, but integers must fit exactly.
+        feature_dtype: dtype of the features: float16, float32, float64, or an integer of 8 to 64 bits. A value out of
+            its range is an error; floats are rounded to a narrower float, but integers must fit exactly.
     Raises:
         KeyError: feature_spec lacks a feature key or a label key.
         TypeError, ValueError: A field has a value that is not allowed.
@@ -88,7 +88,7 @@ class SerializedTFRecordInfo:
 
     @property
     def is_node_entity(self) -> bool:
-        """Whether the entity is nodes; otherwise it is edges, or labels, which are edges too."""
+        """Whether the entity is nodes; False for edges and for labels."""
         return isinstance(self.entity_key, str)
 
     @property
@@ -103,12 +103,12 @@ class SerializedTFRecordInfo:
 
 
 def key_specs(where: str, info: SerializedTFRecordInfo, feature_spec: Any) -> list[KeySpec]:
-    """Return what a feature spec says of the keys: of the entity, of features, of labels.
+    """Return the specs of the keys of the entity, of features and of labels, from a feature spec.
 
-    An entity key that is not in it has one int64.
+    An entity key outside the feature spec has one int64.
 
     Raises:
-        KeyError, TypeError, ValueError: It is no spec of these keys.
+        KeyError, TypeError, ValueError: The feature spec does not fit these keys.
     """
     if not isinstance(feature_spec, Mapping):
         raise TypeError(f"{where}: feature_spec must be a dict by key, or None, got {shown(feature_spec)}. Pass one.")
@@ -121,7 +121,7 @@ def key_specs(where: str, info: SerializedTFRecordInfo, feature_spec: Any) -> li
 
 
 def check_keys(where: str, info: SerializedTFRecordInfo, keys: Sequence[KeySpec]) -> None:
-    """Raise ValueError for keys, as `key_specs` returns them, that do not hold what the info needs."""
+    """Raise ValueError if keys, as `key_specs` returns them, do not fit the info."""
     num_entities = len(info.entity_keys)
     for spec in keys[:num_entities]:
         if (spec.kind, spec.width) != (INT64, 1):
@@ -193,20 +193,20 @@ def _check_pattern(where: str, pattern: Any) -> None:
 
 @dataclass(frozen=True)
 class SerializedGraphMetadata:
-    """Where the records of a graph lie. Fields and defaults are GiGL's.
+    """The entities of a graph. Fields and defaults are GiGL's.
 
     Attributes:
         node_entity_info: the nodes: one info for a graph without types, or a dict by node type.
         edge_entity_info: the edges: one info for a graph without types, or a dict by edge type, a tuple (src, rel, dst)
             or the text "src:rel:dst".
-        positive_label_entity_info, negative_label_entity_info: pairs of nodes that belong together, or do not: one
-            info, or a dict by edge type; a type whose value is None has none. None: there are no such labels. The types
-            need not be those of edges.
+        positive_label_entity_info, negative_label_entity_info: pairs of nodes that belong together (positive) or do not
+            (negative): one info, or a dict by edge type. None, also as the value of a type: no labels. The types may
+            differ from the types of edges.
         node_quantization_metadata, edge_quantization_metadata: about features that GiGL has quantised, which are not
             read here. Leave them out.
     Raises:
-        TypeError, ValueError: A field has a value that is not allowed; nodes with the keys of edges, or edges with the
-            key of nodes; types in some of the fields and none in others; an edge type whose nodes are not given.
+        TypeError, ValueError: A value is not allowed; nodes have the keys of edges, or edges the key of nodes; some
+            fields have types and others none; an edge type has a node type without nodes.
     """
 
     node_entity_info: SerializedTFRecordInfo | Mapping[NodeType, SerializedTFRecordInfo]
@@ -259,7 +259,7 @@ class SerializedGraphMetadata:
 
 
 def _entities(where: str, name: str, infos: Any) -> Any:
-    """Return one info, or a dict by type that is not empty; all about nodes, or all about edges, as `name` says."""
+    """Return one info, or a nonempty dict of infos by type, checked to be of nodes or of edges, as `name` says."""
     about_nodes = name.startswith("node")
     if isinstance(infos, Mapping):
         if not infos:

@@ -47,38 +47,38 @@ def load_torch_tensors_from_tf_record(
     *,
     rank_timeout_s: float = 60.0,
 ) -> LoadedGraphTensors:
-    """Load the tensors of a graph from TFRecords; each of its entities in a process of its own.
+    """Load the tensors of a graph from TFRecords, each entity in a process of its own.
 
-    The processes are started by a fork server, so they inherit nothing of this one. They read straight into memory
-    that this process then maps too, a memfd for each tensor: no tensor exists twice. The memory passes to further
-    processes without a copy, as that of `share_memory` does, and is freed with the last tensor in it. A script that
-    calls this needs `if __name__ == "__main__":`, as with any process that is not forked.
+    The processes are started by a fork server, so they inherit nothing from this process. They read straight into
+    memory that this process then maps too, a memfd for each tensor: no tensor exists twice. The memory passes to
+    further processes without a copy, as with `share_memory`, and is freed with the last tensor in it. A script that
+    calls this needs `if __name__ == "__main__":`, since the processes are not forked.
 
-    Where torch.distributed is initialised, all ranks must call this. They return together, or all of them raise.
+    If torch.distributed is initialised, all ranks must call this. They return together, or all of them raise.
 
     Args:
-        tf_record_dataloader: a TFRecordDataLoader; or any object that can be pickled and has its method
-            `load_as_torch_tensors`.
+        tf_record_dataloader: a TFRecordDataLoader, or any object with the method `load_as_torch_tensors` that can be
+            pickled.
         serialized_graph_metadata: where the records of each entity lie.
-        should_load_tensors_in_parallel: True: nodes, edges, positive and negative labels at once; they share the
-            threads of torch in proportion to the bytes of their files. False: one after another, each with all threads:
-            edges, nodes, positive and negative labels.
-        rank: of this process, for log and errors; where torch.distributed has several ranks, its own counts.
+        should_load_tensors_in_parallel: True: all entities are loaded at once, and share the threads of torch in
+            proportion to the bytes of their files. False: edges, nodes, positive and negative labels are loaded one
+            after another, each with all threads.
+        rank: the rank of this process, for log and errors; with several ranks, torch.distributed's number is used.
         node_tf_dataset_options: how the records of nodes are read.
-        edge_tf_dataset_options: how those of edges and of labels are read.
+        edge_tf_dataset_options: how the records of edges and of labels are read.
         weight_edge_feat_name: the feature key, of one value, that becomes `edge_weights` and leaves `edge_features`;
-            {edge type: key} where there are several edge types.
-        rank_timeout_s: seconds without a sign of life after which a rank counts as failed. All ranks must begin within
-            this time, too. A rank that is starting its fork server, seconds before the first load, hears of a failure
-            when that is done.
+            {edge type: key} for several edge types.
+        rank_timeout_s: a rank counts as failed after this many seconds without a sign of life. All ranks must begin
+            within this time, too. A rank that is just starting its fork server, before its first load, learns of a
+            failure some seconds later.
     Returns:
         The tensors of this rank's share of the files; see LoadedGraphTensors. Features of labels are not read.
     Raises:
-        TFRecordLoadError: Entities have failed: the message names each, with the traceback of its process, or with the
-            signal that killed it. Or other ranks have. All processes have ended then, and their memory is free.
-        TypeError, ValueError, KeyError: An argument is not allowed; or ranks load one share twice, or shares of other
-            files.
-        RuntimeError: This process may not start others, or they could not import the main module.
+        TFRecordLoadError: Entities or other ranks have failed. The message names each entity, with the traceback of its
+            process, or the signal that killed it. All processes have ended, and their memory is free.
+        TypeError, ValueError, KeyError: An argument is not allowed; or two ranks load the same share, or ranks load
+            different files.
+        RuntimeError: This process may not start others, or a child could not import the main module.
         OSError: Too few file descriptors are left. A tensor takes two.
     """
     loaded: dict[str, Loaded] = {}
@@ -113,9 +113,9 @@ def load_torch_tensors_from_tf_record(
             left = ", ".join(f"no {entity}" for entity in _ENTITIES if entity not in begun)
             logger.info("%s: rank %d begins: %s", WHERE, rank, ", ".join([*begun, left] if left else begun))
             loaded = load_all(tasks, in_parallel=should_load_tensors_in_parallel, go_on=ranks.go_on)
-            _refuse_other_shares(ranks, tf_record_dataloader, tasks)  # at the end, so that nobody waits to begin
+            _refuse_other_shares(ranks, tf_record_dataloader, tasks)  # last: no rank waits before it loads
     except BaseException:
-        loaded.clear()  # the traceback keeps this frame, and so would the memory be kept
+        loaded.clear()  # the traceback keeps this frame, which must not keep the memory
         raise
     graph = _graph_of(loaded)
     graph._rank = int(getattr(tf_record_dataloader, "rank", ranks.rank))
@@ -126,10 +126,10 @@ def load_torch_tensors_from_tf_record(
 
 
 def _refuse_other_shares(ranks: Ranks, loader: Any, tasks: Sequence[EntityTask]) -> None:
-    """Raise ValueError unless the ranks load shares of the same files, and each another one.
+    """Raise ValueError unless the ranks load different shares of the same files.
 
-    Ranks that load all files (world_size 1), or by a loader of their own kind, may have any. On several machines the
-    names of files are compared, and not their folders.
+    Not checked: ranks that load all files (world_size 1), and loaders of other classes. On several machines the names
+    of files are compared, not their folders.
     """
     shares = loader if isinstance(loader, TFRecordDataLoader) else TFRecordDataLoader(0, 1)
     if ranks.agreed(shares.world_size, partial(_same, "another world_size")) == 1 or ranks.size == 1:
@@ -189,8 +189,8 @@ def _weight_keys(metadata: SerializedGraphMetadata, weights: Any) -> dict[Any, s
     if isinstance(weights, str):
         if len(infos) > 1:
             raise ValueError(
-                f"{WHERE}: weight_edge_feat_name is {weights!r}, and there are {len(infos)} edge types; which of them "
-                "have it cannot be told. Give a dict {edge type: key}."
+                f"{WHERE}: weight_edge_feat_name is {weights!r}, and there are {len(infos)} edge types; one key does "
+                "not say which of them have it. Give a dict {edge type: key}."
             )
         keys: dict[Any, Any] = dict.fromkeys(infos, weights)
     elif isinstance(weights, Mapping):

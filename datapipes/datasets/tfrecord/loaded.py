@@ -1,8 +1,8 @@
-"""LoadedGraphTensors: a graph as it was loaded from TFRecords, and what can be made of it.
+"""LoadedGraphTensors: a graph as loaded from TFRecords, and its conversions to a Dataset and to a partition.
 
-Labels of edges become edges of types of their own, as GiGL names them. A Dataset has rows in the order of the ids, the
-graph by destination, features, and a task. Its node ids are 0 .. n - 1, each once, and both ends of each edge are among
-them. Anything else is refused with what was found, since a gap would become a node that nobody has written.
+Labels become edges of types of their own, under GiGL's names. A Dataset has node rows in the order of the ids, the
+graph by destination, features, and a task. Its node ids must be 0 .. n - 1, each once, and include both ends of each
+edge. Anything else is refused, since a gap would become a node without a record.
 """
 
 from __future__ import annotations
@@ -41,13 +41,12 @@ DEFAULT_HOMOGENEOUS_EDGE_TYPE: EdgeType = (DEFAULT_HOMOGENEOUS_NODE_TYPE, "to", 
 class LoadedGraphTensors:
     """The tensors of a graph, in the order of its files; fields and their order are those of GiGL.
 
-    A field of a graph without types is a tensor. A field of a graph with types is a dict by type that holds only the
-    types that have it: node types are str, edge types (src, rel, dst). A field that nothing has is None. Fields may be
-    set to None, to let go of memory.
+    Without types a field is a tensor. With types a field is a dict by type: node types are str, edge types (src, rel,
+    dst); types without the field are left out. An absent field is None. Fields may be set to None to free memory.
 
     Args:
-        node_ids: int64 [n]. Ids of nodes, in the order of the records, which need not be 0 .. n - 1.
-        node_features: [n, feature_dim], row i belongs to node_ids[i]; float32 unless the entity asks otherwise.
+        node_ids: int64 [n]. Ids of nodes, in the order of the records; need not be 0 .. n - 1.
+        node_features: [n, feature_dim], row i belongs to node_ids[i]; float32 unless the entity's info says otherwise.
         node_labels: [n, columns of all label keys], int64 or float32.
         edge_index: int64 [2, E]; row 0 has the sources, row 1 the destinations.
         edge_features: [E, feature_dim], without the column that became a weight.
@@ -68,7 +67,7 @@ class LoadedGraphTensors:
     node_quantized_features: None = None
     edge_quantized_features: None = None
     _rank: int = field(default=0, init=False, repr=False)
-    _num_ranks: int = field(default=1, init=False, repr=False)  # the tensors are the share of `_rank` of so many
+    _num_ranks: int = field(default=1, init=False, repr=False)  # the tensors are the share of `_rank` of `_num_ranks`
 
     def __repr__(self) -> str:
         """Return the shapes of the tensors."""
@@ -91,10 +90,10 @@ class LoadedGraphTensors:
         Args:
             edge_dir: "out": labels keep their direction, from anchor to target. "in": the type is reversed to (dst,
                 ..., src) and the rows change places, so that a sampler that follows in-edges finds targets from
-                anchors. This copies the labels.
+                anchors; this copies the labels.
         Raises:
-            ValueError: There are no positive labels; labels are a tensor where the graph has several edge types; an
-                edge type of that name is there already. Then nothing has changed.
+            ValueError: There are no positive labels; labels are a tensor but the graph has several edge types; an edge
+                type of the new name exists already. Nothing has changed then.
         """
         check_choice(_LABELS, "edge_dir", edge_dir, ("in", "out"))
         if self.positive_label is None:
@@ -109,8 +108,8 @@ class LoadedGraphTensors:
                 own_type = only_type if label_type is None else check_edge_type(f"{_LABELS}, {name}", label_type)
                 if own_type is None:
                     raise ValueError(
-                        f"{_LABELS}: {name} is a tensor, and the graph has several edge types; which one it belongs to "
-                        "cannot be told. Load it as a dict {edge type: tensor}."
+                        f"{_LABELS}: {name} is a tensor, and the graph has several edge types; a tensor does not say "
+                        "which one it belongs to. Load it as a dict {edge type: tensor}."
                     )
                 edge_type, index = _label_edges(own_type, ending, pairs, edge_dir)
                 if edge_type in edges:
@@ -127,7 +126,7 @@ class LoadedGraphTensors:
         self.positive_label = self.negative_label = None
 
     def to_dataset(self, name: str = "tfrecords") -> Dataset:
-        """Return the graph as a Dataset, as `dp.datasets.open` returns one: graph, features and a task.
+        """Return the graph as a Dataset, like `dp.datasets.open`: graph, features and a task.
 
         The graph is a CSCGraph, or a HeteroCSCGraph where there are types; in-edges keep the order of the records, and
         the id of an edge is its place in `edge_index`. Weights are the edge attribute "weight". Features are called
@@ -138,21 +137,21 @@ class LoadedGraphTensors:
         * "node_classification": labels are whole numbers. `train_set` has the nodes with labels >= 0 in all columns,
           with labels [n], or [n, k] of k columns.
         * "node_regression": labels are float32; `train_set` has the nodes without NaN.
-        * "link_prediction": `train_set` has the positive pairs, [n, 2]. Where there are negative ones too, they follow,
-          and labels are 1 for positive pairs and 0 for negative ones.
+        * "link_prediction": `train_set` has the positive pairs, [n, 2]. If there are negative pairs, they follow, and
+          labels are 1 for positive pairs and 0 for negative pairs.
         * "all_nodes": `train_set` has all nodes, without labels.
 
-        The other two sets are empty; `Dataset.with_validation` cuts one.
+        The other two sets are empty; `Dataset.with_validation` fills the validation set.
 
         Args:
             name: the name of the data set, for messages.
         Returns:
-            Rows of nodes are in the order of their ids. Where `node_ids` are in order, features and labels are those of
-            this object, not copies; otherwise they are copied into shared memory. O(nodes + edges).
+            Rows of nodes are in the order of their ids. If `node_ids` are in order, features and labels are shared with
+            this object; otherwise they are copied into shared memory. O(nodes + edges).
         Raises:
             IndexError: A node id, or an end of an edge or a label, is not in 0 .. n - 1 for n nodes of its type.
-            ValueError: A node id is there twice; or this is the share of one of several ranks: call `to_partition`
-                then.
+            ValueError: A node id is there twice; or this object is the share of one of several ranks, which needs
+                `to_partition`.
             MemoryError: Too little memory is left for the graph.
         """
         if self._num_ranks > 1:
@@ -165,7 +164,7 @@ class LoadedGraphTensors:
         for field_name in ("node_ids", "edge_index"):
             if getattr(self, field_name) is None:
                 raise ValueError(
-                    f"{_DATASET}: {field_name} is None, it was let go of. Make the data set first, or load again."
+                    f"{_DATASET}: {field_name} was set to None. Make the data set before that, or load again."
                 )
         self.refuse_mixed_types(_DATASET)
         orders = {kind: row_order(f"{_DATASET}: node_ids{of_type(kind)}", ids) for kind, ids in nodes.items()}
@@ -185,29 +184,29 @@ class LoadedGraphTensors:
     def to_partition(self, root: str | Path, *, rank_timeout_s: float = 60.0) -> PartitionReport:
         """Write the graph of all ranks as a partition with a part for each rank; all ranks call it together.
 
-        The folder is that which `Partitioner(data, world size, root, method="range", layouts=("native",))` would write
-        of `data = to_dataset()`, had one process loaded the files of all ranks: `Part.open` and `DistGraph.connect`
-        take it, minibatches have the same bits. An edge's id is its position among the edges of all ranks, those of
-        rank 0 first. The tensors stay as they are; labels of edges stay with the ranks, in no part.
+        The folder equals the partition that one process with the files of all ranks would write by
+        `Partitioner(to_dataset(), world size, root, method="range", layouts=("native",))`: `Part.open` and
+        `DistGraph.connect` take it, and minibatches have the same bits. An edge's id is its position among the edges of
+        all ranks, rank 0 first. The tensors stay as they are; labels of edges stay with the ranks, in no part.
 
-        Each rank needs the default process group of torch.distributed, of any backend. A process alone may do without.
-        Ranks that see the same `root` write one folder; where each machine has a disk of its own, each gets a folder
-        with the parts of its ranks. A folder appears whole or not at all, once all ranks have written all; an older
+        Each rank needs the default process group of torch.distributed, of any backend. A single process needs none.
+        Ranks that see the same `root` write one folder; if each machine has a disk of its own, each gets a folder with
+        the parts of its ranks. A folder appears whole or not at all, once all ranks have written everything; an older
         partition is replaced.
 
         Cost: every value is sent to its owner once, sources of edges twice, in windows of 16 MiB. Memory beside the
-        tensors: a few windows; 16 bytes for each node and each edge, twice that while they are sorted; 4 bytes for each
-        node of all ranks. O(n log n).
+        tensors: a few windows; 16 bytes for each node and each edge, 32 while they are sorted; 4 bytes for each node of
+        all ranks. O(n log n).
 
         Args:
-            rank_timeout_s: after so many seconds without a sign of life a rank is taken for dead; also the bound on how
-                late a rank may come.
+            rank_timeout_s: a rank counts as dead after this many seconds without a sign of life, or if it begins later
+                than the others by more than this.
         Returns:
-            What the parts look like, the same on all ranks.
+            The report on the parts, the same on all ranks.
         Raises:
-            ValueError: Node ids have gaps or repeats, an edge has an end that is no node, or ranks have features of
-                other forms; the message names rank and id.
-            FileExistsError: `root` holds something that is not of a partition.
+            ValueError: Node ids have gaps or repeats, an end of an edge is no node, or ranks have features of different
+                forms; the message names rank and id.
+            FileExistsError: `root` holds a file that is not part of a partition.
             OSError: The disk is full, or the folder cannot be written.
             TFRecordLoadError: Another rank has failed, has ended, or did not come. `failed_ranks` has its reason.
         """
@@ -222,7 +221,7 @@ class LoadedGraphTensors:
         return {} if value is None else dict(value) if isinstance(value, dict) else {None: value}
 
     def refuse_mixed_types(self, where: str) -> None:
-        """Raise ValueError if one of nodes and edges has types and the other has none."""
+        """Raise ValueError unless nodes and edges both have types, or both have none."""
         if (None in self.by_type("node_ids")) != (None in self.by_type("edge_index")):
             raise ValueError(
                 f"{where}: one of node_ids and edge_index is a dict by type and the other is not. Give both by type, "
@@ -247,14 +246,14 @@ FIELDS = tuple(name for name in LoadedGraphTensors.__dataclass_fields__ if not n
 
 def _label_edges(edge_type: EdgeType, ending: str, pairs: Tensor, edge_dir: str) -> tuple[EdgeType, Tensor]:
     source, relation, target = edge_type
-    if edge_dir == "in":  # labels run from the anchor to the target; the edges of such a graph run the other way
-        flipped = shared_empty(tuple(pairs.shape), pairs.dtype, _LABELS)  # as what was loaded: workers map it
+    if edge_dir == "in":  # labels run from anchor to target; in-edges run the other way
+        flipped = shared_empty(tuple(pairs.shape), pairs.dtype, _LABELS)  # shared like the loaded tensors
         flipped[0], flipped[1] = pairs[1], pairs[0]
         return (target, relation + ending, source), flipped
     return (source, relation + ending, target), pairs
 
 
-PIECE = 2**22  # ids that are compared at once, so that the memory for it stays small
+PIECE = 2**22  # ids compared at once, to bound the memory
 
 _REMEDY = "Number the nodes from 0 on, without gaps, when the records are written."
 
@@ -264,7 +263,7 @@ def row_order(where: str, ids: Tensor) -> Tensor | None:
 
     Raises:
         IndexError: An id is outside.
-        ValueError: An id is there twice; the message names the first, and one that is missing.
+        ValueError: An id is there twice; the message names the first, and the first missing id.
     """
     count = len(ids)
     if all(
@@ -289,11 +288,11 @@ def row_order(where: str, ids: Tensor) -> Tensor | None:
 def _in_order(
     name: str, by_type: Mapping[Any, Tensor], counts: Mapping[Any, int], orders: Mapping[Any, Tensor | None]
 ) -> dict[Any, Tensor]:
-    """Return the rows of nodes in the order of their ids, in shared memory; those that are so already as they are.
+    """Return the rows of nodes in the order of their ids, in shared memory; rows already in order are not copied.
 
     Args:
         counts: number of nodes of each type.
-        orders: of `row_order`.
+        orders: {type: the result of `row_order`}.
     Raises:
         ValueError: There is not one row for each node.
     """
@@ -307,7 +306,7 @@ def _in_order(
 
 
 def _check_pairs(name: str, pairs: Tensor, ends: tuple[Any, Any], counts: Mapping[Any, int]) -> None:
-    """Refuse pairs [2, E], sources in row 0 and destinations in row 1, whose ends are no nodes of their types.
+    """Refuse pairs [2, E], sources in row 0 and destinations in row 1, with an end that is no node of its type.
 
     Raises:
         ValueError: A type has no nodes.

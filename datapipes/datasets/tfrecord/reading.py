@@ -1,8 +1,8 @@
-"""Read files of records side by side: a file goes to one thread, from its first record to its last.
+"""Read files of records in parallel, each file in one thread.
 
-Files are read twice: once to count their records, so that the result is allocated once and as large as it will be, and
-once to parse each into its rows of shared memory. Which thread reads a file changes nothing. Every error names the
-entity, the file and the record.
+Files are read twice: first to count their records, so that the result is allocated at its final size, then to parse
+each record into its row of shared memory. The result does not depend on the threads. Every error names the entity, the
+file and the record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from datapipes.datasets.tfrecord.spec import WrongRecord
 from datapipes.ingest.remote import AnyFile, opened
 
 _T = TypeVar("_T")
-_Use = Callable[[memoryview, int], tuple[int, int, str]]  # content, records before it -> records, bytes, problem
+_Use = Callable[[memoryview, int], tuple[int, int, str]]  # (content, records so far) -> records, bytes, problem
 
 
 class Reader:
@@ -36,8 +36,8 @@ class Reader:
 
     Args:
         where: begins the messages; it names the entity.
-        most_bytes: of one record, framing included.
-        num_threads: files that are read at the same time.
+        most_bytes: the bytes of the longest allowed record, framing included.
+        num_threads: the number of files read at the same time.
         log_every: records between two lines of the log.
     """
 
@@ -65,10 +65,10 @@ class Reader:
         """Parse the files into consecutive rows of the tables.
 
         Args:
-            counts: records of each file; together as many as the tables have rows.
-            tables: they have the columns of the parser, in its order.
+            counts: records of each file; their sum is the number of rows of the tables.
+            tables: the columns of the parser, in its order.
         Raises:
-            DatasetFormatError: A file is broken, does not hold what the parser asks for, or has changed since it was
+            DatasetFormatError: A file is broken, does not fit the parser, or has changed since its records were
                 counted.
             OSError: A file cannot be read.
         """
@@ -93,7 +93,7 @@ class Reader:
                     raise self._changed(file, count, "more")
                 staging.write(first_row + done + records, more)
                 records, num_bytes = records + more, num_bytes + size
-                if more < staging.num_rows:  # otherwise the problem may be that no row is left
+                if more < staging.num_rows:  # otherwise the staging rows may be full, which is no problem
                     self._tell(records)
                     return records, num_bytes, problem
 
@@ -101,7 +101,7 @@ class Reader:
             raise self._changed(file, count, str(records_read))
 
     def first(self, file: AnyFile, look: Callable[[memoryview], _T]) -> _T | None:
-        """Return what `look` makes of the first record of a file, framing included; None if the file has none.
+        """Return `look(first record of the file, framing included)`; None if the file has no record.
 
         Raises:
             DatasetFormatError: The file is broken, or `look` raises WrongRecord.
@@ -124,7 +124,7 @@ class Reader:
         return results[0] if results else None
 
     def _read(self, file: AnyFile, use: _Use) -> int:
-        """Read a file from its begin to its end; return the number of its records."""
+        """Read a file from beginning to end; return the number of its records."""
         done = 0
         try:
             with opened(file) as (plain, num_bytes):
@@ -146,7 +146,7 @@ class Reader:
                 if rest > 0:
                     raise self._broken(file, done, window.at, f"the file ends inside it, after {_of_whole(window)}")
         except OSError as error:
-            # A subclass of OSError comes of the number, such as PermissionError.
+            # Python picks the subclass of OSError, such as PermissionError, by the number.
             raise OSError(
                 error.errno, f"{self._where}: the file cannot be read ({error.strerror}). Check it", str(file)
             ) from error
@@ -159,7 +159,7 @@ class Reader:
     def _broken(self, file: AnyFile, record: int, at: int, problem: str) -> DatasetFormatError:
         place = " of the unpacked content" if file.name.endswith(".gz") else ""
         if problem.startswith("key "):
-            remedy = "Correct the keys and the spec that are asked for, or write the file again."
+            remedy = "Correct the keys to load and the spec, or write the file again."
         elif "file_buffer_size" in problem:
             remedy = "Raise file_buffer_size, or write shorter records."
         else:
@@ -182,7 +182,7 @@ class Reader:
                 logger.info("%s: %d of %d records are read", self._where, self._num_parsed, self._num_records)
 
     def _side_by_side(self, call: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return what the calls give; at the first error the others stop, and it is raised."""
+        """Return the results of the calls; at the first error the other calls stop, and it is raised."""
         self._stopped.clear()
         num_threads = min(self._num_threads, len(jobs))
         if num_threads <= 1:
@@ -192,20 +192,20 @@ class Reader:
             try:
                 futures += [pool.submit(call, *job) for job in jobs]
                 done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            finally:  # also at Ctrl-C: else the pool would wait for whole files
+            finally:  # also at Ctrl-C: otherwise the pool would wait for whole files
                 self._stopped.set()
                 pool.shutdown(wait=False, cancel_futures=True)
             error = next((future.exception() for future in futures if future in done and future.exception()), None)
             if error is not None:
                 try:
                     raise error
-                finally:  # it refers to this frame; without this, the memory of the result would stay with both
+                finally:  # the error refers to this frame; without this, both would keep the memory of the result
                     del error, futures, done
             return [future.result() for future in futures]
 
 
 class _Stopped(Exception):
-    """The rest of a file is not needed: its first record was found, or another thread has failed."""
+    """Stop reading a file: its first record was found, or another thread has failed."""
 
 
 def _of_whole(window: Window) -> str:
@@ -213,15 +213,15 @@ def _of_whole(window: Window) -> str:
     return f"{len(window.content)} of {length} bytes" if length >= 0 else f"{len(window.content)} bytes"
 
 
-_FIRST_BYTES = 2**18  # of the window; so it stays in the cache
+_FIRST_BYTES = 2**18  # of the window, which stays in the cache at this size
 
 
 class _RecordTooLong(Exception):
-    """A record does not fit into the largest window. The text says how long it is."""
+    """A record does not fit into the largest window. The message has its length."""
 
 
 class Window:
-    """The bytes of a stream that are not yet used up; a piece of it at a time.
+    """A window of the unused bytes of a stream.
 
     Attributes:
         at: position in the stream of the first byte of `content`.
@@ -236,7 +236,7 @@ class Window:
 
     @property
     def content(self) -> memoryview:
-        """What was read and not yet used up; valid until the next call of `fill`."""
+        """The bytes read and not yet used up; valid until the next call of `fill`."""
         return self._room[self._begin : self._end]
 
     def use_up(self, num_bytes: int) -> None:
@@ -245,10 +245,10 @@ class Window:
         self.at += num_bytes
 
     def fill(self) -> bool:
-        """Read more behind the content; return False if the stream has ended.
+        """Read more, behind the content; return False if the stream has ended.
 
         Raises:
-            _RecordTooLong: The content fills the largest window, and is not yet a whole record.
+            _RecordTooLong: The content fills the largest window, but is not a whole record.
             _StreamBroken, OSError: as the stream raises them.
         """
         rest = self.content
@@ -261,19 +261,19 @@ class Window:
         return count > 0
 
     def _larger(self) -> memoryview:
-        # By doubling: a length may be made up, so memory follows the bytes that are there.
+        # Doubling, not the stated length, which may be false: memory follows the bytes that exist.
         if len(self._room) == self._most:
             length = _core.record_length(self._room)
             raise _RecordTooLong(f"it has {length} bytes, file_buffer_size allows {self._most}")
         return memoryview(bytearray(min(2 * len(self._room), self._most)))
 
 
-_BYTES = 2**18  # of the small arrays together
+_BYTES = 2**18  # of all staging arrays together
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one dtype: where row 0 begins in the memory, and the widths of the columns that a row consists of."""
+    """Rows of one dtype: the place of row 0 in the memory, and the widths of the columns of a row."""
 
     memory: _core.SharedMemory
     begin: int
@@ -287,11 +287,11 @@ class Table:
 
 
 class _Staging:
-    """Small arrays for some rows of each table. One thread uses it.
+    """Small arrays for some rows of each table, used by one thread.
 
     Attributes:
-        num_rows: rows that fit.
-        targets: the arrays that the parser writes to, one for each column of all tables.
+        num_rows: the number of rows that fit.
+        targets: the arrays that the parser writes to, one for each column of each table.
     """
 
     def __init__(self, tables: Sequence[Table]) -> None:
@@ -312,25 +312,25 @@ class _Staging:
                 at, left = at + written, left[written:]
 
 
-_CHUNK = 2**17  # packed bytes that are read at once
-_MOST_ZEROS = 2**26  # behind gzip data: tapes fill their last block; a file of holes may be any length
-_MOST_UNPACKED = 2**20  # bytes that are unpacked at once
-_GZIP = 31  # tells zlib that the largest window and the head of gzip are to be expected
+_CHUNK = 2**17  # packed bytes read at once
+_MOST_ZEROS = 2**26  # behind gzip data: tapes pad their last block with zeros; a sparse file may have any length
+_MOST_UNPACKED = 2**20  # bytes unpacked at once
+_GZIP = 31  # tells zlib to expect the largest window and a gzip header
 
 
 class _StreamBroken(Exception):
-    """The bytes of a file cannot be unpacked. The text says why."""
+    """The bytes of a file cannot be unpacked. The message says why."""
 
 
 class _Stream:
-    """A file as it is, of so many bytes."""
+    """The first `num_bytes` bytes of a file, as they are."""
 
     def __init__(self, file: BinaryIO, num_bytes: int) -> None:
         self._file = file
         self._left = num_bytes
 
     def readinto(self, view: memoryview) -> int:
-        """Read up to len(view) bytes into `view`; return how many, 0 only at the end.
+        """Read up to len(view) bytes into `view`; return their number, 0 only at the end.
 
         Raises:
             _StreamBroken: The bytes cannot be unpacked.
@@ -342,14 +342,14 @@ class _Stream:
 
 
 class _GzipStream(_Stream):
-    """A file packed by gzip, of one member or several; zeros after the last are skipped, as gzip does."""
+    """A gzip file of one or several members; zeros after the last member are skipped, as gzip does."""
 
     def __init__(self, file: BinaryIO, num_bytes: int) -> None:
         super().__init__(file, num_bytes)
         self._packed = b""
         self._chunk = memoryview(bytearray(_CHUNK))
         self._member = None if self._left == 0 else zlib.decompressobj(_GZIP)
-        self._zeros = 0  # after the last member that has ended
+        self._zeros = 0  # number of zeros read since the last member ended
 
     def readinto(self, view: memoryview) -> int:
         while self._more():
@@ -368,7 +368,7 @@ class _GzipStream(_Stream):
         return 0
 
     def _more(self) -> bool:
-        """Return whether there is anything to unpack, after reading it; False at the end of the last member."""
+        """Return whether packed bytes are at hand, reading some if needed; False behind the last member."""
         while True:
             if self._member is None:
                 packed, self._packed = self._packed, self._packed.lstrip(b"\0")

@@ -1,8 +1,8 @@
-"""What a record holds under each key: the kind of its values, how many there are, and what stands for a missing key.
+"""KeySpec: the kind and the number of values of a key in each record, and the default of a missing key.
 
-A feature spec says so, or the first record of an entity without a spec (`specs_in`). A spec value is any object with
-`shape` and `dtype`, such as `tf.io.FixedLenFeature`; its `default_value` counts if it has one that is not None. A
-record holds only lists of int64 and of float32, so these are the dtypes allowed.
+It comes from a feature spec, or without a spec from the first record of an entity (`specs_in`). A spec value is any
+object with `shape` and `dtype`, such as `tf.io.FixedLenFeature`; a `default_value` other than None is used. A record
+holds lists of int64 and of float32 only, so these two dtypes are allowed.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class KeySpec:
 
 
 def key_spec(where: str, feature_spec: Mapping[str, Any], key: str) -> KeySpec:
-    """Return what a feature spec says of `key`.
+    """Return the spec of `key` from a feature spec.
 
     Raises:
-        KeyError: The spec does not have the key.
-        TypeError, ValueError: Its value has no shape or dtype, or one that is not allowed.
+        KeyError: The feature spec lacks the key.
+        TypeError, ValueError: The value has no shape or dtype, or a forbidden one.
     """
     if key not in feature_spec:
         raise KeyError(
@@ -64,7 +64,7 @@ def _kind(where: str, dtype: Any) -> str:
     elif isinstance(dtype, (type, np.dtype)):
         name = np.dtype(dtype).name
     else:
-        name = str(getattr(dtype, "name", dtype))  # of TensorFlow, or a text
+        name = str(getattr(dtype, "name", dtype))  # a TensorFlow dtype, or a text
     if name not in (INT64, FLOAT32):
         raise ValueError(
             f"{where}: dtype must be int64 or float32, the numbers that a record can hold, got {shown(dtype)}. Name "
@@ -108,14 +108,14 @@ _MOST_BYTES_OF_VARINT = 10
 
 
 class WrongRecord(Exception):
-    """A record is damaged, or lacks a key. The text says what is wrong."""
+    """A record is damaged, or lacks a key. The message says what is wrong."""
 
 
 def specs_in(record: memoryview, keys: Sequence[str]) -> list[KeySpec]:
-    """Return what a whole record, framing included, says of each key.
+    """Return the spec of each key as found in a whole record, framing included.
 
     Raises:
-        WrongRecord: The record is damaged; it lacks a key, or has no numbers there.
+        WrongRecord: The record is damaged, lacks a key, or has a key without numbers.
     """
     _, _, problem = _core.scan_records(record, True)
     if problem:
@@ -132,7 +132,7 @@ def _spec(key: str, features: dict[bytes, bytes]) -> KeySpec:
     number, pieces = 0, list[bytes]()
     for field, wire_type, content in _fields(feature):
         if field in _KINDS and wire_type == _BYTES:
-            if field != number:  # of two kinds the last one counts
+            if field != number:  # if two kinds are present, the last counts
                 number, pieces = field, []
             pieces.append(content)
     width = 0 if number == 0 else _count(_KINDS[number], b"".join(pieces))
@@ -187,7 +187,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a varint, and where what follows begins."""
+    """Return a varint, and the position behind it."""
     number = 0
     for place, byte in enumerate(data[at : at + _MOST_BYTES_OF_VARINT]):
         number += byte % 0x80 << 7 * place

@@ -1,4 +1,4 @@
-"""The task of a loaded graph: which seeds there are to train on, and what belongs to each."""
+"""The task of a loaded graph: the seeds to train on, and their labels."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def task_of(
     positive: Mapping[Any, Tensor],
     negative: Mapping[Any, Tensor],
 ) -> dict[str, Any]:
-    """Return the task of a graph as fields of a Dataset, by node type and edge type, None in a graph without types.
+    """Return the task of a graph as fields of a Dataset; arguments are by node or edge type, None without types.
 
-    The sets for validation and test are empty, of the types and names that the one to train on has.
+    The validation and test sets are empty, with the types and names of the train set.
 
     Args:
         counts: number of nodes.
@@ -36,7 +36,7 @@ def task_of(
     """
     if labels:
         return _of_labels(where, labels)
-    if negative and not positive:  # from which they are to be told
+    if negative and not positive:
         raise ValueError(
             f"{where}: found negative labels and no positive ones; there is no task with these alone. Load "
             "positive_label too, or set negative_label to None."
@@ -72,7 +72,7 @@ def _of_labels(where: str, labels: Mapping[Any, Tensor]) -> dict[str, Any]:
 
 
 def _of_pairs(positive: Mapping[Any, Tensor], negative: Mapping[Any, Tensor]) -> dict[str, Any]:
-    names = ("seeds", "labels") if negative else ("seeds",)  # without labels all pairs exist
+    names = ("seeds", "labels") if negative else ("seeds",)  # without labels all pairs are edges that exist
     none = torch.empty(2, 0, dtype=torch.int64)
     sets = {}
     for edge_type in {**positive, **negative}:

@@ -1,8 +1,8 @@
 """to_partition: the tensors that each rank has loaded, as the shards of one partition.
 
 Their columns are the attributes that a Partitioner makes of `LoadedGraphTensors.to_dataset()`: features are "feat",
-weights "weight"; the nodes of the train set are in "train_mask", their labels in "y". So parts that ranks write
-together equal those of one process that has all of the graph.
+weights "weight"; the nodes of the train set are in "train_mask", their labels in "y". So the parts that ranks write
+together equal the parts that one process would write of the whole graph.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Fields = Mapping[str, Mapping[Any, Tensor]]  # of a LoadedGraphTensors, by name 
 
 
 def refuse_other_ranks(num_ranks: int) -> None:
-    """Raise ValueError unless torch.distributed has as many ranks as have loaded the graph."""
+    """Raise ValueError unless torch.distributed has `num_ranks` ranks, which loaded the graph."""
     has_ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
     size = torch.distributed.get_world_size() if has_ranks else 1
     if num_ranks not in (1, size):
@@ -47,17 +47,17 @@ def refuse_other_ranks(num_ranks: int) -> None:
 
 
 def write_tensors(ranks: Exchange, fields: Fields, root: str | Path) -> PartitionReport:
-    """Write what this rank has loaded, together with the others."""
+    """Write the tensors of this rank, together with the other ranks."""
     path = check_root(_WHERE, root, replaced=PARTITION)
     _refuse_other_forms(ranks.gather(form_of(fields)))
     return write_shards(ranks, _shard_of(fields), path)
 
 
 def _shard_of(fields: Fields) -> Shard:
-    """Return the columns of what a rank has loaded; no tensor is copied, but for labels.
+    """Return the columns of a rank's tensors; only labels are copied.
 
     Raises:
-        ValueError: Tensors of one type have different lengths, or an edge type is of an unknown node type.
+        ValueError: Tensors of one type have different lengths, or an edge type has an unknown node type.
     """
     ids, edges = _sorted_ids(fields, "node_ids", 1), _sorted_ids(fields, "edge_index", 2)
     for edge_type in edges:
@@ -83,7 +83,7 @@ def _shard_of(fields: Fields) -> Shard:
     check_rows(_WHERE, "node_labels", labels, num_nodes)
     links = [fields["positive_label"], fields["negative_label"]]
     no_links = ({edge_type: pairs[:, :0] for edge_type, pairs in by_type.items()} for by_type in links)
-    # A node is known by its row here: the ids of other ranks may lie between those of this one.
+    # Nodes are named by their rows here, since a rank's ids may have gaps that other ranks fill.
     task = task_of(_WHERE, num_nodes, labels, *no_links)
     items = SimpleNamespace(graph=SimpleNamespace(num_nodes_of=num_nodes.__getitem__), **task)
     attributes_of_items(_WHERE, items, of_nodes)
@@ -92,7 +92,7 @@ def _shard_of(fields: Fields) -> Shard:
 
 
 def form_of(fields: Fields) -> dict[str, str]:
-    """Return what must be equal on all ranks: {field and type: dtype and shape}, without the number of rows."""
+    """Return {field and type: dtype and width}, which must be equal on all ranks."""
     form = {}
     for name, by_type in fields.items():
         for kind, values in by_type.items():
@@ -102,7 +102,7 @@ def form_of(fields: Fields) -> dict[str, str]:
 
 
 def _refuse_other_forms(forms: Sequence[Mapping[str, str]]) -> None:
-    """Raise ValueError if a rank has other fields, types, dtypes or widths than rank 0; the message names one."""
+    """Raise ValueError if fields, types, dtypes or widths of a rank differ from rank 0's."""
     for rank, form in enumerate(forms):
         for name in sorted({*form, *forms[0]}):
             ours, first = form.get(name, "missing"), forms[0].get(name, "missing")
@@ -126,7 +126,7 @@ def _sorted_ids(fields: Fields, name: str, ndim: int) -> dict[Any, Tensor]:
 
 
 def check_rows(where: str, name: str, by_type: Mapping[Any, Tensor], counts: Mapping[Any, int]) -> None:
-    """Refuse rows that are not one for each of `counts` nodes or edges of their type."""
+    """Raise ValueError unless each type has one row for each of its `counts` nodes or edges."""
     for kind, rows in by_type.items():
         if kind not in counts or rows.shape[:1] != (counts[kind],):
             is_known = kind in counts

@@ -1,8 +1,8 @@
-"""Tensors in memory that other processes map in either way: by torch.multiprocessing, and by our handles.
+"""Tensors in memory that other processes can map in two ways: by torch.multiprocessing, and by our handles.
 
 The memory is a memfd, as for every handle (`_core.SharedMemory`), so its size is not limited by /dev/shm. Torch maps
 the same descriptor as the storage of the tensor, and passes that descriptor on, so neither way copies. Only torch's
-mapping is touched: a page that is touched in two mappings would count twice as resident memory.
+mapping is touched: a page touched in two mappings would count twice as resident memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from datapipes.processes.torch_storage import memory_of_storage, storage_in
 
 
 def shared_empty(shape: tuple[int, ...], dtype: torch.dtype, who: str) -> Tensor:
-    """Return a contiguous tensor of zeros in new shared memory; an ordinary one if it has no values.
+    """Return a contiguous tensor of zeros in new shared memory; without values, in ordinary memory.
 
     Args:
         who: names the caller in the error.
@@ -32,22 +32,22 @@ def shared_empty(shape: tuple[int, ...], dtype: torch.dtype, who: str) -> Tensor
 
 
 def shared_with_memory(shape: tuple[int, ...], dtype: torch.dtype, who: str) -> tuple[Tensor, _core.SharedMemory]:
-    """Return a tensor as `shared_empty` does, which has values, and its memory.
+    """Return a tensor in shared memory, which must have values, and its memory.
 
     The values may be written with `os.pwrite` to the descriptor of the memory. That takes half the time of writing to
-    fresh memory through the tensor: no page is filled with zeros before, and none is mapped.
+    fresh memory through the tensor: no page is zeroed first, and no page is mapped.
     """
     memory = _core.SharedMemory.create(math.prod(shape) * dtype.itemsize, who)
     return _tensor_of(memory, shape, dtype), memory
 
 
 def received_tensor(descriptor: int, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return the contiguous tensor that lies `offset` bytes from the begin of a memory of another process of ours.
+    """Return the contiguous tensor at byte `offset` of a memory that came from another process.
 
     Args:
-        descriptor: of the memory; it stays the caller's.
+        descriptor: of the memory; the caller keeps it and closes it.
     Raises:
-        ValueError: It names no such memory, or the tensor does not fit.
+        ValueError: The descriptor is of no such memory, or the tensor does not fit.
         OSError, RuntimeError: The system refuses, such as for want of descriptors.
     """
     memory = _core.SharedMemory.attach(os.dup(descriptor))
@@ -57,9 +57,9 @@ def received_tensor(descriptor: int, offset: int, shape: tuple[int, ...], dtype:
 
 
 def shared_tensor(tensor: Tensor, who: str) -> Tensor:
-    """Return the values of a dense tensor in such memory: `tensor` itself if it lies there, otherwise a copy.
+    """Return the values of a dense tensor in shared memory: `tensor` itself if it lies there, otherwise a copy.
 
-    What torch.multiprocessing brought from the memory of another process lies there too; nothing is copied.
+    A tensor that came through torch.multiprocessing lies in shared memory too, so it is not copied.
 
     Raises:
         MemoryError, OSError: as `shared_empty`.
@@ -70,6 +70,6 @@ def shared_tensor(tensor: Tensor, who: str) -> Tensor:
 
 
 def _tensor_of(memory: _core.SharedMemory, shape: tuple[int, ...], dtype: torch.dtype, first: int = 0) -> Tensor:
-    """Return a contiguous tensor in a memory, from its value number `first` on."""
+    """Return a contiguous tensor in a memory, beginning at its value number `first`."""
     form = torch.empty(shape, dtype=dtype, device="meta")
     return torch.empty(0, dtype=dtype).set_(storage_in(memory), first, form.shape, form.stride())

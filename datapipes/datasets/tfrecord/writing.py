@@ -1,8 +1,8 @@
 """write_tf_records: tensors as files of TFRecords, for users who have no TensorFlow and for tests.
 
-A record is the bytes of tf.train.Example with packed lists, framed. Every row has the same keys, so its bytes are those
-of the other rows but for the values, and the lengths where varints have more or fewer bytes. So all rows are columns of
-one matrix of bytes, with a mask for the bytes that a row has.
+A record is the bytes of tf.train.Example with packed lists, framed. Every row has the same keys, so records differ only
+in values, and in lengths if varints differ in length. So all rows are encoded at once, as one matrix of bytes with a
+mask for the bytes that each row has.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ __all__ = ["write_tf_records"]
 
 _WHERE = "write_tf_records"
 _MOST_FILES = 99_999  # their names have five digits
-_BATCH_BYTES = 2**22  # of what encodes some rows at once
-_BYTES_OF_INT, _BYTES_OF_FLOAT, _BYTES_OF_KEY = 100, 8, 64  # that it takes, at most: a varint is made of ten numbers
+_BATCH_BYTES = 2**22  # of the arrays that encode some rows at once
+_BYTES_OF_INT, _BYTES_OF_FLOAT, _BYTES_OF_KEY = 100, 8, 64  # at most, in these arrays: a varint takes ten numbers
 
 
 def write_tf_records(
@@ -39,20 +39,20 @@ def write_tf_records(
 ) -> None:
     """Write tensors as TFRecords of tf.train.Example, one record for each row.
 
-    The files are `data-00000-of-00004.tfrecord` and so on, with `.gz` behind it if they are packed. Rows go into them
-    in order; the numbers of rows in two files differ by at most one. The same arguments give the same bytes. The folder
-    appears at once, with all its files: a writer that fails, or is killed, leaves nothing in its place.
+    The files are `data-00000-of-00004.tfrecord` and so on, `data-00000-of-00004.tfrecord.gz` if compressed. Rows fill
+    the files in order; the numbers of rows in two files differ by at most one. The same arguments give the same bytes.
+    The folder appears at once, with all its files: a writer that fails, or is killed, leaves no folder.
 
     Args:
-        folder: of this machine; does not exist yet, or is empty.
+        folder: a local folder; does not exist yet, or is empty.
         columns: {key: values}, tensors or arrays [n] or [n, k] in host memory, all of the same n. Integers become lists
             of int64. Floats become lists of float32: float64 is rounded.
         num_files: 1 to 99,999. More files than rows are allowed; some then have no records.
         compress: pack the files by gzip.
     Raises:
-        TypeError, ValueError: An argument is not allowed; the message names it. Also an integer above the largest
-            int64, or a float that float32 cannot hold.
-        FileExistsError: `folder` holds something.
+        TypeError, ValueError: An argument is not allowed; the message names it. Or an integer is above the largest
+            int64, or a float is beyond float32.
+        FileExistsError: `folder` is not empty.
         OSError: The disk is full, or the folder cannot be written.
     """
     if not isinstance(folder, (str, os.PathLike)):
@@ -76,7 +76,7 @@ def write_tf_records(
 
 
 def _room_of(column: Tensor) -> int:
-    """Return the bytes that encode a row of a column, at most."""
+    """Return the most bytes of memory that encoding one row of a column takes."""
     value_bytes = _BYTES_OF_FLOAT if column.is_floating_point() else _BYTES_OF_INT
     return _BYTES_OF_KEY + value_bytes * column.shape[1]
 
@@ -131,7 +131,7 @@ def _opened(path: Path, compress: bool) -> Iterator[BinaryIO]:
             return
         with gzip.GzipFile(
             "", "wb", 6, file, mtime=0
-        ) as packed:  # neither name nor time, so equal rows give equal bytes
+        ) as packed:  # no name and no time in the header, so equal rows give equal bytes
             yield packed  # type: ignore[misc]
 
 
@@ -145,7 +145,7 @@ _MASK_DELTA = 0xA282EAD8  # of the CRCs that records store
 
 @dataclass(frozen=True)
 class _Piece:
-    """Some bytes of each row: uint8 [rows or 1, width], those that count (None: all), and their number in each row."""
+    """Some bytes of each row: uint8 [rows or 1, width], the mask of bytes in use (None: all), their number per row."""
 
     data: _Bytes
     mask: NDArray[np.bool_] | None
@@ -169,7 +169,7 @@ def records_of(columns: Sequence[tuple[bytes, NDArray[Any]]]) -> memoryview:
 
 
 def _entry(key: bytes, values: NDArray[Any]) -> list[_Piece]:
-    """Return an entry of the map from keys to Features, which holds one list."""
+    """Return an entry of the map from keys to Features; its Feature is one list."""
     if values.dtype == np.float32:
         data = np.ascontiguousarray(values, "<f4").view(np.uint8)
         payload, kind = _Piece(data, None, np.array([data.shape[1]])), _FIELD_2
@@ -223,7 +223,7 @@ def _flattened(pieces: list[_Piece], num_rows: int) -> _Bytes:
 
 
 def _frame(flat: _Bytes, begins: _Counts, ends: _Counts) -> None:
-    """Write the length and the two CRCs of each record into the room that was left for them."""
+    """Write the length and the two CRCs of each record into the bytes reserved for them."""
     lengths, which = np.unique(ends - begins - _HEAD - _TAIL, return_inverse=True)
     heads = [int(length).to_bytes(8, "little") for length in lengths]
     of_lengths = np.array([list(head + _masked(_core.crc32c(head)).to_bytes(4, "little")) for head in heads], np.uint8)
@@ -236,5 +236,5 @@ def _frame(flat: _Bytes, begins: _Counts, ends: _Counts) -> None:
 
 
 def _masked(crc: Any) -> Any:
-    """Return CRCs as records store them: turned right by 15 bits, plus a constant."""
+    """Return CRCs as records store them: rotated right by 15 bits, plus a constant."""
     return (((crc >> 15 | crc << 17) & 0xFFFFFFFF) + _MASK_DELTA) & 0xFFFFFFFF

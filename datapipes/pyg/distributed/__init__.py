@@ -1,4 +1,4 @@
-"""torch_geometric.distributed, working: its names, arguments and batches over the servers of this package.
+"""torch_geometric.distributed over the servers of this package: the same names, arguments and batches.
 
 `from datapipes.pyg.distributed import DistNeighborLoader`. docs/migrate/pyg-distributed.md has the differences.
 """

@@ -1,4 +1,4 @@
-"""DistContext: who the ranks of a loader are. With the names of PyG's small classes around it."""
+"""DistContext: rank and group of a process that samples; and PyG's small classes around it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ __all__ = ["DistContext", "DistEdgeHeteroSamplerInput", "DistRole"]
 
 
 class DistRole(Enum):
-    """What a process does; there is one role."""
+    """The role of a process; there is only one."""
 
     WORKER = 1
 
 
 @dataclass
 class DistContext:
-    """Who this process is among those that sample together; each of them has one part.
+    """The rank of this process in a group of processes that sample together; each rank has one part.
 
     Attributes:
-        rank: its number, in [0, world_size).
-        global_rank, global_world_size: the same two numbers; PyG counts other roles in them, and there are none.
+        rank: the number of this process, in [0, world_size).
+        global_rank, global_world_size: the same two numbers; in PyG they also count other roles, which do not exist.
         world_size: number of processes, which is the number of parts.
-        group_name: a name that all of them give; groups of other names do not meet.
-        role: the only one.
+        group_name: the name of the group, equal on all its ranks; different groups do not meet.
+        role: the only role.
     """
 
     rank: int
@@ -46,10 +46,10 @@ class DistContext:
 
 @dataclass
 class DistEdgeHeteroSamplerInput:
-    """The seeds of `DistNeighborSampler.node_sample` where they are of two node types, the ends of links.
+    """Seeds of two node types for `DistNeighborSampler.node_sample`: the ends of links.
 
     Attributes:
-        input_id: int64 [n], the places of the links among all; or None.
+        input_id: int64 [n], the places of these links among all links; or None.
         node_dict: {node type: int64 [n]}.
         time_dict: {node type: int64 [n]}, the times of the seeds; or None.
         input_type: the edge type of the links.
@@ -62,7 +62,7 @@ class DistEdgeHeteroSamplerInput:
 
 
 def check_context(where: str, context: Any, num_parts: int | None = None) -> DistContext:
-    """Return a context whose numbers fit each other and the number of parts, if that is known.
+    """Return a context, checked: its numbers fit each other, and the number of parts if given.
 
     Raises:
         TypeError, ValueError: They do not; the message says what was found.

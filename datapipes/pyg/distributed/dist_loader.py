@@ -1,4 +1,4 @@
-"""DistLoader: what PyG's loaders over parts share, and what users derive their own from."""
+"""DistLoader: the base of PyG's loaders over parts, and of users' own."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ _OF_SAMPLERS = (
 class DistLoader:
     """Brings the ranks of a loader together, each with its own part, and serves this rank's part to the others.
 
-    All ranks build their loaders at the same time and in the same order. The part is served until all of them have
-    called `close`, dropped the loader, or ended, also after this rank's own last minibatch: the end of the process
-    waits for that, `rpc_timeout` at most, unless an error ended it.
+    All ranks build their loaders at the same time and in the same order. A rank serves its part until every rank has
+    called `close`, dropped the loader, or ended. So a process that has made its last minibatch may have to wait before
+    it ends, at most `rpc_timeout` seconds; a process that ends by an error does not wait.
 
     Args:
-        current_ctx: who this rank is.
-        master_addr, master_port: where the ranks meet: a store of torch is there, or rank 0 makes one. By default
-            MASTER_ADDR, and MASTER_PORT + 1, of the environment; under torchrun MASTER_PORT, whose store is shared. It
-            carries addresses and digests alone.
-        channel: where `channel_get` takes outputs from; for classes of the user's, whose sampler puts them there.
-        num_rpc_threads: at most so many requests of other ranks are worked on at once, no more than there are cores.
-        rpc_timeout: seconds for each request in all, and that a rank may be late.
+        current_ctx: the rank of this process.
+        master_addr, master_port: where the ranks meet: at an existing store of torch, or one that rank 0 makes. By
+            default MASTER_ADDR and MASTER_PORT + 1 of the environment; under torchrun MASTER_PORT, to share its store.
+            The store carries addresses and digests only.
+        channel: the source of `channel_get`; for users' classes whose sampler puts outputs on it.
+        num_rpc_threads: the most requests of other ranks to answer at once; at most the number of cores.
+        rpc_timeout: seconds for a whole request, and the most that a rank may be late.
         dist_sampler: the DistNeighborSampler.
-        tls: certificates with which the ranks speak to each other; needed, unless `master_addr` is of this machine
-            alone. By default those that DATAPIPES_TLS_CERT, DATAPIPES_TLS_KEY and DATAPIPES_TLS_CA name.
-        insecure: allow other machines without TLS, where all of them are trusted; so does DATAPIPES_INSECURE=1.
+        tls: the certificates of the ranks; required unless `master_addr` is an address of this machine alone. By
+            default the files named by DATAPIPES_TLS_CERT, DATAPIPES_TLS_KEY and DATAPIPES_TLS_CA.
+        insecure: allow other machines without TLS, if all machines are trusted; so does DATAPIPES_INSECURE=1.
     Raises:
-        RankError: A rank has failed, has ended or did not come in time; a ValueError that names it.
+        RankError: A rank has failed, has ended or did not come in time; a ValueError that names the rank.
         TypeError, ValueError: An argument is not allowed; parts are missing, there twice, or of different partitions;
             another job uses the port.
     """
@@ -104,10 +104,10 @@ class DistLoader:
         self._iterator: Any = None
 
     def channel_get(self, out: Any) -> Any:
-        """Return the next output of the channel; without one, `out`.
+        """Return the next output of the channel; without a channel, return `out`.
 
         Raises:
-            The error that a call of the sampler ended with.
+            The error with which a call of the sampler ended.
         """
         if self.channel is None:
             return out
@@ -117,18 +117,18 @@ class DistLoader:
         return output
 
     def reset_channel(self, channel: Any = None) -> None:
-        """Drop what is on the channel, or take another one."""
+        """Empty the channel, or take another channel."""
         while self.channel is not None and not self.channel.empty():
             self.channel.get_nowait()
         if channel is not None:
             self.channel = self.dist_sampler.channel = channel
 
     def worker_init_fn(self, worker_id: int) -> None:
-        """Do nothing: workers have all that they need when they start. PyG's loaders pass this on."""
+        """Do nothing: workers have everything when they start. PyG's loaders pass this function on."""
 
     def close(self) -> None:
-        """End what runs for the loader, and tell the other ranks that this one needs them no more. It cannot be
-        iterated afterwards. May be called twice.
+        """End the processes and threads of the loader, and tell the other ranks that this rank is done. The loader
+        cannot be iterated afterwards. May be called twice.
         """
         super_close = getattr(super(), "close", None)
         if super_close is not None:
@@ -148,7 +148,7 @@ class DistLoader:
 
 
 class DistView(View):
-    """What the batches of a loader over parts are made of: the sampler brings the rows of all attributes."""
+    """The view of a loader over parts: the sampler brings the rows of all attributes."""
 
     labels: Any = None
 
@@ -157,7 +157,7 @@ class DistView(View):
         return await self.sampler.sampled(self.input_data[index], self.neg_sampling, key)
 
     def sampled(self, index: Any, key: RngKey | None = None) -> Any:
-        """Return the sampler's output for the seeds at places `index`; None draws by the sampler's next key."""
+        """Return the sampler's output for the seeds at places `index`; key None: the sampler's next key."""
         sampler = self.sampler
         sampler.init_event_loop()
         return sampler.event_loop.run_task(self.sampled_async(index, sampler._next_key(key)))
@@ -180,25 +180,25 @@ class DistView(View):
         return self.labels if self.data is None else self.data[0].labels
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for workers, which read the part in the sampler and no stores."""
+        """Return the state for workers, without the stores, since workers read the part in the sampler."""
         return {**self.__dict__, "_data": None, "labels": self._labels()}
 
 
 class PygSampleOverParts(PygSample):
-    """PygSample that waits for the other parts, several minibatches at once, and brings the features too."""
+    """PygSample over parts: several minibatches wait for parts at once, and features come along."""
 
     def __init__(self, source: Stage, view: DistView, concurrency: int, asynchronous: bool) -> None:
         super().__init__(source, view)
         self.asynchronous, self.concurrency = asynchronous, concurrency
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
-        """Return what `transform` does; other minibatches go on meanwhile."""
+        """Return the result of `transform`, while other minibatches go on."""
         view: Any = self.view
         return carrying(minibatch, await view.sampled_async(minibatch.seeds, self.rng_of(minibatch)))
 
 
 class IteratingOverParts(DistLoader, Iterating):
-    """What our loaders over parts add: the seeds of a rank, and workers that connect to the other parts themselves."""
+    """The base of our loaders over parts: the seeds of a rank, and workers that connect to the other parts."""
 
     _view_class = DistView
 
@@ -210,10 +210,10 @@ class IteratingOverParts(DistLoader, Iterating):
         filter_per_worker: bool | None,
         kwargs: dict[str, Any],
     ) -> None:
-        """Meet the other ranks; called before PyG's constructor. What is not that one's leaves `kwargs`.
+        """Meet the other ranks; called before PyG's constructor. Takes our own arguments out of `kwargs`.
 
         Args:
-            sampler: what the user gave in place of one for these arguments.
+            sampler: the user's sampler; None: make one from the other arguments.
         """
         where, is_own = type(self).__name__, sampler is None
         self._set_up(is_link, kwargs.pop("seed"), filter_per_worker, kwargs)
@@ -232,14 +232,14 @@ class IteratingOverParts(DistLoader, Iterating):
             sampler = DistNeighborSampler(context, data, num_neighbors, **own)
         elif isinstance(sampler, DistNeighborSampler):
             self._refuse_others_options(sampler, num_neighbors, options)
-        channel: Any = queue.SimpleQueue() if self.async_sampling else None  # which PyG's scripts look at; it is empty
+        channel: Any = queue.SimpleQueue() if self.async_sampling else None  # PyG's scripts look at it; empty
         self._join(context, place, channel, sampler, kwargs.get("num_workers", 0))
         self._ranks = self.current_ctx.rank, self.current_ctx.world_size
         if is_own:
-            self.dist_sampler._leave()  # the loader's own need of the meeting is the only one
+            self.dist_sampler._leave()  # only the loader counts as a user of the meeting
 
     def _refuse_others_options(self, sampler: DistNeighborSampler, num_neighbors: Any, options: Any) -> None:
-        """Refuse options that a given sampler has otherwise. What has PyG's default counts as not given."""
+        """Refuse options that differ from the given sampler's; PyG's default counts as not given."""
 
         def differs(name: str, value: Any) -> bool:
             if name == "num_neighbors":
@@ -255,12 +255,12 @@ class IteratingOverParts(DistLoader, Iterating):
             if value is not None and differs(name, value):
                 raise ValueError(
                     f"{type(self).__name__}: {name} is {shown(value)}, which the given dist_sampler, {sampler!r}, does "
-                    "not have. Leave it out, or give the sampler the same."
+                    "not have. Leave it out, or give the sampler the same value."
                 )
 
     def _sample(self, view: View) -> Stage:
         assert isinstance(view, DistView)
-        # 1 is PyG's default, which would leave the process idle whenever it waits for a part.
+        # With PyG's default, 1, the process would be idle whenever it waits for a part.
         concurrency = self.concurrency if self.concurrency > 1 or not self.async_sampling else CONCURRENCY
         return PygSampleOverParts(self._seeds(), view, concurrency, self.async_sampling)
 
@@ -282,7 +282,7 @@ class IteratingOverParts(DistLoader, Iterating):
         if self.num_workers == 0 and not self.async_sampling:
             return {"overlap": False}
         if self.num_workers > 0 and options.get("worker_method") != "thread" and self.multiprocessing_context is None:
-            options["multiprocessing_context"] = None  # that of the DataLoader: a fork would not be safe
+            options["multiprocessing_context"] = None  # the DataLoader's default, since a fork is not safe
         return options
 
     def _next(self) -> Any:
@@ -296,6 +296,6 @@ class IteratingOverParts(DistLoader, Iterating):
         )
 
     def _refuse_wrong_ids(self, name: str, node_type: Any, ids: Any) -> None:
-        """Refuse seeds that are no nodes of the graph."""
+        """Refuse seeds outside the graph."""
         count = self.dist_sampler.graph.num_nodes_of(node_type)
         check_within(type(self).__name__, f"{name}{of_type(node_type)}", ids, count, "Pass ids of the whole graph.")

@@ -37,28 +37,28 @@ class DistNeighborLoader(IteratingOverParts, torch_geometric_names.NodeLoader): 
 
     Args:
         data: (LocalFeatureStore, LocalGraphStore) of this rank's part. A batch has all attributes of nodes and edges
-            that the parts have when the loader is built, and `y` where `feature_store.labels` is set: of all nodes of
-            the graph, [num_nodes] or {type: [num_nodes]}.
-        num_neighbors, replace, subgraph_type, disjoint, temporal_strategy, time_attr, transform: as NeighborLoader has
-            them. With a `time_attr` disjoint is implied.
-        master_addr, master_port, current_ctx, num_rpc_threads, rpc_timeout, tls, insecure: as DistLoader has them.
-        input_nodes: seeds of this rank, ids of the whole graph, in any part: a tensor, a mask of all nodes, with types
-            (type, tensor) or (type, mask). None, and a type alone, stand for all nodes of the graph, on each rank.
+            that the parts have when the loader is built. It has `y` if `feature_store.labels` is set: [num_nodes] or
+            {type: [num_nodes]}, for all nodes of the graph.
+        num_neighbors, replace, subgraph_type, disjoint, temporal_strategy, time_attr, transform: see NeighborLoader.
+            A `time_attr` implies disjoint.
+        master_addr, master_port, current_ctx, num_rpc_threads, rpc_timeout, tls, insecure: see DistLoader.
+        input_nodes: seeds of this rank, ids of the whole graph, in any part: a tensor or a mask of all nodes; with
+            types (type, tensor) or (type, mask). None, or a type alone: all nodes of the graph, on each rank.
         input_time: the time of each seed; by default the node's own.
-        dist_sampler: a DistNeighborSampler, in place of one for these arguments; what it decides may be left out here,
-            and `num_neighbors` be None. It may serve several loaders, and stays when they are closed.
-        concurrency: minibatches that wait for parts at once, in each worker. 1, the default, stands for 8 with
-            `async_sampling`.
+        dist_sampler: a DistNeighborSampler, instead of a new one. The arguments that it decides may be left out here,
+            and `num_neighbors` may be None. It may serve several loaders, and stays open when they are closed.
+        concurrency: minibatches that wait for parts at once, in each worker. With `async_sampling`, 1, the default,
+            means 8.
         filter_per_worker: whether workers make the whole batch, `transform` included.
-        async_sampling: False makes one minibatch at a time, when it is asked for; the bits are the same.
-        device: where the batches lie; None for host memory.
+        async_sampling: False makes one minibatch at a time, on demand; the bits are the same.
+        device: the device of the batches; None: host memory.
         seed: in [0, 2**64); decides order and draws.
-        weight_attr: the attribute of edges that holds weights.
-        time_window: as NeighborSampler has it.
-        **kwargs: those of torch's DataLoader, as for NodeLoader. Workers are processes that the fork server starts, or
-            threads, with a line in the log, where the main module cannot be imported again.
+        weight_attr: the edge attribute that holds weights.
+        time_window: see NeighborSampler.
+        **kwargs: the arguments of torch's DataLoader, as for NodeLoader. Workers are processes of the fork server; if
+            the main module cannot be imported again, they are threads, and the log says so.
     Raises:
-        What DistLoader raises; TypeError, ValueError, IndexError: an argument is not allowed.
+        The errors of DistLoader; TypeError, ValueError, IndexError: an argument is not allowed.
     """
 
     @arguments_of(torch_geometric_names.DistNeighborLoader, **_MORE)
@@ -105,13 +105,13 @@ class DistLinkNeighborLoader(IteratingOverParts, torch_geometric_names.LinkLoade
     """torch_geometric.distributed.DistLinkNeighborLoader: the same arguments and batches, with right results.
 
     Args:
-        edge_label_index: links of this rank, by ids of nodes of the whole graph: int64 [2, n], or (edge type, [2, n]);
-            (None, [2, n]) without types. An edge type alone, or None without types, stands for the edges of this part.
-        edge_label, edge_label_time, neg_sampling, neg_sampling_ratio: as LinkNeighborLoader has them. Negatives are
-            nodes of the whole graph.
-        other arguments: those of DistNeighborLoader.
+        edge_label_index: links of this rank, by node ids of the whole graph: int64 [2, n] or (None, [2, n]) without
+            types, (edge type, [2, n]) with types. An edge type alone, or None without types: the edges of this part.
+        edge_label, edge_label_time, neg_sampling, neg_sampling_ratio: see LinkNeighborLoader. Negatives are nodes of
+            the whole graph.
+        other arguments: see DistNeighborLoader.
     Raises:
-        As DistNeighborLoader does.
+        The errors of DistNeighborLoader.
     """
 
     @arguments_of(torch_geometric_names.DistLinkNeighborLoader, **_MORE)

@@ -1,4 +1,4 @@
-"""DistNeighborSampler: PyG's sampler over a graph in parts, by the samplers of this package."""
+"""DistNeighborSampler: PyG's sampler over a graph in parts, with the samplers of this package."""
 
 from __future__ import annotations
 
@@ -25,29 +25,31 @@ from datapipes.pyg.torch_geometric_names import NodeSamplerInput, SamplerOutput
 __all__ = ["DistNeighborSampler"]
 
 _NAME = "DistNeighborSampler"
-_OPTIONS = {"seed": 0, "weight_attr": None, "time_window": None}  # beside PyG's, in its **kwargs
-_UNUSED = ("shuffle", "rpc_worker_names")  # of PyG's **kwargs, which has no use for them either
-_key: ContextVar[RngKey | None] = ContextVar("key", default=None)  # of the minibatch that a loader makes
+_OPTIONS = {"seed": 0, "weight_attr": None, "time_window": None}  # our arguments, in PyG's **kwargs
+_UNUSED = ("shuffle", "rpc_worker_names")  # of PyG's **kwargs; PyG does not use them either
+_key: ContextVar[RngKey | None] = ContextVar("key", default=None)  # the key of a loader's minibatch
 
 
 class DistNeighborSampler(SamplerOfRanks):
     """Sample neighborhoods over parts: `torch_geometric.distributed.DistNeighborSampler`, with global edge ids.
 
-    A loader brings it together with the other ranks. Alone, it does so when `init_rpc` is called, or at its first call,
-    at MASTER_ADDR and MASTER_PORT + 1 of the environment. All ranks do this at the same time.
+    A loader makes the sampler meet the other ranks. Without a loader, the ranks meet when `init_rpc` is called, or at
+    the first call of the sampler, at MASTER_ADDR and MASTER_PORT + 1 of the environment. All ranks do this at the same
+    time.
 
     Args:
-        current_ctx: who this rank is.
+        current_ctx: the rank of this process.
         data: (feature_store, graph_store) of the rank's own part.
-        num_neighbors, replace, subgraph_type, disjoint, temporal_strategy, time_attr: as NeighborSampler has them.
-        channel: where `sample_from_nodes` and `sample_from_edges` put the outputs, in place of returning them: an
-            object with `put`, which also gets the error of a call that failed; or a ChannelBase, which gets messages,
-            see `to_message`.
-        concurrency: with a channel, at most so many calls are under way.
-        device: where the results lie; None leaves them in host memory.
-        shuffle, rpc_worker_names: not used, in PyG neither.
-        seed, weight_attr, time_window: further arguments, by name: what decides the draws, together with the number of
-            the call, 0 by default; the attribute of edges that holds weights; and as NeighborSampler has it.
+        num_neighbors, replace, subgraph_type, disjoint, temporal_strategy, time_attr: see NeighborSampler.
+        channel: `sample_from_nodes` and `sample_from_edges` put outputs here instead of returning them. It is an object
+            with `put`, which also gets the errors of failed calls; or a ChannelBase, which gets messages, see
+            `to_message`.
+        concurrency: with a channel, the most calls under way at once.
+        device: the device of the results; None: host memory.
+        shuffle, rpc_worker_names: not used, as in PyG.
+        seed: by name: decides the draws, together with the number of the call; default 0.
+        weight_attr: by name: the edge attribute that holds weights.
+        time_window: by name: see NeighborSampler.
     Raises:
         TypeError, ValueError: An argument is not allowed.
     Attributes:
@@ -95,8 +97,8 @@ class DistNeighborSampler(SamplerOfRanks):
             callback: by name: called with the output after it was put on the channel.
         Returns:
             A SamplerOutput or HeteroSamplerOutput; None with a channel. Its metadata are (input_id, time, number of
-            seeds, features "x", labels, "edge_attr"); `features` has all attributes, {("node" or "edge", type, name):
-            rows}.
+            seeds, features "x", labels, "edge_attr"). Its `features` has all attributes, {("node" or "edge", type,
+            name): rows}.
         """
         return self._run(self.sampled(NodeSamplerInput.cast(inputs), None, self._next_key(rng)), kwargs)
 
@@ -108,7 +110,7 @@ class DistNeighborSampler(SamplerOfRanks):
 
     async def sampled(self, inputs: Any, neg_sampling: Any, key: RngKey) -> Any:
         """Return the neighborhood of nodes or links, drawn by `key`, with their features."""
-        _key.set(key)  # of this task alone
+        _key.set(key)  # for this task alone
         self.meet()
         with self._naming_rank():
             if isinstance(inputs, NodeSamplerInput):
@@ -123,11 +125,13 @@ class DistNeighborSampler(SamplerOfRanks):
         return out
 
     async def node_sample(self, inputs: Any) -> Any:
-        """Return the neighborhood of nodes: a NodeSamplerInput, or a DistEdgeHeteroSamplerInput of two node types.
+        """Return the neighborhood of nodes.
 
+        Args:
+            inputs: a NodeSamplerInput, or a DistEdgeHeteroSamplerInput of two node types.
         Returns:
-            A SamplerOutput or HeteroSamplerOutput: nodes and edges by the ids of the whole graph. Of a NodeSamplerInput
-            the metadata are (input_id, time, number of seeds).
+            A SamplerOutput or HeteroSamplerOutput: nodes and edges by the ids of the whole graph. For a
+            NodeSamplerInput the metadata are (input_id, time, number of seeds).
         """
         self.meet()
         key = self._next_key(_key.get())
@@ -151,13 +155,13 @@ class DistNeighborSampler(SamplerOfRanks):
         node_time: Any = None,
         neg_sampling: Any = None,
     ) -> Any:
-        """Return the neighborhood of links and of their negatives, of an EdgeSamplerInput.
+        """Return the neighborhood of the links of an EdgeSamplerInput, and of their negatives.
 
         Args:
-            sample_fn: samples the nodes, mostly `node_sample`.
-            num_nodes: of the whole graph, with types by type.
+            sample_fn: samples the nodes, usually `node_sample`.
+            num_nodes: of the whole graph; with types {type: number}.
             disjoint: whether each link has a tree of its own.
-            node_time: times of all nodes, which bound negatives; with types by type.
+            node_time: times of all nodes, which bound negatives; with types {type: times}.
             neg_sampling: a NegativeSampling, or None.
         """
         self.meet()
@@ -179,14 +183,14 @@ class DistNeighborSampler(SamplerOfRanks):
         src_batch: Tensor | None = None,
         edge_type: Any = None,
     ) -> Any:
-        """Return in-edges of any nodes, in the order of the nodes; nothing is numbered.
+        """Return in-edges of any nodes, in the order of the nodes, by global ids.
 
         Args:
-            srcs: int64 [n], nodes of the destination type; repeats draw on their own.
+            srcs: int64 [n], nodes of the destination type; each repeat draws anew.
             one_hop_num: in-edges for each node, -1 for all.
             seed_time: int64 [n], the time of each node, if the sampler has a `time_attr`.
-            src_batch: int64 [n], the tree of each node; the neighbors are in the same one.
-            edge_type: on a graph with types, the one to draw from.
+            src_batch: int64 [n], the tree of each node, which is also the tree of its neighbors.
+            edge_type: on a graph with types, the edge type to draw from.
         Returns:
             A SamplerOutput: `node` the neighbors by global id, with repeats and without `srcs`; `edge` the global ids
             of the edges; `batch`, if `src_batch` was given; metadata ([number of neighbors of each node],).
@@ -211,7 +215,7 @@ class DistNeighborSampler(SamplerOfRanks):
         return self._placed(SamplerOutput(node, None, None, edge, batch, metadata=(counts.tolist(),)))
 
     def init_event_loop(self) -> None:
-        """Start the event loop in which calls run; the first call does so too."""
+        """Start the event loop for calls; otherwise the first call starts it."""
         if self.event_loop is None:
             self.event_loop = rpc.ConcurrentEventLoop(self.concurrency)
             self.event_loop.start_loop()
@@ -230,7 +234,7 @@ class DistNeighborSampler(SamplerOfRanks):
         return None
 
     async def _put(self, work: Any) -> Any:
-        """Put the output on the channel, or the error: who waits there must not wait for ever."""
+        """Put the output or the error on the channel, so that its reader never waits forever."""
         try:
             out = await work
             _key.set(None)
@@ -257,7 +261,7 @@ class DistNeighborSampler(SamplerOfRanks):
         return await off_loop(self._output, seeds, sampled)
 
     def _placed(self, out: Any) -> Any:
-        """Return an output with its tensors on `device`; a loader moves its batches itself, when they are asked for."""
+        """Return an output with its tensors on `device`; not for a loader, which moves its batches itself."""
         if self.device is not None and _key.get() is None:
             for name, value in vars(out).items():
                 setattr(out, name, moved(value, self.device))
@@ -272,7 +276,7 @@ class DistNeighborSampler(SamplerOfRanks):
         return NodeSamplerInput(inputs.input_id, ids, None if times is None else times[node_type], node_type)
 
     async def _read(self, out: Any) -> dict[tuple[str, Any, str], Tensor]:
-        """Return the rows of all attributes of what was sampled, whichever part has them."""
+        """Return the rows of all attributes of the sampled nodes and edges, from all parts."""
         requests = []
         for domain, group, name in self.graph.facts.features:
             ids = values_of(out.node if domain == "node" else out.edge, group)
@@ -283,7 +287,7 @@ class DistNeighborSampler(SamplerOfRanks):
         return {request[:3]: values for request, values in zip(requests, rows, strict=True)}
 
     def with_metadata(self, out: Any) -> Any:
-        """Return an output with features and labels behind its metadata, as PyG has them."""
+        """Return an output with features and labels appended to its metadata, as in PyG."""
         rows = out.features
         nodes = {node_type: rows.get(("node", node_type, "x")) for node_type in self.graph.node_types}
         edges = {edge_type: rows.get(("edge", edge_type, "edge_attr")) for edge_type in self.graph.edge_types}

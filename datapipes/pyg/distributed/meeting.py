@@ -1,8 +1,8 @@
-"""Meeting: the ranks of a loader find each other, serve their parts, and stay until nobody needs them.
+"""Meeting: the ranks of a loader find each other, serve their parts, and stay while any rank needs them.
 
-They meet in a store of torch at `master_addr:master_port`: the one that torchrun or init_process_group has there, or
-one that rank 0 hosts. There they compare what they have, and tell where their servers are. Everything else goes through
-these servers. A rank serves until all others have left or ended, also after its own last minibatch.
+They meet in a store of torch at `master_addr:master_port`: the store of torchrun or init_process_group, or one that
+rank 0 hosts. There they compare their data and exchange the addresses of their servers. Everything else goes through
+these servers. A rank serves until all others have left or ended, even after its own last minibatch.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ from datapipes.processes.ranks import Members, RankError, Ranks
 from datapipes.pyg.distributed.context import DistContext
 
 WHERE = "DistLoader"
-MOST_CONNECT_S = 10.0  # for a store that is there already
+MOST_CONNECT_S = 10.0  # to connect to an existing store
 _TLS = ("DATAPIPES_TLS_CERT", "DATAPIPES_TLS_KEY", "DATAPIPES_TLS_CA")
 _INSECURE = "DATAPIPES_INSECURE"
 _AGENT = "TORCHELASTIC_USE_AGENT_STORE"  # torchrun's agent has the store at MASTER_PORT
-_c10d: Any = torch.distributed  # comes partly without types
-_LOOK_S = 0.1  # between two questions whether another rank has left
+_c10d: Any = torch.distributed  # partly untyped
+_LOOK_S = 0.1  # between two checks whether another rank has left
 _PROBE_S = 1.0  # for the answer
-_STORES_SHARE = 0.5  # of the time to connect: torch's store tries for up to 1.75 times the timeout that it is given
-_stores: dict[tuple[str, int, int], Any] = {}  # by place and rank; kept until the process ends: one may be host
-_groups: dict[tuple[Any, str], Any] = {}  # what a group sees of one; kept too, since Ranks counts the calls of a store
-_job = uuid.uuid4().hex  # what a process claims its rank by
-_meetings: list[Meeting] = []  # that have not ended
+_STORES_SHARE = 0.5  # of the time to connect, for torch's store: it tries for up to 1.75 times its timeout
+_stores: dict[tuple[str, int, int], Any] = {}  # by place and rank; kept to the process's end, since it may be the host
+_groups: dict[tuple[Any, str], Any] = {}  # a group's view of a store; kept, since Ranks counts the calls of a store
+_job = uuid.uuid4().hex  # with this a process claims its rank
+_meetings: list[Meeting] = []  # not yet ended
 
 
 class Place(NamedTuple):
-    """Where ranks meet, and how they speak to each other.
+    """The meeting place of ranks, and the settings of their connections.
 
     Attributes:
         host, port: of the store.
-        num_threads: at most so many requests are worked on at once.
-        timeout: seconds for each request, and that a rank may be late.
+        num_threads: the most requests to answer at once.
+        timeout: seconds for each request, and the most that a rank may be late.
     """
 
     host: str
@@ -77,10 +77,10 @@ class Place(NamedTuple):
 def place_of(
     where: str, host: Any, port: Any, num_threads: Any, timeout: Any, tls: TLSConfig | None, insecure: bool
 ) -> Place:
-    """Return the arguments of a loader, checked; what is None comes from the environment, as in PyG.
+    """Return the arguments of a loader, checked; an argument None comes from the environment, as in PyG.
 
     Raises:
-        TypeError, ValueError: One is not allowed, or it is neither given nor in the environment.
+        TypeError, ValueError: A value is not allowed, or neither given nor in the environment.
     """
     for name, value in (("master_addr", host), ("master_port", port)):
         if value is None and not os.environ.get(name.upper()):
@@ -93,7 +93,7 @@ def place_of(
     port = os.environ["MASTER_PORT"] if port is None else port
     port = int(port) if isinstance(port, str) and port.isascii() and port.isdigit() else port
     if is_next and isinstance(port, int):
-        port += 1  # beside that of DistributedDataParallel, as PyG has it; torchrun's store is shared
+        port += 1  # beside DistributedDataParallel's port, as in PyG; torchrun's store is shared instead
     check_int(where, "master_port", port, 1, MOST_PORT)
     if not isinstance(host, str) or not host:
         raise TypeError(f"{where}: master_addr must be a name or an address of a machine, got {shown(host)}.")
@@ -112,15 +112,15 @@ def place_of(
 
 
 class Meeting:
-    """The ranks that have met; made by all of them together, in the same order of each group.
+    """The ranks that have met. All ranks of a group build their meetings together, in the same order.
 
     Args:
-        make_part: returns the part of this rank; it is given a function that tells a plain value to all ranks and
-            returns what all told.
+        make_part: returns the part of this rank; its argument is a function that sends a plain value to all ranks and
+            returns the values of all.
     Raises:
-        RankError: A rank has failed, has ended, or did not come; it is named.
+        RankError: A rank has failed, has ended, or did not come; the error names the rank.
         ValueError: The place is taken by another job or another program.
-        What `make_part` raises.
+        The errors of `make_part`.
     Attributes:
         graph: the graph in parts.
         rank_of: {part: its rank}.
@@ -158,12 +158,12 @@ class Meeting:
         if self._size == 1:
             return
         atexit.unregister(end_all)
-        atexit.register(end_all)  # after the server's own, which would end it at once: exit handlers run in reverse
+        atexit.register(end_all)  # registered last, so it runs before the server's handler, which would end it at once
         _end_with_a_child()
         _meetings.append(self)
 
     def use(self) -> None:
-        """Note one more loader or sampler that needs it."""
+        """Count one more loader or sampler that uses the meeting."""
         self.refuse_left()
         self._users += 1
 
@@ -175,8 +175,8 @@ class Meeting:
             )
 
     def leave(self) -> None:
-        """Note one less. After the last one the other ranks are told that this one needs them no more; its part is
-        served until they say the same. May be called in any process and more often.
+        """Count one user less. After the last, tell the other ranks that this rank is done; its part is served until
+        all ranks are done. May be called in any process, and again.
         """
         self._users -= 1
         if self._users > 0 or self.has_left or os.getpid() != self._pid:
@@ -184,14 +184,14 @@ class Meeting:
         self.has_left = True
         if self._size == 1:
             return
-        with contextlib.suppress(RuntimeError):  # the interpreter ends, and end_all does it
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending; end_all takes over
             threading.Thread(target=self.end, name="datapipes-leave", daemon=True).start()
 
     def tell(self) -> None:
-        """Tell the others, when they ask, that this rank needs them no more."""
+        """From now on, answer the other ranks that this rank is done."""
         self.has_left = True
         if self._server is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended
+            with contextlib.suppress(RuntimeError):  # the server has ended
                 self._server.leave()
 
     def end(self, *, wait: bool = True) -> None:
@@ -201,7 +201,7 @@ class Meeting:
                 return
             self.tell()
             try:
-                self.graph.close()  # before the others' servers end, or gRPC would log that they do
+                self.graph.close()  # before the others' servers end; otherwise gRPC would log their end
                 if wait:
                     self._wait()
             finally:
@@ -212,7 +212,7 @@ class Meeting:
                     _meetings.remove(self)
 
     def _wait(self) -> None:
-        """Ask the other ranks' servers, since the store may be gone by now."""
+        """Wait until the other ranks are done; asks their servers, since the store may be gone by now."""
         ends = time.monotonic() + self._timeout
         staying = {part: rank for part, rank in self.rank_of.items() if rank != self._rank}
         while staying and time.monotonic() < ends:
@@ -232,7 +232,7 @@ class Meeting:
             connection = Connection(f"part {part} at {address}", address, self.peers.tls, _PROBE_S)
             with contextlib.closing(connection):
                 return connection.ask(question, _PROBE_S, 0).header.get("status") != "serving"
-        except Exception as error:  # stopped, or at its end
+        except Exception as error:  # the server is stopped or stopping
             logger.info("%s: %s", WHERE, text_of(error))
             return False
 
@@ -243,13 +243,13 @@ def _end_with_a_child() -> None:
 
 
 def end_all(*, wait: bool = True) -> None:
-    """End what this process serves: once the others have left, or at once after an error that ends the process."""
-    # That of the main module, of which the interpreter has told; or one that a child of multiprocessing ends with.
+    """End the servers of this process: once the other ranks have left, or at once if an error ends the process."""
+    # The error of the main module, which the interpreter has printed; or the error that ends a multiprocessing child.
     error = getattr(sys, "last_value", None) or sys.exc_info()[1]
     failed = error is not None and not isinstance(error, SystemExit) and not hasattr(sys, "ps1")
     meetings = [meeting for meeting in _meetings if meeting._pid == os.getpid()]
     for meeting in meetings:
-        meeting.tell()  # all at first: others may wait for the last one
+        meeting.tell()  # first for all meetings: a rank may be waiting for the last one
     for meeting in meetings:
         meeting.end(wait=wait and not failed)
 
@@ -262,7 +262,7 @@ def _server(part: Part, place: Place) -> PartitionServer:
 
 
 def _own_host(place: Place) -> str:
-    """Return the address of this machine from which the store is reached, where the other ranks are too."""
+    """Return this machine's address on the way to the store, which the other ranks can reach, too."""
     family, _, _, _, to = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         sock.connect(to)  # sends nothing
@@ -273,14 +273,14 @@ def _own_host(place: Place) -> str:
 
 
 def _claimed(context: DistContext, place: Place) -> Any:
-    """Return the store of a meeting, once nobody else has taken this rank in it.
+    """Return the store of a meeting, after claiming this rank in it.
 
     Raises:
         RankError: There is no store.
         ValueError: Another process has this rank: another job uses the port.
     """
     whole = _store_at(context.rank, place)
-    # After a restart of the ranks, what was told before no longer counts.
+    # Values from before a restart of the ranks do not count.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     prefix = f"datapipes/pyg/{attempt}/{context.group_name}"
     store = _groups.setdefault((whole, prefix), _c10d.PrefixStore(prefix, whole))
@@ -312,13 +312,13 @@ def _store_at(rank: int, place: Place) -> Any:
 
     ends = time.monotonic() + place.timeout
     if rank == 0 and not _is_agents(place):
-        with contextlib.suppress(RuntimeError):  # somebody listens there: perhaps the store of a process group
+        with contextlib.suppress(RuntimeError):  # the port is in use, perhaps by the store of a process group
             store = connected(True)
-    else:  # torch's store would wait too, but logs that it does
+    else:  # torch's store would wait too, but would log it
         while not Address(place.host, place.port).is_heard(_PROBE_S) and time.monotonic() < ends:
             time.sleep(_LOOK_S)
     if store is None and Address(place.host, place.port).is_heard(_PROBE_S):
-        # Longer than torch tries. A thread that comes back from torch while Python ends aborts the process.
+        # Longer than torch tries: a thread that returns from torch while Python ends would abort the process.
         store = _bounded(lambda: connected(False), connect_s + _PROBE_S)
     if store is None:
         raise _no_store(rank, place)
@@ -327,7 +327,7 @@ def _store_at(rank: int, place: Place) -> Any:
 
 
 def _refuse_unknown_host(place: Place) -> None:
-    """Raise ValueError if no machine is called so, also not soon: a machine that starts may get its name late."""
+    """Raise ValueError if no machine has this name after some tries: a starting machine may get its name late."""
     ends = time.monotonic() + min(place.timeout, MOST_CONNECT_S)
     while True:
         try:
@@ -343,24 +343,24 @@ def _refuse_unknown_host(place: Place) -> None:
 
 
 def _is_agents(place: Place) -> bool:
-    """Return whether the store is that of torchrun's agent."""
+    """Return whether the store belongs to torchrun's agent."""
     return os.environ.get(_AGENT) == "True" and os.environ.get("MASTER_PORT") == str(place.port)
 
 
 def _no_store(rank: int, place: Place) -> Exception:
-    """Return the error where no store answers."""
+    """Return the error for a store that does not answer."""
     at = f"{place.host}:{place.port}"
     if rank != 0 and not Address(place.host, place.port).is_heard(_PROBE_S):
         reason = f"it did not come within {place.timeout:g} s: nothing listens at {at}, where it hosts the store"
         return RankError.of_ranks(rank, {0: reason}, WHERE, "could not build its loader")
     return ValueError(
-        f"{WHERE}: no store of torch answers at {at}; what listens there is another program, or a process that is "
-        "stopped. Give another master_port."
+        f"{WHERE}: no store of torch answers at {at}; another program listens there, or a process that is stopped. "
+        "Give another master_port."
     )
 
 
 def _bounded(call: Callable[[], Any], timeout: float) -> Any:
-    """Return what a call of torch's store returns; None if it fails or hangs, which it may do past its timeout."""
+    """Return the result of a call of torch's store; None if it fails, or hangs beyond `timeout`."""
     future: Future[Any] = Future()
 
     def work() -> None:

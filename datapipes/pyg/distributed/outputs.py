@@ -1,4 +1,4 @@
-"""What the outputs of a sampler over parts carry beside PyG's fields: labels; and an output as a message."""
+"""Labels for the outputs of a sampler over parts; and the form of an output as a message."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from datapipes.pyg.torch_geometric_names import HeteroSamplerOutput
 
 
 def labels_of(labels: Any, out: Any, input_type: Any, graph: Any) -> dict[Any, Tensor]:
-    """Return the labels of what was sampled, {type: labels}; {} if there are none.
+    """Return the labels of the sampled nodes or edges, {type: labels}; {} without labels.
 
     Args:
         labels: [num_nodes], or {type: [num_nodes]}; or None.
-        input_type: with types, that of the seeds, which a tensor of labels is of.
+        input_type: with types, the type of the seeds, to which labels in a plain tensor belong.
         graph: the graph of all parts.
     Raises:
-        TypeError, ValueError: They are no tensors, of an unknown type, or not of all nodes.
+        TypeError, ValueError: Labels are no tensors, have an unknown type, or do not cover the whole graph.
     """
     if labels is None:
         return {}
@@ -51,7 +51,7 @@ def _refuse_labels(values: Any, key: Any, graph: Any) -> None:
 
 
 def moved(value: Any, device: Any) -> Any:
-    """Return a tensor, or a dict of tensors, on a device; with None, and of another type, as it is."""
+    """Return a tensor or a dict of tensors on a device; other values, or with device None, are returned as is."""
     if isinstance(value, (list, tuple)) and any(isinstance(member, Tensor) for member in value):
         return type(value)(moved(member, device) for member in value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""init_rpc, shutdown_rpc, ConcurrentEventLoop: what users of PyG drive a DistNeighborSampler with, without a loader."""
+"""init_rpc, shutdown_rpc, ConcurrentEventLoop: PyG's functions for a DistNeighborSampler without a loader."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def init_rpc(
     tls: TLSConfig | None = None,
     insecure: bool = False,
 ) -> None:
-    """Bring the samplers of this group that stand alone together with those of the other ranks, which call this too.
+    """Let the samplers of this group without a loader meet those of the other ranks; all ranks call this.
 
-    A sampler that is built later meets them when it is built.
+    A sampler that is built later meets the other ranks when it is built.
 
     Args:
-        current_ctx: who this rank is; its `group_name` says which samplers.
-        master_addr, master_port, num_rpc_threads, rpc_timeout, tls, insecure: as for DistLoader.
-        rpc_worker_names: not used, in PyG neither.
+        current_ctx: the rank of this process; its `group_name` names the group of samplers.
+        master_addr, master_port, num_rpc_threads, rpc_timeout, tls, insecure: see DistLoader.
+        rpc_worker_names: not used, as in PyG.
     Raises:
-        What DistLoader raises.
+        The errors of DistLoader.
     """
     place = place_of("init_rpc", master_addr, master_port, num_rpc_threads, rpc_timeout, tls, insecure)
     _places[_member(check_context("init_rpc", current_ctx))] = place
@@ -50,7 +50,7 @@ def init_rpc(
 
 
 def meet_if_called(sampler: Any) -> None:
-    """Let a new sampler meet the other ranks if `init_rpc` was called for its group, or when it is."""
+    """Let a new sampler meet the other ranks: now if `init_rpc` was called for its group, else when it is called."""
     place = _places.get(_member(sampler.current_ctx))
     if place is not None:
         sampler.meet(place)
@@ -63,11 +63,11 @@ def _member(context: Any) -> tuple[str, int]:
 
 
 def shutdown_rpc(id: str | None = None, graceful: bool = True, timeout: float = 240.0) -> None:
-    """End what this process serves; PyG's signature.
+    """End the servers of this process; PyG's signature.
 
     Args:
         id: not used.
-        graceful: wait until the other ranks need it no more.
+        graceful: wait until the other ranks are done.
         timeout: not used; the `rpc_timeout` of each meeting bounds the wait.
     """
     _places.clear()
@@ -75,10 +75,10 @@ def shutdown_rpc(id: str | None = None, graceful: bool = True, timeout: float = 
 
 
 class ConcurrentEventLoop:
-    """An event loop in a thread, and how many coroutines it runs at once. The thread ends with this object.
+    """An event loop in a thread, with a bound on coroutines at once. The thread ends with this object.
 
     Args:
-        concurrency: at most so many.
+        concurrency: the most coroutines at once.
     """
 
     def __init__(self, concurrency: int) -> None:

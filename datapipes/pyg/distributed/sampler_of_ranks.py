@@ -1,6 +1,6 @@
-"""SamplerOfRanks: a sampler that meets the other ranks, each with its own part; DistNeighborSampler is built on it.
+"""SamplerOfRanks: a sampler that meets the other ranks, each with its own part; the base of DistNeighborSampler.
 
-The part is given as two stores, which are PyG's GraphStore and FeatureStore too: PyG's own code takes them.
+The part is given as two stores, which are also a GraphStore and a FeatureStore of PyG, so PyG's own code takes them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAME = "DistNeighborSampler"
 
 
 class SamplerOfRanks(NeighborSampler):
-    """A NeighborSampler whose graph is that of all ranks, once they have met."""
+    """A NeighborSampler over the graph of all ranks, once they have met."""
 
     current_ctx: Any
     feature_store: Any
@@ -44,7 +44,7 @@ class SamplerOfRanks(NeighborSampler):
     channel: Any
     _fanouts: Any  # num_neighbors
     _meeting: Any
-    _leave: Any = None  # tells the meeting that this sampler needs it no more
+    _leave: Any = None  # ends this sampler's use of the meeting
 
     # --- the other ranks
 
@@ -55,11 +55,11 @@ class SamplerOfRanks(NeighborSampler):
         """Do nothing; PyG's scripts call it."""
 
     def meet(self, place: Place | None = None) -> Meeting:
-        """Return the meeting of the ranks, which this call begins on all of them if it has not begun.
+        """Return the meeting of the ranks; the first call, on all ranks, makes it.
 
         Raises:
-            RankError: A rank has failed or did not come; it is named.
-            ValueError, TypeError, IndexError: The stores do not fit each other, or those of other ranks, or the
+            RankError: A rank has failed or did not come; the error names the rank.
+            ValueError, TypeError, IndexError: The stores do not fit each other, the stores of other ranks, or the
                 arguments; the message says what is wrong.
         """
         if self._meeting is not None:
@@ -109,14 +109,14 @@ class SamplerOfRanks(NeighborSampler):
         self._take(TimedGraph(graph, times, on_edges), self._fanouts)
         self._features = DistFeatureStore(graph)
         if graph.facts.num_parts > 1 and isinstance(self.feature_store.client, (_Client, type(None))):
-            self.feature_store.client = _Client(meeting.peers)  # also in the place of one whose meeting may be over
+            self.feature_store.client = _Client(meeting.peers)  # replaces the client of an earlier meeting, too
 
     def _times_of_all(self, graph: Any, node_type: Any, name: str) -> Tensor:
         """Return the time of each node of a type, of all parts."""
         count = graph.num_nodes_of(node_type)
         if (node_type, name) in self.feature_store._feat:
             times: Tensor = self.feature_store.get_tensor(node_type, name)
-            if len(times) == count:  # as PyG's layout has it in each part
+            if len(times) == count:  # in PyG's layout each part has all times
                 return times
         return graph._node_times(name, torch.arange(count), node_type)  # type: ignore[no-any-return]
 
@@ -134,12 +134,12 @@ class SamplerOfRanks(NeighborSampler):
         if rng is not None:
             return rng
         context, self._calls = self.current_ctx, self._calls + 1
-        # That of a loader's minibatch: no two ranks draw alike.
+        # Numbered as a loader's minibatches: no two ranks draw alike.
         return RngKey(self.seed or 0, 0, (self._calls - 1) * context.world_size + context.rank, 1)
 
     @contextmanager
     def _naming_rank(self) -> Iterator[None]:
-        """Add to an error which rank a part is of."""
+        """Add to an error the rank of each part."""
         try:
             yield
         except ServerUnavailable as error:
@@ -151,18 +151,18 @@ class SamplerOfRanks(NeighborSampler):
             raise
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a worker process: what it samples by, without the stores, which it has as a Part."""
+        """Return the state for a worker process, without the stores: the worker has them as a Part."""
         left = ("feature_store", "graph_store", "channel", "event_loop", "_leave")
         meeting = None if self._meeting is None else _Met(self._meeting.rank_of)
         return {**self.__dict__, **dict.fromkeys(left), "_meeting": meeting}
 
 
 class _Client(PartitionClient):
-    """What a feature store asks the other ranks by, unless the user gave it a client."""
+    """The client of a feature store, unless the user gave another."""
 
 
 class _Met:
-    """What a worker process knows of a meeting."""
+    """A meeting in a worker process."""
 
     def __init__(self, rank_of: dict[int, int]) -> None:
         self.rank_of = rank_of
@@ -173,7 +173,7 @@ class _Met:
 
 @dataclass
 class LocalTensorAttr(TensorAttr):  # type: ignore[misc]  # torch_geometric is not typed for mypy
-    """PyG's TensorAttr whose index is None, all rows, if it is not given."""
+    """PyG's TensorAttr, but with index None, all rows, by default."""
 
     index: object = None
 
@@ -181,8 +181,8 @@ class LocalTensorAttr(TensorAttr):  # type: ignore[misc]  # torch_geometric is n
 class LocalFeatureStore(_LocalFeatureStore, FeatureStore):  # type: ignore[misc]
     """`datapipes.distributed.LocalFeatureStore`, and a PyG FeatureStore too: views such as `store["paper"].x` work.
 
-    `from_partition` prefers PyG's layout where both are there: it has the times of all nodes, and the order of edges
-    that PyG's temporal samplers need.
+    `from_partition` prefers PyG's layout if both exist: it has the times of all nodes, and the order of edges that
+    PyG's temporal samplers need.
     """
 
     _layouts = ("pyg", "native")
@@ -195,7 +195,7 @@ class LocalFeatureStore(_LocalFeatureStore, FeatureStore):  # type: ignore[misc]
 class LocalGraphStore(_LocalGraphStore, GraphStore):  # type: ignore[misc]
     """`datapipes.distributed.LocalGraphStore`, and a PyG GraphStore too: `coo()`, `csr()` and `csc()` work.
 
-    `from_partition` prefers PyG's layout, as that of LocalFeatureStore does.
+    `from_partition` prefers PyG's layout, as in LocalFeatureStore.
     """
 
     _layouts = ("pyg", "native")
@@ -207,8 +207,8 @@ class LocalGraphStore(_LocalGraphStore, GraphStore):  # type: ignore[misc]
     def _edge_to_layout(self, attr: Any, layout: Any, store: bool = False) -> tuple[Any, Any, Any]:
         """Return edges in a layout, as PyG's method does.
 
-        PyG's own ends the offsets by destination at the last node with an edge, if there are types, and so fails
-        without edges. Here they have an entry for each node.
+        With types, PyG's offsets by destination end at the last node with an edge, so PyG fails without edges. Here
+        the offsets have an entry for each node.
         """
         if attr.layout is not EdgeLayout.COO or layout is not EdgeLayout.CSC or not attr.is_sorted or attr.size is None:
             return super()._edge_to_layout(attr, layout, store)  # type: ignore[no-any-return]
@@ -223,7 +223,7 @@ def stores_of(where: str, data: Any) -> tuple[LocalFeatureStore, LocalGraphStore
     """Return the two stores of `data`.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: `data` is something else.
     """
     kinds = (LocalFeatureStore, LocalGraphStore)
     if isinstance(data, (list, tuple)) and len(data) == 2 and all(map(isinstance, data, kinds)):

@@ -1,4 +1,4 @@
-"""PyG's loaders over the chain; the other classes of torch_geometric.loader stay PyG's own, and work around these."""
+"""PyG's loaders over the chain; other names of torch_geometric.loader are PyG's own classes, and can wrap these."""
 
 from typing import Any
 

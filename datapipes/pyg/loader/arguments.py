@@ -1,6 +1,6 @@
-"""What users give a loader, checked, in the form that PyG's constructors take: types, and tensors of ids and values.
+"""Check the arguments of a loader, and bring them into the form of PyG's constructors: types, ids and values.
 
-PyG's own checks are asserts without words, or none. Seeds become a tensor, with types a pair of a type and a tensor.
+PyG itself checks little, by asserts without text. Seeds become a tensor; with types a pair of a type and a tensor.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def node_seeds(where: str, data: Any, sampler: Any, input_nodes: Any, input_id: 
     """Return `input_nodes` as ids or a mask, with types as (type, ids or mask), and `input_id`. None: all nodes.
 
     Raises:
-        TypeError, ValueError: They are no seeds of this data.
+        TypeError, ValueError: `input_nodes` are no seeds of this data.
     """
     node_type, ids = typed_nodes(where, input_nodes, types_of(where, data)[0])
     count = _num_nodes(data, sampler, node_type)
@@ -69,10 +69,10 @@ def node_seeds(where: str, data: Any, sampler: Any, input_nodes: Any, input_id: 
 
 
 def node_seeds_by_type(where: str, data: Any, sampler: Any, seeds: Any, input_id: Any, input_time: Any) -> SeedsOfTypes:
-    """Return the seeds of several node types, {type: ids or a mask; None for all nodes}, with what belongs to them.
+    """Return the seeds of several node types, {type: ids, a mask, or None for all nodes}, with input_id and times.
 
     Raises:
-        TypeError, ValueError: They are no seeds of this data, or the sampler knows seeds of one type alone.
+        TypeError, ValueError: They are no seeds of this data, or the sampler takes seeds of a single type only.
     """
     refuse_sampler_of_one_type(where, sampler)
     if not seeds:
@@ -110,7 +110,7 @@ def typed_nodes(where: str, seeds: Any, node_types: list[str] | None) -> tuple[s
 
 
 def ids_or_mask(where: str, seeds: Any, count: int | None) -> Tensor:
-    """Return seeds as int32 or int64 ids, or as a mask of so many nodes, the whole graph's."""
+    """Return seeds as int32 or int64 ids, or as a mask of all `count` nodes of the graph."""
     ids = tensor_of(where, "input_nodes", seeds)
     if ids.dtype != torch.bool:
         return check_ids(where, "input_nodes", ids)
@@ -128,10 +128,10 @@ def ids_or_mask(where: str, seeds: Any, count: int | None) -> Tensor:
 
 
 def link_seeds(where: str, data: Any, links: Any) -> Any:
-    """Return `edge_label_index`, with types as (edge type, ids); an edge type alone stands for its edges.
+    """Return `edge_label_index`, with types as (edge type, ids); an edge type alone means its edges.
 
     Raises:
-        TypeError, ValueError: They are no seeds of this data.
+        TypeError, ValueError: `links` are no seeds of this data.
     """
     node_types, edge_types = types_of(where, data)
     is_pair = isinstance(links, (list, tuple)) and len(links) == 2
@@ -154,7 +154,7 @@ def link_seeds(where: str, data: Any, links: Any) -> Any:
         if len(edge_type) == 2 and ends is None:
             raise unknown_type(name, "edge type", edge_type, edge_types)
         if len(edge_type) == 2:
-            edge_type = edge_type[0], "to", edge_type[1]  # of links that the data has not
+            edge_type = edge_type[0], "to", edge_type[1]  # links of a type that the data does not have
     if ends is None or isinstance(edge_type, str):
         edge_type = known_edge_type(name, edge_type, edge_types)
     return edge_type, _checked(where, data, edge_type, ends)
@@ -165,7 +165,7 @@ def _are_names(value: Any) -> bool:
 
 
 def _checked(where: str, data: Any, edge_type: Any, ends: Any) -> Any:
-    """Return links [2, n], or where None is given the edges of the type, as they are if they are a tensor."""
+    """Return links [2, n], None replaced by the edges of the type; a tensor is returned as it is."""
     if ends is not None:
         return check_edge_index(where, f"edge_label_index{of_type(edge_type)}", ends)
     ends = _ends_in(data, edge_type)
@@ -184,7 +184,7 @@ def _ends_in(data: Any, edge_type: Any) -> Any:
 
 
 def types_of(where: str, data: Any) -> tuple[list[str] | None, list[Any]]:
-    """Return the node types of what PyG's loaders take, None if it has no types; and the edge types."""
+    """Return the node types of a loader's data, None without types; and the edge types."""
     refuse_other_data(where, data)
     if isinstance(data, Data):
         return None, []
@@ -200,7 +200,7 @@ def types_of(where: str, data: Any) -> tuple[list[str] | None, list[Any]]:
 
 
 def _num_nodes(data: Any, sampler: Any, node_type: Any) -> int | None:
-    """Return the number of nodes of a type, None if nothing tells it."""
+    """Return the number of nodes of a type; None if unknown."""
     count: int | None = None
     is_data, graph = isinstance(data, (Data, HeteroData)), getattr(sampler, "graph", None)
     if is_data:
@@ -214,7 +214,7 @@ def _num_nodes(data: Any, sampler: Any, node_type: Any) -> int | None:
 
 
 def values_of_seeds(where: str, **values: Any) -> dict[str, Tensor | None]:
-    """Return what belongs to the seeds, by its argument, as tensors with a row for each; None stays None."""
+    """Return the values of the seeds, by argument, as tensors with a row for each seed; None stays None."""
     tensors: dict[str, Tensor | None] = {}
     for name, value in values.items():
         rows = None if value is None else tensor_of(where, name, value)
@@ -231,7 +231,7 @@ def labels_of_seeds(
     values = values_of_seeds(where, edge_label=edge_label, edge_label_time=edge_label_time)
     label = values["edge_label"]
     if label is not None and label.numel() == 0 and label.ndim == 1:
-        values["edge_label"] = None  # PyG looks for the smallest label
+        values["edge_label"] = None  # PyG takes their minimum, which needs a label
     return {**values, "neg_sampling": negatives_of(where, neg_sampling, neg_sampling_ratio)}
 
 
@@ -239,7 +239,7 @@ def negatives_of(where: str, neg_sampling: Any, ratio: Any) -> Any:
     """Return the NegativeSampling of the two arguments, or None.
 
     Raises:
-        TypeError, ValueError: Both are given, or one is not allowed.
+        TypeError, ValueError: Both are given, or a value is not allowed.
     """
     if ratio is not None:
         ratio = ratio.item() if getattr(ratio, "ndim", None) == 0 else ratio
@@ -272,13 +272,13 @@ def negatives_of(where: str, neg_sampling: Any, ratio: Any) -> Any:
 
 
 def refuse_wrong_sampler(where: str, name: str, method: str, sampler: Any) -> None:
-    """Refuse what has not the method that draws, such as a class in place of its object."""
+    """Refuse a sampler without the method that draws, such as a class instead of its object."""
     if isinstance(sampler, type) or not callable(getattr(sampler, method, None)):
         raise TypeError(f"{where}: {name} must be a BaseSampler, with {method}, got {shown(sampler)}. Make one.")
 
 
 def refuse_wrong_class(where: str, data: Any, custom_cls: Any) -> None:
-    """Refuse a class that no batch of a pair of stores can be made of; the other data has a class of its own."""
+    """Refuse a class for batches that does not fit a pair of stores; other data brings its own class."""
     if custom_cls is not None and not callable(custom_cls):
         raise TypeError(f"{where}: custom_cls must be a class or None, got {shown(custom_cls)}. Pass a class.")
     if custom_cls is None or isinstance(data, (Data, HeteroData)):
@@ -292,10 +292,10 @@ def refuse_wrong_class(where: str, data: Any, custom_cls: Any) -> None:
 
 
 def feature_store(where: str, features: Any) -> FeatureStore:
-    """Return the features that a loader has beside its data; a name alone is of nodes without types.
+    """Return the argument `features` of a loader as a FeatureStore; a name alone means nodes without types.
 
     Raises:
-        TypeError, ValueError: They are no features under such keys.
+        TypeError, ValueError: A value is no feature, or a key is not allowed.
     """
     if features is None or isinstance(features, FeatureStore):
         return FeatureStore({}) if features is None else features
@@ -308,7 +308,7 @@ def feature_store(where: str, features: Any) -> FeatureStore:
 
 
 def refuse_wrong_features(where: str, data: Any, sampler: Any, store: FeatureStore) -> None:
-    """Refuse features of types that the data has not, under a name that it has, or without a row for each."""
+    """Refuse features with unknown types, with a name that the data has, or with a wrong number of rows."""
     node_types, edge_types = types_of(where, data)
     for key, feature in store.items():
         domain, group, name = key
@@ -327,12 +327,12 @@ def refuse_wrong_features(where: str, data: Any, sampler: Any, store: FeatureSto
             if count is not None and feature.count != count:
                 raise ValueError(
                     f"{where}: {feature_text(*key)} has {feature.count} rows for {count} {domain}s; one for each is "
-                    "needed. Pass that of the same data; or set num_nodes, which PyG else guesses from the edges."
+                    "needed. Pass the feature of this data; or set num_nodes, otherwise guessed from the edges."
                 )
 
 
 def refuse_wrong_options(where: str, filter_per_worker: Any, worker_method: Any, options: Mapping[str, Any]) -> None:
-    """Refuse arguments of torch's DataLoader of another type; their values torch checks."""
+    """Refuse arguments of torch's DataLoader with a wrong type; torch checks the values."""
     if filter_per_worker is not None:
         check_bool(where, "filter_per_worker", filter_per_worker)
     check_choice(where, "worker_method", worker_method, ("process", "thread"))
@@ -362,13 +362,13 @@ def _is_iterable(value: Any) -> bool:
 
 
 def refuse_time_alone(where: str, input_time: Any, time_attr: str | None, sampler: Any) -> None:
-    """Refuse times of seeds without the name of an attribute that holds times, unless a sampler is given."""
+    """Refuse times of seeds without `time_attr`, unless a sampler is given."""
     if input_time is not None and time_attr is None and sampler is None:
         raise ValueError(f"{where}: input_time is given, but time_attr is not; times need both. Pass time_attr.")
 
 
 def refuse_half_of_times(where: str, edge_label_time: Any, time_attr: str | None) -> None:
-    """Refuse times of links without the name of an attribute that holds times, and the name without times."""
+    """Refuse times of links without `time_attr`, and `time_attr` without times of links."""
     if (edge_label_time is None) != (time_attr is None):
         states = ["not set" if value is None else "set" for value in (edge_label_time, time_attr)]
         raise ValueError(
@@ -378,7 +378,7 @@ def refuse_half_of_times(where: str, edge_label_time: Any, time_attr: str | None
 
 
 def sampler_of(where: str, sampler: Any, data: Any, time_attr: str | None, options: dict[str, Any]) -> NeighborSampler:
-    """Return a given sampler, one of this package; None makes one. What is a sampler's leaves `options`."""
+    """Return the given NeighborSampler, or a new one for None; takes the sampler's arguments out of `options`."""
     drawing = {name: options.pop(name) for name in _OF_SAMPLERS}
     if sampler is None:
         return NeighborSampler(data, time_attr=time_attr, **drawing)

@@ -1,4 +1,4 @@
-"""What the loaders warn of in data that they are given: tensors that every batch holds whole, and leaks of links."""
+"""Warnings of the loaders about their data: tensors that every batch holds whole, lost tensors, and leaks of links."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from datapipes.pyg.torch_geometric_names import Batch, Data, HeteroData
 def warn_of_whole(where: str, data: Any, is_link: bool) -> None:
     """Warn of tensors that every batch holds whole, since their rows fit neither nodes nor edges; and of a Batch.
 
-    One row belongs to the whole graph, as PyG has it, and `edge_label` to links; the loader sets some itself.
+    No warning for a tensor with one row, which belongs to the whole graph in PyG; for `edge_label`, which belongs to
+    links; and for tensors that the loader sets itself.
     """
     num_graphs = data.num_graphs if isinstance(data, Batch) else None
     whole: list[str] = []
@@ -54,13 +55,13 @@ def warn_of_whole(where: str, data: Any, is_link: bool) -> None:
 
 
 def warn_of_lost(where: str, data: Any) -> None:
-    """Warn of attributes of edges that a HeteroData does not tell as a feature store."""
+    """Warn of edge attributes that a HeteroData hides if it is used as a feature store."""
     stores = data[0].edge_stores if isinstance(data[0], HeteroData) else ()
     lost = [f"{name}{of_type(store._key)}" for store in stores for name in store.edge_attrs() if name != "edge_index"]
     if lost:
         warnings.warn(
-            f"{where}: no minibatch holds {', '.join(lost)}: in the place of a feature store a HeteroData has tensors "
-            "of nodes alone. Pass it as the data itself, not as a pair.",
+            f"{where}: no minibatch holds {', '.join(lost)}: as a feature store, a HeteroData has tensors of nodes "
+            "alone. Pass it as the data itself, not as a pair.",
             stacklevel=users_frame()[0],
         )
 
@@ -71,7 +72,7 @@ def class_of_graphs(batch: Any) -> type:
 
 
 def warn_of_leaks(view: Any, batch: Any) -> None:
-    """Warn if a batch of links, as the loop gets it, has them among its edges; of the first batch of a View alone."""
+    """Warn if a batch of links, as the loop gets it, has these links among its edges; only for a View's first batch."""
     if not view.looks:
         return
     view.looks = False
@@ -107,8 +108,8 @@ def _leaks_in(view: Any, batch: Any) -> Leaks:
     data = view.data
     has_own = isinstance(data, (Data, HeteroData)) and "n_id" in (data if link_type is None else data[src])
     if has_own or any("n_id" not in store for store in nodes.values()):
-        return Leaks(0, 0)  # the ids of the graph are not known
-    timed = times is not None and getattr(sampler, "_has_edge_time", False)  # the edge at that time is meant
+        return Leaks(0, 0)  # the global ids are unknown
+    timed = times is not None and getattr(sampler, "_has_edge_time", False)  # a link is the edge at its time
 
     def rows(ends: Any, edge_type: Any, times: Any) -> NDArray[np.int64]:
         ids = [nodes[end]["n_id"][row] for row, end in zip(ends, ends_of(edge_type), strict=True)]

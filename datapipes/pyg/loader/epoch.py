@@ -16,14 +16,14 @@ from datapipes.pyg.torch_geometric_names import Data, HeteroData
 
 
 class Epoch(Iterator[Any]):
-    """The batches of one loop over a loader. It begins with the first one."""
+    """The batches of one loop over a loader. The epoch begins when its first batch is asked for."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         self._running: DataLoader | None = None
         self._minibatches: Iterator[Any] = iter(())
         self._has_begun = self._is_sliced = False
-        self._last: Carried | None = None  # held so that a thread can find the batch of the loop, see Carried
+        self._last: Carried | None = None  # keeps the batch findable for a thread, see Carried
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -33,7 +33,7 @@ class Epoch(Iterator[Any]):
         if self._running is None:
             if not loader._draws_order and len(loader) == 0:
                 raise StopIteration
-            if loader._fetches_ahead():  # first: what it raises leaves the state that the loop goes on from
+            if loader._fetches_ahead():  # first: an error here must leave the loaded state
                 loader.view.look()
             running = loader._next()
             self._is_sliced = isinstance(running.source, PygSlice)
@@ -42,8 +42,8 @@ class Epoch(Iterator[Any]):
         try:
             minibatch = next(self._minibatches)
         except StopIteration:
-            loader.view.forget()  # what the user deletes now is let go
-            if not self._has_begun:  # of an epoch that had no rest
+            loader.view.forget()  # attributes that the user deletes now are freed
+            if not self._has_begun:  # the epoch had no minibatch left
                 loader._epoch, self._has_begun = loader._epoch + 1, True
             raise
         if not self._has_begun:
@@ -53,7 +53,7 @@ class Epoch(Iterator[Any]):
         warn_of_leaks(loader.view, batch)
         if isinstance(minibatch, Carried) and isinstance(batch, (Data, HeteroData)):
             minibatch.value, minibatch.consumers_batch, self._last = None, weakref.ref(batch), minibatch
-        pins: Any = pin_memory.pin_memory  # of batches of any type
+        pins: Any = pin_memory.pin_memory  # takes batches of any type
         return pins(batch) if loader.pin_memory and torch.cuda.is_available() else batch
 
     def __del__(self) -> None:

@@ -1,7 +1,7 @@
-"""How our loaders iterate: by a chain in a DataLoader, in place of torch's loader that PyG's derive from.
+"""Iterating: our loaders iterate a chain in a DataLoader, where PyG's loaders iterate torch's DataLoader.
 
-Attributes, `len` and checks of arguments are those of PyG's class, whose constructor runs. Each loop builds the
-DataLoader anew from the attributes as they are then, unless workers persist.
+Attributes, `len` and checks of arguments come from PyG's class, whose constructor runs. Each loop builds the
+DataLoader anew from the current attributes, unless workers persist.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from datapipes.seeds.item_sampler import ItemSampler
 from datapipes.seeds.item_set import ItemSet
 
 MOST_DRAWN = 2**24  # minibatches of one epoch of a batch_sampler
-# Arguments that only the constructors of loaders read, theirs and torch's; torch refuses others itself.
+# Arguments that only constructors read (PyG's and torch's); torch itself refuses to set the others later.
 _READ_ONCE = {
     *("input_nodes", "input_time", "input_id", "edge_label_index", "edge_label", "edge_label_time"),
     *("num_neighbors", "replace", "subgraph_type", "directed", "disjoint", "temporal_strategy"),
@@ -59,15 +59,15 @@ class _OfView:
 
 
 class Iterating:
-    """What our loaders add to PyG's NodeLoader and LinkLoader, and what they do otherwise.
+    """The base of our loaders: their additions to PyG's NodeLoader and LinkLoader, and their differences.
 
     Attributes:
-        seed: decides order and draws; with the number of the epoch and of the batch alone.
-        fetch_ahead: as NodeLoader has it; may be set, for the next loop.
+        seed: decides order and draws, together with the numbers of epoch and batch alone.
+        fetch_ahead: see NodeLoader; may be set, for the next loop.
     """
 
     _view_class: type[View] = View
-    _ranks = (0, 1)  # number of this rank, and of ranks
+    _ranks = (0, 1)  # this rank, and the number of ranks
     # in the view
     data = _OfView("data")
     input_data = _OfView("input_data")
@@ -93,7 +93,7 @@ class Iterating:
     worker_init_fn: Any
 
     def _set_up(self, is_link: bool, seed: int, filter_per_worker: bool | None, kwargs: dict[str, Any]) -> None:
-        """Make the view; called before PyG's constructor, which fills it. What is not PyG's leaves `kwargs`."""
+        """Make the view; called before PyG's constructor, which fills it. Takes our own arguments out of `kwargs`."""
         where = type(self).__name__
         if kwargs.get("pin_memory_device"):
             raise TypeError(
@@ -118,24 +118,24 @@ class Iterating:
                 "batch of a sampler's output, or give NodeLoader or LinkLoader a sampler of your own."
             )
         self._draws_order = any(kwargs.get(name) is not None for name in ("sampler", "batch_sampler"))
-        self._order: tuple[Tensor, Tensor] | None = None  # that a sampler of the user's drew for the epoch
-        self._epoch = 0  # the next one
+        self._order: tuple[Tensor, Tensor] | None = None  # drawn for the epoch by the user's sampler
+        self._epoch = 0  # the next epoch
         self._running: DataLoader | None = None  # of the last loop
-        self._state: dict[str, Any] | None = None  # that the next loop goes on from
-        self._options_then: Any = None  # with which the last DataLoader was built
+        self._state: dict[str, Any] | None = None  # loaded; the next loop goes on from it
+        self._options_then: Any = None  # the options of the last DataLoader
         self._has_logged = False
 
     def _slices_in_workers(self) -> bool:
-        """Whether workers make the whole batch. By default they do where there is Python of the user's to run."""
+        """Whether workers make the whole batch. By default they do if Python code of the user makes batches."""
         if self._filters_itself() or self.num_workers == 0 or not self.filter_per_worker or self._has_threads():
             return False
         return bool(self._asked or self._has_own_code() or not isinstance(self.data, (Data, HeteroData)))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. A class of the user's that derives from the loader may set any in its methods.
+        """Set an attribute. A user's class that derives from the loader may set any attribute in its methods.
 
         Raises:
-            ValueError: Only the constructor has read it, so nothing would change.
+            ValueError: Only the constructor reads the attribute, so a new value would change nothing.
         """
         if name in _READ_ONCE and getattr(self, "_DataLoader__initialized", False):
             kind = type(self).__name__
@@ -149,13 +149,13 @@ class Iterating:
     # --- PyG's methods
 
     def filter_fn(self, out: Any) -> Any:
-        """Return the batch of a SamplerOutput, the user's transform applied."""
+        """Return the batch of a SamplerOutput, with the user's transform applied."""
         return self.view.transformed(self.view.sliced(out))
 
     def collate_fn(self, index: Any) -> Any:
-        """Return the batch of the seeds at places `index`, with `filter_per_worker=False` their SamplerOutput.
+        """Return the batch of the seeds at places `index`; with `filter_per_worker=False` their SamplerOutput.
 
-        It is drawn by a key from torch's generator: other loaders of PyG, such as ZipLoader, call this.
+        The key of the draws comes from torch's generator. Other loaders of PyG, such as ZipLoader, call this.
         """
         out = self.view.sampled(index)
         return self.filter_fn(out) if self.filter_per_worker else out
@@ -174,8 +174,8 @@ class Iterating:
 
     @property
     def datapipe(self) -> Stage:
-        """The chain that makes the batches of an epoch: the order of the seeds, the sampler, and what is made of its
-        output ahead of the loop: rows, or in workers the batch.
+        """The chain that makes the batches of an epoch: the order of the seeds, the sampler, and a stage that gathers
+        rows, or in workers makes batches, ahead of the loop.
         """
         if self._slices_in_workers():
             return PygSlice(self._sample(self.view), self.view)
@@ -183,7 +183,7 @@ class Iterating:
         return PygFetch(sampled, self.view, self._fetches_ahead()) if self._fetches() else sampled
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the epoch stands, to resume from: plain values, and the order that a sampler of torch drew."""
+        """Return the position in the epoch, to resume from: plain values, and the order if a torch sampler drew it."""
         if self._state is None and self._running is None:
             if self._draws_order:
                 self._order = self._drawn_order()
@@ -197,8 +197,8 @@ class Iterating:
         """Make the next loop finish the epoch that `state` was saved in, with the same bits.
 
         Raises:
-            TypeError, ValueError, IndexError: The state is malformed, or another loader's; the message names what
-                differs.
+            TypeError, ValueError, IndexError: The state is malformed, or of another loader; the message names the
+                difference.
         """
         plain = dict(state) if isinstance(state, Mapping) else state
         order, self._order = self._order, None
@@ -212,15 +212,15 @@ class Iterating:
         self._state, self._epoch = plain, plain["epoch"]
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next loop epoch `epoch`. A state within this epoch that was loaded stays."""
+        """Make the next loop epoch `epoch`. A loaded state within this epoch stays."""
         has_ended = self._state is not None and self._state.get("ended", False)
         if self._epoch != check_epoch(type(self).__name__, epoch) or has_ended:
             self._state, self._epoch = None, epoch
 
     def minibatch(self, epoch: int, index: int) -> Any:
-        """Make the batch of an epoch and its number again, in this process, and return it; the loop goes on as before.
+        """Make batch `index` of an epoch again, in this process, and return it; a running loop is not disturbed.
 
-        Where a sampler of the user's gives the order, of the last order that it drew.
+        If the user's sampler gives the order, its last drawn order counts.
         """
         made = DataLoader(self._sample(self.view), overlap=False).minibatch(epoch, index)
         assert made is not None
@@ -235,11 +235,11 @@ class Iterating:
         return LoaderStats({}) if self._running is None else self._running.stats()
 
     def report(self, path: str | Path) -> None:
-        """Write what `stats` counts as one HTML page, see DataLoader.report."""
+        """Write the counts of `stats` as one HTML page, see DataLoader.report."""
         (self._running or self._built()).report(path)
 
     def close(self) -> None:
-        """End what runs for the loader; a later loop begins anew."""
+        """End the workers and threads of the loader; a later loop begins anew."""
         running, self._running = self._running, None
         if running is not None:
             running.close()
@@ -280,7 +280,7 @@ class Iterating:
         if not isinstance(state, (list, tuple)) or [*map(type, state)] != [Tensor, Tensor]:
             raise TypeError(f"{where}: the order in a state must be two tensors, got {shown(state)}. Load it whole.")
         order, offsets = state
-        order = torch.where(order < 0, order + len(self.dataset), order)  # as Python counts
+        order = torch.where(order < 0, order + len(self.dataset), order)  # negative places count from the end
         check_within(where, "places of the sampler", order, len(self.dataset), "Let it draw from loader.dataset.")
         return order, offsets
 
@@ -289,7 +289,7 @@ class Iterating:
         return self.worker_method == "thread" or self._why_threads() is not None
 
     def _why_threads(self) -> str | None:
-        """Return why workers must be threads: a fork is not safe. None if it is, or the user names another start."""
+        """Return why a fork is not safe, so that workers must be threads; None if it is, or another start is set."""
         context = self.multiprocessing_context
         if context is not None and context.get_start_method() != "fork":
             return None
@@ -300,7 +300,7 @@ class Iterating:
         return None if reason is None else reason.has
 
     def _options(self) -> dict[str, Any]:
-        """Return the options of the DataLoader that runs the chain. Its workers send what is sliced here, at `next`."""
+        """Return the options of the DataLoader that runs the chain for the current attributes."""
         timeout = self.timeout or None
         if self._runs_in_loop():
             return {"overlap": False}
@@ -321,12 +321,12 @@ class Iterating:
         return {**options, "multiprocessing_context": self.multiprocessing_context or "fork"}
 
     def _built(self) -> DataLoader:
-        """Return a DataLoader for the attributes as they are; it begins with its first minibatch."""
+        """Return a DataLoader for the current attributes; it starts nothing before its first minibatch."""
         options = self._options()
         self._options_then = options, self._fetches_ahead()
         if options.get("worker_method") == "thread":
             where, why = type(self).__name__, self._why_threads() or "was told worker_method='thread'"
-            of_pyg = getattr(options["worker_init_fn"], "__self__", None) is self  # it would bind this whole process
+            of_pyg = getattr(options["worker_init_fn"], "__self__", None) is self  # it would bind this process
             if not self._has_logged and (of_pyg or self.worker_method != "thread"):
                 more = "; they have neither cores nor torch threads of their own" if of_pyg else ""
                 logger.warning("%s: this process %s, so its workers are threads%s", where, why, more)
@@ -353,7 +353,7 @@ class Iterating:
         return self._fetches_ahead() or (bool(self.view.features) and self._why_not_ahead() is None)
 
     def _fetches_ahead(self) -> bool:
-        """Whether it fills batches; ValueError where it is told to and cannot."""
+        """Whether batches are filled ahead; ValueError if fetch_ahead=True but they cannot be."""
         if self.fetch_ahead is False or (self.fetch_ahead is None and self.num_workers == 0):
             return False
         why_not = self._why_not_ahead() or why_not_ahead(self.data)
@@ -368,26 +368,26 @@ class Iterating:
         """Return why nothing can be read ahead, whatever the data is; None if it can."""
         reasons = {
             "filter_fn is overridden": self._filters_itself(),
-            "transform_sampler_output may change what was sampled": self.transform_sampler_output is not None,
+            "transform_sampler_output may change the sampled ids": self.transform_sampler_output is not None,
             "workers make whole batches": self._slices_in_workers(),
             "without workers the sampler's own code runs in the thread of the loop": self._runs_in_loop(),
         }
         return next((reason for reason, holds in reasons.items() if holds), None)
 
     def _runs_in_loop(self) -> bool:
-        """Whether code of the user's samples, without workers: in his thread."""
+        """Whether the user's own code samples without workers, so in the thread of the loop."""
         is_ours = isinstance(self.view.sampler, NeighborSampler) and not draws_itself(self.neg_sampling)
         return self.num_workers == 0 and not is_ours
 
     def _has_own_code(self) -> bool:
-        """Whether code of the user's makes the batch of a sampler's output."""
+        """Whether the user's own code helps to make a batch of a sampler's output."""
         return self._filters_itself() or self.transform is not None or self.transform_sampler_output is not None
 
     def _filters_itself(self) -> bool:
         return type(self).filter_fn is not Iterating.filter_fn
 
     def _batch_of(self, out: Any, key: RngKey) -> Any:
-        """Return the batch of a sampler's output, code of the user's seeded by `key`."""
+        """Return the batch of a sampler's output; the user's own code is seeded by `key`."""
         with seeded(key if self._has_own_code() else None):
             return self.filter_fn(out)
 

@@ -36,9 +36,9 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
     The arguments are PyG's. Of torch's DataLoader `dataset` and `collate_fn` are dropped, as PyG does.
 
     Args:
-        filter_per_worker: whether workers make the whole batch. None: they do where `transform` or
+        filter_per_worker: whether workers make the whole batch. None: they do if `transform` or
             `transform_sampler_output` is given or the data is a pair of stores; otherwise this process gathers the
-            rows, so they cross no process.
+            rows, so no row is sent between processes.
         fetch_ahead: by name: whether threads of this process fill batches before the loop asks for them. None: they do
             with workers, unless the data is of a class of yours or has an `adj_t`; without workers `next` slices, as in
             PyG. At `next` you get the current value of attributes that were set or deleted, of those that need a
@@ -48,23 +48,22 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
             by `.data`. Do not move a tensor meanwhile (`share_memory_`, sending the data to a process): torch frees the
             old memory at once.
         features: by name: attributes that the data does not have, such as rows in a file, with a cache, sparse or
-            stored with fewer bits: {name: feature} of nodes without types, {(domain, type, name): feature} with "node"
+            stored with fewer bits: {name: feature} for nodes without types, {(domain, type, name): feature} with "node"
             or "edge" as domain, or a FeatureStore. Rows of edges are in the order of `edge_index`. The data then needs
-            `num_nodes`. A stage reads them, mostly ahead of the loop; `stats()` has what their caches count.
-        input_nodes: as PyG has it; or {node type: ids, a mask, or None for all nodes}, the seeds of several types, with
-            `input_time` and `input_id` by type too. They are numbered across the types, in this order; a batch has
-            seeds of all of them, and `input_id`, `batch_size` and `seed_time` for each type.
+            `num_nodes`. A stage reads the rows, mostly ahead of the loop; `stats()` has the counts of their caches.
+        input_nodes: as in PyG; or seeds of several types, {node type: ids, a mask, or None for all nodes}, with
+            `input_time` and `input_id` by type, too. Seeds are numbered across the types, in the order of the dict. A
+            batch may have seeds of any type, and has `input_id`, `batch_size` and `seed_time` for each type.
         generator: its `initial_seed()` is the seed.
-        sampler, batch_sampler: give the order of an epoch, which is drawn whole, in this process, when it begins. Such
-            workers do not persist.
-        num_workers: processes, by default forked; threads, with one line in the log, where a fork is not safe (CUDA is
-            up, Arrow Flight has clients). There a sampler of the user's is called for one batch at a time, and is not
-            seeded.
+        sampler, batch_sampler: give the order of an epoch, drawn whole, in this process, when the epoch begins. Workers
+            do not persist then.
+        num_workers: processes, by default forked. If a fork is not safe (CUDA is up, Arrow Flight has clients), workers
+            are threads, and the log says so; threads call a sampler of your own for one batch at a time, unseeded.
         worker_method: "process" or "thread"; threads take no `multiprocessing_context`.
-        seed: in [0, 2**64); decides order and draws, with the numbers of epoch and batch. Draws of a sampler or
-            transform of the user's from the generators of torch, NumPy and Python are seeded by it too.
+        seed: in [0, 2**64); decides order and draws, with the numbers of epoch and batch. It also seeds the generators
+            of torch, NumPy and Python for a sampler or transform of your own.
     Raises:
-        TypeError, ValueError: An argument is not allowed; the message says what is.
+        TypeError, ValueError: An argument is not allowed; the message says what is allowed.
     """
 
     @arguments_of(torch_geometric_names.NodeLoader, seed=0)
@@ -90,7 +89,7 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
         seeding: dict[str, Any]
         if isinstance(input_nodes, Mapping) and types_of(where, data)[0] is not None:
             seeds = node_seeds_by_type(where, data, node_sampler, input_nodes, input_id, input_time)
-            # PyG's constructor knows one type, and needs the number of the seeds alone.
+            # PyG's constructor takes a single type, and only counts the seeds.
             seeding = {"input_nodes": (next(iter(seeds.by_type)), torch.zeros(1, dtype=torch.int64).expand(len(seeds)))}
         else:
             seeding = node_seeds(where, data, node_sampler, input_nodes, input_id)
@@ -111,13 +110,13 @@ class NeighborLoader(NodeLoader, torch_geometric_names.NeighborLoader):  # type:
         data: Data, HeteroData, a pair (FeatureStore, GraphStore); or a CSCGraph or HeteroCSCGraph, whose attributes are
             sliced too.
         num_neighbors, input_nodes, input_time, replace, subgraph_type, disjoint, temporal_strategy, time_attr,
-            weight_attr, is_sorted, directed: see torch_geometric; what differs stands in docs/migrate/pyg.md.
-        time_window: as datapipes.pyg.sampler.NeighborSampler has it.
-        neighbor_sampler: a datapipes.pyg.sampler.NeighborSampler, in place of one for these arguments.
-        other arguments: those of NodeLoader.
+            weight_attr, is_sorted, directed: see torch_geometric; docs/migrate/pyg.md has the differences.
+        time_window: see datapipes.pyg.sampler.NeighborSampler.
+        neighbor_sampler: a datapipes.pyg.sampler.NeighborSampler, instead of a new one.
+        other arguments: see NodeLoader.
     Raises:
         TypeError, ValueError, IndexError: An argument is not allowed, or the data does not fit; the message says what
-            is.
+            is allowed.
     """
 
     @arguments_of(torch_geometric_names.NeighborLoader, time_window=None, seed=0)
@@ -133,7 +132,7 @@ class NeighborLoader(NodeLoader, torch_geometric_names.NeighborLoader):  # type:
 class LinkLoader(Iterating, torch_geometric_names.LinkLoader):  # type: ignore[misc]  # PyG comes without types
     """torch_geometric.loader.LinkLoader, iterated by a chain: any BaseSampler in our workers, our order and state.
 
-    The arguments are PyG's; those of torch's DataLoader and `seed` are as NodeLoader has them.
+    The arguments are PyG's; for the arguments of torch's DataLoader and `seed` see NodeLoader.
     """
 
     @arguments_of(torch_geometric_names.LinkLoader, seed=0)
@@ -175,17 +174,17 @@ class LinkLoader(Iterating, torch_geometric_names.LinkLoader):  # type: ignore[m
 class LinkNeighborLoader(LinkLoader, torch_geometric_names.LinkNeighborLoader):  # type: ignore[misc]  # PyG comes without types
     """torch_geometric.loader.LinkNeighborLoader: the same arguments and batches, from this package's samplers.
 
-    Negatives are drawn by the random key; `seed` decides them too.
+    Negatives are drawn by the random key, so `seed` decides them, too.
 
     Args:
-        data, neighbor_sampler, time_window: as for NeighborLoader.
+        data, neighbor_sampler, time_window: see NeighborLoader.
         num_neighbors, edge_label_index, edge_label, edge_label_time, replace, subgraph_type, disjoint,
             temporal_strategy, neg_sampling, neg_sampling_ratio, time_attr, weight_attr, is_sorted, directed: see
-            torch_geometric; what differs stands in docs/migrate/pyg.md.
-        other arguments: those of NodeLoader.
+            torch_geometric; docs/migrate/pyg.md has the differences.
+        other arguments: see NodeLoader.
     Raises:
         TypeError, ValueError, IndexError: An argument is not allowed, or the data does not fit; the message says what
-            is.
+            is allowed.
     """
 
     @arguments_of(torch_geometric_names.LinkNeighborLoader, time_window=None, seed=0)

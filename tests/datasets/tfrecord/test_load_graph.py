@@ -116,7 +116,7 @@ WIDE = edges("edges", "w", feature_spec={"w": Spec((2,), torch.float32)}, featur
 @pytest.mark.parametrize(
     ("metadata", "named", "error", "message"),
     [
-        (TYPED, "w", ValueError, r"there are 2 edge types; which of them have it cannot be told. Give a dict"),
+        (TYPED, "w", ValueError, r"there are 2 edge types; one key does not say which of them have it. Give a dict"),
         (TYPED, {("user", "has", "item"): "w"}, ValueError, r"names the edge type user:has:item; edge_entity_info has"),
         (TYPED, {SEES: "w"}, ValueError, r"of edge user:sees:item is 'w'; its feature_keys are \['f'\]"),
         (TYPED, 3, TypeError, r"must be a str, a dict \{edge type: str\} or None, got 3"),
@@ -141,7 +141,7 @@ def test_weights_that_cannot_be_told_are_refused(metadata, named, error, message
         (
             {"tf_record_dataloader": SimpleNamespace(load_as_torch_tensors=lambda: 0)},
             TypeError,
-            r"cannot be pickled: .*Define its class at the top of a module",
+            r"cannot be pickled, .*Define its class at the top of a module",
         ),
         (
             {"serialized_graph_metadata": SerializedGraphMetadata(NODES, edges("edges", labels=("f",)))},

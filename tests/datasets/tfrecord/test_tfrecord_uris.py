@@ -258,7 +258,7 @@ def test_a_server_that_is_not_there_and_one_that_does_not_answer(http, monkeypat
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         uri = f"http://127.0.0.1:{closed.getsockname()[1]}/n"
-        with refused(ConnectionRefusedError, stage=WHERE, found="look whether the server runs", allowed=uri):
+        with refused(ConnectionRefusedError, stage=WHERE, found="check that the server runs", allowed=uri):
             load(node_info(uri))
         monkeypatch.setitem(config.conf, "http", {"client_kwargs": {"timeout": aiohttp.ClientTimeout(total=0.1)}})
         closed.listen()

@@ -565,5 +565,5 @@ def test_our_graphs_give_batches_with_their_attributes():
         assert torch.equal(one[of].edge_attr, other[of].edge_attr)
     assert fields(one).keys() - fields(other).keys() == {("paper", "num_nodes"), ("author", "num_nodes")}
     ids = torch.arange(160) + 5
-    with pytest.raises(ValueError, match="are not those of 0 to 159"):
+    with pytest.raises(ValueError, match="are not 0 to 159, each once"):
         NeighborLoader(dp.CSCGraph(graph.indptr, graph.indices, edge_ids=ids), [1])

@@ -20,12 +20,13 @@ Rows = Sequence[tuple[str, ...]]
 
 
 def stages(module_prefix: str = "datapipes.") -> str:
-    """Return the table of registered stages: how each is called, its class, and how its docstring begins."""
+    """Return the table of registered stages: how each is called, its class, and the first clause of its docstring."""
     rows = []
     for name, cls in registered_stages().items():
         if cls.__module__.startswith(module_prefix):
             summary = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
-            rows.append((f"`{name}({_arguments(cls)})`", f"`{cls.__qualname__}`", summary))
+            clause = re.split(r"(?<=[.;:]) ", summary)[0].rstrip(".;:")
+            rows.append((f"`{name}({_arguments(cls)})`", f"`{cls.__qualname__}`", clause))
     return _table(("method of a stage", "class", "does"), rows)
 
 
@@ -56,7 +57,7 @@ def decisions() -> str:
 
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "index.md": {
-        "introduction": lambda: readme("`datapipes` makes", "## Two commands"),
+        "introduction": lambda: readme("**Linux only", "## Two commands"),
         "promises": lambda: readme("## Four promises", "## Read on"),
     },
     "decisions/index.md": {"decisions": decisions},

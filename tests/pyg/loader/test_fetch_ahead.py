@@ -386,7 +386,7 @@ class OwnSampler(pyg.sampler.BaseSampler):
     ("make", "text"),
     [
         (lambda data: OwnFilter(data, [2], fetch_ahead=True), "filter_fn is overridden"),
-        (lambda data: NeighborLoader(data, [2], transform_sampler_output=same, fetch_ahead=True), "may change the sampled"),
+        (lambda data: NeighborLoader(data, [2], transform_sampler_output=same, fetch_ahead=True), "may change"),
         (lambda data: NodeLoader(data, OwnSampler(), fetch_ahead=True), "runs in the thread of the loop"),
         (
             lambda data: NeighborLoader(data, [2], num_workers=1, filter_per_worker=True, fetch_ahead=True),

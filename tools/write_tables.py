@@ -83,11 +83,18 @@ def pages() -> dict[Path, str]:
 
 
 def _tables(call: str, tables: dict[str, dict[str, str]]) -> str:
-    parts = []
+    """Return a table for each set of classes that share rows; names that are the same here share a row."""
+    owners: dict[tuple[str, str], list[str]] = {}
     for of, rows in tables.items():
-        owner = "the package" if of == "datapipes" else f"`{of}{call}`"
-        parts.append(_table((f"{owner}: name", "here"), [(f"`{name}`", ours) for name, ours in rows.items()]))
-    return "\n".join(parts)
+        for row in rows.items():
+            owners.setdefault(row, []).append("the package" if of == "datapipes" else f"`{of}{call}`")
+    grouped: dict[str, dict[str, list[str]]] = {}
+    for (name, ours), classes in owners.items():
+        grouped.setdefault(", ".join(classes), {}).setdefault(ours, []).append(f"`{name}`")
+    return "\n".join(
+        _table((f"{classes}: name", "here"), [(", ".join(names), ours) for ours, names in rows.items()])
+        for classes, rows in grouped.items()
+    )
 
 
 def _table(header: tuple[str, ...], rows: Rows) -> str:

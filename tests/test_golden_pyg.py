@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from amounts import ranked
-from pyg_cases import Data, HeteroData, pyg
+from pyg_cases import Data, HeteroData, pyg, stores_of
 from pyg_digest import digest_of
 from pyg_ranks import TIMEOUT_S, answers, context_of, cut, in_ranks, links_of, nodes_of, port_of_all, stores
 from torch import Tensor
@@ -134,26 +134,9 @@ def data_of_parts(is_typed: bool) -> Any:
 
 
 def pair_of(data: Any, layout: str = "coo") -> tuple[Any, Any]:
-    """PyG's remote backend: a feature store and a graph store with what a Data or HeteroData has."""
-    features, graph = pyg.testing.MyFeatureStore(), pyg.testing.MyGraphStore()
-    is_typed = isinstance(data, HeteroData)
-    counts = dict(golden.NUM_NODES_OF) if is_typed else {None: NUM_NODES}
-    for node_type in counts:
-        store = data if node_type is None else data[node_type]
-        for name in ("x", "y", "time", "brain"):
-            if name in store:
-                features.put_tensor(store[name], group_name=node_type, attr_name=name, index=None)
-    for edge_type in data.edge_types if is_typed else [None]:
-        store = data if edge_type is None else data[edge_type]
-        size = (NUM_NODES, NUM_NODES) if edge_type is None else (counts[edge_type[0]], counts[edge_type[2]])
-        ends = tuple(store.edge_index)
-        if layout == "csc":
-            by_destination = dp.HeteroCSCGraph.from_edge_index({edge_type: store.edge_index}, counts)
-            ends = (by_destination.relation(edge_type).indices, by_destination.relation(edge_type).indptr)
-        elif "edge_attr" in store:
-            features.put_tensor(store.edge_attr, group_name=edge_type, attr_name="edge_attr", index=None)
-        graph.put_edge_index(ends, edge_type=edge_type, layout=layout, size=size)
-    return features, graph
+    """PyG's remote backend with what a Data or HeteroData has."""
+    edge_names = ["edge_attr"] if layout == "coo" else []
+    return stores_of(data, layout, node_names=["x", "y", "time", "brain"], edge_names=edge_names)
 
 
 class OwnHetero(HeteroData):

@@ -263,14 +263,28 @@ def test_no_module_seeds_a_global_generator():
     assert wrong == []
 
 
-@pytest.mark.parametrize("soak", sorted((TESTS / "soak").glob("*.py")), ids=lambda path: path.stem)
-def test_a_soak_imports_only_what_its_command_finds(soak):
-    others = [path for path in sys.path if not Path(path).is_relative_to(TESTS)]
+# --- imports of the tests
+
+
+def top_imports(path: Path) -> set[str]:
+    """Return the modules and packages that a file imports, also inside functions; of a dotted name the first part."""
     names = set()
-    for node in ast.walk(ast.parse(soak.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {each.name for each in node.names}
         elif isinstance(node, ast.ImportFrom):
-            names.add(node.module)
-    tops = {name.partition(".")[0] for name in names} - {*sys.stdlib_module_names, "datapipes"}
+            names.add(node.module or "")
+    return {name.partition(".")[0] for name in names}
+
+
+def test_no_test_file_is_imported_by_another_file():
+    tests = {path.stem for path in TESTS.rglob("test_*.py")}
+    found = {str(path.relative_to(TESTS)): top_imports(path) & (tests - {path.stem}) for path in TESTS.rglob("*.py")}
+    assert {path: names for path, names in found.items() if names} == {}, "what is shared belongs in tests/support/"
+
+
+@pytest.mark.parametrize("soak", sorted((TESTS / "soak").glob("*.py")), ids=lambda path: path.stem)
+def test_a_soak_imports_only_what_its_command_finds(soak):
+    others = [path for path in sys.path if not Path(path).is_relative_to(TESTS)]
+    tops = top_imports(soak) - {*sys.stdlib_module_names, "datapipes"}
     assert [each for each in tops if PathFinder.find_spec(each, [str(TESTS / "support"), *others]) is None] == []

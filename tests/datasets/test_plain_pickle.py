@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from pipelines import refused
-from test_planetoid import PICKLED, py2, py2_array, py2_csr, py2_int, read_with, tiny_arrays, tiny_files, write
+from planetoid_files import PICKLED, py2, py2_array, py2_csr, py2_int, read_with, tiny_arrays, tiny_files, write
 
 import datapipes as dp
 from datapipes.datasets.pickled_arrays import read_pickle

@@ -14,10 +14,9 @@ from amounts import examples
 from dist_graphs import dist_graph_of, new_root, small_parts, typed_parts
 from hypothesis import given
 from hypothesis import strategies as st
-from partitions import books, graphs
+from partitions import books, fanouts_of, graphs, item_sets_of
 from pipelines import assert_states_move, digests, items, refused, small_graph
 from strategies import csc_graphs, rng_seeds
-from test_hop_requests import fanouts_of, some_seeds
 from timed_pipelines import EDGE_TIMES, NODE_TIMES, temporal, timed_graph, timed_items
 from tree_cases import built, can_be_sampled, cases
 from typed_pipelines import CITES, FANOUTS, WRITES, typed_graph, typed_items
@@ -366,7 +365,7 @@ TREES = {"disjoint": True, "return_edge_ids": True}
 def test_trees_in_any_parts_are_those_of_the_whole_graph(data, seed):
     graph = data.draw(graphs().filter(lambda made: made.edge_types and any(map(made.num_nodes_of, made.node_types))))
     fanouts = data.draw(fanouts_of(graph))
-    start = dp.ItemSampler(some_seeds(data.draw, graph), 4, shuffle=True, seed=seed)
+    start = dp.ItemSampler(data.draw(item_sets_of(graph)), 4, shuffle=True, seed=seed)
     options = {
         "disjoint": True,
         "replace": data.draw(st.booleans()),

@@ -29,6 +29,7 @@ from parts_on_disk import seeds
 from pipelines import BOUND_S, digests, items, sampled, small_graph, wait_until
 from scripts import ended
 from warm_servers import Supervisor, WarmServer
+from worker_ways import workers
 
 import datapipes as dp
 from datapipes.distributed import (
@@ -70,10 +71,6 @@ def plays(fault: str, *, slow: bool = False) -> Callable[[Callable[[Play], None]
 
 
 # --- worker processes
-
-
-def workers() -> list[Any]:
-    return [child for child in multiprocessing.active_children() if child.name.startswith("datapipes-worker")]
 
 
 def of_workers(loader: dp.DataLoader) -> dict[str, float]:

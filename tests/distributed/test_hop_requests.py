@@ -12,14 +12,13 @@ from amounts import examples
 from dist_graphs import dist_graph_of, in_parts, new_root, small_parts, typed_parts
 from hypothesis import given
 from hypothesis import strategies as st
-from partitions import books, graphs
+from partitions import books, fanouts_of, graphs, item_sets_of
 from pipelines import BOUND_S, assert_states_move, digests, items, refused, small_graph
 from typed_pipelines import CITES, EDGE_TYPES, FANOUTS, REVIEWS, WRITES, typed_graph, typed_items
 
 import datapipes as dp
 from datapipes.distributed import DistGraph, PartitionBook, Partitioner, open_book
 from datapipes.distributed.requests.draw import Drawn
-from datapipes.graph.graph import Graph
 from datapipes.partition.book import RangeMap
 
 OPTIONS = {"return_edge_ids": True}
@@ -28,30 +27,12 @@ OPTIONS = {"return_edge_ids": True}
 # --- the bits of the whole graph
 
 
-def fanouts_of(graph: Graph):
-    """One to three hops, a number for each edge type; some edge type is drawn from."""
-    number = st.integers(-1, 3)
-    if not graph.is_heterogeneous:
-        return st.lists(number, min_size=1, max_size=3)
-    hop = st.fixed_dictionaries(dict.fromkeys(graph.edge_types, number))
-    return st.lists(hop, min_size=1, max_size=3).filter(lambda hops: any(any(hop.values()) for hop in hops))
-
-
-def some_seeds(draw, graph: Graph) -> dp.ItemSet | dp.HeteroItemSet:
-    sets = {}
-    for of in graph.node_types:
-        if graph.num_nodes_of(of) > 0:
-            ids = draw(st.lists(st.integers(0, graph.num_nodes_of(of) - 1), min_size=1, max_size=9))
-            sets[of] = dp.ItemSet(torch.tensor(ids))
-    return dp.HeteroItemSet(sets) if graph.is_heterogeneous else sets[None]
-
-
 @examples(40)
 @given(st.data(), st.integers(0, 2**64 - 1))
 def test_any_graph_in_any_parts_gives_the_minibatches_of_the_whole_one(data, seed):
     graph = data.draw(graphs().filter(lambda made: made.edge_types and any(map(made.num_nodes_of, made.node_types))))
     fanouts = data.draw(fanouts_of(graph))
-    start = dp.ItemSampler(some_seeds(data.draw, graph), 4, shuffle=True, seed=seed)
+    start = dp.ItemSampler(data.draw(item_sets_of(graph)), 4, shuffle=True, seed=seed)
     options = {
         "replace": data.draw(st.booleans()),
         "frontier": data.draw(st.sampled_from(["all", "new"])),

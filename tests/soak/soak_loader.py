@@ -24,6 +24,7 @@ from multiprocessing import active_children
 from typing import Any
 
 import worker_stages as ws
+from worker_ways import workers
 
 import datapipes as dp
 
@@ -93,7 +94,7 @@ class Reader:
 
 def kill_one(choice: random.Random) -> int:
     """Kill one running worker; return how many were killed (0 or 1)."""
-    pids = [child.pid for child in active_children() if child.name.startswith("datapipes-worker")]
+    pids = [worker.pid for worker in workers()]
     if pids:
         os.kill(choice.choice(pids), signal.SIGKILL)  # type: ignore[arg-type]
     return min(len(pids), 1)

@@ -1,4 +1,4 @@
-"""Partitions of the tests: graphs with everything, any assignment to parts, and the slow equivalents."""
+"""Partitions of the tests: graphs with everything, seeds in them, any assignment to parts, and slow equivalents."""
 
 from collections import Counter
 from pathlib import Path
@@ -84,6 +84,26 @@ def books(draw, graph: Graph, most_parts: int = 8) -> PartitionBook:
             cuts = draw(st.lists(st.integers(0, count), min_size=num_parts - 1, max_size=num_parts - 1))
             nodes[node_type] = RangeMap(torch.tensor([0, *sorted(cuts), count]))
     return PartitionBook(num_parts, nodes)
+
+
+def fanouts_of(graph: Graph) -> st.SearchStrategy[list]:
+    """One to three hops, a number for each edge type; some edge type is drawn from."""
+    number = st.integers(-1, 3)
+    if not graph.is_heterogeneous:
+        return st.lists(number, min_size=1, max_size=3)
+    hop = st.fixed_dictionaries(dict.fromkeys(graph.edge_types, number))
+    return st.lists(hop, min_size=1, max_size=3).filter(lambda hops: any(any(hop.values()) for hop in hops))
+
+
+@st.composite
+def item_sets_of(draw, graph: Graph) -> dp.ItemSet | dp.HeteroItemSet:
+    """Seeds of each node type that has nodes."""
+    sets = {}
+    for of in graph.node_types:
+        if graph.num_nodes_of(of) > 0:
+            ids = draw(st.lists(st.integers(0, graph.num_nodes_of(of) - 1), min_size=1, max_size=9))
+            sets[of] = dp.ItemSet(torch.tensor(ids))
+    return dp.HeteroItemSet(sets) if graph.is_heterogeneous else sets[None]
 
 
 def parts_of(book: PartitionBook, node_type: str | None) -> list[int]:

@@ -1,12 +1,16 @@
 """Data of PyG for the tests of datapipes.pyg, and what batches hold."""
 
+import copy
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+
+import datapipes as dp
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # PyG warns about its own parts while it is imported
@@ -70,6 +74,47 @@ def random_hetero(seed: int, num_papers: int = 30, num_authors: int = 22) -> Het
         data[of].edge_weight = torch.rand(90, generator=generator)
         data[of].edge_time = torch.randint(0, 30, (90,), generator=generator)
     return data
+
+
+def merged(data: Any) -> Any:
+    """The data without parallel edges, which the stores of PyG's tests do not hold, and without attributes of edges."""
+    plain = copy.copy(data)
+    for store in plain.edge_stores:
+        store.edge_index = pyg.utils.coalesce(store.edge_index)
+        for name in ("edge_attr", "edge_weight", "edge_time"):
+            del store[name]
+    return plain
+
+
+def stores_of(
+    data: Any,
+    layouts: str | Sequence[str] = "coo",
+    *,
+    node_names: Sequence[str] = ("x", "y", "time"),
+    edge_names: Sequence[str] = (),
+) -> tuple[Any, Any]:
+    """PyG's remote backend: the two stores of its tests, with what a HeteroData or a Data has of these names.
+
+    `layouts` is "coo" or "csc", for all edge types or one for each.
+    """
+    features, graph = pyg.testing.MyFeatureStore(), pyg.testing.MyGraphStore()
+    typed = isinstance(data, HeteroData)
+    node_types, edge_types = (data.node_types, data.edge_types) if typed else ([None], [None])
+    layouts = [layouts] * len(edge_types) if isinstance(layouts, str) else layouts
+    for of, names in (*((of, node_names) for of in node_types), *((of, edge_names) for of in edge_types)):
+        store = data if of is None else data[of]
+        for name in names:
+            if name in store:
+                features.put_tensor(store[name], group_name=of, attr_name=name, index=None)
+    counts = {of: data[of].num_nodes for of in node_types} if typed else {None: data.num_nodes}
+    for of, layout in zip(edge_types, layouts, strict=True):
+        columns = (data if of is None else data[of]).edge_index
+        size = (counts[None], counts[None]) if of is None else (counts[of[0]], counts[of[2]])
+        if layout == "csc":
+            by_destination = dp.HeteroCSCGraph.from_edge_index({of: columns}, counts).relation(of)
+            columns = (by_destination.indices, by_destination.indptr)
+        graph.put_edge_index(tuple(columns), edge_type=of, layout=layout, size=size)
+    return features, graph
 
 
 def all_in_edges(columns_of: Any, seeds_of: Any, hops: int) -> tuple[Any, Any]:

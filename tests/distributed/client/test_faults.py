@@ -15,6 +15,7 @@ from concurrent.futures import wait
 import pyarrow.flight as flight
 import pytest
 import torch
+from channels import num_descriptors
 from parts_on_disk import a_graph, write
 from proxy import Proxy
 from scripted_server import Dropped, ScriptedServer, answer_of
@@ -58,10 +59,6 @@ def own_threads() -> list[str]:
     return [name for name in names if name.startswith(("datapipes-part", "event_engine", "grpc_", "lifeguard"))]
 
 
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 def settled(condition, bound=WAIT_S) -> bool:
     """Whether a condition comes true within the bound."""
     never = threading.Event()
@@ -92,11 +89,11 @@ def nothing_left():
     with pytest.raises(flight.FlightError):
         flight.FlightClient("grpc://127.0.0.1:1").do_get(flight.Ticket(b""), flight.FlightCallOptions(timeout=1))
     settled(lambda: own_threads() == [], 1.0)  # not where another test has had a server in this process
-    before, threads = descriptors(), own_threads()
+    before, threads = num_descriptors(), own_threads()
     yield
     assert settled(lambda: len(own_threads()) <= len(threads)), own_threads()
     assert not [name for name in own_threads() if name.startswith("datapipes-part")]
-    assert settled(lambda: descriptors() <= before), (before, descriptors())
+    assert settled(lambda: num_descriptors() <= before), (before, num_descriptors())
 
 
 def expect_unavailable(future, address, reason="."):

@@ -19,6 +19,7 @@ from partitions import source_of
 from pipelines import BOUND_S, digests, fetched, item_set, items, sampled, small_graph, small_store, wait_until
 from plain_clients import PlainClient
 from typed_pipelines import typed_fetched, typed_graph, typed_store
+from worker_ways import workers
 
 import datapipes as dp
 from datapipes.distributed import PartitionBook, PartitionServer, ServerLimits, connect, describe_chain
@@ -336,10 +337,6 @@ def test_a_chain_that_kills_its_workers_is_charged_alone(kind):
         whole = digests(sampled())
         assert [each.result(BOUND_S).digest() for each in asked] == [whole[0], *whole[2:]]
         assert made(client, well, 6) == whole
-
-
-def workers():
-    return [child for child in multiprocessing.active_children() if child.name.startswith("datapipes-worker")]
 
 
 @contextlib.contextmanager

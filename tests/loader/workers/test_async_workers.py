@@ -13,19 +13,19 @@ import torch
 import worker_stages as ws
 from amounts import ranked
 from pipelines import digests, fetched, items, keep_most, sampled, wait_until
-from test_worker_faults import _nothing_stays, workers  # noqa: F401  the fixture
-from test_workers import WITHOUT_SERVER, way
+from worker_ways import WITHOUT_SERVER, way, workers
 
 import datapipes as dp
 from datapipes.loader.workers.workers import Workers
 
+pytestmark = pytest.mark.usefixtures("no_worker_stays")
 WAYS = [
     {"num_workers": 0},
     way("thread", 3),
     way("fork", 2, shm_size="1MB", prefetch_factor=1),
     {"num_workers": 0, "overlap": False},
     way("thread", 1),
-    *(way("fork", workers, channel=channel) for workers in (1, 3) for channel in ("shm", "mp")),
+    *(way("fork", num_workers, channel=channel) for num_workers in (1, 3) for channel in ("shm", "mp")),
 ]
 
 

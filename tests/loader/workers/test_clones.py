@@ -8,7 +8,7 @@ import pytest
 import worker_stages as ws
 from pipelines import BOUND_S, as_it_is, digests, fetched, sampled, wait_until
 from scripts import ended
-from test_workers import way
+from worker_ways import way
 
 import datapipes as dp
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 import worker_stages as ws
 from pipelines import digests, fetched, sampled
-from test_workers import way
+from worker_ways import way
 
 import datapipes as dp
 from datapipes.loader import prefetcher

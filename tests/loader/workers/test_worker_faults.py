@@ -15,17 +15,16 @@ import socket
 import subprocess
 import sys
 import threading
-from multiprocessing import active_children
 
 import numpy as np
 import pytest
 import torch
 import worker_stages as ws
 from amounts import amount, ranked
-from channels import damage_slots
+from channels import damage_slots, num_descriptors
 from pipelines import BOUND_S, digests, fetched, items, refused, sampled, small_store, wait_until
 from scripts import SUPPORT, ended
-from test_workers import WITHOUT_SERVER, expected, way
+from worker_ways import WITHOUT_SERVER, digests_of_worker_chain, way, worker_threads, workers
 
 import datapipes as dp
 from datapipes.channel import MpChannel
@@ -33,31 +32,13 @@ from datapipes.loader.workers import process_pool
 from datapipes.loader.workers.inbox import Inbox
 from datapipes.loader.workers.workers import Workers
 
+pytestmark = pytest.mark.usefixtures("no_worker_stays")
 PROCESSES = ["fork", "forkserver"]
-
-
-def workers() -> list:
-    return [child for child in active_children() if child.name.startswith("datapipes-worker")]
 
 
 def descriptors() -> int:
     gc.collect()
-    return len(os.listdir("/proc/self/fd"))
-
-
-def worker_threads() -> list[threading.Thread]:
-    return [
-        thread for thread in threading.enumerate() if thread.name.startswith(("datapipes-worker", "datapipes-inbox"))
-    ]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_stays():
-    """Check that each test has ended its workers: none is alive, and none is a zombie."""
-    yield
-    gc.collect()
-    wait_until(lambda: not workers())
-    wait_until(lambda: not worker_threads())
+    return num_descriptors()
 
 
 # --- errors of stages
@@ -291,7 +272,7 @@ def test_all_workers_killed_between_epochs_are_replaced_and_counted():
         for worker in workers():
             worker.kill()
             worker.join()
-        assert [first, digests(loader)] == expected()[:2]
+        assert [first, digests(loader)] == digests_of_worker_chain()[:2]
         assert loader.stats()["workers"]["deaths"] == 3
 
 
@@ -442,9 +423,9 @@ def test_workers_of_workers_are_refused():
 def test_an_epoch_that_is_left_does_not_reach_into_the_next(method, overlap):
     with dp.DataLoader(ws.worker_chain(), overlap=overlap, **way(method)) as loader:
         for epoch in range(ws.EPOCHS):
-            assert next(iter(loader)).digest() == expected()[epoch][0]
+            assert next(iter(loader)).digest() == digests_of_worker_chain()[epoch][0]
         loader.set_epoch(1)
-        assert digests(loader) == expected()[1]
+        assert digests(loader) == digests_of_worker_chain()[1]
 
 
 @pytest.mark.parametrize("method", WITHOUT_SERVER)
@@ -493,7 +474,7 @@ def test_closing_gives_all_memory_back_though_the_iterator_is_kept(channel, over
         iterator = iter(loader)
         next(iterator)
         loader.close()
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert num_descriptors() == before
     finally:
         gc.enable()
 

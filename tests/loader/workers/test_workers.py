@@ -12,6 +12,7 @@ import torchdata.nodes
 import worker_stages as ws
 from amounts import ranked
 from pipelines import digests, distributed_chain, fetched, item_set, items, refused, sampled, small_store, wait_until
+from worker_ways import WITHOUT_SERVER, digests_of_worker_chain, way
 
 import datapipes as dp
 from datapipes import _core
@@ -19,8 +20,6 @@ from datapipes.loader.workers import process_pool
 from datapipes.loader.workers.worker_process import NICENESS
 from datapipes.loader.workers.workers import Workers
 from datapipes.processes import child
-
-WITHOUT_SERVER = ["fork", "thread"]  # these start at once
 
 WAYS = [
     {"worker_method": "thread", "num_workers": 2},
@@ -38,22 +37,10 @@ WAYS = [
 ]
 
 
-def way(method: str, num_workers: int = 2, **options):
-    """Options of a DataLoader with workers."""
-    kind = {"worker_method": "thread"} if method == "thread" else {"multiprocessing_context": method}
-    return {"num_workers": num_workers, **kind, **options}
-
-
-@functools.cache
-def expected() -> list[list[str]]:
-    chain = ws.worker_chain()
-    return [digests(chain) for _ in range(ws.EPOCHS)]
-
-
 @pytest.mark.parametrize("options", ranked(WAYS, 3), ids=lambda options: "-".join(map(str, options.values())))
 def test_three_epochs_are_the_same_bits_however_they_are_made(options):
     with dp.DataLoader(ws.worker_chain(), **options) as loader:
-        assert [digests(loader) for _ in range(ws.EPOCHS)] == expected()
+        assert [digests(loader) for _ in range(ws.EPOCHS)] == digests_of_worker_chain()
         assert len(loader) == 6
 
 
@@ -173,14 +160,14 @@ def test_a_worker_has_no_copy_of_the_graph(tmp_path, opened, method):
 def test_a_channel_of_two_methods_carries_minibatches(method):
     channel = ws.QueueChannel(method)
     with dp.DataLoader(ws.worker_chain(), channel=channel, **way(method)) as loader:
-        assert [digests(loader) for _ in range(ws.EPOCHS)] == expected()
+        assert [digests(loader) for _ in range(ws.EPOCHS)] == digests_of_worker_chain()
 
 
 def test_a_channel_of_the_users_own_stays_open_and_can_be_used_by_the_next_loader():
     with dp.ShmChannel(capacity=32, shm_size="4MB") as channel:
         for _ in range(2):
             with dp.DataLoader(ws.worker_chain(), channel=channel, **way("fork")) as loader:
-                assert digests(loader) == expected()[0]
+                assert digests(loader) == digests_of_worker_chain()[0]
         assert len(channel) == 0
 
 
@@ -340,7 +327,7 @@ def test_an_epoch_goes_on_with_other_workers_from_any_place(seed):
         loader.load_state_dict(state)
         while len(got) < 15:
             got += digests(loader)
-    assert got == list(itertools.chain(*expected()))
+    assert got == list(itertools.chain(*digests_of_worker_chain()))
 
 
 @pytest.mark.parametrize("resumed", [{"num_workers": 0}, way("thread", 3, in_order=False)], ids=["alone", "workers"])
@@ -386,7 +373,7 @@ def test_a_loader_with_workers_stands_in_a_torchdata_loader():
     with dp.DataLoader(ws.worker_chain(), **way("thread")) as inner:
         outer = torchdata.nodes.Loader(inner)
         outer.load_state_dict(state)
-        assert got + [minibatch.digest() for minibatch in outer] == expected()[0]
+        assert got + [minibatch.digest() for minibatch in outer] == digests_of_worker_chain()[0]
 
 
 # --- what can be seen

@@ -5,8 +5,19 @@ import copy
 import numpy as np
 import pytest
 import torch
-from pyg_cases import CITES, WRITES, WRITTEN, Data, HeteroData, digests, pyg, random_data, random_hetero
-from test_view import stores_of
+from pyg_cases import (
+    CITES,
+    WRITES,
+    WRITTEN,
+    Data,
+    HeteroData,
+    digests,
+    merged,
+    pyg,
+    random_data,
+    random_hetero,
+    stores_of,
+)
 
 import datapipes as dp
 from datapipes.pyg.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
@@ -20,15 +31,7 @@ LINKS, IDS, TIMES = DATA.edge_index[:, :12], torch.tensor([3, 1, 3, 7]), torch.a
 SAMPLER = NeighborSampler(DATA, [2])
 
 
-def merged(data):
-    """Data without parallel edges, which the stores of PyG's tests do not hold."""
-    plain = copy.copy(data)
-    for store in plain.edge_stores:
-        store.edge_index = pyg.utils.coalesce(store.edge_index)
-    return plain
-
-
-TYPED_STORES, STORES = stores_of(merged(HETERO), ["coo"] * 3), stores_of(merged(DATA), ["coo"])
+TYPED_STORES, STORES = stores_of(merged(HETERO), "coo"), stores_of(merged(DATA), "coo")
 
 
 def nodes(data=DATA, **given):

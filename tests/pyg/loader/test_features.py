@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pyg_cases import Data, assert_same, pyg, random_data, random_hetero
+from pyg_cases import Data, assert_same, pyg, random_data, random_hetero, stores_of
 
 import datapipes as dp
 from datapipes.pyg.loader import LinkNeighborLoader, NeighborLoader, NodeLoader
@@ -117,19 +117,13 @@ class OwnFilter(NeighborLoader):
         return super().filter_fn(out)
 
 
-def stored(data):
-    graph = pyg.testing.MyGraphStore()
-    graph.put_edge_index(tuple(data.edge_index), edge_type=None, layout="coo", size=(40, 40))
-    return pyg.testing.MyFeatureStore(), graph
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     "make",
     [
         lambda data, **options: NodeLoader(data, Own(data), **options),
         lambda data, **options: OwnFilter(data, [3, 2], **options),
-        lambda data, **options: NeighborLoader(stored(data), [3, 2], torch.arange(40), **options),
+        lambda data, **options: NeighborLoader(stores_of(data, node_names=()), [3, 2], torch.arange(40), **options),
         lambda data, **options: NeighborLoader(data, [3, 2], transform=lambda batch: batch, **options),
     ],
     ids=["sampler", "filter_fn", "stores", "transform"],

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from amounts import amount
-from pyg_cases import Data, digest, digests, pyg, random_data, random_hetero
+from pyg_cases import Data, digest, digests, pyg, random_data, random_hetero, stores_of
 
 import datapipes as dp
 from datapipes.base import rows as base_rows
@@ -393,9 +393,7 @@ class OwnSampler(pyg.sampler.BaseSampler):
             "workers make whole batches",
         ),
         (
-            lambda data: NeighborLoader(
-                (pyg.testing.MyFeatureStore(), stored(data)), [2], torch.arange(40), fetch_ahead=True
-            ),
+            lambda data: NeighborLoader(stores_of(data, node_names=()), [2], torch.arange(40), fetch_ahead=True),
             "from stores",
         ),
         (lambda data: NeighborLoader(OwnData(**data.to_dict()), [2], fetch_ahead=True), "OwnData may have code"),
@@ -407,12 +405,6 @@ def test_fetch_ahead_is_refused_where_nothing_could_be_gathered(make, text):
         next(iter(loader))
     loader.fetch_ahead = False
     assert "pyg_fetch" not in loader.explain()
-
-
-def stored(data):
-    graph = pyg.testing.MyGraphStore()
-    graph.put_edge_index(tuple(data.edge_index), edge_type=None, layout="coo", size=(40, 40))
-    return graph
 
 
 def test_fetch_ahead_is_true_false_or_left_out():

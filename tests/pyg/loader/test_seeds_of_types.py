@@ -12,11 +12,12 @@ from pyg_cases import (
     all_in_edges,
     digests,
     edges_of,
+    merged,
     pyg,
     random_data,
     random_hetero,
+    stores_of,
 )
-from test_view import stores_of
 
 from datapipes.pyg.loader import LinkNeighborLoader, NeighborLoader, NodeLoader
 from datapipes.pyg.sampler import NeighborSampler
@@ -105,12 +106,8 @@ def test_batches_do_not_depend_on_how_they_are_loaded(options):
 
 
 def test_a_pair_of_stores_gives_the_same_nodes_and_edges():
-    plain = copy.copy(DATA)
-    for store in plain.edge_stores:
-        store.edge_index = pyg.utils.coalesce(store.edge_index)
-        for name in ("edge_attr", "edge_weight", "edge_time"):
-            del store[name]
-    for one, other in zip(loader_of(plain), loader_of(stores_of(plain, ["coo"] * 3)), strict=True):
+    plain = merged(DATA)
+    for one, other in zip(loader_of(plain), loader_of(stores_of(plain, "coo")), strict=True):
         for node_type in SEEDS:
             for name in ("n_id", "input_id", "x"):
                 assert torch.equal(one[node_type][name], other[node_type][name])

@@ -14,10 +14,12 @@ from pyg_cases import (
     Data,
     HeteroData,
     assert_same,
+    merged,
     needs_torch_sparse,
     pyg,
     random_data,
     random_hetero,
+    stores_of,
 )
 
 import datapipes as dp
@@ -107,38 +109,14 @@ def test_batches_of_links_with_types_are_those_of_pygs_class(edge_type, name):
     check_every_batch(loader, pyg.loader.LinkLoader)
 
 
-def stores_of(data, layouts):
-    """PyG's remote backend: the two stores of its tests, with what a HeteroData or a Data has."""
-    features, graph = pyg.testing.MyFeatureStore(), pyg.testing.MyGraphStore()
-    typed = isinstance(data, HeteroData)
-    for of in data.node_types if typed else [None]:
-        store = data if of is None else data[of]
-        for name in ("x", "y", "time"):
-            if name in store:
-                features.put_tensor(store[name], group_name=of, attr_name=name, index=None)
-    counts = {of: data[of].num_nodes for of in data.node_types} if typed else {None: data.num_nodes}
-    for of, layout in zip(data.edge_types if typed else [None], layouts, strict=True):
-        columns = (data if of is None else data[of]).edge_index
-        size = (counts[None], counts[None]) if of is None else (counts[of[0]], counts[of[2]])
-        if layout == "csc":
-            by_destination = dp.HeteroCSCGraph.from_edge_index({of: columns}, counts).relation(of)
-            columns = (by_destination.indices, by_destination.indptr)
-        graph.put_edge_index(tuple(columns), edge_type=of, layout=layout, size=size)
-    return features, graph
-
-
 @pytest.mark.parametrize("options", [{}, {"time_attr": "time"}], ids=["plain", "times"])
 def test_pairs_of_stores_give_what_pygs_class_makes_of_them(options):
     data = random_data(5)
     check_every_batch(
-        NeighborLoader(stores_of(data, ["coo"]), [3, 2], input_nodes=torch.arange(40), batch_size=9, **options),
+        NeighborLoader(stores_of(data, "coo"), [3, 2], input_nodes=torch.arange(40), batch_size=9, **options),
         pyg.loader.NodeLoader,
     )
-    hetero = random_hetero(5)
-    for of in hetero.edge_types:
-        columns = pyg.utils.coalesce(hetero[of].edge_index)
-        hetero[of].clear()
-        hetero[of].edge_index = columns
+    hetero = merged(random_hetero(5))
     stores = stores_of(hetero, ["coo", "csc", "coo"])
     check_every_batch(
         NeighborLoader(stores, [3, 2], input_nodes="paper", batch_size=9, **options), pyg.loader.NodeLoader
@@ -156,11 +134,7 @@ class OwnHetero(HeteroData):
 
 
 def test_stores_give_the_edges_that_they_hold():
-    hetero = random_hetero(6)
-    for of in hetero.edge_types:
-        columns = pyg.utils.coalesce(hetero[of].edge_index)
-        hetero[of].clear()
-        hetero[of].edge_index = columns
+    hetero = merged(random_hetero(6))
     batch = NeighborLoader(stores_of(hetero, ["coo", "csc", "coo"]), [-1, -1], input_nodes="paper")(range(30))
     assert type(batch) is HeteroData
     given = {"input_nodes": "paper", "custom_cls": OwnHetero, "input_id": torch.arange(30) + 100}
@@ -177,13 +151,13 @@ def test_stores_give_the_edges_that_they_hold():
 @pytest.mark.parametrize("num_edges", [90, 40])
 def test_stores_give_the_rows_of_edges_by_their_ids(num_edges):
     data, hetero = random_data(5, num_edges=num_edges), random_hetero(5)
-    features, graph = stores_of(data, ["coo"])
+    features, graph = stores_of(data, "coo")
     features.put_tensor(data.edge_attr, group_name=None, attr_name="edge_attr", index=None)
     for batch in NeighborLoader((features, graph), [3, 2], input_nodes=torch.arange(40), batch_size=9):
         assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
         assert torch.equal(batch.x, data.x[batch.n_id])
         assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
-    features, graph = stores_of(hetero, ["coo"] * 3)
+    features, graph = stores_of(hetero, "coo")
     for of in (WRITES, CITES):
         features.put_tensor(hetero[of].edge_attr, group_name=of, attr_name="edge_attr", index=None)
     for batch in NeighborLoader((features, graph), [3, 2], input_nodes="paper", batch_size=9):

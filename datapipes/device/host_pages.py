@@ -117,7 +117,7 @@ def refusal(where: str, code: int, num_bytes: int, before: int, remedy: str) -> 
     if code == _ALREADY_REGISTERED:
         return RuntimeError(
             f"{where}: other code has registered a part of these {num_bytes} bytes with CUDA (error {code} of "
-            "cudaHostRegister); all of them or none may be. Undo that registration first, or let it cover all bytes."
+            "cudaHostRegister); all or none may be. Undo that registration first, or let it cover all bytes."
         )
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if 0 <= limit < before + -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE:

@@ -138,7 +138,7 @@ class Feature(ABC):
                 f"{where}: values have shape {list(rows.shape)}; {list(expected)} is needed, a row for each id. "
                 "Reshape them."
             )
-        check_within(where, "ids", wanted, self.count, "Give ids of rows that are there.")
+        check_within(where, "ids", wanted, self.count, "Give ids of existing rows.")
         order = wanted.argsort(stable=True)
         ascending = wanted[order]
         is_last = torch.ones_like(wanted, dtype=torch.bool)

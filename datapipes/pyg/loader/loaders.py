@@ -40,13 +40,12 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
             `transform_sampler_output` is given or the data is a pair of stores; otherwise this process gathers the
             rows, so no row is sent between processes.
         fetch_ahead: by name: whether threads of this process fill batches before the loop asks for them. None: they do
-            with workers, unless the data is of a class of yours or has an `adj_t`; without workers `next` slices, as in
-            PyG. At `next` you get the current value of attributes that were set or deleted, of those that need a
-            gradient, and of tensors that an in-place function of torch has changed, directly, by a view or by
-            `detach()`. You may get an older value after a change by NumPy, DLPack, a fused optimizer, a collective of
-            torch.distributed, another process or a copy from a GPU with `non_blocking`, and through what shares memory
-            by `.data`. Do not move a tensor meanwhile (`share_memory_`, sending the data to a process): torch frees the
-            old memory at once.
+            with workers, unless the data has a class of your own or an `adj_t`; without workers `next` slices, as in
+            PyG. `next` returns current values of attributes that were set or deleted, that need a gradient, or that an
+            in-place function of torch has changed (the tensor, a view or its `detach()`). `next` may return older
+            values after a change by NumPy, DLPack, a fused optimizer, a collective of torch.distributed, another
+            process, a `non_blocking` copy from a GPU, or a tensor that shares memory by `.data`. Do not move a tensor
+            meanwhile (`share_memory_`, sending the data to a process): torch frees the old memory at once.
         features: by name: attributes that the data does not have, such as rows in a file, with a cache, sparse or
             stored with fewer bits: {name: feature} for nodes without types, {(domain, type, name): feature} with "node"
             or "edge" as domain, or a FeatureStore. Rows of edges are in the order of `edge_index`. The data then needs

@@ -159,8 +159,8 @@ def _read_labels(path: Path) -> tuple[dict[str, str], str]:
     label_columns = [column for column in columns if column.startswith("label_")]
     others = [column for column in columns if column not in ("id", *label_columns)]
     if len(label_columns) != 1 or len(others) != 1 or label_columns[0] not in LABEL_COLUMNS:
-        allowed = f"an entity, its label in one of {sorted(LABEL_COLUMNS)}, and perhaps an id"
-        remedy = "Other data sets are not read: the relations that state their labels are not known."
+        allowed = f"a column of entities, a label column of {sorted(LABEL_COLUMNS)}, and optionally 'id'"
+        remedy = "Pass a data set with these labels: of others the relations that give the labels away are unknown."
         raise DatasetFormatError.of(path.name, f"the columns {shown(columns)}", allowed, remedy)
     entity, label = columns.index(others[0]), columns.index(label_columns[0])
     labels: dict[str, str] = {}

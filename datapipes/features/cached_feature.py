@@ -150,8 +150,9 @@ class CPUCachedFeature(CachingFeature):
         check_choice(_WHERE, "policy", policy, POLICIES)
         if (counts is None) is (policy == "static"):
             raise ValueError(
-                f"{_WHERE}: policy={policy!r} with counts={'None' if counts is None else 'a tensor'}; counts are "
-                "for a static cache only. Pass policy='static', and dp.count_accesses(loader)[key]."
+                f"{_WHERE}: policy={policy!r} with counts={'None' if counts is None else 'a tensor'}; a static cache "
+                "needs counts, and no other policy takes them. Pass policy='static' with "
+                "counts=dp.count_accesses(loader)[key], or leave out both."
             )
         if max_bytes is None:
             raise TypeError(f"{_WHERE}: max_bytes is missing. Pass a size, such as '4GB'.")

@@ -148,8 +148,8 @@ class TableFiles:
             raise ValueError(f"found no column {name!r}, the table has {shown(self.names)}. Name one of these.")
         if self.dtype(name).kind not in "biuf":
             raise ValueError(
-                f"found {self.arrow_type(name)} in the column {name!r}; expected numbers. Number what it holds, or "
-                "leave the column out."
+                f"found {self.arrow_type(name)} in the column {name!r}; expected numbers. Replace its values with "
+                "numbers, or leave the column out."
             )
         values = self._content.column(name)
         if values.null_count and missing is None:

@@ -124,8 +124,8 @@ def _check_rows(where: str, of_what: str, num_rows: int, features: dict[str, Ten
     for name, value in features.items():
         if value.shape[:1] != (num_rows,):
             raise ValueError(
-                f"{where}: feature {name!r} has shape {list(value.shape)}, but it must have a row for each of "
-                f"{of_what}, {num_rows}. Fetch it after sampling."
+                f"{where}: feature {name!r} has shape {list(value.shape)}, but it must have {num_rows} rows, one for "
+                f"each of {of_what}. Fetch it after sampling."
             )
 
 

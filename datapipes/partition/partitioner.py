@@ -149,7 +149,7 @@ class Partitioner:
         if wrong is None:
             return True, []
         if "pyg" in self.layouts:
-            raise PygMisfit(f"{wrong}, and this layout has one", "Number the edges so")
+            raise PygMisfit(f"{wrong}, and this layout has an edge map", "Give the edges these ids")
         if self.edge_map:
             raise ValueError(f"{_NAME}: {wrong}. Leave the edge map out: edge_map=False.")
         return False, ["the part of each edge, since edge ids are not 0 to the number of edges - 1, each once"]

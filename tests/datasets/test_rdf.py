@@ -224,7 +224,7 @@ def test_a_long_literal_takes_time_in_proportion_to_its_length(tmp_path):
         ({"testSet": TEST + "http://x/b\n"}, "testSet.tsv: found line 3"),
         ({"testSet": TEST + TEST.splitlines()[1]}, "testSet.tsv: found line 3"),
         ({"testSet": ""}, "testSet.tsv: found the columns"),
-        ({"testSet": TEST.replace("affiliation", "colour")}, "relations that state their labels are not known"),
+        ({"testSet": TEST.replace("affiliation", "colour")}, "relations that give the labels away are unknown"),
         ({"testSet": TEST.replace("label_affiliation", "label_mutagenic")}, "testSet.tsv: found the column"),
     ],
 )

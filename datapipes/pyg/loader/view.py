@@ -225,8 +225,8 @@ class View:
             store = batch if group is None else batch[group]
             if name in store:
                 raise ValueError(
-                    f"{self.name}: the data has {name}{of_type(group)} now, which is a {domain} feature of the loader. "
-                    "Delete it there."
+                    f"{self.name}: {name}{of_type(group)} was added to the data, but the loader has a {domain} feature "
+                    "of this name. Delete it from the data."
                 )
             store[name] = rows.csr() if isinstance(rows, SparseRows) else rows
 

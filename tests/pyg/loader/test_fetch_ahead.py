@@ -458,7 +458,7 @@ def test_the_loop_goes_on_after_an_error_of_a_batch(options):
     iterator = iter(loader)
     next(iterator)
     data.more = torch.rand(40, 1)
-    with pytest.raises(ValueError, match="the data has more now"):
+    with pytest.raises(ValueError, match="more was added to the data"):
         next(iterator)
     del data.more
     assert len([*iterator]) == 18

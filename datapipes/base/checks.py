@@ -250,7 +250,7 @@ def check_edge_index(where: str, name: str, value: Any) -> torch.Tensor:
     if edges.dtype not in INDEX_DTYPES:
         how = "Keep ids as int64: floats round large ones" if edges.is_floating_point() else "Call .long()"
         if edges.dtype == torch.bool:
-            how = "Of a matrix with True for each edge take .nonzero().t()"
+            how = "From a matrix with True for each edge, take .nonzero().t()"
         raise TypeError(f"{where}: {name} must be int32 or int64, got {dtype_name(edges.dtype)}. {how}.")
     if edges.ndim != 2 or edges.shape[0] != 2:
         how = "Transpose it: .t()" if edges.ndim == 2 and edges.shape[1] == 2 else "Stack sources and destinations"
@@ -270,7 +270,7 @@ def _stacked(where: str, name: str, rows: Any) -> Any:
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"{where}: {name} is a {type(rows).__name__} whose rows have different lengths or kinds; [2, num_edges] is "
-            f"needed, sources and destinations. Give as many of both. ({error})"
+            f"needed, sources and destinations. Give equally many of both. ({error})"
         ) from error
     return array if array.size > 0 else array.astype(np.int64)
 

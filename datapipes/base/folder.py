@@ -334,5 +334,5 @@ def _clear(where: str, path: Path, replaced: Replaceable) -> None:
     if os.path.lexists(path):
         raise PermissionError(
             errno.EACCES,
-            f"{where}: {path}, which a writer before has left, cannot be removed. Remove it, or choose another folder",
+            f"{where}: {path}, left by an earlier writer, cannot be removed. Remove it, or choose another folder",
         )

@@ -92,7 +92,7 @@ def listed_edge_types(where: str, edge_types: Any, allowed: Collection[Any]) -> 
     if is_one or not isinstance(edge_types, Iterable):
         raise TypeError(
             f"{where}: edge_types must be a list of edge types, got {shown(edge_types)}; known are "
-            f"{shown([*allowed])}. Pass a list of some, or leave it out."
+            f"{shown([*allowed])}. Pass a list of these, or leave it out."
         )
     listed = [known_edge_type(f"{where}, edge_types", edge_type, allowed) for edge_type in edge_types]
     if not listed or len({*listed}) < len(listed):
@@ -137,7 +137,7 @@ def by_edge_type(where: str, values: Mapping[Any, Any]) -> dict[EdgeType, Any]:
 def _refuse_long(where: str, name: str) -> None:
     if len(name) > MOST_CHARACTERS:
         raise ValueError(
-            f"{where}: found a name of a type of {len(name)} characters; at most {MOST_CHARACTERS} are allowed. Use a "
+            f"{where}: found a type's name of {len(name)} characters; at most {MOST_CHARACTERS} are allowed. Use a "
             "shorter one."
         )
 

@@ -276,7 +276,7 @@ def _fixed_argument(stage: StageBase, name: str, taken_by: StageBase) -> Attribu
     who = "the stage" if taken_by is stage else f"{taken_by.name}, which takes it,"
     return AttributeError(
         f"{stage.name}: {name} is fixed since {who} was built, and the copies of the chain that loaders and workers "
-        "have would not see another. Build a new chain, or exchange the stage: "
+        "have would not see a new value. Build a new chain, or exchange the stage: "
         f"pipe.replaced({taken_by.name!r}, lambda old: ...).",
         name=name,
         obj=stage,

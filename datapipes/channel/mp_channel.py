@@ -190,7 +190,7 @@ def _packed(call: str, item: tuple[int, int, Message]) -> bytes:
         num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in item[2].values())
         raise OSError(
             f"MpChannel.{call}: a message of {num_bytes} bytes cannot be put into shared memory: {text_of(error)}. "
-            "Enlarge /dev/shm (of a container by --shm-size), or the limit that this names; or use a ShmChannel, in a "
+            "Enlarge /dev/shm (of a container by --shm-size), or the limit named here; or use a ShmChannel, in a "
             "DataLoader channel='shm', which needs no /dev/shm."
         ) from error
 

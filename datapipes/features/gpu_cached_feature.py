@@ -46,7 +46,7 @@ class GPUCachedFeature(CachingFeature):
         super().__init__(feature)
         if isinstance(feature, GPUCachedFeature) or lies_on_gpu(feature):
             raise ValueError(
-                f"{_WHERE}: {feature!r} has its rows on a GPU; those of a feature in host memory or on a disk are kept "
+                f"{_WHERE}: {feature!r} has its rows on a GPU; only rows in host memory or on a disk are cached "
                 "there. Leave this cache out."
             )
         self._max_bytes = check_room(_WHERE, max_bytes, self._row_bytes + OF_SLOT)
@@ -82,7 +82,7 @@ class GPUCachedFeature(CachingFeature):
             )
         if out is not None:
             raise ValueError(
-                f"{_WHERE}: out is given; rows are read into memory of {self._device} that is new. Leave out= out."
+                f"{_WHERE}: out is given; rows are read into new memory of {self._device}. Leave out= out."
             )
         if self._cache is None:
             nothing = torch.empty((self.count, *self.shape), dtype=self._stored_dtype)

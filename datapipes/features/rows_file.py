@@ -153,7 +153,7 @@ def _pieces_of(values: Any) -> Callable[[], Iterable[Tensor]]:
     if isinstance(values, (list, tuple, Iterator)):
         raise TypeError(
             f"{_WHERE}: values are a {type(values).__name__}, pass a tensor or array; or, for pieces, a callable that "
-            "returns an iterable of them, anew each time."
+            "returns a new iterable of them at each call."
         )
     if callable(values) and not isinstance(values, Tensor):
         return lambda: (as_tensor(_WHERE, "a piece", piece) for piece in values())

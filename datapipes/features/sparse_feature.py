@@ -63,7 +63,7 @@ class SparseFeature(Feature):
             if entries.shape != columns.shape or entries.device.type != "cpu":
                 raise ValueError(
                     f"{_WHERE}: values has shape {list(entries.shape)} on {entries.device}; it must have one for each "
-                    f"of the {columns.shape[0]} entries of indices, in host memory. Pass those of the same matrix."
+                    f"of the {columns.shape[0]} entries of indices, in host memory. Pass the values of that matrix."
                 )
             entries = entries.resolve_conj().resolve_neg().contiguous()
         self.rows = SparseRows(offsets, columns, int(num_columns), entries)

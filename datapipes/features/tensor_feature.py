@@ -245,8 +245,8 @@ class TensorFeature(Pinnable, StoredFeature):
         wanted = check_index_tensor("TensorFeature", "ids", ids, in_host=False)
         if out is not None:
             raise ValueError(
-                f"TensorFeature: out is given with ids on {ids.device}; rows are read into memory of that device that "
-                "is new. Leave out= out, or pass ids.cpu()."
+                f"TensorFeature: out is given with ids on {ids.device}; rows are read into new memory of that "
+                "device. Leave out= out, or pass ids.cpu()."
             )
         scale = self._scale_on(ids.device)
         return self._device_rows.read(

@@ -289,11 +289,11 @@ class Chosen:
             if now[name] is not values:
                 change, more = "replaced by another tensor", ""
             elif version(values) != self._versions[name]:
-                change, more = "changed in place", " A change of a tensor that they are a view of counts too."
+                change, more = "changed in place", " A change of a tensor of which they are views counts too."
             else:
                 continue
             raise ValueError(
-                f"{where}: the {name} were {change} after the stage was built, which keeps what it made of them. Build "
+                f"{where}: the {name} were {change} after the stage was built, which keeps arrays made of them. Build "
                 f"the stage again after the change.{more}"
             )
 
@@ -383,8 +383,8 @@ def sum_of_digests(digests: Iterable[str]) -> str:
     names = {name for name, _ in pairs}
     if len(names) != 1:
         raise ValueError(
-            f"rows_digest: the parts hold values of the dtypes {sorted(names)}; all must hold one. Partition the graph "
-            "again."
+            f"rows_digest: the parts hold values of the dtypes {sorted(names)}; all must hold one dtype. Partition the "
+            "graph again."
         )
     return _digest_text(names.pop(), sum(int(number, 16) for _, number in pairs))
 

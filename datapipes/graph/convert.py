@@ -33,7 +33,7 @@ from datapipes.graph.checks import MAX_NODES, check_mapping
 
 _WHERE = "from_edge_index"
 RENUMBER = (
-    "Renumber the ids, since each one below the largest takes 8 bytes: torch.unique(edge_index, return_inverse=True)."
+    "Renumber the ids, since each id below the largest takes 8 bytes: torch.unique(edge_index, return_inverse=True)."
 )
 _SPLIT_FROM = 2**20  # edges from which the sort takes half a byte an edge, and 8 bytes for 512 nodes, on top
 
@@ -347,7 +347,7 @@ def _type_in(values: Mapping[str, Any], name: str, domain: str, which: Any) -> A
     if name not in values:
         raise ValueError(
             f"from_networkx: the {domain} {shown(which)} lacks the attribute {name!r}, which names its type; all "
-            f"{domain}s must have it. Set it, or pass the name of the attribute that does as {domain}_type."
+            f"{domain}s must have it. Set it, or pass the name of the right attribute as {domain}_type."
         )
     return values[name]
 

@@ -88,7 +88,7 @@ def add_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None, fill
         if {*fill_value} != names:
             raise ValueError(
                 f"{where}: fill_value has values for {shown(sorted(fill_value, key=str))}, and the edge attributes are "
-                f"{sorted(names)}; each needs one. Name these."
+                f"{sorted(names)}; each attribute needs a value. Name these."
             )
     for edge_type, listed in edges.items():
         have = torch.zeros(arrays.num_nodes[ends_of(edge_type)[0]], dtype=torch.bool)
@@ -209,6 +209,6 @@ def _filled(where: str, name: str, rows: Tensor, count: int, fill_value: Any) ->
         return torch.full((count, *rows.shape[1:]), value, dtype=rows.dtype)
     except (TypeError, RuntimeError) as error:
         raise ValueError(
-            f"{where}: fill_value {shown(value)} is no value of the edge attribute {name!r}, which is {rows.dtype}. "
+            f"{where}: fill_value {shown(value)} does not fit the edge attribute {name!r}, which is {rows.dtype}. "
             "Pass a number that fits, or {name: number}."
         ) from error

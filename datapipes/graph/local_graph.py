@@ -307,7 +307,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
                 continue  # another array has taken its place
             if array_digest(values, as_int64=in_topology) != digest:
                 raise ValueError(
-                    f"{where}: {name} is not what graph.json names by its digest; the file was changed or damaged "
+                    f"{where}: {name} does not match its digest in graph.json; the file was changed or damaged "
                     "after it was written. Copy the folder again, or save the graph again."
                 )
 

@@ -211,7 +211,7 @@ def _on_stage(busy: _Busy, facts: Facts, idle: float) -> _Verdict:
     if stage.does == "loader":
         return "loader", text, "It is a loader with a plan of its own: ask its stats()."
     if busy.ran < 1 - AWAY and stage.does != "transform":  # a user's function may wait for anything
-        text += f" It is on a processor only {busy.ran:.0%} of that."
+        text += f" It is on a processor only {busy.ran:.0%} of that time."
     more = min(facts.processors, lane.workers + max(int(idle), 1))
     can_grow = idle > IDLE and more > lane.workers
     spare = f"{idle:.1f} of {facts.processors} processors are idle"

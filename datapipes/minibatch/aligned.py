@@ -85,7 +85,7 @@ def _check_types(stage: Named, name: str, by_type: Any) -> None:
         allowed = "node types or edge types" if name == "seeds" else "node types"
         raise ValueError(
             f"{stage.name}: returned a minibatch whose {name} have the types {shown([*by_type])}; all must be "
-            f"{allowed}. Give seeds of nodes and of links minibatches of their own."
+            f"{allowed}. Put seeds of nodes and of links into separate minibatches."
         )
 
 
@@ -235,6 +235,6 @@ def _other_types(
 ) -> ValueError:
     return ValueError(
         f"{stage.name}: returned a minibatch whose {_name_of(path)} names {shown(types)}, "
-        f"but {field} has the types {shown(sorted(owners, key=shown))}; only these can be meant. Change both "
+        f"but {field} has the types {shown(sorted(owners, key=shown))}; only these are allowed. Change both "
         "in the same replace(); the key of a feature is (type, name)."
     )

@@ -188,7 +188,7 @@ def _add(features: dict[tuple[_Type, str], Any], place: _Place, value: Tensor) -
         rows[place.part] = value
     elif rows is not value:
         raise ValueError(
-            f"MiniBatch.from_message: the feature {place.name!r} has dense and sparse rows; it has one of the two. "
+            f"MiniBatch.from_message: the feature {place.name!r} has dense and sparse rows; only one is allowed. "
             "Send what to_message() made."
         )
 
@@ -248,7 +248,7 @@ def fields_of(message: Mapping[str, Tensor]) -> dict[str, Any]:
     ]
     if lost:
         raise ValueError(
-            f"MiniBatch.from_message: found {sorted(message)}, which lacks {lost}; a minibatch has them. Send all "
+            f"MiniBatch.from_message: found {sorted(message)}, which lacks {lost}; a minibatch needs it. Send all "
             "that to_message() made."
         )
     fields |= {name: _as_field(by_type) for name, by_type in plain.items()}

@@ -124,15 +124,15 @@ def _check_rows(where: str, of_what: str, num_rows: int, features: dict[str, Ten
     for name, value in features.items():
         if value.shape[:1] != (num_rows,):
             raise ValueError(
-                f"{where}: feature {name!r} has shape {list(value.shape)}, but its rows must be those of {of_what}, "
-                f"{num_rows}. Fetch it after sampling."
+                f"{where}: feature {name!r} has shape {list(value.shape)}, but it must have a row for each of "
+                f"{of_what}, {num_rows}. Fetch it after sampling."
             )
 
 
 def _check_edge_features(where: str, hops: Sequence[Block], features_of_hops: Sequence[dict[str, Tensor]]) -> None:
     """Raise ValueError if edge features do not fit the hops, or their names differ between hops."""
     if any(isinstance(rows, SparseRows) for features in features_of_hops for rows in features.values()):
-        raise TypeError(f"{where}: found sparse rows of edges; PyG's data has those of nodes only. Fetch dense rows.")
+        raise TypeError(f"{where}: found sparse rows of edges; PyG's data has them of nodes only. Fetch dense rows.")
     for block, features in zip(hops, features_of_hops, strict=True):
         _check_rows(where, "the edges of a block", block.num_edges, features)
     names = [sorted(features) for features in features_of_hops]
@@ -173,7 +173,7 @@ def _set_features(
         raise ValueError(f"{where}: found node features 'feat' and 'x', which both become x. Fetch one of them.")
     for name, value in of_edges.items():
         if name in features:
-            raise ValueError(f"{where}: {name!r} is a node and an edge feature; Data holds one of a name. Rename one.")
+            raise ValueError(f"{where}: {name!r} is a node and an edge feature; Data holds one per name. Rename one.")
         features[name] = value
     for name, value in extra.items():
         if name in features:

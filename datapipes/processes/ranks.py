@@ -63,7 +63,7 @@ class RankError(ValueError):
         """Return the error of a rank that stops since others have failed."""
         names = ", ".join(f"rank {number}" for number in failed)
         also = f", so rank {rank} has stopped too" if rank not in failed else ""
-        head = f"{where}: {names} {how}{also}. Correct what the texts below name."
+        head = f"{where}: {names} {how}{also}. Correct the faults named below."
         texts = [f"rank {number}: {text}" for number, text in failed.items()]
         return cls("\n\n".join([head, *texts]), failed_ranks=failed)
 

@@ -98,7 +98,7 @@ class Numbered(Choice):
 
     def refuse_contradictions(self) -> None:
         if self.dependency == 1 and self.keys:
-            raise ValueError("keys are there, it must have none where the dependency is 1")
+            raise ValueError("keys are given, it must have none if the dependency is 1")
         whole(1, self.dependency).read("until_next", self.until_next)
 
     def refuse_request(self, num_draws: int, *, replace: bool, has_streams: bool) -> None:

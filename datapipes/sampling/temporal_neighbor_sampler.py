@@ -167,7 +167,7 @@ def _coarse(where: str, indptr: Tensor, latest: Tensor, sorted_rows: Tensor) -> 
     if unsorted * COARSE_PAYS <= latest.shape[0]:
         return [torch.empty(0, dtype=torch.int16), torch.zeros(2, dtype=torch.int64)]
     count = latest.shape[0] + _core.COARSE_PADDING
-    remedy = "Sort the in-edges of each node by time; such rows need none."
+    remedy = "Sort the in-edges of each node by time; sorted rows need none."
     check_memory(where, "the coarse times of in-edges in no order", 2 * count, remedy)
     (values,) = zeros_for_workers([((count,), torch.int16)])
     return [values, torch.tensor(_core.fill_coarse_times(latest.numpy(), values.numpy(), num_threads=num_threads()))]
@@ -201,12 +201,12 @@ def _no_attribute(where: str, graph: Attributed, domain: str, name: str) -> Valu
     for other, type_, attribute in graph.forms():
         if other == domain:
             names.setdefault(attribute, []).append(type_text(type_))
-    sampled = "no edge type that is sampled has it" if graph.is_heterogeneous else "the graph does not have it"
+    sampled = "no sampled edge type has it" if graph.is_heterogeneous else "the graph does not have it"
     sources = ", nor have its sources" if graph.is_heterogeneous and domain == "node" else ""
     remedy = "Add it to the graph, or name one of these."
     if name in names:
-        how = "has it" if domain == "edge" else "comes from there"
-        remedy = f"Of {shown(names[name])} it is known: sample what {how}."
+        how = "these" if domain == "edge" else "edges from there"
+        remedy = f"Only {shown(names[name])} have it: sample {how}."
     return ValueError(
         f"{where}: {domain}_time_attr is {shown(name)}, but {sampled}{sources}; the {domain} attributes of the graph "
         f"are {shown(sorted(names))}. {remedy}{graph._anew}"

@@ -247,8 +247,8 @@ class UniformNegativeSampler(NegativeSampler):
         late = ", or does not exist at its time" if drawing.times is not None else ""
         positive = f"({source}, {destination}){of_type(drawing.edge_type)}"
         raise ValueError(
-            f"{self.name}: found no negative for the positive {positive} in {MOST_TRIES} tries: {kept}, all that was "
-            f"drawn is an edge or the positive itself{late}. Leave out strict, or take such pairs out of the item set."
+            f"{self.name}: found no negative for the positive {positive} in {MOST_TRIES} tries: {kept}, every draw "
+            f"is an edge or the positive itself{late}. Leave out strict, or take such pairs out of the item set."
         )
 
     def _ends(self, edge_type: Any) -> list[tuple[int, Any, tuple[int, Any]]]:

@@ -234,7 +234,7 @@ def positions_at(where: str, index: Any, length: int) -> tuple[Tensor, bool]:
     if isinstance(index, (int, np.integer)) or (isinstance(index, Tensor) and index.ndim == 0):
         place = operator.index(index)
         if not -length <= place < length:
-            raise IndexError(f"{where}: found the position {place}, must be in [{-length}, {length}). Take another.")
+            raise IndexError(f"{where}: found the position {place}, must be in [{-length}, {length}). Choose another.")
         return torch.tensor([place % length]), True
     positions = torch.tensor(index, dtype=torch.int64) if isinstance(index, list) else index
     positions = positions.contiguous() if isinstance(positions, Tensor) else positions

@@ -409,9 +409,7 @@ def test_an_error_of_the_system_in_the_block_is_not_taken_for_another_writer(tmp
 def test_what_a_writer_before_left_and_nobody_can_remove_is_named(tmp_path, monkeypatch):
     (tmp_path / ".parts.datapipes-new").mkdir()
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # a superuser may remove anything
-    with pytest.raises(
-        PermissionError, match=r"\.parts\.datapipes-new, which a writer before has left, cannot be removed"
-    ):
+    with pytest.raises(PermissionError, match=r"\.parts\.datapipes-new, left by an earlier writer, cannot be removed"):
         write(tmp_path / "parts")
 
 

@@ -206,7 +206,7 @@ def test_edges_that_are_not_there_are_told_apart_from_a_graph_that_is_corrupt():
             lambda: dp.CSCGraph.from_edge_index(EDGES, edge_attributes={"w": torch.arange(5)}).add_self_loops(
                 fill_value="one"
             ),
-            "fill_value 'one' is no value of the edge attribute 'w'",
+            "fill_value 'one' does not fit the edge attribute 'w'",
             "int64",
             "Pass a number",
         ),

@@ -92,5 +92,5 @@ def test_what_is_no_value_of_each_edge_is_refused():
             _core.rows_digest(*wrong)
     with pytest.raises(ValueError, match="one of node_ids for each row"):
         _core.rows_digest(indptr, values, node_ids=np.zeros(3, dtype=np.int64))
-    with pytest.raises(ValueError, match=r"dtypes \['float32', 'float64'\]; all must hold one"):
+    with pytest.raises(ValueError, match=r"dtypes \['float32', 'float64'\]; all must hold one dtype"):
         sum_of_digests([f"float32:{0:032x}", f"float64:{0:032x}"])

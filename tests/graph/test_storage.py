@@ -335,7 +335,7 @@ def test_one_changed_byte_of_any_array_is_found_by_validate_and_verify(tmp_path,
         begin = content.index(b"\n") + 1 + entry["offset"]
         at = begin + width  # of the second value, which leaves the graph valid
         path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-        what = rf"{entry['kind'].removesuffix('s').split('_')[0]}.*is not what graph.json names by its digest"
+        what = rf"{entry['kind'].removesuffix('s').split('_')[0]}.*does not match its digest in graph.json"
         with pytest.raises(ValueError, match=rf"^{kind.__name__}.open: {what}.*Copy the folder again"):
             kind.open(tmp_path / "graph", verify=True)
         with pytest.raises(ValueError, match=rf"^graph: {what}"):

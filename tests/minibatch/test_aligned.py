@@ -41,7 +41,7 @@ def test_a_stage_that_returns_rows_that_do_not_belong_together_is_named(name, lo
 
     with (
         load(fetched().transform(forgets)) as stage,
-        refused(ValueError, stage="transform: returned", found=name, allowed="one row for each", remedy="Change both"),
+        refused(ValueError, stage="transform: returned", found=name, allowed="equally many rows", remedy="Change both"),
     ):
         next(iter(stage))
 

@@ -340,7 +340,7 @@ MISALIGNED = {  # the field: (what a stage changes, what the error says)
 def test_a_stage_that_returns_rows_that_do_not_belong_together_is_named(name):
     change, found = MISALIGNED[name]
     source = FullMinibatch()
-    with refused(ValueError, stage="transform: returned", found=found, allowed="one row for each|only these|must be"):
+    with refused(ValueError, stage="transform: returned", found=found, allowed="equally many rows|only these|must be"):
         next(iter(source.transform(lambda minibatch: minibatch.replace(**change(minibatch)))))
 
 
@@ -389,7 +389,7 @@ def test_a_type_that_is_changed_in_place_is_refused_too(name):
         ValueError,
         stage="transform: returned",
         found=found,
-        allowed="one row for each|only these",
+        allowed="equally many rows|only these",
         remedy="Change both",
     ):
         next(iter(chain))

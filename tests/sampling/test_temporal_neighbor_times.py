@@ -229,7 +229,7 @@ def test_another_attribute_or_none_is_refused():
         found(graph, edges="when")
     with refused(ValueError, stage="here", found="'when'", allowed=r"\['since', 'wide'\]"):
         found(graph, nodes="when")
-    with refused(ValueError, stage="here", found="no edge type that is sampled has it", allowed=r"\['at'\]"):
+    with refused(ValueError, stage="here", found="no sampled edge type has it", allowed=r"\['at'\]"):
         found(typed_graph(), HOSTS, nodes=None)
     with refused(ValueError, stage="here", found="'since'.* nor have its sources", allowed=r"\['since'\]"):
         found(typed_graph(), WRITES)

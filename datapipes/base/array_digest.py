@@ -1,7 +1,7 @@
 """The digest of an array: every byte counts, and bits are the same on every machine at any number of threads.
 
 An array is cut into pieces of whole rows, `rows_of_piece` each. Its digest is BLAKE2b over dtype, shape and the hashes
-of the pieces, which csrc/digest/piece_hashes.h states. Whoever has the rows of a piece can hash it; nobody needs the
+of the pieces, which csrc/digest/piece_hashes.h states. Whoever has the rows of a piece can hash it without the
 whole array. Equal digests mean equal data, but for data made to collide.
 """
 

@@ -340,7 +340,7 @@ def refuse_more_by_position(where: str, cls: type, arguments: Sequence[Any]) -> 
 
 
 def _use_instead(cls: type, name: str) -> str | None:
-    """Return what OTHER_KEYWORDS says about a keyword of `cls` or of one of its bases."""
+    """Return the entry of OTHER_KEYWORDS for a keyword of `cls` or of one of its bases."""
     for base in cls.__mro__:
         rows = OTHER_KEYWORDS.get(base.__name__, {})
         if name in rows:

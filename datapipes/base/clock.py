@@ -23,7 +23,7 @@ GAP_S = 5e-5  # in a shorter call, or a shorter gap between two calls, the threa
 
 
 class _Here(threading.local):
-    """This thread, and what it had used at the end of its last call."""
+    """This thread, and the resources it had used at the end of its last call."""
 
     def __init__(self) -> None:
         self.name = threading.current_thread().name

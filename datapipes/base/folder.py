@@ -68,9 +68,9 @@ def new_folder(
 
     Args:
         where: for messages.
-        root: does not exist, is an empty folder, or holds nothing but what may be replaced; links are followed.
+        root: does not exist, is an empty folder, or holds only entries that may be replaced; links are followed.
         num_bytes: about how many bytes will be written.
-        replaced: says what may be replaced; by default nothing.
+        replaced: the entries that may be replaced; by default none.
         goes_on: called with the folder that a killed writer has left; True keeps it, and the block goes on with it.
     Raises:
         FileExistsError: `root` holds something else; the message names it.
@@ -85,7 +85,7 @@ def new_folder(
         _restore(where, path, replaced)
         _refuse_others(where, path, replaced)
         if not new.is_dir() or new.is_symlink() or not goes_on(new):
-            _clear(where, new, replaced)  # of what a killed writer left
+            _clear(where, new, replaced)  # a killed writer may have left it
         try:
             with room_told(where, path):
                 check_space(path.parent, num_bytes, path)

@@ -1,4 +1,4 @@
-"""HTML of the package's templates: reports, and what notebooks show. Every text that is filled in is escaped."""
+"""HTML of the package's templates, for reports and notebooks. Every text that is filled in is escaped."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-Progress = Callable[[str, int, int], None]  # what is being done, how much of it is done, and all of it (0: unknown)
+Progress = Callable[[str, int, int], None]  # text of the work, amount done, total amount (0: unknown)
 
 DELAY_S = 1.0
 _LOOK_S = 0.5
@@ -47,7 +47,7 @@ def now_and_then(progress: Progress) -> Progress:
 
 @contextlib.contextmanager
 def hidden() -> Iterator[None]:
-    """Show no progress of what is called here."""
+    """Show no progress of the calls in this block."""
     token = _hidden.set(True)
     try:
         yield

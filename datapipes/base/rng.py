@@ -14,7 +14,7 @@ from datapipes.base.checks import check_int
 
 __all__ = ["STREAM_VERSION", "RngKey"]
 
-#: The version of what docs/semantics.md states; a change of any minibatch raises it.
+#: The version of the rules in docs/semantics.md; a change of any minibatch raises it.
 STREAM_VERSION: int = _core.STREAM_VERSION
 MAX_SEED = 2**64 - 1
 MAX_EPOCH = 2**32 - 1

@@ -13,7 +13,7 @@ MOST_CHARACTERS = 40  # of any other number
 
 
 def parse_strict(text: str, *, floats: bool = False) -> Any:
-    """Return what a JSON text says; `floats` allows numbers that are not whole.
+    """Return the value of a JSON text; `floats` allows numbers that are not whole.
 
     Raises:
         ValueError: It is not valid JSON, or a number is too long, not whole or not finite.

@@ -119,7 +119,7 @@ def type_text(value: Any) -> str:
 
 
 def of_type(value: Any) -> str:
-    """Return what an error says behind a noun: " of src:rel:dst"; nothing for None."""
+    """Return the words behind a noun in an error: " of src:rel:dst"; "" for None."""
     return "" if value is None else f" of {type_text(value)}"
 
 

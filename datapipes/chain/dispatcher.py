@@ -85,7 +85,7 @@ class Dispatcher(Iterator[MiniBatch]):
             timeout: seconds to wait for it; None: as long as it takes.
         Raises:
             LoaderTimeoutError: No minibatch came in time; the next call goes on waiting.
-            StopIteration: The epoch has ended, or nobody reads it any more.
+            StopIteration: The epoch has ended, or has no reader any more.
             The error of a stage, or of the pool.
         """
         self._pool.refuse_other_processes()

@@ -49,7 +49,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(_Guarded(coroutine, self._process), self._loop)
 
     def close(self) -> None:
-        """Cancel what still runs and end the thread; called once."""
+        """Cancel all running coroutines and end the thread; called once."""
         if os.getpid() != self._process:
             return  # in a forked child there is no thread, and the loop's wake-up pipe is the parent's
         until = time.monotonic() + JOIN_S
@@ -93,7 +93,7 @@ class _Guarded(Coroutine[Any, Any, T]):
         except (SystemExit, KeyboardInterrupt) as raised:  # would end the loop, and no other result would ever come
             raise as_error(raised) from raised
         finally:
-            end_if_clone(self._process)  # a clone has its parent's loop, and would take what the parent waits for
+            end_if_clone(self._process)  # a clone has its parent's loop, and would take the parent's results
 
 
 async def _cancel_all() -> None:
@@ -204,5 +204,5 @@ def run_loop(loop: asyncio.AbstractEventLoop, threads: OffLoopThreads, kernel_th
 
 
 def error_of(raised: BaseException) -> Exception:
-    """Return what a call raised as an error that a future can carry and that ends neither the loop nor a task."""
+    """Return `raised` as an error that a future can carry and that ends neither the loop nor a task."""
     return as_error(raised, "a call beside the event loop", "Raise an error.")

@@ -102,7 +102,7 @@ class Pool(ABC):
 
     @abstractmethod
     def whereabouts(self, worker: int) -> str:
-        """Return in a few words what a worker is doing."""
+        """Return a worker's present task in a few words."""
 
     def name_of(self, worker: int) -> str:
         """Return the worker's name in the note of an error; "" for none."""

@@ -29,7 +29,7 @@ class _Count(NamedTuple):
 
     on_device: Tensor
     in_host: Tensor
-    passed: Event  # has passed when in_host holds what on_device held behind the gather
+    passed: Event  # has passed once in_host holds on_device's values from behind the gather
 
 
 class MissingIds:

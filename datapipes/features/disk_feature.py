@@ -257,7 +257,7 @@ class DiskFeature(StoredFeature):
         """
         os.fdatasync(self._descriptor)
 
-    # --- what it is
+    # --- properties
 
     def _decode(self, rows: Tensor) -> Tensor:
         return rows if self.stored_as is None else decode(rows, self._scale_on(rows.device))

@@ -126,7 +126,7 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
         return rows
 
     async def read_many_async(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
-        """Return what `read_many` returns, while other minibatches go on; by default in a thread beside the event loop.
+        """`read_many` while other minibatches go on; by default in a thread beside the event loop.
 
         Raises:
             IndexError: An id has no row; the message names the feature.

@@ -304,7 +304,7 @@ class KeptRows:
     def __init__(self, came: dict[Any, list[Tensor]] | None = None) -> None:
         self._kept: dict[Any, Chosen] = {}
         self._came = came or {}  # from the process that started this one
-        self._making = threading.Lock()  # a server's threads share what is made
+        self._making = threading.Lock()  # a server's threads share the arrays
 
     @property
     def num_bytes(self) -> int:

@@ -136,7 +136,7 @@ class Graph(ABC):
         """Return the neighborhood of `seeds`, all hops. A DistGraph asks its parts for each hop; see `hops_async`.
 
         Args:
-            plan: what each hop draws, and from which edge types.
+            plan: the fanouts and edge types of the hops, and other options.
             seeds: ids [num_seeds], repeats allowed; with types {node type: ids}.
             keys, choice: the keys and the record of the minibatch, `plan.keyed(rng)`.
             trees: the groups of the seeds, if groups have nodes of their own.

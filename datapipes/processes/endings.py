@@ -22,7 +22,7 @@ def how_it_ended(pid: int) -> str | None:
 
 
 def how_it_exited(code: int | None) -> str:
-    """Return in words what an exit code says; below 0 it is the number of the signal that ended the process."""
+    """Return an exit code in words; below 0 it is the number of the signal that ended the process."""
     if code is None:
         return "it ended; its exit status was collected elsewhere"
     if code >= 0:
@@ -46,7 +46,7 @@ def runs(pid: int) -> bool:
 
 
 def why_it_stands_still(pid: int) -> str | None:
-    """Return in words that a process was stopped by a signal or a debugger, and what to do; None if it was not."""
+    """Return a clause on the signal or debugger that stopped a process, and a remedy; None if none did."""
     ways = {
         "T": f"is stopped by a signal (SIGSTOP, Ctrl-Z); `kill -CONT {pid}` lets it go on",
         "t": "is stopped by a debugger",

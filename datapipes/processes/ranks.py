@@ -31,7 +31,7 @@ from datapipes.base.errors import text_of
 
 ANSWER_S = 10.0  # seconds that a store may take for a call that waits for no rank
 _LEAVE_S = 10.0  # seconds that rank 0 stays at most for the others
-_FAILED = 2**40  # what a failed rank adds to the votes
+_FAILED = 2**40  # the number that a failed rank adds to the votes
 _BEATS = 4  # heartbeats in `timeout_s`, at least
 _BEAT_S = 1.0  # between two heartbeats, and between two looks of a waiting rank, at most
 _PAUSE_S = 0.0002  # between the first two looks
@@ -195,7 +195,7 @@ class Ranks:
         return collected
 
     def agreed(self, number: int, choose: Callable[[list[int]], int]) -> int:
-        """Return what `choose`, such as `max`, makes of the numbers of all ranks; it waits and raises as `vote`."""
+        """Return `choose`, such as `max`, of the numbers of all ranks; it waits and raises as `vote`."""
         return choose(self.collected(number))
 
     def go_on(self) -> None:
@@ -273,7 +273,7 @@ class Ranks:
         return self._ask(lambda store: store.get(key))
 
     def _ask(self, call: Callable[[Any], Any]) -> Any:
-        """Return what a call of the store returns, within the bound."""
+        """Return the result of a call of the store, within the bound."""
         assert self._store is not None
         try:
             return self._store.ask(call).result(self._answer_s)

@@ -52,7 +52,7 @@ def refuse_if_inherited(where: str, name: str, deed: str) -> None:
     """Raise RuntimeError if this process was forked from one with things of this name; they would wait for ever here.
 
     Args:
-        deed: what the process did, for the message: "{deed} in process 7, ...".
+        deed: the deed of the process, for the message: "{deed} in process 7, ...".
     """
     if name in _inherited:
         raise RuntimeError(

@@ -98,8 +98,8 @@ class Feature(ABC):
         where = f"{type(self).__name__}.update"
         if type(self).write_rows is Feature.write_rows:
             raise TypeError(
-                f"{where}: this kind of feature is read-only; allowed are TensorFeature, DiskFeature and features that "
-                "define write_rows. Write the rows to one of these."
+                f"{where}: this kind of feature is read-only; TensorFeature and DiskFeature can be updated, and "
+                "features that define write_rows. Write the rows to one of these."
             )
         distinct, rows = self._checked(where, ids, values)
         views: list[Any] = [self]

@@ -118,7 +118,7 @@ def test_parts_that_do_not_fit_are_refused(change, found):
 def test_a_feature_is_dense_or_sparse():
     message = minibatch_of(ROWS).to_message()
     for both in ({**message, "node_features.words": DENSE}, {"node_features.words": DENSE, **message}):
-        with refused(ValueError, stage="from_message", found="dense and sparse", allowed="one of the two"):
+        with refused(ValueError, stage="from_message", found="dense and sparse", allowed="only one is allowed"):
             dp.MiniBatch.from_message(both)
 
 

@@ -197,7 +197,7 @@ def test_a_feature_whose_name_the_data_gets_later_is_refused():
     loader = NeighborLoader(data, [2], features={"z": feature(40)})
     next(iter(loader))
     data.z = torch.zeros(40)
-    with pytest.raises(ValueError, match="the data has z now, which is a node feature of the loader"):
+    with pytest.raises(ValueError, match="z was added to the data, but the loader has a node feature of this name"):
         next(iter(loader))
 
 

@@ -198,8 +198,8 @@ class Request(ABC, Generic[Answer]):
 
 @cache
 def _header_and_columns(kind: type[Request[Any]]) -> tuple[Any, list[str]]:
-    """Return (record, names): a dataclass of the fields of a kind that travel in the header, and the names of its fields
-    that travel as columns.
+    """Return (record, names): a dataclass of the fields of a kind that travel in the header, and the names of the
+    fields that travel as columns.
     """
     hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]

@@ -27,7 +27,8 @@ class DistFeatureStore(FeatureStore):
     """The features of a graph in parts: every attribute of nodes and edges that was partitioned, under its name.
 
     Rows of the local part are read from its mapped file. Rows of other parts come over the network: a minibatch asks
-    each part once, for all features and types that its FeatureFetcher reads. Rows have the bits of the whole graph's.
+    each part once, for all features and types that its FeatureFetcher reads. Rows have the same bits as in the whole
+    graph.
     Edge features are read by edge id, which needs an edge map in the partition.
 
     Args:
@@ -79,19 +80,19 @@ class DistFeatureStore(FeatureStore):
         super().__init__({key: DistFeature(reader, *key) for key in dist_graph.facts.features})
 
     def read_many(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
-        """Return the rows of each request (domain, type, name, ids), in their order; each part is asked once.
+        """Return the rows of each request (domain, type, name, ids), in the order of `requests`; ask each part once.
 
         Raises:
             KeyError: There is no such feature.
             IndexError: An id is outside the graph; the message names the feature and the id.
             ValueError: Edge features are asked for, and the partition has no edge map; or a server answers with other
                 rows than were asked for.
-            The errors of the servers, and of a server that does not answer.
+            The errors of the servers, or ServerUnavailable.
         """
         return run_here(self.read_many_async(requests))
 
     async def read_many_async(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
-        """Return the same as `read_many`, while other minibatches go on."""
+        """Return the same as `read_many`; the event loop goes on meanwhile."""
         return await self._reader.read(self._wanted(requests))
 
     def stats(self) -> dict[str, int]:
@@ -105,7 +106,7 @@ class DistFeatureStore(FeatureStore):
             * "asked": ids whose rows were requested from other parts.
             * "requests": how often another part was asked.
             * "received_bytes": bytes of the rows that came.
-            * "cache_bytes": bytes of the cache, index included; the other counts leave out its filling.
+            * "cache_bytes": bytes of the cache, index included. What filled the cache is in none of the other counts.
         """
         return {**self._reader.counts.so_far(), "cache_bytes": self._reader.hot.num_bytes}
 
@@ -129,7 +130,7 @@ def _check_size(value: Any) -> int:
 
 
 def _filled(reader: RowReader, cache_bytes: int, counts: Mapping[FeatureKey, Tensor] | None) -> HotRows:
-    """Return the cache with the rows of other parts that are asked for most often."""
+    """Return a cache filled with the rows of other parts that will be requested most often, by `counts` or by edges."""
     facts, part = reader.graph.facts, reader.graph.local_part
     if counts is not None:
         hot = hot_by_counts(_NAME, facts, part, counts)

@@ -80,7 +80,7 @@ class _Start(NamedTuple):
 
 
 class _Child(ChildProcess):
-    """A worker process, and its failure, if any."""
+    """A worker process, and what is known of its end."""
 
     def __init__(self, number: int, process: Any, pipe: Connection) -> None:
         super().__init__(process, pipe)
@@ -91,7 +91,7 @@ class _Child(ChildProcess):
         return self.is_done
 
     def listen(self) -> None:
-        """Check whether it has ended; raise its error if it has failed."""
+        """Check whether the process has ended; raise its error if it has failed."""
         has_ended = self.watch.has_ended()  # first: then the pipe holds all of its messages
         said = b""
         with suppress(EOFError, OSError):

@@ -81,7 +81,7 @@ class DrawRequest(Request[Drawn]):
     Attributes:
         ids: {destination type: int32 or int64 [n]}, distinct, except nodes in several trees or at several times.
         draws: in sorted order of the edge types; each draws for all of `ids[destination type]`.
-        replace: draw with replacement.
+        replace: whether to draw with replacement.
         edge_ids: whether the answer has the ids of the edges.
         streams: the stream of the random key for each id, uint32, {destination type: [n]}; None: all have stream 0.
         times: the time of each id, int64, {destination type: [n]}; only where in-edges are drawn by time.

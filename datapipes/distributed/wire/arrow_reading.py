@@ -102,8 +102,8 @@ def from_batches(
         sink: see Sink; with it the rows of all tensors go to the function it returns, and the returned message has no
             tensors.
     Raises:
-        BadMessage: A column of another type, a dtype or shape that no tensor has, more bytes or fewer than the shape
-            says, a batch that Arrow's full validation refuses, a header that is not strict JSON.
+        BadMessage: A column is of another type, or states a dtype or shape that no tensor has; there are more or fewer
+            bytes than the shape says; Arrow's full validation refuses a batch; or the header is not strict JSON.
     """
     pa = arrow(where)
     arriving = _arriving(where, pa, schema, most_bytes)

@@ -105,7 +105,7 @@ def columns_of(message: Message, kinds: tuple[str, ...], count: int) -> dict[str
     """Return {kind: its columns}. The message must have `count` columns of each kind, and no others.
 
     Args:
-        kinds: "ids" first, then "streams", "times" or both.
+        kinds: "ids" first, then possibly "streams" and "times".
     Raises:
         ValueError: There are other columns, or a column has another dtype or length.
     """

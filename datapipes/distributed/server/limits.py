@@ -35,8 +35,8 @@ class ServerLimits:
             bytes of a stalled one must still get their answers. gRPC itself ends answers whose client has died, or
             whose deadline has passed.
         max_memory: the most memory of the whole process, without mapped files. Above it the largest producers are
-            ended, then all connections, and clients connect again. None for no bound, since memory of other work in
-            the process would count too. "auto", for a process that only serves: its memory at the start, plus twice
+            ended, then all connections, and clients connect again. None for no bound; memory of other work in the
+            process would count too. "auto", for a process that only serves: its memory at the start, plus twice
             `max_bytes_in_flight`, plus 16 times `max_request_bytes`. The bound is soft: gRPC takes a whole request, and
             about six times its size, before the server can refuse it.
         max_workers: the most worker processes of a producer; by default as many as this process may use CPU cores. Only

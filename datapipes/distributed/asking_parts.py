@@ -20,8 +20,8 @@ from datapipes.partition.native.part import Part
 class Peers(Protocol):
     """Asks the owners of parts. Many requests can be in flight; each ends in bounded time, with an answer or an error.
 
-    A worker process gets a copy without connections, and connects on its first request. Errors have specific
-    types and name the part; an error that a server sent has the server's reason.
+    A worker process gets a copy without connections, and connects on its first request. Errors have specific types and
+    name the part; an error that a server sent has the server's reason.
     """
 
     def ask(self, part: int, request: Request[Answer]) -> Future[Answer]:
@@ -123,7 +123,7 @@ def _answered_here(request: Request[Answer], part: Part) -> Answer:
 
 @contextmanager
 def _noting_part(part: int) -> Iterator[None]:
-    """Context manager that adds the part that was asked to an error, as a note."""
+    """Context manager that adds a note to an error: which part was asked."""
     try:
         yield
     except Exception as error:

@@ -28,16 +28,15 @@ class DistFeatureStore(FeatureStore):
 
     Rows of the local part are read from its mapped file. Rows of other parts come over the network: a minibatch asks
     each part once, for all features and types that its FeatureFetcher reads. Rows have the same bits as in the whole
-    graph.
-    Edge features are read by edge id, which needs an edge map in the partition.
+    graph. Edge features are read by edge id, which needs an edge map in the partition.
 
     Args:
         dist_graph: the graph, as `DistGraph.connect` makes it. It must have a local part if `cache_bytes` is above 0
             without `cache_by`.
         cache_bytes: memory for rows of other parts, index included: a number of bytes, or a text such as "256MB"; 0 for
-            no cache. The cache keeps the nodes from which most edges of the local part come, per byte of their rows:
-            nodes of all types, with all of their features. The constructor reads them once, over the network. Worker
-            processes map the same memory.
+            no cache. The cache keeps rows of the nodes from which most edges of the local part come, per byte of the
+            rows: nodes of all types, with all of their features. The constructor reads the rows once, over the network.
+            Worker processes map the same memory.
         cache_by: choose the rows by these counts instead: {(domain, type, name): int64 [number of nodes]}, the accesses
             to each row, as `count_accesses` returns them for a loader over a store without a cache. The cache keeps the
             rows with the most accesses per byte, on ties those with smaller ids, and only of features that have counts.
@@ -45,7 +44,7 @@ class DistFeatureStore(FeatureStore):
     Raises:
         TypeError, ValueError: `dist_graph` is no DistGraph; `cache_bytes` is no size, is too small for a single row, or
             is above 0 and the graph has no local part; `cache_by` is given without cache_bytes, has no node feature, or
-            has not one count for each node.
+            does not have one count for each node.
         KeyError: `cache_by` has a feature that the graph lacks.
         MemoryError: Too little memory is left for the cache.
         The errors of the servers, while the cache is filled.
@@ -104,8 +103,8 @@ class DistFeatureStore(FeatureStore):
             * "own": ids whose rows are in the local part.
             * "cached": ids whose rows are in the cache.
             * "asked": ids whose rows were requested from other parts.
-            * "requests": how often another part was asked.
-            * "received_bytes": bytes of the rows that came.
+            * "requests": requests to other parts.
+            * "received_bytes": bytes of the rows that other parts sent.
             * "cache_bytes": bytes of the cache, index included. What filled the cache is in none of the other counts.
         """
         return {**self._reader.counts.so_far(), "cache_bytes": self._reader.hot.num_bytes}

@@ -89,7 +89,7 @@ class DistGraph(Graph):
                 "torchrun" for the addresses of `publish_address`; or a Resolver, asked again when no server of a part
                 is reached.
             local_part: the part that is read from the folder, without a server.
-            tls: the certificates of this side; needed where an address is not of this machine alone.
+            tls: the certificates of this side; needed if other machines can reach one of the addresses.
             insecure: allow other machines without TLS, if all of them are trusted.
             deadline: seconds for each request in all. Until then it is retried, on new connections too; after that it
                 ends with ServerUnavailable.
@@ -101,7 +101,7 @@ class DistGraph(Graph):
             ServerUnavailable: The server gave no answer within the deadline.
             TimeoutError: An address was not published within the deadline.
             ImportError: pyarrow is not installed.
-            RuntimeError: This process was forked from one with connections.
+            RuntimeError: This process was forked from one that had connections to servers.
         """
         security = check_security(_CONNECT, tls, insecure, deadline)
         return cls(*connect_parts(_CONNECT, root_or_book, namebook, local_part, security, mmap=mmap))
@@ -300,8 +300,8 @@ class DistGraph(Graph):
         return items_of[None] if None in items_of else HeteroItemSet(filled)
 
     def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> None:
-        """Check the attributes that `choice`, the way in which in-edges are drawn, reads. The local part prepares its
-        draws now, other parts do so on their first request.
+        """Check the attributes that `choice` reads; it says how in-edges are drawn. The local part prepares its draws
+        now, other parts do so on their first request.
         """
         if choice.reads is None:
             return

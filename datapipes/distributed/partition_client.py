@@ -78,14 +78,14 @@ def connect(
         namebook: {server rank: "host:port"}, with a list for replicas; the path of a JSON file of this form; "torchrun"
             for the addresses of `publish_address`; or a Resolver. Ranks are numbers of your choice: a server tells
             which part it has, and several may have the same. With "torchrun" or a Resolver, a rank is a part's number.
-        tls: the certificates of this side; needed where an address is not of this machine alone.
+        tls: the certificates of this side; needed if other machines can reach one of the addresses.
         insecure: allow other machines without TLS, if all of them are trusted.
         deadline: seconds for each request in all. Until then it is retried, on new connections too.
     Raises:
         TypeError, ValueError: The namebook or an argument is not valid.
         ServerUnavailable: The first server gave no answer within the deadline.
         ImportError: pyarrow is not installed.
-        RuntimeError: This process was forked from one with connections.
+        RuntimeError: This process was forked from one that had connections to servers.
     """
     global _default
     client = PartitionClient(connect_servers(_WHERE, namebook, check_security(_WHERE, tls, insecure, deadline)))
@@ -145,7 +145,7 @@ class PartitionClient:
         return self._peers.ask(self._rank_of(part), request)
 
     def health(self, server_rank: int) -> dict[str, Any]:
-        """Ask a server how it is; return {"status": "serving", "leaving" or "stopping", "part": number of its part}."""
+        """Return a server's state: {"status": "serving", "leaving" or "stopping", "part": number of its part}."""
         health = self._peers.told(server_rank, "health").result()
         return {"status": health.get("status"), "part": health.get("part")}
 
@@ -223,7 +223,8 @@ class PartitionClient:
         """Create a producer of this client on other servers too.
 
         Returns:
-            {server rank: error} of servers without an answer within the deadline; `minibatch` creates it there later.
+            {server rank: error} of the servers that gave no answer within the deadline; there `minibatch` creates the
+            producer later.
         Raises:
             ValueError: A server has other data, so the producer's number would differ; or it cannot build the chain.
         """

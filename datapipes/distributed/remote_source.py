@@ -41,7 +41,7 @@ class RemoteSource(StreamStage):
         channel: a RemoteReceivingChannel of the producer. It gives the servers, `prefetch_size`, `in_order`, and `rank`
             and `world_size`, by which ranks share the minibatches of an epoch; nothing is received from it.
     Raises:
-        TypeError, ValueError: The channel is not of a producer of this chain.
+        TypeError, ValueError: `channel` is no such channel, has `num_expected`, or has a producer of another chain.
         ServerUnavailable: While running, no server gave an answer within the deadline of the client.
     """
 

@@ -47,7 +47,7 @@ class SamplerPool(ABC):
         If one fails, the others are ended, too. They also end with this process.
 
         Args:
-            num_worker: processes, 1 or more.
+            num_worker: number of processes, 1 or more.
         Raises:
             ValueError: `num_worker` is not in its range.
             RuntimeError: This process has used CUDA or is connected to servers, which does not survive a fork.

@@ -58,14 +58,15 @@ class SamplerReceiver:
     each has room for its share of 256 MB, or for one minibatch. When a sender closes, another one may take its place
     and go on with the next epoch.
 
-    No seed decides the order of arrival, and there is no state to resume from; RemoteReceivingChannel has both.
+    No seed decides the order of arrival, and there is no state to resume from. With a RemoteSource the
+    seed decides, and there is a state.
 
     Args:
         graph: the graph of the minibatches; senders that name another graph are refused. None accepts all.
         addr: "host:port" to listen on, as the senders' namebooks have it.
         num_sender: number of senders; the constructor returns when all have connected.
         timeout: seconds to wait for the senders, and later for each minibatch.
-        tls: the certificates of this side; needed where the address is not of this machine alone.
+        tls: the certificates of this side; needed if other machines can reach the address.
         insecure: allow other machines without TLS, if all of them are trusted.
     Raises:
         TypeError, ValueError: An argument is not valid.
@@ -115,8 +116,7 @@ class SamplerReceiver:
         Raises:
             StopIteration: All senders have signalled its end. The next call begins the next epoch.
             PeerDied: A sender ended in the middle of an epoch; the text names it. Earlier calls have returned all its
-                minibatches.
-                Another sender may take its place and end the epoch; the next call waits for that.
+                minibatches. Another sender may take its place and end the epoch; the next call waits for that.
             QueueTimeoutError: No minibatch came in time; the text names the late senders. The next call goes on.
             ChannelClosed: The receiver was closed.
         """

@@ -91,7 +91,8 @@ class SamplerSender:
 
     `send` returns at once while few minibatches wait to be sent; do not change their tensors any more. A cut connection
     is made again, and no minibatch is lost or doubled. The receiver takes minibatches in the order of arrival: no seed
-    decides which of several senders is next, and there is no state to resume from. RemoteReceivingChannel has both.
+    decides which of several senders is next, and there is no state to resume from. With a RemoteSource the
+    seed decides, and there is a state.
 
     A sender may end, or be collected, without `close`: earlier minibatches are delivered first. If some came after its
     last `signal`, the receiver then raises an error, since the epoch is not whole.
@@ -100,14 +101,14 @@ class SamplerSender:
         namebook: {recv_id: "host:port"}, or the path of a JSON file of this form.
         graph: the sampled graph; receivers that name a graph too refuse another one.
         timeout: seconds to wait for a receiver to be there, in the constructor, and later for it to have room.
-        tls: the certificates of this side; needed where an address is not of this machine alone.
+        tls: the certificates of this side; needed if other machines can reach one of the addresses.
         insecure: allow other machines without TLS, if all of them are trusted.
     Raises:
         TypeError, ValueError: The namebook or an argument is not valid.
         ServerUnavailable: A receiver was not there within `timeout`, or had all its senders already.
         OtherPartition: A receiver has another graph, or another version of datapipes.
         ImportError: pyarrow is not installed.
-        RuntimeError: This process was forked from one with connections.
+        RuntimeError: This process was forked from one that had connections to servers.
     """
 
     def __init__(
@@ -238,8 +239,8 @@ class _Stream:
         self.remote = RemotePart(number, replicas, Limits(self._timeout), self._connect, kind="receiver", requests=1)
 
     def join(self) -> Future[None]:
-        """Return a future at once; it ends when the receiver, which need not run yet, is connected. Later requests do
-        not wait for a receiver that is gone.
+        """Connect to the receiver, and wait for it if it does not run yet; return a future of that at once. Later
+        requests do not wait for a receiver that is gone.
         """
         joined = self.remote.submit(lambda send: None)  # connecting is enough
         limits = Limits(max(self._timeout, _LEAST_S), may_return=False)

@@ -47,7 +47,7 @@ class Address(NamedTuple):
         return (ip := _ip(self.host)) is not None and ip.is_unspecified
 
     def is_heard(self, timeout: float) -> bool:
-        """Return whether something listens there; True also if no answer comes within `timeout` seconds.
+        """Return whether something listens at the address; True also if no answer comes within `timeout` seconds.
 
         False if the host name is unknown.
         """
@@ -123,7 +123,7 @@ class Replicas(tuple[Address, ...]):
         return any(address.is_heard(timeout) for address in self)
 
     def plain(self) -> Any:
-        """Return the entry of a namebook: "host:port", or a list of these."""
+        """Return the addresses as a namebook has them: "host:port", or a list of these."""
         return str(self[0]) if len(self) == 1 else [str(address) for address in self]
 
     def __str__(self) -> str:
@@ -153,8 +153,8 @@ def replicas_of(where: str, part: str, value: Any, named: str) -> Replicas:
     """Return the addresses that a user names for one part: "host:port", or a list of these.
 
     Args:
-        part: for messages; "part 3".
-        named: the source of the addresses, for messages.
+        part: how messages call the part, such as "part 3".
+        named: how messages call the source of the addresses.
     Raises:
         TypeError: `value` has another form.
         ValueError: An address is invalid, is a wildcard, or is listed twice; or there is no address.

@@ -31,13 +31,13 @@ def arrow_flight(where: str) -> Any:
 
 
 def note_client(client: Any) -> None:
-    """Note that this process has a client of Flight, for as long as it exists."""
+    """Record, for as long as `client` exists, that this process must not be forked: it has a client of Flight."""
     has, instead = "is connected to servers (Arrow Flight)", "close the DistGraph, or what else is connected, before"
     must_not_be_forked(client, _FLIGHT, Unforkable(has, instead))
 
 
 def note_server(server: Any) -> None:
-    """Note that this process has a server of Flight, for as long as it exists."""
+    """Record, for as long as `server` exists, that this process must not be forked: it has a server of Flight."""
     has = "runs a PartitionServer or a SamplerReceiver (Arrow Flight)"
     must_not_be_forked(server, _FLIGHT, Unforkable(has, "stop it before"))
 

@@ -1,4 +1,4 @@
-"""Asking parts: the one in this process, and those behind servers, all at once."""
+"""Ask parts, all at once: the part in this process and the parts behind servers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from datapipes.partition.native.part import Part
 class Peers(Protocol):
     """Asks the owners of parts. Many requests can be in flight; each ends in bounded time, with an answer or an error.
 
-    Worker processes get only its arguments: each process connects for itself on its first request. Errors are typed and
-    name the part; those of a server carry its reason.
+    A worker process gets a copy without connections, and connects on its first request. Errors have specific types and
+    name the part; an error that a server sent has the server's reason.
     """
 
     def ask(self, part: int, request: Request[Answer]) -> Future[Answer]:
-        """Ask a part; return at once."""
+        """Send a request to a part; return a future of the answer at once."""
 
     def close(self) -> None:
         """End all connections of this process; may be called twice. The next request connects again."""
@@ -50,7 +50,9 @@ _thread = _Thread()
 
 
 def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in this thread, without an event loop: the two functions below block."""
+    """Run a coroutine to its end in this thread, without an event loop. It may wait only by here_or_off_loop and
+    all_or_failed, which then block.
+    """
     before, _thread.blocks = _thread.blocks, True
     try:
         coroutine.send(None)
@@ -63,12 +65,12 @@ def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def here_or_off_loop(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return `fn(*args, **kwargs)`: called in this thread in `run_here`, else off the event loop."""
+    """Call `fn(*args, **kwargs)` and return its result: within `run_here` in this thread, else off the event loop."""
     return fn(*args, **kwargs) if _thread.blocks else await off_loop(fn, *args, **kwargs)
 
 
 async def all_or_failed(futures: Collection[Future[T]]) -> Collection[Future[T]]:
-    """Wait until all futures are done or one has failed; return all, or only those that have failed."""
+    """Wait until all futures are done or one has failed. Return all futures, or if some have failed, only those."""
     if all(future.done() for future in futures):
         return futures
     if _thread.blocks:
@@ -90,7 +92,7 @@ def _has_failed(future: Future[Any]) -> bool:
 
 
 async def ask_all(asks: Sequence[Ask], peers: Peers, local_part: Part | None) -> list[Any]:
-    """Return the answer of each part. The other parts are asked first, so that they work while `local_part` does.
+    """Return the answers in the order of `asks`. Other parts are asked first: they work while `local_part` does.
 
     Raises:
         The errors of the requests; a note names the part.
@@ -121,7 +123,7 @@ def _answered_here(request: Request[Answer], part: Part) -> Answer:
 
 @contextmanager
 def _noting_part(part: int) -> Iterator[None]:
-    """Add to an error which part was asked."""
+    """Context manager that adds a note to an error: which part was asked."""
     try:
         yield
     except Exception as error:

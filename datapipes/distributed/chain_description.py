@@ -6,12 +6,12 @@ description holds the chain's fingerprint, so a chain that would give other mini
 
 A value of an argument is null, a boolean, a number, a text, a list, or an object of one entry, whose key names the
 kind: {"tuple": [...]}, {"dict": [[key, value], ...]}, {"tensor": its name in the message}, {"graph": name or null},
-{"features": [name or null, forms]}, {"items": name}, {"item_set": [items, names]}, {"item_sets": {"dict": ...}}. Each
-tensor of the message is used in one place.
+{"features": [name or null, dtype and shape of a row of each feature that is read]}, {"items": name}, {"item_set":
+[items, names]}, {"item_sets": {"dict": ...}}. Each tensor of the message is used in one place.
 
 The description may come from anybody. Only offered stages are built, over the graphs, items and stores of this process.
-Each received tensor is read in one place. The bytes that the chain will hold are counted before they are allocated: a
-node of a mask is one byte in a message, and its id eight.
+The bytes that the chain will hold are counted before they are allocated, since they may be more than the message has: a
+mask has one byte for each node, and the id of a node has eight.
 """
 
 from __future__ import annotations
@@ -68,7 +68,13 @@ FORMS = form_of(FeatureForms)
 
 @dataclass(frozen=True)
 class DescribedStage:
-    """A stage: its functional name, the places of its sources in the list of stages, its other arguments."""
+    """A stage of a described chain.
+
+    Attributes:
+        stage: the functional name of the stage.
+        sources: the indices of its sources in the list of stages.
+        arguments: {name: described value} of its other arguments.
+    """
 
     stage: str
     sources: tuple[Count, ...]
@@ -77,7 +83,7 @@ class DescribedStage:
 
 @dataclass(frozen=True)
 class DescribedChain:
-    """The stages of a chain, sources before those that read them, and its fingerprint."""
+    """The stages of a chain, sources before the stages that read them, and the fingerprint of the chain."""
 
     stages: tuple[DescribedStage, ...]
     fingerprint: Mapping[str, Annotated[Any, _ANYTHING]]
@@ -90,14 +96,15 @@ def describe_chain(pipe: Stage, names: Mapping[str, _Named] | None = None) -> Me
     it changes no bit, and the other process may have another kind of graph.
 
     Args:
-        pipe: the last stage; stages that run where minibatches are used, such as `copy_to`, stand behind it.
-        names: {name: graph, item set or feature store} of the other process. A graph or a store without a name stands
-            for the only one there; an item set without a name is sent along.
+        pipe: the last stage of the chain. Stages that run where minibatches are used, such as `copy_to`, are no part of
+            it: chain them after the RemoteSource.
+        names: the names that the other process has for objects of this chain: {name: graph, item set or feature store}.
+            A graph or a store without a name stands for the only one there; an item set without a name is sent along.
     Returns:
-        `header`, JSON values, and `tensors`, {name: tensor}.
+        A Message: `header`, {name: JSON value}, and `tensors`, {name: tensor}.
     Raises:
-        TypeError, ValueError: A stage or an argument cannot be described, such as a function; or a name belongs to
-            nothing in the chain.
+        TypeError, ValueError: A stage or an argument cannot be described, such as a function; or the chain does not use
+            an object in `names`.
     """
     if not isinstance(pipe, Stage):
         raise TypeError(f"{_DESCRIBE}: pipe must be a Stage, got {type(pipe).__name__}. Pass the last one of a chain.")
@@ -144,7 +151,7 @@ class _Writing:
         return DescribedStage(name, sources, arguments)
 
     def refuse_unused(self) -> None:
-        """Raise ValueError if a name belongs to nothing in the chain."""
+        """Raise ValueError if the chain does not use an object in `names`."""
         if self._unused:
             raise ValueError(
                 f"{_DESCRIBE}: names has {sorted(self._unused)}, which the chain does not use. Leave them out, or name "
@@ -219,7 +226,7 @@ def _has_stage(value: Any) -> bool:
 
 
 def forms_in(store: FeatureStore, keys: Iterable[Any]) -> dict[Any, RowForm]:
-    """Return the forms of the rows of some features."""
+    """Return {key: dtype and shape of a row} for the features `keys` of a store."""
     return {key: RowForm(store[key].dtype, store[key].shape) for key in keys}
 
 
@@ -247,17 +254,19 @@ def build_chain(
 ) -> Stage:
     """Return the last stage of the described chain, built over the objects of this process.
 
-    Only the suitable stages of datapipes and those in `stages` are built. The description may come from anybody.
+    Only stages in `stages` and the stages of datapipes that suit servers are built. The description may come from
+    anybody.
 
     Args:
         description: as describe_chain returned it.
         graph: the graph that stages sample, or {name: graph}.
         items: {name: item set} that the description may name.
-        features: the store that is read, or {name: store}.
+        features: the store that FeatureFetchers read, or {name: store}.
         stages: further classes that may be built, such as a user's own samplers.
     Raises:
-        ValueError: The description is invalid; a stage, an argument or a name is not offered; a tensor is read never or
-            twice; or the chain would give other minibatches than the described one: the message names the differences.
+        ValueError: The description is invalid; a stage, an argument or a name is not offered; a tensor is read twice,
+            or not at all; or the chain would give other minibatches than the described one: the message names the
+            differences.
         TypeError: An argument has a type that the stage does not take.
     """
     return ChainBuilder(graph, items, features, stages).build(description)
@@ -276,8 +285,8 @@ class ChainBuilder:
     """Builds a described chain over the arguments of build_chain.
 
     Args:
-        admit: called before each tensor is made, with the bytes of received tensors that the chain will hold so far. If
-            it raises, the call ends.
+        admit: called before memory for received tensors is allocated, with the bytes of such tensors that the chain
+            will then hold. If it raises, `build` ends with its error.
     """
 
     def __init__(
@@ -292,7 +301,7 @@ class ChainBuilder:
         self._read: set[str] = set()  # names of the tensors that were read
 
     def build(self, description: Message) -> Stage:
-        """Return the last stage of the chain; a builder builds one chain."""
+        """Build the chain and return its last stage. Call this only once."""
         if not isinstance(description, Message):
             raise TypeError(
                 f"{_BUILD}: description must be what describe_chain returns, got {type(description).__name__}. Pass "
@@ -353,7 +362,7 @@ class ChainBuilder:
             raise
 
     def _value(self, where: str, value: Any, nested: int = 0) -> Any:
-        """Return the value that a description holds."""
+        """Return the argument that a value of the description stands for."""
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
         if nested == _MOST_NESTED:

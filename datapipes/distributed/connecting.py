@@ -1,4 +1,6 @@
-"""Turn a user's namebook and folder into the facts, the book, the addresses and the part of this process."""
+"""Turn a user's namebook and folder into what a DistGraph or a PartitionClient needs: the facts of the partition, the
+book, the servers, and the part of this process.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ _PROBE_S = 1.0  # to find out whether a server is there
 
 
 class Security(NamedTuple):
-    """How to reach servers; the arguments of connect."""
+    """How servers are reached: arguments of `connect`."""
 
     tls: TLSConfig | None
     insecure: bool
@@ -38,10 +40,10 @@ class Security(NamedTuple):
 def check_security(
     where: str, tls: Any, insecure: Any, deadline: Any, name: str = "deadline", advice: str = _ADVICE
 ) -> Security:
-    """Return the arguments, checked.
+    """Check the arguments and return them.
 
     Args:
-        name, advice: the name of `deadline` in errors, and the remedy.
+        name, advice: how errors call `deadline`, and the remedy that they give.
     """
     check_tls(where, tls, insecure)
     seconds = check_seconds(where, name, deadline, advice)
@@ -53,7 +55,9 @@ def check_security(
 def connect_parts(
     where: str, root_or_book: Any, namebook: Any, local_part: int | None, security: Security, *, mmap: bool
 ) -> tuple[PartitionFacts, PartitionBook, FlightPeers, Part | None]:
-    """Return the pieces of a DistGraph: the local part is opened, the other parts are asked when needed."""
+    """Return the arguments of a DistGraph: (facts, book, peers, local part or None). The local part is opened; other
+    parts are asked when needed.
+    """
     book, part = _book_and_part(where, root_or_book, local_part, check_bool(where, "mmap", mmap))
     addresses = addresses_of_others(where, namebook, book.num_parts, local_part, security)
     facts = PartitionFacts.of(part) if part is not None else _facts_of_servers(where, book, addresses, security)
@@ -85,7 +89,7 @@ def peers_at(
     *,
     by_rank: bool = False,
 ) -> FlightPeers:
-    """Return the servers at these addresses of a namebook."""
+    """Return FlightPeers for the servers at `addresses`, which are from `namebook`."""
     again = partial(_asked_again, where, namebook, security) if is_asked_again(namebook) else None
     return FlightPeers(addresses, facts, tls=security.tls, deadline=security.deadline, by_rank=by_rank, again=again)
 
@@ -97,7 +101,7 @@ def _asked_again(where: str, namebook: Any, security: Security, part: int) -> Re
 
 
 def connect_servers(where: str, namebook: Any, security: Security) -> FlightPeers:
-    """Return the servers of a namebook, by their numbers; one of them is asked for the facts."""
+    """Return FlightPeers for the servers of a namebook, with `by_rank`. One server is asked for the facts."""
     addresses = addresses_in(where, namebook, [0], security.deadline)
     if not addresses:
         raise ValueError(f"{where}: the namebook is empty. Name the address of each server.")
@@ -173,7 +177,7 @@ def ask_facts(
     """Ask the server of a part for its facts, then close the connection.
 
     Args:
-        by_rank: `part` is the number of a server, which may have any part.
+        by_rank: whether `part` is the number of a server, which may have any part.
     Raises:
         ImportError: pyarrow is not installed.
         ServerUnavailable: There was no answer within the deadline.

@@ -27,16 +27,16 @@ class DistFeatureStore(FeatureStore):
     """The features of a graph in parts: every attribute of nodes and edges that was partitioned, under its name.
 
     Rows of the local part are read from its mapped file. Rows of other parts come over the network: a minibatch asks
-    each part once, for all features and types that its FeatureFetcher reads. Rows have the bits of the whole graph's.
-    Edge features are read by edge id, which needs an edge map in the partition.
+    each part once, for all features and types that its FeatureFetcher reads. Rows have the same bits as in the whole
+    graph. Edge features are read by edge id, which needs an edge map in the partition.
 
     Args:
         dist_graph: the graph, as `DistGraph.connect` makes it. It must have a local part if `cache_bytes` is above 0
             without `cache_by`.
         cache_bytes: memory for rows of other parts, index included: a number of bytes, or a text such as "256MB"; 0 for
-            no cache. The cache keeps the nodes from which most edges of the local part come, per byte of their rows:
-            nodes of all types, with all of their features. The constructor reads them once, over the network. Worker
-            processes map the same memory.
+            no cache. The cache keeps rows of the nodes from which most edges of the local part come, per byte of the
+            rows: nodes of all types, with all of their features. The constructor reads the rows once, over the network.
+            Worker processes map the same memory.
         cache_by: choose the rows by these counts instead: {(domain, type, name): int64 [number of nodes]}, the accesses
             to each row, as `count_accesses` returns them for a loader over a store without a cache. The cache keeps the
             rows with the most accesses per byte, on ties those with smaller ids, and only of features that have counts.
@@ -44,7 +44,7 @@ class DistFeatureStore(FeatureStore):
     Raises:
         TypeError, ValueError: `dist_graph` is no DistGraph; `cache_bytes` is no size, is too small for a single row, or
             is above 0 and the graph has no local part; `cache_by` is given without cache_bytes, has no node feature, or
-            has not one count for each node.
+            does not have one count for each node.
         KeyError: `cache_by` has a feature that the graph lacks.
         MemoryError: Too little memory is left for the cache.
         The errors of the servers, while the cache is filled.
@@ -79,19 +79,19 @@ class DistFeatureStore(FeatureStore):
         super().__init__({key: DistFeature(reader, *key) for key in dist_graph.facts.features})
 
     def read_many(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
-        """Return the rows of each request (domain, type, name, ids), in their order; each part is asked once.
+        """Return the rows of each request (domain, type, name, ids), in the order of `requests`; ask each part once.
 
         Raises:
             KeyError: There is no such feature.
             IndexError: An id is outside the graph; the message names the feature and the id.
             ValueError: Edge features are asked for, and the partition has no edge map; or a server answers with other
                 rows than were asked for.
-            The errors of the servers, and of a server that does not answer.
+            The errors of the servers, or ServerUnavailable.
         """
         return run_here(self.read_many_async(requests))
 
     async def read_many_async(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
-        """Return the same as `read_many`, while other minibatches go on."""
+        """Return the same as `read_many`; the event loop goes on meanwhile."""
         return await self._reader.read(self._wanted(requests))
 
     def stats(self) -> dict[str, int]:
@@ -103,9 +103,9 @@ class DistFeatureStore(FeatureStore):
             * "own": ids whose rows are in the local part.
             * "cached": ids whose rows are in the cache.
             * "asked": ids whose rows were requested from other parts.
-            * "requests": how often another part was asked.
-            * "received_bytes": bytes of the rows that came.
-            * "cache_bytes": bytes of the cache, index included; the other counts leave out its filling.
+            * "requests": requests to other parts.
+            * "received_bytes": bytes of the rows that other parts sent.
+            * "cache_bytes": bytes of the cache, index included. What filled the cache is in none of the other counts.
         """
         return {**self._reader.counts.so_far(), "cache_bytes": self._reader.hot.num_bytes}
 
@@ -129,7 +129,7 @@ def _check_size(value: Any) -> int:
 
 
 def _filled(reader: RowReader, cache_bytes: int, counts: Mapping[FeatureKey, Tensor] | None) -> HotRows:
-    """Return the cache with the rows of other parts that are asked for most often."""
+    """Return a cache filled with the rows of other parts that will be requested most often, by `counts` or by edges."""
     facts, part = reader.graph.facts, reader.graph.local_part
     if counts is not None:
         hot = hot_by_counts(_NAME, facts, part, counts)

@@ -42,13 +42,13 @@ _OWN_ROWS = "local_part.relation(edge_type) has the in-edges of the part in this
 
 
 class DistGraph(Graph):
-    """A graph in parts; `DistGraph.connect` makes it. Its digest is that of the whole graph.
+    """A graph in parts; `DistGraph.connect` makes it. It has the digest of the whole graph.
 
-    The samplers of datapipes and a DistFeatureStore read it. It has no rows of its own, so a Sampler with a `draw` or
-    `sample` of its own refuses it.
+    The samplers of datapipes and a DistFeatureStore read it. Its rows cannot be read directly, so a Sampler class that
+    defines its own `draw` or `sample` refuses it.
 
     Attributes:
-        facts: the facts that all parts share.
+        facts: what all parts share, such as numbers of nodes, features and ids of the partition.
         book: which part owns each node.
         peers: asks the owners of the other parts.
         local_part: the part in this process; None if all parts are behind servers.
@@ -79,21 +79,21 @@ class DistGraph(Graph):
         """Return a partitioned graph: one part may be in this process, the others are behind servers.
 
         A process connects to a server on its first request. Without `local_part`, this call asks one server for the
-        facts. Worker processes get the arguments of a DistGraph: they map the part and connect for themselves.
+        facts. A worker process gets a DistGraph without connections: it maps the part and connects for itself.
 
         Args:
             root_or_book: the folder of the partition, which needs partition.json, book/ and the folder of the local
-                part; or only the book.
+                part; or a PartitionBook.
             namebook: {part: "host:port"} of all parts; the local one may be left out. A list of addresses names
                 replicas: if one gives no answer, another is asked. Also the path of a JSON file of this form;
                 "torchrun" for the addresses of `publish_address`; or a Resolver, asked again when no server of a part
                 is reached.
             local_part: the part that is read from the folder, without a server.
-            tls: the certificates of this side; needed where an address is not of this machine alone.
+            tls: the certificates of this side; needed if other machines can reach one of the addresses.
             insecure: allow other machines without TLS, if all of them are trusted.
             deadline: seconds for each request in all. Until then it is retried, on new connections too; after that it
                 ends with ServerUnavailable.
-            mmap: leave the local part on disk, see Part.open; without it the part is in memory, which is faster.
+            mmap: True leaves the local part on disk, see Part.open; False reads it into memory, which is faster.
         Raises:
             TypeError, ValueError: The namebook or an argument is not valid, a part has no address, or the server has
                 another partition.
@@ -101,7 +101,7 @@ class DistGraph(Graph):
             ServerUnavailable: The server gave no answer within the deadline.
             TimeoutError: An address was not published within the deadline.
             ImportError: pyarrow is not installed.
-            RuntimeError: This process was forked from one with connections.
+            RuntimeError: This process was forked from one that had connections to servers.
         """
         security = check_security(_CONNECT, tls, insecure, deadline)
         return cls(*connect_parts(_CONNECT, root_or_book, namebook, local_part, security, mmap=mmap))
@@ -141,7 +141,9 @@ class DistGraph(Graph):
         return counts[type_in("DistGraph", "edge", edge_type, counts)]
 
     def max_edge_id_of(self, edge_type: EdgeType | str | None) -> int:
-        """Return the largest edge id of a type, -1 without edges; without an edge map, the number of edges less 1."""
+        """Return the largest edge id of a type, -1 if there are no edges. If the partition has no edge map, return the
+        number of edges less 1.
+        """
         known_type = type_in("DistGraph", "edge", edge_type, self.facts.num_edges)
         return (self.book.edges(known_type).num_ids if self.book.has_edges else self.facts.num_edges[known_type]) - 1
 
@@ -227,7 +229,7 @@ class DistGraph(Graph):
         """Ask the owner of each node; return the `width` columns of the answers, int64 [n], in the order of `ids`.
 
         Args:
-            request: returns the request for the ids at some places.
+            request: returns the request for the ids at the given positions of `ids`.
         Raises:
             IndexError: A node is outside the graph.
         """
@@ -243,7 +245,7 @@ class DistGraph(Graph):
         return await ask_all(asks, self.peers, self.local_part)
 
     def _by_owner(self, ids: Tensor, node_type: Any) -> list[tuple[int, Tensor]]:
-        """Return each part that owns nodes of `ids`, and their places in `ids`."""
+        """Return [(part, positions in `ids` of the nodes that the part owns)] of the parts that own some."""
         owners = self.book.get_partition_ids_from_nids(ids, node_type).numpy()
         order = np.argsort(owners, kind="stable")
         parts, begins = np.unique(owners[order], return_index=True)
@@ -298,8 +300,8 @@ class DistGraph(Graph):
         return items_of[None] if None in items_of else HeteroItemSet(filled)
 
     def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> None:
-        """Check the attributes that a choice reads. The local part prepares its draws now, other parts on their first
-        request.
+        """Check the attributes that `choice` reads; it says how in-edges are drawn. The local part prepares its draws
+        now, other parts do so on their first request.
         """
         if choice.reads is None:
             return
@@ -313,9 +315,10 @@ class DistGraph(Graph):
             self.local_part.refuse_change()
 
     def _choice_digests(self, plan: HopPlan) -> dict[Any, list[str] | None]:
-        """Return the sums of the digests of all parts; the first call asks the parts.
+        """Return {edge type: sums of the digests of all parts}; the first call asks the parts.
 
-        They are part of a sampler's fingerprint, so a state moves between the whole graph and any parts.
+        The sums are part of a sampler's fingerprint. They do not depend on the partition, so a saved state fits the
+        whole graph and any partition of it.
         """
         if plan.choice.reads is None:
             return {}
@@ -356,7 +359,7 @@ class DistGraph(Graph):
         moved, for example by `tensor.share_memory_()`.
 
         Args:
-            name: the stage's name. The core's errors contain it, so each stage has a graph of its own.
+            name: the stage's name. The core's errors contain the name, so each stage has a core's graph of its own.
         """
         maps = [self.book.nodes(node_type).stored() for node_type in self.node_types]
         places = [ids.data_ptr() for ids in maps]

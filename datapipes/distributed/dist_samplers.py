@@ -1,8 +1,8 @@
-"""The samplers under their `dist_` names, which require a graph in parts and have methods for a loop of your own.
+"""The samplers under their `dist_` names, which require a DistGraph and have methods for a loop of your own.
 
 `pipe.sample_neighbor(dist_graph, fanouts)` and `pipe.dist_sample_neighbor(dist_graph, fanouts)` are one stage: the same
 bits, and the same saved state. The latter refuses a whole graph. See docs/semantics.md, section 4.3. The constructors
-are derived from those of the plain samplers.
+are derived from the constructors of the plain samplers.
 """
 
 from __future__ import annotations
@@ -60,11 +60,12 @@ class SamplerOverParts(ChoiceSampler):
         Args:
             seeds: int32 or int64 [n], repeats allowed; on a graph with types {node type: ids}.
             rng: the random key. In a chain the stage uses RngKey(seed, epoch, index, ordinal of the stage).
-            timestamps: the time of each seed, where the sampler needs times; of the form of `seeds`.
+            timestamps: the time of each seed, where the sampler needs times: a tensor [n], or with types a dict, as
+                `seeds` is.
         Returns:
-            `nodes`, `local_seeds` of the form of `seeds`, `hops` from the seeds outwards.
+            `nodes`; `local_seeds`, a tensor [n] or with types a dict, as `seeds` is; `hops` from the seeds outwards.
         Raises:
-            As the stage does while running.
+            The errors that the stage raises while running.
         """
         ids, restored = self._checked_seeds(seeds)
         for nodes in seeds.values() if isinstance(seeds, dict) else [seeds]:
@@ -78,7 +79,7 @@ class SamplerOverParts(ChoiceSampler):
     async def edge_sample(
         self, edges: Tensor | dict[EdgeType, Tensor], rng: RngKey, *, timestamps: Any = None
     ) -> Sampled:
-        """Return the neighborhood of the ends of edges, for a loop of one's own; as node_sample otherwise.
+        """Return the neighborhood of the ends of edges, for a loop of one's own. All else is as in node_sample.
 
         Args:
             edges: int32 or int64 [n, 2], source and destination of each; on a graph with types {edge type: pairs}. They
@@ -94,7 +95,7 @@ class SamplerOverParts(ChoiceSampler):
         return restored(await self.sample_async(ids, rng, self.trees_of(edges, timestamps)))
 
     def _refuse_whole(self, graph: Any) -> None:
-        """Raise TypeError if the graph is a whole one."""
+        """Raise TypeError if the graph is not in parts."""
         if isinstance(graph, Graph) and not graph._in_parts:
             raise TypeError(
                 f"{self.name}: graph must be a DistGraph, whose rows are in parts, got {type(graph).__name__}. Sample "
@@ -108,7 +109,9 @@ _P = ParamSpec("_P")
 def _with_parts(
     init: Callable[Concatenate[Any, Stage, Any, _P], None],
 ) -> Callable[Concatenate[Any, Stage, DistGraph, _P], None]:
-    """Return the constructor of a sampler over parts: that of the plain sampler, with `dist_graph` for `graph`."""
+    """Return the constructor of a sampler over parts: like `init`, the constructor of the plain sampler, but with
+    `dist_graph` in place of `graph`.
+    """
 
     def construct(self: Any, source: Stage, dist_graph: DistGraph, *args: _P.args, **options: _P.kwargs) -> None:
         if options.keys() <= signature.parameters.keys():  # else Python's own error comes first
@@ -134,11 +137,11 @@ class DistInSubgraphSampler(SamplerOverParts, InSubgraphSampler):
     """InSubgraphSampler over a graph in parts: `sample_in_subgraph` with a DistGraph.
 
     Args:
-        dist_graph: the graph in parts, of DistGraph.connect.
+        dist_graph: the partitioned graph that DistGraph.connect returned.
         edge_types, return_edge_ids, concurrency: as for sample_in_subgraph.
     Raises:
-        As sample_in_subgraph does; while running, the errors of the requests, see DistGraph.connect. Notes name the
-        stage, the minibatch and the part.
+        The errors of sample_in_subgraph. While sampling, also errors of requests to the servers (listed at
+        DistGraph.connect). Each error has a note with the stage, the minibatch and the part.
     """
 
     __init__ = _with_parts(InSubgraphSampler.__init__)
@@ -149,12 +152,12 @@ class DistLayerNeighborSampler(SamplerOverParts, LayerNeighborSampler):
     """LayerNeighborSampler over a graph in parts: `sample_layer_neighbor` with a DistGraph.
 
     Args:
-        dist_graph: the graph in parts, of DistGraph.connect.
+        dist_graph: the partitioned graph that DistGraph.connect returned.
         fanouts, layer_dependency, batch_dependency, return_edge_ids, frontier, subgraph_type, reverse_etypes_mapping,
             concurrency: as for sample_layer_neighbor.
     Raises:
-        As sample_layer_neighbor does; while running, the errors of the requests, see DistGraph.connect. Notes name the
-        stage, the minibatch and the part.
+        The errors of sample_layer_neighbor. While sampling, also errors of requests to the servers (listed at
+        DistGraph.connect). Each error has a note with the stage, the minibatch and the part.
     """
 
     __init__ = _with_parts(LayerNeighborSampler.__init__)
@@ -165,12 +168,12 @@ class DistNeighborSampler(SamplerOverParts, NeighborSampler):
     """NeighborSampler over a graph in parts: `sample_neighbor` with a DistGraph.
 
     Args:
-        dist_graph: the graph in parts, of DistGraph.connect.
+        dist_graph: the partitioned graph that DistGraph.connect returned.
         fanouts, replace, prob_name, return_edge_ids, frontier, disjoint, subgraph_type, reverse_etypes_mapping,
             concurrency: as for sample_neighbor.
     Raises:
-        As sample_neighbor does; while running, the errors of the requests, see DistGraph.connect. Notes name the stage,
-        the minibatch and the part.
+        The errors of sample_neighbor. While sampling, also errors of requests to the servers (listed at
+        DistGraph.connect). Each error has a note with the stage, the minibatch and the part.
     """
 
     __init__ = _with_parts(NeighborSampler.__init__)
@@ -220,12 +223,12 @@ class DistTemporalNeighborSampler(SamplerOverParts, TemporalNeighborSampler):
     """TemporalNeighborSampler over a graph in parts: `temporal_sample_neighbor` with a DistGraph.
 
     Args:
-        dist_graph: the graph in parts, of DistGraph.connect.
+        dist_graph: the partitioned graph that DistGraph.connect returned.
         fanouts, replace, return_edge_ids, node_time_attr, edge_time_attr, strategy, inclusive, time_window, disjoint,
             frontier, subgraph_type, reverse_etypes_mapping, concurrency: as for temporal_sample_neighbor.
     Raises:
-        As temporal_sample_neighbor does; while running, the errors of the requests, see DistGraph.connect. Notes name
-        the stage, the minibatch and the part.
+        The errors of temporal_sample_neighbor. While sampling, also errors of requests to the servers (listed at
+        DistGraph.connect). Each error has a note with the stage, the minibatch and the part.
     """
 
     __init__ = _with_parts(TemporalNeighborSampler.__init__)

@@ -24,14 +24,14 @@ class HopRequests:
     """The hops of one minibatch over a graph in parts.
 
     `start` numbers the seeds and returns the requests of hop 0. `advance` takes their answers, in the same order, and
-    returns the requests of the next hop; advance a hop without requests by []. After the last hop `advance` returns
-    None; then call `neighborhood`. Memory grows with the neighborhood.
+    returns the requests of the next hop; for a hop without requests pass []. After the last hop `advance` returns None;
+    then call `neighborhood`. Memory grows with the neighborhood.
 
     Args:
-        core: the graph of the core.
+        core: the graph as the C++ core has it.
         seeds: as `HopPlan.checked` returns them.
         keys, choice: the random keys and the choice of the minibatch, `plan.keyed(rng)`.
-        trees: the groups of the seeds, if each group has nodes of its own.
+        trees: the groups of the seeds, if each group has nodes of its own; else None.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class HopRequests:
         return hops.sampled(self._graph, self._seeds, nodes, self._local_seeds, self._blocks, of_groups, edge_types)
 
     def _ask(self, by_part: list[Any]) -> list[Ask]:
-        """Return the core's requests, one for each part."""
+        """Turn what the core asks for into requests, at most one for each part; keep and return them."""
         types, hop, plan = self._graph.node_types, len(self._blocks), self._plan
         self._asked = []
         for part, rows, draws in by_part:
@@ -110,10 +110,10 @@ class HopRequests:
         return self._asked
 
     def _arrays(self, part: int, answer: Drawn) -> tuple[Any, Any, Any]:
-        """Return the arrays of an answer for the core.
+        """Return (indptr, neighbors, edge_ids or None) of an answer, as arrays for the core.
 
-        Forms are checked here, values by the core. DrawRequest has checked both in an answer that came as a message,
-        but answers of other Peers and of the local part come unchecked.
+        Dtypes and shapes are checked here, values by the core. DrawRequest has checked both in an answer that came as a
+        message, but answers of other Peers and of the local part come unchecked.
         """
         where = f"{self._plan.name}: part {part}"
         if not isinstance(answer, Drawn):

@@ -31,13 +31,13 @@ Read = Callable[[NodeType | None, Tensor, Mapping[str, Tensor]], Any]  # type, i
 
 @dataclass(frozen=True)
 class Hot:
-    """The nodes of one type whose rows are cached, or may be.
+    """Nodes of one type whose rows are cached, or candidates for that.
 
     Attributes:
         node_type: None without types.
         num_ids: number of nodes of the type in the whole graph.
-        forms: {name: form of a row}, of the features that are cached, sorted.
-        ids: int64 [n], distinct, the largest counts first.
+        forms: {name: dtype and shape of a row} of the features that are cached, sorted by name.
+        ids: int64 [n], distinct; the largest counts first, or ascending after `first`.
         counts: int64 [n], accesses to each node, counted or estimated.
     """
 
@@ -63,18 +63,19 @@ class Hot:
         return self.fixed_bytes + self.row_bytes * self.ids.shape[0]
 
     def first(self, count: int) -> Hot:
-        """Return the first `count` nodes, by ascending id."""
+        """Return the Hot of the first `count` nodes, in ascending order of their ids."""
         ids, order = self.ids[:count].sort()
         return Hot(self.node_type, self.num_ids, self.forms, ids, self.counts[:count][order])
 
 
 def choose_hot(where: str, all_hot: list[Hot], cache_bytes: int) -> list[Hot]:
-    """Return the nodes whose rows a cache of `cache_bytes` holds, ids ascending: the largest counts per byte.
+    """Return the nodes whose rows a cache of `cache_bytes` holds: the nodes with the largest counts per byte, in
+    ascending order of their ids.
 
     A node is kept with all of its features in `all_hot`, or not at all.
 
     Raises:
-        ValueError: `all_hot` has nodes, but the rows of not one fit.
+        ValueError: `all_hot` has nodes, but the rows of not even one of them fit.
     """
     all_hot = [hot for hot in all_hot if hot.row_bytes > 0 and hot.ids.shape[0] > 0]
     kept = all_hot
@@ -95,14 +96,16 @@ def choose_hot(where: str, all_hot: list[Hot], cache_bytes: int) -> list[Hot]:
 
 
 def hot_by_edges(facts: PartitionFacts, part: Part) -> list[Hot]:
-    """Return the nodes of other parts that a part's edges come from, counted by these edges; all of their features."""
+    """Return the nodes of other parts from which edges of `part` come, with all their features. The count of a node is
+    the number of these edges.
+    """
     return [_hot_of(facts, node_type, None, *part.hot_nodes(node_type)) for node_type in part.node_types]
 
 
 def hot_by_counts(where: str, facts: PartitionFacts, part: Part | None, counts: Any) -> list[Hot]:
-    """Return the accessed nodes of other parts and their accesses, by `counts`; see DistFeatureStore.
+    """Return the nodes of other parts that `counts` says were accessed, most accessed first; see DistFeatureStore.
 
-    A node's count is the largest of its features: a request for several features counts once.
+    A node's count is the largest among the counts of its features, so that a request for several features counts once.
 
     Raises:
         TypeError, ValueError, KeyError: `counts` is invalid, or names an unknown feature.
@@ -145,7 +148,7 @@ def hot_by_counts(where: str, facts: PartitionFacts, part: Part | None, counts: 
 def _hot_of(
     facts: PartitionFacts, node_type: NodeType | None, names: Container[str] | None, ids: Tensor, counts: Tensor
 ) -> Hot:
-    """Return some nodes of a type with the features of `names`, or all of its features."""
+    """Return the Hot of some nodes of a type, with the features `names`, or with all features if that is None."""
     forms = {
         name: form for (domain, type_, name), form in sorted(facts.features.items(), key=lambda entry: entry[0][2])
         if (domain, type_) == ("node", node_type) and (names is None or name in names)
@@ -154,7 +157,9 @@ def _hot_of(
 
 
 def _prefixes(all_hot: list[Hot], num_bytes: int) -> list[int]:
-    """Return how many first nodes of each Hot fit into `num_bytes` together, by count per byte."""
+    """Take nodes by descending count per byte while their rows fit into `num_bytes` together; return how many nodes of
+    each Hot were taken, its first ones.
+    """
     numbers = torch.cat([torch.full(hot.ids.shape, number) for number, hot in enumerate(all_hot)])
     per_byte = torch.cat([hot.counts.double() / hot.row_bytes for hot in all_hot])
     order = per_byte.sort(descending=True, stable=True).indices  # stable: keeps the order within a type
@@ -167,8 +172,8 @@ class HotTable:
     """The cached rows of one node type.
 
     Attributes:
-        tables: {name: [number of cached nodes, ...]}, by ascending id.
-        rank: returns the row of an id, -1 if it is not cached.
+        tables: {feature name: rows, [number of cached nodes, ...]}, in ascending order of the nodes' ids.
+        rank: returns the row of an id, -1 if the node is not cached.
     """
 
     def __init__(self, lines: Tensor, num_ids: int, tables: Mapping[str, Tensor]) -> None:
@@ -182,7 +187,7 @@ class HotRows:
     """The cached rows of all node types.
 
     Attributes:
-        tables: {node type: its rows}; a type without cached rows is not there.
+        tables: {node type: its HotTable}; a type without cached rows is left out.
         num_bytes: bytes of the memory, index included.
     """
 
@@ -197,7 +202,8 @@ class HotRows:
 
     @classmethod
     def filled(cls, where: str, all_hot: Sequence[Hot], read: Read) -> HotRows:
-        """Return a cache with the rows of these nodes, ids ascending; `read` reads them, some at a time.
+        """Return a cache filled with the rows of these nodes, whose ids ascend. `read` is called to read some rows at a
+        time.
 
         Raises:
             MemoryError: Too little memory is left.

@@ -32,19 +32,21 @@ def is_asked_again(namebook: Any) -> bool:
 
 
 def addresses_in(where: str, namebook: Any, parts: Iterable[int], timeout: float) -> dict[int, Replicas]:
-    """Return the addresses in a namebook of any form; for a resolver, wait for those of `parts`."""
+    """Return {part: addresses} from a namebook of any form. A Resolver, or "torchrun", is asked until it gives an
+    address of each of `parts`, and only these are returned.
+    """
     if not is_asked_again(namebook):
         return read_namebook(where, namebook)
     return ask_resolver(where, Published(where) if isinstance(namebook, str) else namebook, parts, timeout)
 
 
 def read_namebook(where: str, namebook: Any, kind: str = "part") -> dict[int, Replicas]:
-    """Return {part: addresses} of a mapping or of the path of a JSON file, in the order of the parts.
+    """Return {part: addresses} from a mapping, or from the JSON file at a path, in the order of the parts.
 
     The keys of the file are the numbers of parts as text. A list of addresses names replicas.
 
     Args:
-        kind: the noun of the numbers in messages.
+        kind: what messages call the numbers.
 
     Raises:
         TypeError: The namebook has another form.
@@ -134,12 +136,13 @@ def _listed(parts: Collection[int], most: int = 8) -> str:
 def publish_address(part: int, address: str, store: Any = None, *, replica: int = 0, moved: bool = False) -> None:
     """Publish the address of a part's server for all clients with the namebook "torchrun".
 
-    Any process that reaches the store may call this, such as the rank beside the server; more than once, too.
+    Any process that reaches the store may call this, such as the rank beside the server. It may do so more than once.
 
     Args:
         part: the number of the part.
         address: "host:port", where the ranks of all machines reach the server; `PartitionServer.start` returns it.
-        store: a store of torch.distributed; by default that of the process group, or without one that of torchrun.
+        store: a store of torch.distributed; by default the store of the process group, or if there is none, the store
+            of torchrun.
         replica: the number of the server, 0, 1, ..., if several have the part. Clients see the replicas from 0 up to
             the first gap.
         moved: whether the server was started again at another address, which replaces the old one.

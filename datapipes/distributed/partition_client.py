@@ -1,4 +1,4 @@
-"""connect and PartitionClient: servers asked without a graph, for rows and for minibatches of whole chains."""
+"""connect and PartitionClient: ask servers without a graph, for rows and for minibatches of whole chains."""
 
 from __future__ import annotations
 
@@ -71,21 +71,21 @@ def connect(
     insecure: bool = False,
     deadline: float = 30.0,
 ) -> PartitionClient:
-    """Return a client of servers. It asks one of them at once, the others when they are needed. Until the next call it
-    is the default client of RemoteReceivingChannel.
+    """Return a client of servers. This call asks one server; the client asks others when they are needed. Until the
+    next call the client is the default client of RemoteReceivingChannel.
 
     Args:
         namebook: {server rank: "host:port"}, with a list for replicas; the path of a JSON file of this form; "torchrun"
             for the addresses of `publish_address`; or a Resolver. Ranks are numbers of your choice: a server tells
-            which part it has, and several may have the same. With "torchrun" or a Resolver, ranks are parts.
-        tls: the certificates of this side; needed where an address is not of this machine alone.
+            which part it has, and several may have the same. With "torchrun" or a Resolver, a rank is a part's number.
+        tls: the certificates of this side; needed if other machines can reach one of the addresses.
         insecure: allow other machines without TLS, if all of them are trusted.
         deadline: seconds for each request in all. Until then it is retried, on new connections too.
     Raises:
         TypeError, ValueError: The namebook or an argument is not valid.
         ServerUnavailable: The first server gave no answer within the deadline.
         ImportError: pyarrow is not installed.
-        RuntimeError: This process was forked from one with connections.
+        RuntimeError: This process was forked from one that had connections to servers.
     """
     global _default
     client = PartitionClient(connect_servers(_WHERE, namebook, check_security(_WHERE, tls, insecure, deadline)))
@@ -94,7 +94,7 @@ def connect(
 
 
 def default_client(where: str) -> PartitionClient:
-    """Return the client that `connect` made last in this process; RuntimeError if there is none."""
+    """Return the client that `connect` made last in this process; raise RuntimeError if there is none."""
     if _default is None:
         raise RuntimeError(
             f"{where}: no client is given, and datapipes.distributed.connect was not called. Pass "
@@ -104,13 +104,13 @@ def default_client(where: str) -> PartitionClient:
 
 
 class PartitionClient:
-    """Servers of one partition, or of one whole graph; `connect` makes it. Any thread may use it.
+    """A client of the servers of one partition, or of one whole graph; `connect` makes it. Any thread may use it.
 
-    Other processes get its arguments; each connects for itself. It is also a FeatureClient, which a LocalFeatureStore
-    asks for rows of other parts.
+    Other processes get a copy, which connects for itself. It is also a FeatureClient, which a LocalFeatureStore asks
+    for rows of other parts.
 
     Attributes:
-        facts: shared by all servers: numbers of nodes and edges, features, ids of the partition.
+        facts: what all servers share: numbers of nodes and edges, features, ids of the partition.
     """
 
     def __init__(self, peers: FlightPeers) -> None:
@@ -145,12 +145,12 @@ class PartitionClient:
         return self._peers.ask(self._rank_of(part), request)
 
     def health(self, server_rank: int) -> dict[str, Any]:
-        """Return {"status": "serving", "leaving" or "stopping", "part": its number}, as a server says it."""
+        """Return a server's state: {"status": "serving", "leaving" or "stopping", "part": number of its part}."""
         health = self._peers.told(server_rank, "health").result()
         return {"status": health.get("status"), "part": health.get("part")}
 
     def statistics(self, server_rank: int) -> dict[str, Any]:
-        """Return the counters of a server: requests by kind and result, seconds, bytes, waiting and running ones."""
+        """Return the counters of a server, such as requests by kind and result, seconds, bytes, requests that wait."""
         statistics = self._peers.told(server_rank, "statistics").result().get("statistics")
         return statistics if isinstance(statistics, dict) else {}
 
@@ -179,18 +179,18 @@ class PartitionClient:
         """Have a server make minibatches of a chain; return the number of the producer.
 
         The number is a hash of the chain and of the server's data: the same chain keeps its number after a restart of
-        the server, and on each server of these data. This client gets a claim on the producer. After a restart of a
-        server, `minibatch` creates the producer again by itself.
+        the server, and on each server of these data. The server records that this client uses the producer, which is
+        called a claim. After a restart of a server, `minibatch` creates the producer again by itself.
 
         Args:
-            chain: its last stage, or its description by `describe_chain`.
+            chain: the last stage of the chain, or the description of the chain by `describe_chain`.
             worker_key: a name by which clients agree on one chain: the server refuses another chain under it. A client
                 has one key for a producer, the last that it gave.
             num_workers: processes that make the minibatches; 0 makes them in threads of the server. The server may
                 allow fewer, and an existing producer keeps its processes; the log says so.
         Raises:
             ValueError, TypeError, LookupError: The chain cannot be described, or the server cannot build it, or
-                `worker_key` is that of another chain; the message has the server's reason.
+                `worker_key` belongs to another chain; the message has the server's reason.
             ServerUnavailable: There was no answer within the deadline.
         """
         description = describe_chain(chain) if isinstance(chain, Stage) else chain
@@ -215,7 +215,7 @@ class PartitionClient:
         return created.producer
 
     def described(self, server_rank: int, producer_id: int) -> Message | None:
-        """Return the chain of a producer that this client has created; None if it has not."""
+        """Return the description of a producer's chain; None if this client has not created the producer."""
         producer = self._producers.get((server_rank, producer_id))
         return None if producer is None else producer.chain
 
@@ -223,9 +223,10 @@ class PartitionClient:
         """Create a producer of this client on other servers too.
 
         Returns:
-            The servers that gave no answer within the deadline; `minibatch` creates it there later.
+            {server rank: error} of the servers that gave no answer within the deadline; there `minibatch` creates the
+            producer later.
         Raises:
-            ValueError: A server has other data, so its number would differ; or it cannot build the chain.
+            ValueError: A server has other data, so the producer's number would differ; or it cannot build the chain.
         """
         producer = next((made for (_, number), made in [*self._producers.items()] if number == producer_id), None)
         if producer is None:
@@ -242,7 +243,7 @@ class PartitionClient:
         return silent
 
     def num_batches(self, server_rank: int, producer_id: int) -> int:
-        """Return how many minibatches an epoch of a producer has; UnknownProducer if this client has no claim on it."""
+        """Return how many minibatches an epoch has; raise UnknownProducer if this client has no such producer."""
         producer = self._producers.get((server_rank, self._checked_id(producer_id)))
         if producer is not None:
             return producer.created.num_batches
@@ -255,19 +256,19 @@ class PartitionClient:
         )
 
     def destroy_producer(self, server_rank: int, producer_id: int) -> None:
-        """Give up this client's claim on a producer, which ends with its last claim. May be called twice."""
+        """End this client's claim on a producer. A producer without claims ends. May be called twice."""
         self._producers.pop((server_rank, producer_id), None)
         self._claims.discard((server_rank, producer_id))
         self._peers.submit(server_rank, self._destroying(server_rank, self._checked_id(producer_id))).result()
 
     def list_producers(self, server_rank: int) -> list[Created]:
-        """Return the producers of a server that this client has a claim on."""
+        """Return a Created for each producer of a server on which this client has a claim."""
         message = request_to_message(ListRequest(self._token), self._peers.meant(server_rank))
         answer = self._peers.submit(server_rank, lambda send: send(message, 0)).result()
         return [*told_from_message(Listed, self.where(server_rank), answer).producers]
 
     def minibatch(self, server_rank: int, producer_id: int, epoch: int, index: int) -> Future[MiniBatch | None]:
-        """Ask a server for the minibatch of an epoch and a global index; return at once.
+        """Ask a server for the minibatch with this index in this epoch; return a future at once.
 
         The future ends within the deadline: with the minibatch, with None if a stage drops it, or with the error of a
         stage or of the server.
@@ -275,7 +276,7 @@ class PartitionClient:
         return joined([self._made(server_rank, producer_id, epoch, index)], lambda made: made[0].value())
 
     def _made(self, server_rank: int, producer_id: int, epoch: int, index: int, *, waits: bool = True) -> Future[Made]:
-        """Ask a server for a minibatch, see `minibatch`; here the error of a stage is an answer, too.
+        """Like `minibatch`, but the future ends with a Made, which holds the minibatch or the error of a stage.
 
         Args:
             waits: whether to wait for a server that is gone; else the future fails at once if nothing listens.
@@ -313,7 +314,7 @@ class PartitionClient:
         return told_from_message(Created, where, send(message, 0))
 
     def _again(self, server_rank: int, number: int, producer: _Producer, send: _Send) -> None:
-        """Create a producer that another server has, or this one had."""
+        """Create on a server a producer that this client has created on another server, or earlier on this one."""
         other = self._created_by(server_rank, *producer[1:], send).producer
         if other != number:
             self._destroying(server_rank, other)(send)
@@ -331,7 +332,7 @@ class PartitionClient:
         return check_int("PartitionClient", "producer_id", producer_id, 0, 2**63 - 1)
 
     def _rank_of(self, part: int) -> int:
-        """Return a server that has a part; each server is asked once for its part."""
+        """Return the rank of a server that has a part. If none is known, ask the servers for their parts."""
         check_int("PartitionClient", "part", part, 0, self.facts.num_parts - 1)
         if part in self._ranks:
             return self._ranks[part]
@@ -351,7 +352,7 @@ class PartitionClient:
     def fetch(
         self, part: int, ids: Tensor, *, is_node_feat: bool, input_type: Any, attr_name: str
     ) -> torch.futures.Future[Tensor]:
-        """Ask a part for rows of one attribute; return at once. See FeatureClient."""
+        """Ask a part for rows of one attribute; return a future at once. See FeatureClient."""
         ids = check_index_tensor(_FETCH, "ids", ids)
         rows = Rows("node" if is_node_feat else "edge", self._type(is_node_feat, input_type), (attr_name,), ids)
         answer: torch.futures.Future[Tensor] = torch.futures.Future()
@@ -367,7 +368,7 @@ class PartitionClient:
         return answer
 
     def close(self) -> None:
-        """Give up all claims, as far as the servers answer within a second, and end all connections and threads of this
+        """End all claims, as far as the servers answer within a second, and all connections and threads of this
         process; may be called twice. The next request connects again, and for a minibatch creates its producer again.
         """
         global _default

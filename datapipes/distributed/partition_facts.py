@@ -30,19 +30,21 @@ _ROW_FORM = Form(
     width=2,
 )
 
-# {("node" or "edge", type or None, name): form of a row}
+# {("node" or "edge", type or None, name): dtype and shape of a row}
 FeatureForms = Mapping[tuple[Annotated[str, one_of("node", "edge")], AnyType, str], Annotated[RowForm, _ROW_FORM]]
 
 
 @dataclass(frozen=True)
 class PartitionFacts(Identity):
-    """The facts that all parts of a partition share. Two servers with equal facts give the same bits.
+    """What all parts of a partition share. Two servers with equal facts give the same bits.
 
     Attributes:
         index_dtype: torch.int32 or torch.int64, the dtype of neighbors.
-        features: {("node" or "edge", type or None, name): form of a row}: the attributes that were partitioned.
+        features: the attributes that were partitioned: {("node" or "edge", type or None, name): dtype and shape of a
+            row}.
         node_time_attr: the node attribute whose values at the sources are stored with the edges; or None.
-        earliest_nodes: {node type: EarliestNode} of the types that have it; None if the partition lacks them.
+        earliest_nodes: {node type: EarliestNode} of the types that have `node_time_attr`; None if the partition does
+            not store them.
     Raises:
         ValueError: The graph lacks the type of a feature, or `index_dtype` does not hold the ids.
     """
@@ -65,7 +67,7 @@ class PartitionFacts(Identity):
 
     @classmethod
     def of(cls, part: Part) -> PartitionFacts:
-        """Return the facts that a part knows."""
+        """Return the facts of the partition that `part` is from."""
         return cls(
             **vars(part.identity),
             index_dtype=part.index_dtype,
@@ -81,17 +83,18 @@ def hello_to_message(meant: Meant) -> Message:
 
 
 def greeting_to_message(part: int, facts: PartitionFacts) -> Message:
-    """Return the answer of the server of a part."""
+    """Return the answer with which the server of a part greets: the number of the part, and the facts."""
     values = to_json(facts)
     values = {name: values[name] for name in _SENT if name in values}
     return Message(answer_header("hello", part=part, facts=values), {})
 
 
 def greeting_from_message(where: str, message: Message) -> tuple[int, PartitionFacts]:
-    """Return the number of the part that a server has, and its facts. Versions were compared before.
+    """Return (number of the server's part, its facts) from the answer to the handshake. The caller must have compared
+    the versions.
 
     Raises:
-        BadMessage: `message` is no such answer.
+        BadMessage: `message` is no answer to the handshake.
     """
     try:
         facts = from_json(PartitionFacts, "facts", message.header.get("facts"))

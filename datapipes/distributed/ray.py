@@ -1,4 +1,5 @@
-"""Ray as a place to run partition servers: a restarting actor for each part or replica, found again wherever it starts.
+"""Run partition servers in a Ray cluster: an actor for each part or replica. Ray restarts actors that have ended, and
+clients find them wherever they start.
 
 `import datapipes.distributed.ray` needs no Ray; RayServers does (the extra [ray]).
 """
@@ -26,25 +27,27 @@ _STOP_S = 5.0
 
 
 class RayServers(Resolver):
-    """Partition servers as actors, spread over the nodes of the cluster; a Resolver, so pass it as the namebook.
+    """Partition servers as actors, spread over the machines of the cluster. This is a Resolver, so pass it as the
+    namebook.
 
-    Ray restarts a server that has ended, on its node or another one, and clients find it: DistGraph.connect, `connect`
-    and the producers of other servers ask the actors for their addresses. The workers of ray.train, and their own
-    worker processes, get this object by pickle. The actors end with `close`, with the context, or with the job.
+    Ray restarts a server that has ended, on its machine or another one, and clients find it: DistGraph.connect,
+    `connect` and the producers of other servers ask the actors for their addresses. The workers of ray.train, and their
+    own worker processes, get this object by pickle. The actors end with `close`, with the context, or with the job.
 
     Args:
-        root: folder of the partition, or of a saved graph with `chains=True`; on every node that may have a server.
-        parts: the parts to be served; by default all, as the folder says here.
-        replicas: servers of each part.
+        root: folder of the partition, or of a saved graph with `chains=True`; it must be on every machine that may run
+            a server.
+        parts: the parts to serve; by default all parts of the partition that `root` holds on this machine.
+        replicas: number of servers of each part.
         name: name of these servers in the cluster, where several programs may have servers.
-        tls: certificates of the servers and of their own requests; its paths are valid on every node.
-        insecure: listen to other machines without TLS, if all of them are trusted. Without both, servers listen to
-            their own machine alone, which is refused in a cluster of several nodes.
+        tls: certificates of the servers and of their own requests; the files must be at these paths on every machine.
+        insecure: listen to other machines without TLS, if all of them are trusted. Without `tls` and `insecure`, only
+            their own machine can reach the servers, which is refused in a cluster of several machines.
         timeout: seconds for Ray to place and start all servers.
         actor_options: further options of the actors, such as `num_cpus` (1), `resources` or `scheduling_strategy`
             ("SPREAD"); see ray.actor.
-        server_options: further arguments of PartitionServer, such as `chains`, `features` or `limits`. The servers are
-            the `namebook` of each other.
+        server_options: further arguments of PartitionServer, such as `chains`, `features` or `limits`. With `chains`
+            each server gets this object as its `namebook`.
     Raises:
         ModuleNotFoundError: Ray is not installed.
         RuntimeError: This process is in no cluster: ray.init was not called.
@@ -146,7 +149,9 @@ class RayServers(Resolver):
         return actor.remote(part, *arguments)
 
     def _joined(self) -> Any:
-        """Return the module ray, in a process that is in the cluster."""
+        """Return the module ray, after connecting this process to the cluster if it is not; raise RuntimeError if it
+        was forked from a connected one.
+        """
         ray = needed("ray", "ray", _WHERE)
         if not ray.is_initialized():
             ray.init(self._cluster, namespace=_NAMESPACE, log_to_driver=False, configure_logging=False)
@@ -177,7 +182,7 @@ class RayServers(Resolver):
 
 
 def _amounts(resources: Mapping[str, float]) -> str:
-    """Return resources as text, without those that stand for nodes."""
+    """Return resources as text, without the entries that stand for machines."""
     return shown({name: amount for name, amount in sorted(resources.items()) if not name.startswith("node:")})
 
 
@@ -205,7 +210,7 @@ class _Server:
         return self._server.address
 
     def pid(self) -> int:
-        """Return the number of its process."""
+        """Return the id of the actor's process."""
         return os.getpid()
 
     def stop(self) -> None:

@@ -39,17 +39,17 @@ class RemoteReceivingChannel(ChannelBase):
 
     Args:
         server_rank: the server, or a list of servers: they take turns, and one that gives no answer is left out for a
-            minute. The constructor creates the producer on servers where this client has not, and waits for their
-            answers until the deadline.
+            minute. The constructor creates the producer on servers where this client has not created it yet, and waits
+            for their answers until the deadline.
         producer_id: the number from `create_producer`; for several servers also a list of these, all equal.
-        num_expected: number of messages after which an epoch ends for this client at the latest.
+        num_expected: number of messages after which an epoch ends for this client at the latest; None for no bound.
         prefetch_size: minibatches that are requested ahead from each server. No request is further ahead of the first
             missing minibatch than the sum over all servers.
         client: a PartitionClient that has created the producer; by default the one that `connect` made last.
-        in_order: whether messages come by index; else as they arrive.
+        in_order: whether messages come in the order of their indices; else as they arrive.
         rank, world_size: the number of this client, and how many there are.
     Raises:
-        TypeError, ValueError: An argument is not allowed; servers have different producers, so other data.
+        TypeError, ValueError: An argument is not allowed; or servers have different producers, so different data.
         UnknownProducer: The client has no claim on the producer.
     """
 
@@ -124,7 +124,7 @@ class RemoteReceivingChannel(ChannelBase):
 
     @contextlib.contextmanager
     def _used(self, limit: float | None) -> Iterator[None]:
-        """One thread receives at a time."""
+        """Context manager that lets one thread receive at a time; raises QueueTimeoutError after `limit` seconds."""
         if not self._using.acquire(timeout=-1 if limit is None else limit):
             raise _late()
         try:
@@ -140,7 +140,8 @@ class RemoteReceivingChannel(ChannelBase):
         """Leave the present epoch; answers that still come are dropped. Waits for a `recv` of another thread.
 
         Args:
-            epoch: epoch of the next `recv`; by default the next one, or this one if nothing of it was requested.
+            epoch: epoch of the next `recv`; by default the next epoch, or the present one if none of its minibatches
+                was requested.
         """
         with self._using:
             following = self._epoch if self._dispatcher is None else self._epoch + 1
@@ -163,7 +164,7 @@ class RemoteReceivingChannel(ChannelBase):
         return 0 if dispatcher is None or pool is None else len(dispatcher) + pool.num_arrived
 
     def _begin(self) -> Dispatcher:
-        """Return the dispatcher of the present epoch; begin it if nothing of it was requested."""
+        """Return the dispatcher of the present epoch; begin the epoch if it has none."""
         if self._dispatcher is None:
             self._pool, calls = self._new_pool(), Calls(Numbering({}, None), NoClock())
             self._context = EpochContext(calls, Position(self._epoch))
@@ -195,7 +196,7 @@ def _late() -> QueueTimeoutError:
 
 
 def _servers(client: PartitionClient, ranks: Any, ids: Any) -> tuple[tuple[int, ...], int]:
-    """Return the servers, and the producer that all of them have."""
+    """Return (server ranks, number of the producer that all of them have)."""
     many = [*ranks] if isinstance(ranks, (list, tuple)) else [ranks]
     numbers = [*ids] if isinstance(ids, (list, tuple)) else [ids] * len(many)
     for rank in many:

@@ -31,17 +31,17 @@ _LONG_S = 1e6  # each request has a deadline
 class RemoteSource(StreamStage):
     """Stands for the chain `pipe`, whose minibatches servers make; stages chained after it run here.
 
-    It has the seed, the length and the state of `pipe`, so a state moves between the two. Nothing of `pipe` runs here,
-    so all parts of its DistGraph may be behind servers. A DataLoader over it needs no workers: the servers are its
-    workers, with the channel's `prefetch_size` requests ahead. A server that is gone, or gives no answer within the
-    deadline, is left out for a minute, and its minibatches come from the others.
+    It has the seed, the length and the state of `pipe`, so a saved state of one can be loaded into the other. No stage
+    of `pipe` runs here, so all parts of its DistGraph may be behind servers. A DataLoader over it needs no workers: the
+    servers are its workers, with the channel's `prefetch_size` requests ahead. A server that is gone, or gives no
+    answer within the deadline, is left out for a minute, and its minibatches come from the others.
 
     Args:
         pipe: the chain that the producer was created from. It starts with an ItemSampler.
         channel: a RemoteReceivingChannel of the producer. It gives the servers, `prefetch_size`, `in_order`, and `rank`
             and `world_size`, by which ranks share the minibatches of an epoch; nothing is received from it.
     Raises:
-        TypeError, ValueError: The channel is not of a producer of this chain.
+        TypeError, ValueError: `channel` is no such channel, has `num_expected`, or has a producer of another chain.
         ServerUnavailable: While running, no server gave an answer within the deadline of the client.
     """
 
@@ -91,7 +91,7 @@ class RemoteSource(StreamStage):
         )  # without a timeout: requests have their deadline
 
     def _replay(self, epoch: int, index: int) -> MiniBatch | None:
-        """Return the minibatch of an epoch and a global index."""
+        """Return the minibatch with this index in this epoch."""
         pool = self.channel._new_pool()
         pool.give(0, Task(pool.begin(), epoch, index))
         outcome = pool.receive(_LONG_S)
@@ -115,7 +115,7 @@ class RemoteSource(StreamStage):
 
 
 class _OfRank(SeedStage):
-    """The minibatches of `sampler` that one of several clients gets: rank, rank + world_size, ...; not padded."""
+    """The minibatches of `sampler` for one of several clients: the indices rank, rank + world_size, ...; not padded."""
 
     def __init__(self, sampler: SeedStage, channel: RemoteReceivingChannel) -> None:
         super().__init__()

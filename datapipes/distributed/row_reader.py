@@ -28,7 +28,7 @@ from datapipes.processes.sharing import Together
 
 
 class RowCounts:
-    """Counters in memory that worker processes share, so that their maker sees the counts of workers."""
+    """Counters in memory shared with worker processes, so that the process that made them sees the counts of all."""
 
     NAMES = ("own", "cached", "asked", "requests", "received_bytes")
 
@@ -36,11 +36,11 @@ class RowCounts:
         (self._counters,) = zeros_together([((len(self.NAMES),), torch.int64)]) if counters is None else counters
 
     def add(self, **counts: int) -> None:
-        """Add to counters, by name; from any thread and process."""
+        """Add `counts` to the counters of these names. Any thread and process may call this."""
         _core.add_to(self._counters.numpy(), [counts.get(name, 0) for name in self.NAMES])
 
     def so_far(self) -> dict[str, int]:
-        """Return {name: number}."""
+        """Return {name: count so far}."""
         return dict(zip(self.NAMES, self._counters.tolist(), strict=True))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -54,8 +54,8 @@ class Found(NamedTuple):
     """Some of the ids of a Split.
 
     Attributes:
-        places: int64 [n], their positions among all, ascending.
-        rows: [n], their rows in a table, or the ids themselves where the rows are in another part.
+        places: int64 [n], positions of these ids among all ids of the Split, ascending.
+        rows: [n], the rows of these ids in a table, or the ids themselves if the rows are in another part.
     """
 
     places: Tensor
@@ -63,12 +63,12 @@ class Found(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Ids by the place of their rows; each id is in exactly one of the three.
+    """Ids, divided by where their rows are; each id is in exactly one of the three.
 
     Attributes:
-        here: rows of the local part's attributes.
-        hot: rows of the cache.
-        away: {part: ids}, parts ascending; only parts with ids.
+        here: ids with rows in the local part's attributes.
+        hot: ids with rows in the cache.
+        away: {part: ids with rows in that part}, parts ascending; only parts with ids.
     """
 
     here: Found
@@ -77,14 +77,14 @@ class Split(NamedTuple):
 
 
 class IdPlaces:
-    """The places of the rows of one type of nodes or edges.
+    """Finds where the rows of one type of nodes or edges are.
 
     Args:
         domain: "node" or "edge".
         type_: a node type or edge type, or None.
-        hot: the cached rows of the type.
+        hot: the cached rows of the type; None if no rows are cached.
     Attributes:
-        own_tables: {name: the local part's rows}.
+        own_tables: {feature name: the local part's rows}.
     """
 
     def __init__(self, graph: DistGraph, domain: str, type_: Any, hot: HotTable | None) -> None:
@@ -102,7 +102,7 @@ class IdPlaces:
             self.own_tables = part.relation(type_).edge_attributes
 
     def split(self, text: str, ids: Tensor) -> Split:
-        """Split ids, int32 or int64 [n], by the place of their rows. O(n).
+        """Split ids, int32 or int64 [n], by where their rows are. O(n).
 
         Raises:
             IndexError: An id is outside the graph; the message begins with `text` and names the first such id.
@@ -137,12 +137,12 @@ _NAME = "DistFeatureStore"
 
 
 class Wanted(NamedTuple):
-    """Rows of one feature.
+    """A feature, and the ids of the rows of it that are to be read.
 
     Attributes:
-        places: the places of the rows of its type.
-        name: of the feature.
-        form: of a row.
+        places: finds the rows of the feature's type.
+        name: name of the feature.
+        form: dtype and shape of a row.
         ids: int32 or int64 [n].
         text: the feature, as an error names it.
         out: memory for the rows, [n, *form.shape]; by default new memory.
@@ -161,19 +161,19 @@ class _Group(NamedTuple):
 
     places: IdPlaces
     split: Split
-    members: list[int]  # indices into the wanted
+    members: list[int]  # indices into Reading.wanted
 
 
 class Reading:
     """One read of rows of several features. `begin` sends one request to each other part. Then, in any order,
     `fill_here` gathers the rows of this process, and `put` places each answer that is not in place yet. After that
-    `outs` are whole.
+    `outs` are complete.
 
     All three run kernels and block; any thread may call them, one at a time.
 
     Attributes:
-        outs: the rows of each wanted, in their order.
-        sent: {awaited answer: its part}.
+        outs: the rows of each entry of `wanted`, in this order.
+        sent: {future of an answer: the part that was asked}.
     """
 
     def __init__(self, peers: Peers, wanted: Sequence[Wanted], counts: RowCounts) -> None:
@@ -183,7 +183,7 @@ class Reading:
         self.outs: list[Tensor] = []
         self.sent: dict[Future[list[Tensor]], int] = {}
         self._groups: list[_Group] = []
-        self._asked: dict[int, list[tuple[int, Tensor]]] = {}  # part: (number of a wanted, places of its rows)
+        self._asked: dict[int, list[tuple[int, Tensor]]] = {}  # part: (index into wanted, places of rows)
 
     def begin(self) -> None:
         """Split the ids and ask the other parts; return without waiting for them.
@@ -278,7 +278,7 @@ class Reading:
         self._counts.add(received_bytes=sum(rows.nbytes for rows in answer))
 
     def cancel(self) -> None:
-        """Cancel the awaited answers."""
+        """Cancel the requests that have no answer yet."""
         for future in self.sent:
             future.cancel()
 
@@ -305,7 +305,7 @@ class RowReader:
         self._places: dict[tuple[str, Any, bool], IdPlaces] = {}
 
     def wanted(self, domain: str, type_: Any, name: str, ids: Any, out: Tensor | None = None) -> Wanted:
-        """Return a checked Wanted; `type_` is a known type, and `out` fits.
+        """Check `ids` and return a Wanted. The caller must have checked the other arguments.
 
         Raises:
             TypeError, ValueError: `ids` are no ids; or the feature is of edges, and the partition has no edge map.
@@ -321,7 +321,7 @@ class RowReader:
         return Wanted(places, name, form, check_index_tensor(text, "ids", ids), text, out)
 
     def check_places(self, domain: str, type_: Any, name: str) -> None:
-        """Raise ValueError if no map says which part has a row of a feature."""
+        """Raise ValueError if no map says which parts have the rows of a feature."""
         if domain == "edge" and not self.graph.book.has_edges:
             raise ValueError(
                 f"{_NAME}: {feature_text(domain, type_, name)} cannot be read, since the partition has no edge map: "
@@ -329,7 +329,9 @@ class RowReader:
             )
 
     async def read(self, wanted: Sequence[Wanted]) -> list[Tensor]:
-        """Return the rows of each; the event loop goes on while local rows are gathered and others arrive."""
+        """Return the rows of each entry of `wanted`, in order. The event loop goes on while local rows are gathered and
+        other rows arrive.
+        """
         reading = Reading(self.graph.peers, wanted, self.counts)
         await here_or_off_loop(reading.begin)
         try:

@@ -47,7 +47,7 @@ class SamplerPool(ABC):
         If one fails, the others are ended, too. They also end with this process.
 
         Args:
-            num_worker: processes, 1 or more.
+            num_worker: number of processes, 1 or more.
         Raises:
             ValueError: `num_worker` is not in its range.
             RuntimeError: This process has used CUDA or is connected to servers, which does not survive a fork.
@@ -80,7 +80,7 @@ class _Start(NamedTuple):
 
 
 class _Child(ChildProcess):
-    """A worker process, and its failure, if any."""
+    """A worker process, and what is known of its end."""
 
     def __init__(self, number: int, process: Any, pipe: Connection) -> None:
         super().__init__(process, pipe)
@@ -91,7 +91,7 @@ class _Child(ChildProcess):
         return self.is_done
 
     def listen(self) -> None:
-        """Check whether it has ended; raise its error if it has failed."""
+        """Check whether the process has ended; raise its error if it has failed."""
         has_ended = self.watch.has_ended()  # first: then the pipe holds all of its messages
         said = b""
         with suppress(EOFError, OSError):

@@ -58,18 +58,19 @@ class SamplerReceiver:
     each has room for its share of 256 MB, or for one minibatch. When a sender closes, another one may take its place
     and go on with the next epoch.
 
-    No seed decides the order of arrival, and there is no state to resume from; RemoteReceivingChannel has both.
+    No seed decides the order of arrival, and there is no state to resume from. With a RemoteSource the
+    seed decides, and there is a state.
 
     Args:
         graph: the graph of the minibatches; senders that name another graph are refused. None accepts all.
         addr: "host:port" to listen on, as the senders' namebooks have it.
         num_sender: number of senders; the constructor returns when all have connected.
         timeout: seconds to wait for the senders, and later for each minibatch.
-        tls: the certificates of this side; needed where the address is not of this machine alone.
+        tls: the certificates of this side; needed if other machines can reach the address.
         insecure: allow other machines without TLS, if all of them are trusted.
     Raises:
         TypeError, ValueError: An argument is not valid.
-        OSError: Nothing can listen at the address: another receiver does, or the address is not of this machine.
+        OSError: The receiver cannot listen on the address: another one does, or the address is not of this machine.
         TimeoutError: Not all senders came in time.
         ImportError: pyarrow is not installed.
     """
@@ -114,8 +115,8 @@ class SamplerReceiver:
 
         Raises:
             StopIteration: All senders have signalled its end. The next call begins the next epoch.
-            PeerDied: A sender ended in the middle of an epoch; the text names it. Its minibatches were returned before.
-                Another sender may take its place and end the epoch; the next call waits for that.
+            PeerDied: A sender ended in the middle of an epoch; the text names it. Earlier calls have returned all its
+                minibatches. Another sender may take its place and end the epoch; the next call waits for that.
             QueueTimeoutError: No minibatch came in time; the text names the late senders. The next call goes on.
             ChannelClosed: The receiver was closed.
         """
@@ -141,15 +142,16 @@ class SamplerReceiver:
 
 
 class _Place:
-    """The place of one sender. When it has left, the next one goes on with the epoch after those it has signalled.
+    """The place of one sender at a time. When a sender has left, the next one in its place goes on with the epoch after
+    the last that was signalled.
 
     Attributes:
-        peers: its connections.
-        next: number of its next push.
-        items: its pushes, with numbers of arrival: minibatches, None for a signal, an error.
+        peers: the sender's connections.
+        next: number of the sender's next push.
+        items: what was not received yet: (number of arrival; a minibatch, None for a signal, or an error; bytes).
         signals: number of signals pushed by all senders that had the place.
         epoch: number of signals taken from `items`.
-        is_whole: whether its last push was a signal.
+        is_whole: whether the sender's last push ended an epoch.
     """
 
     def __init__(self) -> None:
@@ -187,7 +189,7 @@ class _Senders:
             )
 
     def next(self, timeout: float) -> MiniBatch | None:
-        """Return the next minibatch, None at the end of an epoch; see SamplerReceiver."""
+        """Return the next minibatch, or None at the end of an epoch; see SamplerReceiver.__next__."""
         ends = time.monotonic() + timeout
         with self._changed:
             while True:
@@ -210,13 +212,14 @@ class _Senders:
                     raise self._late(timeout)
 
     def take(self, peer: str, schema: Any, batches: Iterable[Any]) -> None:
-        """Take a push of a sender. See flight_server.PutService.
+        """Take a JoinRequest or a PushRequest of a sender. See flight_server.PutService.
 
         Raises:
-            BadRequest: The message is no push.
+            BadRequest: The message is neither of them, or a push comes too early.
             OtherPartition: The sender has another version, or another graph.
-            UnknownSender: The sender is not one of this receiver's.
-            Unavailable: All senders are there already, or the receiver ends.
+            UnknownSender: The sender has no place here.
+            NoRoom: There is no room for the push yet.
+            Unavailable: All senders are there already, too many pushes wait, or the receiver ends.
         """
         try:
             header = header_of(_NAME, schema, MOST_REQUEST_HEADER_BYTES)
@@ -232,7 +235,7 @@ class _Senders:
             raise BadRequest(str(error)) from error
 
     def look(self, port: int, connections: TcpConnections) -> float:
-        """Find senders that have gone; see Guard."""
+        """Find senders that have gone; return the seconds until the next call. See Guard."""
         connections.keep_alive(port, _SILENT_S)
         with self._changed:
             before = {id(place): {*place.peers} for place in self.places}
@@ -249,7 +252,7 @@ class _Senders:
         return _LOOK_S
 
     def end(self, error: BaseException) -> None:
-        """Let all present and later calls raise an error."""
+        """Make all present and later calls raise `error`."""
         with self._changed:
             self._ended = self._ended or error
             self._changed.notify_all()
@@ -328,7 +331,7 @@ class _Senders:
         self._arrivals += 1
 
     def _lose(self, place: _Place) -> None:
-        """Note that a sender has ended; in the middle of an epoch that is an error."""
+        """Record that a sender has ended. In the middle of an epoch, `next` raises PeerDied after its minibatches."""
         place.is_here = False
         if place.is_whole:
             return
@@ -366,7 +369,7 @@ class _Senders:
 
 
 def _listening(senders: _Senders, address: Address, tls: TLSConfig | None) -> contextlib.ExitStack:
-    """Start the server of a receiver and its guards; return the stack that ends them."""
+    """Start the server of a receiver and its guards; return a stack whose `close` ends them."""
     pem = None if tls is None else tls.checked(_NAME)
     with contextlib.ExitStack() as made:  # ended if a later piece fails
         connections = made.enter_context(contextlib.closing(TcpConnections()))

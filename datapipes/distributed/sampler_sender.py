@@ -48,13 +48,13 @@ MINIBATCH, SIGNAL, LEAVE = "minibatch", "signal", "leave"
 
 @dataclass(frozen=True)
 class JoinRequest:
-    """Join the senders; sent again on each new connection.
+    """Ask for a place among the senders of a receiver; sent again on each new connection.
 
     Attributes:
-        sender: its secret.
-        number: of the next push.
-        name: for people.
-        fingerprint: of the sampled graph; None if none is given.
+        sender: a secret that identifies the sender.
+        number: number of the next push.
+        name: name of the sender in messages.
+        fingerprint: digest of the sampled graph; None if the sender names no graph.
     """
 
     kind = "join"
@@ -66,8 +66,8 @@ class JoinRequest:
 
 @dataclass(frozen=True)
 class PushRequest:
-    """The next push of a sender: a minibatch, whose tensors are those of the message; the end of its epoch; or the end
-    of the sender.
+    """The next push of a sender: a minibatch, whose tensors the message carries; the end of the sender's epoch; or the
+    end of the sender.
     """
 
     kind = "push"
@@ -91,7 +91,8 @@ class SamplerSender:
 
     `send` returns at once while few minibatches wait to be sent; do not change their tensors any more. A cut connection
     is made again, and no minibatch is lost or doubled. The receiver takes minibatches in the order of arrival: no seed
-    decides which of several senders is next, and there is no state to resume from. RemoteReceivingChannel has both.
+    decides which of several senders is next, and there is no state to resume from. With a RemoteSource the
+    seed decides, and there is a state.
 
     A sender may end, or be collected, without `close`: earlier minibatches are delivered first. If some came after its
     last `signal`, the receiver then raises an error, since the epoch is not whole.
@@ -100,14 +101,14 @@ class SamplerSender:
         namebook: {recv_id: "host:port"}, or the path of a JSON file of this form.
         graph: the sampled graph; receivers that name a graph too refuse another one.
         timeout: seconds to wait for a receiver to be there, in the constructor, and later for it to have room.
-        tls: the certificates of this side; needed where an address is not of this machine alone.
+        tls: the certificates of this side; needed if other machines can reach one of the addresses.
         insecure: allow other machines without TLS, if all of them are trusted.
     Raises:
         TypeError, ValueError: The namebook or an argument is not valid.
-        ServerUnavailable: A receiver was not there within `timeout`, or had all of its senders.
+        ServerUnavailable: A receiver was not there within `timeout`, or had all its senders already.
         OtherPartition: A receiver has another graph, or another version of datapipes.
         ImportError: pyarrow is not installed.
-        RuntimeError: This process was forked from one with connections.
+        RuntimeError: This process was forked from one that had connections to servers.
     """
 
     def __init__(
@@ -175,10 +176,10 @@ class SamplerSender:
     def close(self) -> None:
         """Wait until all is delivered, and end the connections. May be called twice.
 
-        An epoch that `signal` has not ended ends for this sender.
+        If `signal` has not ended this sender's last epoch, this call ends it.
 
         Raises:
-            ServerUnavailable: A receiver has ended and did not take all of it.
+            ServerUnavailable: A receiver has ended before it took all minibatches.
             QueueTimeoutError: A receiver had no room for the rest within `timeout`; the rest is lost.
         """
         if not self._end.still_active():
@@ -215,7 +216,7 @@ class SamplerSender:
 
 
 def fingerprint_of(where: str, graph: Any) -> str | None:
-    """Return the digest of a graph, None for None; TypeError for anything else."""
+    """Return the digest of a graph, None for None; raise TypeError for anything else."""
     if graph is not None and not isinstance(graph, Graph):
         raise TypeError(f"{where}: graph must be a graph or None, got {shown(graph)} ({type(graph).__name__}).")
     return None if graph is None else graph.digest()
@@ -238,7 +239,9 @@ class _Stream:
         self.remote = RemotePart(number, replicas, Limits(self._timeout), self._connect, kind="receiver", requests=1)
 
     def join(self) -> Future[None]:
-        """Connect, waiting for the receiver if need be; return at once. Later requests do not wait for it."""
+        """Connect to the receiver, and wait for it if it does not run yet; return a future of that at once. Later
+        requests do not wait for a receiver that is gone.
+        """
         joined = self.remote.submit(lambda send: None)  # connecting is enough
         limits = Limits(max(self._timeout, _LEAST_S), may_return=False)
         joined.add_done_callback(lambda _: setattr(self.remote, "limits", limits))
@@ -258,16 +261,16 @@ class _Stream:
             self._add(kind, tensors)
 
     def beat(self) -> None:
-        """If no push is under way, send a sign of life, which makes a cut connection again."""
+        """If no push is under way, send a sign of life. If the connection was cut, that makes it again."""
         with self._changed:
             if not (self._is_asking or self._is_closed or self._failure):
                 self._ask(self._joining())
 
     def close(self, *, leaves: bool = True) -> BaseException | None:
-        """Deliver the waiting pushes and the end; return the error if that fails.
+        """Deliver the waiting pushes, then say that this sender ends; return the error if that fails.
 
         Args:
-            leaves: whether to leave an epoch that is not whole without an error at the receiver.
+            leaves: whether to say so also in the middle of an epoch, so that the receiver raises no error.
         """
         with self._changed:
             if not self._is_closed and self._failure is None and (leaves or self._is_whole):
@@ -279,7 +282,7 @@ class _Stream:
         return failure
 
     def abandon(self) -> None:
-        """Deliver nothing more."""
+        """Close the connection and deliver nothing more."""
         self._is_closed = True
         self.remote.close(_ABANDON_S)
 
@@ -289,7 +292,7 @@ class _Stream:
             "or raise timeout."
         )
 
-    # --- `_changed` is held
+    # --- `_add` and `_ask`: the caller holds `_changed`
 
     def _add(self, kind: str, tensors: Mapping[str, Tensor] | None = None) -> None:
         self._pending.append((kind, request_to_message(PushRequest(self._token, self._next, kind), Meant(), tensors)))
@@ -303,7 +306,7 @@ class _Stream:
         self.remote.submit(lambda send: send(message, 0)).add_done_callback(partial(self._asked, message))
 
     def _asked(self, message: Message, answer: Future[Message]) -> None:
-        """Take the answer to a push, or to a beat, and go on."""
+        """Take the answer to a push, or to a sign of life, and send the next push."""
         error = answer.exception()
         with self._changed:
             self._is_asking = False

@@ -31,17 +31,17 @@ class SilentServers:
         self._silent: dict[int, float] = {}  # {server: since when}
 
     def answering(self) -> list[int]:
-        """Return the servers to be asked: all but those that gave no answer lately, or all if none did."""
+        """Return the servers to ask: all except the silent ones, or all servers if all are silent."""
         return [server for server in self._servers if server not in self.silent] or [*self._servers]
 
     @property
     def silent(self) -> set[int]:
-        """Those that gave no answer lately."""
+        """The servers of which a request ended without an answer within the last SILENT_S seconds."""
         now = time.monotonic()
         return {server for server, since in [*self._silent.items()] if now - since < SILENT_S}
 
     def add(self, server: int, error: ServerUnavailable) -> bool:
-        """Note that a server gave no answer; return whether others are left.
+        """Record that a server gave no answer; return whether other servers are left.
 
         Servers that fell silent longer than a deadline ago may be back by now; these count as left.
         """
@@ -58,11 +58,11 @@ class SilentServers:
         return len(self._silent) < len(self._servers)
 
     def forget(self) -> None:
-        """Let all be asked again."""
+        """Forget which servers were silent, so that all are asked again."""
         self._silent = {}
 
     def remove(self, server: int) -> None:
-        """Note that a server gave an answer, so that it can stand in for servers that fall silent later."""
+        """Record that a server gave an answer, so that it can stand in for servers that fall silent later."""
         self._silent.pop(server, None)
 
 
@@ -77,9 +77,9 @@ class _Asked(NamedTuple):
 class ServerPool(Pool):
     """The servers of a producer; for one reader and one epoch.
 
-    A server without an answer is no death: nothing is charged to the minibatch, and the least busy server takes its
-    place for a while. Nobody waits for a server that is gone while there are others. If none is left, `receive` raises
-    ServerUnavailable.
+    A server that gives no answer does not count as a worker's death, for which a minibatch could be blamed; the least
+    busy server takes its place for a while. No request waits for a server that is gone while there are others. If no
+    server is left, `receive` raises ServerUnavailable.
     """
 
     where = "remote_source"
@@ -139,7 +139,7 @@ class ServerPool(Pool):
                 raise error
 
     def wake(self) -> None:
-        """Let a thread that waits in `receive` return; another thread calls this."""
+        """Make a thread that waits in `receive` return. Another thread calls this."""
         self._done.put(None)
 
     @property

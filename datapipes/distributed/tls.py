@@ -91,7 +91,7 @@ class TLSConfig:
 
 
 def check_tls(where: str, tls: Any, insecure: Any) -> None:
-    """Raise TypeError or ValueError unless `tls` is a TLSConfig or None, and `insecure` a bool that fits it."""
+    """Raise TypeError unless `tls` is a TLSConfig or None and `insecure` a bool; ValueError if both are set."""
     if tls is not None and not isinstance(tls, TLSConfig):
         raise TypeError(f"{where}: tls must be a TLSConfig or None, got {shown(tls)}. Pass TLSConfig(cert, key, ca).")
     if not isinstance(insecure, bool):
@@ -101,7 +101,7 @@ def check_tls(where: str, tls: Any, insecure: Any) -> None:
 
 
 def refuse_plain(where: str, address: Address, tls: TLSConfig | None, insecure: bool) -> None:
-    """Raise ValueError if other machines could read, change or ask for data, and nobody has allowed it.
+    """Raise ValueError if other machines can reach `address`, and there is neither TLS nor `insecure`.
 
     Without TLS anybody who reaches the address may ask, and anybody between client and server may answer.
     """

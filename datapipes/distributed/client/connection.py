@@ -38,7 +38,8 @@ class Connection:
     Args:
         connect_s: seconds that connecting may take, TLS included.
     Attributes:
-        in_flight, retired, greeted: kept by Connections.
+        in_flight, retired, greeted: number of requests in flight, whether new requests must not use it, and the time of
+            the handshake. Connections writes all three.
     """
 
     def __init__(self, where: str, address: Address, tls: TLSConfig | None, connect_s: float) -> None:
@@ -61,14 +62,14 @@ class Connection:
         note_client(self._client)
 
     def ask(self, request: Message, timeout: float, most_bytes: int, sink: Sink | None = None) -> Message:
-        """Return the answer to a request, or raise an error; `timeout` seconds at most.
+        """Send a request and return the answer, within `timeout` seconds.
 
         Args:
-            most_bytes: bound of the answer's tensors, plus some slack.
+            most_bytes: the most bytes of the answer's tensors; SLACK_BYTES more are let through.
             sink: takes the tensors of the answer as they arrive; see from_batches.
 
         Raises:
-            The error of the server, by its type; the text begins with part and address.
+            The error that the server sent, in its type; the text begins with part and address.
             pyarrow.flight.FlightError: No answer came; see retry.py.
             BadMessage: The answer is no message.
             OtherPartition: The server speaks another version.
@@ -91,7 +92,7 @@ class Connection:
         return self._flight.FlightCallOptions(timeout=max(timeout, 0.001))
 
     def _told(self, call: Callable[[], Message]) -> Message:
-        """Return the result of a call. If the call fails with an error of the server, raise that."""
+        """Return the result of `call`. If it fails with an error that the server sent, raise the server's error."""
         try:
             return call()
         except Exception as failure:
@@ -101,14 +102,16 @@ class Connection:
         raise error[0](f"{self.where}: {error[1]}")
 
     def close(self) -> None:
-        """End the channel; no request may be in flight."""
+        """Close the channel. Call this only when no request is in flight."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
 
 
 class PushConnection(Connection):
-    """A connection for requests that send data: each is a call with one stream, and its answer only says success."""
+    """A connection for requests that send data: each is a call with one stream, and the answer only says that the
+    server took it.
+    """
 
     def ask(self, request: Message, timeout: float, most_bytes: int = 0, sink: Sink | None = None) -> Message:
         """Send a request and return an empty message, or raise an error; see Connection."""
@@ -135,7 +138,7 @@ def _keep_freed_memory() -> None:
 
 
 class _Chunks:
-    """The batches of an answer. Tracebacks hold this object, so it drops the stream at the end."""
+    """The batches of an answer. Tracebacks hold this object, so `end` drops the stream."""
 
     reader: Any = None
 
@@ -152,13 +155,13 @@ class _Chunks:
 
 
 class Connections:
-    """At most `most` connections, made when they are needed; a stalled one delays only its own requests.
+    """At most `most` connections, made when they are needed. A stalled connection delays only its own requests.
 
     While there is no connection, one thread connects and the others wait for the result, so that not all threads
     connect at once to a server that comes back.
 
     Args:
-        connect: makes a connection and greets the server within the given seconds, or raises.
+        connect: makes a connection, the handshake included, within the given seconds, or raises.
     """
 
     def __init__(self, connect: Callable[[float], Connection], most: int) -> None:
@@ -172,11 +175,11 @@ class Connections:
         self._closed = False
 
     def take(self, timeout: float) -> Connection:
-        """Return a connection for one request; give it back afterwards.
+        """Return a connection for one request. Call `give_back` after the request.
 
         Raises:
-            TimeoutError: None came within `timeout` seconds.
-            The failure to connect: see Connection.ask.
+            TimeoutError: No connection was made within `timeout` seconds.
+            The error of connecting, see Connection.ask.
         """
         ends = time.monotonic() + timeout
         with self._changed:
@@ -232,7 +235,7 @@ class Connections:
             del failure
 
     def give_back(self, connection: Connection, *, renew: bool) -> None:
-        """Take a connection back. With `renew` nobody gets it again, and it ends with its last request."""
+        """Take a connection back. With `renew` no other request gets it, and it is closed after its last request."""
         with self._changed:
             connection.in_flight -= 1
             if renew and not connection.retired:
@@ -243,11 +246,11 @@ class Connections:
             connection.close()
 
     def leave(self, address: Address) -> None:
-        """Retire the connections to an address: nobody gets them again, and each ends with its last request."""
+        """Retire the connections to an address: no request gets them again; each is closed after its last request."""
         self._retire(lambda connection: connection.address == address)
 
     def close(self) -> None:
-        """Retire all connections; each ends with its last request."""
+        """Retire all connections; each is closed after its last request."""
         with self._changed:
             self._closed = True
         self._retire(lambda _: True)

@@ -1,5 +1,5 @@
-"""FlightPeers: ask parts behind servers through Arrow Flight. A request goes in pieces, whose answers can be sent at
-once. If a server finds the answer to a piece too large, the piece goes in halves.
+"""FlightPeers: ask parts behind servers through Arrow Flight. A large request is sent in pieces, each with an answer
+that a server can send at once. If a server finds the answer to a piece too large, the piece is sent in halves.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _Answer = TypeVar("_Answer")
 class FlightPeers:
     """Parts behind servers. Building it starts nothing; a process connects to a server on its first request.
 
-    Worker processes get its arguments. A process has up to 4 connections and 16 requests in flight to each server, and
-    a waiting thread for each request; `close` ends them, and so does the end of the process.
+    A worker process gets a copy without connections. A process has up to 4 connections and 16 requests in flight to
+    each server, and a waiting thread for each request; `close` ends them, and so does the end of the process.
 
     Args:
         addresses: {part: addresses of its servers}.
-        facts: must equal those of the servers; a server with other facts is refused at the handshake.
+        facts: must equal the facts of the servers; a server with other facts is refused at the handshake.
         tls: the certificates of this side; None for no TLS.
         deadline: seconds for each request in all; until then it is retried where that can help.
         may_return: whether requests wait for a server that is gone; else they fail at once.
-        by_rank: the numbers name servers, which may have any part, instead of parts.
+        by_rank: whether the keys of `addresses` are numbers of servers, which may have any part, instead of parts.
         again: returns the present addresses of a part; called when none of its servers can be reached.
     Raises:
         ImportError: pyarrow is not installed.
@@ -68,13 +68,13 @@ class FlightPeers:
         self._by_process: dict[int, tuple[dict[int, RemotePart], weakref.finalize[..., FlightPeers]]] = {}
 
     def ask(self, part: int, request: Request[Answer]) -> Future[Answer]:
-        """Ask a part; return at once. See Peers."""
+        """Send a request to a part; return a future of the answer at once. See Peers."""
         pieces = request.pieces(self.facts)
         answers = [self.submit(part, partial(self._ask_once, part, piece)) for piece in pieces]
         return answers[0] if len(answers) == 1 else joined(answers, partial(request.joined, pieces))
 
     def told(self, part: int, kind: str) -> Future[dict[str, Any]]:
-        """Ask a server for its "health" or "statistics"; return at once."""
+        """Ask a server for its "health" or "statistics"; return a future of the answer's header at once."""
         message = Message(request_header(kind, self.meant(part)), {})
         return self.submit(part, lambda send: send(message, 0).header)
 
@@ -82,14 +82,14 @@ class FlightPeers:
         """End all connections and threads of this process; may be called twice. The next request connects again.
 
         Requests in flight end with an error, or with their answer. If their server stands still, this call waits for
-        them for at most two thirds of the deadline.
+        them, at most about two thirds of the deadline.
         """
         entry = self._by_process.pop(os.getpid(), None)
         if entry is not None:
             entry[1]()
 
     def submit(self, part: int, attempt: Callable[[Send], _Answer], *, waits: bool = True) -> Future[_Answer]:
-        """Let a thread call `attempt(send)` until a server answers; return at once.
+        """Let a thread call `attempt(send)` until a server answers; return a future of the result at once.
 
         `send(request, most_bytes)` returns the answer. Requests may be sent again, so they must be idempotent.
 
@@ -100,7 +100,9 @@ class FlightPeers:
         return self._remote_part(part).submit(attempt, waits=waits)
 
     def _remote_part(self, part: int) -> RemotePart:
-        """Return the RemotePart of this process. It must not refer to the peers, or they would never end."""
+        """Return this process's RemotePart for `part`. It must not refer to this object, which would then never be
+        collected.
+        """
         pid = os.getpid()
         if (entry := self._by_process.get(pid)) is None:
             added: dict[int, RemotePart] = {}
@@ -174,7 +176,9 @@ _Whole = TypeVar("_Whole")
 
 
 def joined(pieces: Sequence[Future[_Piece]], join: Callable[[list[_Piece]], _Whole]) -> Future[_Whole]:
-    """Return a future that ends after all pieces: with `join(answers)`, or with the first error by their order."""
+    """Return a future that ends after all pieces: with `join(answers)`, or with the error of the first piece, in their
+    order, that failed.
+    """
     whole: Future[_Whole] = Future()
     whole.set_running_or_notify_cancel()
     left, lock = len(pieces), threading.Lock()
@@ -211,13 +215,14 @@ def greeted(
     tls: TLSConfig | None,
     facts: PartitionFacts | None,
 ) -> tuple[Connection, PartitionFacts]:
-    """Return a new connection to the server that is meant, and the facts of its partition.
+    """Connect to a server and do the handshake. Return (connection, facts of the server's partition).
 
     Args:
         where: names the server in errors.
-        facts: must equal those of the server; None if no facts are known yet.
+        meant: the part and partition that the server must have.
+        facts: must equal the facts of the server; None if no facts are known yet.
     Raises:
-        OtherPartition: The message names both values.
+        OtherPartition: The server has another part, or other facts; the message names both values.
         The errors of Connection.ask.
     """
     connection = Connection(where, address, tls, limits.connect_s)

@@ -30,7 +30,7 @@ class Places:
     The first choice follows from a hash of this process and the address, so clients spread over replicas.
 
     Args:
-        again: returns their present addresses; called when none can be reached; may raise. None: they never move.
+        again: returns the present addresses, or raises; called when no server can be reached. None: servers never move.
     Attributes:
         complaint: why `again` failed the last time, a sentence for errors.
     """
@@ -45,8 +45,8 @@ class Places:
         """Return a connection to the first server that accepts one; each gets its share of the time.
 
         Raises:
-            Moved: Another program answers where a server of this part did, and `again` may find the server.
-            The first failure that no retry can mend, or else the last one.
+            Moved: Another program answers at an address where a server of this part had answered; `again` may find it.
+            The first failure that no retry can mend, or else the last failure.
         """
         ends, tried = time.monotonic() + timeout, list[Address]()
         while waiting := [address for address in self.all() if address not in tried]:
@@ -77,7 +77,7 @@ class Places:
             return Replicas(self._order)
 
     def failed(self, address: Address) -> bool:
-        """Try the others first from now on; return whether there are others."""
+        """Try `address` last from now on; return whether there are other servers."""
         with self._changing:
             if address in self._order:
                 self._order.remove(address)
@@ -136,17 +136,17 @@ class Limits(NamedTuple):
 
     @property
     def attempt_s(self) -> float:
-        """Seconds for an attempt, until one has timed out."""
+        """Seconds that an attempt may take while no attempt has timed out."""
         return self.deadline / TRIES
 
     @property
     def last_s(self) -> float:
-        """Seconds for an attempt after one has timed out."""
+        """Seconds that an attempt may take after another one has timed out."""
         return self.deadline - self.attempt_s
 
     @property
     def connect_s(self) -> float:
-        """Seconds for connecting."""
+        """Seconds that connecting may take."""
         return min(self.attempt_s, MOST_CONNECT_S)
 
 
@@ -157,15 +157,15 @@ class Send(Protocol):
 
 
 class RemotePart:
-    """One part behind a server. Nothing starts before the first request; `close` ends all, for good.
+    """One part behind a server. Nothing starts before the first request; after `close` no request can be sent.
 
     Args:
         part: the number of the part, server or receiver; see `kind`.
         replicas: the addresses of its servers.
-        connect: makes a connection to an address and greets the server within the given seconds, or raises.
+        connect: makes a connection to an address, the handshake included, within the given seconds, or raises.
         again: returns the present addresses, see Places.
-        kind: "part", "server" or "receiver", which the number is of.
-        requests: how many may be in flight; with 1 they keep their order.
+        kind: what `part` is the number of: "part", "server" or "receiver".
+        requests: how many requests may be in flight; with 1 they keep their order.
     Attributes:
         limits: may be changed between requests.
     """
@@ -225,7 +225,7 @@ class RemotePart:
         self._connections.close()
 
     def close(self, wait_s: float | None = None) -> None:
-        """End all threads and connections; requests in flight end with an error, or with the answer if one is due.
+        """End all threads and connections; requests in flight end with an error, or with an answer that comes in time.
 
         Args:
             wait_s: seconds to wait for the requests in flight; by default as long as an attempt may take.
@@ -305,7 +305,7 @@ class RemotePart:
 
 
 class Outage:
-    """Tells the log when a server has not answered for a while, and when it answers again; one line each.
+    """Writes a line to the log when a server has not answered for a while, and another when it answers again.
 
     Args:
         where: the part and its address.
@@ -318,7 +318,7 @@ class Outage:
         self._told = False
 
     def failed(self, began: float, now: float, why: str) -> None:
-        """Note a failed attempt that will be retried; the times are of time.monotonic()."""
+        """Record a failed attempt that will be retried; the times are of time.monotonic()."""
         with self._lock:
             if self._since is None:
                 self._since = began
@@ -329,7 +329,7 @@ class Outage:
         logger.warning("%s has not answered for %.0f s: %s. It is asked again.", self._where, lasts, why)
 
     def answered(self, now: float) -> None:
-        """Note an answer."""
+        """Record that the server has answered."""
         if self._since is None:  # mostly
             return
         with self._lock:
@@ -354,7 +354,7 @@ class Threads:
         self._closed = False
 
     def run(self, work: Callable[[], None]) -> bool:
-        """Let a thread call `work`, which raises nothing; return whether it will, False once closed.
+        """Let a thread call `work`, which must not raise; return whether it will. It will not after `close`.
 
         Raises:
             RuntimeError: There is no thread, and none can be started; `work` is not called.
@@ -374,7 +374,7 @@ class Threads:
         return True
 
     def close(self, timeout: float) -> bool:
-        """Finish the calls, end all threads and wait for all but the caller; return whether those have ended."""
+        """Finish the calls, end all threads and wait for those except the calling one; return whether they ended."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -17,18 +17,18 @@ FEW = 2  # retries of a failure that may be a permanent bug
 
 
 class Verdict(NamedTuple):
-    """The consequences of a failure.
+    """What follows from the failure of an attempt.
 
     Attributes:
-        most: number of retries; None for as many as the deadline allows. A failure that may be of the connection counts
-            only if the connection was opened, and greeted, after the previous failure. If no connection can be opened,
-            the server is away, and only the deadline ends the retries.
-        renew: whether the connection is given up. The next attempt makes a new channel, since gRPC waits longer and
-            longer before an old one reconnects.
+        most: number of retries; None for as many as the deadline allows. A failure that the connection may have caused
+            counts only if the connection was opened, handshake included, after the previous failure. If no connection
+            can be opened, the server is away, and only the deadline ends the retries.
+        renew: whether the next attempt makes a new channel, since gRPC waits longer and longer before an old one
+            reconnects.
         raised: type of the caller's error after the retries; None for the failure itself.
-        why: the reason, in words; the text of an error of the type `raised` has it.
-        of_connection: whether the failure may be of the connection.
-        slow: whether only the time ran out; the next attempt has all the time left.
+        why: the reason in words, part of the text of an error of the type `raised`.
+        of_connection: whether the connection may have caused the failure.
+        slow: whether the attempt failed only since its time ran out; the next attempt has all the time left.
     """
 
     most: int | None
@@ -76,7 +76,7 @@ FINAL = Verdict(0, False, None, "an answer: the request is wrong, or the answer 
 
 
 def verdict_on(failure: Exception) -> Verdict:
-    """Return the verdict on a failure."""
+    """Return the Verdict on a failure by its class and text."""
     names = [cls.__name__ for cls in type(failure).__mro__]
     if "FlightUnavailableError" in names and HANDSHAKE in text_of(failure).lower():
         return NOT_TRUSTED
@@ -86,7 +86,7 @@ def verdict_on(failure: Exception) -> Verdict:
 
 
 def judge(where: str, failure: Exception) -> tuple[Verdict, Exception]:
-    """Return the verdict on a failure, and the caller's error if there is no retry."""
+    """Return (verdict, error): the verdict on a failure, and the error that the caller gets if there is no retry."""
     verdict = verdict_on(failure)
     if verdict.raised is not None:
         return verdict, verdict.raised(f"{where}: {verdict.why}: {reason(failure)}")
@@ -110,9 +110,9 @@ class Failures:
     """The failures of one request.
 
     Attributes:
-        count: how many there were.
-        slow: whether the last one timed out.
-        last: the text of the last one.
+        count: number of failures.
+        slow: whether the last failure was a timeout on a connection that had been opened.
+        last: the text of the last failure.
         greeted: time of the handshake on the attempt's connection, by time.monotonic(); None without a connection.
     """
 
@@ -123,7 +123,7 @@ class Failures:
         self._when = -math.inf  # time of the last failure of a connection
 
     def add(self, verdict: Verdict, error: Exception) -> bool:
-        """Note the failure of an attempt; return whether it is final."""
+        """Record the failure of an attempt; return whether the request must not be retried."""
         self.count, self.slow, self.last = self.count + 1, verdict.slow and self.greeted is not None, reason(error)
         if verdict.of_connection:
             counts = self.greeted is not None and self.greeted > self._when
@@ -135,7 +135,7 @@ class Failures:
 
 
 def pauses() -> Iterator[float]:
-    """Yield the seconds to wait before each retry: random, at most twice as long as before."""
+    """Yield the seconds to wait before each retry: random, with a bound that doubles up to MOST_PAUSE_S."""
     own_random, most = random.Random(), FIRST_PAUSE_S  # does not advance the global generator
     while True:
         yield own_random.uniform(most / 2, most)

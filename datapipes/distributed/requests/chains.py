@@ -1,4 +1,5 @@
-"""Requests about chains as messages, and their answers: create a producer, make a minibatch, give up or list claims.
+"""Requests about chains as messages, and their answers: create a producer, make a minibatch, end or list claims. A
+claim is a server's record that a client uses a producer.
 
 A minibatch travels as its `to_message()`; an error of a stage takes its place, with its traceback.
 """
@@ -25,7 +26,7 @@ _TOKEN = plain("texts of 32 characters", lambda value: isinstance(value, str) an
 
 
 def text_up_to(most: int) -> Form:
-    """Return the form of texts of at most `most` characters."""
+    """Return the Form (see base/records.py) that takes texts of at most `most` characters."""
     return plain(f"texts of up to {most} characters", lambda value: isinstance(value, str) and len(value) <= most)
 
 
@@ -40,7 +41,9 @@ class CreateRequest:
     """Make a producer, or claim an existing one.
 
     Attributes:
-        chain: the header of a description; its tensors are those of the message.
+        client: a secret that identifies the client.
+        chain: the header of the chain's description; the tensors of the description are those of the message.
+        worker_key: a name by which clients agree on one chain; or None.
         num_workers: number of worker processes wanted.
     """
 
@@ -53,7 +56,7 @@ class CreateRequest:
 
 @dataclass(frozen=True)
 class MinibatchRequest:
-    """Ask for the minibatch of an epoch and a global index."""
+    """Ask a producer for the minibatch with this index in this epoch."""
 
     kind = "minibatch"
     client: Token
@@ -64,7 +67,7 @@ class MinibatchRequest:
 
 @dataclass(frozen=True)
 class ClaimRequest:
-    """Give up a claim."""
+    """Say that the client no longer uses the producer, so that its claim ends."""
 
     kind = "destroy_producer"
     client: Token
@@ -81,10 +84,12 @@ class ListRequest:
 
 @dataclass(frozen=True)
 class Created:
-    """The facts of a producer, for clients with a claim on it.
+    """What a client needs to know of a producer on which it has a claim.
 
     Attributes:
-        num_batches: minibatches of an epoch.
+        worker_key: the key that this client gave.
+        num_workers: number of worker processes of the producer.
+        num_batches: minibatches in an epoch.
     """
 
     producer: ProducerId
@@ -101,7 +106,7 @@ class Listed:
 
 
 class Made(NamedTuple):
-    """The outcome of a minibatch: itself, None if a stage has dropped it, or an error of a stage."""
+    """What a producer made: a minibatch, None if a stage has dropped it, or the error of a stage."""
 
     minibatch: MiniBatch | None
     error: Exception | None = None
@@ -119,7 +124,7 @@ def request_to_message(request: Any, meant: Meant, tensors: Mapping[str, Any] | 
 
 
 def request_from_message(where: str, message: Message, *kinds: type[Any]) -> Any:
-    """Return the request in a message, of one of these kinds.
+    """Return the request in a message, an instance of one of the classes `kinds`.
 
     Raises:
         BadRequest: The message is no such request.
@@ -137,12 +142,12 @@ def request_from_message(where: str, message: Message, *kinds: type[Any]) -> Any
 
 
 def told_to_message(kind: str, record: Created | Listed) -> Message:
-    """Return a record as the answer to a request of a kind."""
+    """Return the message that answers a request of this kind with a record."""
     return Message(answer_header(kind, **to_json(record)), {})
 
 
 def told_from_message(record: type[_Record], where: str, message: Message) -> _Record:
-    """Return the record in an answer; BadMessage if there is none."""
+    """Return the record in an answer; raise BadMessage if there is none."""
     try:
         return from_json(record, "the answer", message.header, others=True)
     except ValueError as error:
@@ -160,7 +165,7 @@ def made_to_message(request: MinibatchRequest, made: Made) -> Message:
 
 
 def made_from_message(where: str, message: Message, request: MinibatchRequest) -> Made:
-    """Return the outcome of the requested minibatch; an error has a note about its origin.
+    """Return what the answer to `request` holds; an error in it gets a note that names the server.
 
     Raises:
         BadMessage: The message does not answer the request.
@@ -185,7 +190,7 @@ def made_from_message(where: str, message: Message, request: MinibatchRequest) -
 
 
 def minibatch_of(where: str, name: str, tensors: Any) -> MiniBatch:
-    """Return the minibatch in tensors; BadMessage if they hold none. Errors call them `name`."""
+    """Return the minibatch that `tensors` hold; raise BadMessage if they hold none. Errors call the tensors `name`."""
     try:
         return MiniBatch.from_message(tensors)
     except (ValueError, TypeError, LookupError) as error:

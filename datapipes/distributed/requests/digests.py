@@ -1,4 +1,6 @@
-"""DigestRequest: digests of the times and weights of a part. With them a state moves between graphs and parts."""
+"""DigestRequest: digests of the times and weights of a part. Their sums over the parts are the digests of the whole
+graph, so a saved state of a sampler fits both.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,12 @@ Digests = list[list[str] | None]
 
 @dataclass(frozen=True)
 class DigestRequest(Request[Digests]):
-    """Digests of the values that a choice reads with the part's in-edges. The answer is a list, aligned with
-    `edge_types`: digests, see sum_of_digests, or None where there is nothing to read.
+    """Ask for digests of the times or weights of the part's in-edges. The answer is a list with an entry for each of
+    `edge_types`: a list of digests (see sum_of_digests), or None if there is nothing to read.
 
     Attributes:
         edge_types: each once, in sorted order.
+        choice: how in-edges are drawn, which says what values are read.
     """
 
     kind, things = "digest", "digests"
@@ -62,7 +65,7 @@ class DigestRequest(Request[Digests]):
 
 
 def joined_digests(where: str, edge_types: Sequence[Any], answers: Sequence[Digests]) -> dict[Any, list[str] | None]:
-    """Return the sums of the digests that the parts answered, by edge type.
+    """Return {edge type: the sums, over all parts, of the digests that the parts answered}.
 
     Raises:
         ValueError: Some parts have values to read, and others have none.

@@ -1,7 +1,7 @@
 """DrawRequest: one hop of one minibatch, asked of the owners of its nodes.
 
-Each hop sends a request to each part, so only the lists of the header are read by forms. As one record, a request would
-take 5 us more to write than its 5 to 10 us, and 6 us more to read than its 16 to 38 us.
+Each hop sends a request to each part, so only the lists of the header are read by base/records.py. As one record, a
+request would take 5 us more to write than its 5 to 10 us, and 6 us more to read than its 16 to 38 us.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _INT64_BYTES = 8
 
 
 class Draw(NamedTuple):
-    """The draw of a hop from one edge type.
+    """How a hop draws in-edges of one edge type.
 
     Attributes:
-        fanout: in-edges for each node, -1 for all; not 0.
+        fanout: how many in-edges are drawn for each node, -1 for all; not 0.
         key: random key of the hop and edge type, uint64.
     """
 
@@ -44,7 +44,8 @@ class Draw(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """The in-edges drawn for rows. Rows are the nodes of a request's first draw, then those of the next one, and so on.
+    """The in-edges drawn for rows. The first rows are the nodes of the request's first draw, in their order; then come
+    the nodes of the next draw, and so on.
 
     Attributes:
         indptr: int64 [number of rows + 1], where the edges of each row begin.
@@ -57,7 +58,7 @@ class Drawn(NamedTuple):
     edge_ids: Tensor | None
 
     def split(self, rows: list[int]) -> list[Drawn]:
-        """Return the answer in pieces, of `rows[0]` rows, then of `rows[1]`, and so on."""
+        """Cut the answer into pieces: the first has `rows[0]` rows, the next has `rows[1]`, and so on."""
         ends = [*accumulate(rows, initial=0)]
         places = self.indptr[ends].tolist()
         return [
@@ -75,12 +76,12 @@ _IDS, _DRAWS = form_of(tuple[OptionalNodeType, ...]), form_of(tuple[Draw, ...])
 
 @dataclass(frozen=True)
 class DrawRequest(Request[Drawn]):
-    """In-edges of nodes that the part owns, of all edge types at once.
+    """Ask for in-edges of nodes that the part owns, for all edge types at once.
 
     Attributes:
         ids: {destination type: int32 or int64 [n]}, distinct, except nodes in several trees or at several times.
         draws: in sorted order of the edge types; each draws for all of `ids[destination type]`.
-        replace: draw with replacement.
+        replace: whether to draw with replacement.
         edge_ids: whether the answer has the ids of the edges.
         streams: the stream of the random key for each id, uint32, {destination type: [n]}; None: all have stream 0.
         times: the time of each id, int64, {destination type: [n]}; only where in-edges are drawn by time.
@@ -120,7 +121,9 @@ class DrawRequest(Request[Drawn]):
         return num_bytes if num_bytes <= most else None
 
     def counted_bytes(self, part: Part, facts: PartitionFacts, go_on: GoOn) -> int:
-        """Return an upper bound of the answer's bytes, by the degrees of the nodes; exact for a uniform choice."""
+        """Return an upper bound of the answer's bytes, from the degrees of the nodes; exact if in-edges are drawn
+        uniformly.
+        """
         rows = {node_type: part.rows_of(ids, node_type) for node_type, ids in self.ids.items()}
 
         def num_edges(draw: Draw, _: int) -> int:
@@ -136,7 +139,7 @@ class DrawRequest(Request[Drawn]):
         return self._num_bytes(facts, num_edges)
 
     def _num_bytes(self, facts: PartitionFacts, num_edges: Callable[[Draw, int], int]) -> int:
-        """Return the bytes of the answer; `num_edges(draw, number of nodes)` gives the in-edges of a draw."""
+        """Return the bytes of the answer. `num_edges(draw, number of nodes)` returns how many in-edges a draw gives."""
         edge_bytes = facts.index_dtype.itemsize + (_INT64_BYTES if self.edge_ids else 0)
         rows = self._rows()
         num_edges_all = sum(num_edges(draw, num_rows) for draw, num_rows in zip(self.draws, rows, strict=True))
@@ -154,7 +157,7 @@ class DrawRequest(Request[Drawn]):
         return sum(ids.shape[0] for ids in self.ids.values())
 
     def some(self, begin: int, end: int) -> DrawRequest:
-        """Return the same draws for the rows from `begin` to `end`, counted over all types."""
+        """Return the same request for the ids from `begin` to `end`, counted over all node types."""
         cut, before = {}, 0
         for node_type, ids in self.ids.items():
             cut[node_type] = slice(max(begin - before, 0), max(end - before, 0))
@@ -233,7 +236,7 @@ class DrawRequest(Request[Drawn]):
 
     @staticmethod
     def answer_columns(answer: Drawn) -> dict[str, Tensor]:
-        """Return "indptr", "neighbors", and "edge_ids" if they were asked for."""
+        """Return {name: tensor} with "indptr", "neighbors", and "edge_ids" if they were asked for."""
         return {name: value for name, value in answer._asdict().items() if value is not None}
 
     def answer_from_message(self, where: str, message: Message, facts: PartitionFacts) -> Drawn:

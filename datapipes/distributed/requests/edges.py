@@ -20,7 +20,7 @@ from datapipes.partition.native.part import Part
 
 @dataclass(frozen=True)
 class EdgesRequest(Request[FoundEdges]):
-    """Whether pairs of nodes are edges. The answer is a FoundEdges, aligned with the pairs.
+    """Ask whether pairs of nodes are edges. The answer is a FoundEdges with an entry for each pair.
 
     Attributes:
         destinations: int32 or int64 [n], nodes that the part owns; repeats allowed.

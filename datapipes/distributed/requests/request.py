@@ -4,8 +4,8 @@ The class holds all code of its kind: the request and its answer, their messages
 a large request and the joining of its answers, and the answering by a part. Client and server know no kinds: they call
 the class. `server/service.py` lists the kinds that a server answers.
 
-Requests are idempotent: asked again, also after a restart of the server, they give the same bits. Ids are those of the
-whole graph. In a graph without types the one node type and the one edge type is None.
+Requests are idempotent: asked again, also after a restart of the server, they give the same bits. Ids are global: they
+number the nodes and edges of the whole graph. In a graph without types the one node type and the one edge type is None.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ GoOn = Callable[[], None]  # called while a part works on an answer; may raise, 
 class Request(ABC, Generic[Answer]):
     """One kind of request: a frozen dataclass. A Tensor field travels as a column of ids, int32 or int64 [n], named
     "ids.0", "ids.1", ...; all other fields are in the header, by their annotations (base/records.py). `__post_init__`
-    refuses fields that contradict each other by a ValueError. Digests and edges travel so; draws and rows, whose ids
-    are several columns by type, have messages of their own.
+    refuses fields that contradict each other by a ValueError. DigestRequest and EdgesRequest travel so; DrawRequest and
+    RowsRequest, whose ids are several columns by type, define their messages themselves.
 
     Attributes:
-        kind: its name on the wire.
-        things: the contents of an answer, for errors.
+        kind: name of this kind of request on the wire.
+        things: how errors call what an answer contains.
     """
 
     kind: ClassVar[str]
@@ -63,7 +63,7 @@ class Request(ABC, Generic[Answer]):
         """
 
     def answered_by_graph(self, where: str, graph: LocalGraph) -> Answer:
-        """Return the answer of a server of a whole graph; most kinds are for parts alone."""
+        """Return the answer of a server that has a whole graph; raise BadRequest if only parts answer this kind."""
         raise BadRequest(f"{where}: has no part; it makes minibatches of chains only. Serve a partition.")
 
     # --- its size
@@ -79,7 +79,9 @@ class Request(ABC, Generic[Answer]):
         return sum(bytes_of(shape, dtype) for dtype, shape in self.answer_forms(facts).values())
 
     def counted_bytes(self, part: Part, facts: PartitionFacts, go_on: GoOn) -> int:
-        """Return an upper bound of the answer's bytes, counted by the part; called if `num_bytes` returns None."""
+        """Return an upper bound of the answer's bytes, computed from the data of the part. The server calls this if
+        `num_bytes` returns None.
+        """
         raise NotImplementedError
 
     # --- its pieces
@@ -105,17 +107,17 @@ class Request(ABC, Generic[Answer]):
         return self.cut(MOST_IDS)
 
     def halves(self: Kind, facts: PartitionFacts) -> list[Kind]:
-        """Return requests for half of the answer each, or less; one if it cannot be cut."""
+        """Return requests that each ask for half of the answer or less, in order; only one if it cannot be cut."""
         return self.cut(max(-(-self.num_ids // 2), 1))
 
     def joined(self, pieces: Sequence[Any], answers: Sequence[Answer]) -> Answer:
-        """Return the answer to this request, from the answers to its pieces, two or more."""
+        """Join the answers to `pieces` of this request, two or more, and return the answer to the request."""
         raise NotImplementedError
 
     # --- how it travels
 
     def to_message(self, meant: Meant) -> Message:
-        """Return the request as a message; the tensors are those of the request."""
+        """Return the request as a message, which shares the request's tensors."""
         header, _ = _header_and_columns(type(self))
         values = to_json(header(**{field.name: getattr(self, field.name) for field in fields(header)}))
         columns = {f"ids.{number}": ids for number, ids in enumerate(self._columns())}
@@ -123,7 +125,8 @@ class Request(ABC, Generic[Answer]):
 
     @classmethod
     def from_message(cls: type[Kind], where: str, message: Message) -> Kind:
-        """Return the request in a message. The answering side compares types and names with its part.
+        """Return the request in a message. Whether a part has the requested types and names is checked only in
+        `answered_by`.
 
         Raises:
             BadRequest: The message is no such request.
@@ -160,11 +163,17 @@ class Request(ABC, Generic[Answer]):
         return self.answer_of(where, message.tensors)
 
     def answer_of(self, where: str, columns: dict[str, Tensor]) -> Answer:
-        """Return the answer in these tensors, whose forms were checked; BadMessage if values are impossible."""
+        """Return the answer in `columns`, whose names, dtypes and shapes were checked. Raise BadMessage if values are
+        impossible.
+        """
         raise NotImplementedError
 
     def check_forms(self, where: str, forms: Forms, facts: PartitionFacts) -> None:
-        """Raise BadMessage unless the tensors of an answer have the forms that this request asks for."""
+        """Raise BadMessage unless the tensors of an answer have the names, dtypes and shapes that this request implies.
+
+        Args:
+            forms: {name on the wire: (dtype, shape)} of the tensors of the answer.
+        """
         expected = self.answer_forms(facts)
         if [*forms] != [*expected]:
             raise BadMessage(f"{where}: answered the tensors {shown([*forms])}, expected were {shown([*expected])}.")
@@ -176,11 +185,11 @@ class Request(ABC, Generic[Answer]):
                 )
 
     def called(self, name: str) -> str:
-        """Return the name of an answer's tensor in errors."""
+        """Return how errors call the tensor `name` of an answer."""
         return name
 
     def sink(self, where: str, facts: PartitionFacts) -> Sink | None:
-        """Return the sink that takes the answer's tensors as they arrive; None if they come with the answer."""
+        """Return the Sink that takes the answer's tensors as they arrive; None if the answer is read as a whole."""
         return None
 
     def _columns(self) -> list[Tensor]:
@@ -189,7 +198,9 @@ class Request(ABC, Generic[Answer]):
 
 @cache
 def _header_and_columns(kind: type[Request[Any]]) -> tuple[Any, list[str]]:
-    """Return a record of a kind's fields in the header, and the names of its fields in columns."""
+    """Return (record, names): a dataclass of the fields of a kind that travel in the header, and the names of the
+    fields that travel as columns.
+    """
     hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     in_header = [(name, hints[name]) for name in names if hints[name] is not Tensor]

@@ -1,4 +1,6 @@
-"""RowsRequest: rows of features, asked of the owners of the nodes or edges; they may be put in place as they arrive."""
+"""RowsRequest: rows of features, asked of the owners of the nodes or edges. The rows can be put in place as they
+arrive.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ from datapipes.partition.native.part import Part
 
 ANSWER_BYTES = 64 * 2**20  # of the rows of one request, about
 
-# Takes rows of an answer as they arrive: the number of the tensor in the answer, its first row, and the bytes of the
-# rows, uint8 [n, bytes of a row], which are valid during the call only. Rows may come more than once, if the request is
-# asked again; the calls come from several threads.
+# Takes rows of an answer as they arrive: the number of the tensor in the answer, the index in it of the first of these
+# rows, and their bytes, uint8 [n, bytes of a row], which are valid during the call only. Rows may come more than once,
+# if the request is asked again; the calls come from several threads.
 TakeRows = Callable[[int, int, Tensor], None]
 
 
@@ -33,7 +35,7 @@ class Rows(NamedTuple):
     Attributes:
         domain: "node" or "edge".
         type: a node type or edge type, or None.
-        names: of the features.
+        names: names of the features.
         ids: int32 or int64 [n]: nodes that the part owns, or edge ids of edges into such nodes; repeats are allowed.
     """
 
@@ -43,13 +45,13 @@ class Rows(NamedTuple):
     ids: Tensor
 
     def row_bytes(self, facts: PartitionFacts) -> int:
-        """Return the bytes of a row of all names; features that the part lacks count 0."""
+        """Return the bytes of the rows of all `names` at one id; features that the part lacks count 0."""
         forms = [facts.features.get((self.domain, self.type, name)) for name in self.names]
         return sum(form.num_bytes for form in forms if form is not None)
 
 
 class _Wanted(NamedTuple):
-    """The entry of one Rows in the header."""
+    """What the header says of one Rows."""
 
     domain: Annotated[str, one_of("node", "edge")]
     type: AnyType
@@ -68,11 +70,11 @@ class _Header:
 
 @dataclass(frozen=True)
 class RowsRequest(Request[list[Tensor]]):
-    """Rows of several features and types at once. The answer is a list of tensors [n, ...]: one for each name of the
-    first of `rows`, then of the second, and so on.
+    """Ask for rows of several features and types at once. The answer is a list of tensors [n, ...]: one for each name
+    of the first of `rows`, then of the second, and so on.
 
     Attributes:
-        take: called with the rows as they arrive; then the answer is []. It is not sent.
+        take: called with the rows as they arrive; then the answer is []. The message of the request leaves it out.
     """
 
     kind, things = "rows", "rows"
@@ -114,7 +116,9 @@ class RowsRequest(Request[list[Tensor]]):
         return pieces
 
     def _taking(self, before: int, begin: int) -> TakeRows | None:
-        """Return `take` for a piece, whose answer has the tensors from `before` on, and rows from `begin` on."""
+        """Return a function that passes rows of a piece on to `take`; None without `take`. The answer to the piece
+        begins at tensor `before` and row `begin` of the answer to this request.
+        """
         take = self.take
         return None if take is None else lambda number, first, rows: take(before + number, begin + first, rows)
 

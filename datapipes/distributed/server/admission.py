@@ -3,14 +3,15 @@
 Turns go by connection: by host, eight trainers of one machine would share one turn. Waiting requests are taken from
 connection to connection, so a busy connection does not delay the others.
 
-The bytes of an answer count from before it is made until it is sent or given up. A client that reads slowly holds its
-own share of them, or one answer if that is larger; its further requests wait while those of others are worked on. One
-trainer has several connections, which may all stop reading; so a host has a share too, one half, and never keeps other
-hosts from their answers.
+The bytes of an answer count from before it is made until it is sent or dropped. A client that reads slowly holds at
+most its own share of the bytes, or one answer if that is larger; its further requests wait while requests of others are
+worked on. One trainer has several connections, which may all stop reading; so a host has a share too, one half, and
+never keeps other hosts from their answers.
 
-Later requests do not pass one that waits for bytes, or small ones would keep a large one waiting for ever. Only owners
-that hold little pass it, within the bytes kept for them: on each host a sixteenth above its half, and the last
-sixteenth of all. So a slow reader of large answers does not hold up readers of small ones.
+Later requests do not overtake a request that waits for bytes, or small ones would keep a large one waiting for ever.
+Only owners that hold few bytes overtake it (an owner is one client, with all its connections), within bytes reserved
+for such owners: on each host a sixteenth above its half, and the last sixteenth of all. So a slow reader of large
+answers does not hold up readers of small ones.
 """
 
 from __future__ import annotations
@@ -35,23 +36,23 @@ def host_of(client: str) -> str:
 
 
 _ALL = ""  # in place of a host
-NumBytes = int | Callable[[], int]  # of an answer; a function gives the expected bytes when the request is next
+NumBytes = int | Callable[[], int]  # bytes of an answer; a function returns how many are expected at present
 
 
 class Hold:
-    """Bytes of an answer in flight; `release` gives them back, once."""
+    """The bytes of one answer in flight. They count until `release`."""
 
     def __init__(self, admission: Admission, client: str, owner: str, num_bytes: int) -> None:
         self.client, self.owner, self.num_bytes, self._admission = client, owner, num_bytes, admission
         self.is_released = False
 
     def recount(self, num_bytes: int) -> None:
-        """Count the answer's real bytes instead of the expected ones; none after `release`."""
+        """Count the answer's real bytes instead of the expected ones. Does nothing after `release`."""
         if not self.is_released:
             self._admission._recount(self, num_bytes)
 
     def release(self) -> None:
-        """Give all bytes back; may be called again."""
+        """Count the bytes no longer. May be called more than once."""
         self.is_released = True
         self._admission._recount(self, 0)
 
@@ -71,7 +72,7 @@ class _Task:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the answer that are expected now."""
+        """How many bytes the answer is expected to have, as far as is known now."""
         return self._num_bytes if isinstance(self._num_bytes, int) else self._num_bytes()
 
     def end(self, error: BaseException | None = None) -> None:
@@ -85,10 +86,12 @@ class Admission:
     """Runs the work of requests in threads of its own.
 
     Args:
-        concurrency: requests that are worked on at once.
-        spare: further ones, for owners with none in work, so that a long request of one does not hold up another.
-        max_waiting: requests that may wait.
-        max_bytes: of answers in flight; at least those of the largest answer.
+        where: the server, for messages.
+        concurrency: how many requests are worked on at once.
+        max_waiting: how many requests may wait.
+        max_bytes: how many bytes of answers may be in flight; at least as many as the largest answer has.
+        spare: how many requests more are worked on at once if their owners have no other request in work, so that long
+            requests of one owner do not hold up another.
     """
 
     def __init__(self, where: str, concurrency: int, max_waiting: int, max_bytes: int, spare: int = 0) -> None:
@@ -114,15 +117,18 @@ class Admission:
         is_cancelled: Callable[[], bool],
         owner: str = "",
     ) -> tuple[Any, Hold]:
-        """Wait for the turn of the client; return the result of the work and its Hold: its bytes stay in flight.
+        """Have a thread call `work` when the request is next. Return (result, Hold): the bytes of the answer stay in
+        flight until the Hold is released.
 
         Args:
             client: name of the connection.
-            num_bytes: of the answer; 0 waits for no bytes. The real bytes of the message replace them.
-            owner: the owner of the connection, and maybe of others; by default the client.
+            num_bytes: bytes of the answer; with 0 the request waits for no bytes. If the result is a Message, its real
+                bytes replace them.
+            is_cancelled: says whether the client no longer waits.
+            owner: the client that has this connection, and maybe others; by default the connection counts as one owner.
         Raises:
-            Unavailable: Too many wait, the server stops, or the client has gone.
-            Exception: The error of the work.
+            Unavailable: Too many requests wait, the server stops, or the client has gone.
+            Exception: The error of `work`.
         """
         task = _Task(client, num_bytes, work, is_cancelled, owner or client)
         with self._changed:
@@ -139,7 +145,9 @@ class Admission:
         return task.result, task.hold
 
     def close(self, grace_s: float) -> bool:
-        """Refuse new requests, wait up to `grace_s` for those under way, refuse the rest; return whether all ended."""
+        """Refuse new requests, wait up to `grace_s` seconds until earlier ones are answered and the answers sent, then
+        refuse those that still wait. Return whether all were answered and sent in time.
+        """
         with self._changed:
             self._is_closing = True
             ended = self._changed.wait_for(lambda: not (self.num_waiting or self.num_working or self._held), grace_s)
@@ -153,7 +161,7 @@ class Admission:
         return ended
 
     def join(self, timeout_s: float) -> None:
-        """Wait until the threads have ended, after `close`; up to `timeout_s` seconds for all of them together."""
+        """After `close`, wait until all threads have ended, but at most `timeout_s` seconds in all."""
         until = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(until - time.monotonic(), 0.0))
@@ -167,7 +175,9 @@ class Admission:
         self.num_waiting += 1
 
     def _make_room(self, task: _Task) -> None:
-        """Refuse the last request of the client with most waiting, which may be this one."""
+        """Refuse the latest request of the client with the most waiting requests. If that is `task` itself, raise
+        Unavailable.
+        """
         full = Unavailable(f"{self.where}: the server is full: {self.num_waiting} requests wait. Ask later.")
         longest = max(self._queues.values(), key=len, default=deque())
         if len(longest) <= len(self._queues.get(task.client, ())) + 1:
@@ -203,7 +213,7 @@ class Admission:
             task.end()
 
     def _next_client(self) -> str | None:
-        """Return the client whose request is next; None if all wait for bytes, or there are none."""
+        """Return the client whose request is next; None if there are no requests, or none may be worked on yet."""
         room = _Room(self)
         for client, queue in self._queues.items():
             task, held = queue[0], self._held.get(client, 0)
@@ -237,7 +247,7 @@ class Admission:
             self._changed.notify_all()
 
     def _count(self, client: str, owner: str, num_bytes: int) -> None:
-        """Count bytes that a client now holds, or gives back if they are negative."""
+        """Add `num_bytes` to the bytes that a client holds; a negative number takes bytes off."""
         self.num_bytes += num_bytes
         host = host_of(client)
         _add(self._held, client, num_bytes)
@@ -252,7 +262,10 @@ def _add(held: dict[Any, int], name: Any, num_bytes: int) -> None:
 
 
 class _Room:
-    """Checks requests in turn: are there bytes for each, on its host and in all?"""
+    """Checks waiting requests one after another: may the answer of each have its bytes, on its host and in all?
+
+    One object is for one round over the requests: it remembers where an earlier request waits for bytes.
+    """
 
     def __init__(self, admission: Admission) -> None:
         self._all, self._kept = admission, admission.max_bytes // KEPT_SHARE
@@ -260,7 +273,7 @@ class _Room:
         self._kept_waited_for: set[str] = set()  # where a request of an owner that holds little waits too
 
     def is_for(self, task: _Task, wanted: int) -> bool:
-        """Return whether there is room for the request. If not, only requests of owners that hold little pass it."""
+        """Return whether `task` may have `wanted` bytes. If not, only owners that hold few bytes overtake it."""
         of_all, host = self._all, host_of(task.client)
         is_little = of_all._held_by_owners.get((host, task.owner), 0) + wanted <= self._kept
         most, on_host = of_all.max_bytes // HOSTS_SHARE, of_all._held_by_hosts.get(host, 0)
@@ -280,6 +293,6 @@ class _Room:
         return False
 
     def _little_held(self, place: str) -> int:
-        """Return the bytes that are held by owners that hold little."""
+        """Return how many bytes on the host `place`, or in all, belong to owners that hold at most `_kept` each."""
         held = self._all._held_by_owners.copy()  # the garbage collector may end an answer in between
         return sum(count for (host, _), count in held.items() if count <= self._kept and place in (host, _ALL))

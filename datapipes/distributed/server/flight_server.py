@@ -1,5 +1,5 @@
-"""The server's end of Arrow Flight. A service has one method: DoGet takes a request as a ticket and answers by a
-stream; DoPut takes a request as a stream and answers only success.
+"""The server's end of Arrow Flight. A service has one method: DoGet takes a request as a ticket and answers with a
+stream; DoPut takes a request as a stream, and its answer only says that the request was taken.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ class GetService(Protocol):
     """A service for DoGet."""
 
     def answer(self, peer: str, ticket: bytes, is_cancelled: Callable[[], bool]) -> tuple[Any, Any]:
-        """Return the schema of the answer and its batches; errors go to the client.
+        """Return (schema, batches) of the answer. An error that this raises is sent to the client.
 
         Args:
             peer: name of the client's connection.
-            is_cancelled: whether the client has given up.
+            ticket: the request.
+            is_cancelled: says whether the client no longer waits.
         """
 
 
@@ -41,14 +42,20 @@ class PutService(Protocol):
     """A service for DoPut."""
 
     def take(self, peer: str, schema: Any, batches: Iterable[Any]) -> None:
-        """Take a request, and read `batches` to their end; errors go to the client. See GetService.answer."""
+        """Take the request that `schema` and `batches` hold, and read `batches` to their end. An error that this raises
+        is sent to the client.
+
+        Args:
+            peer: name of the client's connection.
+        """
 
 
 def flight_server(where: str, service: GetService | PutService, address: Address, pem: Pem | None) -> Any:
-    """Return a Flight server that listens; its `port` is the real one. `close_flight_server` ends it.
+    """Start a Flight server and return it. Its `port` is the port it listens on, which the system chose if `address`
+    has port 0. End it by `close_flight_server`.
 
     Raises:
-        OSError: Nothing can listen there: the message names the address.
+        OSError: The server cannot listen on `address`; the message names the address.
     """
     kind = _server_class(where, hasattr(service, "take"))
     _try_to_listen(where, address)
@@ -70,9 +77,9 @@ def flight_server(where: str, service: GetService | PutService, address: Address
 
 
 def close_flight_server(server: Any, connections: TcpConnections) -> bool:
-    """End a server and its connections; return whether it has ended within a bounded time.
+    """End a server and its connections; return False if it has not ended after some 10 s.
 
-    All of its answers must have ended.
+    Call this only after all answers of the server have ended.
     """
     port = server.port
     # Arrow waits for every client to close its connection; a stopped or silent client never does.
@@ -104,7 +111,9 @@ def _server_class(where: str, takes: bool) -> Any:
     refused = {methods.DO_GET if takes else methods.DO_PUT, methods.DO_EXCHANGE, methods.HANDSHAKE}
 
     class NoStreams(flight.ServerMiddlewareFactory):  # type: ignore[misc,name-defined]
-        """Refuses streams of a client before anything is read, or a silent client would keep a thread."""
+        """Refuses the methods that the service lacks before anything is read from the client, since a client that
+        opens a stream and then sends nothing would occupy a thread.
+        """
 
         def start_call(self, info: Any, headers: Any) -> None:
             if info.method in refused:
@@ -152,7 +161,7 @@ def _batches(reader: Any) -> Iterator[Any]:
 
 
 def _try_to_listen(where: str, address: Address) -> None:
-    """Listen for a moment, since Arrow does not say why it cannot."""
+    """Listen on `address` for a moment. If that fails, raise OSError with the reason, which Arrow would not state."""
     try:
         addresses = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:

@@ -1,15 +1,16 @@
 """Guards: threads of a server that check something again and again, and two of these checks.
 
-**Strangers** are connections from which no request has come yet. A bounded number is kept, and none that stays silent.
+**Strangers** are connections from which no request has come yet. Silent ones are ended, and so are those above a bound.
 Anybody who reaches the port can connect, also without a certificate, and Flight lets a server set no bound for them in
 gRPC. Each takes a descriptor, and without descriptors no client is served.
 
 **MemoryWatch** is a soft bound on the memory that clients make a server hold. gRPC takes a whole request before its
 size can be checked here, and then about six times its size to read it. If the process's memory exceeds its bound, freed
 memory goes back to the system first, since the allocator keeps hundreds of MB for later requests. Then the producers
-whose chains hold most end. If that frees too little, all connections end, and gRPC drops incomplete requests. Complete
-requests are still read, so the bound can be exceeded for a moment; a hard bound is the system's, such as a cgroup's.
-Honest clients connect again and ask again. Freed memory also goes back after a second without requests.
+(see producers.py) whose chains hold most memory are ended. If that frees too little, all connections are ended, and
+gRPC drops incomplete requests. Complete requests are still read, so the bound can be exceeded for a moment; only the
+system can set a hard bound, for example by a cgroup. Honest clients connect again and ask again. Freed memory also goes
+back after a second without requests.
 """
 
 from __future__ import annotations
@@ -32,17 +33,16 @@ _JOIN_S = 5.0  # for a look that is under way
 
 
 class Guard:
-    """Calls `look` until `close`.
+    """A thread that calls `look` again and again until `close`.
 
-    A look that fails by an OSError or a MemoryError is tried again; the log has one line for each kind of failure
-    until a look succeeds. Any other error ends the guard and goes to `died`, since a server must not go on without its
-        guard.
+    After an OSError or a MemoryError the guard goes on; the log has one line for each kind of failure until a call of
+    `look` succeeds. Any other error ends the guard and goes to `died`, since a server must not go on without its guard.
 
     Args:
         where: the server, for the log.
         name: what it guards, for the log and as the name of its thread.
         look: returns the seconds until it is called again.
-        died: takes the error that has ended the guard; called in its thread.
+        died: called with the error that has ended the guard, in the guard's thread.
     """
 
     def __init__(self, where: str, name: str, look: Callable[[], float], died: Callable[[BaseException], None]) -> None:
@@ -52,7 +52,7 @@ class Guard:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread; wait for it within a bound, unless this is the thread."""
+        """End the thread, and wait up to 5 s until it has ended; do not wait if called in that thread itself."""
         self._stop.set()
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S)
@@ -92,11 +92,13 @@ class Strangers:
         self._told = False
 
     def note_request(self, peer: str) -> None:
-        """Note that a request has come from a connection."""
+        """Record that a request has come from the connection `peer`, which is no stranger from now on."""
         self._have_asked.add(peer)
 
     def look(self) -> float:
-        """End silent ones, then those above the bound, the longest silent first; see Guard."""
+        """End the strangers that were silent for 10 s. If more are left than the bound allows, also end those that were
+        silent longest. Return the seconds until the next call.
+        """
         before = {*self._have_asked}  # before the look: a connection that asks during it stays
         idle = self.connections.to(self.port)
         self._have_asked -= before - idle.keys()
@@ -125,10 +127,14 @@ def guards(
     looks: Mapping[str, Callable[[], float]],
     died: Callable[[BaseException], None],
 ) -> contextlib.ExitStack:
-    """Start the guards of a server: one of strangers, and one for each look by name; return the stack that ends them.
+    """Start the guards of a server: one against strangers, and one for each entry of `looks`. Return a stack; its
+    `close` ends the guards.
 
     Args:
-        service: it calls its `note_request`, which is set here, with the connection's name at each request.
+        service: the service of the server. Its `note_request` is set here; the service must call that function at each
+            request, with the name of the connection.
+        looks: {name of a guard: its look}.
+        died: see Guard.
     """
     strangers = Strangers(where, port, connections)
     service.note_request = strangers.note_request
@@ -148,7 +154,7 @@ def own_memory(statm: int | None = None) -> int:
     """Return the bytes of this process's own memory, without mapped files.
 
     Args:
-        statm: a descriptor of /proc/self/statm, for callers that may have no other left to open it with.
+        statm: an open descriptor of /proc/self/statm. Pass one if the process may have no free descriptor left.
     """
     text = Path(_STATM).read_bytes() if statm is None else os.pread(statm, 200, 0)
     resident, shared = map(int, text.split()[1:3])
@@ -161,12 +167,14 @@ def give_back() -> None:
 
 
 class MemoryWatch:
-    """Ends producers, then all connections to a port, while the process's memory exceeds `max_bytes`; `look` is for a
-    Guard.
+    """Ends producers, then all connections to `port`, while the process's memory exceeds `max_bytes`. A Guard calls
+    `look`.
 
     Args:
-        kept_bytes: bytes that the part has made of its attributes since the start; allowed on top.
-        end_producers: ends those that hold most until the given bytes are free; returns their number.
+        kept_bytes: returns the bytes of arrays that the part has computed from its attributes since the start; they are
+            allowed in addition to `max_bytes`.
+        end_producers: ends the producers that hold most memory until the given number of bytes is free; returns how
+            many it ended.
     """
 
     def __init__(
@@ -184,11 +192,13 @@ class MemoryWatch:
         self._count, self._quiet = 0, _QUIET_LOOKS
 
     def close(self) -> None:
-        """Close the descriptor; no look may be under way."""
+        """Close the descriptor. Call this only when `look` is not running."""
         os.close(self._statm)
 
     def look(self) -> float:
-        """Look once; return the seconds until the next look."""
+        """Compare the memory with its bound, and end producers and connections if it is exceeded. Return the seconds
+        until the next call.
+        """
         pause = _MEMORY_EVERY_S
         if self._excess() > 0:
             give_back()

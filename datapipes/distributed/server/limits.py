@@ -20,22 +20,27 @@ class ServerLimits:
 
     Attributes:
         num_threads: threads of a kernel, for each request.
-        concurrency: requests that are worked on at once; by default one for each core.
-        max_waiting: requests that wait for their turn, in all; further ones are refused as "full", and clients ask
-            again. Clients take turns.
-        max_request_bytes: of a request.
-        max_answer_bytes: of an answer; a larger one is refused before it is made, and clients ask for less at once.
-        max_bytes_in_flight: of all answers that are being made or sent; a connection holds a sixteenth, or one answer
-            if that is larger, and all of a host together hold at most half. Further requests wait, except of clients
-            that hold little: a sixteenth is kept for them. At least four times `max_answer_bytes`.
-        stall_s: seconds without a read of its answer after which a client loses its connection. Longer than 4 MiB take,
-            and shorter than the deadline of clients, 30 s: clients that wait for the bytes of a stalled one must still
-            get their answers. gRPC itself ends answers whose client has died, or whose deadline has passed.
-        max_memory: of the whole process, without mapped files. None for no bound: memory of other work would count too.
-            "auto", for a process that only serves: its memory at the start, twice `max_bytes_in_flight`, and 16 times
-            `max_request_bytes`. Above it the largest producers end, then all connections, and clients connect again. A
-            soft bound: gRPC takes a whole request, and about six times its size, before it can be refused.
-        max_workers: processes of a producer, at most; by default one for each core. Only a server of chains has them.
+        concurrency: how many requests are worked on at once; by default as many as this process may use CPU cores.
+        max_waiting: how many requests of all clients may wait; further ones are refused as "full", and clients ask
+            again. Waiting requests are taken from connection to connection.
+        max_request_bytes: the most bytes of a request.
+        max_answer_bytes: the most bytes of an answer; a larger one is refused before it is made, and clients then ask
+            for fewer ids at once.
+        max_bytes_in_flight: the most bytes of all answers that are being made or sent. A connection holds at most a
+            sixteenth of them, or one answer if that is larger; all connections of a host together hold at most half.
+            Further requests wait, except requests of clients that hold few bytes: a sixteenth is reserved for these.
+            At least four times `max_answer_bytes`.
+        stall_s: a client that reads nothing of its answer for so many seconds loses its connection. Choose more seconds
+            than a slow client needs for 4 MiB, and fewer than the deadline of clients, 30 s: clients that wait for the
+            bytes of a stalled one must still get their answers. gRPC itself ends answers whose client has died, or
+            whose deadline has passed.
+        max_memory: the most memory of the whole process, without mapped files. Above it the largest producers are
+            ended, then all connections, and clients connect again. None for no bound; memory of other work in the
+            process would count too. "auto", for a process that only serves: its memory at the start, plus twice
+            `max_bytes_in_flight`, plus 16 times `max_request_bytes`. The bound is soft: gRPC takes a whole request, and
+            about six times its size, before the server can refuse it.
+        max_workers: the most worker processes of a producer; by default as many as this process may use CPU cores. Only
+            a server with `chains` has producers.
     Raises:
         TypeError, ValueError: A number is not in its range, or a text is no size.
     """
@@ -77,5 +82,5 @@ def sizes_of(limits: ServerLimits) -> tuple[int, int, int]:
 
 
 def or_cores(number: int | None) -> int:
-    """Return a number; by default that of this process's cores."""
+    """Return `number`, or if it is None, how many CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if number is None else number

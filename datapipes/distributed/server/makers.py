@@ -1,5 +1,5 @@
-"""Makers of a producer's minibatches, threads of the server or worker processes; and KeptAnswers, the last answers, for
-repeated requests.
+"""Makers make the minibatches of a producer, in threads of the server or in worker processes. KeptAnswers keeps the
+last answers for repeated requests.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LOOK_S = 0.1  # between two checks that the worker lives
 
 
 class InThreads:
-    """Makes minibatches in the thread that asks."""
+    """Makes minibatches in the thread that calls `make`."""
 
     def __init__(self, chain: Stage, most_bytes: int) -> None:
         self._graph, self._most_bytes = StageGraph(chain), most_bytes
@@ -52,7 +52,7 @@ class InThreads:
         self._is_closed, self._closing = False, threading.Lock()
 
     def make(self, epoch: int, index: int, most_s: float) -> MiniBatch | None:
-        """Return the minibatch, None if a stage drops it; several threads may ask at once."""
+        """Return the minibatch, or None if a stage drops it. Several threads may call this at once."""
         evaluator = _Bounded(Calls(self._graph.numbering, NoClock()), self._most_bytes, most_s)
         if self._loop is None:
             return evaluator.minibatch(self._graph, epoch, index)
@@ -79,11 +79,11 @@ class InThreads:
 
 
 class InProcesses:
-    """Makes minibatches in worker processes; the thread that asks waits for one that is free.
+    """Makes minibatches in worker processes. A thread that calls `make` waits until a process is free.
 
     Attributes:
-        at_once: minibatches that may be requested at once: two for each process, one of which waits for it; one if
-            stages are asynchronous.
+        at_once: how many minibatches may be requested at once: two for each process, of which one waits for the
+            process; only one for each process if the chain has asynchronous stages.
     """
 
     def __init__(self, chain: Stage, num_workers: int, most_bytes: int) -> None:
@@ -97,10 +97,10 @@ class InProcesses:
             self._free.put(worker)
 
     def make(self, epoch: int, index: int, most_s: float) -> MiniBatch | None:
-        """Return the minibatch, None if a stage drops it; several threads may ask at once.
+        """Return the minibatch, or None if a stage drops it. Several threads may call this at once.
 
         Raises:
-            PeerDied: Workers died while they made this minibatch, more often than `max_restarts`.
+            PeerDied: Workers died while they made this minibatch, more often than LoaderOptions.max_restarts allows.
         """
         worker = self._free.get()
         try:
@@ -109,17 +109,17 @@ class InProcesses:
             self._free.put(worker)
 
     def close(self) -> None:
-        """End the processes, within a bounded time; none is started afterwards. May be called twice."""
+        """End the processes within a bounded time; no process is started afterwards. May be called twice."""
         self._closed.set()
         for worker in self._workers:
             worker.close()
 
 
 class _Worker:
-    """A worker process, which is started when it is first needed and replaced when it dies. One thread asks at a time.
+    """A worker process, started when it is first needed and replaced when it dies. One thread uses it at a time.
 
     Args:
-        closed: set to end it; then waiting calls raise UnknownProducer.
+        closed: once this event is set, a call that waits ends the process and raises UnknownProducer.
     """
 
     def __init__(self, chain: Stage, packed: Any, closed: threading.Event) -> None:
@@ -145,7 +145,7 @@ class _Worker:
             del outcome  # the error's traceback holds this frame
 
     def _outcome_of(self, epoch: int, index: int, most_s: float) -> Outcome:
-        """Return the process's outcome of a minibatch; start a process if there is none."""
+        """Have the process make a minibatch, and return its Outcome; start a process if there is none."""
         if self._closed.is_set():
             raise _gone()
         if self._pool is None:
@@ -185,7 +185,11 @@ def _gone() -> UnknownProducer:
 
 
 class _Bounded(Evaluator):
-    """Checks that a minibatch is not too large, before hops and rows are made and after each stage, and is not late."""
+    """An Evaluator that raises an error if a minibatch is too large or late.
+
+    It checks the size before hops are sampled and rows are fetched, and after each stage; it checks the time after each
+    stage.
+    """
 
     def __init__(self, calls: Calls, most_bytes: int, most_s: float) -> None:
         super().__init__(calls)
@@ -216,10 +220,11 @@ class _Bounded(Evaluator):
 
 
 class KeptAnswers:
-    """The last answers, so that a repeated request costs nothing; equal requests at once make one answer.
+    """Keeps the last answers, so that a repeated request needs no work. Of equal requests at the same time, one makes
+    the answer and the others wait for it.
 
     Args:
-        most_bytes: of the answers that are kept.
+        most_bytes: the most bytes of all kept answers.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -230,10 +235,13 @@ class KeptAnswers:
 
     @contextlib.contextmanager
     def turn(self, key: Key, is_cancelled: Callable[[], bool]) -> Iterator[Message | None]:
-        """Give the kept answer, or None to the caller that must make it; others wait here until it has ended.
+        """Context manager that gives the kept answer of `key`, or None if the caller must make it within the context.
+        Other calls with this key wait until that caller has left the context.
 
+        Args:
+            is_cancelled: says whether the client no longer waits.
         Raises:
-            Unavailable: The client has given up waiting.
+            Unavailable: The client no longer waits.
         """
         with self._changed:
             while key in self._making:
@@ -254,13 +262,13 @@ class KeptAnswers:
                     self._changed.notify_all()
 
     def forget(self, number: int | None = None) -> None:
-        """Drop the answers of a producer, by default all."""
+        """Drop the kept answers of the producer `number`, or all answers if it is None."""
         with self._changed:
             for key in [key for key in self._answers if number in (None, key[0])]:
                 self._num_bytes -= self._answers.pop(key).num_bytes
 
     def keep(self, key: Key, answer: Message) -> None:
-        """Keep an answer in place of the oldest ones, unless it is larger than the room."""
+        """Keep an answer, and drop the oldest ones until all fit. An answer above `most_bytes` is not kept."""
         with self._changed:
             if key not in self._answers and answer.num_bytes <= self._most_bytes:
                 self._answers[key] = answer
@@ -273,7 +281,7 @@ class KeptAnswers:
 
 
 def bytes_of(minibatch: MiniBatch) -> int:
-    """Return the bytes of all tensors."""
+    """Return the bytes of all tensors of a minibatch."""
     return sum(tensor.numel() * tensor.element_size() for tensor in minibatch.to_message().values())
 
 

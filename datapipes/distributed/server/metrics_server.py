@@ -26,7 +26,7 @@ _RETRY_S = 0.5
 
 
 class MetricsServer:
-    """Listens from its construction until `close`."""
+    """An HTTP server for the metrics, which listens from its construction until `close`."""
 
     def __init__(self, where: str, service: Service, address: Address) -> None:
         try:
@@ -117,7 +117,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def _metrics_page(service: Service) -> str:
-    """Return all metrics."""
+    """Return all metrics as text that Prometheus reads."""
     return "".join(f"{line}\n" for line in (*_of_requests(service.numbers()), *_of_part(service), *_of_process()))
 
 

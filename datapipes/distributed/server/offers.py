@@ -1,4 +1,4 @@
-"""The data of a server, a part of a partition or a whole graph, and its offers to chains."""
+"""The data of a server (a part of a partition, or a whole graph), and what the server offers to chains of clients."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ _READ_BYTES = 2**26
 
 
 class Served(NamedTuple):
-    """A part, or a whole graph, and its facts. A whole graph has the facts of a partition in one part."""
+    """What a server has: a part or a whole graph (the other is None), and its facts.
+
+    A whole graph is described as a partition into one part.
+    """
 
     facts: PartitionFacts
     part: Part | None
@@ -44,7 +47,7 @@ class Served(NamedTuple):
 
 
 def served(where: str, root: Path | Part | LocalGraph, part: int | None, *, verify: bool, mmap: bool) -> Served:
-    """Return the part or graph in a folder, or one that is open already.
+    """Open the part or graph in the folder `root`, unless `root` is an open one; return it with its facts.
 
     Raises:
         FileNotFoundError: `root` holds neither a native partition nor a saved graph, or files are missing.
@@ -75,12 +78,14 @@ def _facts_of(graph: LocalGraph) -> PartitionFacts:
 
 
 class Offers:
-    """The offers of a server to chains; `over` checks them against its data. The graph and the store are opened when
-    the first chain needs them, by one thread at a time. See PartitionServer.
+    """What a server offers to chains: classes of stages, item sets, the graph and features; see PartitionServer. `over`
+    checks them against the server's data. The graph and the store are opened when the first chain needs them, by one
+    thread at a time.
 
     Attributes:
-        keys: names of features that may be fetched; None for all of the store.
-        content_id: tells these data from others.
+        keys: names of the attributes that chains may fetch; None if stores were given, of which all features may be
+            fetched, or if no features are offered.
+        content_id: identifies the data; servers with other data have another id.
     """
 
     _has: Served
@@ -101,10 +106,11 @@ class Offers:
         self.keys, self._stores = _features(where, features)
 
     def over(self, has: Served) -> Offers:
-        """Return these offers over opened data.
+        """Return a copy of these offers for the data `has`.
 
         Raises:
-            ValueError: The part is one of several and the others are unknown, or an attribute is missing.
+            ValueError: The part is one of several and there is no namebook of the others, or the data lack an attribute
+                that `features` names.
         """
         where, part, names = self._where, has.part, {name for _, _, name in has.facts.features}
         if part is not None and part.num_parts > 1 and self._namebook is None:
@@ -133,7 +139,7 @@ class Offers:
 
     @cached_property
     def features(self) -> FeatureStore | Mapping[str, FeatureStore] | None:
-        """The store of the features in `keys`; None if there is none."""
+        """The store that chains fetch from, or {name: store}; None if no features are offered."""
         if self.keys is None:
             stores: FeatureStore | Mapping[str, FeatureStore] | None = self._stores
             return stores
@@ -150,7 +156,9 @@ class Offers:
 
 
 def _features(where: str, features: Any) -> tuple[Sequence[str] | None, Any]:
-    """Return the names of attributes that may be fetched, and the stores that were given in their place."""
+    """Return (names, stores): `names` of the attributes that may be fetched, or the `stores` that were given instead.
+    The other one is None; both are None if no features are offered.
+    """
     if features is None:
         return None, None
     stores = features if isinstance(features, Mapping) and not isinstance(features, FeatureStore) else {None: features}
@@ -165,7 +173,7 @@ def _features(where: str, features: Any) -> tuple[Sequence[str] | None, Any]:
 
 
 def _by_id(relation: Any, name: str) -> Tensor:
-    """Return an attribute of edges by edge id; a graph has it in the order of its edges."""
+    """Return an attribute of edges with one row for each edge id; the graph has it in the order of its edges."""
     values: Tensor = relation.edge_attributes[name]
     if relation.edge_ids is None or values.shape[0] == 0:
         return values
@@ -175,7 +183,7 @@ def _by_id(relation: Any, name: str) -> Tensor:
 
 
 def _digest_of(stores: Any) -> str:
-    """Return a digest of all rows of stores that were given; each is read once."""
+    """Return a digest of all rows of the given stores; each row is read once."""
     digest = hashlib.blake2b(digest_size=16)
     for name, store in ({None: stores} if isinstance(stores, FeatureStore) else stores).items():
         for key in sorted(store, key=str):

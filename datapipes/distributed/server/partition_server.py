@@ -43,8 +43,9 @@ _DEADLINE_S = 8.0  # of the requests of chains to other servers; less than a cli
 
 
 class PartitionServer:
-    """Serves one part: hops of its nodes, rows of its features. `datapipes serve` runs one in a process of its own.
-    With `chains` it also makes minibatches of chains that clients describe, see PartitionClient.create_producer.
+    """Serves one part: samples hops of its nodes and reads rows of its features. `datapipes serve` runs a server in a
+    process of its own. With `chains` a server also makes minibatches of chains that clients describe, see
+    PartitionClient.create_producer.
 
     Requests are idempotent: a client may ask again, also after a restart, and gets the same bits. Nothing that arrives
     is unpickled; all of it is checked before it is used. Kernels run without the GIL.
@@ -52,29 +53,31 @@ class PartitionServer:
     A server is for one process; a forked child must not use it. It can be started again after `stop`.
 
     Args:
-        root: folder of the partition; the files of other parts may be absent. Or an open Part, which then decides
-            `part`, `verify` and `mmap`. With `chains` also an undivided graph, open or the folder where it was saved.
+        root: folder of the partition; the files of other parts may be absent. Or an open Part; then leave out `part`,
+            `verify` and `mmap`. With `chains` it may also be an undivided graph: an open one, or the folder where it
+            was saved.
         part: number of the part; None if there is only one.
         address: "host:port" to listen on; port 0 lets the system choose.
-        tls: certificates for both sides; clients without a certificate of the authority are refused. Without it only
-            addresses of this machine, such as 127.0.0.1, are allowed.
+        tls: certificates of this side and of the authority; clients without a certificate of the authority are
+            refused. Without `tls` only addresses of this machine, such as 127.0.0.1, are allowed.
         insecure: allow other addresses without TLS. Whoever reaches the address may then read the part.
         limits: bounds on concurrent work and on bytes received, sent and held; see ServerLimits.
         metrics: "host:port" for Prometheus and probes, plain HTTP (/metrics, /health); None for no metrics. Port 0 lets
             the system choose. Other machines may reach it, also without `insecure`: metrics hold no data of the graph,
             and probes have no certificate. 16 connections at once are served.
         verify: compare the files with their hashes; reads all of them once.
-        mmap: leave the part on disk, see Part.open; without it the part is in memory, and answers take less time.
+        mmap: True leaves the part on disk, see Part.open; False reads it into memory, and answers take less time.
         chains: whether to make minibatches of chains that clients describe.
-        stages: further classes of stages for such chains. A server offers by itself ItemSampler, the samplers,
+        stages: further classes of stages that such chains may have. Always allowed are ItemSampler, the samplers,
             UniformNegativeSampler, SeedEdgeExcluder and FeatureFetcher.
         items: {name: item set} that descriptions may name.
         features: the features that such chains may fetch: names of attributes of the graph, a store, or {name: store};
             none by default.
-        namebook: addresses of the servers of other parts, which such chains ask; a part of several needs it. Read when
-            the first chain is made. See DistGraph.connect.
+        namebook: addresses of the servers of other parts, which such chains ask; needed if the partition has several
+            parts. It is read when the first chain is made. See DistGraph.connect.
     Attributes:
-        failure: the error of a guard that has died, which has ended the server; else None.
+        failure: the error that ended a guard (a thread of the server that checks it, see guards.py) and with it the
+            server; else None.
     Raises:
         ValueError: An argument is not allowed; or the address can be reached from other machines, without TLS.
         ImportError: pyarrow is not installed.
@@ -135,12 +138,12 @@ class PartitionServer:
 
     @property
     def address(self) -> str | None:
-        """The address where it listens, "host:port" with the real port; None while it is not started."""
+        """The address on which the server listens, "host:port" with the real port; None if it is not started."""
         return None if self._address is None else str(self._address)
 
     @property
     def metrics_address(self) -> str | None:
-        """The address of its metrics, "host:port" with the real port; None without metrics."""
+        """The address of the metrics, "host:port" with the real port; None without metrics."""
         return None if self._metrics is None else str(self._metrics.address)
 
     def start(self) -> str:
@@ -149,9 +152,10 @@ class PartitionServer:
         Raises:
             FileNotFoundError: `root` holds no native partition, or the part's files are not there.
             ValueError: The partition has several parts and none was named, there is no such part, a file or a
-                certificate is not valid, or `max_memory` is less than the need, the part included.
-            OSError: Nothing can listen at the address: it is in use, or not of this machine; the message names it.
-            RuntimeError: It was started already.
+                certificate is not valid, or `max_memory` is less than the process needs, the part included.
+            OSError: The server cannot listen on the address, which is in use, or is not of this machine; the message
+                names it.
+            RuntimeError: The server was started already.
         """
         if self._service is not None:
             raise RuntimeError(f"{_WHERE}: it listens on {self.address} already. Call stop() first.")
@@ -183,7 +187,7 @@ class PartitionServer:
         return str(address)
 
     def _guard(self, service: Service, connections: TcpConnections, max_memory: int | None) -> None:
-        """Start the guards."""
+        """Start the guards of the server, see guards.py."""
         port, looks = self._server.port, {"watch of stalled clients": service.sendings.look}
         if service.producers is not None:
             looks["watch of producers"] = service.producers.look
@@ -194,11 +198,13 @@ class PartitionServer:
         self._ending.push(guards(service.where, service, port, connections, looks, self._fail))
 
     def leave(self) -> None:
-        """Answer health requests with the status "leaving" from now on: it serves only until other ranks are done."""
+        """From now on answer health requests with the status "leaving": this server stays only until the other ranks
+        are done.
+        """
         self._running().is_leaving = True
 
     def stop(self, grace_s: float = 10.0) -> bool:
-        """Refuse new requests, answer those under way for up to `grace_s`, then end all connections.
+        """Refuse new requests, answer earlier ones for up to `grace_s` seconds, then end all connections.
 
         May be called twice, and before `start`. Return whether everything has ended. If Arrow's server takes more than
         10 s, the log says so, and the process may have to be ended.
@@ -223,7 +229,7 @@ class PartitionServer:
         return has_ended
 
     def _fail(self, error: BaseException) -> None:
-        """End the server, since a guard has died."""
+        """End the server because of an error that ended a guard."""
         self.failure = error
         try:
             threading.Thread(target=self.stop, args=(0.0,), daemon=True).start()
@@ -234,12 +240,14 @@ class PartitionServer:
         """Return all counts since the start, as JSON values; see docs/distributed.md.
 
         Raises:
-            RuntimeError: It is not started.
+            RuntimeError: The server is not started.
         """
         return self._running().numbers()
 
     def _memory_bound(self) -> int | None:
-        """Return `max_memory` in bytes; the part is open."""
+        """Return `max_memory` in bytes, None for no bound. Call this after the part was opened, since the memory in use
+        now counts.
+        """
         max_memory, now = self.limits.max_memory, own_memory()
         max_request_bytes, _, max_bytes_in_flight = sizes_of(self.limits)
         if max_memory is None:

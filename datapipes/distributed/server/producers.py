@@ -1,11 +1,12 @@
-"""Producers: the chains of a server, the claims on each, and the minibatches made by them.
+"""Producers: the chains for which a server makes minibatches, and the claims of clients on them.
 
 A producer's number is a hash of the chain's description and of the server's data. So creating it twice makes one
-producer, and after a restart, or on another server of the same data, it has the same number. A client has a claim on
-each producer that it created. A producer without claims ends, and an unused claim ends after a while.
+producer, and after a restart, or on another server of the same data, it has the same number. A claim is a record that a
+client uses a producer; a client has one on each producer that it created. A producer without claims ends, and an unused
+claim ends after a while.
 
-Many clients ask for single minibatches of any epoch, in their own order, so the dispatcher of an epoch
-(chain/dispatcher.py) is the client's.
+Many clients ask for single minibatches of any epoch, in their own order. So each client runs the dispatcher of an epoch
+(chain/dispatcher.py) itself.
 """
 
 from __future__ import annotations
@@ -60,15 +61,15 @@ CLIENTS_SHARE = 4  # a client has at most 1/CLIENTS_SHARE of the bytes of tensor
 
 
 class Producer:
-    """A chain and the claims on it. It counts for limits from the request on; `maker`, `admission` and `num_batches`
-    are set once it is built.
+    """A chain and the claims on it. A producer counts for the limits as soon as it is requested; `maker`, `admission`
+    and `num_batches` are set once its chain is built.
 
     Attributes:
-        host: of the client that has created it.
+        host: host of the client that has created the producer.
         claims: {client: (worker_key, when it was last used)}.
         held_bytes: bytes of its description's tensors that its chain holds, in all processes.
         largest: bytes of the largest minibatch.
-        rate: minibatches a second, between the last two looks.
+        rate: minibatches made per second, as `look` last measured it.
     """
 
     maker: InThreads | InProcesses
@@ -81,18 +82,20 @@ class Producer:
         self.rate, self._seen = 0.0, (time.monotonic(), 0)
 
     def created_for(self, client: str) -> Created:
-        """Return the facts for a client with a claim."""
+        """Return what a client that uses this producer needs: its id, the client's worker key, and the numbers of
+        workers and of batches.
+        """
         return Created(self.number, self.claims[client][0], self.num_workers, self.num_batches)
 
     def look(self) -> None:
-        """Measure the minibatches a second since the last look."""
+        """Measure `rate`, unless it was measured less than RATE_S seconds ago."""
         now, (before, made) = time.monotonic(), self._seen
         if now - before >= RATE_S:
             self.rate, self._seen = (self.num_made - made) / (now - before), (now, self.num_made)
 
 
 def refuse_many(where: str, max_workers: int, others: Collection[Producer], added: Producer, *, is_new: bool) -> None:
-    """Raise BadRequest if a new producer, or a claim on a known one, would exceed the limits."""
+    """Raise BadRequest if `added` would exceed the limits: a new producer, or (not `is_new`) a claim on a known one."""
     (client,) = added.claims
     claimed = [producer for producer in others if client in producer.claims]
     most = [("producers of one client", len(claimed) + 1, NUM_PRODUCERS_EACH)]
@@ -130,8 +133,8 @@ LEAST_ENDED = 2**20  # bytes of tensors; ending a producer with fewer frees noth
 class Producers:
     """The producers of a server.
 
-    Requests for minibatches have an admission of their own, apart from that of hops and rows. So two servers whose
-    producers ask each other for hops and rows never wait for each other.
+    Requests for minibatches have an Admission of their own, requests for hops and rows have another. So two servers
+    whose producers ask each other for hops and rows never wait for each other.
     """
 
     def __init__(self, where: str, offers: Offers, limits: ServerLimits) -> None:
@@ -230,7 +233,9 @@ class Producers:
         return producer.admission.run(peer, expected, work, is_cancelled, request.client)
 
     def destroy(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, None]:
-        """Answer a ClaimRequest; the producer ends if it was the last claim. Without a claim, do nothing."""
+        """Answer a ClaimRequest: end the client's claim on the producer, if it has one. Without claims the producer
+        ends.
+        """
         request: ClaimRequest = request_from_message(self._where, message, ClaimRequest)
         with self._changing:
             ended = self._give_up(request.client, request.producer)
@@ -248,7 +253,7 @@ class Producers:
     # --- looks and the end
 
     def look(self) -> float:
-        """End the claims that were unused for a while; return the seconds until the next look."""
+        """End the claims that were unused for IDLE_S seconds; return the seconds until the next call."""
         latest, ended = time.monotonic() - IDLE_S, []
         with self._changing:
             for producer in [*self._producers.values()]:
@@ -259,9 +264,10 @@ class Producers:
         return min(LOOK_S, IDLE_S / 4)
 
     def end_largest(self, num_bytes: int) -> int:
-        """End producers until `num_bytes` are free, those whose chains hold most first; return how many ended.
+        """End the producers whose chains hold most memory, until `num_bytes` are free; return how many were ended.
 
-        Small ones stay, since ending them frees nothing. Those that ended cannot be created again for a while.
+        Producers that hold little stay, since ending them frees nothing. The ended ones cannot be created again for
+        ASIDE_S seconds.
         """
         self._kept.forget()
         ended: list[Producer] = []
@@ -294,7 +300,9 @@ class Producers:
             ]
 
     def close(self, grace_s: float) -> bool:
-        """Refuse new requests, wait up to `grace_s` for those under way; return whether all ended."""
+        """Refuse new requests, wait up to `grace_s` seconds for earlier ones, and end the producers. Return whether all
+        requests ended in time.
+        """
         ends, has_ended = time.monotonic() + grace_s, True
         with self._changing:
             self._is_closed = True
@@ -308,7 +316,7 @@ class Producers:
             producer.maker.close()
         return has_ended
 
-    # --- producers and claims; `_changing` is held
+    # --- producers and claims; the caller holds `_changing`
 
     def _refuse_other_key(self, request: CreateRequest, number: int) -> None:
         existing = None if request.worker_key is None else self._keys.get(request.worker_key)
@@ -319,7 +327,7 @@ class Producers:
             )
 
     def _refuse_many(self, existing: Producer | None, asked_for: Producer) -> None:
-        """Refuse a claim, or a new producer, beyond the limits."""
+        """Raise BadRequest if a claim, or a new producer, would exceed the limits; Unavailable if the server stops."""
         if self._is_closed:
             raise Unavailable(f"{self._where}: the server stops. Ask the next one.")
         if existing is None or not asked_for.claims.keys() <= existing.claims.keys():
@@ -327,7 +335,7 @@ class Producers:
             refuse_many(self._where, self._max_workers, others, asked_for, is_new=existing is None)
 
     def _refuse_aside(self, number: int) -> None:
-        """Refuse a producer that was ended a moment ago for want of memory."""
+        """Raise Unavailable if the producer was ended for want of memory less than ASIDE_S seconds ago."""
         now = time.monotonic()
         self._aside = {ended: until for ended, until in self._aside.items() if until > now}
         if number in self._aside:
@@ -353,7 +361,9 @@ class Producers:
         return producer
 
     def _give_up(self, client: str, number: int) -> list[Producer]:
-        """End a claim; return the producers to end, none or one."""
+        """End a client's claim on a producer. Return [producer] if no claim is left, so that it must be ended; else
+        [].
+        """
         producer = self._producers.get(number)
         if producer is None or client not in producer.claims:
             return []

@@ -2,7 +2,7 @@
 
 The size of an answer is known before it is made. gRPC ends an answer when its client closes the connection, dies, or
 has passed the deadline of the call. A client that stops reading without any of these would hold the answer's memory for
-good; its connection is ended here.
+good; Sendings ends its connection.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class Service:
     """Answers requests to a part, or to a whole graph, within limits. `close` ends its threads.
 
     Args:
-        part, graph: a part; or a whole graph, which only serves minibatches.
-        offers: its offers to chains; None makes no minibatches.
+        part, graph: a part; or a whole graph, which only serves minibatches. The other is None.
+        offers: what the server offers to chains; with None it makes no minibatches.
     Attributes:
-        note_request: called with the connection's name at each request.
+        note_request: called at each request, with the name of the connection.
     """
 
     def __init__(
@@ -101,13 +101,14 @@ class Service:
         self.is_stopping = self.is_leaving = False
 
     def answer(self, peer: str, ticket: bytes, is_cancelled: Callable[[], bool]) -> tuple[Any, Any]:
-        """Return the schema of the answer and its batches, to be sent.
+        """Return (schema, batches) of the answer, to be sent.
 
         Args:
             peer: name of the client's connection.
-            is_cancelled: whether the client has given up.
+            ticket: the request.
+            is_cancelled: says whether the client no longer waits.
         Raises:
-            BadRequest, OtherPartition, AnswerTooLarge, Unavailable: See there.
+            BadRequest, OtherPartition, AnswerTooLarge, Unavailable, UnknownProducer: See wire/refusals.py.
             ValueError, TypeError, LookupError: The part refuses the request: unknown types, features or ids.
         """
         self.note_request(peer)
@@ -135,17 +136,16 @@ class Service:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of memory that the part has made for choices so far."""
+        """Bytes of the arrays that the part has computed so far to sample by weights or times."""
         return 0 if self.part is None else self.part.kept_bytes
 
     def end_producers(self, num_bytes: int) -> int:
-        """End the producers that hold most, until `num_bytes` are free; return how many ended."""
+        """End the producers that hold most memory, until `num_bytes` are free; return how many were ended."""
         return 0 if self.producers is None else self.producers.end_largest(num_bytes)
 
     def close(self, grace_s: float) -> bool:
-        """Refuse new requests, wait up to `grace_s` for answers under way, end the rest; return whether any were left.
-
-        The connections of the rest are ended.
+        """Refuse new requests, wait up to `grace_s` seconds for answers under way, then end the connections of clients
+        that are still being answered. Return whether there were any requests left.
         """
         self.is_stopping = True
         ends = time.monotonic() + grace_s
@@ -251,10 +251,11 @@ def kind_of(where: str, header: dict[str, Any]) -> str:
 
 
 class Sending:
-    """The batches of an answer. Its bytes are in flight until the last batch is sent, or gRPC drops it.
+    """The batches of an answer. The bytes of the answer are in flight until gRPC has taken all batches or drops this
+    object.
 
     Attributes:
-        taken: time when a batch was last taken.
+        taken: time.monotonic() when gRPC last took a batch.
     """
 
     def __init__(self, hold: Hold, batches: Iterator[Any]) -> None:
@@ -286,7 +287,7 @@ class Sendings:
         self._sendings: weakref.WeakValueDictionary[int, Sending] = weakref.WeakValueDictionary()
 
     def add(self, sending: Sending) -> Sending:
-        """Watch the client of an answer while gRPC has the answer; return it."""
+        """Watch the client of an answer for as long as gRPC sends the answer; return `sending`."""
         self._sendings[id(sending)] = sending
         return sending
 
@@ -295,7 +296,7 @@ class Sendings:
         self.connections.end(self._peers(math.inf))
 
     def look(self) -> float:
-        """Look once; return the seconds until the next look."""
+        """End the connections of stalled clients; return the seconds until the next call."""
         stalled = self._peers(time.monotonic() - self.stall_s)
         for peer in stalled:
             logger.warning("%s has read nothing for %g s; its connection is ended", peer, self.stall_s)
@@ -304,7 +305,7 @@ class Sendings:
         return self.stall_s / 4
 
     def _peers(self, latest: float) -> set[str]:
-        """Return the clients whose answers had no batch taken since `latest`."""
+        """Return the clients that have an answer of which gRPC took no batch since the time `latest`."""
         sendings = [reference() for reference in self._sendings.valuerefs()]  # at once: gRPC may drop one meanwhile
         return {
             sending.hold.client

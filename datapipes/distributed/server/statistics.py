@@ -1,4 +1,4 @@
-"""Statistics: a server's counters: requests by kind and result, seconds, bytes."""
+"""Statistics: the counters of a server, such as requests by kind and result, seconds and bytes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class Statistics:
-    """Counters of one server, for all of its threads.
+    """The counters of one server; any of its threads may use them.
 
     Attributes:
-        stalled_connections: number of connections ended since their clients did not read; one guard counts them.
-        memory_sheds: how often producers, or all connections, were ended at the memory bound; one guard counts.
+        stalled_connections: how many connections were ended because their clients did not read. Only the guard that
+            ends them writes it, so it needs no lock.
+        memory_sheds: how often producers, or all connections, were ended because the memory exceeded its bound. Only
+            the guard that ends them writes it.
     """
 
     def __init__(self) -> None:
@@ -28,7 +30,7 @@ class Statistics:
         """Count a request.
 
         Args:
-            kind: of the request; "unknown" if there is no such kind.
+            kind: kind of the request; "unknown" if there is no such kind.
             result: "ok", or why it was refused.
             seconds: from its arrival until its answer is made.
             received, sent: bytes of the request and of its answer.
@@ -47,7 +49,9 @@ class Statistics:
             return sum(sum(counts["results"].values()) for counts in self._kinds.values())
 
     def values(self) -> dict[str, Any]:
-        """Return all counts, as JSON values, whole numbers: of each kind its results, time, buckets and bytes."""
+        """Return all counts as JSON values, all whole numbers: for each kind of request its results, time, buckets and
+        bytes.
+        """
         with self._lock:
             kinds = copy.deepcopy(dict(sorted(self._kinds.items())))
         return {

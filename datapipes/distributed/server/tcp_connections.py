@@ -19,7 +19,9 @@ _LAST_DATA_RECV = 52  # offset in struct tcp_info (linux/tcp.h): ms since data c
 
 
 class TcpConnections:
-    """The TCP connections of this process. It keeps three descriptors until `close`; any thread may call it."""
+    """The TCP connections of this process. This object keeps three descriptors open until `close`; any thread may use
+    it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -71,7 +73,7 @@ class TcpConnections:
         return count
 
     def _all(self) -> Iterator[socket.socket]:
-        """Yield each stream socket of this process, valid until the next one."""
+        """Yield each stream socket of this process; each is valid only until the next one is yielded."""
         with self._lock:
             if self._status < 0:
                 return

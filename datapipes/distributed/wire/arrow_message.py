@@ -29,7 +29,7 @@ HEADER, DTYPE, SHAPE = b"datapipes", b"dtype", b"shape"  # keys of the metadata
 
 
 class Message(NamedTuple):
-    """JSON values by name, and tensors by name."""
+    """A header, {name: JSON value}, and tensors by name."""
 
     header: dict[str, Any]
     tensors: dict[str, Tensor]
@@ -41,7 +41,7 @@ class Message(NamedTuple):
 
 
 def to_batches(where: str, message: Message, batch_bytes: int = BATCH_BYTES) -> tuple[Any, Iterator[Any]]:
-    """Return the schema of a message and its batches, which share the memory of the tensors.
+    """Return (schema, batches) of a message; the batches share the memory of the tensors.
 
     Raises:
         TypeError: A tensor cannot be sent; see `plain`.
@@ -79,8 +79,8 @@ def _batches(pa: Any, schema: Any, tensors: list[Tensor], batch_bytes: int) -> I
 
 
 def _cuts(sizes: list[int], units: list[int], batch_bytes: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield for each batch the (first byte, end) of each tensor, in whole units; a unit larger than a batch comes whole
-    too.
+    """Yield for each batch a list with (first byte, end) of each tensor. Tensors are cut only between units, the bytes
+    of a row; even a unit larger than a batch is not cut.
     """
     done = [0] * len(sizes)
     while True:
@@ -102,7 +102,7 @@ def _column(pa: Any, data: Any) -> Any:
 
 
 def to_bytes(where: str, message: Message) -> bytes:
-    """Return a message as one Arrow stream, for a ticket; all its tensors in one batch.
+    """Return the bytes of one Arrow stream that holds the message, all tensors in one batch. They are sent as a ticket.
 
     Raises:
         TypeError, ValueError: See `to_batches`.
@@ -132,7 +132,7 @@ _INT64_MAX = 2**63 - 1
 
 
 class _Memory:
-    """Lets NumPy view an Arrow buffer as writable, or torch would warn of each; keeps the buffer alive."""
+    """An Arrow buffer that NumPy views as writable, since torch warns of read-only arrays. Keeps the buffer alive."""
 
     def __init__(self, buffer: Any) -> None:
         self.buffer = buffer
@@ -145,7 +145,8 @@ class _Memory:
 
 
 def plain(where: str, name: str, value: Tensor) -> Tensor:
-    """Return a contiguous tensor in host memory with the bits of `value`; `value` itself if it is one.
+    """Return a contiguous tensor in host memory with the bits of `value`; it shares the memory of `value` if that is
+    contiguous.
 
     Raises:
         TypeError: `value` is not dense, not in host memory, or of a dtype without whole bytes.
@@ -167,7 +168,7 @@ def bytes_of(shape: tuple[int, ...], dtype: torch.dtype) -> int:
 
 
 def check_form(where: str, name: str, dtype: Any, shape: Any) -> tuple[torch.dtype, tuple[int, ...]]:
-    """Return the dtype and the shape that a message states of a tensor.
+    """Return (dtype, shape) of a tensor, from the values that a message states.
 
     Raises:
         ValueError: There is no such dtype, or no tensor has such a shape.
@@ -191,10 +192,10 @@ def check_form(where: str, name: str, dtype: Any, shape: Any) -> tuple[torch.dty
 def view_of(where: str, name: str, buffer: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     """Return a buffer as a tensor: a view if the values are aligned, else a copy.
 
-    The caller has compared the size of the buffer with dtype and shape.
+    The caller must have compared the size of the buffer with dtype and shape.
 
     Raises:
-        ValueError: A bool is neither 0 nor 1.
+        ValueError: A byte of a bool tensor is neither 0 nor 1.
     """
     if buffer is None or buffer.size == 0:
         return torch.empty(0, dtype=torch.uint8).view(dtype).reshape(shape)
@@ -206,16 +207,16 @@ def view_of(where: str, name: str, buffer: Any, dtype: torch.dtype, shape: tuple
 
 
 def shaped(where: str, name: str, flat: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """Return bytes, uint8 [n], as a tensor that shares their memory.
+    """Return the bytes `flat`, uint8 [n], as a tensor that shares their memory.
 
     Raises:
-        ValueError: A bool is neither 0 nor 1.
+        ValueError: A byte of a bool tensor is neither 0 nor 1.
     """
     refuse_other_bools(where, name, flat, dtype)
     return flat.view(dtype).reshape(shape)
 
 
 def refuse_other_bools(where: str, name: str, flat: Tensor, dtype: torch.dtype) -> None:
-    """Raise ValueError if bytes, uint8 [n], are no values of `dtype`: a bool is 0 or 1."""
+    """Raise ValueError if `dtype` is bool and a byte of `flat`, uint8 [n], is neither 0 nor 1."""
     if dtype == torch.bool and flat.numel() > 0 and int(flat.max()) > 1:
         raise ValueError(f"{where}: {name} has the byte {int(flat.max())} as a bool; allowed are 0 and 1.")

@@ -1,4 +1,4 @@
-"""Read a message from record batches of Arrow, sent by anybody: all of it is checked before it is used.
+"""Read a message from record batches of Arrow. Anybody may have sent it, so all of it is checked before it is used.
 
 Nothing is unpickled, whatever the metadata say. Tensors view the received memory, except those that come in several
 pieces or are not aligned. Of a request Arrow reads only the schema: it would unpack a compressed batch, so a few bytes
@@ -44,13 +44,13 @@ class BadMessage(ValueError):
 
 
 def from_bytes(where: str, data: Any, most_bytes: int) -> Message:
-    """Return the message in one Arrow stream, a request; its tensors view `data`.
+    """Read a request from one Arrow stream; the tensors of the returned message view `data`.
 
     Args:
         data: bytes, or a buffer of Arrow.
-        most_bytes: of the stream.
+        most_bytes: the most bytes of the stream.
     Raises:
-        BadMessage: `data` is too large, no such stream, or no message; see `from_batches`.
+        BadMessage: `data` is too large, is not such a stream, or holds no message; see `from_batches`.
     """
     pa = arrow(where)
     if len(data) > most_bytes:
@@ -95,14 +95,15 @@ def from_batches(
     most_bytes: int,
     sink: Sink | None = None,
 ) -> Message:
-    """Return the message of a schema and its batches, which are read to their end.
+    """Return the message that a schema and its batches hold; read the batches to their end.
 
     Args:
-        most_bytes: of all tensors.
-        sink: takes the rows of all tensors; then the returned message has none.
+        most_bytes: the most bytes of all tensors together.
+        sink: see Sink; with it the rows of all tensors go to the function it returns, and the returned message has no
+            tensors.
     Raises:
-        BadMessage: A column of another type, a dtype or shape that no tensor has, more bytes or fewer than the shape
-            says, a batch that Arrow's full validation refuses, a header that is not strict JSON.
+        BadMessage: A column is of another type, or states a dtype or shape that no tensor has; there are more or fewer
+            bytes than the shape says; Arrow's full validation refuses a batch; or the header is not strict JSON.
     """
     pa = arrow(where)
     arriving = _arriving(where, pa, schema, most_bytes)
@@ -131,7 +132,7 @@ class _Arriving:
         self.pass_on: TakeBytes | None = None
 
     def take(self, piece: Any) -> int:
-        """Take the next bytes; return their number."""
+        """Take the next bytes of the tensor; return how many."""
         count = int(piece.size)
         if count > self.num_bytes - self.done:
             raise self.wrong(f"{self.done + count} or more")
@@ -160,7 +161,7 @@ class _Arriving:
         take(self.name, self.done // unit, rows.view(-1, unit))
 
     def whole(self) -> Tensor:
-        """Return the tensor; all of its bytes must have come."""
+        """Return the tensor; raise BadMessage if some of its bytes have not come."""
         if self.done != self.num_bytes:
             raise self.wrong(str(self.done))
         if self.pass_on is not None:
@@ -211,7 +212,7 @@ def _form(where: str, pa: Any, field: Any) -> _Arriving:
 
 
 def header_of(where: str, schema: Any, most_bytes: int = MOST_HEADER_BYTES) -> dict[str, Any]:
-    """Return the header of a message, from its schema; BadMessage if it has none."""
+    """Return the header of a message from its schema; raise BadMessage if there is none."""
     metadata: Mapping[bytes, bytes] | None = schema.metadata
     if metadata is None or metadata.keys() != {HEADER}:
         raise BadMessage(f"{where}: found the metadata {shown([*(metadata or {})])}, not one header.")
@@ -240,7 +241,7 @@ def _check_batch(where: str, pa: Any, schema: Any, batch: Any) -> None:
 
 
 def _value_of(column: Any) -> Any:
-    """Return the one value of a validated column, a buffer; the scalars of Arrow would copy it."""
+    """Return the only value of a validated column as a buffer, without a copy, which a scalar of Arrow would make."""
     _, offsets, data = column.buffers()
     first, end = struct.unpack_from("=qq", offsets, 8 * column.offset)
     return data.slice(first, end - first)

@@ -20,7 +20,8 @@ _DTYPES = {"ids": (torch.int32, torch.int64), "streams": (torch.uint32,), "times
 
 
 class Meant(NamedTuple):
-    """The part and partition that the client means; None is not compared, as before the first handshake.
+    """The part and partition that a client wants to ask. The server compares them with its own, except those that are
+    None, as they are before the first handshake.
 
     Attributes:
         part: number of the part.
@@ -36,17 +37,17 @@ COMMON = ("protocol", "stream", "kind", *Meant._fields)  # in the header of ever
 
 
 def request_header(kind: str, meant: Meant, **more: Any) -> dict[str, Any]:
-    """Return the header of a request."""
+    """Return the header of a request; `more` are the entries that only this kind has."""
     return {"protocol": PROTOCOL, "stream": STREAM_VERSION, "kind": kind, **meant._asdict(), **more}
 
 
 def answer_header(kind: str, **more: Any) -> dict[str, Any]:
-    """Return the header of the answer to a request of this kind."""
+    """Return the header of the answer to a request of this kind; `more` are the entries that only this kind has."""
     return {"protocol": PROTOCOL, "stream": STREAM_VERSION, "kind": kind, **more}
 
 
 def check_versions(where: str, header: dict[str, Any]) -> None:
-    """Raise OtherPartition unless both sides speak one protocol and draw the same bits.
+    """Raise OtherPartition unless both sides have the same versions of the protocol and of the random streams.
 
     Raises:
         OtherPartition: The message names both versions.
@@ -64,7 +65,7 @@ def check_meant(where: str, header: dict[str, Any], here: Meant) -> None:
 
     Raises:
         OtherPartition: The message names both parts, or both ids.
-        BadRequest: The header lacks one of these.
+        BadRequest: The header lacks an entry of Meant.
     """
     for name, ours in here._asdict().items():
         if name not in header:
@@ -78,12 +79,12 @@ def check_meant(where: str, header: dict[str, Any], here: Meant) -> None:
 
 
 def own_values(message: Message) -> dict[str, Any]:
-    """Return the header values of a request beyond those of every request."""
+    """Return the header entries of a request without those that every request has."""
     return {name: value for name, value in message.header.items() if name not in COMMON}
 
 
 def own_record(message: Message, kind: str, record: type[Record]) -> Record:
-    """Return `own_values` as a record.
+    """Return `own_values` as an instance of `record`.
 
     Raises:
         ValueError: The values do not fit the record.
@@ -92,19 +93,21 @@ def own_record(message: Message, kind: str, record: type[Record]) -> Record:
 
 
 def ids_of(message: Message, count: int) -> list[Tensor]:
-    """Return `count` columns of ids, int32 or int64 [n] each, which must be all columns.
+    """Return the columns of ids, int32 or int64 [n] each. The message must have `count` of them, and no other columns.
 
     Raises:
-        ValueError: There are others.
+        ValueError: There are other columns, or a column has another dtype or shape.
     """
     return columns_of(message, ("ids",), count)["ids"]
 
 
 def columns_of(message: Message, kinds: tuple[str, ...], count: int) -> dict[str, list[Tensor]]:
-    """Return `count` columns of each kind, "ids" first, which must be all columns.
+    """Return {kind: its columns}. The message must have `count` columns of each kind, and no others.
 
+    Args:
+        kinds: "ids" first, then possibly "streams" and "times".
     Raises:
-        ValueError: There are others, or a column has another dtype or length.
+        ValueError: There are other columns, or a column has another dtype or length.
     """
     wanted = [f"{kind}.{number}" for kind in kinds for number in range(count)]
     if [*message.tensors] != wanted:

@@ -1,4 +1,6 @@
-"""Refusals of a server, and errors as messages: a type from a list, and a text. Nothing is unpickled."""
+"""The errors by which a server refuses requests; and errors as messages: a type from a list, and a text. Nothing is
+unpickled.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,13 @@ class UnknownProducer(LookupError):
 
 
 class NoRoom(ConnectionError):
-    """The receiver lives and has no room yet. Push again: the wait does not count for the push."""
+    """The receiver runs, but has no room for the minibatch yet. Push it again, with its full time limit."""
 
 
 class UnknownSender(LookupError):
-    """The receiver does not know the sender: it has restarted, or has taken the sender for dead and let another in."""
+    """The receiver does not know the sender: the receiver has restarted, or has considered the sender dead and let
+    another one take its place.
+    """
 
 
 _OWN: dict[str, type[Exception]] = {
@@ -52,7 +56,9 @@ _OWN: dict[str, type[Exception]] = {
 
 
 def error_to_bytes(error: BaseException) -> bytes:
-    """Return the type and the text of an error, JSON; a type that cannot travel goes as the nearest of its bases."""
+    """Return JSON with the type and the text of an error. For a type that is not on the list, its nearest base on the
+    list is sent.
+    """
     sent = next((cls.__name__ for cls in type(error).__mro__ if _type_of(cls.__name__) is cls), "RuntimeError")
     name = type(error).__name__
     text = text_of(error) if sent == name else f"{name}: {text_of(error)}"
@@ -64,8 +70,8 @@ def error_to_bytes(error: BaseException) -> bytes:
 
 
 def error_from_bytes(data: Any) -> tuple[type[Exception], str] | None:
-    """Return the type and the text that `error_to_bytes` wrote, in one line, with escapes for unprintable characters;
-    None if the bytes are not of this form.
+    """Return (type, text) of the error that `error_to_bytes` wrote, the text in one line with escapes for unprintable
+    characters; None if it did not write these bytes.
     """
     try:
         values = parse_strict(bytes(data).decode("ascii"))

@@ -1,7 +1,7 @@
 """The digest of an array: every byte counts, and bits are the same on every machine at any number of threads.
 
 An array is cut into pieces of whole rows, `rows_of_piece` each. Its digest is BLAKE2b over dtype, shape and the hashes
-of the pieces, which csrc/digest/piece_hashes.h states. Whoever has the rows of a piece can hash it without the
+of the pieces, which csrc/digest/piece_hashes.h defines. Whoever has the rows of a piece can hash it without the
 whole array. Equal digests mean equal data, but for data made to collide.
 """
 
@@ -24,7 +24,7 @@ from datapipes.base.codec import flat_bytes
 from datapipes.base.threads import num_threads
 
 PIECE_BYTES = 2**20
-_BYTES_AT_ONCE = 2**26  # between two looks at `stop`
+_BYTES_AT_ONCE = 2**26  # hashed between two calls of `stop`
 
 
 class HashingStopped(Exception):  # no error: the caller that gave `stop` catches it
@@ -43,8 +43,8 @@ def array_digest(
     Args:
         values: of any dtype and shape.
         as_int64: hash int32 ids as int64 ones, so that both give one digest.
-        stop: asked every 64 MiB, or every row of more; if it returns True, HashingStopped is raised.
-        hashes: receives the hashes; those that a stopped call left there are not computed again.
+        stop: called before every 64 MiB, or before every row if a row is larger; True raises HashingStopped.
+        hashes: a list that receives the hashes. The list of a stopped call lets this call go on where it stopped.
     """
     rows = values.unsqueeze(0) if values.ndim == 0 else values
     piece = rows_of_piece(tuple(rows.shape[1:]), torch.int64 if as_int64 else rows.dtype)
@@ -69,7 +69,7 @@ def hashes_of(rows: Tensor, *, as_int64: bool = False) -> NDArray[np.uint64]:
     """Return the hash of each piece of `rows`. The first row begins a piece; the last piece may be shorter."""
     width = math.prod(rows.shape[1:])
     if as_int64 and rows.dtype == torch.int32:
-        narrow = np.ascontiguousarray(rows.detach().cpu().numpy()).reshape(-1)  # as flat_bytes copies
+        narrow = np.ascontiguousarray(rows.detach().cpu().numpy()).reshape(-1)  # copied by NumPy, see flat_bytes
         piece = rows_of_piece(rows.shape[1:], torch.int64) * width
         return _core.widened_piece_hashes(narrow, piece, num_threads=num_threads())
     piece = rows_of_piece(rows.shape[1:], rows.dtype) * width * rows.dtype.itemsize
@@ -87,10 +87,11 @@ def digest_of_pieces(
 
 
 class StreamedDigest:
-    """`array_digest` of an array whose rows come one after the other.
+    """Computes `array_digest` of an array that is given some rows at a time.
 
     Args:
-        dtype, row_shape: of the rows.
+        dtype: dtype of the array.
+        row_shape: shape of one row.
         as_int64: see array_digest.
     """
 
@@ -102,7 +103,7 @@ class StreamedDigest:
         self._count = 0
 
     def take(self, rows: Tensor) -> None:
-        """Hash the next rows."""
+        """Hash the next rows, [n, *row_shape]."""
         kept = self._count % self._piece if self._piece > 0 else 0  # rows in _rest
         self._count += rows.shape[0]
         if self._piece == 0 or rows.shape[0] == 0:
@@ -121,14 +122,17 @@ class StreamedDigest:
             self._rest.append(rows[whole:].clone())
 
     def digest(self) -> str:
-        """Return the digest of all rows."""
+        """Return the digest of all rows so far."""
         last = [hashes_of(torch.cat(self._rest), as_int64=self._as_int64)] if self._rest else []
         shape = (self._count, *self._row_shape)
         return digest_of_pieces(self._dtype, shape, [*self._hashes, *last], as_int64=self._as_int64)
 
 
 def version_of(values: Tensor) -> int:
-    """Return a number that grows with each change of `values` in place, as far as torch counts them."""
+    """Return torch's version counter of `values`, which grows with each change in place that torch notices.
+
+    0 for an inference tensor, which has no counter.
+    """
     return 0 if values.is_inference() else values._version
 
 
@@ -141,7 +145,7 @@ class _Kept:
     hashes: list[NDArray[np.uint64]] = field(default_factory=list)  # of a digest that was begun
 
     def change(self, now: Tensor) -> str | None:
-        """Return how `now`, the array that stands in its place, differs; None if it does not."""
+        """Return in words how the array has changed, None if it has not; `now` is the array that its owner has now."""
         if now is not self.values:
             return "replaced by another tensor"
         return "changed in place" if version_of(now) != self.version else None
@@ -150,10 +154,10 @@ class _Kept:
 class Hashed(ABC):
     """Base of whole graphs and item sets: a fingerprint names them by digests of their arrays.
 
-    Each digest is taken once. An array that was replaced, or changed in place, after it was noted or its digest was
-    taken is refused. torch's version counter shows changes; docs/errors.md lists the changes that it misses. There are
-    no locks, so a fork may come at any time; two threads that take one digest both get it. A copy takes its digests
-    anew: in its state `_kept` is None.
+    Each digest is computed once. `_note_arrays` remembers which arrays there are. If an array is replaced or changed in
+    place after that, or after its digest was computed, `_array_digests` raises. torch's version counter shows changes;
+    docs/errors.md lists the changes that it misses. There are no locks, so a fork may come at any time; two threads may
+    both compute the same digest. A copy computes its digests anew: subclasses set `_kept` to None in its state.
     """
 
     _kept: dict[str, _Kept] | None = None  # by name
@@ -163,14 +167,14 @@ class Hashed(ABC):
         """Return {name: (array, whether int32 ids count as int64 ones)}, in a fixed order."""
 
     def _note_arrays(self) -> bool:
-        """Note the arrays as they are now; return whether the digest of one is still to be taken."""
+        """Remember the arrays as they are now; return whether the digest of some array is not computed yet."""
         return None in [kept.digest for kept in self._noted(self._hashed_arrays()).values()]
 
     def _array_digests(self, stop: Callable[[], bool] = lambda: False) -> dict[str, str]:
-        """Return the digest of each array; `stop` is that of array_digest.
+        """Return {name: digest} of all arrays; see array_digest for `stop`.
 
         Raises:
-            ValueError: An array is not as it was when it was noted, or its digest was taken.
+            ValueError: An array was replaced or changed after `_note_arrays`, or after its digest was computed.
         """
         arrays, digests = self._hashed_arrays(), {}
         for name, kept in self._noted(arrays).items():
@@ -188,7 +192,10 @@ class Hashed(ABC):
         return digests
 
     def _take_digests(self, digests: Sequence[str]) -> None:
-        """Take over digests, one for each of `_hashed_arrays`. A digest whose array changes before use is void."""
+        """Set known digests, one for each of `_hashed_arrays`, so that they need not be computed.
+
+        If an array changes before its digest is used, its digest is computed after all.
+        """
         arrays = self._hashed_arrays().items()
         self._kept = {
             name: _Kept(values, version_of(values), digest)

@@ -26,10 +26,10 @@ MOST_SECONDS = threading.TIMEOUT_MAX  # about 292 years; the clocks of the syste
 
 
 def shown(value: Any) -> str:
-    """Return a short text of any value for a message, by default its repr.
+    """Return a short text of any value for a message: the beginning of its repr.
 
-    Python refuses to write out ints of more than 4,300 digits, with a ValueError of its own that says nothing of the
-    argument. A repr may also be long, or raise.
+    A large int is described by its number of bits, since Python refuses to write out more than 4,300 digits. If the
+    repr raises, the text names the type and the error.
     """
     if isinstance(value, int) and value.bit_length() > MOST_BITS:
         return f"{'a negative' if value < 0 else 'an'} int of {value.bit_length()} bits"
@@ -41,7 +41,7 @@ def shown(value: Any) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text with escapes, such as \\x1b, for unprintable characters and line ends.
+    """Return `text` with escapes, such as \\x1b, for unprintable characters and line ends.
 
     A name in a file may hold characters that move a terminal's cursor or change its colors.
     """
@@ -51,10 +51,11 @@ def one_line(text: str) -> str:
 
 
 def aligned(rows: Sequence[Sequence[object]], most: int = 32) -> list[str]:
-    """Return the rows of a table as lines: the first column to the left, numbers to the right, the first row a header.
+    """Return a table as lines of text, with the first column aligned to the left and the others to the right.
 
     Args:
-        most: rows after the header that are shown; a last line says how many are not.
+        rows: the header, then the other rows.
+        most: how many rows after the header are shown; a last line says how many are left out.
     """
     cells_of = [[_cell(cell) for cell in row] for row in rows[: most + 1]]
     widths = [max(map(len, column)) for column in zip(*cells_of, strict=True)]
@@ -92,17 +93,17 @@ def check_bool(where: str, name: str, value: Any) -> bool:
 
 
 def check_choice(where: str, name: str, value: Any, allowed: Sequence[str]) -> str:
-    """Return `value`, one of `allowed`."""
+    """Return `value` if it is one of `allowed`, else raise ValueError."""
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{where}: {name} must be one of {list(allowed)}, got {shown(value)}. Pass one of them.")
     return str(value)
 
 
 def check_names(where: str, name: str, value: Any) -> list[str]:
-    """Return names as a list.
+    """Return `value`, a list or another sequence of names, as a list.
 
-    A str, though a sequence of texts, is refused: one name was meant. Sets are refused since they have no order, and
-    generators since they can be read only once: copies of a stage are built from the same arguments.
+    A single str is refused: most likely one name was meant. Sets are refused since they have no order, and generators
+    since they can be read only once: copies of a stage are built from the same arguments.
     """
     is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
     names = [*value] if is_list else []
@@ -113,13 +114,18 @@ def check_names(where: str, name: str, value: Any) -> list[str]:
 
 
 def check_positive_timeout(where: str, timeout: Any) -> float | None:
-    """Return `timeout`, None or a number of seconds above 0 and at most `MOST_SECONDS`."""
+    """Return `timeout` if it is None, or a number of seconds above 0 and at most `MOST_SECONDS`; else raise."""
     advice = "Use None to wait without a limit."
     return None if timeout is None else check_seconds(where, "timeout", timeout, advice, allowed="None or seconds")
 
 
 def check_seconds(where: str, name: str, value: Any, advice: str, *, allowed: str = "seconds") -> float:
-    """Return `value`, a number of seconds above 0 and at most `MOST_SECONDS`."""
+    """Return `value` if it is a number of seconds above 0 and at most `MOST_SECONDS`, else raise ValueError.
+
+    Args:
+        advice: the last sentence of the error.
+        allowed: what is allowed, in words for the error.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MOST_SECONDS:
         most = f"{MOST_SECONDS:.0f}"
         raise ValueError(f"{where}: {name} must be {allowed} above 0 and at most {most}, got {shown(value)}. {advice}")
@@ -151,7 +157,9 @@ def as_tensor(where: str, name: str, value: Any) -> torch.Tensor:
 
 
 def tensor_of(where: str, name: str, value: Any) -> torch.Tensor:
-    """Return numbers as a tensor: a tensor or an array is shared, a list, a range or a table's column is copied."""
+    """Return `value` as a tensor: a tensor or an array is viewed; a list, a tuple, a range or a table's column is
+    copied.
+    """
     if isinstance(value, (torch.Tensor, np.ndarray)):
         return as_tensor(where, name, value)
     if not (isinstance(value, (list, tuple, range)) or hasattr(value, "__array__")):
@@ -168,7 +176,7 @@ def tensor_of(where: str, name: str, value: Any) -> torch.Tensor:
 
 
 def check_ids(where: str, name: str, value: Any) -> torch.Tensor:
-    """Return ids [n] in any form that `tensor_of` takes as a tensor of int32 or int64."""
+    """Return `value`, ids [n] in any form that `tensor_of` takes, as an int32 or int64 tensor."""
     ids = tensor_of(where, name, value)
     if ids.ndim != 1:
         raise ValueError(f"{where}: {name} must have shape [n], got {list(ids.shape)}. {_how_to_flatten(ids)}.")
@@ -191,10 +199,10 @@ def _from_numpy(where: str, name: str, array: np.ndarray[Any, Any]) -> torch.Ten
 
 
 def check_within(where: str, name: str, ids: torch.Tensor, count: int, remedy: str) -> None:
-    """Refuse ids, of any shape, that are not in [0, count). `remedy` is the last sentence of the error.
+    """Check that `ids`, a tensor of any shape, are in [0, count). `remedy` is the last sentence of the error.
 
     Raises:
-        IndexError: One of them is outside; the message names it and the limit.
+        IndexError: An id is outside; the message names one and the limit.
     """
     if ids.numel() == 0:
         return
@@ -206,9 +214,10 @@ def check_within(where: str, name: str, ids: torch.Tensor, count: int, remedy: s
 def check_index_tensor(
     where: str, name: str, value: Any, *, in_host: bool = True, is_kept: bool = True
 ) -> torch.Tensor:
-    """Return `value` as a 1-D contiguous int32 or int64 tensor; in host memory, unless it may lie anywhere.
+    """Return `value`, a tensor or array, as a tensor if it is 1-D, contiguous and of int32 or int64; else raise.
 
     Args:
+        in_host: True also requires host memory.
         is_kept: False if the caller only reads the ids now; the result may then be `value` itself, which saves a view.
     """
     is_plain = type(value) is torch.Tensor and value.dtype in INDEX_DTYPES and value.layout is torch.strided
@@ -227,7 +236,9 @@ def check_index_tensor(
 
 
 def check_pairs(where: str, name: str, value: Any) -> torch.Tensor:
-    """Return `value`, ids of nodes of int32 or int64 [n, 2] in host memory: the source and the destination of edges."""
+    """Return `value` if it is an int32 or int64 tensor [n, 2] in host memory, the source and the destination of each
+    edge; else raise.
+    """
     if not isinstance(value, torch.Tensor) or value.ndim != 2 or value.shape[1] != 2:
         is_index = isinstance(value, torch.Tensor) and value.ndim == 2 and value.shape[0] == 2
         raise ValueError(
@@ -240,7 +251,8 @@ def check_pairs(where: str, name: str, value: Any) -> torch.Tensor:
 
 
 def check_edge_index(where: str, name: str, value: Any) -> torch.Tensor:
-    """Return `value`, ids of nodes [2, n], sources above destinations, as an int32 or int64 tensor.
+    """Return `value`, node ids [2, num_edges] with sources in row 0 and destinations in row 1, as a tensor of int32 or
+    int64.
 
     A tensor or array is viewed, on its device. Nested lists of ints, and pairs of tensors or arrays, are copied.
     """
@@ -261,7 +273,7 @@ def check_edge_index(where: str, name: str, value: Any) -> torch.Tensor:
 
 
 def _stacked(where: str, name: str, rows: Any) -> Any:
-    """Return a nested list, or tensors or arrays in a list, as one tensor or array."""
+    """Return `rows`, a nested list or a list of tensors or arrays, as one tensor or array."""
     try:
         if rows and all(isinstance(row, torch.Tensor) for row in rows):
             masks = [row for row in rows if row.dtype == torch.bool]  # a stack with ids would turn them into ids
@@ -281,7 +293,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def dtype_from_name(where: str, name: Any) -> torch.dtype:
-    """Return the dtype that `dtype_name` calls `name`."""
+    """Return the dtype of a name such as "bfloat16"; the inverse of `dtype_name`. Other names raise ValueError."""
     # Not getattr: torch imports some modules, which takes seconds, when their name is looked up.
     dtype = vars(torch).get(name) if isinstance(name, str) else None
     if not isinstance(dtype, torch.dtype):
@@ -292,7 +304,7 @@ def dtype_from_name(where: str, name: Any) -> torch.dtype:
 
 
 def how_to_get_ids(tensor: torch.Tensor) -> str:
-    """Return a sentence on how to make ids of a tensor that holds none."""
+    """Return a remedy for errors: how to get ids from `tensor`, which is a mask or has another dtype."""
     # .long() of a mask would give the ids 0 and 1.
     if tensor.dtype == torch.bool and tensor.ndim > 1:
         return "Choose one mask of them, such as mask[:, 0], and take the ids of its True places: .nonzero().flatten()."
@@ -301,14 +313,13 @@ def how_to_get_ids(tensor: torch.Tensor) -> str:
     return "Convert ids with .long(), and a mask with .bool()."
 
 
-OTHER_KEYWORDS: dict[str, dict[str, str]] = {}  # {class: {keyword of another library: what to use}}, by compat/
+OTHER_KEYWORDS: dict[str, dict[str, str]] = {}  # {class: {other library's keyword: what to use}}; compat/ fills it
 
 
 def refuse_other_keywords(where: str, cls: type, keywords: Iterable[str]) -> None:
     """Raise TypeError for a keyword of another library that the constructor of `cls` does not take.
 
-    Raises:
-        TypeError: As Python would; the message says what to use.
+    Python would raise TypeError too; this message says what to use instead.
     """
     for name in keywords:
         ours = _use_instead(cls, name)
@@ -321,12 +332,10 @@ def refuse_other_keywords(where: str, cls: type, keywords: Iterable[str]) -> Non
 
 
 def refuse_more_by_position(where: str, cls: type, arguments: Sequence[Any]) -> None:
-    """Raise TypeError if the constructor of `cls` takes fewer arguments by position.
+    """Raise TypeError if there are more `arguments` than the constructor of `cls` takes by position.
 
-    Other libraries take more arguments by position, in other orders.
-
-    Raises:
-        TypeError: As Python would; the message names the arguments.
+    Other libraries take more arguments by position, in other orders. Python would raise TypeError too; this message
+    names the arguments.
     """
     code = getattr(cls.__init__, "__code__", None)  # type: ignore[misc]  # of this very class
     if code is None or code.co_flags & inspect.CO_VARARGS or len(arguments) < code.co_argcount:
@@ -340,7 +349,7 @@ def refuse_more_by_position(where: str, cls: type, arguments: Sequence[Any]) -> 
 
 
 def _use_instead(cls: type, name: str) -> str | None:
-    """Return the entry of OTHER_KEYWORDS for a keyword of `cls` or of one of its bases."""
+    """Return the entry of OTHER_KEYWORDS for a keyword of `cls` or of one of its bases; None if there is none."""
     for base in cls.__mro__:
         rows = OTHER_KEYWORDS.get(base.__name__, {})
         if name in rows:

@@ -23,7 +23,7 @@ GAP_S = 5e-5  # in a shorter call, or a shorter gap between two calls, the threa
 
 
 class _Here(threading.local):
-    """This thread, and the resources it had used at the end of its last call."""
+    """For each thread: its name, and the resources it had used at the end of its last call."""
 
     def __init__(self) -> None:
         self.name = threading.current_thread().name
@@ -41,7 +41,7 @@ class _Process:
     def renew(self) -> None:
         self.id = os.getpid()
         self.counting = threading.RLock()
-        self.is_moving = False  # whether a thread moves calls; if it has the lock, a signal handler has interrupted it
+        self.is_moving = False  # whether `_move` runs; in the thread with the lock, a signal handler has interrupted it
         _here.ended, _here.disk_bytes = -math.inf, None  # the thread of a child has used nothing yet
 
 
@@ -90,9 +90,9 @@ class _Counted(NamedTuple):
     until: float = 0.0
 
     def with_calls(self, calls: NDArray[np.float64]) -> _Counted:
-        """Return the counts with calls of the stage added, an array as in `_Moved.arrays`.
+        """Return the counts after adding `calls` of the stage, an array as in `_Moved.arrays`.
 
-        A call that began before the last counted call ended counts from that end on.
+        If a call began before an earlier one had ended, only the time after that end is added to `seconds`.
         """
         _, began, seconds, _, _, _, processor_seconds, disk_bytes = calls[:, calls[1].argsort()]
         ends = np.maximum.accumulate(np.append(self.until, began + seconds))
@@ -123,7 +123,7 @@ class _Moved(NamedTuple):
         return np.concatenate([np.empty((8, 0)), *self.arrays], 1)
 
     def with_calls(self, calls: NDArray[np.float64]) -> _Moved:
-        """Return the calls with `calls` added. From one and a half KEPT_CALLS on, only the last KEPT_CALLS are kept."""
+        """Return these calls and `calls`. From 1.5 * KEPT_CALLS on, keep the last KEPT_CALLS and count the others."""
         moved = _Moved(self.before, [*self.arrays, calls])
         if sum(array.shape[1] for array in moved.arrays) >= KEPT_CALLS + KEPT_CALLS // 2:
             kept = moved.kept()
@@ -131,7 +131,7 @@ class _Moved(NamedTuple):
         return _Moved(self.before, [moved.kept()]) if len(moved.arrays) > MOST_ARRAYS else moved
 
     def counted(self, calls: NDArray[np.float64]) -> dict[float, _Counted]:
-        """Return {number of a stage: counts of its calls that are no longer kept and of `calls`}."""
+        """Return `before` with the counts of `calls` added: {number of a stage: its counts}."""
         counted = dict(self.before)
         for stage in np.unique(calls[0]).tolist():
             counted[stage] = counted.get(stage, _Counted()).with_calls(calls[:, calls[0] == stage])
@@ -147,7 +147,7 @@ class StageClock:
         self._names: dict[str, int] = {}
 
     def at_begin(self, began: float) -> float:
-        """Return the processor time of this thread at the begin of a call, `began` in seconds of time.monotonic().
+        """Return the processor time of this thread at the begin of a call: at `began`, in seconds of time.monotonic().
 
         Makes no system call if the thread has just ended another call: it has been at work since then.
         """
@@ -198,7 +198,7 @@ class StageClock:
                 self._move()
 
     def _move(self) -> None:
-        """Move the fresh calls to the others; the caller holds the lock."""
+        """Move the calls of `_fresh` to `_moved`. Call it with the lock held."""
         if _process.is_moving:
             return
         try:
@@ -218,7 +218,7 @@ class StageClock:
         return [numbers.setdefault(name, len(numbers)) for name in names]
 
     def _read(self) -> tuple[list[str], _Moved]:
-        """Return the names by their numbers, and all calls."""
+        """Return (names, calls): names[i] is the name with number i, and `calls` are all calls until now."""
         with _process.counting:
             self._move()
             return list(self._names), self._moved
@@ -235,8 +235,8 @@ class StageClock:
         """Return {stage: {"calls": n, "seconds": s, "concurrent_seconds": c, "processor_seconds": p, "disk_bytes": b}}.
 
         `seconds` is the time in which at least one call of the stage ran, in any thread or process;
-        `concurrent_seconds` adds up the calls, also those that ran at the same time. The last two are the use of the
-        threads that made the calls; 0 for calls that were awaited.
+        `concurrent_seconds` adds up the calls, also those that ran at the same time. `processor_seconds` and
+        `disk_bytes` are what the threads used in the calls; awaited calls add nothing to them.
         """
         names, moved = self._read()
         counts = {names[int(stage)]: counts._asdict() for stage, counts in moved.counted(moved.kept()).items()}

@@ -23,7 +23,9 @@ _NO_ESCAPE = re.compile("%(?!25|2E|3A)")
 
 
 def join_key(*parts: str | tuple[str, ...]) -> str:
-    """Return the key of a field; `parts` may hold any text. The texts of a tuple, an edge type, are joined by ":"."""
+    """Return the key of a field: its parts, joined by ".". A part is any text, or a tuple of texts (such as an edge
+    type), which are joined by ":". Within a text, these characters and "%" are escaped.
+    """
     return ".".join([_escaped(part) if isinstance(part, str) else ":".join(map(_escaped, part)) for part in parts])
 
 
@@ -31,7 +33,7 @@ def split_key(key: str) -> list[str | tuple[str, ...]]:
     """Return the parts of a key: the inverse of `join_key`.
 
     Raises:
-        ValueError: `join_key` writes no such key.
+        ValueError: `key` has an escape that `join_key` never writes.
     """
     parts = key.split(".")
     if "%" not in key:
@@ -73,7 +75,7 @@ def digest_message(message: Mapping[str, torch.Tensor]) -> str:
 
 
 def flat_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
-    """Return the values of a tensor as row-major, little-endian bytes; a view if they lie so in host memory."""
+    """Return the values of a tensor as row-major, little-endian bytes; a view if they lie so in host memory already."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()
     if sys.byteorder == "big":  # pragma: no cover
         raise RuntimeError(

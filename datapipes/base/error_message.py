@@ -17,7 +17,7 @@ from datapipes.base.errors import PeerDied, RemoteError, RemoteTraceback, add_no
 
 
 def error_to_message(error: BaseException, most_bytes: int = 2**20) -> Message:
-    """Return the error as a message. A text longer than `most_bytes`, such as a traceback, keeps its end."""
+    """Return the error as a message. Of a text longer than `most_bytes`, such as a traceback, only the end is sent."""
     if not isinstance(error, BaseException):
         raise TypeError(
             f"send_error: error must be an exception, got {type(error).__name__}. Pass the exception itself."
@@ -41,12 +41,12 @@ def error_from_message(
 ) -> Exception:
     """Return the error that `error_to_message` wrote, with the traceback of the sender as its cause.
 
-    A built-in type is kept; any other type becomes RemoteError. Nothing is unpickled.
+    An error of a built-in type keeps its type; an error of any other type becomes a RemoteError. Nothing is unpickled.
 
     Args:
-        own_types: the sender runs this program, so an error type of any module that is imported here is kept too. The
-            error is made from its text.
-        kept: types that are kept too.
+        own_types: True if the sender runs the same program. Then errors whose type is in a module that is imported here
+            keep their type too. The constructor gets the text alone.
+        kept: more types that errors keep.
     """
     kind, module, text, trace, pid = (
         _to_text(message.get(name)) for name in ("type", "module", "text", "traceback", "pid")

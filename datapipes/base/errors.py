@@ -37,7 +37,8 @@ class ChannelClosed(RuntimeError):
 class ChannelDamaged(RuntimeError):
     """The shared memory of a ShmChannel holds bytes that datapipes never writes: a process has overwritten it.
 
-    All calls in all processes raise this from then on; make a new channel. Received tensors may hold other values.
+    All calls in all processes raise this from then on; make a new channel. Tensors that were received before may have
+    been overwritten too.
     """
 
 
@@ -45,11 +46,11 @@ class PeerDied(RuntimeError):
     """A process at the other side of the channel ended without leaving the channel; or, from a DataLoader, workers died
     that cannot be replaced any more.
 
-    Notes say how each process ended, where that is known. After `recv` the channel stays usable, if another process
-    still sends. A loader's epoch is over; its `state_dict()` names the minibatch.
+    Notes say how each process ended, where that is known. A channel whose `recv` raised this stays usable while another
+    process sends. A loader that raised this has ended its epoch; its `state_dict()` tells at which minibatch.
 
     Attributes:
-        pids: The processes that ended and were not reported before; those that a server reports are on its machine.
+        pids: The processes that ended and were not reported before; pids that a server reports are of its machine.
             Empty if no process is left at the other side.
     """
 
@@ -62,11 +63,11 @@ class PeerDied(RuntimeError):
 
 
 class EndOfEpoch(Exception):
-    """A sender has sent all of an epoch. Not an error: iteration over a channel ends here. The next `recv` is about the
-    next epoch.
+    """A sender has sent all of an epoch. Not an error: iteration over a channel ends here. The next `recv` belongs to
+    the next epoch.
 
     Attributes:
-        epoch: The epoch of that sender that ended.
+        epoch: The number of the epoch that ended.
     """
 
     def __init__(self, epoch: int) -> None:
@@ -112,10 +113,12 @@ def pip_install(package: str, extra: str) -> str:
 
 
 def needed(package: str, extra: str, who: str, instead: str = "") -> Any:
-    """Import and return an optional module: `package` or a module of it.
+    """Import and return an optional module. See `not_installed` for the other arguments.
 
+    Args:
+        package: the name of a package, or of a module in one.
     Raises:
-        ModuleNotFoundError: see `not_installed`.
+        ModuleNotFoundError: The package is not installed, or cannot be imported.
     """
     try:
         return importlib.import_module(package)

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-_LOOK_S = 0.05  # between two looks at a lock
+_LOOK_S = 0.05  # between two attempts to take a lock
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a FIFO",
@@ -29,8 +29,8 @@ def open_regular(path: Path, at: tuple[int, str] | None = None) -> BinaryIO:
     """Return the regular file at `path`, open for reading; links are followed.
 
     Args:
-        at: the descriptor of a folder and a path within it. The file is opened there, and `path` only names it in
-            messages: the folder stays the same one, whatever is renamed meanwhile.
+        at: (descriptor of a folder, path within it). The file is opened there, and `path` only names it in messages.
+            So the folder stays the same one, whatever is renamed meanwhile.
     Raises:
         ValueError: There is something else at `path`: a folder, a FIFO, a socket or a device.
         OSError: It cannot be opened.
@@ -52,7 +52,7 @@ def open_regular(path: Path, at: tuple[int, str] | None = None) -> BinaryIO:
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """Return the content of the regular file at `path`, as long as the file was when it was opened.
+    """Return the content of the regular file at `path`; bytes that are appended after it was opened are left out.
 
     Raises:
         ValueError: There is something else at `path`, or the file has more than `most_bytes` bytes.
@@ -75,7 +75,7 @@ def _refuse_others(path: Path, status: os.stat_result) -> None:
 
 
 def lock_within(descriptor: int, seconds: float) -> bool:
-    """Take the lock of an open file, which ends with its descriptor; return whether it was free in time.
+    """Lock an open file (flock), waiting at most `seconds`; return whether it is locked now. Closing it unlocks it.
 
     Raises:
         OSError: The file system has no locks.
@@ -92,7 +92,7 @@ def lock_within(descriptor: int, seconds: float) -> bool:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a text, UTF-8; an existing file stays until the new one is whole. Devices and FIFOs are written to.
+    """Write a text as UTF-8. An existing file is replaced once the new one is whole; a device or FIFO is written to.
 
     Raises:
         OSError: It cannot be written.

@@ -1,4 +1,4 @@
-"""A folder that appears at once, whole: written beside its place under a hidden name, then renamed.
+"""A folder that appears at once, whole: written beside its final path under a hidden name, then renamed.
 
 Until it ends, a writer has two entries beside the folder NAME: `.NAME.datapipes-lock`, a file that it has locked, and
 `.NAME.datapipes-new`, its output. A killed writer leaves both; the next one finds the lock free and begins anew. If
@@ -29,9 +29,10 @@ class Replaceable:
     """The entries that a folder may hold if a new folder is to replace it.
 
     Attributes:
-        foreign: returns the first entry that may not be replaced, as a path below the folder; None if there is none.
-        headers: the files that mark a folder as one of its kind. They are removed first, so half a folder left by a
-            kill is not taken for one.
+        foreign: function of a folder that returns its first entry that may not be replaced, as a path below the folder;
+            None if there is none.
+        headers: names of the files by which readers recognise such a folder. They are removed first: if a kill leaves
+            half of the folder, no reader takes it for whole.
     """
 
     foreign: Callable[[Path], str | None]
@@ -67,15 +68,16 @@ def new_folder(
     """Give a fresh hidden folder; when the block ends without an error, it becomes `root`. An error removes it.
 
     Args:
-        where: for messages.
+        where: who writes, for messages.
         root: does not exist, is an empty folder, or holds only entries that may be replaced; links are followed.
         num_bytes: about how many bytes will be written.
         replaced: the entries that may be replaced; by default none.
-        goes_on: called with the folder that a killed writer has left; True keeps it, and the block goes on with it.
+        goes_on: function that is called with the hidden folder if a killed writer has left it. If it returns True, the
+            block gets that folder with its files; otherwise it is removed first.
     Raises:
         FileExistsError: `root` holds something else; the message names it.
         BlockingIOError: Another process is writing to `root`.
-        ValueError: `root` cannot be a folder that is replaced; see `check_root`.
+        ValueError: `root` is not allowed; see `check_place`.
         OSError: The disk is full or has less than `num_bytes` left, or the folder cannot be written.
     """
     path = check_place(where, root)
@@ -102,12 +104,16 @@ def new_folder(
                 _refuse_others(where, path, replaced)
                 _put(where, new, path, replaced)
         finally:
-            _remove(new, replaced)  # a failed one, or the older one
+            _remove(new, replaced)  # an unfinished folder, or the older one
 
 
 @contextmanager
 def room_told(where: str, path: Path) -> Iterator[None]:
-    """Make the error of a full disk name the file and a remedy; `path` is the folder's place."""
+    """If the block raises the error of a full disk, raise one that names the file and a remedy instead.
+
+    Args:
+        path: the file or folder that the block is to make; the error says that nothing at this path was changed.
+    """
     try:
         yield
     except OSError as error:
@@ -121,7 +127,7 @@ def room_told(where: str, path: Path) -> Iterator[None]:
 
 
 def check_root(where: str, root: str | Path, *, replaced: Replaceable = NOTHING) -> Path:
-    """Return the path that `root` stands for, which need not exist.
+    """Return `root` with its links resolved, if a new folder may be put there.
 
     Raises:
         FileExistsError: `root` is there, and neither an empty folder nor one that may be replaced.
@@ -133,7 +139,7 @@ def check_root(where: str, root: str | Path, *, replaced: Replaceable = NOTHING)
 
 
 def check_place(where: str, root: str | Path) -> Path:
-    """Return the path that `root` stands for; its content is not looked at.
+    """Return `root` with its links resolved; the folder need not exist, and its content is not looked at.
 
     Raises:
         TypeError: `root` is no path.
@@ -185,7 +191,7 @@ def _refuse_others(where: str, path: Path, replaced: Replaceable) -> None:
 
 
 def new_beside(root: Path) -> Path:
-    """Return the hidden folder that `new_folder` gives for the path `root`, as `check_root` returns it."""
+    """Return the path of the hidden folder that `new_folder` gives; `root` is a path that `check_root` returned."""
     return _beside(root, _NEW)
 
 
@@ -230,14 +236,18 @@ def _is_same(descriptor: int, path: Path) -> bool:
 
 
 def check_space(folder: Path, num_bytes: int, path: Path | None = None) -> None:
-    """Raise OSError if less than `num_bytes` are left on the disk of `folder`, for `path` or the folder itself."""
+    """Raise OSError if the disk of `folder` has less than `num_bytes` left. The error names `path`, or `folder` without
+    one.
+    """
     left = shutil.disk_usage(folder).free
     if num_bytes > left:
         raise OSError(errno.ENOSPC, f"about {num_bytes} bytes are needed, {left} are left", str(path or folder))
 
 
 def sync_files(folder: Path) -> None:
-    """Bring all files to the disk, so that the new name never outlives their content when the machine stops."""
+    """Flush all files of `folder` to the disk. Otherwise a machine that stops after the folder was renamed could have
+    the new name without the content of the files.
+    """
     for base, _, files in os.walk(folder):
         for file in files:
             _sync(os.path.join(base, file))
@@ -270,7 +280,9 @@ def _put_in_two_steps(where: str, new: Path, root: Path) -> None:
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Let two folders change places in one step; False if the system or the disk cannot."""
+    """Exchange two folders in one step and return True; return False, without a change, if the system or the disk
+    cannot exchange folders.
+    """
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # old C libraries have none
     if renameat2 is None:
         return False
@@ -283,11 +295,13 @@ def _exchanged(one: Path, other: Path) -> bool:
 
 
 def _restore(where: str, root: Path, replaced: Replaceable | None = None) -> None:
-    """Move the older folder back, which a writer without exchange has moved aside, if nothing took its place.
+    """If a writer that cannot exchange folders has moved the older folder aside, move it back to `root`.
 
     Args:
-        replaced: if given, the entry in its place may be the new folder of a writer that was killed right after; then
-            the older one is removed.
+        replaced: if given, and `root` holds only entries that may be replaced, `root` is the new folder of a writer
+            that was killed right after it put the folder there. Then the older folder is removed.
+    Raises:
+        FileExistsError: Another entry is at `root`.
     """
     old = _beside(root, _OLD)
     if not os.path.lexists(old):
@@ -329,7 +343,7 @@ def _remove(path: Path, replaced: Replaceable) -> None:
 
 
 def _clear(where: str, path: Path, replaced: Replaceable) -> None:
-    """Remove a hidden folder, or say that it cannot be removed."""
+    """Remove a hidden folder; raise PermissionError if it cannot be removed."""
     _remove(path, replaced)
     if os.path.lexists(path):
         raise PermissionError(

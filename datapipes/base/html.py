@@ -19,7 +19,9 @@ def filled(template: str, **values: Any) -> str:
 
 
 def table_html(title: str, rows: Sequence[Sequence[object]]) -> str:
-    """Return a titled table, the first row a header; of many rows, the first ones and the number left out."""
+    """Return a table with a title as HTML. The first row is the header; after MOST_ROWS more rows, a last line says how
+    many are left out.
+    """
     left_out = len(rows) - 1 - MOST_ROWS
     more = f"... and {left_out} more" if left_out > 0 else ""
     return filled("table.html", title=title, rows=rows[: MOST_ROWS + 1], more=more)
@@ -40,5 +42,5 @@ def _environment() -> Any:
 
 
 def _printable(value: Any) -> Any:
-    """Return a text without control characters: they could reverse the text that follows."""
+    """Return `value`; a text gets escapes for its control characters, which could reverse the text that follows."""
     return one_line(value) if type(value) is str else value

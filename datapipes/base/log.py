@@ -10,7 +10,9 @@ _INSIDE = ("datapipes", "torch", "torch_geometric")  # classes of datapipes.pyg 
 
 
 def users_frame() -> tuple[int, FrameType]:
-    """Return the nearest frame outside the package, and its level for a `warnings.warn` in the caller."""
+    """Return (level, frame) of the nearest frame outside this package, torch and PyG. `level` is the `stacklevel` with
+    which a `warnings.warn` in the caller names that frame.
+    """
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
         frame, level = frame.f_back, level + 1

@@ -32,7 +32,9 @@ def nothing(text: str, done: int, total: int) -> None:
 
 
 def now_and_then(progress: Progress) -> Progress:
-    """Return a Progress that passes on the first call, the last of each total, and others a few times a second."""
+    """Return a Progress that calls `progress` a few times a second at most, but always at the first call and whenever
+    `done` has reached `total`.
+    """
     next_s = 0.0
 
     def pass_on(text: str, done: int, total: int) -> None:
@@ -81,7 +83,7 @@ def bars() -> Iterator[Progress]:
 
 @contextlib.contextmanager
 def working(text: str) -> Iterator[None]:
-    """Show a text and the time passed while a call of unknown progress runs; "" shows nothing."""
+    """Show a text and the time passed while the block runs, for work of unknown progress; "" shows nothing."""
     tqdm = terminal_bar() if text else None
     if tqdm is None:
         yield
@@ -105,7 +107,7 @@ def _tell(tqdm: Any, text: str, done: threading.Event) -> None:
 
 
 class _Bars:
-    """A bar for the step that runs; it goes when the step has ended."""
+    """A bar for the step that runs; it disappears when the step has ended."""
 
     def __init__(self, tqdm: Any) -> None:
         self._tqdm = tqdm
@@ -134,5 +136,5 @@ class _Bars:
 
 
 def step_of(text: str) -> str:
-    """Return the part that all texts of a step share: all but the numbers."""
+    """Return `text` without its numbers; the texts of one step differ in their numbers only."""
     return re.sub("[0-9]+", "", text)

@@ -12,8 +12,9 @@ message bounds texts and objects, and the annotations bound the nesting. It refu
 field, the value found and the values allowed. Checks of one field against another stand in `__post_init__` of the
 record, and raise ValueError too.
 
-Annotations are texts that are evaluated outside of their module, so a lambda within one finds no names: give its form a
-name in the module. Reading takes a few microseconds more than code by hand; a large list should be a tensor.
+A lambda within an annotation finds no names of its module when the annotation is evaluated: define such a form in the
+module, and annotate with its name. Reading takes a few microseconds more than code by hand; a large list should be a
+tensor.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ class Form(NamedTuple):
     """The JSON form of a value.
 
     Attributes:
-        read: from a name for messages and a JSON value, return the value; ValueError if the JSON value does not fit.
-        write: from the value, return its JSON value.
-        width: number of values, if it is a list of a fixed number; else 0.
+        read: function (name, JSON value) -> value, where error messages use the name; raises ValueError if the JSON
+            value does not fit.
+        write: function value -> JSON value.
+        width: length of the JSON list, if the form is a list of fixed length; else 0.
     """
 
     read: Callable[[str, Any], Any]
@@ -50,13 +52,13 @@ class Form(NamedTuple):
 
 
 def from_json(record: type[Record], name: str, value: Any, *, others: bool = False) -> Record:
-    """Return the record that a JSON object holds.
+    """Return a record of the class `record`, made from the JSON object `value`.
 
     Args:
-        name: of the object, for messages.
-        others: the object may have other fields too; they are not looked at.
+        name: what error messages call the object.
+        others: True allows other fields in the object, which are ignored.
     Raises:
-        ValueError: It holds none; the message names the field.
+        ValueError: The object does not fit the class; the message names the field.
     """
     forms: dict[str, tuple[Form, bool]] = _forms_of(record)  # type: ignore[arg-type]  # mypy: no class is hashable
     values = value if isinstance(value, dict) else {}
@@ -86,7 +88,7 @@ def to_json(record: Any) -> dict[str, Any]:
 
 @cache
 def form_of(annotation: Any) -> Form:
-    """Return the form that an annotation stands for."""
+    """Return the Form of the values with this annotation; the docstring of the module lists the annotations."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return next((arg for arg in args if isinstance(arg, Form)), None) or form_of(args[0])
@@ -117,7 +119,9 @@ def _forms_of(record: Any) -> dict[str, tuple[Form, bool]]:
 
 
 def plain(allowed: str, is_one: Callable[[Any], bool]) -> Form:
-    """Return the form of values that JSON has unchanged; `allowed` describes them in words."""
+    """Return the Form of values that JSON has unchanged. `is_one` tells whether a JSON value fits; `allowed` says in
+    words, for errors, which values fit.
+    """
 
     def read(name: str, value: Any) -> Any:
         if not is_one(value):
@@ -128,18 +132,18 @@ def plain(allowed: str, is_one: Callable[[Any], bool]) -> Form:
 
 
 def whole(low: int, high: int = INT64_MAX) -> Form:
-    """Return the form of whole numbers in [low, high]."""
+    """Return the Form of an int in [low, high]."""
     form = plain(f"whole numbers in [{low}, {high}]", lambda value: type(value) is int and low <= value <= high)
     return form._replace(write=operator.index)  # NumPy's numbers are no JSON
 
 
 def one_of(*texts: str) -> Form:
-    """Return the form of some texts."""
+    """Return the Form of a text that is one of `texts`."""
     return plain(" and ".join(texts), lambda value: isinstance(value, str) and value in texts)
 
 
 def dtype_among(*names: str) -> Form:
-    """Return the form of some dtypes, by their names."""
+    """Return the Form of a dtype whose name is one of `names`; JSON has the name."""
     named = one_of(*names)
     return Form(lambda name, value: dtype_from_name(name, named.read(name, value)), dtype_name)
 
@@ -164,14 +168,14 @@ def _optional(one: Form) -> Form:
 
 
 def node_type_of(value: Any) -> NodeType | None:
-    """Return the node type of a JSON value; ValueError if it is none."""
+    """Return a JSON value as a node type: null, or a text that is not empty. Raise ValueError for any other value."""
     if value is None or _is_name(value):
         return cast("NodeType | None", value)
     raise ValueError(f"found the node type {shown(value)}, allowed are null and a text")
 
 
 def edge_type_of(value: Any) -> EdgeType | None:
-    """Return the edge type of a JSON value; ValueError if it is none."""
+    """Return a JSON value as an edge type: null, or a list of three texts. Raise ValueError for any other value."""
     if value is None:
         return None
     if isinstance(value, list) and len(value) == 3:
@@ -203,7 +207,7 @@ AnyType = Annotated[Any, Form(_any_type, type_to_json)]  # either
 
 
 def list_of(name: str, value: Any, most: int = MOST_ENTRIES) -> list[Any]:
-    """Return a list of up to `most` values; ValueError if the JSON value is none."""
+    """Return `value` if it is a list of at most `most` entries; else raise a ValueError that calls it `name`."""
     if not isinstance(value, list) or len(value) > most:
         seen = f"a list of {len(value)}" if isinstance(value, list) else shown(value)
         raise ValueError(f"{name} is {seen}, it must be a list of at most {most}")

@@ -46,10 +46,10 @@ class RngKey:
 
 
 def check_seed(where: str, seed: object) -> int:
-    """Return `seed`, an int in [0, 2**64)."""
+    """Return `seed` if it is an int in [0, 2**64), else raise."""
     return check_int(where, "seed", seed, 0, MAX_SEED)
 
 
 def check_epoch(where: str, epoch: object) -> int:
-    """Return `epoch`, an int in [0, 2**32)."""
+    """Return `epoch` if it is an int in [0, 2**32), else raise."""
     return check_int(where, "epoch", epoch, 0, MAX_EPOCH)

@@ -32,7 +32,8 @@ def has_adjacent_values(rows: Tensor) -> bool:
 def bits_of(values: Tensor) -> Tensor:
     """Return values as integers of the same size, since torch cannot index every dtype; complex values stay.
 
-    A view, unless torch conjugates or negates the values on reading; byte_rows takes no such tensors, either.
+    The result is a view, unless `values` is a conjugate or negative view, whose values torch changes on reading.
+    byte_rows takes no such views.
     """
     if values.is_complex():
         return values.resolve_conj().resolve_neg()
@@ -49,8 +50,8 @@ def byte_rows(rows: Tensor) -> NDArray[np.uint8]:
 
 
 class RowTable:
-    """`byte_rows` of a tensor, made once, and anew after torch has moved the values: `share_memory_`, and passing a
-    tensor to another process, move them into shared memory and free the old memory.
+    """Keeps `byte_rows` of a tensor, and makes them anew after torch has moved the values: `share_memory_`, and passing
+    a tensor to another process, move the values into shared memory and free the old memory.
     """
 
     def __init__(self, rows: Tensor) -> None:
@@ -66,8 +67,10 @@ class RowTable:
 
 
 def take_rows(rows: Tensor, table: NDArray[np.uint8], ids: Tensor, num_threads: int = 1) -> Tensor:
-    """Return `rows[ids]` for `table = byte_rows(rows)`: a new tensor, whose memory may be recycled from earlier ones.
+    """Return `rows[ids]` as a new tensor, whose memory may be recycled from earlier ones.
 
+    Args:
+        table: `byte_rows(rows)`.
     Raises:
         IndexError: An id is outside the rows.
     """
@@ -81,7 +84,7 @@ def take_rows(rows: Tensor, table: NDArray[np.uint8], ids: Tensor, num_threads: 
 
 
 def new_rows(count: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return memory for `count` rows, [count, *shape]; it may be recycled, and its values are arbitrary."""
+    """Return an uninitialised tensor [count, *shape], whose memory may be recycled from earlier tensors."""
     row_bytes = math.prod(shape) * dtype.itemsize
     if count == 0 or row_bytes == 0:
         return torch.empty((count, *shape), dtype=dtype)
@@ -89,12 +92,13 @@ def new_rows(count: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def put_rows(out: Tensor, places: Tensor, rows: Tensor, numbers: Tensor | None = None, num_threads: int = 1) -> None:
-    """Do `out[places] = rows[numbers]`, or `out[places] = rows`, of the same dtype and shape of a row.
+    """Do `out[places] = rows[numbers]`, or `out[places] = rows` without `numbers`.
 
     Args:
-        places: int64 [n], distinct; `out` is contiguous and overlaps nothing else.
-        rows: the values of each row are adjacent.
-        numbers: int32 or int64 [n].
+        out: contiguous; it must not overlap the other tensors.
+        places: int64 [n], distinct.
+        rows: rows of the same dtype and shape as those of `out`; the values of each row must be adjacent.
+        numbers: int32 or int64 [n], or None.
     Raises:
         IndexError: A place or number is outside.
     """

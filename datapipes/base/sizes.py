@@ -38,7 +38,10 @@ def parse_size(where: str, name: str, size: int | str) -> int:
 
 
 def check_memory(where: str, content: str, num_bytes: int, remedy: str) -> None:
-    """Raise MemoryError if `num_bytes` exceed the memory that is left; the system may grant more and kill later."""
+    """Raise MemoryError if `num_bytes` exceed the memory that is left: the system might grant them and kill later.
+
+    Fewer than UNCHECKED_BYTES are not checked.
+    """
     if num_bytes < UNCHECKED_BYTES:
         return
     left, limit = _core.memory_left()

@@ -42,13 +42,13 @@ class EndingThread(threading.Thread):
 
 
 def num_threads() -> int:
-    """Return the number of threads for a kernel that this thread calls."""
+    """Return how many threads a kernel may use that this thread calls."""
     count = share_here()
     return torch.get_num_threads() if count is None else count
 
 
 def share_here() -> int | None:
-    """Return the number that this thread was given for its kernels; None for as many as torch uses."""
+    """Return the number that `threads_of_kernels` has set for this thread; None for as many threads as torch uses."""
     count: int | None = getattr(_here, "count", None)
     return count
 
@@ -62,7 +62,7 @@ def add_thread(threads: list[threading.Thread], name: str, main: Callable[[], No
     """Start a daemon thread that calls `main` and has its number in its name; add it to `threads`.
 
     Returns:
-        Whether it was started; False if the process may have no more threads, and those in the list must do.
+        Whether it was started. False if the process may start no more threads; then only those in the list do the work.
     Raises:
         RuntimeError: No thread can be started, and the list is empty.
     """

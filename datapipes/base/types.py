@@ -20,7 +20,7 @@ EdgeType = tuple[str, str, str]
 
 
 def check_node_type(where: str, value: Any) -> NodeType:
-    """Return `value`, a str that is not empty."""
+    """Return `value` if it is a node type, a str that is not empty; else raise."""
     if not isinstance(value, str):
         raise TypeError(f"{where}: a node type must be a str, got {shown(value)}. Write 'paper'.")
     if not value:
@@ -58,7 +58,7 @@ def check_edge_type(where: str, value: Any) -> EdgeType:
 
 
 def known_node_type(where: str, value: Any, allowed: Collection[Any]) -> NodeType:
-    """Return `value`, one of the `allowed` node types; the error names the nearest."""
+    """Return `value` if it is one of the `allowed` node types; else raise an error that names the most similar one."""
     node_type = check_node_type(where, value)
     if node_type not in allowed:
         raise unknown_type(where, "node type", value, allowed)
@@ -66,7 +66,9 @@ def known_node_type(where: str, value: Any, allowed: Collection[Any]) -> NodeTyp
 
 
 def known_edge_type(where: str, value: Any, allowed: Collection[Any]) -> EdgeType:
-    """Return `value` as a tuple, one of the `allowed` edge types; the error names the nearest."""
+    """Return `value` as a tuple if it is one of the `allowed` edge types; else raise an error that names the most
+    similar one.
+    """
     edge_type = check_edge_type(where, value)
     if edge_type not in allowed:
         raise unknown_type(where, "edge type", value, allowed)
@@ -74,7 +76,10 @@ def known_edge_type(where: str, value: Any, allowed: Collection[Any]) -> EdgeTyp
 
 
 def type_in(where: str, domain: str, value: Any, allowed: Collection[Any]) -> Any:
-    """Return `value`, one of the `allowed` types of a domain, "node" or "edge"; None where the graph has no types."""
+    """Return `value` if it is one of the `allowed` types; `domain` is "node" or "edge".
+
+    If None is allowed, the graph has no types, and `value` must be None.
+    """
     if None in allowed:
         if value is not None:
             raise ValueError(
@@ -85,7 +90,7 @@ def type_in(where: str, domain: str, value: Any, allowed: Collection[Any]) -> An
 
 
 def listed_edge_types(where: str, edge_types: Any, allowed: Collection[Any]) -> list[EdgeType]:
-    """Return the edge types of an argument `edge_types`: at least one of the `allowed` ones, and none twice."""
+    """Return a user's argument `edge_types` as a list; it must name at least one of the `allowed` types, none twice."""
     if None in allowed:
         raise TypeError(f"{where}: edge_types is {shown(edge_types)}, but the graph has no edge types. Leave it out.")
     is_one = isinstance(edge_types, (str, bytes)) or (isinstance(edge_types, tuple) and edge_types in [*allowed])
@@ -109,7 +114,9 @@ def ends_of(edge_type: EdgeType | None) -> tuple[NodeType | None, NodeType | Non
 
 
 def values_of(values: Any, wanted_type: Any) -> Any:
-    """Return the values of a type; values without types belong to every type."""
+    """Return `values[wanted_type]` if `values` is a dict by type, None if it lacks the type. Anything else applies to
+    every type and is returned as it is.
+    """
     return values.get(wanted_type) if isinstance(values, dict) else values
 
 
@@ -119,12 +126,12 @@ def type_text(value: Any) -> str:
 
 
 def of_type(value: Any) -> str:
-    """Return the words behind a noun in an error: " of src:rel:dst"; "" for None."""
+    """Return " of src:rel:dst", which follows a noun in an error; "" for None."""
     return "" if value is None else f" of {type_text(value)}"
 
 
 def by_edge_type(where: str, values: Mapping[Any, Any]) -> dict[EdgeType, Any]:
-    """Return `values` with its keys as edge types in sorted order; a type that is written in two ways is refused."""
+    """Return `values` with edge types (tuples) as keys, sorted; raise if a type is given both as tuple and as text."""
     by_type: dict[EdgeType, Any] = {}
     for key, value in values.items():
         edge_type = check_edge_type(where, key)
@@ -143,7 +150,7 @@ def _refuse_long(where: str, name: str) -> None:
 
 
 def unknown_type(where: str, kind: str, value: Any, allowed: Collection[Any]) -> ValueError:
-    """Return the error for a type that is not known; it names the nearest."""
+    """Return the error for a type that is not `allowed`; it names the most similar one."""
     # The search takes time in proportion to the square of the length, and names may come from a file.
     texts = {type_text(known_type)[:100]: known_type for known_type in itertools.islice(allowed, MOST_COMPARED)}
     near = difflib.get_close_matches(type_text(value)[:100], texts, 1, 0.0)

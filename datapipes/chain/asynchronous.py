@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 
 def hides_own(stage: StageBase, base: type[StageBase], *names: str) -> bool:
-    """Return whether a stage's class overrides methods of `base` with these names, but awaits the `transform_async` of
-    `base`, so that its own methods would never be called.
+    """Return whether a stage's class overrides one of the methods `names` of `base`, but not `transform_async`. The
+    stage would then await the `transform_async` of `base`, and never call its own methods.
     """
     kind = type(stage)
     own_async, *own_methods = (getattr(kind, name) is not getattr(base, name) for name in ("transform_async", *names))

@@ -19,7 +19,7 @@ from datapipes.chain.numbering import Numbering, Numbers
 
 
 class UnderWay(Protocol):
-    """A call or a wait that an epoch is in at the moment."""
+    """A call or a wait that has begun and has not ended."""
 
     began: float  # of time.monotonic
 
@@ -31,10 +31,10 @@ class Calls:
     """The calls of the stages of one chain in this process.
 
     Attributes:
-        numbering: the numbers of these stages.
+        numbering: the names and numbers of these stages.
         clock: counts the calls that have ended.
         under_way: the calls and waits under way in the epoch. A chain that makes the minibatches of another chain, as
-            a DataLoader's plan does, shares its set. Each operation of the set is one step for other threads.
+            a DataLoader's plan does, shares the set of that chain. Its operations are atomic, so threads need no lock.
     """
 
     def __init__(self, numbering: Numbering, clock: StageClock, under_way: set[UnderWay] | None = None) -> None:
@@ -49,13 +49,13 @@ class Calls:
 
 
 class Waiting:
-    """A context manager for a wait.
+    """A context manager for a wait, which is in `calls.under_way` meanwhile.
 
     Args:
-        whereabouts: returns a sentence on the wait, with a space before it.
+        whereabouts: function that returns a sentence on the wait, with a space before it.
     """
 
-    began = math.inf  # a call says more
+    began = math.inf  # so a time-out rather names a call, which says more
 
     def __init__(self, calls: Calls, whereabouts: Callable[[], str]) -> None:
         self._under_way, self.whereabouts = calls.under_way, whereabouts
@@ -68,10 +68,10 @@ class Waiting:
 
 
 class Call:
-    """A context manager for one call of a stage; entering it gives the random key.
+    """A context manager for one call of a stage; entering it gives the stage's random key, None if it has none.
 
     Args:
-        awaited: other calls run in the same thread meanwhile, so the thread's processor time is not counted.
+        awaited: True if other calls run in the same thread meanwhile; its processor time is then not counted.
     """
 
     __slots__ = ("_calls", "_epoch", "_index", "_numbers", "_used", "began")

@@ -19,7 +19,7 @@ class Deaths:
     Args:
         where: the owner of the workers, for errors and the log.
         most: deaths that one minibatch survives; also consecutive deaths that the start of one worker survives.
-        to_try: how to try the stages on the minibatch {index} of epoch {epoch}, and other remedies.
+        to_try: text with {index} and {epoch} in it: how to try the stages on that minibatch, and other remedies.
         to_start: a remedy if workers cannot start.
     """
 
@@ -29,12 +29,13 @@ class Deaths:
         self._at_start: Counter[int] = Counter()  # consecutive deaths since the last outcome, by worker
 
     def forget(self, task: Task) -> None:
-        """Note that an outcome has come: workers can start, and nothing more is charged to its minibatch."""
+        """Note that `task` has an outcome: workers can start, and the deaths charged to its minibatch are forgotten."""
         self._at_start.clear()
         self._of_tasks.pop((task.epoch, task.index), None)
 
     def error_after(self, death: Death, charged: Sequence[Task]) -> PeerDied | None:
-        """Charge a death; return the error if there were too many, else log that another worker takes its place.
+        """Charge a death. If there were too many, return the error; else log that another worker takes the place of the
+        dead one, and return None.
 
         Args:
             charged: the tasks of `death.tasks` whose outcome is still wanted.
@@ -64,7 +65,7 @@ class Deaths:
         return None
 
     def _died_too_often(self, tasks: list[Task], last: Death) -> PeerDied:
-        """Return the error for minibatches that were being made at too many deaths, the oldest first."""
+        """Return the error for `tasks`, the oldest first: too many workers died while they made each of them."""
         epoch, index = tasks[0].epoch, tasks[0].index
         deaths = self._of_tasks[epoch, index]
         others = ", ".join(str(task.index) for task in tasks[1:])

@@ -14,13 +14,13 @@ from datapipes.base.threads import EndingThread, preempt_nobody, threads_of_kern
 
 
 class DigestsInBackground:
-    """Digests of `inputs` as they are now; after `release` a thread takes the digests that are not taken yet.
+    """Computes the digests of `inputs`, as they are now, in a thread that begins at `release`; known ones are skipped.
 
-    The thread works beside an epoch, after its first minibatch, which so waits for no digest. A state waits for the
-    digests that are left. If an input changes meanwhile, its digest raises.
+    The thread works beside an epoch, from the first minibatch on, so that this minibatch waits for no digest. A state
+    waits for the digests that are missing. If an input changes meanwhile, its digest raises.
 
-    The thread ends with this object and before the interpreter does. In a forked child there is none. Two epochs that
-    begin over one graph before its digest is known both take it.
+    The thread ends with this object and before the interpreter does. A forked child does not have the thread. Two
+    epochs that begin over one graph before its digest is known both compute it.
     """
 
     def __init__(self, inputs: Sequence[Hashed]) -> None:
@@ -41,12 +41,15 @@ class DigestsInBackground:
                 self.stop = weakref.finalize(self, _end, os.getpid(), self._begin, stopped, thread)
 
     def release(self) -> None:
-        """Let the thread take digests; a second call changes nothing."""
+        """Let the thread compute the digests; a second call changes nothing."""
         self._has_begun = True
         self._begin.put(None)
 
     def finish(self) -> None:
-        """Wait until the digests that were begun are taken: at most one read of all arrays. Ctrl-C ends the wait."""
+        """After `release`, wait until the thread has computed the digests: at most one read of all arrays.
+
+        Ctrl-C ends the wait.
+        """
         if self._thread is not None and self._has_begun:
             self._thread.join()
 

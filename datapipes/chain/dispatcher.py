@@ -71,7 +71,7 @@ class Dispatcher(Iterator[MiniBatch]):
         self._settled: set[int] = set(context.position.ahead)
         self._with: list[list[int]] = [[] for _ in range(pool.num_workers)]  # indices that each worker has, in order
         self._made: dict[int, Outcome] = {}  # by step: made and not yet delivered
-        self._reached: dict[int, str] = {}  # {index: the last stage that was called, so the stage that drops it}
+        self._reached: dict[int, str] = {}  # {index: the stage called last, which is the one that drops it}
         self._deaths = Deaths("data_loader", max_restarts, _TO_TRY, _TO_START)
         self._broken = False
 

@@ -23,7 +23,7 @@ class Position(NamedTuple):
         node_state: the state of a stage that keeps its own order (FromNode).
         ahead: later steps that were already delivered, out of order.
         ended: whether the epoch was read to its end.
-        after_end: whether `node_state` was saved at the end of an epoch, so that the node's next epoch begins.
+        after_end: whether `node_state` was saved at the end of an epoch; the stage then begins its next epoch.
     """
 
     epoch: int
@@ -41,10 +41,10 @@ class EpochContext:
     The context holds neither a reader nor the last stage, so a thread with the context keeps neither of them alive.
 
     Attributes:
-        calls: the calls of the chain's stages, under their labels.
+        calls: the Calls of the chain.
         position: where the epoch begins.
-        stopped: set when the epoch has no reader any more; a thread that waits for a minibatch then gives up.
-        drops: how many minibatches stages have dropped, by the stage's label; one for all chains of the epoch.
+        stopped: set when the epoch has no reader any more; a thread that waits for a minibatch then stops waiting.
+        drops: {label of a stage: minibatches that it has dropped}; all chains of the epoch share it.
     """
 
     calls: Calls

@@ -49,8 +49,8 @@ class Evaluator:
         return made.get(id(graph.root))
 
     async def minibatch_async(self, graph: StageGraph[Any], epoch: int, index: int) -> MiniBatch | None:
-        """Return the minibatch as `minibatch` does; many calls can be in flight. Afterwards the caller's own thread
-        calls `_leave_loop` of the stages that use a GPU.
+        """Return the minibatch as `minibatch` does; many calls can be in flight. Afterwards call `left_loop` in the
+        thread that takes the minibatch.
 
         Stages that are not asynchronous are called beside the event loop, so they hold up no other minibatch.
         """
@@ -97,7 +97,7 @@ class Evaluator:
     async def _run_stages_async(
         self, stages: Iterable[StageBase], made: dict[int, MiniBatch], epoch: int, index: int
     ) -> StageBase | None:
-        """`_run_stages` for chains with asynchronous stages."""
+        """Do as `_run_stages`, for asynchronous stages."""
         for stage in stages:
             minibatch = await self._await(stage, [made[id(source)] for source in stage.sources], epoch, index)
             if minibatch is None:
@@ -106,7 +106,10 @@ class Evaluator:
         return None
 
     def _record_drop(self, dropped_by: StageBase | None) -> None:
-        """Count a dropped minibatch. For one graph, one thread at a time calls this."""
+        """Count a minibatch that the stage `dropped_by` dropped; None counts nothing.
+
+        For one graph, only one thread at a time may call this.
+        """
         if dropped_by is not None:
             self._drops[self.calls.numbering.of(dropped_by).label] += 1
 
@@ -125,7 +128,7 @@ class Evaluator:
             return minibatch
 
     async def _await(self, stage: StageBase, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
-        """`_call` for an asynchronous stage; wait for a free slot of its `concurrency`."""
+        """Do as `_call`, for an asynchronous stage, once fewer than `concurrency` calls of that stage are running."""
         slots = self._slots.setdefault(id(stage), asyncio.Semaphore(concurrency_of(stage)))
         async with slots:
             with Call(self.calls, self.calls.numbering.of(stage), epoch, index, awaited=True) as rng:
@@ -143,7 +146,7 @@ class Evaluator:
 
 
 def left_loop(queueing: Iterable[QueuesOnStreams], minibatch: MiniBatch | None) -> MiniBatch | None:
-    """Pass a minibatch from the threads of an event loop to the thread that takes it; return it.
+    """Let this thread take over a minibatch from the threads of an event loop; return the minibatch.
 
     Args:
         queueing: the stages that use a GPU and have handled the minibatch.
@@ -157,9 +160,10 @@ def left_loop(queueing: Iterable[QueuesOnStreams], minibatch: MiniBatch | None) 
 def _stages_after_replay(
     graph: StageGraph[Any], made: dict[int, MiniBatch], epoch: int, index: int
 ) -> tuple[StageBase, ...]:
-    """Put a replayed minibatch into `made`; return the stages that are still to be called.
+    """Return the stages to be called. If a stage can replay the minibatch, put what it replays into `made`, and return
+    only the stages after it.
 
-    If the replaying stage says that the minibatch was dropped, no stages are left and `made` stays as it is.
+    If the minibatch was dropped before that stage, return no stages and leave `made` as it is.
     """
     stages = graph.walk()
     if graph._replays:

@@ -36,7 +36,7 @@ def lanes(stages: Iterable[StageBase]) -> list[Lane]:
 
 
 def line_of(stage: StageBase) -> str:
-    """Return a stage in a line: its name and its arguments."""
+    """Return a line of text on a stage: its name and its arguments."""
     return f"{stage.name}: {stage!r}"
 
 
@@ -64,7 +64,7 @@ def as_svg(title: str, stages: Iterable[StageBase]) -> str:
 
 
 def _box(stage: StageBase) -> tuple[str, list[str], str]:
-    """Return the name of a stage, up to two lines of its details, and all details for the tooltip."""
+    """Return (name, lines, tooltip) of a stage: up to two lines of its details, and all details in the tooltip."""
     details = ", ".join(f"{key}={value!r}" for key, value in stage.describe().items())
     lines = textwrap.wrap(details, CHARACTERS, max_lines=2, placeholder=" …") or [""]
     return stage.name, lines, repr(stage)

@@ -22,7 +22,7 @@ _names: dict[type, str] = {}  # {stage class: functional name}; every call of a 
 
 
 class FunctionalForms:
-    """Carries the methods that `register_stage` adds."""
+    """Base of all stages; `register_stage` adds its methods to this class."""
 
 
 def register_stage(name: str) -> Callable[[_Class], _Class]:
@@ -61,7 +61,7 @@ def register_stage(name: str) -> Callable[[_Class], _Class]:
 
 
 def expect_stages(module: str, *names: str) -> None:
-    """Give every stage the functional forms of a module's stages; the first use of a form imports the module."""
+    """Give every stage the functional forms `names` of stages in `module`, which the first use of a form imports."""
     for name in names:
         _expected[name] = module
         _add_form(name, f"Functional form of a stage of {module}.")

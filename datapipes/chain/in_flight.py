@@ -1,4 +1,4 @@
-"""The results of coroutines with an order and no index: the calls of an asynchronous stage behind a carrier.
+"""The results of coroutines that have an order but no index: the calls of an asynchronous stage behind a carrier.
 
 Before the first carrier a minibatch has an index, and is made by a pool (loop_pool.py) under the dispatcher.
 """

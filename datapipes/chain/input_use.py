@@ -12,7 +12,13 @@ from datapipes.chain.stage_graph import StageGraph
 
 
 class InputUse(NamedTuple):
-    """A chain whose stages read graphs and features now: its last stage; for errors, its runner and a remedy."""
+    """A chain whose stages read graphs and features now.
+
+    Attributes:
+        last: the last stage of the chain.
+        run_by: words for the error that say what runs the chain; the name of `last` follows them.
+        remedy: a sentence for the error.
+    """
 
     last: StageBase
     run_by: str
@@ -26,7 +32,7 @@ class InputUser(Protocol):
         """Return the chain that reads now; None if none does."""
 
 
-_users: set[weakref.ref[InputUser]] = set()  # each of its operations is one step for other threads
+_users: set[weakref.ref[InputUser]] = set()  # its operations are atomic, so threads need no lock
 
 
 def note_user(user: InputUser) -> None:

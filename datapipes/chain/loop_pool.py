@@ -25,10 +25,10 @@ class Making(Protocol):
     """A record in which a worker writes the tasks that it is making."""
 
     def begin(self, task: Task) -> None:
-        """Write that a task begins."""
+        """Record that a task begins."""
 
     def end(self, task: Task) -> None:
-        """Write that a task is done with; may be called again for the same task."""
+        """Record that a task is finished. May be called more than once for a task."""
 
 
 class LoopPool(Pool):
@@ -36,10 +36,11 @@ class LoopPool(Pool):
 
     That many outcomes are made or wait to be received. While the next outcome takes long, the dispatcher keeps as many
     later outcomes; so a slow minibatch holds up the others only after a while. Tasks that cannot begin yet wait. The
-    tasks of an abandoned epoch are ended, so that they take no time and no room from the next epoch.
+    tasks of an abandoned epoch are cancelled, so that they take no time and no room from the next epoch.
 
     Args:
-        making: the record of the tasks under way; None records nothing. The receiver of a task ends it there.
+        making: the record of the tasks under way; None records nothing. Whoever receives the outcome of a task calls
+            `making.end`.
     """
 
     num_workers = 1

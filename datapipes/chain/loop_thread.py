@@ -30,7 +30,7 @@ JOIN_S = 10.0  # seconds that close() waits for a coroutine that does not give w
 class LoopThread:
     """An event loop in a thread, and threads beside it for calls that would hold it up.
 
-    Kernels in the loop use as many threads as kernels in the thread that makes it.
+    Kernels in the loop use as many threads as kernels in the thread that builds this object.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(_Guarded(coroutine, self._process), self._loop)
 
     def close(self) -> None:
-        """Cancel all running coroutines and end the thread; called once."""
+        """Cancel all running coroutines and end the thread. Call it only once."""
         if os.getpid() != self._process:
             return  # in a forked child there is no thread, and the loop's wake-up pipe is the parent's
         until = time.monotonic() + JOIN_S
@@ -69,7 +69,9 @@ class LoopThread:
 
 
 class _Guarded(Coroutine[Any, Any, T]):
-    """A coroutine whose steps neither end the event loop nor let a clone of the process run it."""
+    """A coroutine whose steps neither end the event loop nor let a clone run it: a copy of the process that a stage has
+    made by os.fork().
+    """
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], process: int) -> None:
         self._coroutine = coroutine
@@ -138,7 +140,7 @@ class OffLoopThreads:
         self._ended = False
 
     def submit(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Make a call in one of the threads; only the loop's own thread may ask for it.
+        """Let one of the threads make a call; return the future of its result. Only the loop's own thread may do this.
 
         Raises:
             RuntimeError: There is no thread, and none can be started. A later call tries again.
@@ -184,7 +186,7 @@ class OffLoopThreads:
 
 
 def threads_here() -> OffLoopThreads | None:
-    """Return the threads of this thread's event loop; None if the loop has none, as a caller's own loop."""
+    """Return the OffLoopThreads beside the event loop of this thread; None if there are none, as for a user's loop."""
     threads: OffLoopThreads | None = getattr(_here, "threads", None)
     return threads
 

@@ -23,7 +23,7 @@ class Numbers(NamedTuple):
             its place among the stages that make, change or move minibatches.
         where: how errors name it: "stage 2 (fetch_feature)".
         ordinal: its place among the stages that may draw; None for the others.
-        works: whether it has a place; a carrier has none.
+        works: whether the stage makes, changes or moves minibatches, and so has a place; False for a carrier.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Numbers(NamedTuple):
 
     @property
     def waiting(self) -> str:
-        """The name under which the time is counted that a reader waits for the stage's minibatches."""
+        """The name under which the time that a reader waits for the stage's minibatches is counted."""
         return f"{WAITING}{self.label}"
 
 

@@ -38,7 +38,14 @@ class Outcome:
 
 
 class Death(NamedTuple):
-    """A worker ended while it made `tasks`, the oldest first; () if it was idle or not ready yet."""
+    """The end of a worker that nobody asked for.
+
+    Attributes:
+        how: how it ended, in words.
+        tasks: the tasks that it was making, the oldest first; () if it was idle or not ready yet.
+        was_ready: False if it was still starting.
+        by_signal: whether a signal ended it; True also if its exit status is unknown.
+    """
 
     worker: int
     pid: int
@@ -92,7 +99,7 @@ class Pool(ABC):
         """
 
     def taken(self, outcome: Outcome) -> MiniBatch:
-        """Return the minibatch of an outcome to the calling thread, which reads the epoch."""
+        """Return the minibatch of an outcome. Call it in the thread that reads the epoch."""
         assert outcome.minibatch is not None
         return outcome.minibatch
 
@@ -102,7 +109,7 @@ class Pool(ABC):
 
     @abstractmethod
     def whereabouts(self, worker: int) -> str:
-        """Return a worker's present task in a few words."""
+        """Return in a few words what a worker is doing now, for the text of a time-out."""
 
     def name_of(self, worker: int) -> str:
         """Return the worker's name in the note of an error; "" for none."""

@@ -60,7 +60,7 @@ class Run(Iterator[MiniBatch]):
         return None if last is None else InputUse(last, "an epoch is open of", remedy)
 
     def begin(self, root: StageBase, position: Callable[[], Position]) -> None:
-        """Start the epoch of the chain that ends in `root` at `position()`, unless the run has begun."""
+        """Start the epoch at `position()`, for the chain whose last stage is `root`, unless the run has begun."""
         with self._in_turn():
             if not self.has_begun:
                 self._begin(root, position())
@@ -89,7 +89,9 @@ class Run(Iterator[MiniBatch]):
             return self._next()
 
     def _in_turn(self) -> threading.RLock:
-        """Return the lock of the beginning or reading thread: an RLock, since a function may read its own chain."""
+        """Return the lock that a thread holds while it begins or reads the epoch. It is an RLock, since the function of
+        a stage may read its own chain.
+        """
         if os.getpid() != self._process:  # the thread whose turn it was does not exist in a forked child
             self._process, self._turn = os.getpid(), threading.RLock()
         return self._turn

@@ -102,7 +102,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         return self
 
     def __str__(self) -> str:
-        """The chain, a line for each stage."""
+        """Return the chain as text, a line for each stage."""
         return "\n".join(line_of(stage) for stage in StageGraph(self))
 
     def __len__(self) -> int:
@@ -274,7 +274,7 @@ class MiniBatchTransformer(TransformerBase, Stage):
     Args:
         fn: a function of a MiniBatch that returns a new one or None; a class that defines `transform` needs none.
         may_drop_all: True allows an epoch in which every minibatch is dropped. Otherwise such an epoch ends in a
-            RuntimeError that names the stage, since most likely a `return` is missing. A class sets the attribute.
+            RuntimeError that names the stage, since most likely a `return` is missing. A class may set it as attribute.
     """
 
     def __init__(

@@ -217,7 +217,7 @@ class TransformerBase(StageBase):
 
 
 class CarrierBase(StageBase):
-    """Passes minibatches on unchanged, in its own way.
+    """Passes minibatches on unchanged, from its source or from outside of the chain.
 
     Attributes:
         window: step i is delivered only after every step <= i - window; 1 means in order.
@@ -245,11 +245,14 @@ class CarrierBase(StageBase):
         """
 
     def _replay(self, epoch: int, index: int) -> MiniBatch | None:
-        """Return the minibatch of (epoch, global index), None if an earlier stage drops it. Needs `_replays`."""
+        """Return the minibatch of (epoch, global index), None if an earlier stage drops it.
+
+        Only a stage with `_replays` has this.
+        """
         raise NotImplementedError
 
     def _node_state(self) -> Any:
-        """Return the position of a stage that has no sources and keeps its own order; None for the others."""
+        """Return the state of a stage that has no sources and decides the order of its minibatches; None for others."""
         return None
 
 

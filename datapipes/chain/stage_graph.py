@@ -96,7 +96,7 @@ class StageGraph(Generic[_S]):
 
     @cached_property
     def numbering(self) -> Numbering:
-        """The numbers of these stages: labels and ordinals."""
+        """The label and the ordinal of each stage of this graph."""
         numbers: dict[int, Numbers] = {}
         place = ordinal = 0
         for stage in self._walk:
@@ -239,7 +239,9 @@ def _shown(kind: Any) -> str:
 
 
 def refuse_join(where: str, called: Any, num_sources: int) -> None:
-    """Raise TypeError if a stage of several sources calls a function of one minibatch."""
+    """Raise TypeError if `called`, the function of a stage with `num_sources` sources, does not take that many
+    minibatches.
+    """
     try:
         taken = inspect.signature(called)
     except ValueError:  # a builtin, which does not tell

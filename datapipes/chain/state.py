@@ -43,7 +43,9 @@ def make_state(root: StageBase, run: Run | None, next_epoch: int, pending: State
 
 
 def make_position(root: StageBase, run: Run | None, next_epoch: int, pending: State | None) -> State:
-    """Return the state of `root` without its fingerprint, which may take long; with the one of `pending`, if any."""
+    """Return the state of `root` without its fingerprint, which may take long to compute. If no epoch has begun and a
+    state was loaded, return a copy of that one, `pending`, with its fingerprint.
+    """
     if run is not None and not run.has_begun:
         run = None
     if run is None and pending is not None:
@@ -128,7 +130,7 @@ def parse_state(root: StageBase, state: Any) -> Position:
 
 
 def differences(saved: Mapping[str, Any], current: Mapping[str, Any], now: str) -> list[str]:
-    """Return a text for each difference of two fingerprints; `now` stands before the value of `current`."""
+    """Return a text for each difference of two fingerprints. `now` is the verb before values of `current`, as "is"."""
     return [
         f"{_name_of(key)} was {shown(saved.get(key, 'absent'))} and {now} {shown(current.get(key, 'absent'))}"
         for key in sorted(saved.keys() | current.keys(), key=_name_of)

@@ -81,7 +81,7 @@ class CopyTo(QueuesOnStreams, MiniBatchTransformer):
             take_from_loop(minibatch)
 
     def _finish(self) -> None:
-        """Wait for the copies under way, and let their source minibatches go."""
+        """Wait for the copies under way, and drop the references to their source minibatches."""
         self._kept.finish()
 
     _end_kept = _finish
@@ -143,7 +143,7 @@ class KeptSources:
         self._process = os.getpid()
 
     def add(self, event: Event, source: MiniBatch) -> None:
-        """Keep `source` until `event` has passed; let go the sources whose event has passed by now."""
+        """Keep `source` until `event` has passed; drop the sources whose event has passed by now."""
         if self._process != os.getpid():  # a forked child has the sources of its parent, and none of its events
             self._kept, self._changing, self._process = deque(), threading.RLock(), os.getpid()
         with self._changing:
@@ -152,7 +152,7 @@ class KeptSources:
                 self._kept.popleft()
 
     def finish(self) -> None:
-        """Wait for the copies in flight, and let their sources go."""
+        """Wait for the copies in flight, and drop their sources."""
         if self._process != os.getpid():
             return
         with self._changing:

@@ -52,7 +52,7 @@ SORTED_FROM = 2**15  # ids
 
 
 def max_uva_threads() -> int:
-    """Return how many GPU threads a gather from host memory may take in this thread."""
+    """Return how many GPU threads a gather from host memory may use that this thread starts."""
     return int(getattr(_here, "max_uva_threads", MAX_UVA_THREADS))
 
 
@@ -97,21 +97,21 @@ def gather(
 
     Args:
         table: [count, *shape] in page-locked host memory or on the device of `ids`, of any dtype; rows may lie apart,
-            the values of a row are adjacent. It must not be freed before the gather has run.
+            but the values of a row must be adjacent. It must not be freed before the gather has run.
         ids: int32 or int64 [n], contiguous, on a device; repeats allowed.
         scale: float32 [*shape] on the device, contiguous: factors of the values of an int8 table.
-        dtype: torch.float32 decodes a table of float16, bfloat16 or int8 that holds float32 values in fewer bits, to
-            the bits of a CPU. None: as stored.
+        dtype: torch.float32 decodes a table of float16, bfloat16 or int8 in which float32 values are stored with fewer
+            bits; the values have the same bits as on a CPU. None: the dtype of the table.
         max_threads: the most threads of the GPU that take part, at least one warp of 32. None: as many as there is
             work.
         sort_ids: read the rows in ascending order of the ids; the returned rows keep the order of `ids`. None: sort if
             32,768 ids or more read host memory, in a table of more than 1 GiB.
         missing: counts the ids that are not in [0, count). Their rows are zeros.
-        kept: rows that are read elsewhere; their ids may have any value. None: all rows are read from the table.
+        kept: rows that are read from `kept.rows`; their ids are not checked. None: all rows are read from the table.
     Returns:
         [n, *shape] of `dtype`.
     Raises:
-        ImportError: There is no triton.
+        ImportError: triton is not installed.
     Cost: rows are read with the widest loads, up to 16 bytes, that divide the address, the row size and the distance
     between rows. Rows of multiples of 128 bytes at addresses of multiples of 128 are the fastest.
     """
@@ -151,12 +151,14 @@ def copy_rows(
     max_threads: int | None = None,
     kept: Kept | None = None,
 ) -> None:
-    """Do `out[places] = table[ids]` for places of 0 or more, queued as a gather; see `gather` for other arguments.
+    """Queue `out[places] = table[ids]` on the current stream, for the places that are 0 or more.
+
+    See `gather` for the other arguments.
 
     Args:
-        out: [n, *shape] on the device, contiguous; a row has bytes.
-        counter: int64 [2] on the device, counts the ids outside the table.
-        places: int64 [k] on the device; places of 0 or more are distinct. None: 0, 1, 2 ...
+        out: [n, *shape] on the device, contiguous; a row must have at least one byte.
+        counter: int64 [2] on the device, counts the ids outside the table; see MissingIds.counter.
+        places: int64 [k] on the device, one for each id; those of 0 or more are distinct. None: 0, 1, 2 ...
     """
     from datapipes.device import kernels
 
@@ -192,20 +194,20 @@ def _step_bytes(table: Tensor) -> int:
 
 
 def need_triton(instead: str = ". Or fetch before the copy: .fetch_feature(...).copy_to('cuda')") -> None:
-    """Raise ImportError if triton is not installed."""
+    """Raise ImportError if triton is not installed; `instead` is another remedy for its text."""
     if not has_triton():
         raise not_installed("triton", "gpu", "Reading features with ids on a GPU", instead)
 
 
 def has_triton() -> bool:
-    """Return whether triton is installed; without triton nothing is gathered here."""
+    """Return whether triton is installed; without it `gather` raises ImportError."""
     from datapipes.device import kernels
 
     return kernels.HAS_TRITON
 
 
 def _cut(num_units: int, unit_bytes: int, is_here: bool, max_threads: int | None) -> tuple[int, int, int, int]:
-    """Return the warps of a program, the units of a tile, the number of tiles and of programs."""
+    """Return (warps of a program, units of a tile, number of tiles, number of programs)."""
     num_warps, bytes_per_thread, most_loads = TILES["device" if is_here else "host"]
     while max_threads is not None and num_warps > 1 and num_warps * WARP > max_threads:
         num_warps //= 2

@@ -32,7 +32,10 @@ class SideStreams:
         self._making = threading.Lock()
 
     def of(self, devices: Sequence[torch.device]) -> list[Stream]:
-        """Return the streams of CUDA devices, each once; that of this thread's current device comes last."""
+        """Return one stream for each of the CUDA devices, without repeats.
+
+        The stream of this thread's current device comes last.
+        """
         wanted = {cuda().device(device) for device in devices}
         with self._making:
             for device in wanted - self._streams.keys():
@@ -73,7 +76,9 @@ def on_devices(minibatch: MiniBatch) -> list[Tensor]:
 
 
 def leave(minibatch: MiniBatch) -> list[Queued]:
-    """Return the work that the tensors of a minibatch wait for: this thread's work on its current streams."""
+    """Return the work that makes the tensors of a minibatch, which another thread passes to `take`: all work that this
+    thread has queued on the current streams of their devices.
+    """
     return [queued_now(device) for device in {tensor.device for tensor in on_devices(minibatch)}]
 
 
@@ -85,7 +90,9 @@ def queued_now(device: torch.device) -> Queued:
 
 
 def take(minibatch: MiniBatch, queued: list[Queued]) -> None:
-    """Make this thread's current streams wait for the result of `leave`, and own the tensors from now on."""
+    """Make this thread's current streams wait for `queued`, which `leave` returned. The memory of the tensors is
+    recycled only after the work of these streams.
+    """
     if not queued:
         return
     streams = {}
@@ -108,7 +115,7 @@ def give_to_loop(minibatch: MiniBatch) -> None:
 
 
 def take_from_loop(minibatch: MiniBatch) -> None:
-    """`take` for a minibatch that an event loop's threads have made."""
+    """Do as `take` for a minibatch that the threads of an event loop have made, on the default streams."""
     devices = {tensor.device for tensor in on_devices(minibatch)}
     with current_streams([cuda().default_stream(device) for device in devices]):
         queued = leave(minibatch)

@@ -71,7 +71,7 @@ class Pinned:
         )
 
     def release(self) -> None:
-        """Give up the hold; waits for the work of the GPUs if it is the last one. It may be called twice."""
+        """End the hold. If it is the last one of a segment, wait for the work of the GPUs. It may be called twice."""
         ended = self._end.detach()
         self._memories, self._segments = [], []
         if ended is not None and self._table is _table:
@@ -81,7 +81,7 @@ class Pinned:
 
 
 class _Table:
-    """The segments of this process. A forked child begins with an empty one."""
+    """The segments of this process. A forked child begins with an empty table."""
 
     def __init__(self) -> None:
         self.segments: list[_Segment] = []
@@ -93,7 +93,7 @@ class _Table:
         self.is_exiting = False
 
     def pin(self, where: str, memories: list[Memory], locked: list[Memory], remedy: str) -> Pinned:
-        """Register the memories, and hold the memories of `locked` too, which other code has locked."""
+        """Register `memories`; return a hold on them and on `locked`, memories that other code has locked."""
         with self._alone():
             self._end_moved(memories)
             segments = [_Segment(memory.begin, memory.end, [memory], is_ours=False) for memory in locked]
@@ -119,13 +119,17 @@ class _Table:
         return [segment for segment in [*self.segments] if segment.begin < end and begin < segment.end]
 
     def ended_later(self, segments: list[_Segment]) -> None:
-        """Note that an owner was collected; end its segments, unless a thread that changes segments now will do so."""
+        """Note that an owner was collected, and unregister its segments if it was their last owner. If a thread is
+        changing segments now, leave that to the thread.
+        """
         if self is _table:
             self.ended.append(segments)
             self.end_all(wait=False)
 
     def end_all(self, wait: bool) -> None:
-        """End the segments without owners; with `wait` also if another thread is at work."""
+        """Unregister the segments whose last owner has ended. If another thread is changing segments now, wait for that
+        thread if `wait` is True; else leave the segments to it.
+        """
         while (wait or self.ended) and not self.is_exiting and self._lock.acquire(blocking=wait):
             wait = False
             try:
@@ -149,7 +153,7 @@ class _Table:
         self._end(unused)
 
     def _end(self, segments: list[_Segment]) -> None:
-        """Unregister segments, then let go of their memory."""
+        """Wait for the work of the GPUs, unregister the segments, and drop the references to their memory."""
         if not segments:
             return
         try:
@@ -173,13 +177,13 @@ class _Table:
             segment.memories = []
 
     def _end_moved(self, memories: list[Memory]) -> None:
-        """End overlapping segments whose memory was given back meanwhile; other memory may lie there now."""
+        """Unregister segments that overlap `memories` and whose own memory was freed; other memory may lie there."""
         in_the_way = [segment for run in runs_of(memories) for segment in self.overlapping(run.begin, run.end)]
         self._end([segment for segment in in_the_way if not all(memory.is_there for memory in segment.memories)])
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Change the segments while no other thread does."""
+        """Give a context in which no other thread changes the segments."""
         try:
             with self._lock:
                 if self._busy:
@@ -224,7 +228,7 @@ def pin(where: str, tensors: Iterable[Tensor], remedy: str = "leave pin_memory_ 
 
 
 def pin_range(where: str, address: int, num_bytes: int, keep: object, remedy: str) -> Pinned:
-    """Register host memory that is no tensor, see `pin`; `keep` keeps it alive."""
+    """Register host memory that is no tensor, see `pin`; the memory must live as long as the object `keep`."""
     return _pinned(where, [Memory(address, address + num_bytes, keep, address)], [], remedy)
 
 
@@ -243,7 +247,7 @@ def _pinned(where: str, memories: list[Memory], locked: list[Memory], remedy: st
 
 
 class Pinnable:
-    """Has `pin_memory_`, `unpin_memory_` and `is_pinned`. A copy of the object, also one in a worker, is not pinned."""
+    """Mixin with `pin_memory_`, `unpin_memory_` and `is_pinned`. Copies, also those in workers, are not pinned."""
 
     _pinned: Pinned | None = None
 
@@ -287,7 +291,7 @@ def without_pin(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_locked_elsewhere(tensor: Tensor) -> bool:
-    """Return whether torch or other code has locked the memory of a tensor, from its first byte to its last."""
+    """Return whether torch or other code, but not `pin`, has locked a tensor's first and last byte."""
     if tensor.numel() == 0 or cuda().holds(tensor):
         return False
     memory = Memory.of(tensor)
@@ -312,7 +316,11 @@ def _part(run: Run, begin: int, end: int) -> Run:
 
 
 def _registered(where: str, gap: Run, before: int, remedy: str) -> list[_Segment]:
-    """Register bytes, each kind of mapping for itself; all or none. `before` bytes are registered already."""
+    """Register the bytes of `gap`, and return a segment for each mapping in them. After an error none are registered.
+
+    Args:
+        before: how many bytes are registered already, for the error.
+    """
     done: list[_Segment] = []
     try:
         for mapped in mapped_in(gap.begin, gap.end):

@@ -19,7 +19,12 @@ _ALREADY_REGISTERED = 712  # cudaErrorHostMemoryAlreadyRegistered
 
 
 class Memory(NamedTuple):
-    """The bytes [begin, end) of this process, the object that keeps them, and where that object began."""
+    """The bytes [begin, end) of this process.
+
+    Attributes:
+        keep: the object that keeps the memory alive.
+        address: where the memory of `keep` began when this was made.
+    """
 
     begin: int
     end: int
@@ -34,7 +39,7 @@ class Memory(NamedTuple):
 
     @property
     def is_there(self) -> bool:
-        """False once a storage has moved (`share_memory_`, `resize_`): its old memory was given back."""
+        """Whether the memory is still that of `keep`: False once a storage has moved (`share_memory_`, `resize_`)."""
         return not isinstance(self.keep, torch.UntypedStorage) or self.keep.data_ptr() == self.address
 
 
@@ -63,7 +68,7 @@ def runs_of(memories: Iterable[Memory]) -> list[Run]:
 
 
 class Mapped(NamedTuple):
-    """A range of one mapping."""
+    """A range [begin, end) of this process's memory whose mappings are of one kind."""
 
     begin: int
     end: int

@@ -127,7 +127,7 @@ def _from_float16(bits):
 
 @_kernel("ids", "num_ids", "count")
 def check_ids(ids, missing, num_ids, count, TILE: tl.constexpr):
-    """Count the ids that are not in [0, count), where rows have no bytes to copy."""
+    """Count the ids that are not in [0, count), and copy nothing; for rows that have no bytes."""
     number = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     row = tl.load(ids + number, mask=number < num_ids, other=0).to(tl.int64)
     wrong = (number < num_ids) & ((row < 0) | (row >= count))
@@ -157,7 +157,9 @@ def look_up(
     WAYS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Find the slots of ids, in the set `id % num_sets`, and stamp them. Two programs write only equal values."""
+    """Find the slots of ids, in the set `id % num_sets`, and stamp them. If two programs write to one place, they write
+    the same value.
+    """
     number = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     is_wanted = number < num_ids
     row = tl.load(ids + number, mask=is_wanted, other=-1).to(tl.int64)
@@ -177,7 +179,7 @@ def look_up(
 
 @_kernel("num_ids", "num_sets", "per_set", "now")
 def choose_slots(
-    orders,  # int64 [num_ids], ascending: those of `look_up`
+    orders,  # int64 [num_ids]: the orders that `look_up` wrote, ascending
     keys,
     stamps,
     places,  # int64 [num_ids], all -1, is written: the slot that each of `orders` gets
@@ -188,9 +190,10 @@ def choose_slots(
     WAYS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Give slots to the first WAYS of `orders` in each set, the oldest stamp first, but none that this read stamped.
+    """Give slots to the first WAYS of `orders` in each set: the slots with the oldest stamps first, but no slot that
+    this read has stamped. Repeats get no slot.
 
-    The first order of a set acts for all of the set, so no other thread reads or writes its slots. Repeats get no slot.
+    The thread that has the first order of a set handles the whole set, so no other thread reads or writes its slots.
     """
     number = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     order = tl.load(orders + number, mask=number < num_ids, other=_NO_ORDER)

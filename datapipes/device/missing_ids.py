@@ -29,33 +29,33 @@ class _Count(NamedTuple):
 
     on_device: Tensor
     in_host: Tensor
-    passed: Event  # has passed once in_host holds on_device's values from behind the gather
+    passed: Event  # passes once in_host has the values that on_device has after the gather
 
 
 class MissingIds:
     """The counts of gathers that may still run. Threads and streams may share it.
 
     Args:
-        where: the beginning of errors.
+        where: the words with which errors begin.
         num_rows: ids in [0, num_rows) have a row.
         device: the device of the ids.
-        table: host memory that the gathers read; it is let go only after the last gather.
+        table: host memory that the gathers read; this object keeps it alive until after the last gather.
     """
 
     def __init__(self, where: str, num_rows: int, device: torch.device, table: Tensor | None = None) -> None:
         self._where, self._num_rows, self._device = where, num_rows, device
         self._lock = threading.Lock()
         self._in_flight: list[_Count] = []
-        self._free: list[_Count] = []  # they hold no wrong id, so they may be counted in again
+        self._free: list[_Count] = []  # counts of no wrong ids, which the next gathers use again
         self._wrong, self._smallest = 0, INT64_MAX  # found, and not raised yet
         if table is not None:
             weakref.finalize(self, _let_go, self._in_flight, table, os.getpid()).atexit = False
 
     @contextmanager
     def counter(self) -> Iterator[Tensor]:
-        """Give device memory, int64 [2], in which the gather that is queued inside counts; see `_Count`.
+        """Give device memory, int64 [2], for the counts of one gather, which is queued inside the block; see `_Count`.
 
-        Enter it under the stream of the gather.
+        Enter the block while the stream of the gather is the current one.
         """
         stream = cuda().current_stream(self._device)
         with self._lock:
@@ -96,7 +96,7 @@ class MissingIds:
         self.raise_known()
 
     def _look(self) -> None:
-        """Take in the counts that are known by now."""
+        """Add up the counts of gathers that have finished by now. Call it with the lock held."""
         queued = [*self._in_flight]
         self._in_flight.clear()  # the list stays: the finalizer of the table has it too
         for count in queued:
@@ -125,7 +125,7 @@ def wait_for_all(waits: Iterable[Callable[[], None]]) -> None:
 
 
 def _let_go(in_flight: list[_Count], table: Tensor, pid: int) -> None:
-    """Wait for the gathers in flight; only then may the table's memory be used otherwise."""
+    """Wait for the gathers in flight, then drop the table: its memory may be used otherwise only then."""
     if os.getpid() == pid:  # a forked child has the objects, but not CUDA
         for count in in_flight:
             count.passed.synchronize()

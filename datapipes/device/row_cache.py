@@ -1,8 +1,8 @@
 """RowCache: rows of a feature in the memory of a GPU, by their ids, as many as there is room for.
 
 It is set-associative: an id may lie in the 16 slots of set `id % num_sets`, and the row that was asked for longest ago
-leaves first. The GPU looks up ids and chooses slots, so the host waits for neither. A read is one turn: on whatever
-stream it is queued, it runs after the turn before it, and so after the writes of all rows that it finds.
+leaves first. The GPU looks up ids and chooses slots, so the host waits for neither. Reads take turns: on whatever
+stream a read is queued, it runs after the read before it, and so after the writes of all rows that it finds.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ WAYS = 16  # slots of a set: their keys are one line of 128 bytes
 OF_SLOT = 16  # bytes of a slot besides its row: key and stamp
 _LOOKED_UP, _CHOSEN = 64, 4  # ids of a program
 
-NO_ORDER = 2**63 - 1  # of an id that is not to be read
+NO_ORDER = 2**63 - 1  # the order of an id that was found or has no row
 
 
 class RowCache:
-    """Rows by id. One turn at a time, from any thread.
+    """Rows of a feature, found by their ids. Call `look_up`, `put` and `clear` within `turn`; any thread may do so.
 
     Args:
-        where: the beginning of errors.
+        where: the words with which errors begin.
         count: ids in [0, count) have a row.
-        shape, dtype: of a row, which must have bytes.
-        max_bytes: of the rows with their keys and stamps: at least a row and OF_SLOT bytes.
+        shape, dtype: shape and dtype of a row, which must have at least one byte.
+        max_bytes: bytes for rows and their keys and stamps; at least those of one row and OF_SLOT.
         device: the GPU whose memory is taken.
     Raises:
         MemoryError: The device has less memory left. Nothing is taken then.
@@ -65,7 +65,10 @@ class RowCache:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Give a context in which the current stream looks up ids and puts rows, behind all turns before."""
+        """Give a context for one read of the cache: what the current stream does in it runs after all earlier contexts.
+
+        Threads enter it one at a time.
+        """
         with self._lock:
             stream = cuda().current_stream(self.device)
             stream.wait_event(self._last)
@@ -77,10 +80,11 @@ class RowCache:
                 self._last.record(stream)
 
     def look_up(self, ids: Tensor) -> tuple[Kept, Tensor]:
-        """Return the slots of ids, int32 or int64 [n] on the device, and the orders of the missing ids.
+        """Look up ids, int32 or int64 [n] on the device.
 
         Returns:
-            (Kept, int64 [n]): an order is NO_ORDER if the id was found or has no row.
+            (kept, orders): the slots of the ids that were found; and int64 [n], for each missing id its place among all
+            ids when these are sorted set by set. The order is NO_ORDER if the id was found or has no row.
         """
         from datapipes.device import kernels
 
@@ -96,7 +100,7 @@ class RowCache:
         return Kept(self.rows, slots), orders
 
     def put(self, orders: Tensor, rows: Tensor) -> None:
-        """Keep the rows of ids that `look_up` missed in this turn, as many as the sets have room for.
+        """Keep the rows of ids that `look_up` did not find in this turn, as many as the sets have room for.
 
         Args:
             orders: the orders that `look_up` returned.
@@ -127,14 +131,14 @@ class RowCache:
         self._stamps.zero_()
 
     def counted(self) -> list[int]:
-        """Return how many ids were found and how many were missing so far; waits for the turns before."""
+        """Return the hits and the misses so far, after all earlier reads of the cache have finished."""
         with self.turn():
             counts: list[int] = self._counts.tolist()
         return counts
 
 
 def _taken(where: str, num_bytes: int, device: torch.device) -> Tensor:
-    """Return memory of a device, uint8; or raise MemoryError."""
+    """Return an uninitialised uint8 tensor [num_bytes] on `device`; raise MemoryError if too little memory is left."""
     left = cuda().memory_left(device)
     try:
         if num_bytes <= left:

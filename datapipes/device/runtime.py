@@ -49,7 +49,7 @@ class Cuda:
         return int(_TORCH.device_count()) if _TORCH.is_available() else 0
 
     def device(self, device: torch.device) -> torch.device:
-        """Return `device` with its index, by default that of this thread's current device."""
+        """Return `device` with an index. Without one, it stands for this thread's current device."""
         return device if device.index is not None else torch.device("cuda", int(_TORCH.current_device()))
 
     def holds(self, tensor: Tensor) -> bool:
@@ -77,7 +77,7 @@ class Cuda:
         return False
 
     def new_stream(self, device: torch.device) -> Stream:
-        """Return a stream of `device` that waits for no other."""
+        """Return a new stream of `device`, which waits for no other stream."""
         return _TORCH.Stream(device)  # type: ignore[no-any-return]
 
     def current_stream(self, device: torch.device) -> Stream:
@@ -93,7 +93,7 @@ class Cuda:
         return _TORCH.stream(stream)  # type: ignore[no-any-return]
 
     def new_event(self) -> Event:
-        """Return an event without timing; it has passed until it is recorded."""
+        """Return an event without timing. An event that was never recorded counts as passed."""
         return _TORCH.Event()  # type: ignore[no-any-return]
 
     def copy(self, tensor: Tensor, device: torch.device, *, non_blocking: bool) -> Tensor:
@@ -110,7 +110,7 @@ class Cuda:
             part.record_stream(stream)  # type: ignore[arg-type]
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return memory of `device`, from torch's cache for its current stream; values are arbitrary."""
+        """Return an uninitialised tensor on `device`; torch's cache for its current stream gives the memory."""
         return torch.empty(shape, dtype=dtype, device=device)
 
     def memory_left(self, device: torch.device) -> int:
@@ -119,7 +119,7 @@ class Cuda:
         return int(_TORCH.mem_get_info(device)[0] + unused)
 
     def empty_pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Return page-locked host memory, from torch's cache; torch recycles it only after the copies from it."""
+        """Return an uninitialised tensor in page-locked memory; torch recycles that only after the copies from it."""
         return torch.empty(shape, dtype=dtype, pin_memory=True)
 
     def register(self, address: int, num_bytes: int, *, read_only: bool) -> int:
@@ -133,14 +133,15 @@ class Cuda:
         return _forgotten(int(_TORCH.cudart().cudaHostUnregister(address)))
 
     def launch(self, kernel: Any, grid: tuple[int, ...], device: torch.device, *args: Any, **constants: Any) -> None:
-        """Queue a Triton kernel on the current stream of `device`. Tensors in `args` may be on the device; host memory
-        is given by its address."""
+        """Queue a Triton kernel on the current stream of `device`. Tensors in `args` must be on the device; pass host
+        memory by its address.
+        """
         self._launched_on.add(device.index)
         with _TORCH.device(device):
             kernel[grid](*args, **constants)
 
     def synchronize(self) -> None:
-        """Wait for the work of every device that this process has used, by torch or otherwise; start no other."""
+        """Wait for the work of every device that this process has used, by torch or otherwise; use no other device."""
         for index in range(self.device_count() if _TORCH.is_initialized() else 0):
             if index in self._launched_on or _has_context(index) is not False:
                 _TORCH.synchronize(index)

@@ -73,10 +73,10 @@ class CachingFeature(FeatureOver):
 
     @abstractmethod
     def _forget(self, ids: Tensor) -> Tensor:
-        """Drop at least these changed rows; return the ids that `keep` is to read again."""
+        """Drop these rows, which have changed, and perhaps others; return the ids that `_keep` is to read again."""
 
     def _keep(self, ids: Tensor) -> None:
-        """Read forgotten rows again; by default none."""
+        """Read again the rows whose ids `_forget` returned, and keep them; by default do nothing."""
 
     def _decode(self, rows: Tensor) -> Tensor:
         return self.feature._decode(rows)
@@ -90,7 +90,11 @@ class CachingFeature(FeatureOver):
 
 
 def check_room(where: str, max_bytes: int | str, of_row: int, of_ids: int = 0) -> int:
-    """Return a size in bytes; refuse less than a row and the table of all ids take."""
+    """Return `max_bytes` in bytes; raise ValueError if there is no room for one row and the table of all ids.
+
+    Args:
+        of_row, of_ids: the bytes that one row and that table take.
+    """
     num_bytes = parse_size(where, "max_bytes", max_bytes)
     if num_bytes < of_row + of_ids:
         more = f", and the table of all ids {of_ids}" if of_ids else ""
@@ -107,15 +111,15 @@ class CPUCachedFeature(CachingFeature):
         feature: the feature from which missing rows are read, such as a DiskFeature.
         max_bytes: size of the kept rows and of the tables that find them, as "4GB" or bytes. The tables take 4 bytes
             for each row of the feature, 5 with "sieve", and 20 for each kept row.
-        policy: which row leaves for a new row. "sieve": the oldest row that was not asked for since the last look at
-            it, unless it was asked for as often as the new row, which is then not kept. "lru": the row that was asked
-            for longest ago. "static": none; `counts` decides which rows are kept.
-        counts: int64 [count], how often each row is asked for, `count_accesses(loader)[key]`; the rows with the largest
-            counts are read at once, among equal counts the smaller ids.
-        share_with: another CPUCachedFeature over rows of equally many bytes: both keep their rows in its memory. Then
-            max_bytes and policy are those of the other cache, and left out here.
+        policy: which row leaves for a new row. "sieve": the oldest row that was not asked for since SIEVE considered it
+            last, if the new row was asked for more often; otherwise the new row is not kept. "lru": the row that was
+            asked for longest ago. "static": none; `counts` decides which rows are kept.
+        counts: int64 [count], how often each row is asked for, `count_accesses(loader)[key]`. The rows with the largest
+            counts are read when the cache is built; of rows with equal counts, those with smaller ids.
+        share_with: another CPUCachedFeature over rows of equally many bytes: both keep their rows in its memory. Leave
+            max_bytes and policy out then: the other cache has set them.
     Raises:
-        ValueError: max_bytes are below a row, or an argument does not fit the others.
+        ValueError: max_bytes has no room for a row, or an argument does not fit the others.
         MemoryError: There is less memory than max_bytes.
     """
 
@@ -143,7 +147,7 @@ class CPUCachedFeature(CachingFeature):
 
     @property
     def policy(self) -> str:
-        """Which row leaves for a new row; fixed."""
+        """The policy that says which row leaves for a new row; fixed."""
         return self._memory.policy
 
     def _new_memory(self, max_bytes: Any, policy: str, counts: Any) -> _Memory:
@@ -159,7 +163,7 @@ class CPUCachedFeature(CachingFeature):
         return _Memory(self._row_bytes, parse_size(_WHERE, "max_bytes", max_bytes), policy)
 
     def _memory_of(self, other: Any, max_bytes: Any, counts: Any) -> _Memory:
-        """Return the memory of the shared cache."""
+        """Return the memory of the cache `other`, to be shared; raise if it cannot be shared with this one."""
         if not isinstance(other, CPUCachedFeature) or max_bytes is not None or counts is not None:
             raise ValueError(
                 f"{_WHERE}: share_with must be a CPUCachedFeature, without max_bytes and counts, got "
@@ -216,13 +220,17 @@ class CPUCachedFeature(CachingFeature):
         return rows
 
     def _put(self, ids: Tensor, rows: Tensor, changes: int) -> None:
-        """Keep rows that were read when `changes` was the count of changes; after another change they may be old."""
+        """Keep rows, unless rows have changed since these were read: they may be old then.
+
+        Args:
+            changes: the value of `_changes` before the read.
+        """
         with self._changing:
             if changes == self._changes:
                 self._memory.cache.put(ids.numpy(), byte_rows(rows.contiguous()), count=self.count, first=self._first)
 
     def _forget(self, ids: Tensor) -> Tensor:
-        """Drop changed rows; return the ids that a static cache had, to be read again."""
+        """Drop changed rows. A static cache returns the ids of those that it had kept, to be read again."""
         cache, table = self._memory.cache, {"count": self.count, "first": self._first}
         with self._changing:
             self._changes += 1
@@ -243,7 +251,9 @@ class CPUCachedFeature(CachingFeature):
         return new_rows(ids.shape[0], self.shape, self._stored_dtype)
 
     def stats(self) -> dict[str, int]:
-        """Return "hits" and "misses", rows that were there or not; "cached" rows, "cache_bytes"; and the feature's."""
+        """Return counts: "hits" and "misses" (rows that were kept, and were not), "cached" (rows kept now),
+        "cache_bytes", and the counts of the feature.
+        """
         hits, misses = self._counts.tolist()
         held = {"cached": self._memory.cache.held, "cache_bytes": self._memory.num_bytes}
         return {"hits": hits, "misses": misses, **held, **self.feature.stats()}
@@ -261,7 +271,7 @@ class _Memory:
         self.cache = _core.RowCache(1, row_bytes, policy, 0)
 
     def join(self, count: int) -> int:
-        """Return where the ids of another feature begin. All kept rows are dropped."""
+        """Add a feature of `count` rows; return the number that its id 0 has here. All kept rows are dropped."""
         first, total = self._count, self._count + count
         of_slot = _core.RowCache.bytes_of_slot(self._row_bytes)
         of_ids = _core.RowCache.bytes_of_id(self.policy) * total
@@ -282,7 +292,7 @@ class _Memory:
 
 
 def _most_asked(counts: Tensor, most: int) -> Tensor:
-    """Return the ids with the largest counts, ascending; among equal counts the smaller ids, and none with count 0.
+    """Return up to `most` ids with the largest counts, ascending; of equal counts the smaller ids, and none of count 0.
 
     Avoids a sort of all ids, which would take several times the memory of the counts.
     """
@@ -295,8 +305,9 @@ def _most_asked(counts: Tensor, most: int) -> Tensor:
 def count_accesses(loader: Stage, epochs: int = 1) -> dict[FeatureKey, Tensor]:
     """Return how often each row of each feature that a loader fetches is asked for, {key: int64 [count]}.
 
-    Nothing is fetched: the minibatches of epochs 0, 1, ... are made, and their ids are counted. The counts fill a
-    static CPUCachedFeature, or the cache of a DistFeatureStore; over parts they are those of the whole graph.
+    Nothing is fetched: the minibatches of epochs 0, 1, ... are made, and their ids are counted. Pass the counts to a
+    static CPUCachedFeature, or to the cache of a DistFeatureStore; over parts, they have an entry for each row of the
+    whole graph.
 
     Args:
         loader: a chain or a DataLoader, with a FeatureFetcher.

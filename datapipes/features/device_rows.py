@@ -43,9 +43,10 @@ def padded_rows(where: str, rows: Tensor) -> Tensor:
 
 
 class DeviceRows:
-    """Reads the rows of one table with ids on a GPU; built in the process and on the stream that made the table.
+    """Reads the rows of one table with ids on a GPU.
 
-    The rows lie in page-locked host memory, which every GPU can read, or in the memory of one GPU.
+    The rows lie in page-locked host memory, which every GPU can read, or in the memory of one GPU. Build this object in
+    the process that made the table, and on the stream on which it was made.
 
     Args:
         table: [count, *shape], as the rows are stored.
@@ -59,7 +60,7 @@ class DeviceRows:
         self.note_written()
 
     def note_written(self) -> None:
-        """Let reads wait for the present work of the current stream of the table's device."""
+        """Let later reads wait for the work that is queued by now on the current stream of the table's device."""
         if self._is_on_device:
             self._written = cuda().new_event()
             self._written.record(cuda().current_stream(self._table.device))

@@ -45,8 +45,8 @@ class DiskFeature(StoredFeature):
 
     Several minibatches are read at once, see Feature.reads_async. A copy in another process opens the file anew.
     `update` writes rows in their places in the file. This machine sees them at once; the disk has them after `flush`. A
-    kill or a full disk during an update leaves some rows new and perhaps one row half new. For other DiskFeatures of
-    the file, the file has then changed.
+    kill or a full disk during an update leaves some rows new and perhaps one row half new. Other DiskFeatures of the
+    file raise ValueError after an update, since their file has changed.
 
     Args:
         path: a .npy file in C's order, or a .rows file, which `DiskFeature.write` makes.
@@ -58,7 +58,8 @@ class DiskFeature(StoredFeature):
         OSError: The file cannot be opened or read.
 
     Attributes:
-        stored_as, scale: as for TensorFeature.
+        stored_as: dtype of the rows in the file; None if it is the dtype of the values.
+        scale: float32 [*shape], the factors of stored int8 values; else None.
     """
 
     reads_async = True
@@ -98,7 +99,7 @@ class DiskFeature(StoredFeature):
             values: [count, *shape], which may be mapped; or a callable that returns a new iterable of pieces at each
                 call: for int8 it is called twice.
             stored_as: see TensorFeature.
-            options: of the feature.
+            options: `num_threads` and `direct` of the returned feature.
         Raises:
             ValueError: The pieces differ in shape or dtype, or hold values that `stored_as` cannot.
             OSError: The disk is full, or the file cannot be written.
@@ -215,7 +216,10 @@ class DiskFeature(StoredFeature):
 
     @contextmanager
     def _open_to_write(self) -> Iterator[int]:
-        """Give a descriptor of the file if it is still the opened file; count later writes as this feature's own."""
+        """Give a descriptor to write to the file; raise ValueError if the file has changed since it was opened.
+
+        What is written in the block does not count as such a change.
+        """
         try:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         except OSError as error:

@@ -54,7 +54,7 @@ class Feature(ABC):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the values; by default found by reading no rows. Define it if reading is costly."""
+        """Dtype of the values; by default found by a read of zero rows. Define it if that is costly."""
         return self.read(torch.empty(0, dtype=torch.int64)).dtype
 
     @property
@@ -71,7 +71,7 @@ class Feature(ABC):
         return self.read(ids) if out is None else self.read(ids, out)
 
     def _decode(self, rows: Tensor) -> Tensor:
-        """Return the values of stored rows [n, *shape]: those of `read`, to the bit."""
+        """Return the values of stored rows [n, *shape], with the same bits as from `read`."""
         return rows
 
     def update(self, ids: Tensor, values: Tensor) -> None:
@@ -125,7 +125,9 @@ class Feature(ABC):
         raise NotImplementedError
 
     def _checked(self, where: str, ids: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the arguments of `write_rows`."""
+        """Check the arguments of `update`; return (ids, values) for `write_rows`: ids ascending without repeats, and
+        for each id its last row.
+        """
         wanted = check_index_tensor(where, "ids", ids, in_host=False).cpu().long()
         rows, expected = as_tensor(where, "values", values), (wanted.shape[0], *self.shape)
         if rows.dtype != self.dtype:
@@ -149,9 +151,9 @@ class Feature(ABC):
         return ascending[is_last], bits_of(rows)[places].view(rows.dtype).contiguous()
 
     def reads_on(self, device: torch.device) -> str | None:
-        """Return how rows are read with ids on `device`, a CUDA device: "uva" (by the GPU, from page-locked host
-        memory) or "device memory", also if only some rows lie there; None, the default, if `read` takes only ids in
-        host memory.
+        """Return how rows are read with ids on `device`, a CUDA device: "uva" if the GPU reads them from page-locked
+        host memory; "device memory" if they lie on the GPU, all or some of them; None, the default, if `read` takes
+        only ids in host memory.
 
         Unless the result is None, `read` takes ids on that device and returns rows there. An id that is not in
         [0, count) then gives zeros at first; a later `read` or `_finish_reads` raises IndexError.
@@ -224,14 +226,14 @@ class StoredFeature(Feature):
         return f"{self.count} rows of {dtype_name(self.dtype)} {list(self.shape)}{stored}"
 
 
-_caches: set[weakref.ref[Any]] = set()  # each of its operations is one step for other threads
+_caches: set[weakref.ref[Any]] = set()  # its operations are atomic, so threads need no lock
 
 
 def note_cache(cache: Any) -> None:
     """Let `update` of `cache.feature` notify `cache` as long as it lives.
 
-    A cache has `forget(ids)`, which drops these rows and returns the ids to read again, and `keep(ids)`, which reads
-    them.
+    A cache has `_forget(ids)`, which drops these rows and returns the ids to read again, and `_keep(ids)`, which reads
+    and keeps them.
     """
     _caches.add(weakref.ref(cache, _caches.discard))
 
@@ -247,7 +249,7 @@ def read_decoded(where: str, feature: Feature, ids: Tensor, out: Tensor | None) 
 
 
 def check_out(where: str, out: Tensor, num_rows: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Refuse `out` unless it is a contiguous tensor [num_rows, *shape] of `dtype` in host memory.
+    """Raise unless `out` is a contiguous tensor [num_rows, *shape] of `dtype` in host memory.
 
     Raises:
         TypeError, ValueError: It is not; the message says what it must be.

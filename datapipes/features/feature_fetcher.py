@@ -68,8 +68,8 @@ class FeatureFetcher(MiniBatchTransformer):
     Raises:
         KeyError: The store has no such feature.
         ValueError: A feature has fewer rows than the sampled graph has nodes or edge ids, or edge features are asked
-            for and the sampler upstream does not return edge ids. Or the graph has no such type, the sampler does not
-            draw from it, or only one of the names and the graph has types.
+            for and the sampler upstream does not return edge ids. Or the graph has no such type, or the sampler does
+            not draw from it; or the names are by type and the graph has no types, or the other way round.
     """
 
     _does = "gather"
@@ -114,7 +114,7 @@ class FeatureFetcher(MiniBatchTransformer):
         return self._filled(minibatch, requests, rows)
 
     def _made_of(self, *minibatches: Any) -> Any:
-        """`transform`, also a subclass's own, within the GPU threads that a loader's plan allows."""
+        """Return the result of `transform`, also of a subclass's own; a DataLoader's plan may limit the GPU threads."""
         if self._gpu is None:
             return self.transform(*minibatches)
         with limited_to(self._gpu[1]):
@@ -151,8 +151,9 @@ class FeatureFetcher(MiniBatchTransformer):
         return any(math.prod((feature.count, *feature.shape)) > 0 for feature in read)
 
     def _behind_copy_to(self, device: torch.device, max_uva_threads: int) -> FeatureFetcher:
-        """Return a copy of this stage for a DataLoader's plan, behind a copy to `device`, built from the same
-        arguments, so that each chain has its own. The last pass calls this; a stage that is rebuilt later loses it.
+        """Return a copy of this stage for a DataLoader's plan, in which it stands behind a copy to `device`. Each chain
+        gets its own copy. Only the last pass of the plan may call this: a stage that is rebuilt later forgets `device`
+        and `max_uva_threads`.
         """
         stage = copy.copy(self)
         stage._gpu = device, max_uva_threads
@@ -194,7 +195,7 @@ class FeatureFetcher(MiniBatchTransformer):
         return requests
 
     def _filled(self, minibatch: MiniBatch, requests: list[FeatureRequest], all_rows: Any) -> MiniBatch:
-        """Check the rows that the store gave for each request; return the minibatch with them."""
+        """Check `all_rows`, the store's answers to `requests`; return the minibatch with them as its features."""
         read = iter(checked_rows(requests, all_rows))
         changes: dict[str, Any] = {}
         if self._of_nodes:
@@ -245,7 +246,9 @@ class FeatureFetcher(MiniBatchTransformer):
         return requests
 
     def _by_type(self, domain: str, keys: Names, value: Any) -> Mapping[Any, Any]:
-        """Return the value of a minibatch's field by type; refuse keys that do not fit it."""
+        """Return the value of a minibatch's field as {type: value}, {None: value} without types; raise if `keys` do not
+        fit it.
+        """
         has_types = isinstance(value, dict)
         if has_types is not isinstance(keys, dict):
             raise other_form(domain, keys, "the minibatch", sorted(value, key=shown) if has_types else None)
@@ -327,7 +330,7 @@ def _merged(old: Mapping[Any, Tensor], new: Mapping[Any, Tensor]) -> dict[Any, T
 
 @contextmanager
 def _named() -> Iterator[None]:
-    """Name this stage in a store's error about an id without a row."""
+    """Put the name of this stage in front of an IndexError that the block raises: an id has no row."""
     try:
         yield
     except IndexError as error:
@@ -335,7 +338,7 @@ def _named() -> Iterator[None]:
 
 
 def checked_rows(requests: list[FeatureRequest], all_rows: Any) -> list[Any]:
-    """Return a store's answers; refuse them unless each is a tensor or SparseRows with one row for each id."""
+    """Return a store's answers as a list; raise unless each is a tensor or SparseRows with one row for each id."""
     if len(all_rows) != len(requests):
         raise ValueError(
             f"fetch_feature: read_many gave {len(all_rows)} tensors for {len(requests)} requests; one for each is "

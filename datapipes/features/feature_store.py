@@ -20,7 +20,7 @@ __all__ = ["FeatureStore"]
 FeatureKey = tuple[str, Any, str]  # ("node" or "edge", type or None, name); an edge type as a tuple
 FeatureRequest = tuple[str, Any, str, Tensor]  # a key's parts, and ids
 Keys = Sequence[str] | Mapping[Any, Sequence[str]]  # names of features to read, as given by a user
-Names = list[str] | dict[Any, list[str]]  # the same in a FeatureFetcher
+Names = list[str] | dict[Any, list[str]]  # the same, as `check_keys` returns them
 
 _Self = TypeVar("_Self", bound="FeatureStore")
 
@@ -31,8 +31,8 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
     The type is None in a homogeneous graph, else a node type, or an edge type (src, rel, dst). The text "src:rel:dst"
     is accepted too; the store has it as a tuple.
 
-    `fetch_in_worker` tells the DataLoader to read a store before the cut. It is False for stores in this machine's
-    memory.
+    `fetch_in_worker` tells the DataLoader to let its workers read the store. It is False for stores in this machine's
+    memory, which the loader's own process reads.
 
     `reads_async` tells a FeatureFetcher to await `read_many_async` with up to `concurrency` minibatches in flight, for
     stores that wait for other machines. These define `read_many_async` besides `read_many`. A feature that waits has
@@ -126,7 +126,7 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
         return rows
 
     async def read_many_async(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
-        """`read_many` while other minibatches go on; by default in a thread beside the event loop.
+        """Do as `read_many`, while other minibatches go on; by default in a thread beside the event loop.
 
         Raises:
             IndexError: An id has no row; the message names the feature.
@@ -181,7 +181,7 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
 
 @contextlib.contextmanager
 def naming(domain: str, type_: Any, name: str) -> Iterator[None]:
-    """Name a feature in an error about an id without a row."""
+    """Put the name of a feature in front of an IndexError that the block raises: an id has no row."""
     try:
         yield
     except IndexError as error:
@@ -216,7 +216,9 @@ def _check_key(key: Any) -> FeatureKey:
 
 
 def check_keys(domain: str, keys: Any) -> Names:
-    """Return the names, or {type: names} in the order of the types; edge types are tuples."""
+    """Return a user's names of features as a list, or as {type: names} in the order of the types, with edge types as
+    tuples. None gives an empty list.
+    """
     where, argument = "fetch_feature", f"{domain}_feature_keys"
     if not isinstance(keys, Mapping):
         return [] if keys is None else check_names(where, argument, keys)
@@ -240,7 +242,7 @@ def by_name(values: Mapping[FeatureKey, Any]) -> dict[Any, Any]:
 
 
 def other_form(domain: str, keys: Names, owner: str, types: Sequence[Any] | None) -> ValueError:
-    """Return the error for keys with types if there are no types (`types` is None), or without types if there are."""
+    """Return the error for `keys` with types if `owner` has none (`types` is None), or without types if it has some."""
     if types is None:
         has, needed = "no types", "a list of names"
         write: Any = sorted({name for names in keys.values() for name in names}) if isinstance(keys, dict) else keys

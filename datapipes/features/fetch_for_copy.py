@@ -38,12 +38,12 @@ class FetchForCopy(FeatureFetcher):
 
     @classmethod
     def of(cls, stage: FeatureFetcher, source: Stage) -> FetchForCopy:
-        """Return this stage over `source` in the place of a FeatureFetcher."""
+        """Return a FetchForCopy over `source` that fetches what the FeatureFetcher `stage` fetches."""
         return cls(source, stage.feature_store, stage.node_feature_keys, stage.edge_feature_keys)
 
     @property
     def name(self) -> str:
-        """The name of a FeatureFetcher, since it is one."""
+        """The functional name of a FeatureFetcher, in whose place this stage stands."""
         return functional_name(FeatureFetcher)
 
     def _read_many(self, requests: list[FeatureRequest]) -> Any:
@@ -69,15 +69,15 @@ class FetchForCopy(FeatureFetcher):
 
 Stored = tuple[FeatureKey, TensorFeature]
 
-# `read` of a TensorFeature, and its replacement here; a subclass with its own `read` is read by that.
+# Methods that read a TensorFeature, here or in its `read`; a subclass that overrides one is read by its own `read`.
 _READS = ("read", "_read_stored", "_decode", "_scale_on")
 
 
 class Decode(MiniBatchTransformer):
-    """Turn rows as they are stored into values, where they lie.
+    """Turn stored rows into values, on the device on which the rows lie.
 
     Args:
-        stored: the features whose rows come in their stored form, by their keys in the store.
+        stored: (key in the store, feature) of each feature whose rows come as they are stored.
     """
 
     draws = False
@@ -102,7 +102,7 @@ class Decode(MiniBatchTransformer):
 
 
 def stored_in(fetches: Sequence[FetchForCopy]) -> list[Stored]:
-    """Return the features that these fetches give in their stored form, and that need decoding."""
+    """Return (key in the store, feature) of each feature whose rows these fetches give as stored, for decoding."""
     last: dict[FeatureKey, Feature] = {}  # a later fetch of the same name replaces an earlier fetch
     for fetch in fetches:
         last.update({key: fetch.feature_store[key] for key in fetch.feature_keys})
@@ -115,7 +115,9 @@ def lies_on_gpu(feature: Feature) -> TypeGuard[TensorFeature]:
 
 
 def reads_into(feature: Feature) -> TypeGuard[TensorFeature]:
-    """Return whether a feature is read in its stored form, into given memory; a subclass may read otherwise."""
+    """Return whether a feature is a TensorFeature whose stored rows can be read into given memory; False for a subclass
+    that reads otherwise.
+    """
     reads_alike = all(getattr(type(feature), name, None) is getattr(TensorFeature, name) for name in _READS)
     return isinstance(feature, TensorFeature) and reads_alike
 

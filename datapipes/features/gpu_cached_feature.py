@@ -26,10 +26,10 @@ _WHERE = "GPUCachedFeature"
 class GPUCachedFeature(CachingFeature):
     """A feature whose rows are kept in the memory of a GPU, as many as fit, and read with ids on that GPU.
 
-    A row may be kept in one of 16 slots, by its id. The row of these slots that was asked for longest ago leaves for a
-    new row, but not for a row of the same read. The kept rows follow from the reads alone. If the feature is a
-    page-locked TensorFeature, the GPU itself reads the missing rows, and the host does not wait. Else a read waits
-    until the GPU has found the missing rows; the feature reads them with ids in host memory, and they are copied.
+    Its id gives the 16 slots in which a row may be kept. The row of these slots that was asked for longest ago leaves
+    for a new row, but not for a row of the same read. Which rows are kept depends on the reads alone. If the feature is
+    a page-locked TensorFeature, the GPU itself reads the missing rows, and the host does not wait. Else a read waits
+    until the GPU has found which rows are missing; the feature reads them with ids in host memory, and they are copied.
 
     Args:
         feature: the feature from which missing rows are read: a TensorFeature in host memory, a DiskFeature, a
@@ -37,9 +37,9 @@ class GPUCachedFeature(CachingFeature):
         max_bytes: size of the rows and of the tables that find them, 16 bytes a row, as "4GB" or bytes. The memory is
             taken at once, less if the feature has fewer rows, on the current device of the thread that makes the cache.
     Raises:
-        ValueError: max_bytes are below a row; the rows lie on a GPU already; there is no CUDA device.
+        ValueError: max_bytes has no room for a row; the rows lie on a GPU already; there is no CUDA device.
         MemoryError: The GPU has less memory left; nothing is taken.
-        ImportError: There is no triton.
+        ImportError: triton is not installed.
     """
 
     def __init__(self, feature: Feature, max_bytes: int | str) -> None:
@@ -67,8 +67,8 @@ class GPUCachedFeature(CachingFeature):
         """Return the feature's rows at `ids` on the GPU, see Feature.read.
 
         Args:
-            ids: on the GPU. The read is queued on its current stream, behind all reads before.
-            out: not taken.
+            ids: on the GPU. The read is queued on the current stream there, and runs after all earlier reads.
+            out: must be None.
         """
         return self._decode(self._read_stored(ids, out))
 
@@ -96,7 +96,11 @@ class GPUCachedFeature(CachingFeature):
         return rows
 
     def _read_beside(self, ids: Tensor, kept: Kept, orders: Tensor) -> Tensor:
-        """Return the rows at `ids`; the feature reads the rows that are not kept."""
+        """Return the rows at `ids`: those that are not in the cache are read from the feature.
+
+        Args:
+            kept, orders: what RowCache.look_up returned for `ids`.
+        """
         feature = self.feature
         if reads_into(feature) and feature.reads_on(self._device) == "uva":
             return feature._read_beside(ids, kept)
@@ -115,7 +119,7 @@ class GPUCachedFeature(CachingFeature):
         return (self.feature.reads_on(device) if reads_into(self.feature) else None) or "device memory"
 
     def _forget(self, ids: Tensor) -> Tensor:
-        """Drop all rows, since some have changed; no row is read before it is asked for."""
+        """Drop all rows, since some have changed; return no ids, since no row is read before it is asked for."""
         if self._cache is not None:
             with self._cache.turn():
                 self._cache.clear()

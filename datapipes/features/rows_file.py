@@ -52,7 +52,7 @@ class RowsHeader:
 
 
 def read_header(path: Path) -> tuple[RowsHeader, Tensor | None]:
-    """Return the first line of a .rows file, and the scale of each column, for int8.
+    """Return (header, scale) of a .rows file: its first line, and for int8 the scale of each column, else None.
 
     Raises:
         ValueError: It is no whole .rows file.
@@ -124,7 +124,7 @@ def write_rows_file(path: str | Path, values: Any, stored_as: torch.dtype | str 
 def _replacing(target: Path) -> Iterator[BinaryIO]:
     """Give an empty file beside `target` that replaces it at the end; an error removes the file.
 
-    One process writes it at a time. The file of a killed process is written over.
+    Only one process can write it at a time. A file that a killed process has left is overwritten.
 
     Raises:
         BlockingIOError: Another process is writing it.

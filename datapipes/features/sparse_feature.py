@@ -143,7 +143,7 @@ class SparseFeature(Feature):
         return SparseRows(torch.from_numpy(indptr), torch.from_numpy(indices), rows.num_columns, values)
 
     def bytes_for(self, ids: Tensor) -> int:
-        """Return the bytes of the rows at `ids`: 8 for each row, and the bytes of its entries."""
+        """Return the bytes of the SparseRows at `ids`: those of indptr, int64 [n + 1], and of the entries."""
         inside = ids[(ids >= 0) & (ids < self.count)].long()
         entries = int((self.rows.indptr[inside + 1] - self.rows.indptr[inside]).sum())
         of_value = 0 if self.rows.values is None else self.rows.values.itemsize
@@ -167,7 +167,7 @@ class SparseFeature(Feature):
 
 
 def _check_entries(indptr: Tensor, indices: Tensor, num_columns: int) -> None:
-    """Refuse arrays that are no rows in CSR form."""
+    """Raise unless `indptr` and `indices` are rows in CSR form."""
     num_entries = int(indices.shape[0])
     ends = indptr[[0, -1]].tolist() if indptr.shape[0] > 0 else []
     if ends != [0, num_entries]:

@@ -32,7 +32,7 @@ def check_stored_as(where: str, stored_as: Any, dtype: torch.dtype) -> torch.dty
     """Return the dtype that `stored_as` names, for values of `dtype`; None for None.
 
     Raises:
-        ValueError: It is another dtype.
+        ValueError: `stored_as` is none of STORED_AS.
         TypeError: The values are not float32.
     """
     if stored_as is None:
@@ -93,7 +93,7 @@ class Encoder:
         self._scale, self._is_given = scale, scale is not None
 
     def look(self, piece: Tensor) -> None:
-        """Note the largest magnitudes of a piece [n, *shape]."""
+        """Note the largest magnitude in each column of a piece [n, *shape]."""
         if piece.shape[0] == 0:
             return
         largest = piece.abs().amax(0)
@@ -107,7 +107,7 @@ class Encoder:
         return self._scale
 
     def store(self, piece: Tensor, into: Tensor) -> None:
-        """Write the stored rows of a piece."""
+        """Write the stored rows of a piece to `into`, of its shape and of `stored_as`."""
         scale = self.scale(piece.shape[1:], piece.device)
         if scale is None:
             into.copy_(piece)
@@ -162,7 +162,7 @@ def take_decoded(
 
 
 def _memory_for(where: str, values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return memory of another dtype for `values`, on their device.
+    """Return an uninitialised tensor of `dtype`, in the shape of `values` and on their device.
 
     In host memory it is in huge pages: rows are read at random, and in small pages nearly every read misses the TLB.
     """
@@ -187,7 +187,7 @@ def _scale_of(where: str, largest: Tensor) -> Tensor:
 
 
 def _check_within(where: str, values: Tensor, quotient: Tensor, scale: Tensor) -> None:
-    """Refuse values that int8 cannot hold with the scale of existing rows."""
+    """Raise ValueError if int8 cannot hold some of the values with the scale of existing rows."""
     lost = ~((quotient.abs() <= _LARGEST) | (values == 0))  # NaN too
     if bool(lost.any()):
         columns = lost.any(0)
@@ -229,7 +229,7 @@ def _and_others(bad: Tensor) -> str:
 
 
 def pieces_of(values: Tensor, num_bytes: int) -> Iterator[tuple[int, Tensor]]:
-    """Give pieces of about `num_bytes`, as (number of the first row, rows); for values without rows one empty piece."""
+    """Yield (number of its first row, rows) of pieces of about `num_bytes`; one empty piece if there are no rows."""
     step = max(1, num_bytes // max(math.prod(values.shape[1:]) * values.element_size(), 1))
     for begin in range(0, max(values.shape[0], 1), step):
         yield begin, values[begin : begin + step]

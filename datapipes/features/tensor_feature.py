@@ -45,10 +45,11 @@ class TensorFeature(Pinnable, StoredFeature):
     Raises:
         TypeError: stored_as is given, and the tensor is not float32.
         ValueError: The tensor has no dimension, is neither in host memory nor on a CUDA device; or the values of a row
-            lie apart, and it is memory-mapped, or expanded. Or a column holds a value that stored_as cannot: for int8
-            NaN or an infinity, for the others a finite value beyond their largest (float16: 65504).
+            lie apart, and the tensor is memory-mapped or expanded. Or a column holds a value that stored_as cannot: for
+            int8 NaN or an infinity, for the others a finite value beyond their largest (float16: 65504).
         MemoryError: The stored rows or the copy do not fit into memory.
-    Cost: nothing else is copied without stored_as; with it the tensor is read once, for int8 twice, in pieces.
+    Cost: with stored_as the tensor is read once, for int8 twice, in pieces. Without it, only rows whose values lie
+    apart are copied.
     """
 
     def __init__(self, tensor: Tensor | NDArray[Any], *, stored_as: torch.dtype | str | None = None) -> None:
@@ -117,7 +118,7 @@ class TensorFeature(Pinnable, StoredFeature):
         return take_rows(self.tensor, table, wanted, num_threads())
 
     def _read_beside(self, ids: Tensor, kept: Kept) -> Tensor:
-        """`_read_stored` with ids on a GPU, some of which have their rows in `kept`."""
+        """Do as `_read_stored` with ids on a GPU, but take the rows that are in `kept` from there."""
         return self._read_on_device(ids, None, self.tensor.dtype, kept)
 
     def _decode(self, rows: Tensor) -> Tensor:
@@ -236,7 +237,7 @@ class TensorFeature(Pinnable, StoredFeature):
         self._show(self.tensor)
 
     def _show(self, tensor: Tensor) -> None:
-        """Set `tensor`, and make its readers."""
+        """Set `self.tensor`, and make the objects that read its rows."""
         self.tensor = tensor
         self._table = None if cuda().holds(tensor) else RowTable(tensor)
         self._device_rows = DeviceRows(tensor)
@@ -254,7 +255,9 @@ class TensorFeature(Pinnable, StoredFeature):
         )
 
     def _is_locked(self) -> bool:
-        """Return whether this feature or torch has locked the rows; locks of other objects may end before."""
+        """Return whether this feature or torch has locked the rows. Locks of other objects of this package do not
+        count, since they may end earlier.
+        """
         return self.is_pinned() or is_locked_elsewhere(self.tensor)
 
     def _host_table(self) -> NDArray[np.uint8]:
@@ -271,7 +274,7 @@ def _is_on_device(ids: Any) -> bool:
 
 
 def _by_row(rows: Tensor, *, is_mapped: bool) -> Tensor:
-    """Return a copy whose rows have adjacent values, and log that.
+    """Return a copy whose rows have adjacent values, and log that they are copied.
 
     Raises:
         ValueError: The copy would be far larger than its source, or the source is a file mapped to save memory.

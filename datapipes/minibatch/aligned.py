@@ -24,10 +24,10 @@ NOTHING = MiniBatch()  # the minibatch before a stage that starts minibatches
 def check_aligned(stage: Named, minibatch: MiniBatch, before: MiniBatch) -> None:
     """Raise ValueError if a field of the minibatch has another length than the field that its rows belong to.
 
-    It compares shapes and reads no values. Without types it skips labels whose tensor and seeds are those of `before`,
-    which was checked before; docs/decisions/009 has the cost. With types it skips nothing: a stage may have changed a
-    field, a dict, in place, so the same dict may hold other rows. It takes 30 us for 30 node types and
-    two hops of 150 edge types, 4 us for one type and one relation.
+    It compares shapes and reads no values. Without types it skips the labels if labels and seeds are the same tensors
+    as in `before`, which was checked; docs/decisions/009 has the cost. With types it skips nothing: a stage may have
+    changed a dict in place, so the same dict may hold other rows. It takes 30 us for 30 node types and two hops of 150
+    edge types, 4 us for one type and one relation.
     """
     seeds, nodes, blocks = minibatch.seeds, minibatch.input_nodes, minibatch.blocks
     has_types = not isinstance(seeds, TENSOR_OR_NONE) or not isinstance(nodes, TENSOR_OR_NONE)
@@ -75,7 +75,7 @@ def check_aligned(stage: Named, minibatch: MiniBatch, before: MiniBatch) -> None
 
 
 def _check_types(stage: Named, name: str, by_type: Any) -> None:
-    """Refuse a field that is no dict of tensors by node type, or, the seeds, by edge type."""
+    """Raise unless `by_type`, the field `name`, is a dict of tensors by node type; seeds may be by edge type."""
     _check_is(stage, (name,), by_type, dict)
     for type_, value in by_type.items():
         if not isinstance(value, Tensor):
@@ -90,12 +90,12 @@ def _check_types(stage: Named, name: str, by_type: Any) -> None:
 
 
 def _are_nodes(seeds: Any) -> bool:
-    """Return whether seeds are nodes, whose features stand in `node_features` where nothing was sampled."""
+    """Return whether seeds are nodes. If nothing was sampled, `node_features` has the features of such seeds."""
     return all(isinstance(type_, str) for type_ in seeds) if isinstance(seeds, dict) else seeds.ndim == 1
 
 
 def _check_edge_features(stage: Named, edge_features: list[Any], blocks: list[Any], form: type) -> None:
-    """Check the features of edges, which belong to the edges of their hop: a Block, or a dict of them."""
+    """Check that edge features have a row for each edge of their hop. `form` is the type of a hop: Block, or dict."""
     if len(edge_features) != len(blocks):
         raise _misaligned(stage, ("edge_features",), len(edge_features), f"{len(blocks)} blocks")
     for hop, block in enumerate(blocks):
@@ -119,7 +119,10 @@ def _blocks_fit(blocks: list[Any], nodes: Mapping[Any, Tensor]) -> bool:
 
 
 def _check_blocks(stage: Named, blocks: list[Any], nodes: Any) -> None:
-    """Check the edge types of all hops, and the sources of the outermost one."""
+    """Check the edge types of all hops, and the number of sources of the outermost hop.
+
+    Without types, call it only if that number is wrong: it then always raises.
+    """
     if not isinstance(nodes, dict):
         _check_is(stage, ("blocks", 0), blocks[0], Block)
         raise _misaligned(stage, ("blocks[0].num_src",), blocks[0].num_src, f"{_length_of(nodes)} input_nodes")
@@ -144,14 +147,17 @@ def _check_blocks(stage: Named, blocks: list[Any], nodes: Any) -> None:
 
 
 class Named(Protocol):
-    """An object that errors name: a stage, which makes its name at each read."""
+    """An object with a name for errors: a stage, whose name is computed at each read."""
 
     @property
     def name(self) -> str: ...
 
 
 def _compare(stage: Named, path: tuple[Any, ...], rows: Any, owners: Any, field: str) -> None:
-    """Refuse `rows` unless each of `owners`, a field, has one row. `path` leads to the rows: a field, keys in it."""
+    """Raise unless `rows` has one row for each of `owners`, the value of `field`.
+
+    `path` says where `rows` stands: the name of a field, then the keys within it.
+    """
     if isinstance(owners, dict):
         _check_is(stage, path, rows, dict)
         for type_, of_type in rows.items():
@@ -163,7 +169,7 @@ def _compare(stage: Named, path: tuple[Any, ...], rows: Any, owners: Any, field:
 
 
 def _compare_rows(stage: Named, path: tuple[Any, ...], rows: Any, count: int, field: str) -> None:
-    """Refuse `rows` that are no tensor (for features: nor SparseRows), or not `count` rows."""
+    """Raise unless `rows` is a tensor (for features, or SparseRows) of `count` rows."""
     if not isinstance(rows, (Tensor, SparseRows) if path[0] in _FEATURES else Tensor):
         raise _no_tensor(stage, path, rows)
     if _length_of(rows) != count:
@@ -171,7 +177,10 @@ def _compare_rows(stage: Named, path: tuple[Any, ...], rows: Any, count: int, fi
 
 
 def _compare_shapes(stage: Named, compacted: Any, seeds: Any) -> None:
-    """Refuse local ids of seeds in another shape than that of the seeds."""
+    """Raise if the local ids of the seeds have another shape than the seeds.
+
+    Without types, call it only if the shapes differ: it then always raises.
+    """
     if isinstance(seeds, dict):
         _compare(stage, ("compacted_seeds",), compacted, seeds, "seeds")
         for type_, ids in seeds.items():
@@ -191,7 +200,7 @@ def _length_of(rows: Tensor | SparseRows) -> int:
 
 
 def _named_by(stage: Named, path: tuple[Any, ...], key: Any, field: str, owners: Mapping[Any, Any]) -> Any:
-    """Return the value of `owners`, a field, for the type in a feature's key (type, name)."""
+    """Return the entry of `owners`, the value of `field`, for the type in `key`, a feature's (type, name)."""
     if not isinstance(key, tuple) or len(key) != 2 or key[0] not in owners:
         raise _other_types(stage, path, key, field, owners)
     return owners[key[0]]
@@ -221,7 +230,7 @@ def _no_tensor(stage: Named, path: tuple[Any, ...], value: object) -> TypeError:
 
 
 def _check_is(stage: Named, path: tuple[Any, ...], value: object, wanted: type) -> None:
-    """Refuse a Block where a dict by type belongs, or the other way round; such a minibatch mixes both forms."""
+    """Raise unless `value` is a `wanted`, Block or dict: a minibatch has dicts by type in all fields or in none."""
     if not isinstance(value, wanted):
         needed = {Block: "a Block", dict: "a dict by type"}[wanted]
         raise TypeError(

@@ -36,7 +36,7 @@ class Movable:
         """Return a copy with `fn` applied to each tensor."""
 
     def to(self: _M, device: torch.device | str, non_blocking: bool = False) -> _M:
-        """Return the same on `device`; tensors that are there already are shared.
+        """Return a copy on `device`; tensors that are there already are shared.
 
         Raises:
             TypeError: `device` is a dtype or a tensor; ids keep their dtype.
@@ -126,7 +126,7 @@ class Block(Movable):
 
 
 def csr_tensor(indptr: Tensor, indices: Tensor, values: Tensor | None, num_columns: int) -> Tensor:
-    """Return a sparse CSR tensor of these entries, unchecked; float32 ones where there are no values."""
+    """Return a sparse CSR tensor of these entries, which are not checked. Without `values` they are float32 ones."""
     if values is None:
         values = torch.ones(indices.shape[0], device=indices.device)
     size = (int(indptr.shape[0]) - 1, num_columns)
@@ -136,9 +136,12 @@ def csr_tensor(indptr: Tensor, indices: Tensor, values: Tensor | None, num_colum
 
 
 def edges_of(hops: Sequence[Block], *, with_ids: bool = True) -> tuple[Tensor, Tensor | None]:
-    """Return the edges of hops, from the seeds outwards, as in `Block.edge_index`, int64 [2, E]; and their ids, int64
-    [E], or None if a hop has none. A later hop adds only the in-edges of destinations that the hop before it lacks.
+    """Return (edges, ids) of all hops together, as in `Block.edge_index`: int64 [2, E]; and int64 [E], or None if a hop
+    has no edge ids. A later hop adds only the in-edges of destinations that the hop before it lacks.
 
+    Args:
+        hops: the blocks, from the seeds outwards.
+        with_ids: False returns None in place of the ids.
     Raises:
         ValueError: The indptr of a block in host memory does not ascend within its edges.
     """
@@ -174,7 +177,7 @@ class SampledSubgraph:
 
     Attributes:
         block: the edges over local ids.
-        node_ids: `input_nodes`, or those of the source type.
+        node_ids: `input_nodes`; with types, the `input_nodes` of the source type.
         dst_node_ids: `input_nodes` of the destination type; None if they are `node_ids`.
     """
 
@@ -203,11 +206,11 @@ class SampledSubgraph:
         return self.block.edge_ids
 
     def exclude_edges(self, edges: Tensor) -> SampledSubgraph:
-        """Return the subgraph without some edges, by the original ids of their ends; the nodes stay.
+        """Return the subgraph without the edges between some pairs of nodes; the nodes stay.
 
         Args:
-            edges: int32 or int64 [n, 2], source and destination of each, in the graph (with types, of this edge type).
-                Every sampled edge between them is taken out; pairs that are no edges are allowed.
+            edges: int32 or int64 [n, 2], the pairs: ids of source and destination in the whole graph (with types, of
+                this edge type). Every sampled edge of a pair is taken out; pairs that are no edges are allowed.
         Raises:
             TypeError, ValueError: They are no pairs of ids, or the subgraph is not in host memory.
         """
@@ -249,6 +252,8 @@ class SampledSubgraph:
 
 
 def excluded_pairs(pairs: Tensor) -> _core.ExcludedEdges:
-    """Return pairs of original ids [n, 2], source and destination, in the kernel's form."""
+    """Return the core's object for the edges to exclude, given as `pairs` [n, 2] of original ids, source and
+    destination.
+    """
     sources, destinations = pairs.t().long().contiguous()
     return _core.ExcludedEdges(sources.numpy(), destinations.numpy())

@@ -1,9 +1,9 @@
 """The blocks of a minibatch flattened to PyG's form: each node and each edge once, by type. A Data and a sampler's
 output are made from it.
 
-In PyG each node has in-edges from one hop only, and `torch_geometric.utils.trim_to_layer` relies on it. So blocks
-that draw other in-edges for a node again are refused. A repeated seed has a row for each of its places, as in PyG; in
-blocks it has one row. Without types, nodes and edges have the one type None.
+In PyG each node has in-edges from one hop only, and `torch_geometric.utils.trim_to_layer` relies on it. So blocks in
+which a later hop draws other in-edges for the same node are refused. A repeated seed has a row for each of its places,
+as in PyG; in blocks it has one row. Without types, nodes and edges have the one type None.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FlatNodes(NamedTuple):
 
     Attributes:
         ids: the id of each node.
-        rows: SeedRows if rows are not the local ids, else None.
+        rows: the SeedRows; None if the row of each node is its local id.
         counts: new nodes of each hop, from the seeds outwards.
     """
 
@@ -41,10 +41,10 @@ class FlatEdges(NamedTuple):
     """The edges of a type as PyG has them, each once.
 
     Attributes:
-        edge_index: int64 [2, num_edges], by place among the nodes.
+        edge_index: int64 [2, num_edges], the ends of each edge as rows of FlatNodes.
         ids: the id of each edge, or None if the blocks have no ids.
         counts: edges of each hop, from the seeds outwards.
-        kept: for each hop, which edges of its block they are.
+        kept: for each hop, the places in its block of the edges that are taken from it.
     """
 
     edge_index: Tensor
@@ -56,7 +56,8 @@ class FlatEdges(NamedTuple):
 def flattened(
     blocks: list[Any], input_nodes: Any, compacted: Mapping[Any, Tensor], seeds: Mapping[Any, Tensor]
 ) -> tuple[dict[Any, FlatNodes], dict[Any, FlatEdges], bool]:
-    """Return the nodes and the edges of blocks by type (None without types), and whether their counts are certain.
+    """Return (nodes, edges, has_hops) of the blocks: {node type: FlatNodes}, {edge type: FlatEdges}, and whether their
+    counts for each hop are certain. Without types the one type is None.
 
     Args:
         compacted, seeds: the fields `compacted_seeds` and `seeds`, by type; {} where there are none.
@@ -88,7 +89,7 @@ def flattened(
 
 
 class SeedRows(NamedTuple):
-    """The rows of the nodes, if they are not the local ids: each seed has its own row, in the order of the seeds.
+    """Rows of nodes that are not their local ids: each seed has a row of its own, in the order of the seeds.
 
     Attributes:
         nodes: int64 [num_rows], the local id of each row.
@@ -102,7 +103,9 @@ class SeedRows(NamedTuple):
 
 
 def _rows_of_seeds(where: str, compacted_seeds: Tensor | None, num_dst: int, num_nodes: int) -> SeedRows | None:
-    """Return the rows, or None if they are the local ids: no node seeds, or each seed once and in order."""
+    """Return the SeedRows of a node type; None if each row is the local id, since there are no seeds of that type or
+    each comes once and in order.
+    """
     if compacted_seeds is None or compacted_seeds.ndim != 1:
         return None
     seeds = compacted_seeds.long()
@@ -121,7 +124,9 @@ def _rows_of_seeds(where: str, compacted_seeds: Tensor | None, num_dst: int, num
 
 
 def _columns_of(indptr: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the places of the edges of these columns, and the number of the column that each edge belongs to."""
+    """Return (places, numbers) of the edges of these columns: the place of each edge in the CSC, and the index into
+    `columns` of its column.
+    """
     counts = indptr.diff()[columns]
     numbers = torch.repeat_interleave(torch.arange(columns.shape[0], device=columns.device), counts)
     begin = indptr[columns] - (counts.cumsum(0) - counts)
@@ -170,7 +175,7 @@ def joined(parts: Sequence[Tensor], kept: Sequence[slice | Tensor]) -> Tensor:
 
 
 def _edges(where: str, hops: list[Block], of_src: SeedRows | None, of_dst: SeedRows | None) -> FlatEdges:
-    """Return the edges of one type."""
+    """Return the FlatEdges of one edge type; `of_src` and `of_dst` are the SeedRows of the types at its ends."""
     if not any(hop.num_edges for hop in hops):  # most types of a large schema have none
         none = hops[0].indices.new_empty((2, 0), dtype=torch.int64)
         has_ids = all(hop.edge_ids is not None for hop in hops)
@@ -209,8 +214,8 @@ def _sizes(hops: _Hops, node_type: NodeType | None, num_nodes: int, num_seeds: M
 def _num_seeds(
     compacted: Mapping[Any, Tensor], seeds: Mapping[Any, Tensor], nodes: Mapping[Any, Tensor]
 ) -> tuple[Any, bool]:
-    """Return {node type: number of its nodes that are seeds}, since their local ids come first; and whether these
-    numbers are certain.
+    """Return ({node type: number of its nodes that are seeds}, whether these numbers are certain). The numbers follow
+    from the largest local ids of seeds, since seeds have the first local ids.
     """
     counts, is_known = dict.fromkeys(nodes, 0), True
     for type_, local in compacted.items():
@@ -229,13 +234,13 @@ def _num_seeds(
 
 
 def _are_nodes(nodes: Tensor, local: Tensor, ids: Tensor) -> bool:
-    """Return whether `nodes` has these ids at these local ids."""
+    """Return whether `nodes[local]` are the `ids`."""
     within = local.numel() == 0 or int(local.max()) < len(nodes)
     return within and bool((nodes[local.long()] == ids).all())
 
 
 def where_of(type_: Any) -> str:
-    """Return the beginning of an error about a type."""
+    """Return the words with which an error about a type begins."""
     if type_ is None:
         return "to_pyg"
     return f"to_pyg: {'edge' if isinstance(type_, tuple) else 'node'} type {type_text(type_)!r}"

@@ -33,8 +33,14 @@ _Type = NodeType | EdgeType | None
 
 
 class _Place(NamedTuple):
-    """The place that a key gives to its tensor: the field or the part of a hop; the type; a name or ""; the hop or -1;
-    the part of sparse rows, or "".
+    """The place in a minibatch of the tensor that has a key.
+
+    Attributes:
+        field: the name of the field, or the part of a hop, such as "indptr".
+        type_: the node or edge type; None without types.
+        name: the name of a feature or of an entry of `extra`, else "".
+        hop: the number of the hop, 0 at the seeds; -1 for fields of no hop.
+        part: the part of SparseRows, such as "values", else "".
     """
 
     field: str
@@ -46,7 +52,7 @@ class _Place(NamedTuple):
 
 @lru_cache(maxsize=2**13)  # the minibatches of a loader have the same keys
 def _place_of(key: str) -> _Place:
-    """Return the place that a key of a message stands for."""
+    """Return the place that a key of a message stands for; raise ValueError for other keys."""
     try:
         parts = split_key(key)
     except ValueError as error:
@@ -70,7 +76,7 @@ def _place_of(key: str) -> _Place:
 
 
 def _type_in(key: str, field: str, types: list[Any]) -> _Type:
-    """Return the type that a key of the field names, None if it names none."""
+    """Return the type that `types`, the parts of `key` between field and name, give; None if there are none."""
     match types:
         case []:
             return None
@@ -172,7 +178,7 @@ def to_message(minibatch: Any) -> Message:
 
 
 def _put(message: Message, field: tuple[str, ...], key: Any, value: Any) -> None:
-    """Add a feature, by name or (type, name); each part of sparse rows has a key of its own."""
+    """Add a feature to a message; `key` is its name or (type, name). Each part of SparseRows gets a key of its own."""
     *types, name = (key,) if isinstance(key, str) else key
     if isinstance(value, SparseRows):
         for part, tensor in value._parts().items():
@@ -182,7 +188,7 @@ def _put(message: Message, field: tuple[str, ...], key: Any, value: Any) -> None
 
 
 def _add(features: dict[tuple[_Type, str], Any], place: _Place, value: Tensor) -> None:
-    """Add the tensor of a feature's key: the whole feature, or a part of its sparse rows, to a dict of parts."""
+    """Add the tensor at `place` to `features`: a whole feature, or one part of its SparseRows, in a dict of parts."""
     rows = features.setdefault((place.type_, place.name), {} if place.part else value)
     if place.part and isinstance(rows, dict):
         rows[place.part] = value
@@ -271,12 +277,12 @@ def fields_of(message: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def by_type(value: Any) -> dict[Any, Any]:
-    """Return the value of a field, by type."""
+    """Return the value of a field as {type: value}; without types, {None: value}."""
     return value if isinstance(value, dict) else {None: value}
 
 
 def _stated(type_: _Type) -> tuple[NodeType | EdgeType, ...]:
-    """Return the part of a key that names a type."""
+    """Return the parts of a key that name a type: none without types, else one."""
     return () if type_ is None else (type_,)
 
 

@@ -49,7 +49,7 @@ class MiniBatch(Movable):
         seeds: ids [n], or [n, 2] pairs, or [n, k]: the nodes or links that the minibatch is built for. In pairs of an
             edge type, column 0 has nodes of type src and column 1 nodes of type dst.
         labels: [n, ...], aligned with the seeds.
-        indexes: int64 [n], the query a seed belongs to.
+        indexes: int64 [n], the query to which each seed belongs.
         compacted_seeds: the seeds as local ids, in the shape of `seeds`.
         input_nodes: ids [num_nodes], distinct, in the order of the local ids; the seeds come first. With disjoint
             trees they are distinct within each tree; in a temporal sample, for each time.
@@ -118,11 +118,13 @@ class MiniBatch(Movable):
         return made
 
     def _kept_by_consumer(self) -> Callable[[], object]:
-        """Return a function that returns the object that a consumer holds, None once that is freed."""
+        """Return a function of no arguments that returns the object that the consumer of a loader gets, None once that
+        object is freed.
+        """
         return weakref.ref(self)
 
     def _with_key(self, rng: RngKey | None) -> MiniBatch:
-        """Return a minibatch with the random key of the stage that gets it."""
+        """Return a copy with `rng`, the random key of the stage that gets the copy."""
         made = self._copied()
         made.rng = rng
         return made
@@ -216,7 +218,8 @@ class MiniBatch(Movable):
           in PyG, the number of the link. Both ends of a link have a tree. `n_id` holds a node once for each tree.
         * `num_sampled_nodes`, `num_sampled_edges`: new nodes and edges of each hop, from the seeds outwards, for
           `torch_geometric.utils.trim_to_layer`. They are left out unless the sampler's `subgraph_type` is
-          "directional", and in tiny typed graphs where negatives in rows may be nodes of either end.
+          "directional". With types and seeds [n, k], they are also left out if the ids do not tell of which of the two
+          node types the negatives are, as in tiny graphs.
         * Pairs of nodes as seeds give, like PyG's LinkNeighborLoader, `edge_label_index` [2, n], `edge_label` and
           `edge_label_time` in place of `batch_size`, `y` and `seed_time`; each node has one row.
         * `seed_local_id`: the row of each seed, in the shape of `seeds`.
@@ -268,7 +271,7 @@ class MiniBatch(Movable):
         return f"MiniBatch({', '.join(shown)})"
 
     def _repr_html_(self) -> str:
-        """Return the HTML for notebooks: the tensors, by their names in messages."""
+        """Return HTML for notebooks: a table of the tensors, with the names that they have in messages."""
         rows: list[tuple[object, ...]] = [("tensor", "dtype", "shape", "device")]
         for name, tensor in self.to_message().items():
             rows.append((name, dtype_name(tensor.dtype), str(list(tensor.shape)), str(tensor.device)))

@@ -37,8 +37,10 @@ def pyg_data(
     node_features: Mapping[Any, Tensor],
     edge_features: list[dict[Any, Tensor]] | None,
 ) -> Data | HeteroData:
-    """Return the fields of a minibatch as `Data`, with types as `HeteroData`; `plain` holds the PLAIN_FIELDS it has.
+    """Return the fields of a minibatch as `Data`, with types as `HeteroData`.
 
+    Args:
+        plain: {name: value} of the PLAIN_FIELDS that are set; the other arguments are fields of the minibatch.
     Raises:
         ImportError, ValueError: See MiniBatch.to_pyg.
     """
@@ -100,7 +102,9 @@ def pyg_data(
 
 
 def _check_seeds(where: str, plain: dict[str, Tensor]) -> None:
-    """Raise ValueError if the fields of the seeds, further fields included, do not belong together."""
+    """Raise ValueError if fields of the seeds, those of `extra` included, differ in their numbers of rows, or if
+    compacted_seeds is missing.
+    """
     compacted = plain.get("compacted_seeds")
     aside = ("compacted_seeds", "input_nodes", "batch")
     shapes = {name: list(value.shape) for name, value in plain.items() if name not in aside}
@@ -120,7 +124,7 @@ def _check_seeds(where: str, plain: dict[str, Tensor]) -> None:
 
 
 def _check_rows(where: str, of_what: str, num_rows: int, features: dict[str, Tensor]) -> None:
-    """Raise ValueError for a feature with another number of rows."""
+    """Raise ValueError if a feature does not have `num_rows` rows, one for each of `of_what`."""
     for name, value in features.items():
         if value.shape[:1] != (num_rows,):
             raise ValueError(
@@ -130,7 +134,9 @@ def _check_rows(where: str, of_what: str, num_rows: int, features: dict[str, Ten
 
 
 def _check_edge_features(where: str, hops: Sequence[Block], features_of_hops: Sequence[dict[str, Tensor]]) -> None:
-    """Raise ValueError if edge features do not fit the hops, or their names differ between hops."""
+    """Raise ValueError if edge features do not fit the hops, or their names differ between hops; TypeError for
+    SparseRows.
+    """
     if any(isinstance(rows, SparseRows) for features in features_of_hops for rows in features.values()):
         raise TypeError(f"{where}: found sparse rows of edges; PyG's data has them of nodes only. Fetch dense rows.")
     for block, features in zip(hops, features_of_hops, strict=True):
@@ -163,7 +169,8 @@ def _set_seeds(store: Any, plain: dict[str, Tensor], rows: SeedRows | None) -> N
 def _set_features(
     where: str, store: Any, extra: dict[str, Tensor], of_nodes: dict[str, Tensor], of_edges: dict[str, Tensor]
 ) -> None:
-    """Set further fields and features under their names; the node feature "feat" becomes x.
+    """Set the values of `extra` and the features as attributes of `store`, under their names; the node feature "feat"
+    becomes x.
 
     Raises:
         ValueError: Two of them would have one name, or a name hides an attribute of the store.
@@ -187,7 +194,7 @@ def _set_features(
 
 
 def _types_of_seeds(*fields: Mapping[str, Mapping[Any, Tensor]]) -> list[Any]:
-    """Return the types that fields of the seeds have."""
+    """Return the types of the seeds, as the given fields have them."""
     aside = ("input_nodes", "batch")
     return [*dict.fromkeys(type_ for field in fields for name in field if name not in aside for type_ in field[name])]
 

@@ -32,7 +32,7 @@ class SparseRows(Movable):
 
     @property
     def shape(self) -> torch.Size:
-        """[n, num_columns], as of a dense tensor."""
+        """[n, num_columns], as a dense tensor of these rows would have."""
         return torch.Size((int(self.indptr.shape[0]) - 1, self.num_columns))
 
     @property
@@ -42,13 +42,13 @@ class SparseRows(Movable):
 
     @property
     def device(self) -> torch.device:
-        """Where the rows lie."""
+        """The device on which the tensors lie."""
         return self.indices.device
 
     def csr(self) -> Tensor:
         """Return the rows as a sparse CSR tensor [n, num_columns]; `rows.csr() @ weight` is the dense product.
 
-        The entries of a row keep their order. torch expects ascending columns without repeats, and does not look.
+        The entries of a row keep their order. torch expects ascending columns without repeats, and does not check.
         """
         return csr_tensor(self.indptr, self.indices, self.values, self.num_columns)
 
@@ -76,7 +76,7 @@ class SparseRows(Movable):
         return SparseRows(indptr, self.indices[places], self.num_columns, values)
 
     def _parts(self) -> dict[str, Tensor]:
-        """Return the tensors of a message, by the names that its keys have."""
+        """Return {part: tensor}, as a message names them."""
         parts = {"indptr": self.indptr, "indices": self.indices, "num_columns": torch.tensor(self.num_columns)}
         return parts if self.values is None else {**parts, "values": self.values}
 

@@ -1,9 +1,9 @@
 """A child process: how the parent starts, watches and ends it, and how the child begins and ends with its parent.
 
-The sentinel of a process is the end of a pipe, which ends only when no process holds a copy of its other end. A child
-that the process has forked holds a copy, and under fork so does a sibling that another thread starts at the same
-moment. So a pidfd is watched instead: it ends with its process. Linux has it since 5.3; elsewhere the sentinel, the
-exit status and the state of the process are looked at in turn.
+multiprocessing tells the end of a process by its sentinel, one end of a pipe: it reports the end only when no process
+holds the other end of the pipe any more. A child that the process has forked holds it, and under fork so does a sibling
+that another thread starts at the same moment. So a pidfd is watched instead, which reports the end of just its process.
+Linux has it since 5.3; elsewhere the sentinel, the exit status and the state of the process are looked at in turn.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _C = TypeVar("_C", bound="ChildProcess")
 
 
 class Watch:
-    """Watches `process`, which has been started; `close` gives the descriptor back."""
+    """Watches a process of multiprocessing that has been started; `close` closes the descriptor for it."""
 
     def __init__(self, process: Any) -> None:
         self._process = process
@@ -47,7 +47,7 @@ class Watch:
         self._pidfd: int | None = None
         with contextlib.suppress(OSError, AttributeError):  # no such call, forbidden, or no descriptor left
             self._pidfd = os.pidfd_open(self._pid)
-        if self._sentinel_tells(0):  # it had ended before, so the pidfd may be that of a younger process
+        if self._sentinel_tells(0):  # it had ended before, so the pidfd may be of a younger process with its number
             self.close()
 
     def has_ended(self) -> bool:
@@ -67,7 +67,7 @@ class Watch:
                 return False
 
     def exit_code(self) -> int | None:
-        """Return the exit code of the process, which has ended; None if it was collected elsewhere."""
+        """Return the exit code of the process, None if other code has collected it. Call it after the process ended."""
         if self._process.exitcode is None:
             self._sentinel_tells(COLLECT_S)  # a fork server collects its children itself, and then says how they ended
         code: int | None = self._process.exitcode
@@ -80,7 +80,7 @@ class Watch:
                 os.kill(self._pid, number)
 
     def close(self) -> None:
-        """Give the descriptor back; may be called twice."""
+        """Close the descriptor; may be called twice."""
         pidfd, self._pidfd = self._pidfd, None
         if pidfd is not None:
             os.close(pidfd)
@@ -93,10 +93,10 @@ class ChildProcess:
     """A process that was started here.
 
     Attributes:
-        process: the process, as multiprocessing sees it.
-        pid: its number.
-        pipe: this side of the pipe between the two.
-        watch: whether it has ended, and how.
+        process: the Process of multiprocessing.
+        pid: its process id.
+        pipe: this side of the pipe between the two processes.
+        watch: tells whether the process has ended, and how.
     """
 
     end_s = 1.0  # seconds that it may take to end by itself, and again after a signal
@@ -112,7 +112,7 @@ class ChildProcess:
 
     @property
     def ends_by_itself(self) -> bool:
-        """Whether it was told to end, or has done its work."""
+        """Whether it will end without a signal, since it was told to end or has done its work."""
         return True
 
     def has_ended(self) -> bool:
@@ -120,13 +120,16 @@ class ChildProcess:
         return self._forgotten or self.watch.has_ended()
 
     def leave(self) -> None:
-        """Forget a process that is a child of another process."""
+        """Regard the process as ended: after a fork it is the child of the parent, not of this process."""
         if not self._forgotten:
             self._forgotten = True
             self.process._popen.returncode = _UNKNOWN
 
     def forget(self) -> None:
-        """Give back all that this object holds, once the process has ended; called twice, it does nothing."""
+        """Close the pipe, wait up to `end_s` seconds for the process to end, and free what this object holds.
+
+        A second call does nothing.
+        """
         if self._forgotten:
             return
         self.pipe.close()
@@ -162,11 +165,11 @@ def begin(
     start: Callable[[Connection], Any],
     child: Callable[[Any, Connection], _C],
 ) -> _C:
-    """Start a process that calls `main`, with a pipe between the two.
+    """Start a process that calls `main`, with a pipe between that process and this one.
 
     Args:
-        start: makes the argument of `main` from the other side of the pipe.
-        child: makes the returned object from the process and this side of the pipe.
+        start: function of the other side of the pipe that returns the argument of `main`.
+        child: function of the process and this side of the pipe that makes the returned object.
     """
     hold_standard_descriptors()
     here, there = context.Pipe(duplex=True)
@@ -195,7 +198,9 @@ def begin(
 
 
 def end_all(children: Sequence[ChildProcess]) -> None:
-    """Wait for processes that end by themselves; end the late ones and all others; forget all of them."""
+    """End all `children`: wait for those that end by themselves, send SIGTERM and then SIGKILL to those that still run,
+    and forget all of them.
+    """
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         running = [child for child in children if not child.has_ended()]
         if number is not None:
@@ -213,7 +218,9 @@ def end_all(children: Sequence[ChildProcess]) -> None:
 
 
 def begin_as_child() -> None:
-    """Begin as a child: leave Ctrl-C to the parent, and end with it."""
+    """Prepare this process, which has just started, as a child: ignore Ctrl-C, which the parent handles, and end with
+    the parent.
+    """
     hold_standard_descriptors()  # of a fork server that was started without them
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what ends
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # no_interrupt blocked it during the start

@@ -23,11 +23,11 @@ _copying = threading.Lock()
 
 
 def copied(tensors: list[Tensor], most: int) -> list[tuple[Mapped, int]]:
-    """Return, for each tensor, a shared memory with its values, and their first byte in it.
+    """Return (memory, begin) for each tensor: a shared memory that has its values from byte `begin` on.
 
-    An earlier copy that is still in use is taken again. The other tensors are copied together into one new memory; so
-    are all if the earlier copies lie in more than `most` memories. An earlier copy counts only if its values are equal:
-    tensor._version does not count writes through NumPy or by a worker.
+    An earlier copy that is still in use is taken again. The other tensors are copied together into one new memory. If
+    the earlier copies lie in more than `most` memories, all tensors are copied into the new memory. An earlier copy
+    counts only if its values are equal: tensor._version does not count writes through NumPy or by a worker.
     """
     keys = [(tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) for tensor in tensors]
     by_key = dict(zip(keys, tensors, strict=True))
@@ -50,7 +50,7 @@ def copied(tensors: list[Tensor], most: int) -> list[tuple[Mapped, int]]:
 
 
 def copy_together(tensors: list[Tensor]) -> tuple[Mapped, list[int]]:
-    """Return new shared memory with the values of all tensors, and where in it each begins."""
+    """Copy all tensors into one new shared memory; return (memory, the byte at which each tensor begins)."""
     begins, end = _begins_of([tensor.nbytes for tensor in tensors])
     memory = _new_memory(end)
     for tensor, begin in zip(tensors, begins, strict=True):
@@ -87,7 +87,9 @@ def _use_huge_pages(memory: Mapped) -> None:
 
 
 def _begins_of(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Return where tensors of these sizes begin in one memory, and where the last one ends."""
+    """Return (begins, end) of tensors of these sizes in one memory: the byte at which each begins, and the end of the
+    last one.
+    """
     begins, end = [], 0
     for size in sizes:
         begins.append(-(-end // ALIGNED) * ALIGNED)
@@ -96,7 +98,7 @@ def _begins_of(sizes: Sequence[int]) -> tuple[list[int], int]:
 
 
 def values_in(memory: Mapped, tensor: Tensor, begin: int) -> Tensor:
-    """Return the content of shared memory as a tensor with the dtype and shape of `tensor`, contiguous."""
+    """Return a contiguous tensor over a shared memory from byte `begin` on, with the dtype and shape of `tensor`."""
     return attached(memory, begin, tensor.dtype, tuple(tensor.shape), contiguous_stride(tensor))
 
 

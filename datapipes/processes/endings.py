@@ -22,7 +22,9 @@ def how_it_ended(pid: int) -> str | None:
 
 
 def how_it_exited(code: int | None) -> str:
-    """Return an exit code in words; below 0 it is the number of the signal that ended the process."""
+    """Return an exit code in words. A code below 0 stands for the signal -code that ended the process; None, for an
+    exit status that was collected elsewhere.
+    """
     if code is None:
         return "it ended; its exit status was collected elsewhere"
     if code >= 0:
@@ -32,7 +34,7 @@ def how_it_exited(code: int | None) -> str:
 
 
 def runs(pid: int) -> bool:
-    """Return whether there is a process of this number that has not ended; a zombie has."""
+    """Return whether there is a process with this id that has not ended; a zombie has ended."""
     state = _state(pid)
     if state is not None:
         return state not in "ZX"

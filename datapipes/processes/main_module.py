@@ -32,7 +32,11 @@ def refuse_missing_main(where: str = "data_loader", remedy: str = REMEDY) -> Non
 
 
 def refuse_hidden(user: str, name: str) -> None:
-    """Raise TypeError if workers do not find the class or function `name` of the main module, which `user` names."""
+    """Raise TypeError if workers will not find the class or function `name` of the main module.
+
+    Args:
+        user: what the error calls the object that needs that class or function.
+    """
     place = None
     if not _is_imported():
         place = "stands in a notebook, at a prompt or in a command (python -c), and workers cannot import these"
@@ -49,7 +53,9 @@ def refuse_repetition(
 ) -> None:
     """Raise RuntimeError if workers would run again the statement of the main module that is running.
 
-    While a loader is built, a guard anywhere in the module counts: the epochs may begin below it.
+    Args:
+        is_building: whether a loader is being built. Then a guard (a comparison with __name__) anywhere in the module
+            suffices: the epochs may begin below it.
     """
     source = _source() if _is_imported() else ""
     line = _running_line()
@@ -71,7 +77,7 @@ def _main() -> Any:
 
 
 def _module_name() -> str | None:
-    """Return the name that the main module was run by (python -m), by which workers import it."""
+    """Return the module name by which workers import the main module, if it was run by `python -m`; else None."""
     name: str | None = getattr(getattr(_main(), "__spec__", None), "name", None)
     return name
 
@@ -137,7 +143,7 @@ def _runs_always(source: str, line: int) -> bool:
 
 
 def _lines_below_guard(source: str) -> dict[str, int]:
-    """Return the lines of the classes and functions that are defined below a guard and nowhere else, by name."""
+    """Return {name: line} of the classes and functions that are defined below a guard and nowhere else."""
     below: dict[str, int] = {}
     elsewhere: set[str] = set()
     for statement, is_guarded in _statements(_tree(source).body, False):

@@ -81,7 +81,7 @@ def map_file(file: File) -> mmap.mmap:
 
 
 def remember(mapped: Mapped, mapping: Mapping) -> None:
-    """Register a mapping that tensors may lie in; for that of a file, ask for huge pages."""
+    """Register a mapping, so that `mapping_of` finds it for tensors in it. For a mapped file, ask for huge pages."""
     _mappings[mapped] = mapping
     if mapping.file is not None:
         ask_for_huge_pages(mapped)
@@ -104,7 +104,7 @@ def is_remembered(mapped: Mapped) -> bool:
 
 
 def known(memory: Mapped) -> Mapped:
-    """Return a shared memory, registered as a mapping that tensors may lie in."""
+    """Register a shared memory as a mapping, see `remember`, and return it."""
     remember(memory, Mapping(memory))
     return memory
 
@@ -112,15 +112,15 @@ def known(memory: Mapped) -> Mapped:
 def attached(
     mapped: Mapped, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]
 ) -> Tensor:
-    """Return the tensor at `offset` of a mapping; the tensor is not empty, and keeps the mapping alive."""
+    """Return a tensor over a mapping from byte `offset` on, which keeps the mapping alive; it must not be empty."""
     count = _steps(shape, stride) + 1  # no more: torch pickles all of it
     return torch.frombuffer(mapped, dtype=dtype, count=count, offset=offset).as_strided(shape, stride)
 
 
 def mapping_of(tensor: Tensor) -> tuple[Mapped, Mapping] | None:
-    """Return the mapping that holds a tensor, or None if there is none or other processes cannot map it any more.
+    """Return (memory, its Mapping) for the memory in which a tensor lies; None if other processes cannot map it.
 
-    Hold the result as long as its descriptor is needed.
+    Hold the result as long as you use its descriptor.
     """
     memory = memory_of_storage(tensor)
     if memory is not None:
@@ -141,7 +141,7 @@ def extent(tensor: Tensor) -> int:
 
 
 def _steps(shape: Iterable[int], stride: Iterable[int]) -> int:
-    """Return the number of values from the first to the last."""
+    """Return how many values the last value of a tensor lies behind its first in memory; 0 for one value."""
     return sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
 
 

@@ -36,7 +36,7 @@ class Held(NamedTuple):
 
     @property
     def is_enough(self) -> bool:
-        """Whether nearly all of it is huge, or it is so small that it does not matter."""
+        """Whether nearly all bytes are in huge pages, or so few bytes are in memory that it does not matter."""
         return self.num_bytes < LARGE or self.huge >= _ENOUGH * self.num_bytes
 
 
@@ -77,7 +77,7 @@ def of_private(root: str = "/") -> str:
 
 
 def of_coming(root: str = "/") -> str:
-    """Return a sentence on shared memory that is not made yet."""
+    """Return a sentence on the huge pages that shared memory will get once it is made."""
     if free := _free(root):
         return f"{_TITLE}shared memory, once it is made; {free / 2**20:.0f} MiB of reserved pages are free"
     if _can_collapse() or _setting("shmem_enabled", root) not in ("", "never", "deny"):
@@ -86,7 +86,7 @@ def of_coming(root: str = "/") -> str:
 
 
 def _more(held: Held, root: str) -> str:
-    """Return how to get huge pages for shared memory."""
+    """Return a clause that says how to get huge pages for shared memory."""
     pages = -(-held.num_bytes // _HUGE) or "N"
     ways = [f"sysctl vm.nr_hugepages={pages} before the program starts"]
     if (setting := _setting("shmem_enabled", root)) in ("never", "deny"):
@@ -114,7 +114,7 @@ def _held_by_inode(smaps: Path) -> dict[int, Held]:
 
 
 def _setting(name: str, root: str) -> str:
-    """Return the chosen value of a setting, which is in brackets; "" where the kernel has none."""
+    """Return the chosen value of a kernel setting, which its file shows in brackets; "" if there is no such file."""
     chosen = re.search(r"\[(\w+)\]", _read(Path(root, _SETTINGS, name)))
     return chosen[1] if chosen else ""
 

@@ -60,7 +60,9 @@ class RankError(ValueError):
 
     @classmethod
     def of_ranks(cls: type[_E], rank: int, failed: Mapping[int, str], where: str, how: str) -> _E:
-        """Return the error of a rank that stops since others have failed."""
+        """Return the error that `rank` raises since the ranks of `failed`, {rank: reason}, have failed. `how` is the
+        verb for that, such as "has failed".
+        """
         names = ", ".join(f"rank {number}" for number in failed)
         also = f", so rank {rank} has stopped too" if rank not in failed else ""
         head = f"{where}: {names} {how}{also}. Correct the faults named below."
@@ -69,7 +71,7 @@ class RankError(ValueError):
 
 
 def shortened(text: str) -> str:
-    """Return a text for another process, short enough for a pipe to take at once: nobody waits for its rest."""
+    """Return `text`, without its middle if it is long. So a pipe takes it at once, and no reader waits for its rest."""
     return text if len(text) <= 2 * _MOST_TEXT else f"{text[:_MOST_TEXT]}\n...\n{text[-_MOST_TEXT:]}"
 
 
@@ -84,18 +86,19 @@ class Members(NamedTuple):
 class Ranks:
     """The ranks that make a call together, within a `with` block; all of them leave it together.
 
-    An error that leaves the block goes to the other ranks, too; leaving it otherwise is a vote, and raises as `vote`
-    does. Without torch.distributed, or with one rank, nothing waits.
+    If the block raises an error, the other ranks get it too; otherwise `vote` is called at its end. Without
+    torch.distributed, or with one rank, nothing waits.
 
     Args:
         where: the caller, for messages.
-        timeout_s: seconds without a heartbeat after which a rank is taken for dead; also how late a rank may be.
-        failed, absent: verbs for messages: of a rank that failed, and of a rank that did not come.
+        timeout_s: seconds without a heartbeat after which a rank is taken for dead; also how long the others wait for a
+            rank that has not entered the block.
+        failed, absent: what messages say of a rank that failed, and of a rank that did not come: verbs.
         error: the class of the error that a stopping rank raises.
         members: the ranks, if they are not those of the default process group.
     Attributes:
-        rank: this rank.
-        size: number of ranks.
+        rank: the number of this rank.
+        size: how many ranks there are.
     Raises:
         ValueError: timeout_s is not above 0.
     """
@@ -162,7 +165,7 @@ class Ranks:
             self._leave()
 
     def vote(self) -> None:
-        """Wait until all ranks have come here, however long they work.
+        """Wait until all ranks have called `vote` equally often, however long they work.
 
         Raises:
             RankError: One of them has failed, has ended, or did not come; it is named with its reason.
@@ -178,9 +181,10 @@ class Ranks:
             count = self._ready(0)
 
     def collected(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, by rank; plain values that JSON holds. It waits and raises as `vote`.
+        """Return the `value` of each rank, in the order of the ranks, after waiting as `vote` does; raises as `vote`.
 
-        The values go through the store, so keep them small: rank 0 reads each, the others read all at once.
+        A value may be anything that JSON holds. The values go through the store, so keep them small: rank 0 reads each,
+        the others read all at once.
         """
         if self._store is None:
             return [json.loads(json.dumps(value))]
@@ -195,11 +199,11 @@ class Ranks:
         return collected
 
     def agreed(self, number: int, choose: Callable[[list[int]], int]) -> int:
-        """Return `choose`, such as `max`, of the numbers of all ranks; it waits and raises as `vote`."""
+        """Return `choose(numbers)`, such as their `max`, for the `number` of each rank; waits and raises as `vote`."""
         return choose(self.collected(number))
 
     def go_on(self) -> None:
-        """Return if no rank is known to have failed; else raise as `vote`. Other ranks need not call it.
+        """Raise as `vote` does if a rank is known to have failed; wait for no rank.
 
         It may be called often: it looks at most once per heartbeat.
         """
@@ -208,7 +212,7 @@ class Ranks:
             self.look()
 
     def look(self) -> None:
-        """As `go_on`, but always look."""
+        """Do as `go_on`, but look at every call."""
         if self._store is not None:
             self._ready(0)
             self._watch()
@@ -226,7 +230,9 @@ class Ranks:
             self._add("ready", _FAILED)
 
     def _leave(self) -> None:
-        """Rank 0 often has the store, so it leaves last: once all living ranks know how the call has ended."""
+        """Leave the call. Rank 0 often holds the store, so it first waits until all living ranks know how the call has
+        ended.
+        """
         if self._store is None:
             return
         ends = time.monotonic() + min(_LEAVE_S, self.timeout_s)
@@ -252,7 +258,9 @@ class Ranks:
         return _failure_in(self._get("failure"))
 
     def _watch(self) -> None:
-        """Look at the heartbeat of the next rank. If ranks are dead, a living rank comes before one of them."""
+        """Raise if the heartbeat of the next rank has stood still for `timeout_s`. If ranks are dead, one of them is
+        the next rank of a living one.
+        """
         watched, now = (self.rank + 1) % self.size, time.monotonic()
         beats = self._add(beat_key(watched), 0)
         if beats != self._seen:
@@ -273,12 +281,12 @@ class Ranks:
         return self._ask(lambda store: store.get(key))
 
     def _ask(self, call: Callable[[Any], Any]) -> Any:
-        """Return the result of a call of the store, within the bound."""
+        """Return `call(store)`; raise RankError if the store does not answer within `_answer_s`, or is gone."""
         assert self._store is not None
         try:
             return self._store.ask(call).result(self._answer_s)
         except NoAnswer as error:
-            self._answer_s = 0.0  # it has had its time
+            self._answer_s = 0.0  # later calls do not wait for it again
             how = f"has not answered for {self.timeout_s:g} s; {_HOLDER} is stopped"
             raise self._failure({0: f"the store of torch.distributed {how}"}) from error
         except RuntimeError as error:  # DistNetworkError, DistStoreError
@@ -287,9 +295,9 @@ class Ranks:
 
 
 def first_told(topic: str, value: str) -> str | None:
-    """Return the first value told under a topic in the process group: `value`, if this rank is the first to come.
+    """Publish `value` under `topic` in the process group unless there is a value already; return the one that is there.
 
-    It waits for no rank. None: there is no process group, or its store has not answered in ANSWER_S.
+    It waits for no rank. It returns None if there is no process group, or its store has not answered in ANSWER_S.
     """
     shared = _store_of_group()
     if shared is None:
@@ -305,7 +313,10 @@ def first_told(topic: str, value: str) -> str | None:
 
 
 def noted() -> set[str]:
-    """Return the notes of this process about its process group, a set to add to; they are gone when the group is."""
+    """Return the set of notes that this process has made about its process group, for callers to add to.
+
+    The set goes with the group; without a group it is a new one.
+    """
     shared = _store_of_group()
     return set() if shared is None else _notes.setdefault(shared, set())
 
@@ -334,7 +345,7 @@ class _StoreThread:
 
     Args:
         store: a Store of torch.distributed.
-        rank: whose heartbeat is counted up.
+        rank: the rank whose heartbeat the thread counts up.
         beat_s: seconds between two heartbeats.
     """
 

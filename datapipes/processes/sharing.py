@@ -54,7 +54,9 @@ def zeros_for_workers(forms: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> l
 
 @dataclass(frozen=True)
 class _Handle:
-    """A tensor by its place and form. `source` is a file, or an index into the memories of the same `Packed`."""
+    """Where a tensor lies, and its dtype, shape and stride. `source` is a file, or an index into the memories of the
+    same `Packed`.
+    """
 
     source: File | int
     num_bytes: int  # length that the mapping needs at least
@@ -90,9 +92,9 @@ class Packed:
 class Together:
     """Tensors that go to workers in one memory, however many and however small they are.
 
-    An object with many tensors puts a Together into its state, and finds a list of the tensors there when it is
-    unpickled. After copy.copy, which pickles nothing, it finds the Together, which iterates over the tensors too. By
-    plain pickle they travel by value.
+    An object with many tensors puts a Together into its state. Its unpickled copy finds a list of the tensors there. A
+    copy by copy.copy, which pickles nothing, finds the Together, which iterates over the tensors too. Plain pickle
+    stores the tensors by value.
     """
 
     def __init__(self, tensors: list[Tensor]) -> None:
@@ -106,9 +108,8 @@ class Together:
 
 
 class ForWorkers(Together):
-    """Tensors that workers get and other copies do not: they are made of tensors that a copy's owner may change.
-
-    Plain pickle and a deep copy put an empty list in its place.
+    """A Together that only workers get. Other copies do not: its tensors are computed from tensors that the owner of a
+    copy may change. Plain pickle and a deep copy have an empty list in its place.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -273,13 +274,13 @@ def _by_value(tensor: Tensor) -> _Parts:
 
 
 def _from_values(values: bytearray, dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool) -> Tensor:
-    """Return a tensor that travelled by value."""
+    """Return the tensor of which `_by_value` returned these parts."""
     flat = torch.frombuffer(values, dtype=dtype) if values else torch.empty(0, dtype=dtype)
     return flat.view(shape).requires_grad_(requires_grad)
 
 
 def _tensors_of(parts: list[_Parts | Tensor]) -> list[Tensor]:
-    """Return tensors of which some travelled by value."""
+    """Return the tensors; `parts` has each of them, or the parts that `_by_value` returned for it."""
     return [part if isinstance(part, Tensor) else _from_values(*part) for part in parts]
 
 

@@ -33,7 +33,7 @@ def hold_standard_descriptors() -> None:
 
 
 def context_of(method: str | Context | None) -> Context:
-    """Return the context in which workers are started: a given one, or that of a start method (None: forkserver)."""
+    """Return `method` if it is a context of multiprocessing, else the context of that method (None: forkserver)."""
     if isinstance(method, Context):
         return method
     return multiprocessing.get_context(method or "forkserver")
@@ -78,7 +78,7 @@ def require_descriptors(where: str, remedy: str = "use fewer workers, or worker_
 
 @contextmanager
 def no_interrupt() -> Iterator[None]:
-    """Block SIGINT for a while.
+    """Block SIGINT in this thread while the block runs.
 
     A KeyboardInterrupt that is raised while a process forks is lost and leaves a lock of logging taken. Ctrl-C would
     also end a process that still imports.
@@ -101,7 +101,7 @@ def refuse_unsafe_fork(context: Context) -> None:
 
 
 def check_context(method: Any) -> str | Context | None:
-    """Return a start method of this system, a context, or None."""
+    """Return `method` if it is a start method of this system, a context or None; else raise ValueError."""
     allowed = multiprocessing.get_all_start_methods()
     if method is None or isinstance(method, Context) or (isinstance(method, str) and method in allowed):
         return method

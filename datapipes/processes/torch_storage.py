@@ -23,7 +23,7 @@ _attached: weakref.WeakValueDictionary[_Inode, _core.SharedMemory] = weakref.Wea
 
 
 def storage_in(memory: _core.SharedMemory) -> torch.UntypedStorage:
-    """Return a storage that maps all of a memory by a descriptor of its own."""
+    """Return a storage of torch that maps all of `memory` by a descriptor of its own."""
     for address, reference in [*_made.items()]:
         if reference.expired():
             _made.pop(address, None)

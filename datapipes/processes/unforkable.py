@@ -17,7 +17,7 @@ import torch
 
 
 class Unforkable(NamedTuple):
-    """Why this process must not be forked, text for the error: "this process {has}, ... Or {instead}."."""
+    """Why this process must not be forked, as two parts of the error: "this process {has}, ... Or {instead}."."""
 
     has: str
     instead: str
@@ -30,7 +30,7 @@ _inherited: dict[str, int] = {}  # {name: pid of the forebear that had such a th
 
 
 def must_not_be_forked(thing: Any, name: str, kind: Unforkable) -> None:
-    """Note that this process must not be forked while `thing` exists; it must be weakly referable.
+    """Note that this process must not be forked while `thing` exists, an object that must be weakly referable.
 
     A child that is forked nevertheless, also after `thing` is gone, gets an error from `refuse_if_inherited(name)`: the
     threads of a library may outlive its objects.
@@ -49,10 +49,11 @@ def why_not_to_fork() -> Unforkable | None:
 
 
 def refuse_if_inherited(where: str, name: str, deed: str) -> None:
-    """Raise RuntimeError if this process was forked from one with things of this name; they would wait for ever here.
+    """Raise RuntimeError if this process was forked from one that had registered a thing of this name: to use the
+    library here would wait for ever.
 
     Args:
-        deed: the deed of the process, for the message: "{deed} in process 7, ...".
+        deed: what the other process did, for the message: "{deed} in process 7, ...".
     """
     if name in _inherited:
         raise RuntimeError(
@@ -62,7 +63,11 @@ def refuse_if_inherited(where: str, name: str, deed: str) -> None:
 
 
 def refuse_forked(process: int, where: str, makers: str) -> None:
-    """Raise RuntimeError if this is not `process` but a forked child of it, where no minibatch would ever come."""
+    """Raise RuntimeError if this is not `process` (a pid) but a forked child of it: no minibatch would ever come here.
+
+    Args:
+        makers: what makes the minibatches, for the error.
+    """
     if os.getpid() != process:
         raise RuntimeError(
             f"{where}: this epoch was begun in another process, and a forked child cannot use the {makers} of its "

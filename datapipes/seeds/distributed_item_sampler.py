@@ -5,8 +5,8 @@ draw alike. Either all ranks cut the same global order; together they then make 
 alone. Or each rank cuts an item set of its own.
 
 Ranks that cut the same order compare their item sets and arguments through the store of their process group. No rank
-waits for another there, since rank 0 may evaluate alone. So the first rank tells its own; a later rank that differs is
-refused at once, and the first rank when its epoch begins.
+waits for another there, since rank 0 may evaluate alone. So the first rank writes what it has into the store. A later
+rank that differs raises at once, and the first rank raises when its epoch begins.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class DistributedItemSampler(ItemSampler):
             sampler; they wait for each other as long as that group's `timeout`. A rank with fewer minibatches begins
             its order again, under new indices; a rank with more leaves out the rest of its order, which differs by
             epoch if it shuffles. Once the ranks have agreed, the sampler behaves as if `num_steps` had been given.
-        other arguments: those of ItemSampler.
+        other arguments: as for ItemSampler.
 
     Raises:
         ValueError: No rank is given and there is no process group; drop_uneven=True leaves nothing; num_steps is given
@@ -123,7 +123,7 @@ class DistributedItemSampler(ItemSampler):
             )
 
     def _compare(self) -> str:
-        """Refuse a rank that differs from another rank; return the reason if nothing is compared, else "".
+        """Raise ValueError if this rank differs from another rank. Return "", or why nothing was compared.
 
         Samplers that one line of the program builds, called from the same lines, belong together. Only the first of
         them is compared, since a rank may build further samplers alone. A copy of a sampler, in this process or a fork,
@@ -146,7 +146,7 @@ class DistributedItemSampler(ItemSampler):
         return ""
 
     def _facts(self) -> dict[str, Any]:
-        """Return the facts that all ranks must share, and the rank."""
+        """Return {"rank": rank} together with the entries that must be equal on all ranks: fingerprint and seed."""
         return {"rank": self.rank, **self.fingerprint(), "seed": self.rng_seed if self.shuffle else None}
 
     def _refuse_start(self) -> None:
@@ -157,7 +157,7 @@ class DistributedItemSampler(ItemSampler):
         self._topic = None
 
     def _differs(self, text: str) -> ValueError:
-        """Return the error for another rank, whose facts are `text`."""
+        """Return the error for a rank that differs from this one; `text` is the JSON of its `_facts`."""
         other, here = json.loads(text), self._facts()
         differences = ", ".join(
             f"{name} {here[name]} on rank {self.rank} and {other[name]} on rank {other['rank']}"

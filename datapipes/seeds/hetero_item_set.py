@@ -102,7 +102,7 @@ class HeteroItemSet(Hashed):
         return as_fields(self.take(positions))
 
     def _places(self, positions: Tensor) -> list[Tensor]:
-        """Return for each type the places within its item set, in the order of `positions`."""
+        """Return for each type the `positions` that fall to it, in their order, as places within its item set."""
         # By NumPy: torch would wake its threads, which takes longer than the work.
         items = positions.numpy()
         outside = (items < 0) | (items >= len(self))
@@ -187,7 +187,7 @@ _TWO_ROWS = "Transpose it? (Two rows of pairs with more nodes behind them look l
 
 
 def _has_rows(items: ItemSet) -> bool:
-    """Return whether the seeds are pairs with more nodes behind them."""
+    """Return whether the seeds are rows [n, k] with k above 2: pairs, with more nodes behind them."""
     return len(items.seeds_shape) == 1 and items.seeds_shape[0] > 2 and not _is_edge_index(items)
 
 

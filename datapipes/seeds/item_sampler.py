@@ -91,7 +91,7 @@ class ItemSampler(SeedStage):
         return index % self._num_cut
 
     def _order_number(self) -> int:
-        """Return the number that tells this order from the orders of other item sets of the same job."""
+        """Return a number for the random key of the order: the item sets of one job get different orders by it."""
         return 0
 
     def make_minibatch(self, rng: RngKey) -> MiniBatch:

@@ -228,7 +228,9 @@ def kept_bytes(items: tuple[Any, ...], names: Any) -> int:
 
 
 def positions_at(where: str, index: Any, length: int) -> tuple[Tensor, bool]:
-    """Return an index as int64 [n], and whether it is one int; an int and a slice may count from the end."""
+    """Return (positions, is_one): `index` as int64 [n], and whether it is a single int. An int and a slice may count
+    from the end.
+    """
     if isinstance(index, slice):
         return torch.from_numpy(np.arange(*index.indices(length))), False
     if isinstance(index, (int, np.integer)) or (isinstance(index, Tensor) and index.ndim == 0):

@@ -111,9 +111,9 @@ class CPUCachedFeature(CachingFeature):
         feature: the feature from which missing rows are read, such as a DiskFeature.
         max_bytes: size of the kept rows and of the tables that find them, as "4GB" or bytes. The tables take 4 bytes
             for each row of the feature, 5 with "sieve", and 20 for each kept row.
-        policy: which row leaves for a new row. "sieve": the oldest row that was not asked for since SIEVE considered it
-            last, if the new row was asked for more often; otherwise the new row is not kept. "lru": the row that was
-            asked for longest ago. "static": none; `counts` decides which rows are kept.
+        policy: which row leaves for a new row. "sieve", which None stands for: the oldest row that was not asked for
+            since SIEVE considered it last, if the new row was asked for more often; otherwise the new row is not kept.
+            "lru": the row that was asked for longest ago. "static": none; `counts` decides which rows are kept.
         counts: int64 [count], how often each row is asked for, `count_accesses(loader)[key]`. The rows with the largest
             counts are read when the cache is built; of rows with equal counts, those with smaller ids.
         share_with: another CPUCachedFeature over rows of equally many bytes: both keep their rows in its memory. Leave
@@ -127,7 +127,7 @@ class CPUCachedFeature(CachingFeature):
         self,
         feature: Feature,
         max_bytes: int | str | None = None,
-        policy: str = "sieve",
+        policy: str | None = None,
         *,
         counts: Tensor | None = None,
         share_with: CPUCachedFeature | None = None,
@@ -137,9 +137,9 @@ class CPUCachedFeature(CachingFeature):
         self.reads_async = feature.reads_async
         self._changing, self._changes = threading.Lock(), 0  # how often rows were forgotten
         if share_with is not None:
-            self._memory = self._memory_of(share_with, max_bytes, counts)
+            self._memory = self._memory_of(share_with, max_bytes, policy, counts)
         else:
-            self._memory = self._new_memory(max_bytes, policy, counts)
+            self._memory = self._new_memory(max_bytes, "sieve" if policy is None else policy, counts)
         self._max_bytes = self._memory.max_bytes
         self._first = self._memory.join(feature.count)
         if counts is not None:
@@ -162,12 +162,12 @@ class CPUCachedFeature(CachingFeature):
             raise TypeError(f"{_WHERE}: max_bytes is missing. Pass a size, such as '4GB'.")
         return _Memory(self._row_bytes, parse_size(_WHERE, "max_bytes", max_bytes), policy)
 
-    def _memory_of(self, other: Any, max_bytes: Any, counts: Any) -> _Memory:
+    def _memory_of(self, other: Any, max_bytes: Any, policy: Any, counts: Any) -> _Memory:
         """Return the memory of the cache `other`, to be shared; raise if it cannot be shared with this one."""
-        if not isinstance(other, CPUCachedFeature) or max_bytes is not None or counts is not None:
+        if not isinstance(other, CPUCachedFeature) or not (max_bytes is policy is counts is None):
             raise ValueError(
-                f"{_WHERE}: share_with must be a CPUCachedFeature, without max_bytes and counts, got "
-                f"{type(other).__name__}, max_bytes={shown(max_bytes)} and "
+                f"{_WHERE}: share_with must be a CPUCachedFeature, without max_bytes, policy and counts, got "
+                f"{type(other).__name__}, max_bytes={shown(max_bytes)}, policy={shown(policy)} and "
                 f"counts={'None' if counts is None else 'a tensor'}. Its memory and its policy are shared."
             )
         if other.policy == "static":

@@ -287,6 +287,8 @@ def test_what_is_refused():
         dp.CPUCachedFeature(dp.TensorFeature(torch.rand(10, 5)), share_with=cached)
     with refused(ValueError, stage="^CPUCachedFeature", found="'1MB'", allowed="without max_bytes"):
         dp.CPUCachedFeature(feature, "1MB", share_with=cached)
+    with refused(ValueError, stage="^CPUCachedFeature", found="policy='lru'", allowed="without max_bytes"):
+        dp.CPUCachedFeature(feature, policy="lru", share_with=cached)
     with refused(TypeError, stage="^CPUCachedFeature", found="one process", allowed="behind the cut"):
         pickle.dumps(cached)
     for outside in (-1, 10):

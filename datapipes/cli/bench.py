@@ -67,7 +67,7 @@ _FIGURES = (
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command."""
+    """Add `datapipes bench GRAPH` to the commands."""
     text = (
         "Measure minibatches of a graph on this machine, beside the machine's limits, and advise. This takes some "
         "minutes and changes nothing. Seeds are the training items of a data set, or all nodes of the largest type."
@@ -91,7 +91,7 @@ def _fanouts(text: str) -> list[int]:
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Measure, and return the figures with advice."""
+    """Measure, and return the figures with advice, as (text, JSON values)."""
     processors, path = len(os.sched_getaffinity(0)), Path(arguments.graph)
     workers = processors if arguments.workers is None else arguments.workers
     html = None if arguments.html is None else Path(arguments.html)
@@ -149,7 +149,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _shown(values: Mapping[str, Any], table: Table, rounds: Rounds) -> tuple[list[str], Table, Table]:
-    """Return the results as lines, and the tables of the kernels and of the loaders as texts."""
+    """Return (lines on the graph and its minibatches, table of kernels, table of loaders); cells are texts."""
     counts, features, threads = values["minibatch"], values["features"], f"{values['threads']} threads"
     about = [
         f"{values['nodes']:,} nodes, {values['edges']:,} edges, neighbors {values['index_dtype']}; "
@@ -167,7 +167,7 @@ def _shown(values: Mapping[str, Any], table: Table, rounds: Rounds) -> tuple[lis
 
 
 def _setting(data: AnyGraph | Dataset, arguments: argparse.Namespace) -> Setting:
-    """Return the chain to measure; features are made up if there are none."""
+    """Return the chain to measure. Without features, a table of ones for each node type is made."""
     if isinstance(data, Dataset):
         graph, items = data.training_graph, data.train_set
         features: Any = {key: feature for key, feature in data.features.items() if key[0] == "node"}
@@ -193,7 +193,7 @@ def _setting(data: AnyGraph | Dataset, arguments: argparse.Namespace) -> Setting
 
 
 def _loaders(settings: Mapping[str, Setting], deliver: Any, most: int) -> dict[str, measuring.Side]:
-    """Return {options of a loader: function that measures it}."""
+    """Return {text of a loader's options: function that measures this loader}, for up to `most` workers."""
     sides: dict[str, measuring.Side] = {
         name: partial(deliver, setting, name=name) for name, setting in settings.items()
     }
@@ -205,7 +205,7 @@ def _loaders(settings: Mapping[str, Setting], deliver: Any, most: int) -> dict[s
 
 
 def _gains(rounds: Rounds, name: str, before: str = BASE) -> list[float]:
-    """Return the speed-up of a loader over another in each round, sorted."""
+    """Return the speed-ups of the loader `name` over the loader `before`, one for each round, sorted."""
     return sorted(rate / other for rate, other in zip(rounds[name], rounds.get(before) or rounds[BASE], strict=True))
 
 
@@ -215,13 +215,13 @@ def _gain_text(rounds: Rounds, name: str, before: str = BASE) -> str:
 
 
 def _pays(rounds: Rounds, name: str, before: str = BASE) -> bool:
-    """Return whether a loader is faster in the median, and slower in at most one of five rounds."""
+    """Return whether the loader `name` is PAYS times as fast as `before` in the median, and faster in 4 of 5 rounds."""
     gains = _gains(rounds, name, before)
     return median(gains) >= PAYS and gains[len(gains) // 5] > 1
 
 
 def _advice(rates: Mapping[str, float], rounds: Rounds, setting: Setting, made: Made) -> tuple[str, list[str]]:
-    """Return the options of the best loader, and advice, one sentence an entry."""
+    """Return (options of the best loader, advice); the advice has a text for each subject."""
     more, workers = "times as many minibatches/s", [name for name in rounds if "worker_method" in name]
     paying = [name for name in workers if _pays(rounds, name)]
     best = max(paying or workers, key=lambda name: median(_gains(rounds, name)), default=BASE)
@@ -257,7 +257,7 @@ def _advice(rates: Mapping[str, float], rounds: Rounds, setting: Setting, made: 
 
 
 def _table(rates: Mapping[str, float], made: Made) -> Table:
-    """Return rows: key, text, and for one thread and for all threads the rate, its limit, and rate / limit."""
+    """Return rows of (key, text, *numbers): rate, its limit and rate / limit for one thread, then for all threads."""
     rows: Table = []
     # An edge needs one line of the neighbors and one of the id table; a destination one line of the offsets.
     lines = 2 + made.counts["destinations"] / made.counts["edges"]
@@ -296,7 +296,7 @@ def add_report(commands: Commands) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Return the counts and the bottleneck."""
+    """Return what the trace counted, with the bottleneck, as (text, JSON values)."""
     page: Path | None = arguments.html
     check_output("--html", page)
     if page is not None and page.exists() and os.path.samefile(page, arguments.trace):

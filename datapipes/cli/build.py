@@ -49,7 +49,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Build the graph, and describe it."""
+    """Build the graph, and return its description as (text, JSON values)."""
     edges, nodes = (_by_type(f"--{name}", getattr(arguments, name)) for name in ("edges", "nodes"))
     has_types = None not in nodes
     if has_types is (None in edges):
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _by_type(option: str, values: Sequence[str]) -> dict[Any, str]:
-    """Return {type or None: value} of an option that is given once for each type."""
+    """Return {type or None: value} of an option that users give once for each type, as TYPE=VALUE."""
     by_type: dict[Any, str] = {}
     for text in values:
         name, sign, value = text.rpartition("=") if option == "--nodes" else _with_type(text)
@@ -82,7 +82,7 @@ def _by_type(option: str, values: Sequence[str]) -> dict[Any, str]:
 
 
 def _with_type(text: str) -> tuple[str, str, str]:
-    """Split "src:rel:dst=PATH"; a path or URI without a type may hold "=", too."""
+    """Return (type, "=", path) of "src:rel:dst=PATH"; ("", "", text) without a type, since a path may contain "="."""
     name, sign, path = text.partition("=")
     is_type = sign and name.count(":") == 2 and "://" not in name and not Path(text).exists()
     return (name, sign, path) if is_type else ("", "", text)
@@ -123,7 +123,7 @@ def add_convert(commands: Commands) -> None:
 
 
 def _convert(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Convert the data set, and describe the graph."""
+    """Convert the data set, and return a description of the graph as (text, JSON values)."""
     path, out = Path(getattr(arguments, "in")), Path(os.path.realpath(arguments.out))
     if is_saved_graph(path):
         raise WrongUsage(f"{path} is a folder of a saved graph already. Open it, or give the files of a data set.")

@@ -1,4 +1,4 @@
-"""Shared by the commands: declaration and completion, wrong usage, progress, errors that name options."""
+"""What the commands share: their declaration and completion, wrong usage, progress, errors that name options."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _COMPLETED = {
 
 
 class WrongUsage(Exception):
-    """The arguments are wrong; nothing was done."""
+    """Raised if the arguments of a command are wrong; nothing was done."""
 
 
 class DoneInPart(Exception):
-    """The work is done and its result is printed, but something was found wrong."""
+    """Raised if the work is done but something was found wrong; `text` or `values`, the result, is printed."""
 
     def __init__(self, text: str, values: dict[str, Any]) -> None:
         super().__init__(text)
@@ -38,7 +38,7 @@ class DoneInPart(Exception):
 
 
 def add_command(commands: Commands, name: str, run: Run, description: str, *, prints: bool = True) -> Any:
-    """Return the parser of a new command; if it `prints` a result, `--json` prints that as one object."""
+    """Add a command and return its parser. If it `prints` a result, `--json` prints the result as one JSON object."""
     parser = commands.add_parser(
         name, help=description.split(". ")[0].rstrip("."), description=description, allow_abbrev=False
     )
@@ -50,7 +50,7 @@ def add_command(commands: Commands, name: str, run: Run, description: str, *, pr
 
 
 def check_output(option: str, path: Path | None) -> None:
-    """Raise WrongUsage if no file can be written at `path`; None: no file is wanted."""
+    """Raise WrongUsage if no file can be written at `path`; None, no file, is allowed."""
     if path is not None and (path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)):
         raise WrongUsage(f"{option}: {path} cannot be written: it must be a file in an existing folder. Name one.")
 
@@ -86,7 +86,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def say(text: str) -> None:
-    """Print a line to stderr. If stderr cannot be written, the work goes on: its result is on stdout."""
+    """Print a line to stderr. Ignore an error of writing, so that the work goes on: its result is on stdout."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
@@ -97,7 +97,7 @@ _STEP_EVERY_S = 2.0  # a step that begins sooner after the last line gets no lin
 
 @contextlib.contextmanager
 def progress_of(command: str, *, quiet: bool) -> Iterator[Progress]:
-    """Yield a function to call with (text, done, total) as work proceeds; total 0 means unknown."""
+    """Yield a function that shows progress, called with (text, work done, all work or 0 if unknown)."""
     if quiet:
         with hidden():
             yield nothing
@@ -109,7 +109,7 @@ def progress_of(command: str, *, quiet: bool) -> Iterator[Progress]:
 
 
 class _Lines:
-    """Prints a line when a step begins, and every 10 s within it; lines are at least 2 s apart."""
+    """Shows progress: a line when a step begins, and every 10 s within a step; lines are at least 2 s apart."""
 
     def __init__(self, command: str) -> None:
         self._command = command
@@ -173,5 +173,5 @@ _NAMED = re.compile(rf"(?<![\w/.'\"-])(?:{'|'.join(map(_pattern_of, _NAMES))})(?
 
 
 def in_options(text: str) -> str:
-    """Return a message of the library with Python's arguments replaced by the options of the commands."""
+    """Return a message of the library in which names of Python arguments are replaced by options of the commands."""
     return _NAMED.sub(lambda match: _OPTIONS[match[0]], text)

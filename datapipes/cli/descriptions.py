@@ -15,7 +15,10 @@ _SETS = ("train_set", "validation_set", "test_set")
 
 
 def facts_of_graph(graph: AnyGraph) -> dict[str, Any]:
-    """Return the facts of a graph. Reads all offsets, no edges."""
+    """Return what is told about a graph, as JSON values.
+
+    Of a graph opened from a folder this reads the offsets only; of others the digest reads the edges too.
+    """
     return {
         "class": type(graph).__name__,
         "index_dtype": dtype_name(graph.index_dtype),
@@ -43,7 +46,7 @@ def _facts_of_edges(graph: AnyGraph, kind: EdgeType | None) -> dict[str, Any]:
 
 
 def graph_lines(facts: dict[str, Any]) -> list[str]:
-    """Return `facts_of_graph` as lines."""
+    """Return the result of `facts_of_graph` as lines of text."""
     lines = [f"{facts['class']}: neighbors {facts['index_dtype']}, digest {facts['digest']}"]
     for nodes in facts["node_types"]:
         lines.append(f"nodes{_of_type(nodes)}: {nodes['nodes']}{_listed(nodes['attributes'])}")
@@ -58,7 +61,7 @@ def graph_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def facts_of_dataset(data: Dataset) -> dict[str, Any]:
-    """Return the facts of a data set."""
+    """Return what is told about a data set, as JSON values."""
     features = [
         {
             "domain": domain,
@@ -92,6 +95,6 @@ def _described(rows: dict[str, Any]) -> str:
 
 
 def _of_type(facts: dict[str, Any]) -> str:
-    """Return the type of nodes, edges or a feature as text for a line; in JSON an edge type is a list."""
+    """Return a text on the "type" in `facts`, for a line; in these JSON values an edge type is a list."""
     kind = facts["type"]
     return of_type(tuple(kind) if isinstance(kind, list) else kind)

@@ -17,7 +17,7 @@ from datapipes.partition.layouts import layout_of
 
 
 def add_input(parser: argparse.ArgumentParser, name: str, text: str) -> None:
-    """Add the argument for the input, and the options of data sets."""
+    """Add the argument `name` for the input, and the options of data sets, to a parser."""
     parser.add_argument(name, metavar=name.upper(), help=text)
     add = parser.add_argument_group("options of data sets, see datapipes.datasets.open").add_argument
     add("--split", type=int, metavar="N", help="number of the split in the files")
@@ -32,10 +32,11 @@ def open_dataset(path: Path, arguments: argparse.Namespace, *, also: str = "") -
     """Return the data set at `path`, opened with the options that were given.
 
     Args:
-        also: other inputs that the command reads, for the error.
+        also: other inputs that the command reads, for the error message.
     Raises:
-        WrongUsage: `path` is a partition, or lies in one.
-        ValueError: No file there has a known format; or an error of `datasets.open`.
+        WrongUsage: `path` is a partition, or is in one.
+        ValueError: No file at `path` has a known format.
+        The other errors of `datasets.open`.
     """
     try:
         return datasets.open(path, **_options(arguments))
@@ -65,14 +66,14 @@ def _refuse_partition(path: Path) -> None:
 
 
 def refuse_options(path: Path, content: str, arguments: argparse.Namespace) -> None:
-    """Raise WrongUsage if an option of data sets was given, since `path` is none."""
+    """Raise WrongUsage if an option of data sets was given; `path` is no data set, and `content` says what it is."""
     if options := _options(arguments):
         names = [f"--{name.replace('_', '-')}" for name in options]
         raise WrongUsage(f"{', '.join(names)}: only for data sets; {path} holds {content}. Leave them out.")
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of data sets that were given, by their names in `datasets.open`."""
+    """Return {argument of `datasets.open`: value} of the options of data sets that were given."""
     options = {
         "split": arguments.split,
         "normalize_features": arguments.normalize_features or None,

@@ -37,7 +37,7 @@ _VERIFIED = {
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command."""
+    """Add `datapipes inspect PATH` to the commands."""
     parser = add_command(
         commands,
         "inspect",
@@ -50,7 +50,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Describe the graph, data set or partition at the path."""
+    """Return a description of the graph, data set or partition at the path, as (text, JSON values)."""
     path = Path(arguments.path)
     if is_saved_graph(path):
         refuse_options(path, "a saved graph", arguments)
@@ -77,10 +77,10 @@ _IDENTITY = ("fingerprint", "partition_id", "content_id")
 
 
 def facts_of_partition(root: Path, layouts: set[str], *, verify: bool) -> dict[str, Any]:
-    """Return the facts of a partition; with `verify` all of its files are read and checked.
+    """Return what is told about a partition, as JSON values. With `verify`, read and check all files.
 
-    "report" comes from the native layout, which stores it. For PyG's layout alone the report needs all edges, so it is
-    made with `verify` only.
+    "report" comes from the native layout, which stores it. If only PyG's layout is there, a report needs all edges, and
+    is made only with `verify`.
 
     Raises:
         FileNotFoundError, ValueError: A file is missing or wrong; or, with `verify`, the layouts disagree.
@@ -107,7 +107,7 @@ def facts_of_partition(root: Path, layouts: set[str], *, verify: bool) -> dict[s
 
 
 def _partition_lines(facts: dict[str, Any]) -> list[str]:
-    """Return `facts_of_partition` as lines; unprintable characters from the files are escaped."""
+    """Return the result of `facts_of_partition` as lines of text, with unprintable characters escaped."""
     lines = [f"a partition in {' and '.join(facts['layouts'])} layout, {_size_text(facts['bytes'])}"]
     if facts["fingerprint"] is not None:
         lines.append(one_line(f"graph {facts['fingerprint']}, partition {facts['partition_id']}"))
@@ -159,7 +159,7 @@ def _refuse_other_book(root: Path, native: PartitionBook, pyg: PartitionBook) ->
 
 
 def _report_of(folder: PygFolder) -> PartitionReport:
-    """Return the report of PyG's layout; every part is read."""
+    """Compute and return the report of a partition in PyG's layout. Reads every part."""
     book, meta = folder.book, folder.meta
     parts = range(book.num_parts)
     matrix = torch.zeros(book.num_parts, book.num_parts, dtype=torch.int64)

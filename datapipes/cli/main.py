@@ -1,7 +1,7 @@
 """The `datapipes` command: arguments, exit codes, and the printing of results and errors.
 
 Exit codes: 0, the work is done; 1, it failed; 2, the arguments are wrong and nothing was done; 130, Ctrl-C.
-Results go to stdout; progress and errors go to stderr. With `--json` stdout holds exactly one JSON object when the exit
+Results go to stdout; progress and errors go to stderr. With `--json` stdout has exactly one JSON object if the exit
 code is 0 or 1: the result, or {"command", "error": {"type", "message"}}.
 """
 
@@ -30,7 +30,10 @@ DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code; `argv` are the arguments after its name, by default the process's."""
+    """Run the command and return its exit code.
+
+    `argv` has the arguments after the name of the command; by default those of this process.
+    """
     _open_closed_streams()
     try:
         try:
@@ -52,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _open_closed_streams() -> None:
     """Open /dev/null as each closed standard stream, before another opened file takes its descriptor.
 
-    For a closed stream Python has None, and prints stderr's text to stdout. Writing to the new stdout fails, as for any
-    program; text written to the new stderr vanishes.
+    For a closed stream Python has None, and text for a closed stderr would go to stdout. Writing to the new stdout
+    fails, as in any program with a closed stdout; text written to the new stderr is lost.
     """
     for number, (name, flags) in enumerate((("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))):
         if getattr(sys, name) is None:
@@ -132,6 +135,6 @@ def _unwritten(error: OSError) -> str:
 
 
 def _drop_stdout() -> None:
-    """Discard unwritten output; otherwise Python would complain when it exits."""
+    """Discard output that was not written; otherwise Python would report an error when it exits."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,7 +1,8 @@
 """The measurements of `datapipes bench`: kernels beside limits of the machine, and the chain with other options.
 
-Sides of a comparison are measured in turn, in rounds, and the median counts, so other load on the machine hits all
-sides alike. A side that needs more memory than is left is left out, and noted in the list `left`.
+The sides of a comparison are measured one after another, in rounds, and the median is taken. So other load on the
+machine affects all sides alike. A side that needs more memory than is left is left out; a text on it is added to the
+list `left`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ Work = Callable[[], float]  # does some work; returns its amount
 
 
 class Setting(NamedTuple):
-    """The parts of a chain; features are of nodes."""
+    """What a chain is made of: graph, seeds, node features, batch size and fanouts."""
 
     graph: AnyGraph
     items: ItemSet | HeteroItemSet
@@ -61,11 +62,11 @@ class Setting(NamedTuple):
     fanouts: list[int]
 
     def sampled(self) -> NeighborSampler:
-        """Return the chain up to the sampler."""
+        """Return a new chain that ends in the sampler."""
         return NeighborSampler(ItemSampler(self.items, self.batch_size, shuffle=True, seed=0), self.graph, self.fanouts)
 
     def fetched(self) -> FeatureFetcher:
-        """Return the whole chain."""
+        """Return a new chain that ends in the FeatureFetcher."""
         store = FeatureStore(self.features)
         names = {kind: store.names("node", kind) for kind in store.types("node")}
         return FeatureFetcher(self.sampled(), store, names.get(None, names))
@@ -76,16 +77,16 @@ class Setting(NamedTuple):
 
 
 def features_of(graph: AnyGraph) -> dict[tuple[str, Any, str], TensorFeature]:
-    """Return the node attributes that are features: floats in columns."""
+    """Return the node attributes that can be features, which are floats with two or more dimensions."""
     every = ((kind, *named) for kind in graph.node_types for named in graph.node_attributes_of(kind).items())
     return {("node", kind, name): TensorFeature(x) for kind, name, x in every if x.is_floating_point() and x.ndim > 1}
 
 
 def variants(setting: Setting, path: Path | None, left: list[str]) -> dict[str, Setting]:
-    """Return {differing options: setting}, the given setting first.
+    """Return {name: setting}: the given setting first, then settings that differ from it in options, as the name says.
 
     Args:
-        path: the folder of the graph, whose arrays are mapped; None if they are in memory. If mapped arrays fit into
+        path: the folder of the graph if its arrays are mapped; None if they are in memory. If mapped arrays fit into
             memory, the other options are tried with arrays in memory.
     """
     graph, settings = setting.graph, {BASE: setting}
@@ -123,9 +124,9 @@ class Made(NamedTuple):
     """The first minibatches of a setting.
 
     Attributes:
-        counts: mean counts of a minibatch.
-        cost: times and disk reads to make all on one thread, the first time and again. Bytes from a disk were not in
-            memory.
+        minibatches: the minibatches, without features.
+        counts: {what is counted: its mean over the minibatches}.
+        cost: seconds, and bytes read from disks, to make all of them on one thread, the first time and once more.
     """
 
     minibatches: list[MiniBatch]
@@ -134,7 +135,7 @@ class Made(NamedTuple):
 
     @classmethod
     def of(cls, setting: Setting) -> Made:
-        """Make the minibatches, sampled and with features; the sampled ones are kept."""
+        """Make the minibatches with features twice, and measure it; keep them without features."""
         cost = {}
         for when in ("first", "again"):
             with threads(1), setting.fetched() as fetcher:
@@ -163,7 +164,7 @@ def _blocks(minibatch: MiniBatch) -> list[Any]:
 
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Let torch and the kernels use `count` threads."""
+    """In the block, let torch and the kernels use `count` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -173,7 +174,7 @@ def threads(count: int) -> Iterator[None]:
 
 
 def rate(work: Work, seconds: float) -> float:
-    """Return the amount of work per second; the first call of `work` does not count."""
+    """Call `work` for `seconds`, and return the amount of work per second. A first call is not measured."""
     work()
     done, began = 0.0, time.perf_counter()
     while True:
@@ -183,7 +184,10 @@ def rate(work: Work, seconds: float) -> float:
 
 
 def alternate(sides: Mapping[str, Side], kind: str, progress: Progress, left: list[str]) -> dict[str, list[float]]:
-    """Return {side: its rate in each round}. The first side cannot be left out: others are compared with it."""
+    """Measure all sides in rounds; return {side: its rate in each round}.
+
+    If the first side needs too much memory, raise MemoryError, since the others are compared with it.
+    """
     taken: dict[str, list[float]] = {name: [] for name in sides}
     for number, name in enumerate([*sides] * ROUNDS):
         progress(f"measuring {kind}", number, ROUNDS * len(sides))
@@ -204,9 +208,9 @@ def alternate(sides: Mapping[str, Side], kind: str, progress: Progress, left: li
 def kernels(
     settings: Mapping[str, Setting], made: Made, seconds: float, progress: Progress, left: list[str]
 ) -> dict[str, float]:
-    """Return the rates of the kernels and of their limits: bytes, lines, edges or hops in a second.
+    """Return {name: rate} of the kernels and of their limits: bytes, lines, edges or hops in a second.
 
-    Names end in " 1" for one thread, " all" for torch's number of threads, if that is more than one.
+    Names end in " 1" for one thread, and in " all" for torch's number of threads, if it is more than one.
     """
     plain = settings[BASE]
     size = max(min(BUFFER_BYTES, _core.memory_left()[0] // 4), 2**20) // 128 * 128
@@ -251,7 +255,10 @@ def _sampling(setting: Setting) -> Work:
 
 
 def _gather(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
-    """Return work that gathers the rows of one minibatch after another; its amount is bytes as if not stored_as."""
+    """Return a Work that gathers the rows of one minibatch after another.
+
+    Its amount is the number of bytes in the dtype that the feature has without `stored_as`.
+    """
     fetcher, again = setting.fetched(), cycle(rows)
 
     def gather() -> float:
@@ -263,7 +270,7 @@ def _gather(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
 
 
 def _index_select(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
-    """Return the same work by torch.index_select, into existing memory."""
+    """Return a Work like that of `_gather`, by torch.index_select into existing memory."""
     nodes = [_by_type(minibatch.input_nodes) for minibatch, _ in rows]
     tables: list[Any] = [(kind, feature.tensor) for (_, kind, _), feature in setting.features.items()]
     outs = [table.new_zeros(max(len(ids[kind]) for ids in nodes), *table.shape[1:]) for kind, table in tables]
@@ -305,7 +312,7 @@ def _receiver(channel: ShmChannel) -> Iterator[Callable[[dict[str, torch.Tensor]
 
 
 def _receive(start: Any) -> None:
-    """Run in the receiving process: receive the announced number of messages, read each page, and answer."""
+    """The main function of the receiving process: receive as many messages as the pipe says, read each page, answer."""
     pipe, channel = start
     begin_as_child()
     with contextlib.suppress(EOFError):
@@ -320,7 +327,7 @@ def _receive(start: Any) -> None:
 
 
 def deliver(setting: Setting, seconds: float, bottlenecks: dict[str, Any], name: str, **options: Any) -> float:
-    """Return minibatches per second of a new loader, without its start; sets `bottlenecks[name]`."""
+    """Return how many minibatches a second a new loader delivers after its start; set `bottlenecks[name]`."""
     with DataLoader(setting.fetched(), **options) as loader:
         minibatches = chain.from_iterable(repeat(loader))
         for _ in range(2 + 2 * loader.options.num_workers):

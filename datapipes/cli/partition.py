@@ -29,7 +29,7 @@ _CHOICES = (*_LAYOUTS, "native,pyg", "pyg,native")
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command."""
+    """Add `datapipes partition IN OUT` to the commands."""
     parser = add_command(
         commands,
         "partition",
@@ -56,7 +56,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Partition, and return the report."""
+    """Make the partition, and return its report as (text, JSON values)."""
     path, out = Path(getattr(arguments, "in")), Path(arguments.out)
     picture = None if arguments.png is None else Path(arguments.png)
     if picture is not None:
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _shares(text: str) -> dict[str, float]:
-    """Return {measure: share}; the Partitioner refuses wrong numbers."""
+    """Return {measure: share} of the text of `--balance`; the Partitioner checks the numbers."""
     pairs = [share.partition("=") for share in text.split(",")]
     try:
         shares = {name.strip(): float(number) for name, _, number in pairs}
@@ -117,7 +117,7 @@ _FOR = "--png"
 
 
 def _check_picture(path: Path, num_parts: int, out: Path) -> None:
-    """Refuse a picture that cannot be made, or would lie in the folder `out`, before the work begins.
+    """Raise if a picture cannot be made, or would be in the folder `out`. Call it before the work begins.
 
     Raises:
         WrongUsage: There are too many parts, or `path` cannot be a file, does not end in .png, or is in the folder of
@@ -150,7 +150,7 @@ def _write_picture(report: PartitionReport, path: Path) -> None:
 
 
 def _figure(edges: Any, report: PartitionReport) -> Any:
-    """Return the picture. It is drawn without pyplot, which would choose a backend for the whole process."""
+    """Return the picture as a Figure. pyplot is not used, since it would choose a backend for the whole process."""
     colors: Any = needed("matplotlib.colors", "viz", _FOR)
     canvas: Any = needed("matplotlib.backends.backend_agg", "viz", _FOR)
     drawing: Any = needed("matplotlib.figure", "viz", _FOR)
@@ -176,7 +176,7 @@ def _figure(edges: Any, report: PartitionReport) -> Any:
 
 
 def _short(count: int) -> str:
-    """Return a count in at most five characters."""
+    """Return a count as a text of at most five characters, such as 12k for 12,345."""
     for unit, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if count >= 10 * unit:
             return f"{count // unit}{name}"

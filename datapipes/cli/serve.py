@@ -24,7 +24,7 @@ from datapipes.distributed.tls import TLSConfig
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command."""
+    """Add `datapipes serve ROOT` to the commands."""
     parser = add_command(
         commands,
         "serve",
@@ -67,7 +67,7 @@ def add_to(commands: Commands) -> None:
 
 
 def add_tls(parser: argparse.ArgumentParser, whose: str, others: str) -> None:
-    """Add the options that `tls_of` reads."""
+    """Add the options that `tls_of` reads. The help texts say `whose` the certificate is, and who the `others` are."""
     for name, text in (
         ("cert", f"certificate of {whose}, PEM"),
         ("key", "its private key, PEM"),
@@ -145,10 +145,10 @@ def _server(arguments: argparse.Namespace) -> PartitionServer:
 
 
 def tls_of(arguments: argparse.Namespace) -> TLSConfig | None:
-    """Return the certificates from the options; None without any.
+    """Return a TLSConfig of the options; None if none of them is given.
 
     Raises:
-        WrongUsage: Some are missing.
+        WrongUsage: Only some of the options are given.
     """
     paths = {name: getattr(arguments, f"tls_{name}") for name in ("cert", "key", "ca")}
     missing = [f"--tls-{name}" for name, path in paths.items() if path is None]

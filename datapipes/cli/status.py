@@ -22,7 +22,7 @@ _HEAD = ("server", "address", "status", "requests", "not ok", "waiting", "workin
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command."""
+    """Add `datapipes status NAMEBOOK` to the commands."""
     parser = add_command(
         commands,
         "status",
@@ -37,7 +37,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Ask all servers."""
+    """Ask all servers, and return their states as (text, JSON values)."""
     book = read_namebook("status", arguments.namebook)
     if not book:
         raise WrongUsage("the namebook is empty. Name the address of the server of each part.")
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _of_producers(servers: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a table of the producers of all servers; nothing if they have none."""
+    """Return the lines of a table of the producers of all servers; [] if they have none."""
     rows = [
         (
             server["part"],

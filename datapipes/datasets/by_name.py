@@ -1,4 +1,4 @@
-"""A folder of tables and arrays without a YAML: file names say what the files hold. The result is a Description.
+"""Read a folder of tables and arrays without a YAML: file names say what the files hold. Returns a Description.
 
 | file | holds |
 |---|---|
@@ -42,21 +42,21 @@ _NO_LABEL = -1
 
 
 def is_by_name(folder: Path) -> bool:
-    """Return whether a folder holds edges or nodes under these names."""
+    """Return whether a folder holds files or a folder named "edges" or "nodes"."""
     return folder.is_dir() and any(_named(folder, name) for name in ("edges", "nodes"))
 
 
 def _named(folder: Path, name: str) -> list[Path]:
-    """Return the files `name` with a known suffix, and the folder of that name."""
+    """Return the paths of the files `name` with a known suffix, and of the folder `name`, if they exist."""
     files = [folder / f"{name}{suffix}" for suffix in _FORMATS]
     return [*filter(Path.is_file, files), *filter(Path.is_dir, [folder / name])]
 
 
 def described_by_name(folder: Path) -> tuple[Description, list[Task]]:
-    """Return the Description of the folder, and the tasks of its node tables: one task, or none.
+    """Return (Description of the folder, tasks of its node tables); there is one task, or none.
 
     Raises:
-        DatasetFormatError: The files contradict each other, or no file has the number of nodes of a type.
+        DatasetFormatError: The files contradict each other, or no file says how many nodes a type has.
     """
     with format_errors(folder.name):
         for name in ("edges", "nodes"):
@@ -85,7 +85,7 @@ def described_by_name(folder: Path) -> tuple[Description, list[Task]]:
 
 
 def _parts(path: Path) -> list[Path]:
-    """Return the files of a folder, or the file itself."""
+    """Return the sorted files of a folder, without those that begin with "." or "_"; or [path] for a file."""
     return sorted(part for part in path.iterdir() if part.name[0] not in "._") if path.is_dir() else [path]
 
 
@@ -115,13 +115,13 @@ def _edges(path: Path) -> list[dict[str, Any]]:
 
 
 def _further_columns(path: Path) -> list[str]:
-    """Return the columns of an edge table other than source and destination."""
+    """Return the columns of an edge table other than "src" and "dst"; [] without columns of these names."""
     names = TableFiles(WHERE, path).names
     return [name for name in names if name not in ("src", "dst")] if {"src", "dst"} <= {*names} else []
 
 
 def _node_files(places: list[Path], *, has_types: bool) -> list[tuple[Any, Path]]:
-    """Return (type, file) of the tables and arrays of nodes."""
+    """Return (node type, path) for each table and array of nodes."""
     tables = [path for path in places if not path.is_dir()]
     if has_types and tables:
         raise ValueError(f"found {tables[0].name} beside edges with types; expected nodes/TYPE.csv. Move it there.")
@@ -138,8 +138,8 @@ class _Nodes:
 
     Attributes:
         counts: {type: number of nodes}.
-        features: as a YAML has them.
-        id_columns: see Description.
+        features: the list of features as in the "feature_data" of a YAML.
+        id_columns: as in Description.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -150,7 +150,7 @@ class _Nodes:
         self._items: dict[Any, dict[str, ItemSet]] = {}
 
     def add(self, node_type: Any, path: Path) -> None:
-        """Read a file's column names, its number of rows, and its labels and sets."""
+        """Read from a file its column names, its number of rows, and its labels and sets of items."""
         kind, name = _format_of(path), str(path.relative_to(self._folder))
         if kind == "numpy":
             count, names = NpyRows(WHERE, path).shape[0], [_stem(path)]
@@ -183,7 +183,7 @@ class _Nodes:
             raise ValueError(f"found labels or sets{where}; expected them in one. Join the tables.")
 
     def tasks(self) -> list[Task]:
-        """Return the one task; none if no table states any."""
+        """Return a list with the one task, or [] if no table has labels or sets."""
         if not self._items:
             return []
         sets = ({node_type: items[name] for node_type, items in self._items.items()} for name in SETS)
@@ -192,7 +192,7 @@ class _Nodes:
 
 
 def _items_of(table: TableFiles) -> dict[str, ItemSet]:
-    """Return the sets that a table states; nothing if it states none."""
+    """Return {set name: items} of a table with labels or sets; {} for other tables."""
     names, count = table.names, table.num_rows
     if not {_LABEL, _SPLIT, *MASKS.values()} & {*names}:
         return {}
@@ -207,7 +207,7 @@ def _items_of(table: TableFiles) -> dict[str, ItemSet]:
 
 
 def _places_of(table: TableFiles) -> dict[str, Tensor]:
-    """Return a mask for each set, bool [num_nodes]; without a column of sets, all nodes train."""
+    """Return {set name: mask of its nodes, bool [num_nodes]}; without a column of sets all nodes are in train."""
     masks = {name: mask for name, mask in MASKS.items() if mask in table.names}
     nowhere = torch.zeros(table.num_rows, dtype=torch.bool)
     if not masks:

@@ -37,7 +37,7 @@ class Task:
     """A task of a data set; its fields mean the same as in Dataset.
 
     Attributes:
-        metadata: further fields from the files, such as "name" and "num_classes".
+        metadata: {name: value} of further fields of the task in the files, such as "name" and "num_classes".
     """
 
     train_set: ItemSet | HeteroItemSet
@@ -59,7 +59,7 @@ class Dataset:
             HeteroItemSet by type if the graph has types. A set leaves out types without items; a set without any items
             has all types.
         num_classes: labels are in [0, num_classes); 0 if the task has no classes.
-        class_names: one for each class; numbers as text if the files name none.
+        class_names: a name for each class; numbers as text if the files name none.
         normalize_features, largest_component: what `open` did to the files; the repr shows both.
         task: "node_classification": seeds are nodes, labels int64 [n] are classes, or [n, k] for k tasks of two
             classes. "node_regression": seeds are nodes, labels float32 [n] or [n, k]. "all_nodes": seeds are nodes,
@@ -70,8 +70,8 @@ class Dataset:
         training_graph: the graph with the edges that are known in training: for a temporal edge list the edges of
             `train_set`, otherwise `graph` itself.
         node_names: {type: one name for each node}, for types that have names in the files.
-        tasks: all tasks of the folder (see OnDiskDataset); the fields above are the first.
-        metadata: {feature key: its further fields in the folder}.
+        tasks: all tasks of the folder (see OnDiskDataset); the fields above are those of the first task.
+        metadata: {feature key: {name: value} of further fields in the folder}.
     """
 
     name: str
@@ -100,24 +100,24 @@ class Dataset:
 
     @property
     def feature(self) -> FeatureStore:
-        """`features`, under GraphBolt's name."""
+        """The FeatureStore `features`, under GraphBolt's name."""
         return self.features
 
     @property
     def all_nodes_set(self) -> ItemSet | HeteroItemSet:
-        """All nodes as seeds, by type if the graph has types; no labels."""
+        """An item set of all nodes as seeds, without labels; by type if the graph has types."""
         return one_set({kind: ItemSet(self.graph.num_nodes_of(kind)) for kind in self.graph.node_types})
 
     @classmethod
     def from_pyg(
         cls, data: torch_geometric.data.Data | torch_geometric.data.HeteroData, *, name: str = "data"
     ) -> Dataset:
-        """Return a PyG `Data` or `HeteroData` with a task on its nodes. Tensors of nodes are shared.
+        """Return the Dataset of a PyG `Data` or `HeteroData` with a task on its nodes. Tensors of nodes are not copied.
 
         | in `data` | here |
         |---|---|
-        | `edge_index` | `graph`, with types of a HeteroData; the id of an edge is its column |
-        | `x`, `edge_attr`, where they are there | the features "x" of nodes and "edge_attr" of edges |
+        | `edge_index` | `graph`, for a HeteroData with types; the id of an edge is its column |
+        | `x`, `edge_attr`, if they exist | the features "x" of nodes and "edge_attr" of edges |
         | `train_mask`, `val_mask`, `test_mask`: bool [num_nodes] | the item sets; the last two may be missing |
         | `y`: integers [num_nodes] or [num_nodes, k] | labels, int64; the task is "node_classification" |
         | `y`: floats | labels, float32; the task is "node_regression" |
@@ -126,14 +126,15 @@ class Dataset:
         Types of nodes without `train_mask` have no seeds; their `y` and masks stay attributes.
 
         Raises:
-            ValueError: `edge_index`, `train_mask` or `y` is missing or has another form; the message says which.
+            ValueError: `edge_index`, `train_mask` or `y` is missing, or of another shape or dtype; the message says it.
         """
         return cls(name=name, **_fields_of_pyg(data))
 
     def describe(self) -> str:
         """Return the data set as a short table: the task, then a line for the nodes and the edges of each type.
 
-        A line has the number of nodes or edges, the items of the three sets, and the features as name, dtype and shape.
+        A line has the number of nodes or edges, how many items each of the three sets has, and name, dtype and shape of
+        each feature.
         """
         rows = self._rows()
         table = zip_longest(aligned([row[:-1] for row in rows], _MOST_TYPES), rows[: _MOST_TYPES + 1])
@@ -145,7 +146,7 @@ class Dataset:
         return f"{self.name}: {self.task.replace('_', ' ')}{classes}"
 
     def _rows(self) -> list[tuple[Any, ...]]:
-        """Return the table of `describe`, the first row a header, the features in the last column."""
+        """Return the rows of the table of `describe`. The first is the header; the last column has the features."""
         table: list[tuple[Any, ...]] = [("", "count", *(name.removesuffix("_set") for name in MASKS), "features")]
         counts: dict[str, Any] = {"node": self.graph.num_nodes_of, "edge": self.graph.num_edges_of}
         for domain, types in (("node", self.graph.node_types), ("edge", self.graph.edge_types)):
@@ -164,11 +165,11 @@ class Dataset:
     def with_validation(self, share: float = 0.2, seed: int = 0) -> Dataset:
         """Return the data set with a random part of `train_set` as `validation_set`.
 
-        For files without a validation part, such as AIFB's. The test set stays.
+        Use it for files without a validation part, such as AIFB's. The test set does not change.
 
         Args:
-            share: the share of the items of each type, in (0, 1); the number of items is rounded. A set leaves out
-                types without items.
+            share: the share of the items of each type that become validation items, in (0, 1); their number is rounded.
+                A set leaves out types without items.
             seed: the same seed gives the same part.
         Raises:
             ValueError: The data set has a validation set, or the share is out of range.
@@ -198,10 +199,10 @@ def graph_of_edges(
     folder: Path | None = None,
     **options: Any,
 ) -> CSCGraph | HeteroCSCGraph:
-    """Return the graph of edges by type; the type None alone gives a graph without types.
+    """Return the graph of `edges`, {edge type: edges}. If the only types are None, the graph has no types.
 
     Args:
-        folder: the graph is built out of core in this folder, with the options of CSCGraph.build. None: it is built in
+        folder: build the graph out of core in this folder, with the options of CSCGraph.build. None: build it in
             memory, from edges [2, n].
     """
     kind: Any = HeteroCSCGraph
@@ -219,15 +220,15 @@ def graph_of_edges(
 
 
 def one_set(sets: dict[Any, ItemSet]) -> ItemSet | HeteroItemSet:
-    """Return the item sets of all types as one set; the set of the type None is returned as is.
+    """Return the item sets of all types as one HeteroItemSet; the set of the type None is returned as it is.
 
-    Types without items are left out, since a sampler would refuse them; if no type has items, all stay.
+    Types without items are left out, since a sampler would refuse them. If no type has items, all types stay.
     """
     return sets[None] if None in sets else HeteroItemSet({k: items for k, items in sets.items() if len(items)} or sets)
 
 
 def _cut(items: ItemSet, share: float, seed: int) -> tuple[ItemSet, ItemSet]:
-    """Return the items that stay and the items that are drawn, both in their old order."""
+    """Return (the other items, a random `share` of the items), both in their old order."""
     order = _core.permutation_at(len(items), _core.hop_key(seed, 0, 0, 0, 0, 0), 0, len(items))
     count = round(share * len(items))
     first, second = (torch.from_numpy(np.sort(places)) for places in (order[count:], order[:count]))
@@ -237,7 +238,7 @@ def _cut(items: ItemSet, share: float, seed: int) -> tuple[ItemSet, ItemSet]:
 
 
 def _num_items(items: ItemSet | HeteroItemSet, domain: str, kind: Any) -> int | None:
-    """Return the number of items of a node or edge type in a set; None if the set does not hold that type."""
+    """Return how many items of a node or edge type a set has; None if the set does not have that type."""
     if isinstance(items, HeteroItemSet):
         return len(items.item_sets[kind]) if kind in items.item_sets else None
     return len(items) if kind is None and (domain == "node") == (items.seeds_shape == ()) else None
@@ -249,7 +250,7 @@ _FROM_PYG = "Dataset.from_pyg"
 
 
 def _fields_of_pyg(data: Any) -> dict[str, Any]:
-    """Return the fields of the Dataset of a Data or HeteroData; see Dataset.from_pyg."""
+    """Return {field: value} for the Dataset of a Data or HeteroData; see Dataset.from_pyg."""
     graph = HeteroCSCGraph.from_pyg(data) if hasattr(data, "node_types") else CSCGraph.from_pyg(data)
     features: dict[Any, TensorFeature] = {}
     for edge_type in graph.edge_types:
@@ -301,7 +302,7 @@ def _fields_of_pyg(data: Any) -> dict[str, Any]:
 
 
 def _labels_of_pyg(kind: NodeType | None, attributes: dict[str, Tensor]) -> Tensor:
-    """Take `y` out of the attributes of a type that has seeds."""
+    """Remove `y` from the attributes of a type that has seeds; return it as labels: int64 or float32."""
     if "y" not in attributes:
         raise ValueError(
             f"{_FROM_PYG}: found train_mask{of_type(kind)} without y, the labels, one row for each node; the "

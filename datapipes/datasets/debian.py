@@ -5,8 +5,8 @@ tools/make_debian_packages.py. That script defines nodes, edges, words, classes 
 were left out because they reveal the section. The first file is read as a `RawDataset`, in one of three directions. The
 second file adds all other relations; both together are a heterogeneous graph of the same packages.
 
-Invariant: equal calls return equal, new arrays; packages, words, labels and split are the same in both graphs. Refused
-with ValueError: a direction outside `DIRECTIONS`. Refused with `DatasetFormatError`: damaged or foreign files, files of
+Invariant: equal calls return equal, new arrays; packages, words, labels and split are the same in both graphs. A
+direction outside `DIRECTIONS` raises ValueError. These raise `DatasetFormatError`: damaged or foreign files, files of
 different runs, and a source whose packages are in two parts of the split.
 """
 
@@ -95,14 +95,14 @@ def read_packages(content: bytes, direction: str) -> RawDataset:
 
 
 def _contains(edge_index: np.ndarray, ends: tuple[np.ndarray, np.ndarray], num_nodes: int) -> np.ndarray:
-    """Return for each edge whether it is one of the (source, destination) pairs in `ends`, as bool[num_edges]."""
+    """Return whether each edge is one of the pairs in `ends`, (sources, destinations), as bool[num_edges]."""
     return np.isin(edge_index[1] * num_nodes + edge_index[0], ends[1] * num_nodes + ends[0])
 
 
 def read_rows(arrays: NpzArrays, prefix: str, num_rows: int, num_columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return row and column of each entry, int64[n] each, from the arrays PREFIX_degree and PREFIX_ids.
+    """Return (row, column) of each entry of a sparse matrix, int64[n] each.
 
-    Columns must rise within each row.
+    The matrix is in the arrays PREFIX_degree and PREFIX_ids. Columns must rise within each row.
     """
     degree = arrays.ids(f"{prefix}_degree", (num_rows,), num_columns + 1)
     columns = arrays.ids(f"{prefix}_ids", (None,), num_columns)
@@ -114,7 +114,7 @@ def read_rows(arrays: NpzArrays, prefix: str, num_rows: int, num_columns: int) -
 
 
 def _padded(rows: np.ndarray, columns: np.ndarray, num_rows: int, padding: int) -> np.ndarray:
-    """Return the columns of each row as int16[num_rows, longest], padded with `padding`."""
+    """Return the columns of the entries of each row as int16[num_rows, longest row], padded with `padding`."""
     if padding > np.iinfo(np.int16).max:
         raise DatasetFormatError.of(FILE, f"{padding} words", "at most 32767, to fit an int16")
     degree = np.bincount(rows, minlength=num_rows)
@@ -134,11 +134,11 @@ _RELATIONS_FORMAT = "datapipes debian relations 1"
 
 
 def read_debian_relations() -> RawHeteroDataset:
-    """Read the embedded graph of Debian's packages with all relations; the task is that of `read_debian_packages`.
+    """Read the embedded graph of Debian's packages with all relations, and the same task as `read_debian_packages`.
 
     Returns:
-        Nodes: "package"; "source", the source packages; "virtual", names without a package of their own that a package
-        provides and at least two packages name. Sources and virtual names have no features.
+        Nodes: "package"; "source", the source packages; "virtual", names of no package that some package provides, and
+        that at least two packages name. Sources and virtual names have no features.
 
         Edges: for each of `RELATIONS` ("package", relation, "package") and ("package", relation, "virtual"), from the
         package whose stanza has the relation to the named package; ("package", "built_from", "source"), one edge for
@@ -146,7 +146,7 @@ def read_debian_relations() -> RawHeteroDataset:
         an inverse, "rev_" + relation, with the edges in the same order. Forward edges are sorted by (destination,
         source), without repeats; depends includes pre_depends and has the edges of the homogeneous graph.
 
-        Words and split of "package" are those of `read_debian_packages`. Packages without a section are in no part.
+        Words and split of "package" are as in `read_debian_packages`. Packages without a section are in no part.
     Raises:
         DatasetFormatError: An embedded file is damaged; the package should be installed again.
     """
@@ -188,7 +188,7 @@ def read_debian_relations() -> RawHeteroDataset:
 
 
 def _count_named(ids: np.ndarray, key: str) -> int:
-    """Return the number of nodes that `ids` name; `ids` must name every node from 0 to the highest."""
+    """Return the number of nodes, the highest id + 1; `ids` must have every node from 0 to the highest."""
     count = int(ids.max(initial=-1)) + 1
     unnamed = np.flatnonzero(np.bincount(ids, minlength=count) == 0)
     if len(unnamed):
@@ -203,7 +203,10 @@ def _sorted_edges(sources: np.ndarray, destinations: np.ndarray) -> np.ndarray:
 
 
 def _parts_of_sources(packages: RawDataset, source: np.ndarray) -> list[np.ndarray]:
-    """Return the packages of each part that have a label; all packages of one source must be in one part."""
+    """Return the labelled packages of each part of the split.
+
+    `source` is the source of each package. All packages of one source must be in one part.
+    """
     parts = packages.split or ()
     sources_of = np.concatenate([np.unique(source[ids]) for ids in parts])
     distinct, times = np.unique(sources_of, return_counts=True)

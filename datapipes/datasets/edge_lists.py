@@ -1,8 +1,8 @@
 """Read lists of edges in text, as SNAP publishes them: "src dst", "src dst time" (CollegeMsg), "from,to,rating,time"
 (Bitcoin OTC). Lines that begin with "#" are comments.
 
-The meaning of further columns is never guessed. The caller gives it, or a header with "src" and "dst", or the name
-under which SNAP published the file.
+The meaning of further columns is never guessed. The caller states it, or a header with "src" and "dst" does, or the
+name under which SNAP published the file.
 
 With times, edges are numbered by time, and edges of equal time by their place in the file. The split follows the time:
 the first `TRAIN_SHARE` of the edges train, the next `VALIDATION_SHARE` validate, the rest test. Edges of equal time are
@@ -46,13 +46,13 @@ _JODIE = ("user_id", "item_id", "timestamp")  # how a header of the files of JOD
 
 
 def read_edge_list(path: Path, columns: Sequence[str] | None = None) -> RawHeteroDataset:
-    """Read a list of edges, packed with gzip or not.
+    """Read a list of edges, compressed with gzip or not.
 
     Args:
         path: The file, or a folder that holds no other. A .csv file has commas between numbers, and may have a header;
             any other file has spaces or tabs.
-        columns: What the columns hold, see check_columns. None: the published name or the header says it, or there are
-            two columns.
+        columns: The names of the columns, see check_columns. None: take them from the published name of the file, or
+            from the header; two columns are source and destination.
     Returns:
         Nodes are numbered in ascending order of their ids in the file; the node attribute "id", int64 [num_nodes], has
         these ids. Edge features are "time", int64 (float64 if a time has a fraction), "rating" and "weight", float32;
@@ -103,7 +103,7 @@ def read_edge_list(path: Path, columns: Sequence[str] | None = None) -> RawHeter
 
 
 def check_columns(columns: Any) -> tuple[str, ...]:
-    """Return `columns` as a tuple, if they name the columns of a list of edges.
+    """Return `columns` as a tuple after a check that they can name the columns of a list of edges.
 
     Raises:
         ValueError: "src" or "dst" is missing, a name is unknown, or a name is there twice.
@@ -121,7 +121,7 @@ def _columns_of(path: Path, delimiter: str, columns: Sequence[str] | None) -> tu
     """Return the names of the columns of a file.
 
     Raises:
-        DatasetFormatError: Neither argument, file name nor header says it.
+        DatasetFormatError: Neither the argument nor the file name nor a header says what the columns hold.
     """
     line = next((line for _, line in text_lines(path) if not line.startswith("#")), "")
     cells = tuple(cell.strip(' "') for cell in (line.split(",") if delimiter == "," else line.split()))
@@ -160,7 +160,7 @@ def _columns_of(path: Path, delimiter: str, columns: Sequence[str] | None) -> tu
 
 
 def _values(file: str, name: str, values: np.ndarray) -> np.ndarray:
-    """Return the edge values of a column, converted to the dtype of that column."""
+    """Return the values of a column in its dtype: "time" as int64, or float64 with fractions; others as float32."""
     if name == "time":
         is_whole = (values == np.floor(values)).all() and (np.abs(values) < MAX_ID).all()
         return np.ascontiguousarray(values, np.int64 if is_whole else np.float64)
@@ -173,7 +173,10 @@ _Part = dict[EdgeType | None, RawItems]
 def _parts(
     pairs: np.ndarray, values: Mapping[str, np.ndarray]
 ) -> tuple[tuple[_Part, _Part, _Part], str, dict[Any, int]]:
-    """Return the split, the task, and the number of training edges, for edges in the order of time."""
+    """Return (split, task, {None: number of training edges}) for edges sorted by time.
+
+    Without times the split is empty, and the last dict too.
+    """
     if "time" not in values:
         none: _Part = {None: RawItems(np.zeros(0, np.int64))}
         return (none, none, none), "all_nodes", {}
@@ -188,14 +191,17 @@ def _parts(
 
 
 def edge_list_in(path: Path) -> Path | None:
-    """Return the one edge list at `path`, a file or a folder, by its name; None if there are none or several."""
+    """Return the path of the only edge list at `path`, a file or a folder; None if there are none or several.
+
+    Only names of files are looked at.
+    """
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     lists = [file for file in files if file.name.endswith(_SUFFIXES)]
     return lists[0] if len(lists) == 1 else None
 
 
 def _cuts(times: np.ndarray) -> tuple[int, int]:
-    """Return where validation and test begin, in ascending `times`."""
+    """Return (begin of validation, begin of test): positions in `times`, which must ascend."""
     cuts = []
     for share in (TRAIN_SHARE, TRAIN_SHARE + VALIDATION_SHARE):
         last = max(round(share * len(times)), 1) - 1

@@ -38,11 +38,11 @@ def read_heco(folder: Path, split: int = 0, *, inverse_relations: bool | None = 
     Args:
         folder: Holds the files.
         split: 0, 1 or 2: 20, 40 or 60 labels of each class for training.
-        inverse_relations: Add the inverse of each relation; False: do not.
+        inverse_relations: True or None: add the inverse of each relation. False: do not.
     Returns:
         Node types paper, author and subject; edge types (author, writes, paper) and (paper, has_subject, subject).
-        "feat" of papers is float32 [num_papers, num_words], as in the file, where each row has a sum of 1; authors and
-        subjects have no features. Each part of the split is ascending. Class names are numbers as text.
+        "feat" of papers is float32 [num_papers, num_words] with the values of the file, whose rows have a sum of 1.
+        Authors and subjects have no features. Each part of the split is ascending. Class names are numbers as text.
     Raises:
         FileNotFoundError: A file is missing.
         IndexError: There is no such split.
@@ -82,7 +82,7 @@ def read_heco(folder: Path, split: int = 0, *, inverse_relations: bool | None = 
 
 
 def _whole(path: Path, limit: int, noun: str) -> np.ndarray:
-    """Return the whole numbers in [0, limit) of an npy file, one dimension, as int64."""
+    """Return the numbers of an npy file as int64 [n]; refuse any but whole numbers in [0, limit)."""
     array = npy_array(path.name, "the array", content_of(path))
     if array.ndim != 1 or array.dtype.kind not in "iuf":
         raise DatasetFormatError.of(path.name, f"{array.dtype}{list(array.shape)}", "one dimension of whole numbers")
@@ -95,7 +95,10 @@ def _whole(path: Path, limit: int, noun: str) -> np.ndarray:
 
 
 def _pairs(path: Path, num_papers: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the columns of a pair file: papers, and their authors or subjects, which are 0 .. n - 1 without gaps."""
+    """Return (papers, authors or subjects): the columns of a file of pairs.
+
+    The ids in the second column must be 0 .. n - 1 without gaps.
+    """
     table = read_table(path, columns=2, delimiter=" ", whole=True)
     papers = np.ascontiguousarray(ids_of(path.name, table[:, 0], num_papers, "paper"))
     others = np.ascontiguousarray(table[:, 1])

@@ -7,7 +7,7 @@
 - the Debian package graph (debian_bookworm): of its many node and edge types only the homogeneous part is
   read: the packages, their dependencies and the words of their descriptions.
 
-Invariant: nothing in a file is unpickled. Every array is checked before use, its shape against the number
+Invariant: nothing in a file is unpickled. Every array is checked before use; its shape must fit the number
 of its bytes. Refused with `DatasetFormatError`: archives that are truncated, corrupt or larger than
 `MAX_FILE_BYTES` when unpacked, missing or ragged arrays, arrays of another dtype, ids out of range, and
 layouts not in this list.
@@ -46,7 +46,7 @@ def read_npz(path: Path, split: int = 0, *, normalize_features: bool = False) ->
     """Read the data set in an npz file of one of the layouts above.
 
     Args:
-        path: The file, or a folder with one; the stem of the file becomes the name of the data set.
+        path: The file, or a folder with one npz file; the stem of the file becomes the name of the data set.
         split: The number of the split in the file: 0 if the file has one split, any number if it has none.
         normalize_features: Scale the rows of "feat" to an L1 norm of 1; for gnn-benchmark only.
     Returns:
@@ -84,7 +84,7 @@ def read_npz(path: Path, split: int = 0, *, normalize_features: bool = False) ->
 
 
 def npz_in(where: Path) -> Path | None:
-    """Return the npz file at `where`, a file or a folder, by its name; None if there is none.
+    """Return the path of the npz file at `where`, a file or a folder; None if there is none. Looks at names only.
 
     Raises:
         ValueError: There are several, and none has the name of the folder.
@@ -100,7 +100,7 @@ def npz_in(where: Path) -> Path | None:
 
 
 class NpzArrays:
-    """The arrays of an npz file; each is read and checked at its first use.
+    """The arrays of an npz file. An array is read and checked when it is asked for.
 
     Args:
         file: Its name, for messages.
@@ -128,7 +128,7 @@ class NpzArrays:
         return set(self._members)
 
     def get(self, key: str) -> np.ndarray:
-        """Return one array, newly made and in the machine's byte order.
+        """Return one array as a new array in the machine's byte order.
 
         Raises:
             DatasetFormatError: There is no array of that name, it is corrupt, it holds neither numbers nor
@@ -145,7 +145,7 @@ class NpzArrays:
         return npy_array(self.file, f"array {key!r}", content)
 
     def numbers(self, key: str, kinds: str, num_dimensions: int) -> np.ndarray:
-        """Return one array; check the kind of its dtype (`np.dtype.kind`) and the number of dimensions."""
+        """Return one array after checks of its kind (`np.dtype.kind`), its dimensions, and that numbers are finite."""
         array = self.get(key)
         if array.dtype.kind not in kinds or array.ndim != num_dimensions:
             words = {"b": "bool", "i": "int", "u": "unsigned int", "f": "float", "U": "text"}
@@ -157,11 +157,11 @@ class NpzArrays:
         return array
 
     def ids(self, key: str, shape: tuple[int | None, ...], limit: int) -> np.ndarray:
-        """Return one array of ids in [0, limit) as int64; None in `shape` allows any length."""
+        """Return one array as int64; refuse another shape, and ids outside [0, limit). None in `shape`: any length."""
         return checked_ids(self.file, repr(key), self.get(key), shape, limit)
 
     def csr(self, prefix: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
-        """Return the checked row, column and value of each entry of a CSR matrix, and its shape."""
+        """Return (rows, columns, values, shape) of a CSR matrix, checked: row, column and value of each entry."""
         shape = self.ids(f"{prefix}shape", (2,), 2**31)
         num_rows, num_columns = int(shape[0]), int(shape[1])
         indices = self.numbers(f"{prefix}indices", "iu", 1)
@@ -175,13 +175,13 @@ class NpzArrays:
         return rows, indices.astype(np.int64), values, (num_rows, num_columns)
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """Return one array of text as a tuple."""
+        """Return one array of texts as a tuple of str."""
         with _whole(self.file, f"array {key!r}"):
             return tuple(map(str, self.numbers(key, "U", 1).tolist()))  # fails on code points that do not exist
 
 
 def npy_array(file: str, name: str, content: bytes) -> np.ndarray:
-    """Return the array that the bytes of an npy file hold, newly made and in the machine's byte order.
+    """Return the array in the bytes of an npy file as a new array in the machine's byte order.
 
     Args:
         file, name: The file and the array, for messages.
@@ -207,7 +207,7 @@ def npy_array(file: str, name: str, content: bytes) -> np.ndarray:
 
 @contextmanager
 def _whole(file: str, name: str) -> Iterator[None]:
-    """Turn any error into a DatasetFormatError: zipfile, decompressors and numpy raise nearly anything."""
+    """Turn any error in the block into a DatasetFormatError: zipfile, decompressors and numpy raise nearly anything."""
     try:
         yield
     except DatasetFormatError:
@@ -267,7 +267,7 @@ def _read_heterophilous(name: str, arrays: NpzArrays, split: int, normalize_feat
 
 
 def _read_masks(arrays: NpzArrays) -> list[np.ndarray]:
-    """Return the masks of train, validation and test, each bool[num_splits, num_nodes]."""
+    """Return [train, validation, test], the masks of all splits, each bool[num_splits, num_nodes]."""
     masks = [arrays.numbers(key, "b", 2) for key in ("train_masks", "val_masks", "test_masks")]
     if len({mask.shape for mask in masks}) > 1:
         fault = f"masks of shapes {[list(mask.shape) for mask in masks]}"

@@ -3,9 +3,9 @@
 Without types, raw/ has edge.csv.gz (rows "source,destination"), num-node-list.csv.gz and num-edge-list.csv.gz, and
 perhaps node-feat, edge-feat, node_NAME, edge_NAME and node-label, all .csv.gz. With types, raw/ has triplet-type-list
 and num-node-dict, and the same files in folders relations/SRC___REL___DST, node-feat/TYPE and node-label/TYPE. A folder
-split/NAME has train, valid and test: node ids in .csv.gz (with types a folder for each type), or edges that torch
-saved, or triples with the candidates to rank them among. ogb_graph.py reads the graph, and the settings that OGB keeps
-in its package.
+split/NAME has train, valid and test: node ids in .csv.gz (with types in a folder for each type), or edges saved by
+torch, or triples with candidates among which they are ranked. ogb_graph.py reads the graph, and the settings that OGB
+keeps in its package.
 
 Refused with `DatasetFormatError`: files that are truncated, corrupt or hostile; files that do not fit each other or the
 settings; folders with several graphs; nodes in two parts of the split or without a label; ids outside their type.
@@ -48,10 +48,11 @@ def read_ogb(folder: Path, *, inverse_relations: bool | None = None) -> RawHeter
 
     Args:
         folder: Holds raw/ and split/, and perhaps OGB's master.csv.
-        inverse_relations: Add the inverse of each edge (with types: of each relation). None: as the settings say.
+        inverse_relations: Whether to add the inverse of each edge (with types: of each relation). None: as the settings
+            say.
     Returns:
         Features are "feat" from node-feat and edge-feat, and NAME from node_NAME and edge_NAME: [n, width] as in the
-        file, int64 if all numbers of the file are whole, else float32. Without types, edge i of the file is edge i;
+        file; int64 if all numbers of the file are whole, else float32. Without types, edge i of the file is edge i;
         with inverse edges it is edge 2i, and its inverse 2i + 1, as in OGB. Items are in the order of the files; labels
         of one column are int64 [n], of k columns int64 [n, k]. Links have labels 1 and 0 in validation and test, and
         none in train; with types they are by edge type.
@@ -89,7 +90,11 @@ def read_ogb(folder: Path, *, inverse_relations: bool | None = None) -> RawHeter
 
 
 def _split_folder(folder: Path, name: str | None) -> Path:
-    """Return the folder of the split files: the folder `name`, the only folder inside, or `folder` itself."""
+    """Return the folder with the files of the split.
+
+    It is `folder`/`name` if that exists; else `folder` itself if it has files and no folders; else, without a `name`,
+    the only folder in it.
+    """
     if name is not None:
         check_name(MASTER, name)
         if (folder / name).is_dir():
@@ -105,7 +110,10 @@ def _split_folder(folder: Path, name: str | None) -> Path:
 
 
 def _inverted(edges: dict[Any, np.ndarray], features: Rows) -> tuple[dict[Any, np.ndarray], Rows]:
-    """Add the inverse of each edge; without types the inverse follows its edge."""
+    """Return (edges, features) with the inverse of each edge added.
+
+    With types the inverses are edges of new types; without types each inverse comes right after its edge.
+    """
     if None not in edges:
         both = with_inverses(edges)
         return both, {**features, **{(inverse_of(of_type), name): rows for (of_type, name), rows in features.items()}}
@@ -115,7 +123,7 @@ def _inverted(edges: dict[Any, np.ndarray], features: Rows) -> tuple[dict[Any, n
 
 
 def _read_node_split(raw: Path, folder: Path, num_nodes: dict[Any, int], num_classes: int | None) -> tuple[_Split, int]:
-    """Return the items of the three parts by node type, and the number of classes."""
+    """Return (train, validation and test items by node type; number of classes)."""
     types = [None] if None in num_nodes else _named_types(raw / "nodetype-has-label.csv.gz", num_nodes)
     if None not in num_nodes and types != _named_types(folder / "nodetype-has-split.csv.gz", num_nodes):
         raise DatasetFormatError.of("nodetype-has-split.csv.gz", "other types", f"those with labels, {types}")
@@ -148,7 +156,7 @@ def _named_types(path: Path, num_nodes: dict[Any, int]) -> list[str]:
 
 
 def _read_labels(path: Path, count: int, num_classes: int | None) -> tuple[np.ndarray, int]:
-    """Return labels, int64 [count] or [count, k], -1 for none, and the number of classes."""
+    """Return (labels, number of classes); labels are int64 [count] or [count, k], -1 for none."""
     table = read_table(path, rows=count, missing=True)
     whole = np.where(np.isnan(table), -1, table)
     if (whole != np.floor(whole)).any():
@@ -171,12 +179,13 @@ def _read_triple_split(
         folder: Holds {train,valid,test}.pt, each a dict: head_type and tail_type have a text for each triple; head,
             relation and tail have numbers; valid and test also have head_neg and tail_neg, [n, k].
         edge_types: The edge types of the graph.
-        edge_features: "reltype" for each edge type that has edges.
-        num_nodes: By node type.
+        edge_features: The edge features of the graph; each edge type that has edges needs "reltype".
+        num_nodes: The number of nodes of each type.
     Returns:
-        Train has the triples as pairs [n, 2], without labels. In validation and test each triple is two queries: its
-        tail against tail_neg, then its head against head_neg. A query is the triple with label 1, then the other pairs
-        with label 0. `indexes` numbers the queries of an edge type from 0, in the order of the file.
+        Train has the triples as pairs [n, 2], without labels. In validation and test each triple gives two queries:
+        first its tail is ranked against tail_neg, then its head against head_neg. A query has the pair of the triple,
+        label 1, and then the pairs with candidates, label 0. `indexes` numbers the queries of an edge type from 0, in
+        the order of the file.
     Raises:
         FileNotFoundError: A file is missing.
         DatasetFormatError: A file is broken or hostile, or does not fit the graph.
@@ -192,7 +201,7 @@ def _read_triple_split(
 
 
 def _numbers_of(edge_types: Iterable[EdgeType], features: Rows) -> dict[tuple[str, int, str], EdgeType]:
-    """Return {(source type, number of the relation, destination type): edge type}, for edge types with edges."""
+    """Return {(source type, number of the relation, destination type): edge type} of the types with edges."""
     edge_types_of: dict[tuple[str, int, str], EdgeType] = {}
     for edge_type in edge_types:
         for i, number in enumerate(np.unique(features.get((edge_type, "reltype"), _NONE)).tolist()):
@@ -239,7 +248,7 @@ def _read_part(
 
 
 def _of_triples(file: str, pairs: np.ndarray, chosen: Mapping[str, np.ndarray]) -> RawItems:
-    """Return two queries for each triple: first its tail against other tails, then its head against other heads."""
+    """Return items with two queries for each triple: first to rank its tail against others, then its head."""
     tails = ranked(file, pairs[:, 0], np.concatenate([pairs[:, 1:], chosen["tail_neg"]], axis=1))
     heads = ranked(file, pairs[:, 1], np.concatenate([pairs[:, :1], chosen["head_neg"]], axis=1))
     seeds = np.concatenate([tails[0], heads[0][:, ::-1]])
@@ -261,12 +270,12 @@ def _read_link_split(folder: Path, edges: Mapping[Any, np.ndarray], _: Rows, num
         folder: Holds {train,valid,test}.pt, each a dict that torch saved, or one npz file with the same arrays as
             PART_KEY. If the npz file lacks train_edge, the edges of the graph train.
         edges: int64 [2, n], the edges of the graph as in the files.
-        num_nodes: The number of nodes; every end is below.
+        num_nodes: {None: number of nodes}; both ends of every edge must be below it.
     Returns:
         Train has the edges that exist, without labels. Validation and test have the edges that exist, label 1, then
-        the negative edges, label 0. With k destinations for each source, each source has one edge that exists and k
-        negative ones, source by source, and `indexes` is the number of the source in the file. A key "year" gives
-        `timestamps` to train, and to the other parts if they have no negative edges.
+        the negative edges, label 0. With k destinations for each source, items are ordered by source: one edge
+        that exists, then k negative edges; `indexes` is the position of the source in the file. With a key "year",
+        train has `timestamps`, and so have the other parts if they have no negative edges.
     Raises:
         FileNotFoundError: A file is missing.
         DatasetFormatError: A file is broken, hostile, or has other keys.
@@ -317,9 +326,9 @@ def _of_queries(file: str, table: dict[str, Any], num_nodes: int) -> RawItems:
 
 
 def ranked(file: str, sources: np.ndarray, destinations: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return pairs, labels and query numbers for [n] sources and [n, k] destinations.
+    """Return (pairs, labels, query numbers) for `sources` [n] and `destinations` [n, k].
 
-    The first destination of each row has the label 1. Pairs are in the order of the rows, int64 [n * k, 2].
+    Pairs are int64 [n * k, 2], row by row. The first destination of each row has the label 1, the others 0.
     """
     count, width = destinations.shape
     if 32 * width * count > MAX_FEATURE_BYTES:

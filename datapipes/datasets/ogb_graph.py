@@ -7,7 +7,7 @@ OGB keeps the settings in its package, not in the files. Here they come from the
 
 1. a file master.csv in the folder of the data set, in OGB's layout: a column for each data set, a row for each setting;
 2. `PUBLISHED`, the settings of OGB's own data sets, by the name of the folder or the name in its release note;
-3. the folder alone: the graph has types if the files name some, the split is the only one, edges stay as they are.
+3. the folder alone: the graph has types if the files name some, there must be one split, and no inverses are added.
 
 A master.csv is refused if it is broken, contradicts the files, or asks for binary files or for a task other than node
 classification and link prediction.
@@ -41,7 +41,7 @@ Rows = dict[tuple[Any, str], np.ndarray]
 def read_graph(
     raw: Path, settings: OgbSettings, *, has_types: bool
 ) -> tuple[dict[Any, int], dict[Any, np.ndarray], Rows, Rows]:
-    """Read a graph: numbers of nodes, edges, node features, edge features; each by type, the type None without types.
+    """Return (numbers of nodes, edges, node features, edge features), each by type; without types the type is None.
 
     Raises:
         FileNotFoundError: A file is missing.
@@ -105,14 +105,14 @@ def _read_triplets(path: Path, num_nodes: dict[Any, int]) -> list[EdgeType]:
 
 
 def check_name(file: str, name: str) -> None:
-    """Refuse a name that is not one part of a path, since a type name becomes a folder name."""
+    """Refuse a name that cannot be a single part of a path, since names become names of folders."""
     if not name or name in (".", "..") or "/" in name or "\0" in name or len(name) > 100:
         fault = f"the type {shown(name[:200])}"
         raise DatasetFormatError.of(file, fault, "a name that may be part of a path", "Do not trust these files.")
 
 
 def read_row(path: Path) -> dict[str, str]:
-    """Return {name: text} of a file with a header and one row."""
+    """Return {column name: text} of a file with a header and one row."""
     lines = []
     for number, line in text_lines(path, MAX_NAMES_BYTES):
         lines.append(_fields(path.name, number, line))
@@ -150,7 +150,10 @@ def _read_edges(folder: Path, num_src: int, num_dst: int) -> np.ndarray:
 
 
 def _read_features(folder: Path, kind: str, count: int, files: tuple[str, ...] | None) -> dict[str, np.ndarray]:
-    """Return the rows of KIND-feat and KIND_NAME by name; `files` lists the KIND_NAME files that must exist."""
+    """Return {feature name: rows} of KIND-feat ("feat") and the files KIND_NAME (NAME) in `folder`.
+
+    `files` lists the KIND_NAME files that must exist; None takes those that exist.
+    """
     if files is None:
         files = tuple(path.name.removesuffix(".csv.gz") for path in sorted(folder.glob(f"{kind}_*.csv.gz")))
     paths = {file.removeprefix(f"{kind}_"): folder / f"{file}.csv.gz" for file in files}
@@ -174,11 +177,11 @@ class OgbSettings:
 
     Args:
         name: The name of the data set.
-        add_inverse_edge: The files hold each undirected edge once; the graph has both directions.
-        split: The name of the split, a folder in split/; None if unknown.
-        num_classes: None if unknown.
+        add_inverse_edge: Whether the files hold each undirected edge once, so that inverses are to be added.
+        split: The name of the split, which is a folder in split/; None if unknown.
+        num_classes: The number of classes; None if unknown.
         is_hetero: Whether the graph has types; None if unknown.
-        node_files, edge_files: Further features that must exist, such as node_year; None: take those that exist.
+        node_files, edge_files: Files of further features that must exist, such as node_year; None: any that exist.
     """
 
     name: str

@@ -3,8 +3,9 @@
 Only the graph is written anew (ondisk_graph.py). Features and items are read in place: into memory at once, or, with
 `in_memory: false` in the YAML, on demand.
 
-Row i of an edge feature belongs to edge i of the file. The graph always keeps the file's number of each edge. Without
-`include_original_edge_id` a minibatch shows positions, and the features look the numbers up.
+Row i of an edge feature belongs to edge i of the file. The graph always stores the number of each edge in the file.
+Without `include_original_edge_id` the edge ids of a minibatch are positions in the graph; features turn these into
+numbers when they are read.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ _BUILTIN = (  # the names that GraphBolt knows
 
 @with_other_names
 class OnDiskDataset:
-    """A folder with GraphBolt's metadata.yaml. The graph is built out of core, in `preprocessed_datapipes/` there.
+    """A folder with GraphBolt's metadata.yaml. The graph is built out of core, in `preprocessed_datapipes/` within.
 
-    A built graph is opened mapped while its files keep their sizes and times, or at least their content. The page about
-    folders describes the YAML and the differences from GraphBolt.
+    As long as the source files keep their sizes and times, or at least their content, the built graph is opened mapped.
+    The page about folders describes the YAML and the differences from GraphBolt.
 
     Args:
         path: the folder, or the metadata.yaml in it.
@@ -64,8 +65,8 @@ class OnDiskDataset:
             in the graph. Edge features are right either way. With True, edge features can be page-locked.
         force_preprocess: True builds the graph anew; False opens the built graph, even if the files have changed, and
             builds only if there is none; None builds if the graph is not fresh.
-        auto_cast_to_optimal_dtype: graph and sampled ids are int32 if the ids of all nodes fit, else int64. Seeds and
-            labels keep the dtypes of their files.
+        auto_cast_to_optimal_dtype: True: graph and sampled ids are int32 if the ids of all nodes fit, else int64.
+            False: int64. Seeds and labels keep the dtypes of their files.
         verify: hash the files and the graph, and compare with the digests noted when it was built.
     """
 
@@ -87,14 +88,14 @@ class OnDiskDataset:
         self.verify = check_bool(WHERE, "verify", verify)
 
     def load(self, tasks: str | Sequence[str] | None = None) -> Dataset:
-        """Return the data set with `tasks`; its sets are those of the first task, or empty without a task.
+        """Return the data set with `tasks`. Its three sets are those of the first of these tasks; empty without a task.
 
         Args:
             tasks: the name or the names of the tasks to read; None reads all.
         Raises:
             FileNotFoundError: There is no metadata.yaml, or a file that it names is missing.
             DatasetFormatError: The YAML or a file is broken, or they do not fit each other.
-            ValueError: No task has the name.
+            ValueError: There is no task with a name in `tasks`.
             ModuleNotFoundError: PyYAML is not installed, or pyarrow, which reads tables.
             OSError: The disk is full, or the folder cannot be written to.
         """
@@ -142,7 +143,7 @@ def BuiltinDataset(name: str, root: str | Path = "datasets") -> OnDiskDataset:
 
 
 def _with_yaml(path: Path) -> Path | None:
-    """Return the folder of a metadata.yaml, given the folder or the file; None if there is no such file."""
+    """Return the folder of a metadata.yaml; `path` is the folder or the file. None if there is no such file."""
     folder = path.parent if path.name == YAML else path
     return folder if (folder / YAML).exists() else None
 
@@ -170,7 +171,7 @@ def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
     Edges and features go through memory in pieces; node items and table columns are in memory whole.
 
     Returns:
-        The graph, mapped; and a text for each thing that was left out.
+        (the graph, mapped; texts that name what was left out).
     """
     check_place("OUT", out)  # may hold this very graph, after a kill at the end
     if (folder := _with_yaml(path)) is not None:
@@ -202,7 +203,7 @@ def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
 
 
 class _ByPosition(FeatureOver):
-    """An edge feature in the order of the file, read by positions in the graph."""
+    """An edge feature with rows in the order of the file, which is read by the positions of edges in the graph."""
 
     def __init__(self, feature: Feature, edge_ids: Tensor) -> None:
         super().__init__(feature)
@@ -264,7 +265,10 @@ def _task(described: Description, files: TaskFiles) -> Task:
 
 
 def _joined(described: Description, part: dict[Any, ItemSet], types: Iterable[Any] = ()) -> ItemSet | HeteroItemSet:
-    """Return the items of all types as one set; if empty, with the types `types`, or all node types."""
+    """Return the items of all types in `part` as one set. If `part` is {}, return an empty set of the given types.
+
+    `types` are these types; if there are none, all node types.
+    """
     none = torch.empty(0, dtype=torch.int64)
     empty = {
         kind: ItemSet(none.reshape(0, 2) if isinstance(kind, tuple) else none)
@@ -287,7 +291,7 @@ def _items(described: Description, kind: Any, files: Sequence[RowsFile]) -> Item
 
 
 def _check_seeds(described: Description, kind: Any, seeds: Tensor) -> None:
-    """Raise ValueError unless all seeds are nodes, or pairs of nodes, of the graph; reads all seeds once."""
+    """Raise ValueError unless all seeds are nodes, or pairs of nodes, of the graph. Reads all seeds once."""
     counts = described.num_nodes
     allowed = {1: "[n]", 2: "[n, 2]"} if kind is None else {2: "[n, 2]"} if isinstance(kind, tuple) else {1: "[n]"}
     if seeds.ndim not in allowed:
@@ -304,7 +308,10 @@ def _check_seeds(described: Description, kind: Any, seeds: Tensor) -> None:
 
 
 def _with_negatives(rows: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return pairs and their negatives as seeds, labels 1 and 0; "indexes" is the number of the pair."""
+    """Return {name: values} of items, with pairs and their negatives as "seeds".
+
+    "labels" is True for pairs and False for negatives; "indexes" is the number of the pair.
+    """
     pairs = rows.pop("seeds")
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise ValueError(f"the seeds have shape {list(pairs.shape)}; expected pairs [n, 2], since there are negatives.")
@@ -329,7 +336,7 @@ def _with_negatives(rows: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _sets(described: Description, tasks: Sequence[Task]) -> dict[str, Any]:
-    """Return the sets of the first task; empty sets without a task."""
+    """Return {set name: items} of the first task; empty sets without a task."""
     return {name: getattr(tasks[0], name) if tasks else _joined(described, {}) for name in SETS}
 
 
@@ -354,7 +361,7 @@ def _dataset(
 
 
 def _kind_of(sets: Mapping[str, Any]) -> tuple[str, int]:
-    """Return the kind of task of these sets, see Dataset.task, and the number of classes."""
+    """Return (kind of the task of these sets, see Dataset.task; number of classes)."""
     parts = [items for part in sets.values() for items in getattr(part, "item_sets", {None: part}).values()]
     of_edges = any(items.seeds_shape != () for items in parts)
     labels = [items._hashed_arrays()["labels"][0] for items in parts if "labels" in items.names and len(items) > 0]

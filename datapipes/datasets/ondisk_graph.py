@@ -1,8 +1,8 @@
 """The arrays of a folder of files, and its graph: built out of core into `preprocessed_datapipes/`, and opened mapped.
 
 `sources.json` beside the graph records the request, and size, time and digest of each source file. It is written last,
-so a folder without it is not whole. A graph is fresh while request and files are as recorded. A file whose size or time
-differs is hashed: if only the time has changed, the new time is recorded and nothing is built.
+so a folder without it is not whole. A graph is fresh while request and files are as recorded. A file whose time differs
+is hashed: if its content is the same, the new time is recorded and nothing is built.
 
 An array is a .npy file, a tensor that torch.save wrote, or a column of a table. Only tensors are unpickled, by
 TorchArchive. A file that is cut short or holds something else raises a DatasetFormatError before its values are used;
@@ -54,12 +54,13 @@ _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def graph_of(described: Description, *, index_dtype: str, force: bool | None, verify: bool) -> AnyGraph:
-    """Return the graph of a folder, whose edge ids are the numbers of the edges in the files.
+    """Return the graph of a folder. Its edge ids are the numbers of the edges in the files.
 
     Args:
         index_dtype: "auto" or "int64".
-        force: None builds it if it is not fresh; True always; False only if there is none, even if files have changed.
-        verify: compare the digests of all files, and of the graph.
+        force: None builds the graph if it is not fresh; True builds it always; False builds it only if there is none,
+            even if files have changed.
+        verify: compare the digests of all files, and of the graph, with the recorded ones.
     Raises:
         DatasetFormatError: The files hold no such graph.
         OSError: The folder cannot be written to, or the disk is full. No half graph is left.
@@ -86,7 +87,10 @@ def graph_of(described: Description, *, index_dtype: str, force: bool | None, ve
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time look at the graph and build it; the lock ends with its holder."""
+    """In the block, be the only process that looks at the graph and builds it.
+
+    The lock ends with the process that holds it. In a folder that cannot be written to nothing is locked.
+    """
     try:
         folder.mkdir(exist_ok=True)
         lock = os.open(folder / "datapipes.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
@@ -116,7 +120,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _request_digest(described: Description, index_dtype: str) -> str:
-    """Return a digest of the request, without the content of the files."""
+    """Return a digest of what is to be built: dtype, numbers of nodes, names of files; not of their content."""
     facts = [
         index_dtype,
         [[node_type, count] for node_type, count in described.num_nodes.items()],
@@ -154,7 +158,7 @@ def _is_fresh(place: Path, described: Description, request: str, *, looks: bool,
 
 
 def _source_files(described: Description) -> list[str]:
-    """Return the files that a graph is built of, as paths within the folder."""
+    """Return the sorted files from which the graph is built, as paths within the folder."""
     files: list[Any] = [*described.edges.values(), *described.attributes.values()]
     return sorted(
         {os.path.relpath(part, described.folder) for file in files for part in parts_of(described.path(file))}
@@ -181,19 +185,19 @@ _LESS = "Set in_memory: false."
 
 
 class Arrays:
-    """The arrays of a folder. A table is read once for all its columns in use, and kept as long as this object."""
+    """Reads arrays from a folder. A table is read once for all its columns, and stays in memory with this object."""
 
     def __init__(self, described: Description) -> None:
         self._described = described
         self._tables: dict[Path, TableFiles] = {}
 
     def read(self, file: RowsFile, wanted: tuple[int, str] | None = None) -> Tensor:
-        """Return an array: in memory, or mapped if it stays on disk. A column of a table is in memory.
+        """Return an array, mapped if `file.stays_on_disk`, else in memory. A column of a table is always in memory.
 
         Args:
             wanted: see `check_rows`; the number of rows is checked before the array is read.
         Raises:
-            DatasetFormatError: The file holds no such array.
+            DatasetFormatError: The file does not hold this array.
             MemoryError: The array needs more memory than is left.
         """
         path = self._described.path(file)
@@ -210,7 +214,7 @@ class Arrays:
 
 
 def check_rows(file: RowsFile, count: int, wanted: tuple[int, str] | None) -> None:
-    """Raise ValueError unless a file has one row for each of `wanted`, such as (30, "nodes"); None: any number."""
+    """Raise ValueError unless `count`, the rows of a file, is that of `wanted`, such as (30, "nodes"); None: any."""
     if wanted is not None and count != wanted[0]:
         raise ValueError(f"{file.path} has {count} rows for {wanted[0]} {wanted[1]}. Give one for each.")
 
@@ -254,10 +258,11 @@ def build(
     of_nodes: Mapping[Any, Mapping[str, Tensor]],
     index_dtype: str = "auto",
 ) -> None:
-    """Write the graph of a folder, with the files of `attributes`, to the folder `place`, in bounded memory.
+    """Write the graph of a folder to the folder `place`, in bounded memory.
 
     Args:
-        of_nodes: {type: {name: values}}, further attributes of the nodes.
+        attributes: {("node" or "edge", type, name): file} of attributes of the graph.
+        of_nodes: {type: {name: values}} of further attributes of nodes.
     """
     edges: dict[Any, Any] = {}
     of_edges: dict[Any, Any] = {}
@@ -276,14 +281,14 @@ def build(
 
 
 def _values(described: Description, arrays: Arrays, file: RowsFile) -> Any:
-    """Return an array as `build` takes it: the path of a .npy file, or a mapped tensor."""
+    """Return an array as `CSCGraph.build` takes it: the path of a .npy file, or a tensor, mapped if not of a table."""
     return described.path(file) if file.format == "numpy" else arrays.read(replace(file, in_memory=False))
 
 
 def _edges(
     described: Description, arrays: Arrays, kind: Any, file: EdgeFile, attributes: Mapping[str, RowsFile]
 ) -> Any:
-    """Return the edges of a type, and {name: attribute}, as `build` takes them."""
+    """Return (edges of a type, {name: attribute}) as `CSCGraph.build` takes them."""
     path, where = described.path(file), f"{file.path}{of_type(kind)}"
     files = parts_of(path)
     for part in files:
@@ -309,7 +314,7 @@ def _edges(
 def _with_attributes(
     where: str, path: Path, columns: Mapping[str, str], tensors: Mapping[str, Tensor]
 ) -> Callable[[], Iterator[Any]]:
-    """Return a function that yields the edges of a table in chunks, with the rows of `tensors`."""
+    """Return a function that yields the edges of a table in chunks, each with its rows of `tensors` as attributes."""
 
     def chunks() -> Iterator[Any]:
         done = 0

@@ -1,4 +1,4 @@
-"""Description: the contents of a folder of files, read here from GraphBolt's metadata.yaml.
+"""Description: what the files of a folder hold. It is read here from GraphBolt's metadata.yaml.
 
 by_name.py makes a Description from file names instead. ondisk.py reads the files.
 
@@ -31,7 +31,7 @@ _MOST_BYTES = 2**20  # of the YAML
 
 
 def _is_inside(path: Any) -> bool:
-    """Return whether a path stays in its folder; links in it are the user's, and are followed."""
+    """Return whether a relative path stays within its folder. Symbolic links are not checked, but followed."""
     if not isinstance(path, str) or not path or "\0" in path or os.path.isabs(path):
         return False
     return os.path.normpath(path).split(os.sep)[0] != os.pardir
@@ -52,7 +52,7 @@ class EdgeFile:
 
 @dataclass(frozen=True)
 class RowsFile:
-    """An array in a file; in a table, the column `name`."""
+    """An array in a file; if the file is a table, its column `name`."""
 
     name: str
     format: Annotated[str, one_of("numpy", "torch", *TABLES)]
@@ -61,12 +61,12 @@ class RowsFile:
 
     @property
     def stays_on_disk(self) -> bool:
-        """Whether values are read on demand."""
+        """Whether values stay in the file and are read on demand."""
         return self.in_memory is False
 
 
 def _with_free(record: Any) -> Form:
-    """Return the form of a record whose further fields become its "metadata"."""
+    """Return the Form that reads a record from JSON values; fields that it does not have go to its "metadata"."""
     names = {each_field.name for each_field in fields(record)}
 
     def read(name: str, value: Any) -> Any:
@@ -134,7 +134,7 @@ Key = tuple[str, Any, str]  # of a feature
 
 
 class TaskFiles(NamedTuple):
-    """A task: {set: {type or None: its arrays}}, and its further fields."""
+    """A task: `sets` is {set name: {type or None: its arrays}}; `metadata` has the further fields of the YAML."""
 
     sets: Mapping[str, Mapping[Any, tuple[RowsFile, ...]]]
     metadata: Mapping[str, Any]
@@ -142,17 +142,17 @@ class TaskFiles(NamedTuple):
 
 @dataclass(frozen=True)
 class Description:
-    """The contents of a folder.
+    """What the files of a folder hold. A key is ("node" or "edge", type or None, name).
 
     Attributes:
-        folder: the base of all paths.
+        folder: the folder, to which all paths are relative.
         name: the name of the data set.
         num_nodes: {type or None: number of nodes}.
-        edges: {type or None: file}; types as tuples.
+        edges: {edge type as a tuple, or None: file}.
         attributes: {key: file} of the arrays that samplers read. An edge attribute may be a column of the edge table.
         features: {key: file}.
-        metadata: {key of a feature: its further fields}.
-        tasks: in the order of the file.
+        metadata: {key of a feature: {name: value} of its further fields}.
+        tasks: the tasks in the order of the YAML.
         id_columns: {path of a node table: the column with the node id of each row}; other tables are in id order.
     """
 
@@ -167,7 +167,7 @@ class Description:
     id_columns: Mapping[str, str] = field(default_factory=dict)
 
     def path(self, file: EdgeFile | RowsFile) -> Path:
-        """Return the place of a file."""
+        """Return the path of a file or folder of the Description."""
         return self.folder / file.path
 
 
@@ -190,7 +190,7 @@ def read_yaml(folder: Path) -> Description:
 
 
 def _parsed(content: bytes) -> Any:
-    """Return the values of a plain YAML, without aliases and repeated keys."""
+    """Return the content of a YAML as dicts, lists and values; raise ValueError for aliases and repeated keys."""
     try:
         import yaml
     except ImportError as error:
@@ -228,7 +228,7 @@ def _check(node: Any, seen: set[int]) -> None:
 
 
 def without_nulls(value: Any) -> Any:
-    """Return the values of a YAML without fields that are null."""
+    """Return a copy of the content of a YAML without fields whose value is null."""
     if isinstance(value, dict):
         return {key: without_nulls(content) for key, content in value.items() if content is not None}
     return [*map(without_nulls, value)] if isinstance(value, list) else value
@@ -238,7 +238,7 @@ def without_nulls(value: Any) -> Any:
 
 
 def described(folder: Path, value: Any) -> Description:
-    """Return the Description of the values of a YAML; raise ValueError or TypeError if they are wrong."""
+    """Return the Description that the content of a YAML states; raise ValueError or TypeError if it is wrong."""
     whole_file = from_json(_Whole, "the file", value)
     graph = whole_file.graph
     num_nodes = _unique("graph.nodes", ((nodes.type, nodes.num) for nodes in graph.nodes))
@@ -277,7 +277,7 @@ def _unique(where: str, pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def _type_of(where: str, domain: str, text: str | None, types: Mapping[str, Mapping[Any, Any]]) -> Any:
-    """Return a type of the graph, an edge type as a tuple; raise ValueError for an unknown type."""
+    """Return the type that `text` names, an edge type as a tuple; raise ValueError if `types` does not have it."""
     kind = check_edge_type(where, text) if domain == "edge" and text is not None else text
     if kind not in types[domain]:
         raise ValueError(f"{where} names the {domain} type {shown(kind)}; the graph has {shown([*types[domain]])}")
@@ -299,7 +299,7 @@ def _task_files(task: _Task, types: Mapping[str, Mapping[Any, Any]]) -> TaskFile
 
 
 def _named(where: str, files: tuple[RowsFile, ...]) -> tuple[RowsFile, ...]:
-    """Return the arrays of a set, renamed to the names used here."""
+    """Return the arrays of a set under the names used in this package: GraphBolt's names of seeds become "seeds"."""
     by_name = _unique(where, (("seeds" if file.name in SEEDS else file.name, file) for file in files))
     if "seeds" not in by_name:
         raise ValueError(f"{where} has the data {shown([*by_name])}; one of {[*SEEDS]} is needed")

@@ -1,7 +1,7 @@
 """`debian_packages` and `open`, which users call; and how the arrays of a reader become a Dataset.
 
-`FORMATS` has, for each format, the function that recognises its file names, its reader, and its arguments. An argument
-is served by the reader or refused here, never ignored.
+`FORMATS` has, for each format, the function that recognises its file names, its reader, and the arguments that it
+takes. The other arguments are refused here, never ignored.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def debian_packages(direction: str = "both", *, heterogeneous: bool = False) -> 
 
     Args:
         direction: the sources of a package's in-edges: "depends" (the packages it depends on), "reverse" (the packages
-            that depend on it) or "both"; without types only.
+            that depend on it) or "both". Only for heterogeneous=False.
         heterogeneous: give packages, source packages and virtual names types of their own, and each kind of dependency
             an edge type, such as ("package", "recommends", "package"), with its inverse "rev_recommends". Packages,
-            words and split stay.
+            words and split are the same.
 
     Features: "feat", uint8 [num_nodes, num_words], 1 for each word of the description; "words", int16 [num_nodes,
     max_words], the ids of these words, padded with num_words. With types, "package" has both. The files were made by
@@ -90,7 +90,7 @@ def open(
     | `metadata.yaml` | GraphBolt's folders, see `OnDiskDataset`; edge ids are those of the files | as the YAML says |
     | `edges.*` or `edges/`, `nodes.*` or `nodes/` | CSV, Parquet, .npy: your own, by the names of files | on nodes |
 
-    Features and graph are those of the files, unless an argument changes them; the repr of the Dataset shows
+    Features and graph are as in the files, unless an argument changes them. The repr of the Dataset shows
     normalize_features and largest_component. If the files have no features, the Dataset has none: a model learns a
     vector for each node.
 
@@ -119,11 +119,11 @@ def open(
         normalize_features: divide each row of "feat" by the sum of its absolute values; a row of zeros stays zero. Only
             for bags of words: Planetoid and gnn-benchmark files.
         largest_component: keep only the largest connected component, as the published figures of gnn-benchmark do, and
-            number its nodes from 0 in their old order. A split of the files loses the nodes outside; a random split is
-            drawn inside. Only for Planetoid and .npz files.
+            number its nodes from 0 in their old order. A split in the files loses the nodes outside of it; a random
+            split is drawn of the nodes in it. Only for Planetoid and .npz files.
         inverse_relations: add the inverse of each relation, under the name `"rev_" + relation`; in OGB's folders
-            without types, the inverse of each edge. None: yes for RDF and ACM, for OGB as its settings say. Only for
-            RDF, ACM and OGB.
+            without types, the inverse of each edge. None: add them for RDF and ACM, and for OGB if its settings say so.
+            Only for RDF, ACM and OGB.
     Raises:
         FileNotFoundError: There is nothing at `path`, or a file of the data set is missing.
         IndexError: The files have no such split.
@@ -169,9 +169,9 @@ class Format:
     """A file format.
 
     Attributes:
-        name, files: for messages.
-        recognise: returns whether a folder or a file is of this format.
-        read: returns the arrays or the Dataset; called with the path, and the arguments in `takes` by name.
+        name, files: the format and its files as texts for messages.
+        recognise: function (path) -> true if the folder or file is of this format.
+        read: function (path, **arguments in `takes`) -> arrays or Dataset. It never gets "largest_component".
         takes: the arguments of `datasets.open` that the format takes.
     """
 
@@ -203,11 +203,11 @@ _LINES = {  # {suffix: the line that reads a file}; {0} is the path
 
 
 class UnknownFormat(DatasetFormatError):
-    """No file at the path is of a known format."""
+    """Raised if no file at a path is of a known format."""
 
 
 def read_files(where: Path, arguments: dict[str, Any]) -> RawDataset | RawHeteroDataset | Dataset:
-    """Return the data set at `where`, or its arrays; the arguments are those of `open`, by name."""
+    """Return the data set at `where`, or its arrays; `arguments` has the arguments of `open` by name."""
     if not where.exists():
         raise FileNotFoundError(f"datasets.open: {where} does not exist; a folder or a file is needed. Check the path.")
     file_format = next((candidate for candidate in FORMATS if candidate.recognise(where)), None)
@@ -224,7 +224,7 @@ def read_files(where: Path, arguments: dict[str, Any]) -> RawDataset | RawHetero
 
 
 def _remedy(where: Path) -> str:
-    """Return the line that reads this file, or the only file of this folder; else other advice."""
+    """Return advice for an error: the line of code that reads this file, or the only such file of this folder."""
     lines = []
     for file in where.iterdir() if where.is_dir() else [where]:
         suffix = max(filter(file.name.endswith, _LINES), key=len, default="")
@@ -235,7 +235,7 @@ def _remedy(where: Path) -> str:
 
 
 def _refuse(where: Path, name: str, value: object) -> None:
-    """Refuse an argument that is set but not taken by the format of the files."""
+    """Raise if an argument is set that the format of the files does not take."""
     if name == SPLIT:
         if value != 0:
             raise IndexError(f"datasets.open: {where} holds one split, so split must be 0, got {value}. Leave it out.")
@@ -266,7 +266,7 @@ def dataset_of(raw: RawDataset, split_seed: int = 0) -> Dataset:
 
 
 def hetero_dataset_of(raw: RawHeteroDataset) -> Dataset:
-    """Return the arrays of a reader as a Dataset: with types, or with a task on edges."""
+    """Return the arrays of a reader as a Dataset that has types, or a task on edges."""
     training = {edge_type: raw.edges[edge_type][:, :count] for edge_type, count in raw.num_training_edges.items()}
     graph = _graph_of(raw, raw.edges)
     training_graph = _graph_of(raw, {**raw.edges, **training}) if training else graph
@@ -295,7 +295,7 @@ def _dataset(raw: RawDataset | RawHeteroDataset, sets: Iterable[Any], **fields: 
 
 
 def _graph_of(raw: RawHeteroDataset, edges: Mapping[Any, np.ndarray]) -> CSCGraph | HeteroCSCGraph:
-    """Return the graph of `edges`, the first (or all) edges of each type of `raw`, with their attributes."""
+    """Return the graph of `edges` with the attributes in `raw`; `edges` has the first edges, or all, of each type."""
     of_nodes: dict[Any, dict[str, np.ndarray]] = {}
     of_edges: dict[Any, dict[str, np.ndarray]] = {}
     for (node_type, name), rows in raw.node_attributes.items():
@@ -314,7 +314,7 @@ def _item_set(part: Mapping[Any, RawItems]) -> ItemSet | HeteroItemSet:
 
 
 def random_split(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return node ids of train (20 per class), validation (30 per class) and test (the rest), each ascending.
+    """Return (train, validation, test), ascending node ids: 20 and 30 nodes of each class, and the rest.
 
     A class of fewer than 50 nodes fills train first, then validation. Nodes labelled -1 are left out.
     """

@@ -37,7 +37,7 @@ _TENSOR_DTYPES = (
 
 
 class _Dtype:
-    """Stands for `numpy.dtype`; its state may set the byte order and nothing else."""
+    """Stands for `numpy.dtype`. The state in a pickle may set its byte order and nothing else."""
 
     __slots__ = ("byte_order", "spec")
 
@@ -59,7 +59,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for `numpy.ndarray`: holds its state until `array_of` checks it."""
+    """Stands for `numpy.ndarray`: holds the state from the pickle until `array_of` checks it."""
 
     __slots__ = ("state",)
 
@@ -67,7 +67,7 @@ class _Array:
         self.state: object = None
 
     def set_state(self, state: object) -> None:
-        """Keep the state that the pickle sets."""
+        """Store the state from the pickle, unchecked."""
         self.state = state
 
 
@@ -104,9 +104,9 @@ def read_pickle(path: Path) -> object:
 
 
 def read_saved(path: Path) -> dict[str, Any]:
-    """Return the arrays of a dict that torch saved; its values are numpy arrays or tensors, [n] or [n, k].
+    """Return {key: array} of a dict that torch saved, whose values are numpy arrays or tensors, [n] or [n, k].
 
-    A value may also be a list of texts, and stays one. The arrays may share memory and may not be written to.
+    A list of texts is returned as it is. Do not write to the arrays: they may share memory.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -144,12 +144,12 @@ def _array_of_tensor(tensor: Tensor, name: str) -> np.ndarray:
 
 
 def shown_plain(value: object) -> str:
-    """Return text about an object for a message; a repr may never end: tuples of tuples, each used twice."""
+    """Return a text on an object for a message: an int, or the kind. A repr might never end, as for nested tuples."""
     return shown(value) if type(value) is int else f"of {kind_of(value)}"
 
 
 def fields_of(file: str, record: object, name: str) -> dict[str, object]:
-    """Return the fields of an `Items` whose keys are short text, each once."""
+    """Return an `Items` as {key: value}; refuse other objects, and keys that are no short text or repeated."""
     pairs = record.pairs if isinstance(record, Items) else None
     if pairs is None or len(pairs) > MAX_FIELDS:
         shown_as = f"of {kind_of(record)}" if pairs is None else f"with {len(pairs)} fields"
@@ -164,7 +164,7 @@ def fields_of(file: str, record: object, name: str) -> dict[str, object]:
 
 
 def array_of(file: str, value: object, name: str) -> np.ndarray:
-    """Return the array that a stand-in describes; it shares the bytes of the pickle."""
+    """Return the array that a stand-in describes; it shares memory with the bytes of the pickle."""
     if type(value) is not _Array:
         raise DatasetFormatError.of(file, f"{name} of {kind_of(value)}", "a numpy array")
     state = value.state

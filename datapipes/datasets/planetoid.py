@@ -37,7 +37,7 @@ def read_planetoid(folder: Path, *, normalize_features: bool = True) -> RawDatas
     """Read the data set in a folder with the files `ind.NAME.{x,tx,allx,y,ty,ally,graph,test.index}`.
 
     Row i of allx and ally belongs to node i. Row i of tx and ty belongs to the node on line i of
-    test.index. A node in neither (CiteSeer has 15, without edges) has features of zero and label -1.
+    test.index. A node in neither of them (CiteSeer has 15, without edges) has features of zero and label -1.
 
     Args:
         folder: Holds the eight files of one NAME.
@@ -52,7 +52,7 @@ def read_planetoid(folder: Path, *, normalize_features: bool = True) -> RawDatas
         FileNotFoundError: The folder has no such set, or lacks one of the files.
         DatasetFormatError: A file is truncated, corrupt or hostile, the files do not fit each other, or
             the folder holds several sets.
-    Source: the files and the split are those of Yang et al., "Revisiting Semi-Supervised Learning with
+    Source: the files and the split are from Yang et al., "Revisiting Semi-Supervised Learning with
         Graph Embeddings" (2016); rows are scaled as in Kipf and Welling (2017).
     """
     folder = Path(folder)
@@ -111,7 +111,7 @@ def _find_files(folder: Path) -> dict[str, Path]:
 
 
 def _read_labels(path: Path) -> np.ndarray:
-    """Return the checked one-hot rows of a y, ty or ally file."""
+    """Return the one-hot rows of a y, ty or ally file, after checks."""
     one_hot = array_of(path.name, read_pickle(path), "labels")
     if one_hot.ndim != 2 or not 1 <= one_hot.shape[1] <= MAX_CLASSES:
         fault = f"labels of shape {list(one_hot.shape)}"
@@ -153,7 +153,7 @@ def _read_test_ids(path: Path) -> np.ndarray:
 
 
 def _read_graph(path: Path) -> dict[int, list[int]]:
-    """Return the neighbour list of each node; the nodes are 0..n - 1, and so are all neighbours."""
+    """Return {node: list of its neighbours}, after a check that nodes are 0..n - 1 and neighbours are nodes."""
     graph = read_pickle(path)
     if not isinstance(graph, Items):
         raise DatasetFormatError.of(path.name, f"a thing {shown_plain(graph)}", "a dict of neighbour lists")
@@ -186,7 +186,7 @@ def _edges(neighbours: dict[int, list[int]]) -> np.ndarray:
 def _features(
     paths: dict[str, Path], num_train: int, num_all: int, test_ids: np.ndarray, num_nodes: int, normalize: bool
 ) -> np.ndarray:
-    """Return the features of all nodes: rows of allx, rows of tx at the test ids, else zeros."""
+    """Return the features of all nodes: the rows of allx first, the rows of tx at `test_ids`, and zeros elsewhere."""
     tables = {suffix: _read_csr(paths[suffix]) for suffix in ("x", "allx", "tx")}
     columns = tables["allx"][1][1]
     expected = {"x": ("y", num_train), "allx": ("ally", num_all), "tx": ("test.index", len(test_ids))}

@@ -55,7 +55,7 @@ class DatasetFormatError(ValueError):
 
 @contextmanager
 def format_errors(where: str) -> Iterator[None]:
-    """Turn the many error types of readers and pyarrow into a DatasetFormatError."""
+    """Turn errors of readers and pyarrow in the block, which have many types, into a DatasetFormatError."""
     try:
         yield
     except DatasetFormatError:
@@ -76,8 +76,8 @@ class RawDataset:
         edge_index: int64[2, num_edges], directed edges: row 0 has the sources, row 1 the destinations.
         node_features: Arrays of shape [num_nodes, ...] by name.
         labels: int64[num_nodes], the class of each node, -1 for none.
-        class_names: One for each class; numbers as text if the files name none.
-        split: int64 node ids of train, validation and test, disjoint; None if the files have no split.
+        class_names: A name for each class; numbers as text if the files name none.
+        split: (train, validation, test), disjoint int64 node ids; None if the files have no split.
         edge_features: Arrays of shape [num_edges, ...] by name, in the order of edge_index.
     Raises:
         TypeError: A value is not an array, or has another dtype than the one above.
@@ -127,7 +127,7 @@ class RawDataset:
 
 
 def check_id_array(name: str, noun: str, ids: Any, limit: int, lowest: int = 0) -> None:
-    """Refuse anything but an int64 array of numbers in [lowest, limit); `name` is the name of the data set."""
+    """Raise unless `ids` is an int64 array of numbers in [lowest, limit); `name` is the name of the data set."""
     if not isinstance(ids, np.ndarray) or ids.dtype != np.int64:
         kind = ids.dtype if isinstance(ids, np.ndarray) else type(ids).__name__
         raise TypeError(f"{name}: {noun}: found {kind}, must be an int64 array. {REMEDY}")
@@ -136,7 +136,7 @@ def check_id_array(name: str, noun: str, ids: Any, limit: int, lowest: int = 0) 
 
 
 def check_row_array(name: str, noun: str, rows: Any, count: int) -> None:
-    """Refuse anything but an array of `count` rows; `name` is the name of the data set."""
+    """Raise unless `rows` is an array of `count` rows; `name` is the name of the data set."""
     if not isinstance(rows, np.ndarray):
         raise TypeError(f"{name}: {noun} is a {type(rows).__name__}, must be an array. {REMEDY}")
     if rows.shape[:1] != (count,):
@@ -144,7 +144,7 @@ def check_row_array(name: str, noun: str, rows: Any, count: int) -> None:
 
 
 def first_outside(numbers: np.ndarray, limit: int, lowest: int = 0) -> Any:
-    """Return a number outside [lowest, limit); None if there is none."""
+    """Return the smallest or largest of `numbers` if it is outside [lowest, limit); None if all are inside."""
     if numbers.size == 0:
         return None
     low, high = numbers.min(), numbers.max()
@@ -155,14 +155,14 @@ def content_of(path: Path, most_bytes: int = MAX_CONTENT_BYTES) -> bytes:
     """Return the bytes of a file.
 
     Raises:
-        DatasetFormatError: It is no regular file (but a FIFO, say), or has more than `most_bytes` bytes.
+        DatasetFormatError: The file is not regular (a FIFO, for example), or has more than `most_bytes` bytes.
     """
     with format_errors(path.name):
         return read_regular(path, most_bytes)
 
 
 def both_directions(sources: np.ndarray, destinations: np.ndarray, num_nodes: int) -> np.ndarray:
-    """Return the undirected simple graph of the given edges, each edge in both directions.
+    """Return the edges of the undirected simple graph of the given edges, each in both directions.
 
     Args:
         sources: int64[n], each in [0, num_nodes).
@@ -178,7 +178,7 @@ def both_directions(sources: np.ndarray, destinations: np.ndarray, num_nodes: in
 def simple_edges(sources: np.ndarray, destinations: np.ndarray, num_nodes: int) -> np.ndarray:
     """Return edges as int64[2, m], sorted by (destination, source), without self loops and repeats.
 
-    The arguments are those of `both_directions`, but the edges keep their direction. O(n log n).
+    The arguments are as in `both_directions`; the edges keep their direction here. O(n log n).
     """
     apart = sources != destinations
     pairs = np.unique(destinations[apart] * num_nodes + sources[apart])
@@ -188,8 +188,9 @@ def simple_edges(sources: np.ndarray, destinations: np.ndarray, num_nodes: int) 
 def component_of(raw: RawDataset) -> RawDataset:
     """Return the part of a data set in the largest connected component of its graph.
 
-    Edges connect in both directions here. Of equally large components, the one with the lowest node id counts. Nodes
-    are numbered anew in their old order; a split loses the nodes outside. O((num_nodes + num_edges) log num_nodes).
+    Components are computed as if each edge had both directions. Of equally large components, the one with the lowest
+    node id is taken. Nodes are numbered anew in their old order; a split loses the nodes outside of it.
+    O((num_nodes + num_edges) log num_nodes).
     """
     component = _components(raw.edge_index, raw.num_nodes)
     sizes = np.bincount(component, minlength=1)
@@ -212,7 +213,7 @@ def component_of(raw: RawDataset) -> RawDataset:
 
 
 def _components(edge_index: np.ndarray, num_nodes: int) -> np.ndarray:
-    """Return for each node the lowest node of its connected component, int64[num_nodes]."""
+    """Return the lowest node in the connected component of each node, int64[num_nodes]."""
     parent = np.arange(num_nodes)
     while True:
         sources, destinations = parent[edge_index]
@@ -225,7 +226,7 @@ def _components(edge_index: np.ndarray, num_nodes: int) -> np.ndarray:
 
 
 def ids_of(file: str, table: np.ndarray, limit: int, noun: str = "id", remedy: str = "", lowest: int = 0) -> np.ndarray:
-    """Return `table`, whole numbers that must be in [lowest, limit).
+    """Return `table`, unchanged, after a check that its whole numbers are in [lowest, limit).
 
     Raises:
         DatasetFormatError: A number is outside.
@@ -236,7 +237,9 @@ def ids_of(file: str, table: np.ndarray, limit: int, noun: str = "id", remedy: s
 
 
 def checked_ids(file: str, noun: str, array: Any, shape: tuple[int | None, ...], limit: int) -> np.ndarray:
-    """Return whole numbers in [0, limit) as int64; None in `shape` allows any length.
+    """Return `array` as int64 after a check that it has `shape` and whole numbers in [0, limit).
+
+    None in `shape` allows any length.
 
     Raises:
         DatasetFormatError: `array` is not an array of whole numbers, has another shape, or a number is outside.
@@ -248,7 +251,7 @@ def checked_ids(file: str, noun: str, array: Any, shape: tuple[int | None, ...],
 
 
 def _check_form(file: str, noun: str, array: Any, shape: tuple[int | None, ...] = (None,)) -> None:
-    """Refuse anything but an array of whole numbers of this shape; None in `shape` allows any length."""
+    """Raise unless `array` has whole numbers and this shape; None in `shape` allows any length."""
     if not isinstance(array, np.ndarray):
         raise DatasetFormatError.of(file, f"{noun} of {type(array).__name__}", "whole numbers")
     fits = array.ndim == len(shape) and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
@@ -273,7 +276,7 @@ def csr_ids(file: str, noun: str, indptr: np.ndarray, indices: np.ndarray, shape
     Args:
         file, noun: The file and the matrix, for messages.
         indptr, indices: Arrays of any integer dtype.
-        shape: Numbers of rows and columns.
+        shape: (number of rows, number of columns).
     Raises:
         DatasetFormatError: The length of indptr is not rows + 1; indptr does not start at 0, descends, or
             does not end at the number of entries; a column is out of range; an array has no integer dtype.
@@ -295,10 +298,10 @@ def csr_ids(file: str, noun: str, indptr: np.ndarray, indices: np.ndarray, shape
 def dense_rows(
     file: str, rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int], dtype: Any
 ) -> np.ndarray:
-    """Return a new dense matrix with `values` at (rows, columns); values at the same place add up.
+    """Return a new dense matrix with `values` at (rows, columns). Values at the same place are added.
 
     Args:
-        file: For messages.
+        file: Its name, for messages.
         rows, columns, values: [n] each; all rows and columns are in range.
         shape, dtype: The shape and dtype of the result.
     Raises:
@@ -337,7 +340,7 @@ def normalised(rows: np.ndarray, values: np.ndarray, num_rows: int) -> np.ndarra
 
 
 def checked_labels(file: str, labels: np.ndarray, num_classes: int | None) -> tuple[np.ndarray, int]:
-    """Return labels as int64, and the number of classes: `num_classes`; if that is None, the highest label + 1.
+    """Return (labels as int64, number of classes), which is `num_classes`, or if it is None the highest label + 1.
 
     Raises:
         DatasetFormatError: Labels are not one dimension of integers, or a label is outside

@@ -31,8 +31,9 @@ class RawItems:
 
     Args:
         seeds: int64 [n] nodes, or [n, 2] edges (source, destination).
-        labels: int64 [n] classes, int64 [n, k] for k tasks of two classes, 1 for an edge that exists and 0 for a
-            negative edge, or float32 [n] numbers to predict; None if each seed is an edge that exists.
+        labels: one of these: int64 [n], classes; int64 [n, k], for k tasks of two classes; int64 [n], 1 for an edge
+            that exists and 0 for a negative edge; float32 [n], numbers to predict. None if each seed is an edge that
+            exists.
         timestamps: int64 or float64 [n], the time of each seed; None without times.
         indexes: int64 [n], the query number of each seed; None if all seeds are ranked together.
     """
@@ -53,14 +54,15 @@ class RawHeteroDataset:
         edges: int64 [2, num_edges] by edge type (src, rel, dst): row 0 has ids of src nodes, row 1 of dst nodes.
             {None: edges} without types. Repeated edges stay.
         node_features: Arrays [num_nodes, ...] by (node type, name); they go to the feature store.
-        edge_features: Arrays [num_edges, ...] by (edge type, name), in the order of `edges`; to the feature store.
+        edge_features: Arrays [num_edges, ...] by (edge type, name), in the order of `edges`, for the feature store.
         task: One of `TASKS`.
         split: The items of train, validation and test, each by type: node types, or edge types if the seeds are edges.
             All three have the same types.
-        class_names: One for each class; () if there are no classes.
-        node_attributes, edge_attributes: As the features, but they go to the graph, for samplers: times, old ids.
-        num_training_edges: {edge type: n}: the first n edges, in the order of time, are known in training; of a type
-            without a number, all edges are.
+        class_names: A name for each class; () if there are no classes.
+        node_attributes, edge_attributes: Arrays like the features. They become attributes of the graph, which samplers
+            read: times, old ids.
+        num_training_edges: {edge type: n}: the first n edges, in the order of time, are known in training. Without an
+            entry, all edges of a type are known.
         node_names: {node type: one name for each node}, for types that have names in the files.
     Raises:
         TypeError: A value is not an array, or has another dtype than the one above.
@@ -165,7 +167,7 @@ class RawHeteroDataset:
             check_id_array(self.name, noun % "labels", items.labels, limit)
 
     def _check_edges(self, noun: str, pairs: np.ndarray, edge_type: EdgeType | None) -> None:
-        """Check pairs (source, destination), [n, 2]."""
+        """Raise unless `pairs` is int64 [n, 2], and has nodes of the types of `edge_type`: (source, destination)."""
         src, dst = ends_of(edge_type)
         if pairs.ndim != 2 or pairs.shape[1] != 2:
             raise ValueError(f"{self.name}: {noun} have shape {pairs.shape}, must be pairs. {REMEDY}")
@@ -174,11 +176,11 @@ class RawHeteroDataset:
 
 
 def labelled_items(node_type: NodeType | None, labels: np.ndarray, parts: Iterable[np.ndarray]) -> Any:
-    """Return the `split` of node classification: ids and labels of each part, for one node type.
+    """Return the `split` of node classification on one node type: items with ids and labels for each part.
 
     Args:
-        labels: int64 [num_nodes] or [num_nodes, k]; read at the ids of the parts only.
-        parts: int64 node ids of train, validation and test.
+        labels: int64 [num_nodes] or [num_nodes, k]; only the labels of nodes in a part are used.
+        parts: the int64 node ids of train, of validation and of test.
     """
     return tuple({node_type: RawItems(ids, labels[ids])} for ids in parts)
 
@@ -190,10 +192,10 @@ def inverse_of(edge_type: EdgeType) -> EdgeType:
 
 
 def with_inverses(edges: Mapping[Any, np.ndarray]) -> dict[EdgeType | None, np.ndarray]:
-    """Return `edges` by type and, for each type, its inverse: the same edges in the same order with the ends swapped.
+    """Return `edges`, and an inverse type for each type: the same edges in the same order with the ends swapped.
 
     Raises:
-        DatasetFormatError: An inverse has the name of a type that is there.
+        DatasetFormatError: A type in `edges` already has the name of an inverse.
     """
     both: dict[EdgeType | None, np.ndarray] = {**edges}
     for edge_type, ends in edges.items():

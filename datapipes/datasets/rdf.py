@@ -4,11 +4,11 @@ The graph has one node type, "entity": each subject and each object is a node, l
 Each predicate is a relation ("entity", IRI, "entity"), from subject to object, and has an inverse ("entity", "rev_" +
 IRI, "entity"). Without the inverse no message would reach a person from the publications that name them as author.
 
-Labels that are equal numbers are one class: the files of MUTAG have 0 and 0.0 for one class.
+Labels that are equal as numbers are one class: the files of MUTAG write 0 and 0.0 for the same class.
 
-R-GCN leaves out the relations that state the labels. They are left out here too, as predicate, subject and object; see
-`LABEL_COLUMNS`. In AIFB `member` and `head`, from a group to a person, stay: they state the label of 73 and of 5 of the
-176 persons, as in the published figures.
+R-GCN leaves out the relations that state the labels. Triples with such a term as predicate, subject or object are left
+out here too; see `LABEL_COLUMNS`. In AIFB `member` and `head`, from a group to a person, stay, although they state the
+label of 73 and of 5 of the 176 persons; the published figures have them too.
 
 Invariant: each distinct triple that is not left out is one edge of its relation. Numbers of nodes, classes and edges do
 not depend on the order of lines. Refused with `DatasetFormatError`: broken lines, terms that RDF does not allow there,
@@ -58,7 +58,7 @@ def read_rdf(path: Path, *, inverse_relations: bool | None = None) -> RawHeteroD
     Args:
         path: The file, or a folder with no other triples file. trainingSet.tsv and testSet.tsv beside it name the
             labelled entities; completeDataset.tsv is optional, and must agree with them.
-        inverse_relations: Add the inverse of each relation; False: do not.
+        inverse_relations: True or None: add the inverse of each relation. False: do not.
     Returns:
         Nodes are numbered in the order of their names: an IRI as it is, a blank node with "_:" before, a literal in
         quotes. No features. Class names are the labels of the files, sorted as text, "0.0" as "0". The validation part
@@ -126,7 +126,7 @@ def _triples_file(path: Path) -> Path:
 
 
 def _read_split(folder: Path) -> tuple[list[dict[str, str]], str]:
-    """Return the label of each entity of train and of test, and the name of the column with the labels."""
+    """Return ([{entity: label} of train, {entity: label} of test], name of the column with the labels)."""
     read = [_read_labels(folder / file) for file in (TRAIN_FILE, TEST_FILE)]
     (train, column), (test, other_column) = read
     if column != other_column:
@@ -152,7 +152,10 @@ def _labelled(label: str | None) -> str:
 
 
 def _read_labels(path: Path) -> tuple[dict[str, str], str]:
-    """Read a file with a header; its columns, in any order, are an id, the entity and its label."""
+    """Return ({entity: label}, name of the label column) of a file.
+
+    Its header names the columns, in any order: the entity, its label, and perhaps an id.
+    """
     lines = text_lines(path, MAX_SPLIT_BYTES)
     _, header = next(lines, (0, ""))
     columns = header.split("\t")
@@ -176,7 +179,7 @@ def _read_labels(path: Path) -> tuple[dict[str, str], str]:
 
 
 def _number(label: str) -> str:
-    """Return the common spelling of a label that is a number, such as "1" for "1.0"; other labels stay."""
+    """Return one spelling for equal numbers, such as "1" for "1.0"; return other labels as they are."""
     return label.rstrip("0").rstrip(".") if re.fullmatch(r"-?[0-9]+\.[0-9]*", label) else label
 
 
@@ -195,7 +198,7 @@ _STRING = "^^<http://www.w3.org/2001/XMLSchema#string>"
 
 
 def read_triples(path: Path, left_out: frozenset[str]) -> list[tuple[str, str, str]]:
-    """Return the distinct triples that name no term of `left_out`.
+    """Return the distinct triples without a term in `left_out`, in the order of the file.
 
     Raises:
         DatasetFormatError: The file is broken or hostile.
@@ -227,7 +230,7 @@ def read_triples(path: Path, left_out: frozenset[str]) -> list[tuple[str, str, s
 
 
 def _term(file: str, number: int, text: str) -> str:
-    """Return the one text that all spellings of a term share; IRIs lose their brackets."""
+    """Return the text of a term, which is the same for all its spellings. IRIs lose their brackets."""
     if "\\" in text:
         try:
             text = _ESCAPE.sub(_unescaped, text)

@@ -1,9 +1,9 @@
-"""Read text files of unknown origin, packed with gzip or not: in pieces of whole lines, line by line, or as numbers.
+"""Read text files of unknown origin, compressed with gzip or not: in pieces, line by line, or as numbers.
 
 A few kilobytes of gzip may hold gigabytes. So a file is unpacked piece by piece, readers check each piece before the
 next is unpacked, and a file is refused as soon as it exceeds its limit.
 
-Invariant: at most a few pieces of `CHUNK_BYTES` are in memory; readers bound whatever they make of the pieces. Refused
+Invariant: at most a few pieces of `CHUNK_BYTES` are in memory; readers limit what they make of the pieces. Refused
 with `DatasetFormatError`: truncated and corrupt gzip, lines without an end, text that is not UTF-8.
 
 A table is parsed piece by piece. Its numbers take at most `MAX_TABLE_BYTES`, and, while its pieces are collected, half
@@ -35,7 +35,7 @@ def text_chunks(path: Path, most_bytes: int | None = None) -> Iterator[bytes]:
 
     Args:
         path: The file.
-        most_bytes: Of the unpacked text, by default `MAX_UNPACKED_BYTES`.
+        most_bytes: The most bytes of unpacked text; None for `MAX_UNPACKED_BYTES`.
     Raises:
         FileNotFoundError: There is no such file.
         DatasetFormatError: The file is not regular, its gzip is broken, or the file or a line is too long.
@@ -68,7 +68,7 @@ def text_chunks(path: Path, most_bytes: int | None = None) -> Iterator[bytes]:
 
 
 def text_lines(path: Path, most_bytes: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yield the number, from 1 on, and the text of each line that is not empty, without white space at its ends.
+    """Yield (line number from 1 on, text) of each line that is not empty. Texts have no white space at their ends.
 
     Raises:
         DatasetFormatError: As `text_chunks`, or the text is not UTF-8.
@@ -113,12 +113,12 @@ def read_table(
     Args:
         path: The file, one row a line; empty lines do not count.
         columns, rows: The required numbers of columns and rows; None: any, but all rows have equal lengths.
-        delimiter: Between numbers: a comma, or " " for spaces and tabs.
-        whole: Only whole numbers are allowed.
-        missing: "nan" is allowed.
-        skip_header: A first line that starts with a letter is left out.
-        comments: Lines that begin with "#" are left out.
-        most_bytes: Of the text; None for `MAX_UNPACKED_BYTES`.
+        delimiter: What separates numbers: a comma, or " " for spaces and tabs.
+        whole: Whether only whole numbers are allowed.
+        missing: Whether "nan" is allowed.
+        skip_header: Whether to skip a first line that starts with a letter.
+        comments: Whether to skip lines that begin with "#".
+        most_bytes: The most bytes of unpacked text; None for `MAX_UNPACKED_BYTES`.
         remedy: Advice in errors, see DatasetFormatError.of.
     Raises:
         FileNotFoundError: There is no such file.

@@ -1,7 +1,8 @@
 """Sort more edges by destination than memory holds: first into buckets of successive destinations, then each bucket.
 
-The edges of a bucket keep the order in which they came; so a bucket that is read and sorted stably is a stretch of the
-graph. A bucket that is still too large for memory is cut into buckets again; the edges of a single node need no sort.
+The edges of a bucket stay in the order in which they were added. So a bucket that is read and sorted stably by
+destination gives successive edges of the graph. A bucket that is too large for memory is cut into buckets again; the
+edges of a single node need no sort.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _SORT_BYTES = 24  # of the kernel for each edge, besides its ends: the order, an
 
 
 class SortedEdges(NamedTuple):
-    """A stretch of the graph: `degrees` int64 [n] of the next nodes, and {column: values of the next edges}.
+    """Successive nodes and edges of the graph: `degrees`, int64 [n], and `columns`, {name: values of the edges}.
 
-    The edges of one node may come in several stretches; the first has the node's degree.
+    The edges of one node may be in several SortedEdges; only the first of these has the degree of the node.
     """
 
     degrees: Tensor
@@ -41,20 +42,20 @@ class SortedEdges(NamedTuple):
 
 
 class Buckets:
-    """Edges by ranges of destinations.
+    """Edges, grouped by ranges of destinations; in memory, and from some size on in a file.
 
     Args:
-        file: for written edges; file and folder are made at the first write.
+        file: where edges are written; file and folder are made at the first write.
         num_nodes: destinations are in [0, num_nodes).
-        columns: {name: Column}; "indices", the sources, is one.
-        most_bytes: the bytes of edges that may be in memory before they are written.
+        columns: {name: Column} of the values of an edge; "indices", the sources, must be among them.
+        most_bytes: when this many bytes of edges are in memory, they are written.
 
     Attributes:
         counts: int64 [num_buckets], the number of edges in each bucket.
-        held_bytes: the bytes of edges in memory.
+        held_bytes: the bytes of the edges in memory.
 
-    A write appends one run: the offsets of the buckets in it, int64 [num_buckets + 1], then each column, bucket after
-    bucket.
+    Each write appends a run to the file: the offsets of the buckets in it, int64 [num_buckets + 1], then each column,
+    bucket after bucket.
     """
 
     def __init__(self, file: Path, num_nodes: int, columns: Mapping[str, Column], most_bytes: int) -> None:
@@ -71,14 +72,15 @@ class Buckets:
 
     @property
     def is_written(self) -> bool:
-        """Whether some edges lie in the file."""
+        """Whether some edges are in the file."""
         return len(self._runs) > 0
 
     def add(self, dst: NDArray[Any], columns: Mapping[str, Tensor], first: int = 0) -> bool:
-        """Take the next edges; return whether all edges so far were written.
+        """Add the next edges; return whether this has written all edges so far to the file.
 
         Args:
-            columns: all columns; without "edge_ids", the ids count up from `first`.
+            dst: the destinations.
+            columns: {name: values of the edges}, all columns. If only "edge_ids" is missing, ids count up from `first`.
         """
         src = columns["indices"].numpy()
         bucket = (dst >> self._shift).astype(src.dtype, copy=False)
@@ -102,7 +104,7 @@ class Buckets:
         return True
 
     def write(self) -> None:
-        """Write all edges in memory, as a run."""
+        """Write all edges in memory to the file, as one run."""
         if not self._held:
             return
         self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -127,7 +129,7 @@ class Buckets:
         self._end += indptr.nbytes + int(indptr[-1]) * self.edge_bytes
 
     def take_written(self, num_edges: int) -> None:
-        """Go on after a killed writer with the first `num_edges` edges of its file; later ones are overwritten.
+        """Take over the first `num_edges` edges in the file of a killed process; later edges there will be overwritten.
 
         Raises:
             OSError, ValueError: The file does not have these edges.
@@ -148,10 +150,10 @@ class Buckets:
             raise ValueError(f"{self.file} has {count} edges in {size} bytes; {num_edges} in {self._end} were written")
 
     def sorted(self, most_bytes: int) -> Iterator[SortedEdges]:
-        """Yield all edges in the order of the graph; the files stay.
+        """Yield all edges in the order of the graph. The file is not removed.
 
         Args:
-            most_bytes: the memory that sorting a bucket may take.
+            most_bytes: the most bytes of memory for sorting a bucket.
         """
         spent = self.edge_bytes + 2 * self.columns["indices"].row_bytes + _SORT_BYTES
         spent += sum(column.row_bytes for name, column in self.columns.items() if name != "indices")
@@ -194,7 +196,7 @@ class Buckets:
             degrees = degrees[:0]
 
     def _read(self, bucket: int, begin: int, end: int) -> dict[str, Tensor]:
-        """Return the edges [begin, end) of a bucket: all columns."""
+        """Return all columns of the edges [begin, end) of a bucket, {name: values}, with "dst"."""
         sizes = {name: ((end - begin, *column.shape), column.dtype) for name, column in self._all.items()}
         edges = {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in sizes.items()}
         with self.file.open("rb") if self._runs else contextlib.nullcontext() as file:

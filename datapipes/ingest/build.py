@@ -1,8 +1,8 @@
 """Build a graph with more edges than memory holds: CSCGraph.build and HeteroCSCGraph.build.
 
 Two passes. The first reads the edges of each type, in the order of their ids, and puts them into buckets by destination
-(buckets.py). The second sorts bucket after bucket and writes each stretch of the graph to its place in arrays.npy. The
-result is the graph that `from_edge_index(...).save(folder)` would write, to the bit.
+(buckets.py). The second sorts one bucket after another and writes its edges to their place in arrays.npy. The result is
+bit for bit the graph that `from_edge_index(...).save(folder)` would write.
 
 A build writes to a hidden folder beside the graph's folder, and renames it at the end. Each write of buckets also
 writes `state.json`: the request, and the number of edges in the files. After a kill, the next build for the same graph
@@ -50,7 +50,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Wanted(NamedTuple):
-    """The request for a graph, by type; the types of a CSCGraph are None."""
+    """The arguments of CSCGraph.build or HeteroCSCGraph.build, by type; the types of a CSCGraph are None."""
 
     edges: Mapping[Any, Any]
     num_nodes: Mapping[Any, int]
@@ -62,7 +62,7 @@ class Wanted(NamedTuple):
 
 
 def build_graph(form: str, folder: str | Path, wanted: Wanted) -> None:
-    """Write the graph folder; see CSCGraph.build."""
+    """Write the folder of a graph; see CSCGraph.build."""
     where = f"{CLASSES[form]}.build"
     most_bytes = parse_size(where, "max_memory", wanted.max_memory)
     if most_bytes < LEAST_MEMORY:
@@ -93,7 +93,7 @@ def build_graph(form: str, folder: str | Path, wanted: Wanted) -> None:
 def _is_there(
     folder: Path, form: str, edges: str | None, num_nodes: Mapping[Any, int], of_nodes: Mapping[Any, Any]
 ) -> bool:
-    """Return whether the folder already holds this graph, with these edges, nodes and node attributes."""
+    """Return whether the folder already holds this graph, with these edges, numbers of nodes and node attributes."""
     if edges is None or built_of(folder) != edges:
         return False
     arrays, _ = load(folder, form, mmap=True)
@@ -132,7 +132,7 @@ def _index_dtype(where: str, index_dtype: Any, most_nodes: int) -> torch.dtype:
 
 
 def _bytes_needed(relations: Sequence[_Relation], of_nodes: Mapping[Any, Mapping[str, Values]]) -> int:
-    """Return the bytes of the graph and of its bucket files; edges of unknown number do not count."""
+    """Return the bytes on the disk of the graph and its bucket files, without edges whose number is not known."""
     of_edges = sum(
         (relation.source.num_edges or 0) * 2 * relation.edge_bytes + 8 * (relation.num_dst + 1)
         for relation in relations
@@ -146,7 +146,7 @@ def _bytes_needed(relations: Sequence[_Relation], of_nodes: Mapping[Any, Mapping
 
 @dataclass
 class _Saved:
-    """The edges of a type that are in files."""
+    """What state.json says of an edge type: how many edges are in files, and whether these are all."""
 
     edges: int = 0
     digests: list[str] = field(default_factory=list)  # of the chunks, if the edges have no source files
@@ -154,7 +154,7 @@ class _Saved:
 
 
 class _Relation:
-    """The edges of one type, during the first pass and after it."""
+    """What a build knows of the edges of one type: their source, what is in files, and their buckets."""
 
     def __init__(self, where: str, edge_type: EdgeType | None, wanted: Wanted, dtype: torch.dtype) -> None:
         src, dst = ends_of(edge_type)
@@ -172,11 +172,11 @@ class _Relation:
 
     @property
     def written_bytes(self) -> int:
-        """Bytes of the edges in files of a killed build."""
+        """The bytes of the edges that a killed build has left in files."""
         return self.saved.edges * self.edge_bytes
 
     def read(self, state: _State, say: Progress) -> None:
-        """Put all edges into buckets."""
+        """Read all edges of the source, and add them to buckets."""
         saved, self.buckets = self.saved, state.buckets_of(self)
         size = state.chunk_edges(self)
         is_named = self.source.identity is not None
@@ -225,8 +225,8 @@ class _State:
     """The progress of a build, as in state.json.
 
     Attributes:
-        folder: the hidden folder.
-        built_of: a digest of request and source files; None if some edges have no source files.
+        folder: the hidden folder of the build.
+        built_of: a digest of the request and the identities of the sources; None if some edges have no source files.
     """
 
     def __init__(self, where: str, most_bytes: int, relations: Sequence[_Relation]) -> None:
@@ -243,16 +243,16 @@ class _State:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of edges in memory."""
+        """The bytes of the edges of all relations that are in memory."""
         return sum(relation.buckets.held_bytes for relation in self.relations if relation.buckets is not None)
 
     def chunk_edges(self, relation: _Relation) -> int:
-        """Return the number of edges to read at once."""
+        """Return how many edges of a relation are read at once."""
         of_attributes = sum(column.row_bytes for column in relation.source.columns.values())
         return max(min(self.most_bytes // _CHUNK, _MOST_CHUNK_BYTES) // (_END_BYTES + of_attributes), 1)
 
     def buckets_of(self, relation: _Relation) -> Buckets:
-        """Return the buckets for the edges of a relation, with the edges that a killed build has written."""
+        """Return Buckets for the edges of a relation, which already have the edges that a killed build has written."""
         buckets = self._new_buckets(self.folder, relation, self.most_bytes // _HELD - self.held_bytes)
         buckets.take_written(relation.saved.edges)
         return buckets
@@ -262,7 +262,7 @@ class _State:
         return Buckets(place, relation.num_dst, relation.columns, most_bytes)
 
     def read(self, relation: _Relation, num_edges: int) -> None:
-        """Note that all edges of a relation were read; write them unless all edges so far are few."""
+        """Record that all edges of a relation were read. Write them to files if there are many edges in memory."""
         buckets = relation.buckets
         assert buckets is not None
         if buckets.is_written or self.held_bytes > self.most_bytes // _HELD // 2:
@@ -271,16 +271,16 @@ class _State:
             self.save(relation, num_edges)
 
     def save(self, relation: _Relation, num_edges: int) -> None:
-        """Note in state.json that the first `num_edges` edges are in files."""
+        """Record in state.json that the first `num_edges` edges of a relation are in files."""
         relation.saved.edges = num_edges
         saved = [asdict(other.saved) for other in self.relations]
         fields = {"version": _VERSION, "boot": _boot(), "asked": self._asked, "relations": saved}
         write_text(self.folder / _STATE, json.dumps(fields))
 
     def goes_on(self, folder: Path) -> bool:
-        """Return whether a killed build of the same request has left edges in `folder`, and take these.
+        """If a killed build of the same request has left edges in `folder`, take them over; return whether it has.
 
-        Never after a restart of the machine: edges that had not reached the disk are lost.
+        After a restart of the machine return False, since edges that had not reached the disk are lost.
         """
         try:
             state = json.loads(read_regular(folder / _STATE, _MOST_STATE_BYTES))
@@ -305,7 +305,7 @@ def _boot() -> str:
 
 
 def _even(chunks: Iterator[Chunk], size: int) -> Iterator[Chunk]:
-    """Cut chunks anew, so that all but the last have `size` edges."""
+    """Yield the same edges in chunks of `size` edges; the last may have fewer."""
     kept: list[Chunk] = []
     count = 0
     for chunk in chunks:

@@ -1,8 +1,8 @@
 """The edges of one type in chunks, in the order of their ids, from any source: arrays, .npy files, raw pairs, folders
 of these, tables, an iterator. `edge_source` recognises the source; build.py reads it.
 
-No source holds more than one chunk, except arrays that are in memory already. A source of files names them by
-`identity`, so that the next build after a kill need not read stored edges again.
+No source has more than one chunk in memory, except arrays that are in memory already. A source of files names them by
+`identity`, so that the next build after a kill need not read edges again that the killed build has written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ENDS = ("src", "dst")  # columns of a table
 
 
 class Chunk(NamedTuple):
-    """Successive edges: `src` and `dst`, integers [n], and {name: values [n, ...]}."""
+    """Successive edges: `src` and `dst`, integers [n], and `attributes`, {name: values [n, ...]}."""
 
     src: NDArray[Any]
     dst: NDArray[Any]
@@ -39,24 +39,24 @@ class Chunk(NamedTuple):
 
 
 class Column(NamedTuple):
-    """Values of edges or nodes: their dtype, and the shape of the values of one edge or node."""
+    """What values edges or nodes have: their dtype, and their shape for one edge or node."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of the values of one edge or node."""
+        """The bytes of the values of one edge or node."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 class EdgeSource(ABC):
-    """Edges that are read in order.
+    """A source from which edges are read in order.
 
     Attributes:
-        columns: {name: Column} of their attributes.
-        num_edges: their number; None if unknown before all are read.
-        identity: the names, sizes and times of the source files, as text; None without files.
+        columns: {name: Column} of the attributes of the edges.
+        num_edges: number of edges; None if it is not known before all are read.
+        identity: a text with the names, sizes and times of the source files; None without files.
     """
 
     columns: Mapping[str, Column]
@@ -69,11 +69,11 @@ class EdgeSource(ABC):
 
 
 def edge_source(where: str, edges: Any, attributes: Mapping[str, Any] | None = None) -> EdgeSource:
-    """Return the source for the argument `edges` of CSCGraph.build.
+    """Return the EdgeSource for `edges`, in any form that CSCGraph.build takes.
 
     Args:
-        where: for messages.
-        attributes: {name: values of the edges: an array, the path of a .npy file, or the name of a column}.
+        where: how messages begin.
+        attributes: {name: values of the edges}; values are an array, the path of a .npy file, or the name of a column.
     """
     attributes = dict(attributes or {})
     if isinstance(edges, (str, os.PathLike)):
@@ -128,7 +128,7 @@ def _local(where: str, name: str, path: str | os.PathLike[str]) -> Path:
 
 
 def _identity(files: Sequence[AnyFile]) -> str | None:
-    """Return the identity of files, see EdgeSource; None if a store gives no version of a file."""
+    """Return the identity of files, see EdgeSource; None if a remote store gives no version of a file."""
     names: list[tuple[str, int, Any] | None] = []
     for file in files:
         if isinstance(file, RemoteFile):
@@ -144,7 +144,7 @@ def _identity(files: Sequence[AnyFile]) -> str | None:
 
 @dataclass(frozen=True)
 class Values:
-    """Rows read by their numbers, as tensors; edges are read as pairs of arrays."""
+    """Rows in memory or in files. `read(begin, end)` returns some as a tensor, or both ends of edges as two arrays."""
 
     shape: tuple[int, ...]  # of all rows together
     dtype: torch.dtype
@@ -153,17 +153,17 @@ class Values:
 
     @property
     def count(self) -> int:
-        """Number of rows."""
+        """The number of rows."""
         return self.shape[0]
 
     @property
     def column(self) -> Column:
-        """Dtype and shape of a row."""
+        """The dtype and the shape of a row."""
         return Column(self.dtype, self.shape[1:])
 
 
 class _Rows(EdgeSource):
-    """Pieces one after another, each with `read(begin, end) -> (src, dst)`."""
+    """Edges in pieces, one after another; `read(begin, end)` of a piece returns (src, dst)."""
 
     def __init__(self, where: str, pieces: Sequence[Values], attributes: Mapping[str, Any]) -> None:
         self.num_edges = sum(piece.count for piece in pieces)
@@ -186,7 +186,7 @@ class _Rows(EdgeSource):
 
 
 def attributes_of(where: str, attributes: Mapping[str, Any], count: int, kind: str) -> dict[str, Values]:
-    """Return the attributes of `count` nodes or edges, as `kind` says; values are tensors.
+    """Return {name: Values} for the attributes of `count` nodes or edges; `kind` is "node" or "edge".
 
     Raises:
         ValueError: An attribute does not have `count` rows.
@@ -206,7 +206,7 @@ def attributes_of(where: str, attributes: Mapping[str, Any], count: int, kind: s
 
 
 def _array(where: str, name: str, value: Any) -> Values:
-    """Return the rows of an array, or of a .npy file."""
+    """Return Values over the rows of an array, or of the .npy file at a path."""
     if not isinstance(value, (str, os.PathLike)):
         return _of_tensor(as_tensor(where, name, value).cpu())
     rows = NpyRows(where, _local(where, name, value))
@@ -217,7 +217,7 @@ def _array(where: str, name: str, value: Any) -> Values:
 
 def _of_tensor(tensor: Tensor) -> Values:
     def read(begin: int, end: int) -> Tensor:
-        """Return rows that are contiguous, with conjugations and signs resolved."""
+        """Return some rows, contiguous, with torch's conjugate and negative bits resolved."""
         return tensor[begin:end].resolve_conj().resolve_neg().contiguous()
 
     return Values(tuple(tensor.shape), tensor.dtype, read)
@@ -229,13 +229,13 @@ def _of_file(rows: NpyRows) -> Values:
 
 
 def refuse_no_ids(where: str, name: str, dtype: str, count: int = 1) -> None:
-    """Raise TypeError unless `count` values have an integer dtype; no values may have any dtype."""
+    """Raise TypeError unless `dtype`, the dtype of ids, is an integer one. If `count` is 0, any dtype is allowed."""
     if count > 0 and not dtype.startswith(("int", "uint")):
         raise TypeError(f"{where}: {name} must hold integers, got {dtype}. Convert it, and drop edges without ends.")
 
 
 def _two_columns(where: str, ends: Sequence[Any]) -> Values:
-    """Return both ends of edges, each an array or a .npy file."""
+    """Return Values over edges whose sources and destinations are an array or a .npy file each."""
     src, dst = (_array(where, name, value) for name, value in zip(_ENDS, ends, strict=True))
     for name, column in zip(_ENDS, (src, dst), strict=True):
         if len(column.shape) != 1:
@@ -255,7 +255,7 @@ def _pairs(src: Values, dst: Values) -> Values:
 
 
 def _matrix(where: str, name: str, value: Any) -> Values:
-    """Return both ends of edges from an array or a .npy file, [2, n] or [n, 2]; [2, 2] is read as [2, n]."""
+    """Return Values over the edges in an array or a .npy file, [2, n] or [n, 2]; [2, 2] counts as [2, n]."""
     is_file = isinstance(value, Path)
     rows: Any = NpyRows(where, value) if is_file else as_tensor(where, name, value).cpu()
     is_transposed = is_file and rows.is_transposed
@@ -271,7 +271,7 @@ def _matrix(where: str, name: str, value: Any) -> Values:
 
 
 def _of_rows(rows: NpyRows) -> Values:
-    """Return both ends of edges that lie in a file pair after pair."""
+    """Return Values over edges that are in a file pair after pair, [n, 2]."""
     return Values(rows.shape, torch.int64, lambda begin, end: tuple(rows.read(begin, end).T), (rows.path,))
 
 
@@ -279,7 +279,7 @@ def _of_rows(rows: NpyRows) -> Values:
 
 
 class _Table(EdgeSource):
-    """Parquet or CSV files; edges are in the order of the rows."""
+    """Edges in Parquet or CSV files, in the order of the rows."""
 
     def __init__(
         self, where: str, path: Path | str, files: Sequence[AnyFile], kind: str, attributes: Mapping[str, Any]
@@ -335,7 +335,10 @@ class _Table(EdgeSource):
 
 
 class _Iterated(EdgeSource):
-    """Chunks from an iterable, or from the iterable that a callable returns: [2, n], or ([2, n], {name: values})."""
+    """Edges from an iterable of chunks, or from a callable that returns one.
+
+    A chunk is [2, n], or ([2, n], {name: values}).
+    """
 
     def __init__(self, where: str, edges: Any, attributes: Mapping[str, Any]) -> None:
         if attributes:

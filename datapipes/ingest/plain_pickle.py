@@ -3,11 +3,11 @@
 A pickle is a program. Python's own unpickler would run it; this module does not use it:
 
 - `Reader` follows the instructions that plain data needs, as `pickletools` finds them, and refuses any other.
-- It knows the globals that its caller lists, and refuses any other by name.
-- Each of these globals is a stand-in of this package, so not even the unpickling code of numpy, scipy or torch runs.
+- It accepts the globals (functions and classes) that its caller lists, and refuses any other, naming it.
+- For each of these globals this package has a stand-in, so not even the unpickling code of numpy, scipy or torch runs.
   The callers check the state of stand-ins when they make arrays or tensors of them.
-- A dict becomes a list of pairs, `Items`. Hashing keys that the file chose could take quadratic time, or, for tuples of
-  tuples, forever. For the same reason values are never compared, nor written into a message.
+- A dict becomes a list of pairs, `Items`. Hashing keys that the file chose could take quadratic time, or never end
+  for tuples of tuples. For the same reason values are never compared, nor written into a message.
 
 Invariant: the file cannot choose code to run and cannot change an object. Time and memory stay in proportion to the
 size of the file. Refused with `FileRefused`: truncated, corrupt or hostile files.
@@ -42,7 +42,7 @@ class FileRefused(ValueError):
 
     Attributes:
         found, expected, remedy: texts for a message that names the file; without a remedy, another copy may help.
-        named: the unknown global, if the file was refused for it.
+        named: the unknown global for which the file was refused, if it was.
     """
 
     def __init__(self, found: str, expected: str, remedy: str = "", named: str | None = None) -> None:
@@ -54,7 +54,7 @@ _DISTRUST = "Do not trust this file; nothing of it was run."
 
 
 class Items:
-    """Stands for a dict: its keys and values, unhashed, in the order of the file."""
+    """Stands for a dict: its pairs of key and value, unhashed, in the order of the file."""
 
     __slots__ = ("pairs",)
 
@@ -62,7 +62,7 @@ class Items:
         self.pairs: list[tuple[object, object]] = []
 
     def add(self, flat: list[object]) -> None:
-        """Add alternating keys and values."""
+        """Add pairs; `flat` has a key, its value, the next key, and so on."""
         self.pairs.extend(zip(flat[::2], flat[1::2], strict=True))
 
 
@@ -74,9 +74,10 @@ class Global:
     """Stands for a function or class that a pickle names.
 
     Args:
-        name: for messages.
-        make: returns the stand-in for the result of a call. It raises TypeError for arguments that no pickler passes,
-            and ValueError for impossible values. By default the global cannot be called, only be an argument.
+        name: its name in messages.
+        make: called when the pickle calls the global, with the same arguments; returns the stand-in for the result. It
+            raises TypeError for arguments that no pickler passes, and ValueError for impossible values. By default the
+            global cannot be called, and may only be an argument.
     """
 
     __slots__ = ("make", "name")
@@ -105,9 +106,9 @@ def parse_pickles(
     """Return the objects of the first `count` pickles in `content`.
 
     Args:
-        content: the pickles, one behind another; anything may follow.
-        allowed: the globals that they may name.
-        kind: the class of their reader.
+        content: the pickles, one after another; anything may follow.
+        allowed: {(module, name): Global} that they may name.
+        kind: the class that reads them; None for Reader.
     Raises:
         FileRefused: A pickle is broken or hostile, or holds something else.
     """
@@ -134,7 +135,7 @@ METHODS = {
 
 
 class Reader:
-    """Follows the instructions of one pickle; the method `_x` follows the instructions in `methods["x"]`."""
+    """Follows the instructions of one pickle. The method `_x` serves the instructions named in `methods["x"]`."""
 
     methods: Mapping[str, str] = METHODS
 
@@ -146,7 +147,7 @@ class Reader:
         self._encodable = len(content)  # characters that may still be encoded: a file needs each of its texts once
 
     def read(self) -> object:
-        """Return the object in the pickle."""
+        """Follow the instructions, and return the object in the pickle."""
         follow = {name: getattr(self, f"_{method}") for method, names in self.methods.items() for name in names.split()}
         for place, (opcode, argument, position) in enumerate(pickletools.genops(self._stream)):
             name = opcode.name
@@ -271,12 +272,12 @@ class Reader:
         built.set_state(state)
 
     def _target(self, kind: type[_T]) -> _T:
-        """Return the object on top of the stack, which must be of `kind`."""
+        """Return the object on top of the stack; raise ValueError unless it is of `kind`."""
         if type(self._stack[-1]) is not kind:
             raise ValueError(f"something added to a {kind_of(self._stack[-1])}")
         return self._stack[-1]
 
 
 def kind_of(value: object) -> str:
-    """Return the kind of a value that a Reader made, for a message: its repr might never end."""
+    """Return the name of the class of a value that a Reader made, for a message; its repr might never end."""
     return type(value).__name__.lstrip("_")

@@ -35,7 +35,7 @@ _VERSIONS = (  # keys of a store's file information that change with the content
 
 
 def is_uri(value: Any) -> bool:
-    """Return whether a value is the text of a URI, other than a local `file:` URI."""
+    """Return whether a value is a text with a URI, except for `file:` URIs, which are local."""
     return isinstance(value, str) and not value.startswith(_LOCAL) and _URI.match(value) is not None
 
 
@@ -51,11 +51,11 @@ def local_path(where: str, name: str, text: str) -> str:
 
 
 class RemoteFile:
-    """A file at a URI. The first look notes size and version; a later look raises ValueError if they differ.
+    """A file at a URI. The first `look` records size and version; a later one raises ValueError if they differ.
 
     Attributes:
-        uri: its address.
-        name: the last part of it.
+        uri: the URI.
+        name: the last part of the URI.
     """
 
     def __init__(self, uri: str, listed_bytes: int | None = None) -> None:
@@ -68,14 +68,14 @@ class RemoteFile:
 
     @property
     def size(self) -> int:
-        """Its size in bytes, from the listing of its folder or from the first look."""
+        """The size of the file in bytes, from the listing of its folder or from the first `look`."""
         if self._seen is None and self._listed_bytes is not None:
             return self._listed_bytes
         return self._first_look()[0]
 
     @property
     def identity(self) -> tuple[str, int, str] | None:
-        """Its address, size and version; None if the store has no version."""
+        """(URI, size, version) of the file; None if the store gives no version."""
         size, version = self._first_look()
         return (self.uri, size, version) if version else None
 
@@ -83,7 +83,7 @@ class RemoteFile:
         return self._seen or self.look()
 
     def look(self) -> tuple[int, str]:
-        """Ask for the size and the version of the file, and return them.
+        """Ask the store for the size and the version of the file, and return (size, version).
 
         Raises:
             ValueError: They differ from the first look.
@@ -107,7 +107,7 @@ class RemoteFile:
         return seen
 
     def open(self, block_bytes: int = _BLOCK_BYTES) -> BinaryIO:
-        """Return the file, open for reading, with seek; reads raise OSError, or ValueError if it ends too early.
+        """Return the file, open for reading, with seek. Reads raise OSError, or ValueError if the file ends too early.
 
         Args:
             block_bytes: bytes to fetch at once.
@@ -125,7 +125,7 @@ def _text(seen: tuple[int, str] | None) -> str:
 
 
 class _Reading(io.RawIOBase):
-    """A file of fsspec whose errors are OSErrors."""
+    """A raw stream over an open file of fsspec, which raises OSError for any error of the store."""
 
     def __init__(self, uri: str, file: Any, size: int) -> None:
         self._uri, self._file, self._size = uri, file, size
@@ -160,13 +160,13 @@ AnyFile = Path | RemoteFile
 
 
 def size_of(file: AnyFile) -> int:
-    """Return the bytes of a file."""
+    """Return the size of a file in bytes."""
     return file.stat().st_size if isinstance(file, Path) else file.size
 
 
 @contextmanager
 def opened(file: AnyFile, block_bytes: int = _BLOCK_BYTES) -> Iterator[tuple[BinaryIO, int]]:
-    """Yield a file, open for reading, and its size; at the end, check that a file at a URI has not changed.
+    """Yield (file open for reading, its size). At the end, check that a file at a URI has not changed.
 
     Args:
         block_bytes: bytes to fetch at once from a URI.
@@ -191,9 +191,9 @@ def files_in(where: str, uri: str) -> list[RemoteFile]:
     """Return the files directly in the folder at a URI, sorted by name.
 
     Raises:
-        OSError: The folder cannot be listed. FileNotFoundError: it does not exist; stores without folders raise this
-            for an empty folder, too.
-        ModuleNotFoundError: The package for its scheme is not installed.
+        OSError: The folder cannot be listed.
+        FileNotFoundError: The folder does not exist, or is empty in a store that has no real folders.
+        ModuleNotFoundError: The package for the scheme is not installed.
         ValueError: fsspec does not know the scheme.
     """
     with _told(where, uri):
@@ -228,7 +228,7 @@ def files_at(where: str, uri: str) -> list[RemoteFile]:
 
 
 def _system_of(uri: str) -> tuple[Any, str]:
-    """Return this thread's file system for a URI, with its cache emptied, and the path in it."""
+    """Return (this thread's fsspec file system for a URI, path in it); its cache of listings is emptied."""
     core, scheme = needed("fsspec.core", "remote", f"reading {uri}"), uri.partition("://")[0]
     try:
         core.get_filesystem_class(scheme)
@@ -248,7 +248,7 @@ def _system_of(uri: str) -> tuple[Any, str]:
 
 @contextmanager
 def _told(where: str, uri: str) -> Iterator[None]:
-    """Add the place and the remedy to an error."""
+    """Add `where` and a remedy to an error that the block raises."""
     try:
         yield
     except OSError as error:
@@ -259,7 +259,7 @@ def _told(where: str, uri: str) -> Iterator[None]:
 
 @contextmanager
 def _as_os_error(uri: str) -> Iterator[None]:
-    """Turn whatever a store raises into an OSError with a short reason as `strerror`."""
+    """Turn any error of a store that the block raises into an OSError with a short reason as `strerror`."""
     try:
         yield
     except MemoryError:

@@ -1,7 +1,7 @@
 """Parquet or CSV files as one table of numbers, by pyarrow: local ones, or at URIs.
 
-Rows are in the order of file names, then of places in a file. pyarrow reads files at URIs through `RemoteFile`, so only
-the parts that it reads are fetched. A file at a URI that changes while it is read is an error.
+Rows are in the order of the file names, and within a file in its order. pyarrow reads files at URIs through
+`RemoteFile`, so only the parts that it reads are fetched. A file at a URI that changes while it is read is an error.
 
 All files have the columns of the first file, in any order; either all CSV files have a header or none has. This is
 checked before any row is read. A CSV file with only a header, or without any bytes, has no rows. A single CSV file
@@ -40,7 +40,7 @@ _OF_CONTENT = (ValueError, TypeError, LookupError, NotImplementedError, EOFError
 
 
 def suffix_of(name: str) -> str:
-    """Return the suffix of a file name; the suffix of a table may have two parts, as .csv.gz."""
+    """Return the suffix of a file name; for tables it may have two parts, as in .csv.gz."""
     return next((suffix for suffix in TABLES if name.endswith(suffix)), Path(name).suffix)
 
 
@@ -55,14 +55,14 @@ class TableFiles:
     """Files with equal columns, as one table.
 
     Args:
-        where: for messages.
-        path: a file, or a folder of files; if `files` are given, a name for them in messages.
+        where: how messages begin.
+        path: a file, or a folder of files; if `files` are given, how messages name them.
         kind: the suffix of `files`, one of TABLES.
     Attributes:
         names: the names of the columns.
         has_names: whether the files name the columns; otherwise the names are "f0", "f1" ...
     Raises:
-        ValueError: A file is no table, truncated or corrupt, or its columns differ from the first file's.
+        ValueError: A file is no table, is truncated or corrupt, or has other columns than the first file.
         OSError: A file cannot be read.
     """
 
@@ -81,10 +81,10 @@ class TableFiles:
         self._order: Tensor | None = None
 
     def two_columns(self, ends: tuple[str, str]) -> tuple[str, str]:
-        """Return the columns with these names, or the only two columns, or the first two of a table without names.
+        """Return `ends` if the table has columns of these names; else its two columns, or without names its first two.
 
         Raises:
-            ValueError: The columns are too few, or ambiguous: row numbers might be taken for an end.
+            ValueError: There are fewer than two columns, or more with other names: one might have row numbers.
         """
         if {*ends} <= {*self.names}:
             return ends
@@ -100,7 +100,7 @@ class TableFiles:
         return self._data.schema.field(name).type
 
     def dtype(self, name: str) -> np.dtype[Any]:
-        """Return the dtype of the values of a column; object if NumPy has none."""
+        """Return the NumPy dtype of a column; object if NumPy has no dtype for its values."""
         try:
             dtype: np.dtype[Any] = np.dtype(self.arrow_type(name).to_pandas_dtype())
             return dtype
@@ -109,12 +109,12 @@ class TableFiles:
 
     @cached_property
     def num_rows(self) -> int:
-        """Number of rows; the first use reads CSV files whole."""
+        """The number of rows. The first use reads CSV files to their end."""
         with self._told():
             return int(self._data.count_rows())
 
     def sort_by(self, name: str) -> None:
-        """Make `numbers` and `texts` return the rows in the order of a column of ids.
+        """Make `numbers` and `texts` return the rows by ascending id; the column `name` has the ids.
 
         Raises:
             ValueError: The column does not hold each id of 0 ... num_rows - 1 once.
@@ -136,7 +136,7 @@ class TableFiles:
         return cells if self._order is None else [cells[place] for place in self._order.tolist()]
 
     def numbers(self, name: str, *, missing: Any = None) -> Tensor:
-        """Return a column, one number for each row.
+        """Return a column as a tensor of one number for each row.
 
         Args:
             missing: the value for empty cells; None refuses empty cells.
@@ -160,17 +160,17 @@ class TableFiles:
 
     @cached_property
     def _content(self) -> Any:
-        """All columns, in memory, since reading one column of a CSV file reads all of it."""
+        """All columns as a pyarrow table in memory, since reading one column of a CSV file reads all of it."""
         num_bytes = 2 * self.num_rows * 8 * len(self.names)  # of the table, and of the tensors made of its columns
         check_memory(self._where, str(self._path), num_bytes, "Store the columns as .npy.")
         with self._told():
             return self._data.to_table()
 
     def batches(self, names: Sequence[str], most: int) -> Iterator[Any]:
-        """Yield the columns of up to `most` rows at a time, as pyarrow batches; few more rows are in memory.
+        """Yield the columns `names` in pyarrow batches of up to `most` rows; few more rows are in memory.
 
         Raises:
-            The errors of TableFiles; ValueError: a file at a URI has changed.
+            The errors of TableFiles. Also ValueError: A file at a URI has changed.
         """
         for fragment in self._data.get_fragments():
             batches = _rows_of(fragment, {name: self.arrow_type(name) for name in names}, most)
@@ -190,9 +190,9 @@ class TableFiles:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Add the place to an error, and say whether a file has changed.
+        """Add `where` to an error that the block raises; if a file has changed meanwhile, say so instead.
 
-        pyarrow raises OSError for wrong content and for a failing disk; only the latter has an errno.
+        pyarrow raises OSError both for wrong content and for a failing disk; only a failing disk gives an errno.
         """
         try:
             yield
@@ -226,7 +226,7 @@ class TableFiles:
 
 
 class _Opener:
-    """The part of fsspec's file system interface that pyarrow needs to read files, by their URIs."""
+    """A file system with the methods of fsspec's that pyarrow calls to read files, which it names by their URIs."""
 
     protocol = "uri"
 
@@ -241,7 +241,7 @@ class _Opener:
 
 
 class _Head(NamedTuple):
-    """The head of a CSV file: the cells of the first nonempty line, and whether rows follow."""
+    """The head of a CSV file: the cells of the first nonempty line, and whether further lines follow."""
 
     file: AnyFile
     cells: list[str]
@@ -263,7 +263,7 @@ def _head_of(file: AnyFile, kind: str) -> _Head:
 
 
 def _csv(files: Sequence[AnyFile], kind: str) -> tuple[Any, bool]:
-    """Return the rows of CSV files, and whether the files name their columns."""
+    """Return (pyarrow data set over CSV files, whether the files name their columns)."""
     heads = [head for head in (_head_of(file, kind) for file in files) if head.cells]
     has_names = bool(heads) and heads[0].has_names
     for head in heads:
@@ -278,7 +278,7 @@ def _csv(files: Sequence[AnyFile], kind: str) -> tuple[Any, bool]:
 
 
 def _check_head(first: _Head, other: _Head) -> None:
-    """Raise ValueError if a CSV file has names and the first file none, or the reverse, or if columns differ."""
+    """Raise ValueError if only one of a CSV file and the first file names its columns, or if their columns differ."""
     if first.has_names and not {*first.cells} & {*other.cells}:
         raise ValueError(
             f"{other.file} begins with {shown(other.cells)}, the first file with the names {shown(first.cells)}; all "
@@ -296,7 +296,7 @@ def _check_head(first: _Head, other: _Head) -> None:
 
 
 def _parquet(files: Sequence[AnyFile], kind: str) -> tuple[Any, bool]:
-    """Return the rows of Parquet files, and that the files name their columns."""
+    """Return (pyarrow data set over Parquet files, True), since Parquet files always name their columns."""
     pyarrow = importlib.import_module("pyarrow")
     schemas = [_opened_by_arrow([file], kind[1:]).schema for file in files]
     for file, schema in zip(files, schemas, strict=True):
@@ -314,7 +314,7 @@ def _check_names(file: AnyFile, first: Sequence[str], names: Sequence[str]) -> N
 
 
 def _opened_by_arrow(files: Sequence[AnyFile], form: Any, schema: Any = None) -> Any:
-    """Return the files as a pyarrow data set; without `schema` the first file gives it."""
+    """Return a pyarrow data set over the files; without `schema` it has the schema of the first file."""
     fs, dataset = (importlib.import_module(f"pyarrow.{name}") for name in ("fs", "dataset"))
     remote = [file for file in files if isinstance(file, RemoteFile)]
     system = fs.PyFileSystem(fs.FSSpecHandler(_Opener(remote))) if remote else None
@@ -322,7 +322,7 @@ def _opened_by_arrow(files: Sequence[AnyFile], form: Any, schema: Any = None) ->
 
 
 def _as_numbers(data: Any) -> Any:
-    """Return the data set with a number type for columns that have only empty cells and so no type."""
+    """Return the data set with columns that have no type, since all their cells are empty, as int64."""
     pyarrow = importlib.import_module("pyarrow")
     fields = [
         column.with_type(pyarrow.int64()) if pyarrow.types.is_null(column.type) else column for column in data.schema
@@ -331,7 +331,7 @@ def _as_numbers(data: Any) -> Any:
 
 
 def _rows_of(fragment: Any, types: Mapping[str, Any], most: int) -> Iterator[Any]:
-    """Yield the columns `types` of a file in batches; pyarrow's scanner would read up to a GiB ahead."""
+    """Yield the columns in `types` of one file in batches. pyarrow's own scanner would read up to a GiB ahead."""
     pyarrow, names, form = importlib.import_module("pyarrow"), [*types], getattr(fragment, "format", None)
     if form is None:
         return  # no file has rows
@@ -371,7 +371,7 @@ def _csv_format(kind: str, has_header: bool) -> Any:
 
 
 def _csv_schema(first: AnyFile, kind: str, form: Any) -> Any:
-    """Return names and types of the columns, from the first rows of a CSV file; pyarrow would read far more."""
+    """Return the schema of a CSV file, from its first rows only; pyarrow would read far more."""
     pyarrow, arrow_csv = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.csv"))
     with opened(first) as (packed, _), gzip.open(packed) if kind.endswith(".gz") else packed as file:
         text = file.read(_BLOCK_BYTES)

@@ -68,7 +68,7 @@ def _lengths(values: object) -> tuple[int, ...]:
 
 
 class _Storage:
-    """Stands for the numbers in a member of the archive: its name, their count, their dtype (None: bytes)."""
+    """Stands for a storage: name of its member in the archive, count and dtype of its numbers (None: bytes)."""
 
     __slots__ = ("count", "dtype", "key")
 
@@ -82,7 +82,7 @@ class _Storage:
 
 
 class _Tensor:
-    """Stands for a tensor: its storage, offset, shape and strides, and its `_SIGNS` (conjugate, negative)."""
+    """Stands for a tensor: its storage, offset, shape and strides; `signs` are its `_SIGNS` (conjugate, negative)."""
 
     __slots__ = ("dtype", "offset", "shape", "signs", "storage", "strides")
 
@@ -139,9 +139,9 @@ class TorchArchive:
 
     Args:
         stream: the file.
-        most_bytes: the most bytes of its pickle.
-        mapped: all bytes of the file, for tensors to share; these bytes are not checked. Without it, tensors are read,
-            and their checksums checked.
+        most_bytes: the most bytes that its pickle may have.
+        mapped: all bytes of the file, mapped. Tensors then share these bytes, and their checksums are not checked.
+            Without it, tensors are read into memory, and their checksums checked.
     Raises:
         FileRefused: The archive is broken, packed, or not from torch.save.
     """
@@ -167,7 +167,7 @@ class TorchArchive:
             self._is_swapped = order is not None and _BYTE_ORDERS[read_member(self._archive, order)] != sys.byteorder
 
     def read(self, allowed: Mapping[tuple[str, str], Global]) -> object:
-        """Return the object in the pickle, which may name the globals `allowed`; tensors are stand-ins.
+        """Return the object in the pickle, with stand-ins for tensors. It may name only the globals in `allowed`.
 
         Raises:
             FileRefused: The pickle is broken or hostile, or holds something else.
@@ -175,13 +175,13 @@ class TorchArchive:
         return parse_pickles(self._pickled, allowed, kind=_TensorReader)[0]
 
     def tensor(self, value: object, name: str) -> Tensor | None:
-        """Return the tensor that a stand-in describes; None if `value` is another value.
+        """Return the tensor that the stand-in `value` describes; None if `value` is no stand-in of a tensor.
 
         The tensor shares the bytes of its storage: the mapped bytes, or memory that must not be written to. A copy has
         at most as many bytes as the file.
 
         Raises:
-            FileRefused: The archive lacks numbers of the tensor.
+            FileRefused: The archive lacks numbers of the tensor, or the tensor has more bytes than the file.
         """
         if not isinstance(value, _Tensor):
             return None
@@ -238,7 +238,7 @@ class TorchArchive:
 
 @contextmanager
 def _told(text: str) -> Iterator[None]:
-    """Turn any error into FileRefused."""
+    """Turn any error that the block raises into FileRefused."""
     try:
         yield
     except FileRefused:
@@ -255,7 +255,8 @@ def open_archive(content: bytes) -> zipfile.ZipFile:
     """Return the archive in `content`.
 
     Raises:
-        Exception: It is broken, or has more than about `MAX_MEMBERS` members; zipfile raises nearly anything.
+        Exception: The archive is broken, or has more than about `MAX_MEMBERS` members. Any class of error is possible,
+            since zipfile raises nearly anything.
     """
     count = content.count(_ENTRY)  # before zipfile makes an object of half a kilobyte for each member
     if count > MAX_MEMBERS:
@@ -267,7 +268,7 @@ def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
     """Return the content of a member; at most its stated size is unpacked.
 
     Raises:
-        Exception: The member is broken, or its packing is not in `PACKINGS`.
+        Exception: The member is broken, or its compression is not one of `PACKINGS`.
     """
     if member.compress_type not in PACKINGS:
         raise ValueError(f"a member packed by method {member.compress_type}, {PACKINGS} are allowed")

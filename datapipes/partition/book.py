@@ -1,5 +1,5 @@
-"""PartitionBook: the part that owns each node, and each edge (with_edge_map adds these); IdMap: the part of each id of
-one type, as one value for each id or as contiguous ranges.
+"""PartitionBook: the part that owns each node and, with an edge map (`with_edge_map`), each edge. IdMap: the part of
+each id of one type, stored as one value for each id or as contiguous ranges.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class PartitionBook:
         nodes: {node type: IdMap, or integers [num_nodes]}; or only the map, for a graph without types.
         edges: {edge type: IdMap, or integers [number of edge ids]}, by edge id; or only the map; or None.
     Raises:
-        TypeError, ValueError: A part is outside [0, num_parts), or the arguments have other forms.
+        TypeError, ValueError: A part is outside [0, num_parts), or an argument is not as described above.
     Attributes:
-        partition_id: 16 hexadecimal digits, of the partition that the book was opened from; None without one.
+        partition_id: the id of the partition that the book was opened from, 16 hexadecimal digits; None if from none.
     """
 
     partition_id: str | None = None
@@ -76,11 +76,11 @@ class PartitionBook:
         return self._edges is not None
 
     def nodes(self, node_type: NodeType | None = None) -> IdMap:
-        """Return the map of the nodes of a type; ValueError if there is no such type."""
+        """Return the IdMap of the nodes of a type: node id -> part. ValueError if there is no such type."""
         return self._nodes[type_in(_NAME, "node", node_type, self._nodes)]
 
     def edges(self, edge_type: EdgeType | str | None = None) -> IdMap:
-        """Return the map of the edges of a type; ValueError if there is no such type, or no edge map."""
+        """Return the IdMap of the edges of a type: edge id -> part. ValueError without such a type, or an edge map."""
         if self._edges is None:
             raise ValueError(f"{_NAME}: the parts of edges are not known, since {self._why_no_edges()}.")
         return self._edges[type_in(_NAME, "edge", edge_type, self._edges)]
@@ -116,7 +116,7 @@ class PartitionBook:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state with the tensors of all maps together, so that they reach workers in one memory."""
+        """Return the state for pickling, with the tensors of all maps in one Together: workers share one memory."""
         tensors = [owners.stored() for owners in [*self._nodes.values(), *(self._edges or {}).values()]]
         return {**self.__dict__, **self._over(repeat(None)), "tensors": Together(tensors)}
 
@@ -127,7 +127,7 @@ class PartitionBook:
         self.__dict__.update(self._over(iter(tensors.tensors if isinstance(tensors, Together) else tensors)))
 
     def _over(self, tensors: Iterator[Tensor | None]) -> dict[str, Any]:
-        """Return the maps over other memory, one tensor for each."""
+        """Return the attributes `_nodes` and `_edges` with copies of the maps; each copy keeps one of `tensors`."""
         nodes = {key: owners.over(next(tensors)) for key, owners in self._nodes.items()}
         edges = {key: owners.over(next(tensors)) for key, owners in (self._edges or {}).items()}
         return {"_nodes": nodes, "_edges": edges if self.has_edges else None}
@@ -151,7 +151,9 @@ IDS = 2**20  # edge ids checked at a time
 
 
 def with_edge_map(book: PartitionBook, graph: CSCGraph | HeteroCSCGraph) -> PartitionBook:
-    """Return the book with the part of each edge, that of its destination. O(num_edges), one or two bytes an edge.
+    """Return a new book that also has the part of each edge, which is the part of the edge's destination.
+
+    O(num_edges); one or two bytes an edge.
 
     Raises:
         ValueError: The edge ids of a type are not 0 to num_edges - 1, each once.
@@ -179,7 +181,10 @@ def _parts_of_edges(book: PartitionBook, relation: Relation, edge_type: EdgeType
 
 
 def wrong_edge_ids(relation: Relation, edge_type: EdgeType | None) -> str | None:
-    """Return None if the edge ids are 0 to num_edges - 1, each once; else a text of the fault. One byte an edge."""
+    """Return None if the edge ids are 0 to num_edges - 1, each once; else a text that says what is wrong.
+
+    Takes one byte an edge.
+    """
     ids, count = relation.edge_ids, int(relation.indices.shape[0])
     if ids is None:
         return None
@@ -202,12 +207,12 @@ MOST_PARTS = 2**15  # the largest number of a part fits int16
 
 
 class IdMap:
-    """The part of each id in [0, num_ids), as one value for each.
+    """The part of each id in [0, num_ids), stored as one value for each id.
 
     Args:
         parts: [num_ids] of an integer dtype, the part of each id. It is viewed if its dtype is the smallest that holds
             the parts, else converted.
-        num_parts: parts are in [0, num_parts).
+        num_parts: number of parts; each value of `parts` is in [0, num_parts).
     """
 
     num_ids: int
@@ -236,23 +241,26 @@ class IdMap:
         return self._stored[ids.long()].long()
 
     def ids_of(self, part: int) -> Tensor:
-        """Return the ids of a part, int64, ascending; O(num_ids), but for ranges."""
+        """Return the ids of a part, int64, ascending. O(num_ids); a RangeMap reads only its offsets."""
         return (self._stored == part).nonzero().flatten()
 
     def count_of(self, part: int) -> int:
-        """Return the number of ids of a part; O(num_ids), but for ranges."""
+        """Return the number of ids of a part. O(num_ids); O(1) in a RangeMap."""
         return int((self._stored == part).sum())
 
     def dense(self) -> Tensor:
-        """Return the part of every id, [num_ids], in the smallest dtype that holds `num_parts` numbers."""
+        """Return the part of every id, [num_ids], in `smallest_dtype(num_parts)`."""
         return self._stored
 
     def stored(self) -> Tensor:
-        """Return the one tensor of the map."""
+        """Return the tensor that the map keeps: the part of each id, or the offsets of a RangeMap."""
         return self._stored
 
     def over(self, stored: Tensor | None) -> IdMap:
-        """Return the map over other memory with the same values, unchecked; None until the memory is known."""
+        """Return a copy of the map that keeps `stored` instead of its own tensor.
+
+        `stored` must have the same values, which is not checked; or it is None as a stand-in.
+        """
         other = copy.copy(self)
         other.__dict__["_stored"] = stored
         return other
@@ -294,7 +302,7 @@ class RangeMap(IdMap):
 
 
 def limits_of(values: Tensor) -> tuple[int, int]:
-    """Return the smallest and the largest of some numbers, integers of any dtype."""
+    """Return (smallest, largest) of `values`: integers of any dtype, at least one."""
     if values.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch has neither for these
         array = values.cpu().numpy()
         return int(array.min()), int(array.max())
@@ -302,5 +310,8 @@ def limits_of(values: Tensor) -> tuple[int, int]:
 
 
 def smallest_dtype(num_parts: int) -> torch.dtype:
-    """Return the smallest dtype of torch that holds numbers below `num_parts`; uint16 lacks most operations."""
+    """Return the smaller of uint8 and int16 that holds all numbers below `num_parts`.
+
+    uint16 is never used: torch lacks most operations for it.
+    """
     return torch.uint8 if num_parts <= 256 else torch.int16

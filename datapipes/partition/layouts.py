@@ -1,4 +1,4 @@
-"""Which layouts a folder of a partition holds."""
+"""layout_of: which layouts of a partition a folder holds."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _FOLDERS = {
 
 
 def layout_of(root: str | Path) -> set[str]:
-    """Return the layouts that are there, of {"native", "pyg"}; empty if `root` is no folder, or holds something else.
+    """Return which of "native" and "pyg" the folder `root` holds; an empty set if it holds neither, or is no folder.
 
-    A layout is there if its header is. Its files are checked when they are opened.
+    A layout counts if its header file exists. Its other files are checked when they are opened.
     """
     return {name for name, header in _HEADERS.items() if (Path(root) / header).is_file()}
 
 
 def _not_of_a_partition(root: Path) -> str | None:
-    """Return the first entry of a folder that a partition does not have, as a path below it; None if there is none."""
+    """Return the first entry of the folder `root` that no partition has, as a path within `root`; None if all fit."""
     names = sorted(entry.name for entry in root.iterdir())
     if names and not set(names) & {*_HEADERS.values()}:
         return names[0]

@@ -1,10 +1,11 @@
-"""PartToWrite: one part for its writers: its own ids, and the columns of its nodes and edges, piece by piece.
+"""PartToWrite: what the writers of a part read: its node ids, and the columns of its nodes and edges in pieces.
 
 A part comes from a whole graph in this process (`part_of_graph`), or from the shards of many ranks
-(across_ranks/placed_graph.py). Values of the latter come from all ranks while they are read, so all ranks must read the
-same columns in the same order.
+(across_ranks/placed_graph.py). With shards, the values come from all ranks while they are read, so all ranks must read
+the same columns in the same order.
 
-Two things stored with a part are here too: the nodes of other parts that its edges come from, and times.
+This module also finds the nodes of other parts that a part's edges come from, and checks times; both are stored with
+the part.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _MOST = 2**31 - 1  # of an int32
 
 
 class PartColumn(NamedTuple):
-    """An array of a part; `pieces` makes its values anew, in order, each time it is called."""
+    """An array of a part. Each call of `pieces` reads the values from the beginning, in order, a piece at a time."""
 
     dtype: torch.dtype
     shape: Sequence[int]
@@ -33,12 +34,12 @@ class PartColumn(NamedTuple):
 
 
 class PartNodes(NamedTuple):
-    """The nodes of one type.
+    """The part's own nodes of one type.
 
     Attributes:
-        total: nodes of all parts.
-        ids: int64 [n], those that the part owns, ascending.
-        attributes: {name: [n, ...]}.
+        total: number of nodes of this type in all parts.
+        ids: int64 [n], the ids of the nodes that the part owns, ascending.
+        attributes: {name: column [n, ...]}.
     """
 
     total: int
@@ -50,7 +51,7 @@ class PartEdges(NamedTuple):
     """The in-edges of the part's nodes along one edge type.
 
     Attributes:
-        total: edges of all parts.
+        total: number of edges of this type in all parts.
         indptr: int64 [own nodes of the destination type + 1].
         indices: [num_edges], the source of each edge by its global id.
         edge_ids: int64 [num_edges].
@@ -67,12 +68,12 @@ class PartEdges(NamedTuple):
 
     @property
     def num_edges(self) -> int:
-        """Number of edges of the part."""
+        """The number of edges of the part."""
         return self.indices.shape[0]
 
 
 class PartToWrite(NamedTuple):
-    """A part; nodes and edges by type, sorted."""
+    """A part: its number, and its nodes and its edges by type; the types are sorted."""
 
     part: int
     nodes: dict[NodeType | None, PartNodes]
@@ -82,12 +83,13 @@ class PartToWrite(NamedTuple):
 def part_of_graph(
     graph: Graph, book: PartitionBook, part: int, times: Mapping[NodeType | None, Tensor] | None = None
 ) -> PartToWrite:
-    """Return a part of a graph; so far only ids and numbers of edges are read.
+    """Return a part of a graph. Only ids and offsets are read here; the rest is read when pieces are taken.
 
     Args:
         times: {node type: the time of each node}; relations from these types have source times.
     Raises:
-        ValueError: The book is of another graph, or `indptr` is corrupt. Pieces of a corrupt graph raise it, too.
+        ValueError: The book is of another graph, or `indptr` is corrupt. Other faults of a graph raise it when pieces
+            are taken.
     """
     refuse_other_book(graph, book)
     nodes = {}
@@ -131,11 +133,12 @@ def remote_sources(
 ) -> dict[NodeType | None, tuple[Tensor, Tensor]]:
     """Return {source node type: (ids, counts)}: the nodes of other parts at the other end of the part's edges.
 
-    Every node type that is the source of an edge type has an entry. It counts the edges of all its edge types, parallel
-    edges too. Memory: 4 bytes for each node of the type (8 for more than 2^31 - 1 edges), and 24 for each found node.
+    Every node type that is the source of an edge type has an entry. Its counts are over all edge types with this source
+    type, parallel edges included. Memory: 4 bytes for each node of the type (8 for more than 2^31 - 1 edges), and 24
+    for each found node.
 
     Args:
-        see: called with the sources of all edges of the part, a piece at a time.
+        see: called with (edge type, sources) for each piece of the part's edges.
     Returns:
         ids: int64 [n], distinct, by descending count, then ascending id.
         counts: int64 [n], the number of edges of the part that come from the node.
@@ -158,7 +161,10 @@ def remote_sources(
 
 
 def by_count(counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the ids with a count, and the counts, by descending count, then ascending id."""
+    """Return (ids, counts) of the ids whose count is not 0, int64 each, by descending count, then ascending id.
+
+    `counts` [num_ids] has the count of each id.
+    """
     ids = counts.nonzero().flatten()
     if counts.dtype == torch.int32 and counts.shape[0] <= _MOST + 1:
         # Both in one int64, sorted in its place: a stable sort by count would take three times the memory.
@@ -181,12 +187,15 @@ _TIME_DTYPES = {
 
 
 def are_times(values: Tensor) -> bool:
-    """Return whether values are `TIMES`, [n]; floats of less than 16 bits cannot be compared, so they are none."""
+    """Return whether `values` can be times: integers or floats [n].
+
+    Floats of less than 16 bits cannot be compared, so they are no times.
+    """
     return values.ndim == 1 and values.dtype in _TIME_DTYPES
 
 
 def check_times(where: str, graph: Graph, node_time_attr: str | None) -> dict[NodeType | None, Tensor]:
-    """Return {node type: its values of `node_time_attr`}, of the types that have it.
+    """Return {node type: its attribute `node_time_attr`} for the types that have one; {} if the name is None.
 
     Raises:
         ValueError: No type has it, or its values are not one time for each node.

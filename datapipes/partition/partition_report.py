@@ -44,9 +44,9 @@ class PartitionReport:
         edges_by_type: {edge type: (edges, edges that are cut)}. An edge whose ends are in two parts is cut.
         edge_matrix: k rows of k: the edges from a node of part j to a node of part i stand in row i, column j. None
             with more than 256 parts.
-        left_out: the given data that no part holds, in words.
+        left_out: texts that name the given data that no part holds.
         method: how the parts were made; "" if not known.
-        seconds: {step: seconds}. The report inside a partition lacks "write native": it is written in that step.
+        seconds: {step: seconds}. The report stored in a partition lacks "write native", the step that stores it.
         memory_bytes: peak of the process's private memory up to the last of these steps, less its memory before them;
             None if not known.
     """
@@ -71,24 +71,24 @@ class PartitionReport:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """Nodes of each part, all types."""
+        """The number of nodes of each part, all types together."""
         return tuple(map(sum, zip(*self.nodes_by_type.values(), strict=True))) or (0,) * self.num_parts
 
     @property
     def cut_edges(self) -> int:
-        """Edges whose ends are in two parts."""
+        """The number of edges whose ends are in two parts."""
         return sum(cut for _, cut in self.edges_by_type.values())
 
     @property
     def cut_share(self) -> float:
-        """Cut edges of all edges; 0.0 without edges."""
+        """The number of cut edges divided by the number of edges; 0.0 without edges."""
         return self.cut_edges / max(sum(self.edges), 1)
 
     @property
     def balance(self) -> dict[str, float]:
-        """{"nodes", "edges", "training_nodes": the largest part divided by the mean}; 1.0 is even.
+        """For "nodes", "edges" and "training_nodes": the number in the largest part, divided by the mean; 1.0 is even.
 
-        "training_nodes" is missing if there are none.
+        "training_nodes" is left out if no part has training nodes.
         """
         balance = {"nodes": _balance(self.nodes), "edges": _balance(self.edges)}
         if self.training_nodes is not None and any(self.training_nodes):
@@ -97,12 +97,12 @@ class PartitionReport:
 
     @property
     def parts_without_training_nodes(self) -> tuple[int, ...]:
-        """The parts that have no training nodes, where others have some."""
+        """The parts without training nodes; () if no part has any."""
         counts = self.training_nodes or ()
         return tuple(part for part, count in enumerate(counts) if count == 0) if any(counts) else ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return all as plain values, with the totals and balances that follow from them."""
+        """Return all fields as plain values that JSON holds, with the totals and balances computed from them."""
         derived = {
             "num_nodes": sum(self.nodes),
             "num_edges": sum(self.edges),
@@ -117,7 +117,7 @@ class PartitionReport:
 
     @classmethod
     def from_json(cls, values: Any) -> PartitionReport:
-        """Return the report that `to_json` wrote.
+        """Return the report for which `to_json` returned `values`.
 
         Raises:
             ValueError: `values` is something else. Whether its numbers fit each other is not checked.
@@ -156,7 +156,7 @@ class PartitionReport:
 
 
 def measure(source: Source, book: PartitionBook, progress: Progress) -> PartitionReport:
-    """Return the report on the parts of a book for a graph; every edge is read once.
+    """Return the report on the partition of `source` by `book`; every edge is read once.
 
     O(num_edges + num_parts * num_nodes) time. Memory: up to 3 bytes a node, 8 for each node of one part, and some MiB.
     The graph may be mapped.
@@ -245,7 +245,7 @@ def _contradiction(report: PartitionReport) -> str | None:
 def refuse_other_report(
     where: str, report: PartitionReport, num_parts: int, num_nodes: Mapping[Any, int], num_edges: Mapping[Any, int]
 ) -> None:
-    """Raise ValueError unless a report has these numbers of parts, and of nodes and edges of each type."""
+    """Raise ValueError unless a report has `num_parts` parts, and these numbers of nodes and edges of each type."""
     of_report = (
         report.num_parts,
         {kind: sum(counts) for kind, counts in report.nodes_by_type.items()},
@@ -262,7 +262,7 @@ def refuse_other_report(
 def refuse_other_part(
     where: str, report: PartitionReport, part: int, num_nodes: Mapping[Any, int], num_edges: int
 ) -> None:
-    """Raise ValueError if a report gives a part other numbers of nodes of each type, or of edges, than it has."""
+    """Raise ValueError if the report says other numbers for `part` than `num_nodes`, by type, and `num_edges`."""
     reported = {kind: counts[part] for kind, counts in report.nodes_by_type.items()}
     if reported != dict(num_nodes) or report.edges[part] != num_edges:
         raise ValueError(
@@ -310,7 +310,7 @@ class Cost:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Count the time and the memory of the block for the step `name`."""
+        """Measure time and memory of the block for the step `name`. A step may have several blocks."""
         begin, self._step = time.monotonic(), name
         yield
         self._count()
@@ -327,6 +327,6 @@ class Cost:
 
 
 def private_bytes(pid: int | str = "self") -> int:
-    """Return the private memory of a process: anonymous and shared pages, without those of mapped files."""
+    """Return the private memory of a process in bytes: anonymous and shared pages, without pages of mapped files."""
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as lines:
         return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(_PRIVATE))

@@ -35,24 +35,26 @@ class Partitioner:
     from its part as from the whole graph. docs/partition.md shows the way; docs/decisions/012-partitions.md the folder.
 
     Args:
-        data: CSCGraph, HeteroCSCGraph, a Dataset (its features become attributes, its item sets of nodes masks), PyG's
-            Data or HeteroData. All attributes go into the parts.
+        data: CSCGraph, HeteroCSCGraph, a Dataset (its features become attributes, and its item sets of nodes become
+            masks), PyG's Data or HeteroData. All attributes go into the parts.
         num_parts: 1 up to the number of nodes, at most 32,768.
         root: the folder to write, missing or empty. An older partition there is replaced once the new one is whole; a
             folder that holds anything else is refused.
-        recursive: METIS by recursive bisection instead of k-way: smaller cuts for few parts, longer for many.
-        method: "metis", the smallest cut, in the memory of the graph's undirected copy and METIS's own; "fennel",
-            in a few bytes a node; "range", contiguous ids; "random".
+        recursive: run METIS by recursive bisection instead of k-way: smaller cuts for few parts, but slower for many.
+        method: "metis" cuts the fewest edges, and needs memory for an undirected copy of the graph and for METIS;
+            "fennel" needs a few bytes a node; "range" gives each part contiguous ids; "random" deals the nodes
+            in a random order.
         node_time_attr: name of a node attribute that holds times: each edge then has the time of its source, so that
-            temporal sampling needs no other part. PyG's layout sorts the in-edges of a node by it.
+            temporal sampling needs no other part. PyG's layout sorts the in-edges of a node by these times.
         rng_seed: the same seed gives the same parts, except with another version of METIS.
         balance: shares of nodes, edges and training nodes in the weight that METIS and Fennel spread evenly, by default
             {"nodes": 1.0, "edges": 1.0, "train": 1.0}. A measure with no share, or 0, does not count. Each part then
-            has at most 1.15 times the mean of each, and of the nodes of each type, unless the cut would grow too much.
+            has at most 1.15 times the mean of each measure that counts, and of the nodes of each type, unless the cut
+            would grow too much.
         layouts: the layouts to write, "native" (memory-mapped, checked by hashes) and "pyg" (read by torch_geometric).
         edge_map: write the part of each edge id in the native layout too, in one or two bytes an edge; a
             DistFeatureStore needs it to read edge features. By default it is written if edges have attributes and their
-            ids fit an edge map; always with "pyg", which has one.
+            ids fit an edge map. With the layout "pyg", which needs one, it is always written.
         progress: called with (name of the step, work done, all work or 0 if unknown), a few times a second. By default
             a terminal shows a bar.
     Raises:
@@ -137,7 +139,7 @@ class Partitioner:
         return dataclasses.replace(report, **_cost(cost, child_peak_bytes))
 
     def _has_edge_map(self, graph: Graph) -> tuple[bool, list[str]]:
-        """Return whether the part of each edge is written, and why not if somebody may expect it.
+        """Return (whether an edge map is written, texts for the report's `left_out` if the ids do not fit one).
 
         Raises:
             ValueError: An edge map was asked for, and the edge ids do not fit one.
@@ -179,7 +181,7 @@ def _check_layouts(layouts: Any) -> tuple[str, ...]:
 
 
 def _cost(cost: Cost, child_peak_bytes: int) -> dict[str, Any]:
-    """Return the fields of the report about time and memory."""
+    """Return the fields `seconds` and `memory_bytes` of the report."""
     memory = dict(cost.memory_bytes)
     memory["assign"] += child_peak_bytes  # of METIS's process, which runs in this step
     return {"seconds": dict(cost.seconds), "memory_bytes": max(memory.values())}

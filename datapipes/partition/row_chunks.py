@@ -31,9 +31,9 @@ class PartRows:
         graph: the whole graph.
         edge_type: the relation; None in a graph without types.
         ids: int64 [num_rows], the part's own nodes of the destination type, ascending.
-        most_edges: positions, or rows, in a piece.
+        most_edges: the most positions, or rows, in a piece.
 
-    Methods that read indptr raise ValueError if it descends, or leaves the indices.
+    Methods that read indptr raise ValueError if it descends, or points outside of the indices.
     """
 
     def __init__(self, graph: Graph, edge_type: EdgeType | None, ids: Tensor, *, most_edges: int = MOST_EDGES) -> None:
@@ -45,11 +45,11 @@ class PartRows:
 
     @cached_property
     def num_edges(self) -> int:
-        """Number of edges of the part. O(num_rows), computed once."""
+        """The number of edges of the part. O(num_rows), computed once."""
         return sum(int(counts.sum()) for _, counts in self._blocks())
 
     def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield for some rows at a time the position of each row's first edge, and its number of edges."""
+        """Yield (starts, counts) for some rows at a time: each row's first position, its number of edges."""
         indptr, all_edges = self._relation.indptr, int(self._relation.indices.shape[0])
         for ids in pieces(self.ids, self._most):
             starts, ends = indptr[ids], indptr[ids + 1]
@@ -64,7 +64,7 @@ class PartRows:
             yield starts, ends - starts
 
     def indptr(self) -> Iterator[Tensor]:
-        """Yield the part's own offsets, int64, [num_rows + 1] in all."""
+        """Yield the offsets of the part's rows in the part's own edges, int64, [num_rows + 1] in all."""
         yield torch.zeros(1, dtype=torch.int64)
         before = 0
         for _, counts in self._blocks():
@@ -120,21 +120,24 @@ class PartRows:
             yield edge_ids
 
     def of_edges(self, values: Tensor) -> Iterator[Tensor]:
-        """Yield the rows of an edge attribute [num_edges of the whole relation, ...] that belong to the part."""
+        """Yield the part's rows of an edge attribute; `values` has a row for each edge of the whole relation."""
         return rows_at(values, self.positions())
 
     def of_sources(self, values: Tensor) -> Iterator[Tensor]:
-        """Yield the row of a node attribute of the source type for each edge; errors as those of `indices`."""
+        """Yield, for each edge, the row of its source in an attribute of the source type; raises as `indices` does."""
         return rows_at(values, (sources.long() for sources in self.indices()))
 
 
 def rows_of_nodes(values: Tensor, ids: Tensor) -> Iterator[Tensor]:
-    """Yield the rows of a node attribute [num_nodes, ...] of the nodes `ids`, int64."""
+    """Yield the rows of the nodes `ids` (int64) in a node attribute [num_nodes, ...], in pieces."""
     return rows_at(values, pieces(ids, MOST_EDGES))
 
 
 def rows_at(values: Tensor, places: Iterable[Tensor]) -> Iterator[Tensor]:
-    """Yield `values[places]` in host memory, contiguous, at most `MOST_BYTES` at a time; places are int64 tensors."""
+    """Yield the rows of `values` at `places`, tensors of row numbers (int64), in pieces of at most `MOST_BYTES`.
+
+    The pieces are contiguous, in host memory.
+    """
     row_bytes = values[:1].numel() * values.element_size()
     most = max(1, MOST_BYTES // max(1, row_bytes))
     is_plain = values.device.type == "cpu" and not (values.is_conj() or values.is_neg())
@@ -167,7 +170,7 @@ def pieces(rows: Tensor, most: int) -> Iterator[Tensor]:
 
 
 def _repeated_by_piece(values: Tensor, counts: Tensor, most: int) -> Iterator[tuple[int, Tensor]]:
-    """Yield each value as often as its count says, in pieces of up to `most`, and where each piece begins."""
+    """Repeat each value as often as its count says; yield (begin, values) for each piece of up to `most` of these."""
     ends = counts.cumsum(0)
     # A row may have more edges than a piece: a piece may begin and end within one.
     for begin in range(0, int(ends[-1]), most):

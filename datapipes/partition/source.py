@@ -1,6 +1,5 @@
-"""Source: one graph to be partitioned, with all attributes; source_of makes it of any data that may be partitioned.
-
-Data are a graph of either kind, a Dataset, or PyG's Data and HeteroData.
+"""Source: one graph to be partitioned, with all attributes. source_of makes it of any data that Partitioner takes: a
+graph with or without types, a Dataset, or PyG's Data or HeteroData.
 
 A Dataset is recognised by its attributes, since datasets/ stands below this folder. PyG's classes are recognised by
 their names, so that torch_geometric is not imported for other data.
@@ -42,7 +41,7 @@ class Source:
         graph: the graph, with all data for the parts as node and edge attributes.
         training_nodes: {node type: bool [num_nodes]}; types whose training nodes are known.
         node_types, edge_types: the types in the order in which they were given; PyG's layout numbers by this order.
-        left_out: the given data that does not go into the parts, in words.
+        left_out: texts that name the given data that does not go into the parts.
     """
 
     graph: CSCGraph | HeteroCSCGraph
@@ -53,13 +52,14 @@ class Source:
 
 
 def source_of(data: Any, *, where: str = "Partitioner") -> Source:
-    """Return a graph with all data for its parts as node and edge attributes. Arrays are shared where possible.
+    """Return the Source of `data`: the graph, with all data for its parts as attributes. Arrays are shared if possible.
 
     Args:
         data: one of
             CSCGraph, HeteroCSCGraph: as it is.
             Dataset (an object with graph, features, train_set, validation_set, test_set): its graph. Features become
-            node and edge attributes; those of edges, which are looked up by edge id, move to the order of the graph.
+            node and edge attributes. Features of edges have rows by edge id; attributes have them in the order of the
+            graph's edges.
             An item set of nodes becomes the node attribute "train_mask", "val_mask" or "test_mask", bool. Labels
             become "y": int64 with -1, or floats with nan, where no item has one. Timestamps become "seed_time" in the
             same way. Masks hold neither the order of the items nor repeats.
@@ -67,8 +67,8 @@ def source_of(data: Any, *, where: str = "Partitioner") -> Source:
         where: the caller, named in errors.
     Returns:
         A Source. Its `training_nodes` are the node attributes "train_mask" that are bool [num_nodes]. Its `left_out`
-        names the data that goes into no part: item sets of links, further fields of items, a training graph of its own,
-        further tasks.
+        names the data that goes into no part: item sets of links, further fields of items, a training graph other than
+        the graph, further tasks.
     Raises:
         TypeError: `data` is something else.
         ValueError: A feature has another number of rows than its type has nodes or edge ids; a feature, mask or label
@@ -99,7 +99,7 @@ def source_of(data: Any, *, where: str = "Partitioner") -> Source:
 
 
 def _pyg_class(data: Any) -> str | None:
-    """Return "Data" or "HeteroData" for an object of this class of PyG, or of a derived one; else None."""
+    """Return "Data" or "HeteroData" if `data` is of this class of PyG, or of a derived class; else None."""
     for base in type(data).__mro__:
         if base.__module__.startswith("torch_geometric.data.") and base.__name__ in ("Data", "HeteroData"):
             return base.__name__
@@ -113,12 +113,12 @@ def _is_dataset(data: Any) -> bool:
 
 
 def _in_order(first: Any, types: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the types in the order of the HeteroData; types that only its edges name come last."""
+    """Return `types` in the order in which the HeteroData has them (`first`); types that only edges name come last."""
     return tuple(dict.fromkeys((*(name for name in first if name in types), *types)))
 
 
 def _not_taken(data: Any) -> tuple[str, ...]:
-    """Return the entries of a Data or HeteroData that `from_pyg` does not take, as words."""
+    """Return texts that name the entries of a Data or HeteroData that `from_pyg` does not take."""
     words = []
     for store in data.stores:
         named = [name for attrs in ("node_attrs", "edge_attrs") for name in getattr(store, attrs, list)()]
@@ -130,7 +130,7 @@ def _not_taken(data: Any) -> tuple[str, ...]:
 
 
 def _training_nodes(graph: CSCGraph | HeteroCSCGraph) -> tuple[dict[NodeType | None, Tensor], list[str]]:
-    """Return the masks of training nodes by type, and words on masks that cannot be used."""
+    """Return ({node type: mask of its training nodes}, texts on masks that cannot be used)."""
     masks: dict[NodeType | None, Tensor] = {}
     refused = []
     for kind in graph.node_types:
@@ -148,7 +148,7 @@ def _training_nodes(graph: CSCGraph | HeteroCSCGraph) -> tuple[dict[NodeType | N
 
 
 def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, tuple[str, ...]]:
-    """Return the graph of a Dataset with its data as attributes, and words on data left out; see `source_of`."""
+    """Return (graph of a Dataset, with its data as attributes; texts on data left out); see `source_of`."""
     graph = data.graph
     nodes = {kind: dict(graph.node_attributes_of(kind)) for kind in graph.node_types}
     edges = {kind: dict(graph.relation(kind).edge_attributes) for kind in graph.edge_types}
@@ -178,7 +178,10 @@ def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, 
 
 
 def _rows_of(where: str, text: str, graph: Any, domain: str, kind: Any, feature: Feature) -> Tensor:
-    """Return the rows of a feature as an attribute; those of edges, looked up by edge id, in the order of the graph."""
+    """Return the rows of a feature as an attribute of the graph.
+
+    A feature of edges has its rows by edge id; the attribute has them in the order of the graph's edges.
+    """
     if isinstance(feature, SparseFeature):
         raise TypeError(
             f"{where}: {text} is a SparseFeature; parts hold dense rows. Leave it out of the feature store here, and "
@@ -233,7 +236,7 @@ def _pieces(rows: Tensor, row_bytes: int) -> Iterator[tuple[int, Tensor]]:
 
 
 def attributes_of_items(where: str, data: Any, attributes: dict[Any, dict[str, Tensor]]) -> list[str]:
-    """Add the item sets of a Dataset to the attributes of its nodes, and return words on items left out.
+    """Add the item sets of a Dataset to the attributes of its nodes; return texts on items left out.
 
     Args:
         data: a Dataset, or an object with the same attributes.
@@ -262,7 +265,7 @@ def attributes_of_items(where: str, data: Any, attributes: dict[Any, dict[str, T
 
 
 class _Items:
-    """The items of one node type, on their way into its attributes."""
+    """Turns the items of one node type into attributes of its nodes."""
 
     def __init__(
         self, where: str, kind: Any, num_nodes: int, attributes: dict[str, Tensor], left_out: list[str]
@@ -272,7 +275,7 @@ class _Items:
         self.of = of_type(kind)
 
     def add(self, of_nodes: dict[str, dict[Any, ItemSet]]) -> None:
-        """Add the masks, then the labels and times of all sets."""
+        """Add the mask of each set, then the labels and times of all sets; `of_nodes` is {set name: {type: items}}."""
         values: dict[str, list[tuple[str, Tensor, Tensor]]] = {name: [] for name in _VALUES}
         for name, sets in of_nodes.items():
             fields: dict[str, Tensor] = {"seeds": torch.empty(0, dtype=torch.int64)}
@@ -297,7 +300,7 @@ class _Items:
                 self._add(field, _VALUES[field], *self._joined(field, of_sets))
 
     def _joined(self, field: str, of_sets: list[tuple[str, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """Return one row for each node, and which nodes have one."""
+        """Return (rows, has_value): a row for each node, and whether some item gave this row, bool [num_nodes]."""
         shapes = {name: tuple(rows.shape[1:]) for name, _, rows in of_sets}
         if len(set(shapes.values())) > 1:
             raise ValueError(
@@ -327,7 +330,7 @@ class _Items:
         return joined, has_value
 
     def _add(self, field: str, name: str, rows: Tensor, has_value: Tensor) -> None:
-        """Add an attribute, or keep the one that stands there, if it has the same values where `has_value` is True."""
+        """Add the attribute `name`. If there is one, keep it; it must have these rows where `has_value` is True."""
         attribute = self.attributes.setdefault(name, rows)
         if attribute is rows:
             return
@@ -345,7 +348,10 @@ def _kind(dtype: torch.dtype) -> str:
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
-    """Return whether any value of two tensors of one kind differs. No dtype need hold the values of both exactly."""
+    """Return whether two tensors of one `_kind` differ in any value.
+
+    They are compared in both dtypes, since neither dtype may hold the values of both exactly.
+    """
     converted = one.to(other.dtype)
     return (
         _first_difference(converted, other) is not None or _first_difference(converted.to(one.dtype), one) is not None

@@ -1,13 +1,13 @@
 """The processes that load entities: their main function, and how the parent starts, reads and ends them.
 
 After a failure, the other processes get a moment to report failures of their own. Then they are terminated, and killed
-if they do not end. A call of `load_all` leaves no process, descriptor or memory behind except its result.
+if they do not end. When `load_all` returns or raises, no process, descriptor or memory is left except its result.
 
-Messages are pickled tuples: ("at", text) before each type, ("log", level, text), and in the end ("loaded", {field:
-{type: Form}}) followed by descriptors of memory, or ("failed", traceback). A child ends with its parent, whatever it is
-doing. No process outside the program can write to the pipe.
+Messages are pickled tuples: ("at", text) before each type, ("log", level, text), and in the end ("loaded", {(field,
+type): Form}) followed by descriptors of memory, or ("failed", traceback). A child ends when its parent ends, whatever
+it is doing. No process outside the program can write to the pipe.
 
-Tensors pass in shared memory, without a copy: first their forms, then the descriptors of their memories, as many at
+Tensors pass in shared memory, without a copy: first a Form of each, then the descriptors of their memories, as many at
 once as the system takes. A descriptor in flight keeps its memory alive, so a child may end once all are sent.
 
 A process gets threads in proportion to the bytes it has to read. Equal shares would leave processors idle: labels are
@@ -63,7 +63,7 @@ _REMEDY = "run it in a notebook or by `python -c`."
 def load_all(
     tasks: Sequence[EntityTask], *, in_parallel: bool, go_on: Callable[[], None] = lambda: None
 ) -> dict[str, Loaded]:
-    """Load each entity in a process of its own: all at once, or one after another in the given order.
+    """Load each entity in a process of its own, all at once or in the given order; return {entity: its tensors}.
 
     Args:
         go_on: called every LOOK_S; an exception from it ends the processes and the call.
@@ -95,11 +95,11 @@ def load_all(
 
 
 class Child(ChildProcess):
-    """A process that loads an entity, seen by its parent.
+    """A process that loads an entity, as its parent sees it.
 
     Attributes:
-        loaded: the tensors, once they have come.
-        failure: how it failed; None while it has not.
+        loaded: the tensors; None until they have arrived.
+        failure: a text that says how the process failed; None unless it has failed.
     """
 
     end_s = END_S
@@ -113,7 +113,7 @@ class Child(ChildProcess):
 
     @classmethod
     def started(cls, context: Context, task: EntityTask, packed: Packed, num_threads: int) -> Child:
-        """Start the process."""
+        """Start the process and return its Child."""
         require_descriptors(f"{WHERE}: the process for {task.entity} cannot be started", "or close some files")
         level = logger.getEffectiveLevel()
         return begin(
@@ -126,13 +126,13 @@ class Child(ChildProcess):
 
     @property
     def is_done(self) -> bool:
-        """Whether it has loaded or failed."""
+        """Whether the process has loaded or failed."""
         return self.loaded is not None or self.failure is not None
 
     ends_by_itself = is_done
 
     def listen(self) -> None:
-        """Read the messages of the process; notice an end without a result."""
+        """Read the messages that the process has sent. An end without a result becomes its `failure`."""
         has_ended = self.watch.has_ended()  # checked first: after its end, all its messages are in the pipe
         try:
             while not self.is_done and self.pipe.poll(0):
@@ -173,7 +173,7 @@ class Child(ChildProcess):
 
 
 def wait_for_all(children: Sequence[Child], go_on: Callable[[], None]) -> None:
-    """Wait until all have loaded; raise TFRecordLoadError soon after one has failed."""
+    """Wait until all processes have loaded; soon after one has failed, raise TFRecordLoadError."""
     _listen_until(children, lambda: any(child.failure for child in children), go_on)
     if any(child.failure for child in children):
         ends = time.monotonic() + GRACE_S
@@ -184,7 +184,7 @@ def wait_for_all(children: Sequence[Child], go_on: Callable[[], None]) -> None:
 
 
 def _listen_until(children: Sequence[Child], is_over: Callable[[], bool], go_on: Callable[[], None]) -> None:
-    """Listen until all children are done or `is_over()` is true."""
+    """Read messages of the children until all are done or `is_over()` is true; call `go_on` meanwhile."""
     while not is_over() and (waiting := [child for child in children if not child.is_done]):
         connection.wait([child.pipe for child in waiting], LOOK_S)
         go_on()
@@ -225,7 +225,7 @@ MOST_LOOKED_AT = 100  # files of an entity whose size is looked up; the others c
 
 
 def thread_shares(tasks: Sequence[EntityTask]) -> list[int]:
-    """Return the number of threads for each task, at least 1; equal shares if sizes are unknown."""
+    """Return the number of threads for each task, at least 1, by bytes to read; equal if sizes are unknown."""
     most = torch.get_num_threads()
     try:
         sizes = [sum(map(_num_bytes, task.infos.values())) for task in tasks]
@@ -245,10 +245,10 @@ FAILED = 1  # exit code
 
 
 def main(start: tuple[Connection, Packed, int, int]) -> None:
-    """Load an entity, send it to the parent, and end.
+    """The main function of the process: load an entity and send it to the parent.
 
     Args:
-        start: the end of the pipe, a packed EntityTask, the number of threads, the level of the caller's log.
+        start: (this process's end of the pipe, packed EntityTask, number of threads, level of the caller's log).
     """
     pipe, task, num_threads, log_level = start
     begin_as_child()
@@ -284,7 +284,7 @@ class _Teller(logging.Handler):
             self._pipe.send(message)
 
     def take_log(self, level: int) -> None:
-        """From now on, send the package's log lines to the parent."""
+        """Send the package's log lines of this level or above to the parent, from now on."""
         logger.handlers = [self]
         logger.propagate = False
         logger.setLevel(level)
@@ -302,7 +302,10 @@ WAIT_S = 10.0  # seconds within which announced descriptors must come; the sende
 
 @dataclass(frozen=True)
 class Form:
-    """A tensor by its place: the number of its memory among the memories sent, None without values."""
+    """How a tensor is described to another process: dtype, shape, and where its values are.
+
+    `memory` is the index of its memory among the memories sent; None for a tensor without values.
+    """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -311,7 +314,7 @@ class Form:
 
 
 def shared_forms(tensors: Sequence[Tensor], who: str) -> tuple[list[Form], list[int], list[Any]]:
-    """Return the form of each tensor, the descriptors of their memories, and the objects that keep these open.
+    """Return (Form of each tensor, descriptors of their memories, objects that keep the descriptors open).
 
     A tensor that is in ordinary memory or not contiguous is copied into shared memory.
     """
@@ -334,14 +337,16 @@ def shared_forms(tensors: Sequence[Tensor], who: str) -> tuple[list[Form], list[
 
 
 def send_descriptors(pipe: Connection, descriptors: Sequence[int]) -> None:
-    """Send descriptors through a pipe, which must be a socket; the receiver knows their number."""
+    """Send descriptors through a pipe, which must be a socket. The receiver must know how many come."""
     with _socket_of(pipe) as channel:
         for begin in range(0, len(descriptors), MOST_AT_ONCE):
             socket.send_fds(channel, [b"D"], descriptors[begin : begin + MOST_AT_ONCE])
 
 
 def receive_tensors(pipe: Connection, forms: Sequence[Form]) -> list[Tensor]:
-    """Return the tensors of `forms`, which came just before, in the memory of the sender.
+    """Receive descriptors, and return the tensors that `forms` describe, in the memory of the sender.
+
+    `forms` must be those of the message just before.
 
     Raises:
         EOFError, OSError: The sender has ended, or this process may open no more descriptors.

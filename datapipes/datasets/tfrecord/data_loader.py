@@ -1,7 +1,7 @@
-"""TFRecordDataLoader: a rank's share of the records of an entity, as tensors.
+"""TFRecordDataLoader: loads a rank's share of the records of an entity as tensors.
 
 The files of an entity are the files in its folder whose name matches the pattern, sorted by name. Every rank sees the
-same files in the same order, so the shares of ranks are disjoint and together all files.
+same files in the same order, so the shares of ranks are disjoint, and together they are all files.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class TFDatasetOptions:
     """How the files of an entity are read. Fields and defaults are GiGL's. No field changes the result.
 
     Attributes:
-        batch_size: records per step of the progress log; see `log_every_n_batch`. Memory does not depend on it.
-        file_buffer_size: bytes of the longest record that is read, framing included; a longer one is an error. The
+        batch_size: records per step of the progress log; see `log_every_n_batch`. Memory use does not depend on it.
+        file_buffer_size: the most bytes of a record, framing included; a longer record is an error. The
             buffer of a reading thread begins with 256 KiB, or file_buffer_size if less, and doubles for longer records;
             while it grows, the old buffer is held too.
-        deterministic: no effect. Rows are always in the order of the files by name and of the records in them.
-        use_interleave: read with as many threads as torch uses (`torch.get_num_threads()`), a file each.
+        deterministic: no effect. Rows are always in the order of the records, file after file, sorted by name.
+        use_interleave: read with as many threads as torch uses (`torch.get_num_threads()`), one file in each.
         num_parallel_file_reads: number of threads if `use_interleave` is False. With True only the default is allowed,
             since the number would have no effect.
         ram_budget_multiplier: share of the memory that TensorFlow may use for its buffers. Here a thread has one
@@ -90,12 +90,12 @@ def files_of(where: str, info: SerializedTFRecordInfo) -> Sequence[AnyFile]:
     """Return the files of an entity, sorted by name.
 
     Args:
-        where: begins the messages.
+        where: how error messages begin.
     Raises:
         FileNotFoundError: There is no such folder, or no file in it matches the pattern.
         OSError: The folder cannot be read.
-        ModuleNotFoundError: It is a URI, and the package that reads it is not installed.
-        ValueError: It is a URI whose scheme is unknown.
+        ModuleNotFoundError: The folder is a URI, and the package that reads it is not installed.
+        ValueError: The folder is a URI whose scheme is unknown.
     """
     pattern = re.compile(info.tfrecord_uri_pattern)
     try:
@@ -121,12 +121,12 @@ def files_of(where: str, info: SerializedTFRecordInfo) -> Sequence[AnyFile]:
 class LoadedEntityTensors:
     """The tensors of an entity. They unpack as `ids, features = loaded`.
 
-    The tensors lie in memory that other processes map: see `share_memory`. Row i of each tensor belongs to record i, in
-    the order of the files by name and of the records in them.
+    The tensors lie in memory that other processes map: see `share_memory`. Row i of each tensor belongs to record i;
+    records are counted over the files, which are sorted by name.
 
     Attributes:
-        ids: int64 [n] of nodes; int64 [2, n] of edges, sources in row 0 and destinations in row 1, each contiguous.
-        features: [n, feature_dim] in the dtype of the info; None if it names no feature keys.
+        ids: int64 [n] for nodes; int64 [2, n] for edges, sources in row 0 and destinations in row 1, contiguous rows.
+        features: [n, feature_dim], dtype `feature_dtype` of the info; None if the info names no feature keys.
         labels: int64 [n, k] if all label keys are int64, otherwise float32; None if the info names no label keys.
     """
 
@@ -139,9 +139,9 @@ class LoadedEntityTensors:
 
 
 def _keys_found(where: str, info: SerializedTFRecordInfo, reader: Reader, files: Sequence[AnyFile]) -> list[KeySpec]:
-    """Return the keys as found in the first record of all files, so that all ranks agree.
+    """Return the spec of each key as found in the first record of all files, which is the same on all ranks.
 
-    Without any record, the first feature key has all columns.
+    If there is no record at all, the first feature key gets all columns.
     """
     keys = [*info.entity_keys, *info.feature_keys, *info.label_keys]
     for file in files:
@@ -157,7 +157,9 @@ def _keys_found(where: str, info: SerializedTFRecordInfo, reader: Reader, files:
 def _tables(
     where: str, info: SerializedTFRecordInfo, keys: Sequence[KeySpec], num_records: int
 ) -> tuple[LoadedEntityTensors, list[Table]]:
-    """Return ids, features and labels for all records, and the tables of their memory; no tables without records.
+    """Return (ids, features and labels for all records, still unwritten; tables through which they are written).
+
+    Without records there are no tables.
 
     Args:
         keys: the keys of the entity, then of features, then of labels.
@@ -182,7 +184,7 @@ def _tables(
 def _made(
     shape: tuple[int, ...], dtype: torch.dtype, keys: Sequence[Sequence[KeySpec]], where: str
 ) -> tuple[Tensor, list[Table]]:
-    """Return a tensor in shared memory, and a table for each group of keys; tables lie one after another."""
+    """Return (tensor in shared memory, its tables): one for each group of keys, one after another in the memory."""
     if math.prod(shape) == 0:
         return torch.empty(shape, dtype=dtype), []
     tensor, memory = shared_with_memory(shape, dtype, where)
@@ -202,7 +204,7 @@ class TFRecordDataLoader:
     one file; the first ranks have the larger shares.
 
     Args:
-        rank: in [0, world_size).
+        rank: the rank whose share is loaded, in [0, world_size).
         world_size: number of ranks.
     """
 
@@ -229,8 +231,9 @@ class TFRecordDataLoader:
         """Return the ids, features and labels of the rank's files.
 
         Plain files and gzip files (names ending in .gz) may be mixed; an empty file has no records. A warning in the
-        log has the number of files without records.
-        Every checksum is checked. Rows are in the order of the files by name and of the records in them. The files are
+        log says how many files have no records.
+
+        Every checksum is checked. Files are sorted by name; rows are in the order of the records in them. The files are
         read twice: first the records are counted, then each record is written to its place. So the memory needed is the
         result and one buffer for each thread (see `TFDatasetOptions.file_buffer_size`).
 
@@ -294,7 +297,7 @@ def share_memory(entity: None) -> None: ...
 @overload
 def share_memory(entity: Mapping[_Key, Tensor]) -> dict[_Key, Tensor]: ...
 def share_memory(entity: Any) -> Any:
-    """Return tensors with the values of `entity` in memory that other processes map instead of copying it.
+    """Return `entity` with its values in memory that other processes can map, so that passing it on copies nothing.
 
     The memory is a memfd: anonymous, with a descriptor, not limited by the size of /dev/shm, and freed with its last
     user. It passes without a copy through torch.multiprocessing (with the sharing strategy "file_descriptor", the
@@ -302,7 +305,7 @@ def share_memory(entity: Any) -> Any:
     like any tensor. All processes see each other's writes.
 
     Args:
-        entity: a dense tensor in host memory, a dict of them, or None. It is left as it is.
+        entity: a dense tensor in host memory, a dict of such tensors, or None. It is not changed.
     Returns:
         Tensors of the same shapes and dtypes, in a dict if a dict was given. A tensor that is already in such memory,
         or has no values, is returned without a copy. Copies are contiguous. None for None.

@@ -1,6 +1,7 @@
 """Load one entity of a graph: all its types, one after another. This runs in a process of its own (children.py).
 
-Edge weights are read as labels. So they come in a tensor of their own, and features need not be copied without them.
+Edge weights are read as labels. So they come in a tensor of their own, and no copy of the features without them is
+needed.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class TFRecordLoadError(RankError):
     The message includes `failures`, with the tracebacks.
 
     Attributes:
-        failures: {entity: how it failed}, for each of "node", "edge", "positive_label" and "negative_label" that failed
-            by itself: the traceback of its process, or the signal that killed it.
-        failed_ranks: {rank: how it failed}, if other ranks have failed and this rank stopped with them.
+        failures: {entity: text} for each of "node", "edge", "positive_label" and "negative_label" that failed by
+            itself. The text has the traceback of its process, or the signal that killed it.
+        failed_ranks: {rank: text that says how it failed}, if this rank stopped because other ranks failed.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class TFRecordLoadError(RankError):
 
     @classmethod
     def of_entities(cls, rank: int, failures: Mapping[str, str], stopped: list[str]) -> TFRecordLoadError:
-        """Return the error for entities that failed, of which others were stopped."""
+        """Return the error for entities that failed; `stopped` are the other entities, which were stopped then."""
         also = f" It has stopped the others: {', '.join(stopped)}." if stopped else ""
         texts = [f"{entity}: {text}" for entity, text in failures.items()]
         head = f"{WHERE}: rank {rank} could not load {', '.join(failures)}.{also} Correct what the texts below name."
@@ -62,9 +63,10 @@ class EntityTask:
     Attributes:
         entity: "node", "edge", "positive_label" or "negative_label".
         infos: {type: info}; the type is None in a graph without types.
+        options: how the files are read.
+        loader: a TFRecordDataLoader, or another object with the method `load_as_torch_tensors`.
+        rank: the rank of this process, for the log.
         weight_keys: {edge type: key of its weights}, for types with weights.
-        loader: a TFRecordDataLoader, or an object with the same method.
-        rank: for the log.
     """
 
     entity: str
@@ -76,10 +78,10 @@ class EntityTask:
 
 
 def load_entity(task: EntityTask, begins: Callable[[str], None]) -> Loaded:
-    """Return the tensors of an entity by field and type; types without a field are left out of it.
+    """Return {field: {type: tensor}} of an entity; types that do not have a field are left out.
 
     Args:
-        begins: called before each type with a text that names it and its folder.
+        begins: called before each type with a text that names the type and its folder.
     """
     loaded: Loaded = {"ids": {}, "features": {}, "labels": {}, "weights": {}}
     for kind, info in task.infos.items():
@@ -111,7 +113,7 @@ def load_entity(task: EntityTask, begins: Callable[[str], None]) -> Loaded:
 
 
 def place_text(entity: str, kind: Any) -> str:
-    """Return the name of an entity's type in messages: "edge", or "edge user:buys:item"."""
+    """Return how messages name the type `kind` of an entity: "edge user:buys:item", or "edge" without types."""
     return entity if kind is None else f"{entity} {type_text(kind)}"
 
 
@@ -125,7 +127,7 @@ def _info_to_load(entity: str, info: SerializedTFRecordInfo, weight_key: str | N
 
 
 def weights_of(key: str, column: Tensor | None) -> Tensor:
-    """Return the column [E, 1] of a weight as float32 [E]; without a copy if it is float32.
+    """Return `column` [E, 1], the values of a weight, as float32 [E]. A float32 column is not copied.
 
     Raises:
         ValueError: There is not one number for each edge, or a number does not fit float32.

@@ -1,4 +1,4 @@
-"""The files and the keys to load: of one entity, and of a whole graph."""
+"""Which files and which keys to load, of one entity and of a whole graph."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class SerializedTFRecordInfo:
             label keys must be in it; entity keys may be left out. Records without the key get its `default_value`, one
             number or as many as the shape says. None: the kind and the number of values of each key are taken from the
             first record of the first file.
-        feature_dim: columns of all feature keys together; checked against the spec.
+        feature_dim: number of columns of all feature keys together; must agree with the spec.
         entity_key: for nodes, the key of the node id, a str; for edges, (key of the source, key of the destination);
             each key has one int64.
         label_keys: keys to load as labels, in this order of columns.
         tfrecord_uri_pattern: regular expression for the names of the files in the folder, from their first character.
         packed_feature_key, packed_feature_dim: features that GiGL has quantised; not read here. Leave them out.
-        feature_dtype: dtype of the features: float16, float32, float64, or an integer of 8 to 64 bits. A value out of
-            its range is an error; floats are rounded to a narrower float, but integers must fit exactly.
+        feature_dtype: dtype of the features: float16, float32, float64, or an integer of 8 to 64 bits. A value outside
+            the range of the dtype is an error. Floats may be rounded to a narrower float; integers must fit exactly.
     Raises:
         KeyError: feature_spec lacks a feature key or a label key.
         TypeError, ValueError: A field has a value that is not allowed.
@@ -93,19 +93,19 @@ class SerializedTFRecordInfo:
 
     @property
     def entity_keys(self) -> tuple[str, ...]:
-        """The key of the node id, or the keys of source and destination."""
+        """The key of the node id, or the keys of source and destination, as a tuple."""
         return (self.entity_key,) if isinstance(self.entity_key, str) else self.entity_key
 
     @property
     def folder(self) -> str:
-        """The folder of the files, as text: a path, or a URI of another place."""
+        """The folder of the files as text: a local path, or a URI."""
         return _path_text(type(self).__name__, self.tfrecord_uri_prefix)
 
 
 def key_specs(where: str, info: SerializedTFRecordInfo, feature_spec: Any) -> list[KeySpec]:
-    """Return the specs of the keys of the entity, of features and of labels, from a feature spec.
+    """Return the specs of the entity keys, of the feature keys and of the label keys, in this order.
 
-    An entity key outside the feature spec has one int64.
+    An entity key that is not in the feature spec has one int64.
 
     Raises:
         KeyError, TypeError, ValueError: The feature spec does not fit these keys.
@@ -121,7 +121,7 @@ def key_specs(where: str, info: SerializedTFRecordInfo, feature_spec: Any) -> li
 
 
 def check_keys(where: str, info: SerializedTFRecordInfo, keys: Sequence[KeySpec]) -> None:
-    """Raise ValueError if keys, as `key_specs` returns them, do not fit the info."""
+    """Raise ValueError if `keys`, in the order of `key_specs`, do not fit the info."""
     num_entities = len(info.entity_keys)
     for spec in keys[:num_entities]:
         if (spec.kind, spec.width) != (INT64, 1):
@@ -202,8 +202,8 @@ class SerializedGraphMetadata:
         positive_label_entity_info, negative_label_entity_info: pairs of nodes that belong together (positive) or do not
             (negative): one info, or a dict by edge type. None, also as the value of a type: no labels. The types may
             differ from the types of edges.
-        node_quantization_metadata, edge_quantization_metadata: about features that GiGL has quantised, which are not
-            read here. Leave them out.
+        node_quantization_metadata, edge_quantization_metadata: GiGL's records on features that it has quantised. Leave
+            them out, since such features are not read here.
     Raises:
         TypeError, ValueError: A value is not allowed; nodes have the keys of edges, or edges the key of nodes; some
             fields have types and others none; an edge type has a node type without nodes.
@@ -259,7 +259,10 @@ class SerializedGraphMetadata:
 
 
 def _entities(where: str, name: str, infos: Any) -> Any:
-    """Return one info, or a nonempty dict of infos by type, checked to be of nodes or of edges, as `name` says."""
+    """Return `infos`, one info or a nonempty dict of infos by type, after checks.
+
+    The infos must be of nodes if `name` begins with "node", else of edges.
+    """
     about_nodes = name.startswith("node")
     if isinstance(infos, Mapping):
         if not infos:

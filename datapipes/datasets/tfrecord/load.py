@@ -1,4 +1,4 @@
-"""load_torch_tensors_from_tf_record: a graph of several entities, in parallel, over all ranks or on none."""
+"""load_torch_tensors_from_tf_record: loads the entities of a graph in parallel, with torch.distributed or without."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def load_torch_tensors_from_tf_record(
         edge_tf_dataset_options: how the records of edges and of labels are read.
         weight_edge_feat_name: the feature key, of one value, that becomes `edge_weights` and leaves `edge_features`;
             {edge type: key} for several edge types.
-        rank_timeout_s: a rank counts as failed after this many seconds without a sign of life. All ranks must begin
-            within this time, too. A rank that is just starting its fork server, before its first load, learns of a
-            failure some seconds later.
+        rank_timeout_s: a rank counts as failed after this many seconds without a heartbeat. All ranks must also call
+            this within this time. A rank that is starting its fork server, before its first load, learns of a failure
+            some seconds later.
     Returns:
         The tensors of this rank's share of the files; see LoadedGraphTensors. Features of labels are not read.
     Raises:
@@ -182,7 +182,7 @@ def _by_type(infos: Any) -> dict[Any, SerializedTFRecordInfo]:
 
 
 def _weight_keys(metadata: SerializedGraphMetadata, weights: Any) -> dict[Any, str]:
-    """Return {type as in _by_type: feature key of the weights}."""
+    """Return {edge type, None without types: feature key of its weights}, after checks."""
     infos = _by_type(metadata.edge_entity_info)
     if weights is None:
         return {}

@@ -1,8 +1,8 @@
 """LoadedGraphTensors: a graph as loaded from TFRecords, and its conversions to a Dataset and to a partition.
 
-Labels become edges of types of their own, under GiGL's names. A Dataset has node rows in the order of the ids, the
-graph by destination, features, and a task. Its node ids must be 0 .. n - 1, each once, and include both ends of each
-edge. Anything else is refused, since a gap would become a node without a record.
+Labels can become edges of types of their own, under GiGL's names. A Dataset has rows of nodes in the order of the ids,
+in-edges by destination, features, and a task. For a Dataset node ids must be 0 .. n - 1, each once, and include both
+ends of each edge. Other ids are refused, since a gap would become a node without a record.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DEFAULT_HOMOGENEOUS_EDGE_TYPE: EdgeType = (DEFAULT_HOMOGENEOUS_NODE_TYPE, "to", 
 
 @dataclass(eq=False, repr=False)
 class LoadedGraphTensors:
-    """The tensors of a graph, in the order of its files; fields and their order are those of GiGL.
+    """The tensors of a graph, with rows in the order of its files. Fields and their order are as in GiGL.
 
     Without types a field is a tensor. With types a field is a dict by type: node types are str, edge types (src, rel,
     dst); types without the field are left out. An absent field is None. Fields may be set to None to free memory.
@@ -50,7 +50,7 @@ class LoadedGraphTensors:
         node_labels: [n, columns of all label keys], int64 or float32.
         edge_index: int64 [2, E]; row 0 has the sources, row 1 the destinations.
         edge_features: [E, feature_dim], without the column that became a weight.
-        positive_label, negative_label: int64 [2, number of labels], pairs from an anchor to its target.
+        positive_label, negative_label: int64 [2, number of labels], pairs of an anchor (row 0) and its target (row 1).
         edge_weights: float32 [E], the feature that `weight_edge_feat_name` names.
         node_quantized_features, edge_quantized_features: always None; quantized features are refused when they are
             loaded.
@@ -70,7 +70,7 @@ class LoadedGraphTensors:
     _num_ranks: int = field(default=1, init=False, repr=False)  # the tensors are the share of `_rank` of `_num_ranks`
 
     def __repr__(self) -> str:
-        """Return the shapes of the tensors."""
+        """Return a text with the shapes of the tensors."""
         fields = []
         for name in FIELDS:
             value = getattr(self, name)
@@ -89,7 +89,7 @@ class LoadedGraphTensors:
 
         Args:
             edge_dir: "out": labels keep their direction, from anchor to target. "in": the type is reversed to (dst,
-                ..., src) and the rows change places, so that a sampler that follows in-edges finds targets from
+                ..., src) and the rows are swapped, so that a sampler that follows in-edges finds targets from
                 anchors; this copies the labels.
         Raises:
             ValueError: There are no positive labels; labels are a tensor but the graph has several edge types; an edge
@@ -129,7 +129,7 @@ class LoadedGraphTensors:
         """Return the graph as a Dataset, like `dp.datasets.open`: graph, features and a task.
 
         The graph is a CSCGraph, or a HeteroCSCGraph where there are types; in-edges keep the order of the records, and
-        the id of an edge is its place in `edge_index`. Weights are the edge attribute "weight". Features are called
+        the id of an edge is its column in `edge_index`. Weights are the edge attribute "weight". Features are called
         "feat", for nodes and for edges.
 
         The task is the first of these that the graph has:
@@ -150,7 +150,7 @@ class LoadedGraphTensors:
             this object; otherwise they are copied into shared memory. O(nodes + edges).
         Raises:
             IndexError: A node id, or an end of an edge or a label, is not in 0 .. n - 1 for n nodes of its type.
-            ValueError: A node id is there twice; or this object is the share of one of several ranks, which needs
+            ValueError: A node id is there twice; or several ranks have loaded a share of the graph each: then use
                 `to_partition`.
             MemoryError: Too little memory is left for the graph.
         """
@@ -187,7 +187,7 @@ class LoadedGraphTensors:
         The folder equals the partition that one process with the files of all ranks would write by
         `Partitioner(to_dataset(), world size, root, method="range", layouts=("native",))`: `Part.open` and
         `DistGraph.connect` take it, and minibatches have the same bits. An edge's id is its position among the edges of
-        all ranks, rank 0 first. The tensors stay as they are; labels of edges stay with the ranks, in no part.
+        all ranks, rank 0 first. The tensors do not change. No part has the labels of edges; they stay with the ranks.
 
         Each rank needs the default process group of torch.distributed, of any backend. A single process needs none.
         Ranks that see the same `root` write one folder; if each machine has a disk of its own, each gets a folder with
@@ -199,8 +199,8 @@ class LoadedGraphTensors:
         all ranks. O(n log n).
 
         Args:
-            rank_timeout_s: a rank counts as dead after this many seconds without a sign of life, or if it begins later
-                than the others by more than this.
+            rank_timeout_s: a rank counts as failed after this many seconds without a heartbeat, or if it calls this
+                more than this many seconds after the others.
         Returns:
             The report on the parts, the same on all ranks.
         Raises:
@@ -216,7 +216,7 @@ class LoadedGraphTensors:
             return write_tensors(ranks, {name: self.by_type(name) for name in FIELDS}, root)
 
     def by_type(self, name: str) -> dict[Any, Tensor]:
-        """Return the field `name` as {type: tensor}: {None: tensor} for a tensor, {} for None."""
+        """Return the field `name` as {type: tensor}; a single tensor as {None: tensor}, None as {}."""
         value = getattr(self, name)
         return {} if value is None else dict(value) if isinstance(value, dict) else {None: value}
 
@@ -234,7 +234,7 @@ class LoadedGraphTensors:
             yield from self.by_type(name).values()
 
     def _with_types(self, name: str, default: Any) -> dict[Any, Tensor]:
-        """Return the field `name` by type, with the type `default` in place of None."""
+        """Return the field `name` as {type: tensor}, with the type `default` in place of None."""
         return {default if kind is None else kind: values for kind, values in self.by_type(name).items()}
 
 
@@ -259,11 +259,11 @@ _REMEDY = "Number the nodes from 0 on, without gaps, when the records are writte
 
 
 def row_order(where: str, ids: Tensor) -> Tensor | None:
-    """Return the row of each id: int64 [n], row[i] is the place of id i in `ids`; None if ids are 0 .. n - 1 in order.
+    """Return the row of each id, int64 [n]: ids[row[i]] == i. None if ids are 0 .. n - 1 in order.
 
     Raises:
-        IndexError: An id is outside.
-        ValueError: An id is there twice; the message names the first, and the first missing id.
+        IndexError: An id is not in 0 .. n - 1.
+        ValueError: An id is there twice; the message names the lowest such id, and the lowest missing id.
     """
     count = len(ids)
     if all(
@@ -288,7 +288,7 @@ def row_order(where: str, ids: Tensor) -> Tensor | None:
 def _in_order(
     name: str, by_type: Mapping[Any, Tensor], counts: Mapping[Any, int], orders: Mapping[Any, Tensor | None]
 ) -> dict[Any, Tensor]:
-    """Return the rows of nodes in the order of their ids, in shared memory; rows already in order are not copied.
+    """Return {node type: rows} in the order of the ids, in shared memory. Rows already in order are not copied.
 
     Args:
         counts: number of nodes of each type.
@@ -306,11 +306,13 @@ def _in_order(
 
 
 def _check_pairs(name: str, pairs: Tensor, ends: tuple[Any, Any], counts: Mapping[Any, int]) -> None:
-    """Refuse pairs [2, E], sources in row 0 and destinations in row 1, with an end that is no node of its type.
+    """Check that both ends of each edge are nodes of their types.
+
+    `pairs` is [2, E]: sources in row 0, destinations in row 1. `ends` are the types of both.
 
     Raises:
-        ValueError: A type has no nodes.
-        IndexError: An end is no node.
+        ValueError: No nodes of a type were loaded.
+        IndexError: An end is no node of its type.
     """
     check_edge_index(_DATASET, name, pairs)
     for end, ids, node_type in zip(("sources", "destinations"), pairs, ends, strict=True):

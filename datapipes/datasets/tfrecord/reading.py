@@ -35,10 +35,10 @@ class Reader:
     """Reads the files of one entity.
 
     Args:
-        where: begins the messages; it names the entity.
-        most_bytes: the bytes of the longest allowed record, framing included.
-        num_threads: the number of files read at the same time.
-        log_every: records between two lines of the log.
+        where: how messages begin; it names the entity.
+        most_bytes: the most bytes of a record, framing included.
+        num_threads: how many files are read at the same time.
+        log_every: number of records between two lines of the log.
     """
 
     def __init__(self, where: str, most_bytes: int, num_threads: int, log_every: int) -> None:
@@ -62,11 +62,11 @@ class Reader:
     def parse(
         self, parser: _core.ExampleParser, files: Sequence[AnyFile], counts: Sequence[int], tables: Sequence[Table]
     ) -> None:
-        """Parse the files into consecutive rows of the tables.
+        """Parse the records of the files into consecutive rows of the tables.
 
         Args:
-            counts: records of each file; their sum is the number of rows of the tables.
-            tables: the columns of the parser, in its order.
+            counts: the number of records of each file; their sum is the number of rows of the tables.
+            tables: tables with the columns of the parser, in its order.
         Raises:
             DatasetFormatError: A file is broken, does not fit the parser, or has changed since its records were
                 counted.
@@ -101,7 +101,7 @@ class Reader:
             raise self._changed(file, count, str(records_read))
 
     def first(self, file: AnyFile, look: Callable[[memoryview], _T]) -> _T | None:
-        """Return `look(first record of the file, framing included)`; None if the file has no record.
+        """Return `look(record)` for the first record of the file with its framing; None if the file has no record.
 
         Raises:
             DatasetFormatError: The file is broken, or `look` raises WrongRecord.
@@ -124,7 +124,10 @@ class Reader:
         return results[0] if results else None
 
     def _read(self, file: AnyFile, use: _Use) -> int:
-        """Read a file from beginning to end; return the number of its records."""
+        """Read a file from beginning to end; return the number of its records.
+
+        `use` is called with (content, records so far) for each piece, and returns (records, bytes used up, problem).
+        """
         done = 0
         try:
             with opened(file) as (plain, num_bytes):
@@ -182,7 +185,7 @@ class Reader:
                 logger.info("%s: %d of %d records are read", self._where, self._num_parsed, self._num_records)
 
     def _side_by_side(self, call: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return the results of the calls; at the first error the other calls stop, and it is raised."""
+        """Call `call(*job)` for each job, in threads; return the results. The first error stops all, and is raised."""
         self._stopped.clear()
         num_threads = min(self._num_threads, len(jobs))
         if num_threads <= 1:
@@ -205,7 +208,7 @@ class Reader:
 
 
 class _Stopped(Exception):
-    """Stop reading a file: its first record was found, or another thread has failed."""
+    """Raised to stop reading a file: its first record was found, or another thread has failed."""
 
 
 def _of_whole(window: Window) -> str:
@@ -217,11 +220,11 @@ _FIRST_BYTES = 2**18  # of the window, which stays in the cache at this size
 
 
 class _RecordTooLong(Exception):
-    """A record does not fit into the largest window. The message has its length."""
+    """Raised if a record does not fit into the largest window. The message has its length."""
 
 
 class Window:
-    """A window of the unused bytes of a stream.
+    """A buffer over the next bytes of a stream that were not used up yet.
 
     Attributes:
         at: position in the stream of the first byte of `content`.
@@ -236,20 +239,20 @@ class Window:
 
     @property
     def content(self) -> memoryview:
-        """The bytes read and not yet used up; valid until the next call of `fill`."""
+        """A view of the bytes that were read and not yet used up; valid until the next call of `fill`."""
         return self._room[self._begin : self._end]
 
     def use_up(self, num_bytes: int) -> None:
-        """Drop bytes from the beginning of the content."""
+        """Drop `num_bytes` bytes from the beginning of `content`."""
         self._begin += num_bytes
         self.at += num_bytes
 
     def fill(self) -> bool:
-        """Read more, behind the content; return False if the stream has ended.
+        """Read more bytes to the end of `content`; return False if the stream has ended.
 
         Raises:
-            _RecordTooLong: The content fills the largest window, but is not a whole record.
-            _StreamBroken, OSError: as the stream raises them.
+            _RecordTooLong: `content` fills the largest window, but is not a whole record.
+            _StreamBroken, OSError: The errors of the stream.
         """
         rest = self.content
         room = self._room if len(rest) < len(self._room) else self._larger()
@@ -273,7 +276,7 @@ _BYTES = 2**18  # of all staging arrays together
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one dtype: the place of row 0 in the memory, and the widths of the columns of a row."""
+    """Rows of one dtype in a shared memory: where row 0 begins, in bytes, and how many values each column has."""
 
     memory: _core.SharedMemory
     begin: int
@@ -287,10 +290,10 @@ class Table:
 
 
 class _Staging:
-    """Small arrays for some rows of each table, used by one thread.
+    """Small arrays for some rows of each table. A thread parses into them before it writes to the tables.
 
     Attributes:
-        num_rows: the number of rows that fit.
+        num_rows: how many rows fit.
         targets: the arrays that the parser writes to, one for each column of each table.
     """
 
@@ -319,18 +322,18 @@ _GZIP = 31  # tells zlib to expect the largest window and a gzip header
 
 
 class _StreamBroken(Exception):
-    """The bytes of a file cannot be unpacked. The message says why."""
+    """Raised if the bytes of a file cannot be unpacked. The message says why."""
 
 
 class _Stream:
-    """The first `num_bytes` bytes of a file, as they are."""
+    """A stream of the first `num_bytes` bytes of a file, unchanged."""
 
     def __init__(self, file: BinaryIO, num_bytes: int) -> None:
         self._file = file
         self._left = num_bytes
 
     def readinto(self, view: memoryview) -> int:
-        """Read up to len(view) bytes into `view`; return their number, 0 only at the end.
+        """Read up to len(view) bytes into `view`; return how many, 0 only at the end of the stream.
 
         Raises:
             _StreamBroken: The bytes cannot be unpacked.
@@ -342,7 +345,7 @@ class _Stream:
 
 
 class _GzipStream(_Stream):
-    """A gzip file of one or several members; zeros after the last member are skipped, as gzip does."""
+    """A stream of the unpacked bytes of a gzip file with one or more members; skips zeros at its end, as gzip does."""
 
     def __init__(self, file: BinaryIO, num_bytes: int) -> None:
         super().__init__(file, num_bytes)
@@ -368,7 +371,7 @@ class _GzipStream(_Stream):
         return 0
 
     def _more(self) -> bool:
-        """Return whether packed bytes are at hand, reading some if needed; False behind the last member."""
+        """Return whether there are packed bytes to unpack; read some if needed. False after the last member."""
         while True:
             if self._member is None:
                 packed, self._packed = self._packed, self._packed.lstrip(b"\0")

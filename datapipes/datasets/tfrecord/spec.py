@@ -1,7 +1,8 @@
 """KeySpec: the kind and the number of values of a key in each record, and the default of a missing key.
 
-It comes from a feature spec, or without a spec from the first record of an entity (`specs_in`). A spec value is any
-object with `shape` and `dtype`, such as `tf.io.FixedLenFeature`; a `default_value` other than None is used. A record
+A KeySpec comes from a feature spec, or without one from the first record of an entity (`specs_in`). The values of a
+feature spec are objects with `shape` and `dtype`, such as `tf.io.FixedLenFeature`; a `default_value` other than None is
+used. A record
 holds lists of int64 and of float32 only, so these two dtypes are allowed.
 """
 
@@ -24,9 +25,9 @@ MOST_VALUES = 2**24  # of a key in a record
 
 @dataclass(frozen=True)
 class KeySpec:
-    """A key of a record: `kind` is "int64" or "float32", `width` its number of values in each record.
+    """A key of a record: `kind` is "int64" or "float32", `width` the number of its values in each record.
 
-    `default` holds `width` values for records without the key; None if every record must have it.
+    `default` has `width` values for records without the key; it is None if every record must have the key.
     """
 
     key: str
@@ -40,7 +41,7 @@ def key_spec(where: str, feature_spec: Mapping[str, Any], key: str) -> KeySpec:
 
     Raises:
         KeyError: The feature spec lacks the key.
-        TypeError, ValueError: The value has no shape or dtype, or a forbidden one.
+        TypeError, ValueError: The entry of the key has no shape or dtype, or one that is not allowed.
     """
     if key not in feature_spec:
         raise KeyError(
@@ -108,11 +109,11 @@ _MOST_BYTES_OF_VARINT = 10
 
 
 class WrongRecord(Exception):
-    """A record is damaged, or lacks a key. The message says what is wrong."""
+    """Raised if a record is damaged, or lacks a key. The message says what is wrong."""
 
 
 def specs_in(record: memoryview, keys: Sequence[str]) -> list[KeySpec]:
-    """Return the spec of each key as found in a whole record, framing included.
+    """Return the spec of each key as found in `record`, which is a whole record with its framing.
 
     Raises:
         WrongRecord: The record is damaged, lacks a key, or has a key without numbers.
@@ -143,7 +144,7 @@ def _spec(key: str, features: dict[bytes, bytes]) -> KeySpec:
 
 
 def _count(kind: str, values: bytes) -> int:
-    """Return the number of values of a list; a packed field holds many of them."""
+    """Return the number of values in a list (Int64List, FloatList ...); a packed field has several."""
     count = 0
     for number, wire_type, content in _fields(values):
         if number == 1 and wire_type == _BYTES and kind == INT64:
@@ -156,7 +157,7 @@ def _count(kind: str, values: bytes) -> int:
 
 
 def _entries(example: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield each key and its Feature."""
+    """Yield (key, bytes of its Feature) for each entry of a tf.train.Example."""
     for number, wire_type, features in _fields(example):
         if (number, wire_type) != (1, _BYTES):
             continue
@@ -168,7 +169,7 @@ def _entries(example: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the number, the wire type and the content of each field of a message."""
+    """Yield (number, wire type, content) of each field of a protobuf message."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -187,7 +188,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a varint, and the position behind it."""
+    """Return (value, position after it) of the varint at `at`."""
     number = 0
     for place, byte in enumerate(data[at : at + _MOST_BYTES_OF_VARINT]):
         number += byte % 0x80 << 7 * place

@@ -23,7 +23,7 @@ def task_of(
     positive: Mapping[Any, Tensor],
     negative: Mapping[Any, Tensor],
 ) -> dict[str, Any]:
-    """Return the task of a graph as fields of a Dataset; arguments are by node or edge type, None without types.
+    """Return the task of a graph as fields of a Dataset. The dicts are by node or edge type, None without types.
 
     The validation and test sets are empty, with the types and names of the train set.
 
@@ -32,7 +32,8 @@ def task_of(
         labels: [n, k] in the order of the ids.
         positive, negative: pairs [2, number].
     Raises:
-        ValueError: Labels of two types are of two kinds, or too large for classes; negative labels stand alone.
+        ValueError: Some types have labels that are floats and others whole numbers; a label is too large for a class;
+            or there are negative labels without positive ones.
     """
     if labels:
         return _of_labels(where, labels)
@@ -84,7 +85,7 @@ def _of_pairs(positive: Mapping[Any, Tensor], negative: Mapping[Any, Tensor]) ->
 
 
 def _fields(task: str, sets: dict[Any, ItemSet], num_classes: int = 0) -> dict[str, Any]:
-    """Return the fields of a Dataset that say its task."""
+    """Return the fields of a Dataset on its task: `sets` are the train items, validation and test are empty."""
     nothing = {kind: items.take(torch.empty(0, dtype=torch.int64)) for kind, items in sets.items()}
     no_items = {kind: ItemSet(tuple(rows.values()), names=tuple(rows)) for kind, rows in nothing.items()}
     train, empty = one_set(sets), one_set(no_items)

@@ -1,8 +1,8 @@
-"""to_partition: the tensors that each rank has loaded, as the shards of one partition.
+"""to_partition: writes the tensors that each rank has loaded as one partition.
 
-Their columns are the attributes that a Partitioner makes of `LoadedGraphTensors.to_dataset()`: features are "feat",
-weights "weight"; the nodes of the train set are in "train_mask", their labels in "y". So the parts that ranks write
-together equal the parts that one process would write of the whole graph.
+Parts have the attributes that a Partitioner makes of `LoadedGraphTensors.to_dataset()`: features are "feat", weights
+"weight"; "train_mask" has the nodes of the train set, and "y" their labels. So the parts that ranks write together
+equal the parts that one process would write of the whole graph.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Fields = Mapping[str, Mapping[Any, Tensor]]  # of a LoadedGraphTensors, by name 
 
 
 def refuse_other_ranks(num_ranks: int) -> None:
-    """Raise ValueError unless torch.distributed has `num_ranks` ranks, which loaded the graph."""
+    """Raise ValueError if several ranks (`num_ranks`) loaded the graph, and torch.distributed has another number."""
     has_ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
     size = torch.distributed.get_world_size() if has_ranks else 1
     if num_ranks not in (1, size):
@@ -47,14 +47,14 @@ def refuse_other_ranks(num_ranks: int) -> None:
 
 
 def write_tensors(ranks: Exchange, fields: Fields, root: str | Path) -> PartitionReport:
-    """Write the tensors of this rank, together with the other ranks."""
+    """Write the tensors of this rank as its part, together with the other ranks; return the report."""
     path = check_root(_WHERE, root, replaced=PARTITION)
     _refuse_other_forms(ranks.gather(form_of(fields)))
     return write_shards(ranks, _shard_of(fields), path)
 
 
 def _shard_of(fields: Fields) -> Shard:
-    """Return the columns of a rank's tensors; only labels are copied.
+    """Return the Shard of a rank's tensors. Only labels are copied.
 
     Raises:
         ValueError: Tensors of one type have different lengths, or an edge type has an unknown node type.
@@ -92,7 +92,7 @@ def _shard_of(fields: Fields) -> Shard:
 
 
 def form_of(fields: Fields) -> dict[str, str]:
-    """Return {field and type: dtype and width}, which must be equal on all ranks."""
+    """Return {text of field and type: text of dtype and width}; the dict must be equal on all ranks."""
     form = {}
     for name, by_type in fields.items():
         for kind, values in by_type.items():
@@ -102,7 +102,7 @@ def form_of(fields: Fields) -> dict[str, str]:
 
 
 def _refuse_other_forms(forms: Sequence[Mapping[str, str]]) -> None:
-    """Raise ValueError if fields, types, dtypes or widths of a rank differ from rank 0's."""
+    """Raise ValueError if fields, types, dtypes or widths of a rank differ from those of rank 0."""
     for rank, form in enumerate(forms):
         for name in sorted({*form, *forms[0]}):
             ours, first = form.get(name, "missing"), forms[0].get(name, "missing")
@@ -126,7 +126,7 @@ def _sorted_ids(fields: Fields, name: str, ndim: int) -> dict[Any, Tensor]:
 
 
 def check_rows(where: str, name: str, by_type: Mapping[Any, Tensor], counts: Mapping[Any, int]) -> None:
-    """Raise ValueError unless each type has one row for each of its `counts` nodes or edges."""
+    """Raise ValueError unless each type in `by_type` has as many rows as `counts` says it has nodes or edges."""
     for kind, rows in by_type.items():
         if kind not in counts or rows.shape[:1] != (counts[kind],):
             is_known = kind in counts

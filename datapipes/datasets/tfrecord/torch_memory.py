@@ -1,4 +1,4 @@
-"""Tensors in memory that other processes can map in two ways: by torch.multiprocessing, and by our handles.
+"""Tensors in memory that other processes can map in two ways: by torch.multiprocessing, and by this package's handles.
 
 The memory is a memfd, as for every handle (`_core.SharedMemory`), so its size is not limited by /dev/shm. Torch maps
 the same descriptor as the storage of the tensor, and passes that descriptor on, so neither way copies. Only torch's
@@ -18,13 +18,13 @@ from datapipes.processes.torch_storage import memory_of_storage, storage_in
 
 
 def shared_empty(shape: tuple[int, ...], dtype: torch.dtype, who: str) -> Tensor:
-    """Return a contiguous tensor of zeros in new shared memory; without values, in ordinary memory.
+    """Return a contiguous tensor of zeros in new shared memory. An empty tensor is in ordinary memory.
 
     Args:
         who: names the caller in the error.
     Raises:
         MemoryError: Too little memory is left. All of it is reserved here, so a later write cannot fail.
-        OSError: The system refuses, such as for want of descriptors.
+        OSError: The system refuses, for example since no descriptors are left.
     """
     if math.prod(shape) == 0:
         return torch.empty(shape, dtype=dtype)
@@ -32,7 +32,7 @@ def shared_empty(shape: tuple[int, ...], dtype: torch.dtype, who: str) -> Tensor
 
 
 def shared_with_memory(shape: tuple[int, ...], dtype: torch.dtype, who: str) -> tuple[Tensor, _core.SharedMemory]:
-    """Return a tensor in shared memory, which must have values, and its memory.
+    """Return (tensor, its memory) in new shared memory; the tensor must not be empty.
 
     The values may be written with `os.pwrite` to the descriptor of the memory. That takes half the time of writing to
     fresh memory through the tensor: no page is zeroed first, and no page is mapped.
@@ -45,10 +45,10 @@ def received_tensor(descriptor: int, offset: int, shape: tuple[int, ...], dtype:
     """Return the contiguous tensor at byte `offset` of a memory that came from another process.
 
     Args:
-        descriptor: of the memory; the caller keeps it and closes it.
+        descriptor: the descriptor of the memory. It is copied; the caller closes its own.
     Raises:
-        ValueError: The descriptor is of no such memory, or the tensor does not fit.
-        OSError, RuntimeError: The system refuses, such as for want of descriptors.
+        ValueError: The descriptor is not of a shared memory, or the tensor does not fit.
+        OSError, RuntimeError: The system refuses, for example since no descriptors are left.
     """
     memory = _core.SharedMemory.attach(os.dup(descriptor))
     if offset % dtype.itemsize or offset + math.prod(shape) * dtype.itemsize > len(memory):
@@ -57,12 +57,12 @@ def received_tensor(descriptor: int, offset: int, shape: tuple[int, ...], dtype:
 
 
 def shared_tensor(tensor: Tensor, who: str) -> Tensor:
-    """Return the values of a dense tensor in shared memory: `tensor` itself if it lies there, otherwise a copy.
+    """Return a dense tensor in shared memory: `tensor` itself if it is there already, otherwise a copy.
 
-    A tensor that came through torch.multiprocessing lies in shared memory too, so it is not copied.
+    A tensor that came through torch.multiprocessing is in shared memory too, so it is not copied.
 
     Raises:
-        MemoryError, OSError: as `shared_empty`.
+        MemoryError, OSError: As for `shared_empty`.
     """
     if tensor.numel() == 0 or memory_of_storage(tensor) is not None:
         return tensor
@@ -70,6 +70,6 @@ def shared_tensor(tensor: Tensor, who: str) -> Tensor:
 
 
 def _tensor_of(memory: _core.SharedMemory, shape: tuple[int, ...], dtype: torch.dtype, first: int = 0) -> Tensor:
-    """Return a contiguous tensor in a memory, beginning at its value number `first`."""
+    """Return a contiguous tensor in a memory; `first` is the number of values before it there."""
     form = torch.empty(shape, dtype=dtype, device="meta")
     return torch.empty(0, dtype=dtype).set_(storage_in(memory), first, form.shape, form.stride())

@@ -1,4 +1,4 @@
-"""write_tf_records: tensors as files of TFRecords, for users who have no TensorFlow and for tests.
+"""write_tf_records: writes tensors as files of TFRecords, for users who have no TensorFlow and for tests.
 
 A record is the bytes of tf.train.Example with packed lists, framed. Every row has the same keys, so records differ only
 in values, and in lengths if varints differ in length. So all rows are encoded at once, as one matrix of bytes with a
@@ -44,7 +44,7 @@ def write_tf_records(
     The folder appears at once, with all its files: a writer that fails, or is killed, leaves no folder.
 
     Args:
-        folder: a local folder; does not exist yet, or is empty.
+        folder: a local folder, which must be missing or empty.
         columns: {key: values}, tensors or arrays [n] or [n, k] in host memory, all of the same n. Integers become lists
             of int64. Floats become lists of float32: float64 is rounded.
         num_files: 1 to 99,999. More files than rows are allowed; some then have no records.
@@ -82,7 +82,7 @@ def _room_of(column: Tensor) -> int:
 
 
 def _checked(columns: Any) -> tuple[dict[str, Tensor], int]:
-    """Return the columns as tensors [n, k], and n."""
+    """Return ({key: tensor [n, k]}, n), after checks."""
     if not isinstance(columns, Mapping) or not columns or not all(isinstance(key, str) for key in columns):
         raise TypeError(
             f"{_WHERE}: columns must be a dict of tensors by key, not empty, got {shown(columns)}. Pass it."
@@ -108,7 +108,7 @@ def _checked(columns: Any) -> tuple[dict[str, Tensor], int]:
 
 
 def _values(key: str, part: Tensor) -> NDArray[Any]:
-    """Return some rows as int64 or float32."""
+    """Return some rows of a column as int64 or float32; raise ValueError for numbers beyond these dtypes."""
     if not part.is_floating_point():
         whole = part.to(torch.int64)
         if part.dtype == torch.uint64 and bool((whole < 0).any()):
@@ -145,7 +145,10 @@ _MASK_DELTA = 0xA282EAD8  # of the CRCs that records store
 
 @dataclass(frozen=True)
 class _Piece:
-    """Some bytes of each row: uint8 [rows or 1, width], the mask of bytes in use (None: all), their number per row."""
+    """Some bytes of each row: `data` is uint8 [rows, width], or [1, width] if all rows are equal.
+
+    `mask` says which of these bytes a row has (None: all), `lengths` how many.
+    """
 
     data: _Bytes
     mask: NDArray[np.bool_] | None
@@ -153,10 +156,10 @@ class _Piece:
 
 
 def records_of(columns: Sequence[tuple[bytes, NDArray[Any]]]) -> memoryview:
-    """Return a record for each row.
+    """Return the records of all rows, one after the other.
 
     Args:
-        columns: keys, and their values: int64 or float32 [rows, values of a row].
+        columns: (key, values) each; values are int64 or float32 [rows, values of a row].
     """
     num_rows = len(columns[0][1])
     entries = [piece for key, values in columns for piece in _entry(key, values)]
@@ -169,7 +172,7 @@ def records_of(columns: Sequence[tuple[bytes, NDArray[Any]]]) -> memoryview:
 
 
 def _entry(key: bytes, values: NDArray[Any]) -> list[_Piece]:
-    """Return an entry of the map from keys to Features; its Feature is one list."""
+    """Return the pieces of one key of a record: an entry of the map from keys to Features, with one list."""
     if values.dtype == np.float32:
         data = np.ascontiguousarray(values, "<f4").view(np.uint8)
         payload, kind = _Piece(data, None, np.array([data.shape[1]])), _FIELD_2

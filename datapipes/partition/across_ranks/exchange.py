@@ -1,7 +1,7 @@
 """Exchange: messages between the ranks of one call; a rank that fails ends the call on all of them.
 
-A collective of gloo waits for a missing rank without naming it. So a vote precedes each collective: a rank enters it
-once all ranks are there.
+A collective of gloo waits for a missing rank without naming it. So a vote precedes each collective: a rank enters the
+collective once all ranks have voted.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _LOOKS = 10  # per heartbeat, once a connection is broken
 
 @contextmanager
 def exchange(where: str, timeout_s: float, error: type[RankError] = RankError) -> Iterator[Exchange]:
-    """Meet all ranks of the default process group, and leave together; arguments and errors as those of Ranks.
+    """Meet all ranks of the default process group in the block, and leave it together.
 
-    A collective may take `timeout_s`, too.
+    Arguments and errors are those of Ranks. Each collective may also take up to `timeout_s`.
     """
     after = contextlib.ExitStack()  # a group is ended when no rank sends any more
     with after, Exchange(where, timeout_s, error=error) as ranks:
@@ -44,16 +44,16 @@ class Exchange(Ranks):
     _group: Any = None
 
     def connect(self) -> Any:
-        """Return a gloo group of all ranks, whose collectives then carry the messages."""
+        """Make and return a gloo group of all ranks. From then on its collectives carry the messages."""
         timeout = datetime.timedelta(seconds=self.timeout_s)
         with self._carrying():
             self._group = dist.new_group(backend="gloo", timeout=timeout)
         return self._group
 
     def to_each(self, messages: Sequence[Tensor]) -> list[Tensor]:
-        """Send a message to each rank, uint8 [n]; return the received ones, by rank, which share one memory.
+        """Send `messages[r]`, uint8 [n], to each rank r; return the messages of all ranks to this one, in their order.
 
-        It takes as much memory again as the messages. Errors as those of `vote`.
+        The returned tensors share one memory. The call needs a copy of `messages` too. Raises the errors of `vote`.
         """
         if self.size == 1:
             return [*messages]
@@ -70,20 +70,20 @@ class Exchange(Ranks):
         return [*torch.split(received, counts)]
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, by rank; plain values that JSON holds. Errors as those of `vote`."""
+        """Return the `value` of each rank, in their order. Values must be JSON values. Raises the errors of `vote`."""
         data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         return [json.loads(message.numpy().tobytes()) for message in self.to_each([data] * self.size)]
 
     @contextmanager
     def _carrying(self) -> Iterator[None]:
-        """Turn the error of a collective, which names no rank, into one that does."""
+        """Turn the error of a collective, which names no rank, into a RankError that names one."""
         try:
             yield
         except RuntimeError as error:
             raise self._broken(error) from error
 
     def _broken(self, error: RuntimeError) -> RankError:
-        """Return the error of a broken connection: find a rank without heartbeat, or one that reports a failure."""
+        """Return the error for a broken connection; look for a rank without heartbeat, or with a failure, to name."""
         others = [rank for rank in range(self.size) if rank != self.rank]
         before = {rank: self._add(beat_key(rank), 0) for rank in others}
         for _ in range(3 * _LOOKS):

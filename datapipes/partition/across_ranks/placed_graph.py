@@ -1,4 +1,4 @@
-"""PlacedGraph: the shards of all ranks as one graph in parts: the owners of rows, and the way of columns to them.
+"""PlacedGraph: the shards of all ranks as one graph in parts. It knows the owners of rows, and how to send them.
 
 The partition has the same ids as if one process had partitioned the whole graph. They are digests of all bytes
 (base/array_digest.py). The rows of a rank are a range of the whole array, so each rank hashes the pieces in its range.
@@ -48,11 +48,11 @@ class Shard:
     """The nodes and edges of one rank, in the order of its files.
 
     Attributes:
-        ids: {node type or None: int64 [n]}, sorted by type.
-        of_nodes: {node type: {name: [n, ...]}}, in the order in which a part has them.
-        edges: {edge type or None: int64 [2, E]}, sorted by type.
-        of_edges: {edge type: {name: [E, ...]}}.
-        num_links: number of edge labels, which have no place in a part; None for other tasks.
+        ids: {node type or None: int64 [n]}, the ids of this rank's nodes, sorted by type.
+        of_nodes: {node type: {name: [n, ...]}}, attributes in the order in which parts store them.
+        edges: {edge type or None: int64 [2, E]}, sources and destinations, sorted by type.
+        of_edges: {edge type: {name: [E, ...]}}, attributes.
+        num_links: number of edge labels, which no part stores; None for other tasks.
     """
 
     ids: dict[Any, Tensor]
@@ -66,10 +66,10 @@ class PlacedGraph(NamedTuple):
     """The whole graph, as this rank knows it.
 
     Attributes:
-        owners: {node type: the range of each rank}.
+        owners: {node type: RangeMap with the range of ids of each rank}.
         part: this rank's part. The values of its columns come from all ranks, which must read them together.
-        first_ids: {edge type: the edge id of this rank's first edge}; the others follow, in the order of its files.
-        first_positions: {edge type: [ranks + 1], where the edges of each part begin in the whole graph}.
+        first_ids: {edge type: the edge id of this rank's first edge}; ids count up in the order of its files.
+        first_positions: {edge type: [ranks + 1], where the edges of each part begin among those of the whole graph}.
     """
 
     ranks: Exchange
@@ -79,12 +79,12 @@ class PlacedGraph(NamedTuple):
     first_positions: dict[Any, list[int]]
 
     def book(self) -> PartitionBook:
-        """Return the book of the nodes."""
+        """Return the book of the partition, without an edge map."""
         return PartitionBook(self.ranks.size, self.owners)
 
 
 def place(ranks: Exchange, shard: Shard) -> PlacedGraph:
-    """Find out where all nodes and edges of all ranks belong.
+    """Return the graph of the shards of all ranks, with an owner for each node and edge. All ranks call it together.
 
     Raises:
         ValueError: Ids of nodes have gaps or repeats, an edge has an end that is no node, or there are fewer nodes than
@@ -134,10 +134,10 @@ def _first_outside(ids: Tensor, count: int) -> int | None:
 
 
 def _owned_ranges(ranks: Exchange, shard: Shard, counts: Mapping[Any, int]) -> dict[Any, RangeMap]:
-    """Return {node type: the range of each rank}: the map of `method="range"` for the graph of all shards.
+    """Return {node type: RangeMap}, as method="range" would cut the graph of all shards.
 
     Args:
-        counts: {node type: nodes of all ranks}.
+        counts: {node type: number of nodes of all ranks}.
     Raises:
         ValueError: Ids have gaps or repeats; or there are fewer nodes than ranks.
     """
@@ -165,12 +165,12 @@ def _owned_ranges(ranks: Exchange, shard: Shard, counts: Mapping[Any, int]) -> d
 
 
 def _even(count: int, num_ranks: int) -> NDArray[np.int64]:
-    """Return the offsets of ranges of even length, before the weights are known."""
+    """Return the offsets of ranges of equal length (but for one id), used until the weights are known."""
     return np.array([count * rank // num_ranks for rank in range(num_ranks + 1)], dtype=np.int64)
 
 
 def _own_mask(ranks: Exchange, shard: Shard, kind: Any, count: int) -> Tensor | None:
-    """Return the training nodes in this rank's even range, as a mask; None if the type has no mask.
+    """Return the mask of training nodes for the range of ids that `_even` gives to this rank; None without a mask.
 
     Raises:
         ValueError: The ids have gaps or repeats.
@@ -207,10 +207,10 @@ def _weights(mask: Tensor | None, count: int, base: int, extra: int) -> Iterator
 
 
 def identity_of_placed(graph: PlacedGraph) -> Identity:
-    """Return the identity in every file of the partition.
+    """Return the Identity that every header of the partition states, equal on all ranks.
 
-    Cost: each array goes to its owners once more, as for the files; up to 2 MiB (or two rows) of each rank and array go
-    to rank 0; and the O(nodes) of `partition_id_of` on rank 0.
+    Cost: each array is sent to its owners once, and once more when the files are written. Each rank sends up to 2 MiB
+    (or two rows) of each array to rank 0, where `partition_id_of` takes O(nodes).
     """
     ranks, nodes, edges = graph.ranks, graph.part.nodes, graph.part.edges
     topology = {kind: _digests_of_edges(graph, kind, own_edges) for kind, own_edges in edges.items()}
@@ -262,7 +262,7 @@ def _digest(
     *,
     with_dtype: bool = False,
 ) -> str:
-    """Return the digest of an array of the whole graph on rank 0; the text of other ranks has no meaning.
+    """On rank 0, return the digest of an array whose rows are spread over all ranks; elsewhere a meaningless text.
 
     Args:
         of_rank: the rows of this rank, in pieces; all of them are taken.
@@ -291,7 +291,10 @@ def _digest(
 
 
 def _split(of_rank: Iterable[Tensor], first: int, piece: int, nothing: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the rows before the first piece that begins here, the hashes of the whole pieces, and the rows after."""
+    """Return (head, hashes, rest) of the rows of a rank, the first of which is row `first` of the whole array.
+
+    head: the rows before the first piece that begins here; hashes: int64, of the whole pieces; rest: the rows after.
+    """
     head, rest, hashes = [nothing], nothing, [torch.empty(0, dtype=torch.int64)]
     left = -first % piece if piece > 0 else 0
     for rows in of_rank:
@@ -307,5 +310,5 @@ def _split(of_rank: Iterable[Tensor], first: int, piece: int, nothing: Tensor) -
 
 
 def _hash(parts: Sequence[Tensor], dtype: torch.dtype, row_shape: tuple[int, ...]) -> NDArray[np.uint64]:
-    """Return the hash of one piece, [1], whose rows come as bytes; [0] if there are none."""
+    """Return the hash of one piece, uint64 [1]; `parts` are the bytes of its rows. Without rows, return [0] hashes."""
     return hashes_of(torch.cat([*parts]).view(dtype).reshape(-1, *row_shape))

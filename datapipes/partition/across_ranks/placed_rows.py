@@ -1,8 +1,8 @@
-"""PlacedRows: the owner and place of the rows of all ranks; rows are sent a window at a time.
+"""PlacedRows: the owner and the place of each row of a rank; rows are sent to their owners a window at a time.
 
-Each row has an owner, a rank, and a place among the owner's rows. A rank keeps the numbers of its rows in ascending
-order of (owner, place). Rows of one window of places are contiguous there, so each round sends one slice per owner. An
-owner never holds more than a window.
+Each row has an owner, which is a rank, and a place: its position among all rows of that owner. A rank keeps the
+numbers of its rows in ascending order of (owner, place). Rows of one window of places are contiguous in this order, so
+each round sends one slice per owner. An owner never holds more than a window.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PLACE_BYTES = 4
 
 
 class Column(NamedTuple):
-    """Values of the rows of this rank; `rows` returns those of some rows, given their numbers, int64."""
+    """Values of the rows of this rank; `rows(numbers)` returns the values of the rows with these numbers, int64."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]  # of a row
@@ -35,7 +35,7 @@ class Column(NamedTuple):
 
     @property
     def row_bytes(self) -> int:
-        """Size of a row."""
+        """Bytes of a row."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -54,9 +54,9 @@ class PlacedRows:
 
     Args:
         order: int64 [n], the numbers of the rows by ascending (owner, place).
-        places: int64 [n], the place of each row in this order.
+        places: int64 [n], the places of the rows in this order.
         bounds: [ranks + 1], where the rows of each owner begin in this order.
-        counts: number of rows of each owner, of all ranks together; each place has one row.
+        counts: the number of rows of each owner, over all ranks. Each of an owner's places in [0, count) has one row.
     """
 
     def __init__(
@@ -67,30 +67,37 @@ class PlacedRows:
 
     @property
     def num_own(self) -> int:
-        """Number of rows that this rank owns."""
+        """The number of rows that this rank owns."""
         return self.counts[self.ranks.rank]
 
     def pieces(self, column: Column) -> Iterator[Tensor]:
-        """Yield the rows that this rank owns by ascending place, in pieces; all ranks must take all pieces."""
+        """Yield the rows that this rank owns, by ascending place, in pieces.
+
+        All ranks must call this together, and take all pieces.
+        """
         for _, count, messages in self._windows(column):
             if count > 0:
                 yield _rows_from(messages, count, column.dtype, column.shape)
 
     def column(self, column: Column) -> PartColumn:
-        """Return the column of the rows that this rank owns, read by `pieces`."""
+        """Return the column of the rows that this rank owns; its values are read by `pieces`."""
         return PartColumn(column.dtype, (self.num_own, *column.shape), partial(self.pieces, column))
 
     def times_there(self) -> Iterator[tuple[int, Tensor, list[Tensor]]]:
-        """Yield for each window its first place, the count of each place, int64, and the places of each rank."""
+        """Yield (first, counts, places) for each window of this rank's own places.
+
+        first: the first place; counts: int64, how many rows have each place; places: from each rank the places in the
+        window of the rows it sent, counted from `first`.
+        """
         nothing = Column(torch.uint8, (0,), lambda numbers: torch.empty((numbers.shape[0], 0), dtype=torch.uint8))
         for first, count, messages in self._windows(nothing):
             places = [_split(message, 0)[0] for message in messages]
             yield first, torch.bincount(torch.cat(places), minlength=count), places
 
     def _windows(self, column: Column) -> Iterator[tuple[int, int, list[Tensor]]]:
-        """Yield for each window its first place, the number of places this rank owns there, and each rank's message.
+        """Yield (first place, number of places that this rank owns, a message from each rank) for each window.
 
-        A message has the places, int32 from the first of the window on, and then the rows.
+        A message has the places of its rows, int32, counted from the first place, and then the rows.
         """
         most = window(self.ranks.size, column.row_bytes + _PLACE_BYTES)
         for first in range(0, max(self.counts), most):
@@ -111,7 +118,10 @@ def window(num_ranks: int, row_bytes: int) -> int:
 
 
 def _rows_from(messages: Sequence[Tensor], count: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """Return [count, *shape], whose rows came in messages; each place has one row."""
+    """Return a tensor [count, *shape] of the rows in `messages`, each at the place that its message gives.
+
+    The messages must have one row for each place.
+    """
     row_bytes = math.prod(shape) * dtype.itemsize
     table = torch.empty((count, row_bytes), dtype=torch.uint8)
     for message in messages:
@@ -121,14 +131,17 @@ def _rows_from(messages: Sequence[Tensor], count: int, dtype: torch.dtype, shape
 
 
 def as_bytes(rows: Tensor) -> Tensor:
-    """Return the values of rows, one after the other, as uint8 [n]."""
+    """Return the bytes of `rows`, one row after the other, as uint8 [n]."""
     if rows.numel() == 0:
         return torch.empty(0, dtype=torch.uint8)
     return rows.contiguous().reshape(-1).view(torch.uint8)
 
 
 def placed_by_id(ranks: Exchange, ids: Tensor, offsets: Sequence[int]) -> PlacedRows:
-    """Place rows by their ids: rank r owns the ids in [offsets[r], offsets[r + 1]). O(n log n), 16 bytes a row."""
+    """Place rows by their ids, int64 [n]: rank r owns the ids in [offsets[r], offsets[r + 1]).
+
+    O(n log n), 16 bytes a row.
+    """
     places, order = ids.sort()
     bounds = torch.searchsorted(places, torch.tensor(offsets)).tolist()
     for owner, first in enumerate(offsets[:-1]):
@@ -143,9 +156,9 @@ def placed_by_destination(ranks: Exchange, destinations: Tensor, offsets: Sequen
 
     Args:
         destinations: int64 [n], in [0, offsets[-1]).
-        offsets: the range of nodes that each rank owns, with their in-edges.
+        offsets: rank r owns the nodes in [offsets[r], offsets[r + 1]), and their in-edges.
     Returns:
-        The placed edges, and indptr: int64 [own nodes + 1], from 0.
+        (placed edges, indptr); indptr is int64 [own nodes + 1], from 0.
     """
     places, order = destinations.sort(stable=True)  # destinations, which each window of nodes overwrites by places
     bounds: list[int] = torch.searchsorted(places, torch.tensor(offsets)).tolist()
@@ -171,7 +184,11 @@ def placed_by_destination(ranks: Exchange, destinations: Tensor, offsets: Sequen
 
 
 def _starts(messages: list[Tensor], count: int) -> tuple[Tensor, list[Tensor]]:
-    """Return the number of edges into each node of a window, and for each rank where its edges into each begin."""
+    """Return (degrees, starts) of a window of nodes.
+
+    degrees: int64 [count], the number of edges into each node. starts: for each rank, where its edges into each of the
+    nodes in its message begin.
+    """
     of_ranks = [message.clone().view(torch.int64).view(2, -1) for message in messages]
     degrees = torch.zeros(count, dtype=torch.int64)
     for rows, counts in of_ranks:
@@ -185,14 +202,14 @@ def _starts(messages: list[Tensor], count: int) -> tuple[Tensor, list[Tensor]]:
 
 
 def _ranges(starts: Tensor, counts: Tensor) -> Tensor:
-    """Return the ranges start, start + 1, ... of all starts, each as long as its count, one after the other."""
+    """Return the ranges [start, start + count) of all pairs of start and count, one after the other."""
     before = starts - (counts.cumsum(0) - counts)
     repeated = torch.from_numpy(np.repeat(before.numpy(), counts.numpy()))
     return repeated.add_(torch.arange(repeated.shape[0]))
 
 
 def _split(message: Tensor, row_bytes: int) -> tuple[Tensor, Tensor]:
-    """Return the places of a message, int64 [n], and the rows, uint8 [n, row_bytes]."""
+    """Return (places, rows) of a message: int64 [n], and uint8 [n, row_bytes]."""
     count = message.shape[0] // (_PLACE_BYTES + row_bytes)
     places = message[: _PLACE_BYTES * count].clone().view(torch.int32)  # a copy, since a view may not be aligned
     return places.long(), message[_PLACE_BYTES * count :].view(count, row_bytes)

@@ -1,10 +1,10 @@
-"""write_shards: the shards of all ranks as one partition in the native layout, a part for each rank.
+"""write_shards: writes the shards of all ranks as one partition in the native layout, with a part for each rank.
 
 No rank ever has the whole graph. Each keeps its shard, and the order in which its rows are sent: 16 bytes for each node
 and each edge. The values of a part come to its owner in windows, while the owner writes them.
 
-Ranks that see the same folder elect the lowest of them, which makes and renames it (base/folder.py). Where each
-machine has a disk of its own, each gets a folder with the parts of its ranks.
+Of the ranks that see the same folder, the lowest makes and renames it (base/folder.py). If each machine has a disk of
+its own, each gets a folder with the parts of its ranks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def write_shards(ranks: Exchange, shard: Shard, path: Path) -> PartitionReport:
     The folder is whole when this returns, unless another rank fails.
 
     Args:
-        shard: of the same types, names, dtypes and widths on all ranks.
+        shard: what this rank has; types, names, dtypes and widths must be the same on all ranks.
         path: as `check_root` returns it.
     Returns:
         The report on the parts, the same on all ranks.
@@ -77,7 +77,7 @@ def write_shards(ranks: Exchange, shard: Shard, path: Path) -> PartitionReport:
 
 
 def _sources(graph: PlacedGraph) -> tuple[dict[Any, tuple[Tensor, Tensor]], dict[Any, Tensor]]:
-    """Return the `remote_sources` of this rank's part, and {edge type: edges from each part, [ranks]}."""
+    """Return (the `remote_sources` of this rank's part, {edge type: number of edges from each part, int64 [ranks]})."""
     size = graph.ranks.size
     counts = {kind: torch.zeros(size, dtype=torch.int64) for kind in graph.part.edges}
 
@@ -93,7 +93,7 @@ def _report(
     counts: Mapping[Any, Tensor],
     left_out: Sequence[str],
 ) -> PartitionReport:
-    """Return the report on the parts of all ranks, as of `measure`; the same on all ranks."""
+    """Return the report on the parts of all ranks, as `measure` would; it is the same on all ranks."""
     ranks, part = graph.ranks, graph.part
     masks = [nodes.attributes[TRAIN_MASK] for nodes in part.nodes.values() if TRAIN_MASK in nodes.attributes]
     facts = ranks.gather(
@@ -122,7 +122,7 @@ def _report(
 
 
 def _left_out(ranks: Exchange, shard: Shard) -> list[str]:
-    """Return the data that no part holds, in words."""
+    """Return texts that name the data that no part holds."""
     if shard.num_links is None:
         return []
     links = {"train_set": sum(ranks.gather(shard.num_links)), "validation_set": 0, "test_set": 0}
@@ -130,7 +130,7 @@ def _left_out(ranks: Exchange, shard: Shard) -> list[str]:
 
 
 def _num_bytes(part: PartToWrite) -> int:
-    """Return about how many bytes a part takes."""
+    """Return about how many bytes a part takes on the disk."""
     columns = [column for nodes in part.nodes.values() for column in nodes.attributes.values()]
     for edges in part.edges.values():
         columns += [edges.indptr, edges.indices, edges.edge_ids, *edges.attributes.values()]
@@ -139,14 +139,14 @@ def _num_bytes(part: PartToWrite) -> int:
 
 
 def _with_cost(ranks: Exchange, report: PartitionReport, cost: Cost) -> PartitionReport:
-    """Return the report with the seconds of the slowest rank for each step, and the memory of the largest."""
+    """Return the report with the cost: for each step the seconds of the slowest rank, and the highest peak memory."""
     seen = ranks.gather([cost.seconds, max(cost.memory_bytes.values(), default=0)])
     seconds = {step: max(of_rank[step] for of_rank, _ in seen) for step in cost.seconds}
     return dataclasses.replace(report, seconds=seconds, memory_bytes=max(memory for _, memory in seen))
 
 
 def _files_of_all(ranks: Exchange, files: Mapping[str, File]) -> dict[str, File]:
-    """Return the files of the parts of all ranks."""
+    """Return the entries of the part files of all ranks; `files` has those that this rank wrote."""
     of_ranks = ranks.gather({name: [*file] for name, file in files.items()})
     return {name: File(*file) for of_rank in of_ranks for name, file in of_rank.items()}
 
@@ -154,10 +154,10 @@ def _files_of_all(ranks: Exchange, files: Mapping[str, File]) -> dict[str, File]
 def _write_book(
     graph: PlacedGraph, shard: Shard, identity: Identity, folder: Path, leaders: Collection[int]
 ) -> dict[str, File]:
-    """Write book/ on the leaders; return the size and hash of each file there, {} elsewhere.
+    """Write book/ if this rank is a leader, and return the size and hash of each file; other ranks return {}.
 
-    The part of each edge is written if edges have attributes, as the Partitioner does by default: a rank knows it for
-    the edges of its files, whose ids are consecutive.
+    The edge map is written if edges have attributes, as the Partitioner does by default. Each rank knows the parts of
+    the edges in its files, whose ids are consecutive, and sends these parts to the leaders.
     """
     edges = {}
     if any(own_edges.attributes for own_edges in graph.part.edges.values()):
@@ -175,7 +175,10 @@ def _write_book(
 def _parts(
     ranks: Exchange, destinations: Tensor, owners: RangeMap, first_id: int, total: int, leaders: Collection[int]
 ) -> Iterator[Tensor]:
-    """Yield the part of each edge by its id on the leaders; a window of ids at a time."""
+    """On the leaders, yield the part of each edge by ascending edge id, a window of ids at a time; elsewhere nothing.
+
+    All ranks must call this together, and iterate to the end.
+    """
     dtype, nothing = smallest_dtype(ranks.size), torch.empty(0, dtype=torch.uint8)
     most = window(1, 8)  # ids, which are looked up in int64
     for first in range(0, total, most):
@@ -192,14 +195,14 @@ def _parts(
 
 @contextmanager
 def shared_root(ranks: Exchange, path: Path, num_bytes: Callable[[list[int]], int]) -> Iterator[tuple[Path, list[int]]]:
-    """Give the hidden folder where this rank writes its part, and for each rank the leader that makes its folder.
+    """Yield (the hidden folder where this rank writes its part, for each rank the leader that makes its folder).
 
     When the block ends without an error on its leader, the folder becomes `path`: it appears whole or not at all. The
     caller ensures that all ranks have written before the leader leaves the block.
 
     Args:
         path: as `check_root` returns it.
-        num_bytes: about what the given ranks will write.
+        num_bytes: function of a list of ranks: about how many bytes these ranks will write.
     Raises:
         FileNotFoundError: This rank does not see the folder that its leader has made.
         The errors of `new_folder`, on the leader.
@@ -233,9 +236,10 @@ def shared_root(ranks: Exchange, path: Path, num_bytes: Callable[[list[int]], in
 
 
 def _leaders(ranks: Exchange, path: Path) -> list[int]:
-    """Return for each rank the lowest one that sees the same place. Each rank puts a mark there, and looks for others.
+    """Return for each rank the lowest rank that sees the same disk at `path`.
 
-    A mark is a new name each time, so no disk remembers that it was missing.
+    Each rank puts a mark (an empty file) beside `path`, and looks for the marks of others. Each mark has a new name, so
+    no file system has cached that it is missing.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     mark = path.parent / f"{_mark(path)}{secrets.token_hex(8)}"
@@ -249,7 +253,10 @@ def _leaders(ranks: Exchange, path: Path) -> list[int]:
 
 
 def _clear_marks(path: Path) -> None:
-    """Remove the marks of ranks that were killed while they elected a leader. Only the holder of the lock may."""
+    """Remove the marks of ranks that were killed while they elected a leader.
+
+    Only the process that holds the lock of the new folder may call this.
+    """
     for entry in path.parent.iterdir():
         if entry.name.startswith(_mark(path)):
             entry.unlink(missing_ok=True)

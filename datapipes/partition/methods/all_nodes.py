@@ -4,8 +4,8 @@ The types lie one after another, in sorted order: node v of a type is number `of
 case of one type.
 
 **Combined weight.** METIS, Fennel and ranges balance one number for each node. It is made of three measures: the nodes,
-the in-edges (an edge belongs to the part of its destination) and the training nodes. A node weighs `base`, and
-`per_edge` more for each of its in-edges, and `extra` more if it is a training node. Each measure has a share of the
+the in-edges (an edge belongs to the part of its destination) and the training nodes. A node weighs `base`, plus
+`per_edge` for each of its in-edges, plus `extra` if it is a training node. Each measure has a share of the
 weight of all nodes together, which is UNITS, but for rounding: with N nodes, E edges, T training nodes and shares that
 add up to 1, base is UNITS * share / N, per_edge UNITS * share / E and extra UNITS * share / T, each rounded to the
 nearest integer. If the graph has nothing of a measure, its share goes to the others, in proportion.
@@ -31,7 +31,7 @@ STAGE = 2**16 - 1  # in the random keys of all methods; no chain has a stage of 
 
 
 class Combined(NamedTuple):
-    """The weight of a node: `base`, `per_edge` more for each in-edge, and `extra` more for a training node."""
+    """The weight of a node: `base`, plus `per_edge` for each in-edge, plus `extra` if it is a training node."""
 
     base: int
     per_edge: int
@@ -39,7 +39,7 @@ class Combined(NamedTuple):
 
 
 class AllNodes:
-    """The nodes of a source.
+    """The nodes of all types of a Source in one numbering, with their weights.
 
     Attributes:
         types: node types in sorted order; (None,) without types.
@@ -62,18 +62,18 @@ class AllNodes:
         self.weigh(shares)
 
     def weigh(self, shares: Mapping[str, float]) -> None:
-        """Give the measures other shares of the weight."""
+        """Set the share of each measure in the weight of a node, and compute `combined` again."""
         num_edges = sum(map(self._graph.num_edges_of, self._graph.edge_types))
         self.shares = dict(shares)
         self.combined = combined_weight(shares, (self.total, num_edges, self.num_training))
 
     def training(self, node_type: NodeType | None) -> NDArray[np.bool_] | None:
-        """Return the mask of the training nodes of a type, bool [n], viewed; None if the type has none."""
+        """Return a view of the mask of the training nodes of a type, bool [n]; None if the type has no mask."""
         mask = self._training.get(node_type)
         return None if mask is None else mask.numpy()
 
     def training_bytes(self) -> list[NDArray[np.uint8] | None]:
-        """Return the masks of all types as the kernels take them."""
+        """Return the masks of all types as the kernels take them: contiguous uint8, None for a type without a mask."""
         masks = [self.training(node_type) for node_type in self.types]
         return [None if mask is None else np.ascontiguousarray(mask).view(np.uint8) for mask in masks]
 
@@ -97,7 +97,7 @@ def combined_weight(shares: Mapping[str, float], totals: tuple[int, int, int]) -
     """Return the weight of a node; see the docstring of the module.
 
     Args:
-        totals: number of nodes, edges and training nodes.
+        totals: the numbers of nodes, of edges and of training nodes.
     """
     counted = [shares.get(name, 0) if total > 0 else 0 for name, total in zip(EVEN, totals, strict=True)]
     every = sum(counted)

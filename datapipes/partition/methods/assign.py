@@ -1,4 +1,4 @@
-"""The methods that choose the part of each node: the choice of a method, and the short methods.
+"""assign: calls the method that chooses the part of each node. The short methods are here too.
 
 "metis" and "range" have modules of their own (metis_parts.py, range_parts.py). "random" deals nodes in a random order;
 "fennel" streams over the nodes, for graphs that METIS cannot hold. Parts that a method has left empty get one node
@@ -40,7 +40,7 @@ _NAME = "Partitioner"
 
 
 def assign(source: Source, num_parts: int, **options: Any) -> PartitionBook:
-    """Return the part of each node; the arguments and errors are those of `make_assignment`."""
+    """Return the PartitionBook of `make_assignment`, which has the same arguments and errors."""
     return make_assignment(source, num_parts, **options)[0]
 
 
@@ -54,21 +54,21 @@ def make_assignment(
     progress: Progress,
     balance: Mapping[str, float] | None = None,
 ) -> tuple[PartitionBook, int]:
-    """Choose the part of each node. No part is empty.
+    """Return (book, peak bytes of METIS): choose the part of each node. No part is empty.
 
     Args:
         num_parts: from 1 to the number of nodes, all types together, and to 32,768. With 1 no method runs.
         method: one of METHODS.
             "metis": METIS (`metis_parts`), which cuts the fewest edges, in a process of its own; needs pymetis.
             "fennel": a stream over the nodes, in few bytes a node (`fennel_parts`).
-            "random": a random order dealt to the parts (`random_parts`).
+            "random": the nodes in a random order, dealt to the parts in turn (`random_parts`).
             "range": contiguous ranges of each type (`range_parts`).
         recursive: METIS halves again and again, instead of making all parts at once. Only for "metis".
         rng_seed: in [0, 2^64). Equal seeds give equal parts; "range" uses none.
         balance: shares of "nodes", "edges" and "train" in the weight that "metis" and "fennel" balance (all_nodes.py),
             numbers >= 0, one of them above 0. A measure without a share does not count. None: 1.0 each.
     Returns:
-        The parts, without an edge map, and the most private memory in bytes of METIS's process; 0 without one.
+        The book, without an edge map, and the peak private memory in bytes of METIS's process; 0 if METIS did not run.
     Raises:
         TypeError, ValueError: An argument is not as above, or the graph is corrupt.
         ModuleNotFoundError: method="metis", and pymetis is not installed.
@@ -106,7 +106,7 @@ def check_arguments(
     rng_seed: int,
     balance: Mapping[str, float] | None = None,
 ) -> None:
-    """Raise the errors of `make_assignment` for arguments that have no allowed value."""
+    """Raise the TypeError or ValueError of `make_assignment` if an argument has a value that is not allowed."""
     check_choice(_NAME, "method", method, METHODS)
     if check_bool(_NAME, "recursive", recursive) and method != "metis":
         raise ValueError(
@@ -153,7 +153,7 @@ def _is_share(share: Any) -> bool:
 
 
 def random_parts(nodes: AllNodes, num_parts: int, rng_seed: int) -> dict[NodeType | None, IdMap]:
-    """Deal the nodes to the parts as cards: first the training nodes, type by type, then all others.
+    """Deal the nodes to the parts in turn, like cards: first the training nodes, type by type, then all others.
 
     The nodes of a type come in the order of a seeded permutation. So two parts differ by at most one node, by at most
     one training node, and by at most one training node and one other node of each type.
@@ -179,15 +179,15 @@ def random_parts(nodes: AllNodes, num_parts: int, rng_seed: int) -> dict[NodeTyp
 
 
 def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int, progress: Progress) -> NDArray[Any]:
-    """Return the part of each node by its number, uint8 for up to 255 parts, else int16.
+    """Return the part of each node, indexed by its number in `nodes`: uint8 for up to 255 parts, else int16.
 
     A node goes to the part that has most of its neighbors, less a penalty for the weight that the part has already.
-    That is Fennel with gamma = 2. Up to MOST_PASSES passes go over all nodes; each knows the parts of the pass before,
-    and the first that moves fewer than one node in FEW is the last. csrc/partition/fennel.h has all rules. The rows of
+    That is Fennel with gamma = 2. Up to MOST_PASSES passes go over all nodes; each knows the parts of the pass before.
+    A pass that moves fewer than one node in FEW is the last. csrc/partition/fennel.h has all rules. The rows of
     the graph are read in stretches of up to 1,024 nodes in a random order, so a mapped graph may be larger than memory;
     each pass reads all of it.
 
-    No part weighs more than 1.03 of the mean, and more than the mean and one node together. If one measure of the
+    No part exceeds both 1.03 times the mean weight and the mean plus the weight of one node. If one measure of the
     weight is still uneven, `even_parts` evens it. Memory: 5 bytes a node for up to 255 parts, else 8; one more if a
     mask of training nodes is not contiguous; for `even_parts` its own memory, and 1 or 2 bytes a node. O(edges + nodes
     log num_parts) a pass.
@@ -223,8 +223,8 @@ def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int
 def fill_empty_parts(parts: NDArray[Any], num_parts: int) -> None:
     """Give each empty part one node, in place.
 
-    In ascending order, each empty part takes the last node of the part with the most nodes at that time, of equal parts
-    the first. So no part stays empty, and nothing changes if none was.
+    In ascending order, each empty part takes the last node of the part that has the most nodes at that time; of equally
+    large parts, the one with the lowest number. If no part is empty, nothing changes.
 
     Args:
         parts: integers [num_nodes], each in [0, num_parts); num_nodes >= num_parts.

@@ -1,4 +1,4 @@
-"""Even the parts of METIS and Fennel: each measure that counts by itself, with as few more cut edges as possible."""
+"""Even the parts that METIS and Fennel made: each measure by itself, with as few more cut edges as possible."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ EVEN_ENOUGH = 0.05  # of `Evened.worst`: 1.15 times the mean
 
 
 class Evened(NamedTuple):
-    """The effect of evening.
+    """How uneven the parts were before `even_parts`, and are after it, and their cuts.
 
     Attributes:
-        before, after: {measure: excess of the largest part over 1.1 times the mean, divided by the mean}; for nodes,
-            that of the worst node type.
-        cut_before, cut_after: edges between two parts.
+        before, after: {measure: how much the largest part exceeds 1.1 times the mean, divided by the mean}; for nodes,
+            of the node type where this is largest.
+        cut_before, cut_after: number of edges between two parts.
     """
 
     before: dict[str, float]
@@ -34,15 +34,16 @@ class Evened(NamedTuple):
 
 
 def even_parts(graph: Graph, nodes: AllNodes, parts: NDArray[Any], num_parts: int, *, more_cut: int = 0) -> Evened:
-    """Move nodes from parts with more than 1.1 times the mean of a measure to others, in place.
+    """Balance the parts in place: where a part has more than 1.1 times the mean of a measure, move nodes elsewhere.
 
     The measures are those that have a share in the combined weight (all_nodes.py): the nodes of each type by
     themselves, the in-edges, the training nodes. The cut grows by 15 % at most, or by `more_cut` edges if that is more,
-    so a measure may stay uneven. csrc/partition/even_parts.h has all rules, time and memory. The idea is that of
-    Fiduccia and Mattheyses: A linear-time heuristic for improving network partitions, DAC 1982.
+    so a measure may stay uneven. csrc/partition/even_parts.h has all rules, time and memory.
+
+    Source: Fiduccia, Mattheyses: A linear-time heuristic for improving network partitions, DAC 1982.
 
     Args:
-        parts: the part of each node by its number, uint8 or int16.
+        parts: the part of each node, indexed by its number in `nodes`; uint8 or int16, changed in place.
     Raises:
         ValueError: The graph is corrupt.
     """
@@ -60,6 +61,6 @@ def even_parts(graph: Graph, nodes: AllNodes, parts: NDArray[Any], num_parts: in
 
 
 def even_at_last(graph: Graph, nodes: AllNodes, parts: NDArray[Any], num_parts: int, evened: Evened) -> None:
-    """Even once more the parts that are still uneven, for up to a third more cut edges."""
+    """If the parts are still uneven, even them once more; this time the cut may grow by a third."""
     if evened.worst > EVEN_ENOUGH:
         even_parts(graph, nodes, parts, num_parts, more_cut=evened.cut_after // 3)

@@ -1,9 +1,9 @@
 """The process in which METIS runs: a script for `metis_parts.py`, with NumPy and pymetis only.
 
 pymetis never lets go of the GIL, so METIS could not be interrupted in the caller's process. Standard input brings the
-request as JSON; an end without a request means that the caller gave up. The graph and the answer lie in the memory
-whose descriptor the request names. The output of METIS and Python goes to the caller. When the thread that started this
-process ends, the kernel kills the process.
+request as JSON. If it ends without a request, the caller has stopped the call. The graph and the answer lie in the
+memory whose descriptor the request names. The output of METIS and Python goes to the caller. When the thread that
+started this process ends, the kernel kills the process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Read the request, run METIS, leave the answer in the memory."""
+    """Read the request from standard input, run METIS, and write the answer to the memory that the request names."""
     text = sys.stdin.read()
     if not text:
         return
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def run(request: dict[str, Any]) -> None:
-    """Write the part of each node where the request says, in the dtype that it names; then fill in the header."""
+    """Run METIS; write the part of each node where, and in which dtype, the request says; then fill in the header."""
     import numpy as np
     import pymetis
 
@@ -61,7 +61,7 @@ def run(request: dict[str, Any]) -> None:
 
 
 def peak_bytes() -> int:
-    """Return the peak of this process's private memory, without libraries and the memory that the caller has too.
+    """Return the peak of this process's private memory in bytes, without libraries and memory shared with the caller.
 
     getrusage would count the caller's memory before exec.
     """

@@ -1,8 +1,8 @@
 """The method "metis": METIS cuts few edges and balances the combined weight of nodes (all_nodes.py).
 
 The graph for METIS is undirected: both directions of each edge, no self-loops, no parallel edges. Parallel and opposite
-edges count as one. The graph lies in anonymous memory that METIS's process maps: only the descriptor is sent, and this
-process holds no copy while METIS runs. METIS runs in a process of its own (metis_child.py), which is started, watched
+edges count as one. The graph is in anonymous memory that METIS's process maps. Only the descriptor is sent, and this
+process has no copy while METIS runs. METIS runs in a process of its own (metis_child.py), which is started, watched
 and ended here.
 """
 
@@ -42,12 +42,12 @@ _REMEDY = "Use method='fennel', which needs few bytes a node, or a machine with 
 
 
 def require_pymetis() -> None:
-    """Raise ModuleNotFoundError, which says what to install, if pymetis is not installed."""
+    """Raise ModuleNotFoundError, with what to install, if pymetis is not installed."""
     needed("pymetis", "partition", "Partitioner: method='metis'", "; or use method='fennel'")
 
 
 def index_dtype() -> np.dtype[Any]:
-    """Return the dtype of METIS's integers, which it reads without a copy; the build of METIS decides."""
+    """Return the dtype of integers that METIS reads without a copy; it depends on how METIS was built."""
     import pymetis
 
     if hasattr(pymetis, "zero_copy_dtype"):  # since pymetis 2025.2.1
@@ -60,12 +60,12 @@ def index_dtype() -> np.dtype[Any]:
 def metis_parts(
     graph: Graph, nodes: AllNodes, num_parts: int, *, recursive: bool, rng_seed: int, progress: Progress
 ) -> tuple[NDArray[Any], int]:
-    """Return the part of each node by its number, in the smallest dtype, and the peak memory of METIS's process.
+    """Return (part of each node, indexed by its number in `nodes`, in the smallest dtype; peak bytes of METIS).
 
     METIS balances the combined weight; `even_parts` then evens each measure. If a measure stays above 1.15 times the
     mean, METIS runs again, up to MOST_RUNS times in all, with another seed and larger shares of the uneven measures in
-    the weight. Of the results with at most 1.5 times the smallest cut, the most even one wins. If it is uneven too, it
-    is evened once more.
+    the weight. Of the results with at most 1.5 times the smallest cut, the most even one is taken. If it is still
+    uneven, it is evened once more.
 
     METIS runs in a process of its own, which ends with this call whatever happens. O((nodes + edges) log num_parts).
 
@@ -108,7 +108,7 @@ def metis_parts(
 
 
 def _parts_of(request: dict[str, Any], memory: int, progress: Progress) -> tuple[NDArray[Any], int]:
-    """Run METIS once; return the part of each node, and the peak memory of its process."""
+    """Run METIS once; return (the part of each node, the peak bytes of its process)."""
     os.pwrite(memory, bytes(HEADER_BYTES), 0)
     _run_metis(request, memory, progress)
     has_answer, peak_bytes = _mapped(memory, np.dtype(np.int64), 0, 2).tolist()
@@ -119,7 +119,7 @@ def _parts_of(request: dict[str, Any], memory: int, progress: Progress) -> tuple
 
 
 def _write_graph(memory: int, graph: Graph, nodes: AllNodes, weighted: bool, progress: Progress) -> dict[str, Any]:
-    """Write the header, the offsets and the neighbors, with room for weights; return their entries for the request."""
+    """Write the undirected graph to the memory, with room for weights; return the fields of the request on it."""
     progress("make the undirected graph", 0, 0)
     topology, index = graph.topology(), index_dtype()
     weights_at = HEADER_BYTES + (nodes.total + 1) * index.itemsize
@@ -142,12 +142,12 @@ def _write_graph(memory: int, graph: Graph, nodes: AllNodes, weighted: bool, pro
 
 
 def as_metis_counts(weights: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return combined weights in larger units, rounded down: all nodes together weigh MOST_WEIGHT."""
+    """Return combined weights in larger units, rounded down, in which all nodes together weigh up to MOST_WEIGHT."""
     return weights // (UNITS // MOST_WEIGHT)
 
 
 def _write_weights(memory: int, nodes: AllNodes, request: Mapping[str, Any]) -> None:
-    """Write the weight of each node."""
+    """Write the weight of each node to the memory, where the request says."""
     weights = _mapped(memory, np.dtype(request["index"]), request["weights_at"], nodes.total)
     for node_type in nodes.types:
         at = nodes.offsets[node_type]
@@ -169,7 +169,7 @@ def _grow(memory: int, begin: int, num_bytes: int) -> None:
 
 
 def _mapped(memory: int, dtype: np.dtype[Any], begin: int, count: int) -> NDArray[Any]:
-    """Return an array in the memory, which is mapped as long as the array lives."""
+    """Return an array of `count` values at byte `begin` of the memory, which stays mapped while the array lives."""
     array: NDArray[Any] = np.ndarray(count, dtype, mmap.mmap(memory, 0), begin)
     return array
 
@@ -180,16 +180,16 @@ MOST_OUTPUT = 2000  # bytes of METIS's output in an error
 
 
 class MetisError(RuntimeError):
-    """The process in which METIS ran has ended without a result; the message says how, with its last output."""
+    """The process in which METIS ran ended without a result. The message says how, and has its last output."""
 
 
 def _run_metis(request: Mapping[str, Any], memory: int, progress: Progress) -> None:
-    """Run the script with a request and the descriptor of the memory that it names; return when it has ended well.
+    """Run the script with a request and the memory that the request names; return when the script has succeeded.
 
-    If this call raises, KeyboardInterrupt too, the process has ended. It also ends with the calling thread.
+    If this call raises, also for KeyboardInterrupt, the process has ended. The process also ends with this thread.
 
     Raises:
-        MetisError: It ended with another exit code than 0, or was killed.
+        MetisError: The process ended with another exit code than 0, or was killed.
     """
     if not sys.executable:
         raise MetisError("Partitioner: METIS needs a process of its own, and sys.executable names no Python. Set it.")
@@ -219,7 +219,7 @@ def _run_metis(request: Mapping[str, Any], memory: int, progress: Progress) -> N
 
 
 def _output(process: subprocess.Popen[bytes], request: dict[str, Any], progress: Progress) -> bytes:
-    """Send the request, wait for the end of the process, and return its output."""
+    """Send the request, wait until the process ends, and return its output; call `progress` meanwhile."""
     began, left = time.monotonic(), json.dumps(request).encode()
     while True:
         try:

@@ -18,8 +18,8 @@ def range_parts(nodes: AllNodes, num_parts: int) -> dict[NodeType | None, IdMap]
     """Cut the nodes of each type, in the order of their ids, so that its parts weigh the same.
 
     Part p begins at the first node that has at least p / num_parts of the type's weight before it. A type with
-    num_parts nodes or more gives each part at least one. The nodes of a smaller type go to one part each; the next
-    smaller type goes on with the part after. So no part is empty.
+    num_parts nodes or more gives each part at least one. A smaller type gives one node each to as many parts as it has
+    nodes; the next smaller type begins with the part after these. So no part is empty.
 
     O(num_nodes), in 8 bytes a part for the result and 16 MiB.
     """
@@ -32,11 +32,11 @@ def range_parts(nodes: AllNodes, num_parts: int) -> dict[NodeType | None, IdMap]
 def range_bounds(
     counts: Mapping[NodeType | None, int], num_parts: int, cut: Callable[[NodeType | None], NDArray[np.int64]]
 ) -> dict[NodeType | None, NDArray[np.int64]]:
-    """Return the offsets of the parts of each type, int64 [num_parts + 1].
+    """Return {node type: offsets}, int64 [num_parts + 1]: part p has the ids in [offsets[p], offsets[p + 1]).
 
     Args:
         counts: {node type: number of nodes}, sorted.
-        cut: returns the offsets of a type that has as many nodes as parts, or more.
+        cut: function (node type) -> offsets, for types with at least num_parts nodes.
     """
     bounds = {}
     turn = 0
@@ -52,7 +52,7 @@ def range_bounds(
 
 
 def _cut(nodes: AllNodes, node_type: NodeType | None, num_parts: int) -> NDArray[np.int64]:
-    """Return the offsets of the parts, int64 [num_parts + 1]."""
+    """Return the offsets of a type with at least num_parts nodes, int64 [num_parts + 1]."""
     total = sum(int(weights.sum()) for weights in nodes.weights(node_type))
     bounds, _ = cut_by_weight(nodes.weights(node_type), total, num_parts)
     return with_a_node_each(bounds, nodes.counts[node_type])
@@ -61,14 +61,15 @@ def _cut(nodes: AllNodes, node_type: NodeType | None, num_parts: int) -> NDArray
 def cut_by_weight(
     weights: Iterable[NDArray[np.int64]], total: int, num_parts: int, before: int = 0, first: int = 0
 ) -> tuple[NDArray[np.int64], int]:
-    """Return where the parts begin among some nodes of a type, int64 [num_parts + 1], and the weight up to their end.
+    """Return (begins, weight): where parts begin among some nodes of a type, and the weight up to the last of these.
 
     Args:
-        weights: of the nodes from number `first` on, in pieces.
-        total: of all nodes of the type.
-        before: weight of the nodes before `first`.
+        weights: the weights of the nodes from number `first` on, in pieces.
+        total: the weight of all nodes of the type.
+        before: the weight of the nodes before `first`.
     Returns:
-        The entry of a part that begins elsewhere is 0.
+        begins is int64 [num_parts + 1], with 0 for a part that does not begin among these nodes. weight includes
+        `before`.
     """
     # The weight before the first node of each part: Python's integers, since total * num_parts may exceed int64.
     wanted = np.array([-(-total * part // num_parts) for part in range(num_parts + 1)], dtype=np.int64)
@@ -82,7 +83,7 @@ def cut_by_weight(
 
 
 def with_a_node_each(bounds: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
-    """Return offsets moved as little as needed for each part to have a node; there must be as many nodes as parts."""
+    """Return the offsets, moved as little as needed for each part to have a node. There must be num_parts nodes."""
     num_parts = len(bounds) - 1
     turns = np.arange(num_parts + 1)
     return np.minimum(np.maximum.accumulate(bounds - turns) + turns, num_nodes - num_parts + turns)

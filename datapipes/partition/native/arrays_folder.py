@@ -40,7 +40,7 @@ from datapipes.partition.native.piece_hash import PieceHash, hash_of_bytes
 
 @dataclass(frozen=True)
 class Own:
-    """The numbers of a part's nodes and edges, by type."""
+    """How many nodes and edges a part owns: a number for each type, in the order of the types."""
 
     nodes: tuple[Count, ...]
     edges: tuple[Count, ...]
@@ -48,7 +48,7 @@ class Own:
 
 @dataclass(frozen=True)
 class PartFields:
-    """The fields of part.json alone."""
+    """The fields of part.json that other headers do not have."""
 
     part: Count
     own: Own
@@ -56,13 +56,13 @@ class PartFields:
 
 @dataclass(frozen=True)
 class BookFields:
-    """The fields of book.json alone."""
+    """The fields of book.json that other headers do not have."""
 
     has_edges: bool
 
 
 class Folder(NamedTuple):
-    """A kind of folder: the name of its header, the format that the header states, and the record of its own fields."""
+    """A kind of folder: the file name of its header, the format stated there, and the class of its further fields."""
 
     header: str
     format: str
@@ -86,8 +86,8 @@ def write_folder(
     """Write arrays and header into the folder `name` of `root`; return the size and hash of each file.
 
     Args:
-        fields: further fields of the header.
-        progress: called with the bytes of arrays.npy written so far, and all of them.
+        fields: the further fields of the header.
+        progress: called with (bytes of arrays.npy written so far, all of its bytes).
     """
     arena = planned(arrays)
     header = {"format": kind.format, "version": VERSION, **identity.described(), **to_json(fields)}
@@ -111,11 +111,11 @@ def write_folder(
 def read_folder(
     where: str, manifest: Manifest, name: str, kind: Folder, kinds: Mapping[str, int], *, verify: bool
 ) -> tuple[Any, dict[Place, Tensor]]:
-    """Return the header's own fields, `kind.fields`, and the arrays of the folder `name`, memory-mapped.
+    """Return (a `kind.fields` from the header, the arrays by place, memory-mapped) of the folder `name`.
 
     Args:
         kinds: {allowed kind of array: number of types that have it}.
-        verify: compare the hashes too; else only the sizes.
+        verify: compare the hashes of the files too; if False, only their sizes.
     Raises:
         FileNotFoundError: A file is missing.
         ValueError: A file is truncated, changed, no regular file, of another partition or not valid.

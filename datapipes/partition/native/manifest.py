@@ -51,12 +51,12 @@ MOST_BYTES = 2**25  # of partition.json: two files for each of 2^15 parts, and a
 
 @dataclass(frozen=True)
 class Identity:
-    """The identity in every file set of a partition.
+    """What each header of a partition states about the whole partition: parts, digests, numbers of nodes and edges.
 
     Attributes:
         fingerprint: digest of the whole graph.
         partition_id, content_id: 16 hexadecimal digits each, see native_book.py.
-        num_nodes, num_edges: numbers of the whole graph by type, sorted; {None: number} without types.
+        num_nodes, num_edges: {type: number in the whole graph}, sorted by type; {None: number} without types.
     Raises:
         ValueError: The types do not fit each other.
     """
@@ -81,18 +81,18 @@ class Identity:
             raise ValueError(f"an edge type ends at {shown(missing[0])}, which is no node type")
 
     def described(self) -> dict[str, Any]:
-        """Return the fields of this identity in a header."""
+        """Return this identity as fields of a header."""
         return {_STORED.get(name, name): value for name, value in to_json(self).items()}
 
 
 def read_identity(header: Mapping[str, Any]) -> Identity:
-    """Return the identity in a header. Call it inside `valid_header`."""
+    """Return the Identity that a parsed header states. Call it inside `valid_header`, which names the file."""
     values = {**header, **{name: header[stored] for name, stored in _STORED.items()}}
     return from_json(Identity, "a header", values, others=True)
 
 
 class File(NamedTuple):
-    """The entry of a file in partition.json."""
+    """What partition.json says of a file: its size in bytes, and its hash."""
 
     size: Count
     hash: str
@@ -100,7 +100,7 @@ class File(NamedTuple):
 
 @dataclass(frozen=True)
 class _Fields:
-    """The fields of partition.json alone, which a Manifest has under the same names."""
+    """The fields of partition.json that other headers do not have; a Manifest has them under the same names."""
 
     index_dtype: IndexDtype
     node_time_attr: str | None
@@ -113,12 +113,12 @@ class Manifest:
     """A native partition in the folder `root`.
 
     Attributes:
-        index_dtype: dtype of neighbors.
-        node_time_attr: the node attribute whose values are stored for each edge, or None.
-        about: all other fields of partition.json, JSON values: method, rng_seed, report ...
+        index_dtype: the dtype in which parts store neighbors.
+        node_time_attr: the node attribute whose value at the source is stored with each edge; None if none is.
+        about: {name: JSON value} of all other fields of partition.json, such as method, rng_seed and report.
         files: {path within root: its size and hash}.
         earliest_nodes: {node type: EarliestNode} of the types that have `node_time_attr`; None if the file lacks it.
-        folder: the descriptor of `root`, within `opened_manifest`; None elsewhere.
+        folder: a descriptor of `root`, in the block of `opened_manifest`; None elsewhere.
     """
 
     root: Path
@@ -132,15 +132,15 @@ class Manifest:
 
     @property
     def path(self) -> Path:
-        """Path of partition.json."""
+        """The path of partition.json."""
         return self.root / MANIFEST
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """Return the content of partition.json; refuse values that could not be read again.
+    """Return the content of partition.json; refuse values that `read_manifest` would refuse.
 
     Raises:
-        ValueError: `about` is no JSON, has a name that partition.json needs, or takes too much room.
+        ValueError: `about` is no JSON, has a name that partition.json needs, or is too large.
     """
     own_fields = _Fields(manifest.index_dtype, manifest.node_time_attr, manifest.files, manifest.earliest_nodes)
     header = {"format": FORMAT, "version": VERSION, **manifest.identity.described(), **to_json(own_fields)}
@@ -164,21 +164,21 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def read_manifest(where: str, root: str | Path) -> Manifest:
-    """Return the Manifest of the folder `root`; the errors are those of `opened_manifest`."""
+    """Return the Manifest of the folder `root`. Raises the errors of `opened_manifest`."""
     with opened_manifest(where, root) as manifest:
         return replace(manifest, folder=None)
 
 
 @contextmanager
 def opened_manifest(where: str, root: str | Path) -> Iterator[Manifest]:
-    """Give the Manifest of the folder `root`.
+    """Yield the Manifest of the folder `root`.
 
     The folder stays open in the block, and all files are opened within it. So all files are of one partition, even if
     another partition replaces it at `root` meanwhile.
 
     Raises:
-        FileNotFoundError: `root` has no partition.json; or, in the block, a file was not there, since another folder
-            has taken the place of `root`.
+        FileNotFoundError: `root` has no partition.json; or a file was missing in the block, since another folder has
+            taken the place of `root`.
         ValueError: partition.json is not valid.
     """
     root = Path(root)
@@ -227,9 +227,9 @@ def _read(where: str, root: Path, folder: int) -> Manifest:
 
 
 def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verify: bool) -> dict[str, Any]:
-    """Return part.json or book.json, parsed, of the format `wanted` and of the same partition as partition.json.
+    """Return the header `name` (part.json or book.json), parsed. It must state the format `wanted` and this partition.
 
-    Its own fields are not checked yet.
+    Its further fields are not checked here.
     """
     path = manifest.root / name
     with open_listed(where, manifest, name) as file:
@@ -257,11 +257,11 @@ def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verif
 
 @contextmanager
 def open_listed(where: str, manifest: Manifest, name: str) -> Iterator[BinaryIO]:
-    """Give a file that partition.json names, open and of the right size.
+    """Yield a file that partition.json names, open for reading, after a check of its size.
 
     Raises:
         FileNotFoundError: It is missing.
-        ValueError: It is not named, no regular file, or of another size.
+        ValueError: partition.json does not name it, or it is no regular file, or of another size.
     """
     path = manifest.root / name
     if name not in manifest.files:
@@ -295,13 +295,13 @@ def _other_hash(where: str, path: Path) -> ValueError:
 
 
 def valid_header(where: str, path: Path) -> AbstractContextManager[None]:
-    """Turn any error of a corrupt header into one error."""
+    """Turn any error that a corrupt header raises in the block into one ValueError that names the file."""
     return arena.valid_header(where, path, REMEDY)
 
 
 @contextmanager
 def opened_file(where: str, path: Path, why: str, at: tuple[int, str] | None = None) -> Iterator[BinaryIO]:
-    """Give a regular file, open for reading; `at` is that of `open_regular`.
+    """Yield a regular file, open for reading; `at` is passed to `open_regular`.
 
     Raises:
         FileNotFoundError: It is missing; the message says `why` it should be there.
@@ -318,7 +318,7 @@ def opened_file(where: str, path: Path, why: str, at: tuple[int, str] | None = N
 
 
 def with_own_hash(fields: Mapping[str, Any]) -> bytes:
-    """Return a JSON object, a line for each field, with one more field: the hash of the text before it.
+    """Return `fields` as the bytes of a JSON object, a line for each; a last field has the hash of the text before it.
 
     Raises:
         TypeError, ValueError, RecursionError: A value is no JSON, or one that `parse_strict` would refuse.
@@ -330,7 +330,10 @@ def with_own_hash(fields: Mapping[str, Any]) -> bytes:
 
 
 def refuse_other_hash(content: bytes) -> None:
-    """Raise ValueError unless the last field is the hash of the text before it. Call it inside `valid_header`."""
+    """Raise ValueError unless the last field is the hash of the text before it.
+
+    Call it inside `valid_header`, which names the file in errors.
+    """
     before = content[: -len(_TAIL % bytes(64))]
     if content != before + _TAIL % hash_of_bytes(before).encode():
         raise ValueError("its content does not have the hash in its last field")

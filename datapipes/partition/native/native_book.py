@@ -1,7 +1,7 @@
 """The book of a partition on disk, and the ids that tell one partition from another.
 
-The folder book/ holds the maps as they are in memory: dense ones with one or two bytes for each id, or the offsets of
-ranges. They are memory-mapped, so processes share them.
+The folder book/ holds the maps as they are in memory: dense maps with one or two bytes for each id, or the offsets of
+ranges. Maps are memory-mapped, so processes share them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def open_book(root: str | Path, *, verify: bool = True) -> PartitionBook:
     """Return the book of the partition in the folder `root`, memory-mapped.
 
     Args:
-        verify: compare the files with their hashes; else only their sizes.
+        verify: compare the hashes of the files; if False, only their sizes.
     Raises:
         FileNotFoundError: `root` holds no native partition, or a file is missing; the message names it.
         ValueError: A file is truncated, changed, no regular file, of another partition or not valid.
@@ -45,7 +45,7 @@ def open_book(root: str | Path, *, verify: bool = True) -> PartitionBook:
 
 
 def digest_of(where: str, fingerprint: Any) -> str | None:
-    """Return the digest of a graph, given the graph or the digest; None for None."""
+    """Return the digest of a graph; `fingerprint` is the graph, or its digest, or None (returned as it is)."""
     if fingerprint is None or isinstance(fingerprint, str):
         return fingerprint
     if isinstance(fingerprint, Graph):
@@ -57,7 +57,7 @@ def digest_of(where: str, fingerprint: Any) -> str | None:
 
 
 def identity_of(graph: Graph, book: PartitionBook, node_time_attr: str | None) -> Identity:
-    """Return the identity in every file set of the partition."""
+    """Return the Identity that each header of the partition states."""
     fingerprint = copy.copy(graph).digest()  # of the arrays as they are now, as NumPy may have changed them too
     num_nodes = {node_type: graph.num_nodes_of(node_type) for node_type in graph.node_types}
     num_edges = {edge_type: graph.num_edges_of(edge_type) for edge_type in graph.edge_types}
@@ -70,7 +70,8 @@ def identity_of(graph: Graph, book: PartitionBook, node_time_attr: str | None) -
 def partition_id_of(fingerprint: str, book: PartitionBook) -> str:
     """Return 16 hexadecimal digits: a digest of the fingerprint, the number of parts, and the part of each node.
 
-    Equal dense maps and ranges give the same digest. The map of edges follows from the map of nodes and does not count.
+    A dense map and ranges with the same parts give the same digest. The edge map has no effect, since it follows from
+    the map of nodes.
     O(number of nodes), unless the book was opened from a folder.
     """
     if book.partition_id is not None:
@@ -97,10 +98,10 @@ def content_digest(
 ) -> str:
     """Return 16 hexadecimal digits: a digest of the fingerprint, `node_time_attr`, and all attributes of the graph.
 
-    The order in which attributes were given does not count; every byte does.
+    The order in which attributes were given has no effect; every byte of their values has.
 
     Args:
-        of_nodes, of_edges: {type, sorted: {name of an attribute: its `array_digest`}}.
+        of_nodes, of_edges: {type: {name of an attribute: its `array_digest`}}, sorted by type.
     """
     digest = hashlib.blake2b(json.dumps([fingerprint, node_time_attr]).encode(), digest_size=8)
     digests: dict[str, Mapping[Any, Mapping[str, str]]] = {"nodes": of_nodes, "edges": of_edges}
@@ -120,8 +121,8 @@ def write_book(
     """Write the folder book/ of a partition; return the size and hash of each file.
 
     Args:
-        progress: called with the bytes written so far, and all of them.
-        edges: {edge type, sorted: the part of each edge by its id, in pieces}; for a book that has no map of edges.
+        progress: called with (bytes written so far, all bytes).
+        edges: {edge type: the part of each edge by ascending id, in pieces}, sorted by type; if `book` has no edge map.
     """
     arrays = [_array("nodes", number, book.nodes(node_type)) for number, node_type in enumerate(book.node_types)]
     arrays += [_array("edges", number, book.edges(edge_type)) for number, edge_type in enumerate(book.edge_types)]
@@ -138,7 +139,7 @@ def _array(noun: str, number: int, owners: IdMap) -> Array:
 
 
 def book_of(where: str, manifest: Manifest, *, verify: bool) -> PartitionBook:
-    """Return the book of a partition, memory-mapped; see open_book. `where` is for messages."""
+    """Return the book of a partition, memory-mapped; see open_book. Messages begin with `where`."""
     identity = manifest.identity
     counts = {"nodes": len(identity.num_nodes), "edges": len(identity.num_edges)}
     kinds = {f"{form} of {noun}": count for form in ("parts", "ranges") for noun, count in counts.items()}

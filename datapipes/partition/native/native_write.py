@@ -38,13 +38,13 @@ def write_native(
     about: Mapping[str, Any],
     progress: Progress,
 ) -> None:
-    """Write the native layout into `folder`, which exists and has none. Nothing is fsynced.
+    """Write the native layout into `folder`, which must exist and hold no native layout. Nothing is fsynced.
 
     Args:
-        node_time_attr: a node attribute, integers or floats [num_nodes]; relations from the types that have it store
-            the value of the source of each edge. Or None.
+        node_time_attr: a node attribute, integers or floats [num_nodes], or None. For each edge whose source type has
+            it, the value at the source is stored.
         about: JSON values for partition.json, such as method and report.
-        progress: called with the bytes written of each part, a few times a second.
+        progress: called a few times a second with a text that names the part, the bytes written, and all bytes.
     Raises:
         TypeError, ValueError: The graph is corrupt, the book is of another graph, or an argument does not fit; the
             message says what is allowed.
@@ -78,8 +78,8 @@ def write_part(
     """Write the folder of a part within `root`; return the size and hash of each file.
 
     Args:
-        remote: the nodes of other parts that its edges come from, as of `remote_sources`.
-        progress: called with the bytes written so far, and all of them.
+        remote: the nodes of other parts that its edges come from, as `remote_sources` returns them.
+        progress: called with (bytes written so far, all bytes).
     """
     arrays = []
     for number, (node_type, nodes) in enumerate(part.nodes.items()):

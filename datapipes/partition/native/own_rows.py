@@ -1,4 +1,4 @@
-"""OwnRows: the row of each id among the ids that a part owns."""
+"""OwnRows: finds the row of each id among the ids that a part owns."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ AT_ONCE = 2**20  # ids read at a time
 class OwnRows:
     """Finds rows by id. It is made once for a part and then only read, by any number of threads.
 
-    Contiguous ids need no memory; ascending ones 0.17 bytes for each id up to the largest; others 4 or 8 more for each
-    row; ids that lie far apart 16 bytes a row.
+    Memory: none for contiguous ids; 0.17 bytes for each id up to the largest if ids ascend; 4 or 8 bytes a row more if
+    they do not; 16 bytes a row for ids that lie far apart.
 
     Args:
-        ids: int64 [n], 0 or more, the id of each row; a repeated id has the first of its rows.
-        num_ids: all ids are below; by default found.
-        ascending: whether the ids ascend strictly; by default found.
+        ids: int64 [n], the id of each row, 0 or more. Of rows with the same id, the first is found.
+        num_ids: a number above all ids; by default the largest id + 1.
+        ascending: whether the ids ascend strictly; by default this is checked.
     Attributes:
-        first: the id of row 0, if the ids are contiguous; then no index is needed.
-        rank: returns positions among the sorted, distinct ids.
-        order: the row at each of these positions; None if each is its row.
+        first: the id of row 0, if the ids are contiguous; then there is no index. None for other ids.
+        rank: the index; it returns the position of an id among the sorted, distinct ids.
+        order: the row of the id at each of these positions; None if row and position are equal.
     """
 
     def __init__(self, ids: Tensor, *, num_ids: int | None = None, ascending: bool | None = None) -> None:
@@ -59,7 +59,7 @@ class OwnRows:
 
     @property
     def num_ids(self) -> int:
-        """Number of different ids."""
+        """The number of different ids."""
         if self.rank is not None:
             return self.rank.num_rows
         return self.num_rows if self._sorted is None else int(self._sorted.shape[0])
@@ -79,14 +79,14 @@ class OwnRows:
         return self.in_order(places)
 
     def in_order(self, places: Tensor) -> Tensor:
-        """Return the row at each position among the sorted ids; -1 stays -1."""
+        """Return the rows of the ids at positions `places` among the sorted, distinct ids; -1 stays -1."""
         if self.order is None:
             return places
         return self.order[places].long().where(places >= 0, -1)
 
 
 def _ascends(ids: Tensor) -> bool:
-    """Return whether ids ascend strictly; stops early, and takes no memory that grows with them."""
+    """Return whether ids ascend strictly. Stops at the first chunk that does not; needs memory for one chunk only."""
     for begin in range(0, ids.shape[0], AT_ONCE):
         some = ids[begin : begin + AT_ONCE + 1]
         if bool((some[1:] <= some[:-1]).any()):
@@ -95,7 +95,7 @@ def _ascends(ids: Tensor) -> bool:
 
 
 def order_of(rows: Tensor, keys: list[Tensor]) -> Tensor | None:
-    """Return the stable order by `rows`, then by each key in turn; None if they are sorted."""
+    """Return the permutation that sorts by `rows`, then by each key in turn, stably; None if all are sorted."""
     ties = torch.ones(max(len(rows) - 1, 0), dtype=torch.bool)
     descends = ~ties
     for key in (rows, *keys):

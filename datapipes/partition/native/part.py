@@ -45,7 +45,7 @@ _MADE_ANEW = ("_arrays", "_versions", "_relations", "_node_attributes", "_own", 
 
 
 def _column_of(name: str, columns: Mapping[Any, Tensor] | None, node_type: Any, ids: Tensor) -> Any:
-    """Return the values beside the ids of a type, for the kernel."""
+    """Return the column that belongs to the ids of a type as a NumPy array for the kernel; None without columns."""
     if columns is None:
         return None
     column = columns.get(node_type)
@@ -65,21 +65,22 @@ def _names(part: Part) -> tuple[int, str, str]:
 class Part:
     """One part of a partition; `Part.open` makes it.
 
-    Worker processes get a part as handles: they map the same file and copy nothing. In a graph without types the
-    one node type and the one edge type is None.
+    Worker processes get handles of a part's memory: they map the same file and copy nothing. In a graph without types
+    the one node type and the one edge type is None.
 
     Attributes:
         part: its number, in [0, num_parts).
         num_parts: number of parts.
         book: the PartitionBook.
-        identity: the number of parts and the next three, with the numbers of the whole graph's nodes and edges.
+        identity: the Identity, which has num_parts, the next three, and the numbers of nodes and edges by type.
         fingerprint: digest of the whole graph, `graph.digest()`.
-        partition_id: 16 hexadecimal digits: the fingerprint, the number of parts, the part of each node. Books have it.
-        content_id: 16 hexadecimal digits: the fingerprint, `node_time_attr`, and all attributes of the whole graph. Two
-            parts are of one partition if both ids are equal; other features on the same cut change this one only.
-        index_dtype: torch.int32 or torch.int64, the dtype of neighbors.
+        partition_id: 16 hexadecimal digits, a digest of fingerprint, number of parts, and part of each node. Books have
+            it.
+        content_id: 16 hexadecimal digits, a digest of fingerprint, `node_time_attr`, and all attributes of the graph.
+            Two parts are of one partition if both ids are equal. If only the attributes differ, only content_id does.
+        index_dtype: torch.int32 or torch.int64, the dtype in which neighbors are stored.
         node_time_attr: the node attribute that `source_times` of the relations comes from, or None.
-        earliest_nodes: {node type: EarliestNode} of the types that have it; None if the partition lacks them.
+        earliest_nodes: {node type: EarliestNode} of the types with `node_time_attr`; None if the partition lacks them.
     """
 
     _anew = " Then partition the graph again."  # an error adds this to the advice to change an attribute
@@ -121,19 +122,19 @@ class Part:
     ) -> Part:
         """Return a part of the partition in the folder `root`.
 
-        `root` needs partition.json, book/ and the folder of this part only. If another partition takes its place
-        meanwhile, all files are those of the older one. As CSCGraph.open says, mapped files must keep their size while
-        they are in use.
+        `root` needs partition.json, book/ and the folder of this part only. If another partition takes the place
+        of `root` meanwhile, all files are still taken from the older one. As CSCGraph.open says, mapped files must keep
+        their size while they are in use.
 
         Args:
             part: the number of the part.
-            book: the book of the same partition, if it is open already; by default that in `root` is opened.
+            book: the book of the same partition, if it is open already; by default the book in `root` is opened.
             fingerprint: the whole graph (of a data set: `data.graph`) or its digest; a partition of another graph is
                 refused.
-            verify: compare files with their hashes, and nodes with the book: reads all of them once. Without it, sizes
-                and forms only.
-            mmap: leave the arrays on disk; processes share their pages. Without it they are copied into memory, in huge
-                pages, from which draws and gathers are faster; other processes get a copy, which they share.
+            verify: compare files with their hashes, and nodes with the book, which reads all of them once. If False,
+                check only sizes, shapes and dtypes.
+            mmap: leave the arrays on disk, where processes share their pages. If False, copy them into memory in huge
+                pages, from which draws and gathers are faster; other processes share one further copy.
         Raises:
             MemoryError: The arrays exceed the memory that is left (without `mmap`).
             TypeError: `fingerprint` is neither a graph nor text.
@@ -141,7 +142,7 @@ class Part:
                 that another folder has taken the place of `root`.
             ValueError: `part` is no part; a file is truncated, changed, no regular file, of another partition or not
                 valid; the book is of another partition, or the partition of another graph.
-            OSError: No descriptor is left. A part keeps one, a book too.
+            OSError: No file descriptor is left. An open part needs one, and its book another.
         """
         wanted, mmap = digest_of(_OPEN, fingerprint), check_bool(_OPEN, "mmap", mmap)
         check_bool(_OPEN, "verify", verify)
@@ -166,18 +167,18 @@ class Part:
     def of_stores(
         cls, graph_store: Any, feature_store: Any, *, time_attr: str | None = None, tell: Tell = alone
     ) -> Part:
-        """Return the part that a LocalGraphStore and a LocalFeatureStore hold; arrays that have its order are shared.
+        """Return the Part that a LocalGraphStore and a LocalFeatureStore hold. Arrays in its order are not copied.
 
-        If both were made from one Part, and not changed since, that Part is kept. Otherwise edges may be in any order;
+        If both were made from one Part, and not changed since, that Part is used. Otherwise edges may be in any order;
         in-edges of other parts' nodes are left out. All tensors become attributes. A tensor named "time", or
         `time_attr`, may have a row for each node of the graph.
 
         Args:
             time_attr: sort the in-edges of each node by this attribute, of sources or of edges: the `node_time_attr` or
                 `edge_time_attr` of a sampler. By default they ascend by edge id.
-            tell: sends a plain value to the processes of the other parts, and returns the values of all, in any order.
-                So all parts get the same `partition_id`, and edges without ids are numbered over all parts. By default
-                nothing is sent, and the ids are those of this part.
+            tell: function that sends a plain value to the processes of all other parts, and returns the values of all
+                parts, in any order. With it all parts get the same `partition_id`, and edges without ids are numbered
+                over all parts. By default nothing is sent, and ids are made for this part alone.
         Raises:
             TypeError, ValueError, IndexError: The stores do not fit each other or their maps of parts, a needed tensor
                 is missing, or the processes have parts of different partitions; the message says which.
@@ -201,7 +202,7 @@ class Part:
     def num_nodes_of(self, node_type: NodeType | None = None) -> int:
         """Return the number of nodes of a type in the whole graph, not in this part.
 
-        The part's own are `node_ids(node_type).shape[0]`.
+        The part's own nodes are `node_ids(node_type).shape[0]`.
 
         Raises:
             ValueError: There is no such type.
@@ -211,7 +212,7 @@ class Part:
     def num_edges_of(self, edge_type: EdgeType | str | None = None) -> int:
         """Return the number of edges of a type in the whole graph, not in this part.
 
-        The part's own are `relation(edge_type).num_edges`.
+        The part's own edges are `relation(edge_type).num_edges`.
 
         Raises:
             ValueError: There is no such type.
@@ -231,9 +232,10 @@ class Part:
         return self._relations[self._edge_type(edge_type)]
 
     def hot_nodes(self, node_type: NodeType | None = None) -> tuple[Tensor, Tensor]:
-        """Return the nodes of other parts that this part's edges come from, and their edge counts: int64 [n] each.
+        """Return (ids, counts), int64 [n] each: the nodes of other parts that this part's edges come from.
 
-        By descending count, then ascending id: a cache should hold the first rows.
+        counts has the number of these edges for each node. The order is by descending count, then ascending id; a cache
+        should hold the first nodes.
 
         Raises:
             ValueError: There is no such type.
@@ -333,8 +335,8 @@ class Part:
             replace: draw with replacement.
             edge_ids: whether to return the ids of the edges; each may cost a cache miss more.
             num_threads: threads of the kernel; the draws do not depend on it.
-            streams: uint32 [n], the stream of the random key of each node, as trees have them; by default 0.
-            times: int64 [n], the time of each node, for draws by time.
+            streams: uint32 [n], the stream number of each node, which differs between trees; by default 0.
+            times: int64 [n], the time of each node, for choices that draw by time.
             choice: how in-edges are drawn.
         Returns:
             A tuple of three.
@@ -381,7 +383,7 @@ class Part:
             streams, times: {destination type: [n]}.
             replace, edge_ids, num_threads, choice: as for `draw`; `choice` is of all draws in their order.
         Returns:
-            As `draw`: the rows of the first draw, then those of the second, and so on.
+            As `draw` returns: the rows of the first draw, then the rows of the second, and so on.
         Raises:
             As `draw` does.
         """
@@ -424,11 +426,11 @@ class Part:
         return torch.from_numpy(indptr), torch.from_numpy(neighbors), torch.from_numpy(drawn_ids) if edge_ids else None
 
     def chosen(self, where: str, reads: Choice, edge_type: EdgeType | str | None = None) -> Chosen:
-        """Return the values by which a choice draws the part's in-edges of an edge type; made on first use.
+        """Return the Chosen of an edge type: the values by which a choice draws its in-edges. Made on first use.
 
         Args:
             where: name of the caller, for errors.
-            reads: `choice.reads`.
+            reads: the attribute `reads` of the choice.
         Raises:
             As `draw` does.
         """
@@ -443,17 +445,17 @@ class Part:
         return None not in self._num_nodes
 
     def forms(self) -> dict[tuple[str, Any, str], RowForm]:
-        """Return {("node" or "edge", type or None, name): RowForm} of all attributes."""
+        """Return {("node" or "edge", type or None, name): RowForm}: dtype and shape of the rows of all attributes."""
         return forms_of(
             self._node_attributes, {kind: relation.edge_attributes for kind, relation in self._relations.items()}
         )
 
     def _refuse_source_times(self, where: str, name: str) -> None:
-        """Raise ValueError unless the part stores the wanted times of sources with its edges."""
+        """Raise ValueError unless the part stores, with each edge, the value of the attribute `name` at the source."""
         refuse_other_times(where, name, self.node_time_attr)
 
     def refuse_change(self) -> None:
-        """Raise ValueError if an array was changed in place, as torch counts, since the part was opened."""
+        """Raise ValueError if an array was changed in place since the part was opened, by torch's version counters."""
         if self._versions != [version_of(values) for values in self._arrays.values()]:  # they may share one memory
             raise ValueError(
                 f"Part: an array of part {self.part} was changed in place after it was opened, so no state can name "
@@ -462,7 +464,7 @@ class Part:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of memory that the part has made for choices so far."""
+        """The bytes of the arrays that the part has made for choices so far."""
         return self._kept.num_bytes
 
     def _node_type(self, node_type: NodeType | None) -> Any:
@@ -477,7 +479,7 @@ class Part:
         return type_in("Part", "edge", edge_type, self._num_edges)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state with all tensors together, so that they reach workers as one mapping."""
+        """Return the state for pickling, with all tensors in one Together, so that workers get one mapping."""
         self.refuse_change()  # a copy would not show the change
         kept = {name: value for name, value in self.__dict__.items() if name not in _MADE_ANEW}
         return {**kept, "places": [*self._arrays], "tensors": Together([*self._arrays.values()])}

@@ -1,4 +1,4 @@
-"""The arrays of a part: arrays.npy, compared with part.json."""
+"""The arrays of a part: read from arrays.npy, and checked against part.json and the book."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PartRelation:
         node_ids: int64 [own nodes of the destination type], ascending.
         indptr: int64 [own nodes of the destination type + 1].
         indices: int32 or int64 [num_edges], the source of each in-edge by its global id.
-        edge_ids: int64 [num_edges], those of the whole graph.
+        edge_ids: int64 [num_edges], the edge ids of the whole graph.
         edge_attributes: {name: [num_edges, ...]}, aligned with `indices`.
         source_times: [num_edges], the time of the source of each edge; None if the partition was made without
             `node_time_attr`, or the source type has no times.
@@ -46,7 +46,7 @@ class PartRelation:
 
     @property
     def num_edges(self) -> int:
-        """Number of edges of the part."""
+        """The number of edges of the part."""
         return int(self.indices.shape[0])
 
     @property
@@ -93,7 +93,7 @@ def read_part(where: str, manifest: Manifest, part: int, book: PartitionBook, *,
 
 
 def in_memory(where: str, arrays: Mapping[Place, Tensor]) -> dict[Place, Tensor]:
-    """Return copies of mapped arrays, in huge pages where they are large.
+    """Return copies of mapped arrays in memory; large ones are in huge pages.
 
     Raises:
         MemoryError: They exceed the memory that is left.
@@ -109,7 +109,7 @@ def in_memory(where: str, arrays: Mapping[Place, Tensor]) -> dict[Place, Tensor]
 def relations_of(
     arrays: Mapping[Place, Tensor], node_numbers: Mapping[NodeType | None, int], edge_types: Collection[Any]
 ) -> dict[Any, PartRelation]:
-    """Return the relations of all edge types; `node_numbers` are the numbers of the node types in the arrays."""
+    """Return {edge type: its PartRelation}. `node_numbers` has the number by which `arrays` name each node type."""
     relations = {}
     of_edges = attributes_of(arrays, "edge_attributes", len(edge_types))
     for number, (edge_type, attributes) in enumerate(zip(edge_types, of_edges, strict=True)):
@@ -121,7 +121,7 @@ def relations_of(
 
 
 def refuse_other_times(where: str, wanted: str, stored: str | None) -> None:
-    """Raise ValueError unless the partition stores the wanted times of sources with its edges."""
+    """Raise ValueError unless `stored`, the partition's node_time_attr, is the attribute `wanted`."""
     if wanted != stored:
         raise ValueError(
             f"{where}: node_time_attr is {shown(wanted)}, but the node_time_attr of the partition is "
@@ -134,7 +134,7 @@ def refuse_other_times(where: str, wanted: str, stored: str | None) -> None:
 def _array(
     arrays: Mapping[Place, Tensor], kind: str, number: int, dtype: torch.dtype | None, count: int | None
 ) -> Tensor:
-    """Return an array that must be there; [count] of a dtype, None for any."""
+    """Return an array; raise unless it exists, has the shape [count] and the dtype. None allows any."""
     values = arrays.get((kind, number, ""))
     if values is None:
         raise ValueError(f"no {kind} of type {number}")
@@ -147,7 +147,7 @@ def _array(
 
 
 def _check_attributes(arrays: Mapping[Place, Tensor], kind: str, counts: Sequence[int]) -> None:
-    """Check that each attribute has a row for each node or edge."""
+    """Check that each attribute has a row for each node or edge; `counts` are their numbers by type."""
     for count, attributes in zip(counts, attributes_of(arrays, kind, len(counts)), strict=True):
         for name, values in attributes.items():
             if values.ndim == 0 or values.shape[0] != count:
@@ -178,7 +178,7 @@ def _check_edges(arrays: Mapping[Place, Tensor], number: int, rows: int, count: 
 
 
 def _check_owned(ids: Tensor, node_type: NodeType | None, book: PartitionBook, part: int) -> None:
-    """Raise ValueError unless the ids ascend, and are exactly those that the book gives the part."""
+    """Raise ValueError unless the ids ascend, and are exactly the ids that the book gives to the part."""
     owners = book.nodes(node_type)
     if ids.shape[0] != owners.count_of(part):
         raise ValueError(f"{ids.shape[0]} nodes of {shown(node_type)}; by the book it owns {owners.count_of(part)}")

@@ -1,7 +1,7 @@
-"""A part from the two stores that PyG's users have in memory: its arrays, and the ids that all parts agree on.
+"""A part made of the two stores that PyG's users have in memory: its arrays, and ids that are equal in all parts.
 
 The in-edges of a node ascend by edge id; with a time attribute, by time, then edge id. A whole graph built of the same
-columns has the same orders, so parts draw the same bits. Stores in this order are not copied.
+columns has its edges in the same order, so parts draw the same bits. Stores in this order are not copied.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Read = tuple[Manifest, int, PartitionBook, dict[Place, Tensor]]  # the arguments
 
 
 def alone(facts: Any) -> list[Any]:
-    """Return the facts of this part alone; nothing is sent."""
+    """The default of `tell` in Part.of_stores: send nothing, and return the value of this part alone."""
     return [facts]
 
 
 def read_stores(graph: Any, features: Any, time_attr: str | None, tell: Tell) -> Read:
-    """See Part.of_stores."""
+    """Return the arguments of the Part that the two stores hold; see Part.of_stores."""
     stores = _Stores(graph, features, time_attr)
     edges = {kind: stores.edges(kind) for kind in stores.edge_types}
     arrays = stores.arrays(edges)
@@ -102,9 +102,9 @@ def read_stores(graph: Any, features: Any, time_attr: str | None, tell: Tell) ->
 
 
 def by_time(part: Any, time_attr: str | None, tell: Tell) -> Read | None:
-    """Return an open Part with the in-edges of each node in the order of their times; None if they have that order.
+    """Return the arguments of a Part like `part`, with the in-edges of each node in the order of their times.
 
-    All parts must be of one partition; this is checked.
+    None if the in-edges of all parts have this order. Checks that all parts are of one partition.
     """
     same = {"partition_id": part.partition_id, "content_id": part.content_id, "time_attr": time_attr}
     facts = {"part": part.part, "same": same, "in order": True}
@@ -136,7 +136,10 @@ def by_time(part: Any, time_attr: str | None, tell: Tell) -> Read | None:
 
 
 def refuse_others(facts: Mapping[str, Any], everyone: list[Any], num_parts: int) -> None:
-    """Raise ValueError unless all processes together have the parts of one partition, each once."""
+    """Raise ValueError unless all processes together have the parts of one partition, each once.
+
+    `everyone` has the facts of all processes, which `tell` returned; a single process may have any part.
+    """
     mine = facts["part"]
     for other in everyone:
         for name in {**facts["same"], **other["same"]}:
@@ -154,7 +157,7 @@ def refuse_others(facts: Mapping[str, Any], everyone: list[Any], num_parts: int)
 
 
 class _Edges(NamedTuple):
-    """The in-edges of the part's nodes along one edge type, in order."""
+    """The in-edges of the part's nodes along one edge type, sorted: by destination, time and edge id."""
 
     row: Tensor
     col: Tensor
@@ -163,7 +166,7 @@ class _Edges(NamedTuple):
 
 
 class _Stores:
-    """The contents of two stores of a part, checked."""
+    """The checked contents of the graph store and the feature store of a part."""
 
     def __init__(self, graph: Any, features: Any, time_attr: str | None) -> None:
         self.graph, self.features, self.time_attr = graph, features, time_attr
@@ -205,7 +208,7 @@ class _Stores:
         return PartitionBook(self.num_parts, {kind: nodes.nodes(kind).dense() for kind in nodes.node_types}, of_edges)
 
     def _times(self) -> tuple[dict[Any, Tensor], bool]:
-        """Return the times of all nodes by type, and whether edges have times instead."""
+        """Return ({node type: times of all its nodes}, whether edges have times instead)."""
         name = self.time_attr
         if name is None:
             return {}, False
@@ -229,7 +232,7 @@ class _Stores:
         return of_nodes, bool(on_edges)
 
     def same(self) -> dict[str, Any]:
-        """Return the facts that must be equal in all parts."""
+        """Return {name: value}: what must be equal in all parts. The names are for messages."""
         book = self.book
         edge_pb = [array_digest(book.edges(kind).dense()) for kind in book.edge_types]
         return {
@@ -243,7 +246,7 @@ class _Stores:
         }
 
     def edges(self, kind: Any) -> _Edges:
-        """Return the in-edges of the part's nodes along an edge type."""
+        """Return the in-edges of the part's nodes along an edge type, checked and sorted."""
         attr, (src, dst), text = self.attrs[kind], ends_of(kind), of_type(kind)
         row, col = (check_index_tensor(WHERE, f"edge_index{text}", ends) for ends in self.graph.get_edge_index(attr))
         for ids, end in ((row, src), (col, dst)):
@@ -285,7 +288,7 @@ class _Stores:
                 )
 
     def _edge_times(self, kind: Any, ids: Tensor | None, col: Tensor) -> Tensor | None:
-        """Return the time of each edge of the store; None if edges of the type have none."""
+        """Return the time of each edge in the order of the store; None if the edges of the type have no times."""
         assert self.time_attr is not None
         group = _EDGES if kind is None else kind
         if (group, self.time_attr) in self.tensors:
@@ -304,7 +307,7 @@ class _Stores:
         return values
 
     def arrays(self, edges: Mapping[Any, _Edges]) -> dict[Place, Tensor]:
-        """Return the arrays of the part, attributes too."""
+        """Return the arrays of the part, with its attributes."""
         arrays: dict[Place, Tensor] = {}
         for number, (kind, own) in enumerate(self.own.items()):
             arrays["node_ids", number, ""] = own
@@ -356,7 +359,7 @@ class _Stores:
             yield str(self.time_attr), part_edges.times
 
     def _edge_rows(self, group: Any, ids: Tensor | None) -> Tensor | None:
-        """Return the row of each edge in the tensors of its group; None if they have the order of the edges."""
+        """Return the row of each edge in the tensors of its group; None if row i belongs to edge i."""
         global_ids = self.features.get_global_id(group)
         if ids is None or global_ids is None:
             where, call = ("graph", "put_edge_id") if ids is None else ("feature", "put_global_id")
@@ -372,7 +375,7 @@ class _Stores:
 
 
 def _rows(noun: str, ids: Tensor, wanted: Tensor) -> Tensor:
-    """Return the row of each wanted id among `ids`."""
+    """Return the position in `ids` of each id in `wanted`."""
     rows = OwnRows(ids.long()).rows(wanted)
     if bool((rows < 0).any()):
         raise ValueError(

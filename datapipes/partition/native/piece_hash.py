@@ -18,7 +18,7 @@ READ = 2**20  # bytes that a thread holds
 
 
 class PieceHash:
-    """The hash of bytes that come one after the other."""
+    """Hashes bytes that come in pieces of any size."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -26,7 +26,7 @@ class PieceHash:
         self._piece = hashlib.sha256()
 
     def update(self, values: Any) -> None:
-        """Take the next bytes, any object with contiguous bytes."""
+        """Hash the next bytes; `values` is any object with contiguous bytes."""
         left = memoryview(values).cast("B")
         while len(left) > 0:
             room = PIECE - self.size % PIECE

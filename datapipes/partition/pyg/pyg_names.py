@@ -21,7 +21,7 @@ class PygMisfit(ValueError):
     """The graph does not fit PyG's layout, but fits the native layout.
 
     Attributes:
-        why: what was found, and what is allowed.
+        why: a text with what was found, and what is allowed.
     """
 
     def __init__(self, why: str, remedy: str) -> None:
@@ -33,22 +33,22 @@ class PygMisfit(ValueError):
 
 
 def part_folder(root: Path, part: int) -> Path:
-    """Return the folder of a part as PyG's code names it."""
+    """Return the path of the folder of a part, under PyG's name."""
     return root / f"part_{part}"
 
 
 def map_file(root: Path, kind: str, key: NodeType | EdgeType | None) -> Path:
-    """Return the file of the node map or edge map of a type; `kind` is "node_map" or "edge_map"."""
+    """Return the path of the node map or edge map of a type; `kind` is "node_map" or "edge_map"."""
     return root / f"{kind}.pt" if key is None else root / kind / f"{_joined(key)}.pt"
 
 
 def offsets_of(counts: Mapping[Any, int]) -> dict[Any, int]:
-    """Return the offset that PyG adds to the ids of each type, to number all types in one sequence."""
+    """Return {type: offset} that PyG adds to the ids of each type, so that all types are numbered in one sequence."""
     return dict(zip(counts, itertools.accumulate(counts.values(), initial=0), strict=False))
 
 
 def meta_of(num_parts: int, num_nodes: Mapping[Any, int], edge_types: Iterable[EdgeType | None]) -> dict[str, Any]:
-    """Return the content of META.json; `num_nodes` is by type, {None: nodes} without types."""
+    """Return the content of META.json; `num_nodes` is {type: number}, {None: number} without types."""
     is_hetero = None not in num_nodes
     return {
         "num_parts": num_parts,
@@ -61,7 +61,7 @@ def meta_of(num_parts: int, num_nodes: Mapping[Any, int], edge_types: Iterable[E
 
 
 def check_file_names(types: Iterable[Any]) -> None:
-    """Raise PygMisfit if the name of a type is no file name, or two types have the same file name."""
+    """Raise PygMisfit if the name of a type cannot be a file name, or two types would have the same file."""
     files: dict[str, Any] = {}
     for key in types:
         if key is None:

@@ -1,8 +1,8 @@
 """Read a partition in PyG's layout, written by this package or by PyG's Partitioner.
 
-No file is trusted: no code of it runs, and its content is compared with the maps of nodes and edges. So a file of
-another partition or part is refused. Ids are type-local here, even if PyG's files count over all types. Every error
-about content is a ValueError that names the file.
+No file is trusted: no code in a file runs, and its content is compared with the maps of nodes and edges. So a file of
+another partition or part is refused. Ids are counted for each type here, even if PyG's files count over all types.
+Every error about content is a ValueError that names the file.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Edges:
 
     Attributes:
         row, col: int64 [num_edges], sources and destinations; the destinations ascend.
-        edge_id: int64 [num_edges], type-local.
-        size: numbers of source and destination nodes in the whole graph.
+        edge_id: int64 [num_edges], counted for this type.
+        size: (number of source nodes, number of destination nodes) in the whole graph.
     """
 
     row: Tensor
@@ -67,9 +67,9 @@ class Features:
     """The features of a type in one part.
 
     Attributes:
-        ids: int64 [n], type-local, in any order.
-        of_ids: {name: [n, ...]}, aligned with `ids`.
-        of_all: {name: [all nodes of the type]}: times, which every part has for all nodes.
+        ids: int64 [n], counted for this type, in any order.
+        of_ids: {name: [n, ...]}, features whose row i belongs to ids[i].
+        of_all: {name: [all nodes of the type]}, the times, which every part has for all nodes.
     """
 
     ids: Tensor
@@ -83,8 +83,8 @@ class PygFolder:
     Args:
         root: the folder of META.json.
     Raises:
-        FileNotFoundError: META.json or a map is missing; or, here and in the methods that read a part, another folder
-            has taken the place of `root`: files of two partitions would be mixed.
+        FileNotFoundError: META.json or a map is missing. Or another folder has taken the place of `root`, so files of
+            two partitions would be mixed; methods that read a part raise this too.
         ValueError: A file is broken or hostile, or META.json contradicts the maps.
 
     Attributes:
@@ -130,7 +130,7 @@ class PygFolder:
         return owners
 
     def part(self, part: int) -> Path:
-        """Return the folder of a part, "part_N" or "partN".
+        """Return the path of the folder of a part, "part_N" or "partN".
 
         Raises:
             TypeError, ValueError: There is no such part.
@@ -146,7 +146,7 @@ class PygFolder:
         )
 
     def edges(self, part: int) -> dict[EdgeType | None, Edges]:
-        """Return the edges of a part, of every edge type. O(edges of the graph), one byte each, to check them."""
+        """Return {edge type: Edges of the part}. Its checks take O(edges of the graph), and one byte for each."""
         with self._same_folder():
             path = self.part(part) / GRAPH
             entries = self._by_type(path, self.meta.edge_types)
@@ -180,7 +180,7 @@ class PygFolder:
         return Edges(row, col, edge_id, size)
 
     def node_features(self, part: int) -> dict[NodeType | None, Features]:
-        """Return the node features of a part; types without nodes in the part may be missing."""
+        """Return {node type: Features of the part}; types without nodes in the part may be missing."""
         with self._same_folder():
             path = self.part(part) / NODE_FEATS
             entries = self._by_type(path, self.meta.node_types)
@@ -204,7 +204,7 @@ class PygFolder:
         return Features(ids, features, _times(path, TIME, of_kind, fields, features, owners.num_ids))
 
     def edge_features(self, part: int) -> dict[EdgeType | None, Features]:
-        """Return the edge features of a part; types without features are missing."""
+        """Return {edge type: Features of the part}; types without features are missing."""
         with self._same_folder():
             path = self.part(part) / EDGE_FEATS
             entries = self._by_type(path, self.meta.edge_types)
@@ -228,7 +228,7 @@ class PygFolder:
         return Features(ids, features | _times(path, EDGE_TIME, of_kind, fields, features, len(ids)), {})
 
     def _by_type(self, path: Path, types: tuple[Any, ...]) -> dict[Any, Any]:
-        """Return the dict of a file by type; refuse types that META.json does not name."""
+        """Return {type: dict} from a file; {None: dict} without types. Refuse types that META.json does not name."""
         content = dict_in(path, "the file", load_plain(path))
         if not self.meta.is_hetero:
             return {None: content}
@@ -250,7 +250,7 @@ def _identity(root: Path) -> tuple[int, int] | None:
 def _times(
     path: Path, name: str, of_kind: str, fields: Mapping[str, Any], features: Mapping[str, Tensor], count: int
 ) -> dict[str, Tensor]:
-    """Return {name: times}, if any; refuse a feature of the same name: one of the two would be lost."""
+    """Return {name: times}, {} if there are none. Refuse a feature of the same name, since one would be lost."""
     if fields.get(name) is None:
         return {}
     if name in features:
@@ -259,7 +259,7 @@ def _times(
 
 
 def _refuse_other_ids(path: Path, name: str, ids: Tensor, owners: IdMap, part: int) -> None:
-    """Refuse ids that are not those of the part, each once."""
+    """Raise ValueError unless `ids` has exactly the ids that the map gives to the part, each once."""
     refuse_others(path, name, ids, owners.num_ids)
     is_own = owners.dense() == part
     seen = torch.zeros_like(is_own)
@@ -276,8 +276,8 @@ class Meta:
     """The content of META.json.
 
     Attributes:
-        given: all of it, as PyG's stores show it.
-        node_types, edge_types: (None,) without types; in the order in which PyG numbers all nodes and edges.
+        given: the whole content, which PyG's stores show as `meta`.
+        node_types, edge_types: the types in the order in which PyG numbers all nodes and edges; (None,) without types.
     """
 
     given: dict[str, Any]

@@ -2,10 +2,10 @@
 
 All node and edge attributes are written; PyG writes `x` and `edge_attr` only. Ids are int64. The in-edges of a node
 stay in their original order, except where times order them. The arrays of one part at a time are made in scratch
-files, from which torch.save writes: the process itself holds a few pieces, so the graph may be larger than memory. The
-system writes their pages to disk when memory is short. A scratch file loses its name as soon as it is mapped, and no
-descriptor is held, since a part of many types needs many tensors. It is gone once its tensor is, or when the process
-ends, however it ends.
+files, from which torch.save writes. The process itself has a few pieces in memory, so the graph may be larger than
+memory. The system writes pages of scratch files to disk when memory is short. A scratch file loses its name as soon as
+it is mapped, and no descriptor stays open, since a part of many types needs many tensors. So a scratch file vanishes
+with its tensor, or when the process ends, however it ends.
 
 PyG takes an edge attribute "edge_time" or "time" as times of edges, and a node attribute "time" as times of nodes, in
 this order. A name that the user gives comes before them.
@@ -57,18 +57,18 @@ _MOST_OVERHEAD = 2**20  # of a file of torch.save
 def write_pyg(
     folder: Path, source: Source, book: PartitionBook, *, node_time_attr: str | None, progress: Progress
 ) -> None:
-    """Write META.json, the maps of nodes and edges, and the folders of all parts into a fresh folder.
+    """Write META.json, the maps of nodes and edges, and the folders of all parts into `folder`.
 
-    Takes the disk space of a part's files twice while it writes them.
+    While a part is written, it takes twice the disk space of the part's files.
 
     Args:
         folder: exists, and holds nothing of this layout.
         node_time_attr: node attribute that holds times, written as `time`. In-edges are then ordered by the time of
             their source.
-        progress: called with the present part, the edges written so far, and all edges.
+        progress: called with a text that names the part, the number of edges written so far, and of all edges.
     Raises:
-        ValueError: A type makes no name of a file, `node_time_attr` is missing or holds no times, the edge ids of a
-            type are not 0 to num_edges - 1, each once, or the graph is corrupt.
+        ValueError: The name of a type cannot be a file name, `node_time_attr` is missing or holds no times, the edge
+            ids of a type are not 0 to num_edges - 1, each once, or the graph is corrupt.
         OSError: The disk is full.
     """
     times = check_pyg(source, node_time_attr)
@@ -84,11 +84,11 @@ def write_pyg(
 
 @dataclass(frozen=True)
 class Times:
-    """The attributes that hold times.
+    """The names of the attributes that hold times.
 
     Attributes:
-        of_nodes: {node type: name}; types whose nodes have times.
-        of_edges: {edge type: name}; types whose in-edges are ordered by times of their own.
+        of_nodes: {node type: name} for types whose nodes have times.
+        of_edges: {edge type: name} for types whose in-edges are ordered by times of the edges.
         by_source: whether in-edges are ordered by the times of their sources.
     """
 
@@ -98,12 +98,12 @@ class Times:
 
 
 def check_pyg(source: Source, node_time_attr: str | None) -> Times:
-    """Return the attributes that hold times; refuse a graph that PyG's layout cannot hold.
+    """Return the names of the attributes that hold times; refuse a graph that PyG's layout cannot hold.
 
-    Reads no edge, and of all values only times of dtype uint64.
+    Reads no edge, and no values except times of dtype uint64.
 
     Raises:
-        PygMisfit, ValueError: As `write_pyg`; the edge ids are not checked. Or another attribute has the name that PyG
+        PygMisfit, ValueError: As `write_pyg`, but edge ids are not checked. Or another attribute has the name that PyG
             gives to times, or a time is 2^63 or more.
     """
     check_file_names(source.node_types)
@@ -132,8 +132,8 @@ def pyg_bytes(source: Source, num_parts: int, attribute_bytes: int, node_time_at
     """Return about how many bytes the layout takes on the disk while it is written.
 
     Args:
-        attribute_bytes: size of all attributes.
-        node_time_attr: as of `write_pyg`. Each part holds the times of all nodes, 8 bytes each.
+        attribute_bytes: size of all attributes of the graph.
+        node_time_attr: as in `write_pyg`. With it each part holds the times of all nodes, 8 bytes each.
     """
     graph = source.graph
     counts = _num_nodes(source)
@@ -163,7 +163,7 @@ def _num_nodes(source: Source) -> dict[NodeType | None, int]:
 
 
 class _Writer:
-    """Writes the folder of a part."""
+    """Writes the folders of parts."""
 
     def __init__(self, folder: Path, source: Source, book: PartitionBook, times: Times, progress: Progress) -> None:
         self._folder, self._source, self._book, self._times = folder, source, book, times
@@ -173,7 +173,7 @@ class _Writer:
         self._all_edges, self._done = sum(counts.values()), 0
 
     def write(self, part: int) -> None:
-        """Write graph.pt, edge_feats.pt and node_feats.pt."""
+        """Write the folder of a part: graph.pt, edge_feats.pt and node_feats.pt."""
         folder = part_folder(self._folder, part)
         folder.mkdir(exist_ok=True)  # the other layout may have made it
         edges: dict[EdgeType | None, dict[str, Any]] = {}
@@ -190,7 +190,7 @@ class _Writer:
         self._progress(f"write part {part} for PyG", self._done, self._all_edges)
 
     def _edges(self, edge_type: EdgeType | None, part: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the entries of graph.pt and edge_feats.pt for the part's edges of a type."""
+        """Return (entry of graph.pt, entry of edge_feats.pt) for the part's edges of a type."""
         graph, (src, dst) = self._graph, ends_of(edge_type)
         relation = graph.relation(edge_type)
         rows = PartRows(graph, edge_type, self._book.nodes(dst).ids_of(part))
@@ -230,7 +230,7 @@ class _Writer:
         return edges, features
 
     def _order(self, edge_type: EdgeType | None, rows: PartRows) -> Tensor | None:
-        """Return the positions of the part's edges by (destination, time); None where no times order them."""
+        """Return the positions of the part's edges, sorted by (destination, time); None if no times order this type."""
         of_source = self._times.of_nodes.get(ends_of(edge_type)[0]) if self._times.by_source else None
         of_edges = self._times.of_edges.get(edge_type)
         if of_source is not None:
@@ -253,7 +253,7 @@ class _Writer:
         return order
 
     def _nodes(self, node_type: NodeType | None, part: int) -> dict[str, Any]:
-        """Return the entry of node_feats.pt for the part's nodes of a type."""
+        """Return the entry of node_feats.pt for the part's nodes of a type; {} if there are none."""
         ids = self._book.nodes(node_type).ids_of(part)
         if node_type is not None and ids.shape[0] == 0:
             return {}  # PyG cannot open a type without nodes
@@ -275,7 +275,10 @@ class _Writer:
 
 
 def _blocks(ends: Tensor) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows with up to MOST_EDGES edges, or of one row; `ends` are the offsets of all rows."""
+    """Yield (first, last) of ranges of rows with up to MOST_EDGES edges, or of a single row.
+
+    `ends` are the offsets of all rows, as in indptr.
+    """
     first, count = 0, int(ends.shape[0]) - 1
     while first < count:
         last = int(torch.searchsorted(ends, int(ends[first]) + MOST_EDGES, right=True)) - 1
@@ -285,12 +288,12 @@ def _blocks(ends: Tensor) -> Iterator[tuple[int, int]]:
 
 
 def _plain(by_type: Mapping[Any, Any]) -> Any:
-    """Return the content of a file: a dict by type, or the entry of the one type None."""
+    """Return the content of a file: `by_type` as a dict, or the entry of the type None of a graph without types."""
     return by_type[None] if None in by_type else dict(by_type)
 
 
 def _refuse_times(domain: str, kind: Any, name: str, stored: str, attributes: Mapping[str, Tensor]) -> None:
-    """Refuse times that int64 cannot hold, or whose name in the files belongs to another attribute."""
+    """Refuse times that int64 cannot hold, or whose name in the files (`stored`) is the name of another attribute."""
     of_kind = of_type(kind)
     if name != stored and stored in attributes:
         raise PygMisfit(
@@ -308,13 +311,13 @@ def _refuse_times(domain: str, kind: Any, name: str, stored: str, attributes: Ma
 
 
 def by_time(rows: Tensor, times: Tensor) -> Tensor:
-    """Return the order of edges by (row, time); equal ones stay in their order. `rows` ascend."""
+    """Return the permutation that sorts edges by (row, time), stably."""
     order = torch.argsort(times, stable=True)
     return order[torch.argsort(rows[order], stable=True)]
 
 
 def stored_times(times: Tensor) -> Tensor:
-    """Return times with the dtype that PyG's samplers take: integers as int64."""
+    """Return times in a dtype that PyG's samplers take: integers become int64, floats stay."""
     return times if times.dtype.is_floating_point else times.long()
 
 
@@ -325,8 +328,8 @@ def scratch(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Return a tensor of zeros whose memory is a file on the disk of `folder`, which has no name when this returns.
 
     Raises:
-        OSError: The disk is full. The space is taken here: without it, a write to the tensor would kill the process
-            (SIGBUS).
+        OSError: The disk is full. The space is reserved here, since without space a write to the tensor would kill the
+            process (SIGBUS).
     """
     num_bytes = math.prod(shape) * torch.empty(0, dtype=dtype).element_size()
     if num_bytes == 0:
@@ -338,7 +341,10 @@ def scratch(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def filled(folder: Path, shape: tuple[int, ...], dtype: torch.dtype, pieces: Iterable[Tensor]) -> Tensor:
-    """Return a scratch tensor that holds the pieces, one below the other; together they are as long as the tensor."""
+    """Return a scratch tensor of `shape` that holds the rows of the pieces, one piece after the other.
+
+    The pieces must have as many rows together as the tensor.
+    """
     made, begin = scratch(folder, shape, dtype), 0
     for piece in pieces:
         end = begin + piece.shape[0]
@@ -349,7 +355,7 @@ def filled(folder: Path, shape: tuple[int, ...], dtype: torch.dtype, pieces: Ite
 
 
 def storing(tensor: Tensor) -> Tensor:
-    """Return `tensor` with a storage that ends where it ends, since torch.save writes all of a storage.
+    """Return `tensor` with a storage that has only its values, since torch.save writes whole storages.
 
     A view of the same memory if the values are adjacent there, else a copy.
     """
@@ -360,7 +366,7 @@ def save(value: Any, path: Path) -> None:
     """Write dicts of tensors with torch.save.
 
     Raises:
-        OSError: The disk is full, or the file cannot be written. torch says neither: it raises RuntimeError.
+        OSError: The disk is full, or the file cannot be written (torch raises a RuntimeError that says neither).
     """
     try:
         torch.save(value, str(path))

@@ -1,6 +1,6 @@
 """Read a file that torch.save wrote, without running code of it: dicts, tuples, texts, numbers and mapped tensors.
 
-The content of files of PyG's layout is checked here too: a refusal names the file, what was found and what is allowed.
+The content of files of PyG's layout is checked here too. An error names the file, what was found and what is allowed.
 
 ingest/torch_archive.py reads the file, not torch's own loader. Here its values become values that a part may hold:
 dicts whose keys are names, numbers or types, since others could take for ever to hash, and values of bounded size.
@@ -38,7 +38,7 @@ _OF_SYSTEM = (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO)
 
 
 class OtherTensor:
-    """Stands for a tensor that is not dense; its text says what it is."""
+    """Stands for a tensor that is not dense; `text` says which kind of tensor it is."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -67,7 +67,7 @@ def load_plain(path: Path) -> Any:
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: The file is no regular file, is truncated or corrupt, was not written by torch.save of version 1.6
-            or later, or holds something else, such as code. Nothing of it was run. Or it changed meanwhile.
+            or later, changed while it was read, or holds something else, such as code. No code was run.
     """
     if not path.exists():
         raise FileNotFoundError(f"partition: {path} does not exist. Check the path, and that the partition is whole.")
@@ -109,7 +109,7 @@ class _Plain:
         self._made: dict[int, tuple[Any, int] | None] = {}  # by id() of the value read; None while it is made
 
     def of(self, value: Any) -> tuple[Any, int]:
-        """Return a value, and the number of values in it, each as often as it is used.
+        """Return (the plain form of a value, how many values it holds); a value that is used n times counts n times.
 
         Raises:
             FileRefused, ValueError, RecursionError: The value is too large, holds itself, or holds something that no
@@ -151,7 +151,7 @@ class _Plain:
 
 
 def _is_name(key: Any) -> bool:
-    """Return whether a key is a text or a tuple of texts: Python hashes them in a way that no file can foresee."""
+    """Return whether a key is a text or a tuple of texts, whose hashes a file cannot foresee."""
     return isinstance(key, str) or (isinstance(key, tuple) and all(map(_is_name, key)))
 
 
@@ -159,9 +159,9 @@ def _is_name(key: Any) -> bool:
 
 
 def said(value: Any) -> str:
-    """Return a short text of a value from a file. For values other than names and numbers only the kind.
+    """Return a short text on a value from a file, for messages: names and numbers, of most other values the kind.
 
-    A list in a list may be used many times there: a file of a few bytes whose repr never ends.
+    A repr might never end: in a file of a few bytes, nested lists may each use the next one several times.
     """
     if value is None or isinstance(value, (str, int, float)):
         return shown(value)
@@ -173,7 +173,7 @@ def said(value: Any) -> str:
 
 
 def refuse(path: Path, found: str, allowed: str) -> NoReturn:
-    """Raise the error for a file."""
+    """Raise the ValueError for a file, with what was found and what is allowed."""
     raise ValueError(
         f"partition: {path} has {found}; allowed: {allowed}. Write the partition again, or read its own folder."
     )
@@ -182,7 +182,10 @@ def refuse(path: Path, found: str, allowed: str) -> NoReturn:
 def dict_in(
     path: Path, name: str, value: Any, needed: Set[str] = frozenset(), optional: Set[str] | None = None
 ) -> dict[Any, Any]:
-    """Return a plain dict that has the keys `needed`, and others only from `optional`, if that is given."""
+    """Return `value` if it is a dict with all keys in `needed`; refuse others.
+
+    If `optional` is given, further keys must be in it.
+    """
     if not isinstance(value, dict):
         refuse(path, f"{type(value).__name__} for {name}", "a dict")
     lacking = sorted(needed - value.keys())
@@ -196,7 +199,7 @@ def dict_in(
 
 
 def ids_in(path: Path, name: str, value: Any) -> Tensor:
-    """Return an int64 tensor [n]."""
+    """Return `value` if it is a contiguous int64 tensor [n]; refuse others."""
     ids = _plain(path, name, value)
     if ids.dtype != torch.int64 or ids.ndim != 1 or not ids.is_contiguous():
         refuse(path, f"{dtype_name(ids.dtype)} {list(ids.shape)} for {name}", "int64 [n]")
@@ -204,7 +207,7 @@ def ids_in(path: Path, name: str, value: Any) -> Tensor:
 
 
 def tensor_in(path: Path, name: str, value: Any, count: int) -> Tensor:
-    """Return a tensor [count, ...]."""
+    """Return `value` if it is a tensor [count, ...]; refuse others."""
     tensor = _plain(path, name, value)
     if tensor.ndim == 0 or tensor.shape[0] != count:
         refuse(path, f"a tensor {list(tensor.shape)} for {name}", f"one of {count} rows")
@@ -212,7 +215,7 @@ def tensor_in(path: Path, name: str, value: Any, count: int) -> Tensor:
 
 
 def attributes_in(path: Path, name: str, value: Any, count: int) -> dict[str, Tensor]:
-    """Return {name: [count, ...]}; PyG writes None where it has no features."""
+    """Return `value`, {name: tensor [count, ...]}, without the entries None that PyG writes for no features."""
     entries = dict_in(path, name, value)
     for key in entries:
         if not isinstance(key, str):
@@ -222,7 +225,7 @@ def attributes_in(path: Path, name: str, value: Any, count: int) -> dict[str, Te
 
 
 def size_in(path: Path, name: str, value: Any, expected: tuple[int, int]) -> tuple[int, int]:
-    """Return the numbers of nodes at both ends, which must be those of the maps."""
+    """Return (source nodes, destination nodes); refuse numbers other than `expected`, the lengths of the node maps."""
     is_pair = isinstance(value, (tuple, list)) and [type(number) for number in value] == [int, int]
     if not is_pair or tuple(value) != expected:
         refuse(path, f"{said(value)} for {name}", f"{expected}, as the maps of nodes are long")
@@ -230,7 +233,7 @@ def size_in(path: Path, name: str, value: Any, expected: tuple[int, int]) -> tup
 
 
 def refuse_others(path: Path, name: str, values: Tensor, count: int) -> None:
-    """Refuse values outside [0, count)."""
+    """Refuse a tensor with a value outside [0, count)."""
     if values.numel() == 0:
         return
     low, high = int(values.min()), int(values.max())

@@ -1,4 +1,4 @@
-"""Rows of a feature that several parts own: requested from each part, then put together."""
+"""Request rows of a feature from the parts that own them, and put them together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WHERE = "lookup_features"
 
 @runtime_checkable
 class FeatureClient(Protocol):
-    """Brings rows that other parts own to a LocalFeatureStore."""
+    """What a LocalFeatureStore needs to get rows that other parts own."""
 
     def fetch(self, part: int, ids: Tensor, *, is_node_feat: bool, input_type: Any, attr_name: str) -> Future[Tensor]:
         """Ask a part for rows; return at once.
@@ -31,11 +31,11 @@ class FeatureClient(Protocol):
         Args:
             part: the part that owns all of `ids`.
             ids: int64 [n], global ids; repeats are possible. n is 0 if only dtype and width are asked for.
-            is_node_feat: whether they are nodes, else edges.
-            input_type: their type; None without types.
+            is_node_feat: whether the ids are of nodes; False: of edges.
+            input_type: the node type or edge type; None without types.
             attr_name: the name of the attribute.
         Returns:
-            A future of [n, ...], in the order of `ids`; or of the error of the request.
+            A future of the rows [n, ...], in the order of `ids`; if the request fails, of its error.
         """
         ...
 
@@ -47,16 +47,16 @@ def joined(
     own: tuple[Tensor, Tensor | None],
     **attribute: Any,
 ) -> Future[Tensor]:
-    """Ask parts for rows; return a future of [number of ids, ...]: the own rows, and those of each part at its places.
+    """Ask other parts for rows; return a future of the rows of all `ids`, [number of ids, ...], this part's included.
 
-    The first error of a part ends it; answers that come later are dropped.
+    The first error of a part becomes the error of the future; later answers are dropped.
 
     Args:
-        places: {part: int64 [n]}, the places of its ids, where its rows go; at least one part.
-        own: the places of own rows, and the rows; None if this part has no row of the type, so no tensor either.
+        places: {part: int64 [n]}, the positions in `ids` of the ids that the part owns; at least one part.
+        own: (positions of the own ids in `ids`, their rows); rows are None if this part has no tensor of the type.
         attribute: further arguments of `client.fetch`.
     Raises:
-        TypeError: The client returned something else than a Future.
+        TypeError: The client returned no Future.
     """
     futures = {}
     for part, at in places.items():

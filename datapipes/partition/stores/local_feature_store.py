@@ -37,13 +37,13 @@ class LocalFeatureStore(TensorStore):
     A group is a node type, or an edge type; None for nodes without types, (None, None) for edges without types.
 
     Args:
-        client: brings rows that other parts own; see FeatureClient.
+        client: requests rows that other parts own; see FeatureClient.
 
     Attributes:
-        client: may be set later, too.
+        client: the argument; may also be set later.
         num_partitions: number of parts.
         partition_idx: the number of this part.
-        labels: for the user's own use, as in PyG; the stores neither set nor read it. Labels of a partition are the
+        labels: for the user's own use, as in PyG; the store neither sets nor reads it. Labels in a partition are the
             attribute "y".
         meta: the content of PyG's META.json; {} until there is a partition.
     """
@@ -63,23 +63,22 @@ class LocalFeatureStore(TensorStore):
         """Return a future of the rows of global ids, whichever part owns them: [n, ...], in the order of `index`.
 
         Own rows are read at once. Other rows are requested from their parts by `client`; answers are matched by part.
-        For an empty `index` the answer is [0, ...] too. A part without rows of a type has no tensor of it in PyG's
-        layout, so it does not know dtype and width: it asks the owner of id 0, with no ids.
+        For an empty `index` the answer is [0, ...] too. In PyG's layout a part without rows of a type has no tensor of
+        this type, so it does not know dtype and width. Then it sends a request without ids to the owner of id 0.
 
         Args:
             index: int32 or int64 [n], in any order, with repeats.
-            is_node_feat: whether these are nodes, else edges.
-            input_type: their type; None without types.
+            is_node_feat: whether the ids are of nodes; False: of edges.
+            input_type: the node type or edge type; None without types.
             attr_name: by default "x" of nodes, "edge_attr" of edges, the only ones that PyG's samplers ask for. The
                 features of data sets are mostly named "feat": pass that, or rename them before they are cut, as
                 docs/partition-pyg.md shows.
         Raises:
             KeyError: There is no such tensor; the message says which there are.
             IndexError: An id is outside the graph; the message names one.
-            ValueError: There is no such type, or parts are not known, or another part owns an id and `client` is None;
-                the message names the part. Or `index` is empty, only another part knows the dtype and width, and
-                `client` is None.
-            An error of another part is in the future.
+            ValueError: There is no such type, or the owner of an id is not known. Or `client` is None, and another part
+                owns an id (the message names the part) or alone knows the dtype and width for an empty `index`.
+            The future has the errors of other parts.
         """
         name = attr_name if attr_name is not None else ("x" if is_node_feat else "edge_attr")
         ids = check_index_tensor("lookup_features", "index", index).long()
@@ -113,7 +112,11 @@ class LocalFeatureStore(TensorStore):
         return joined(self.client, ids, places, (own_places, rows), **attribute)
 
     def _where_known(self, key: tuple[Any, Any], is_node_feat: bool, input_type: Any) -> dict[int, Tensor]:
-        """Return {part: empty places} for another part, which has rows of the group; this part has none."""
+        """Return {part: empty int64} for the part that owns id 0; call it if this part has no rows of the group.
+
+        Raises:
+            KeyError: This part owns id 0, or there are no ids.
+        """
         book = self._books["nodes" if is_node_feat else "edges"]
         assert book is not None
         owners = book.nodes(input_type) if is_node_feat else book.edges(input_type)
@@ -128,7 +131,7 @@ class LocalFeatureStore(TensorStore):
         return self._book(_NAME, "edges", "edge_feat_pb").get_partition_ids_from_eids(ids, input_type)
 
     def _own_rows(self, key: tuple[Any, Any], ids: Tensor) -> Tensor | None:
-        """Return the rows of own ids; None if this part has no row of the group, and so perhaps no tensor."""
+        """Return the rows of ids that this part owns; None if it has no row of the group, and no tensor."""
         own_ids = self.get_global_id(key[0])
         if key not in self._feat and (own_ids is None or len(own_ids) == 0) and len(ids) == 0:
             return None
@@ -187,7 +190,7 @@ class LocalFeatureStore(TensorStore):
         """Return a store of a part of the partition in the folder `root`, in the native layout or in PyG's.
 
         The native layout is preferred if both are there. Features stay on disk until they are asked for. In PyG's
-        layout "time" of nodes has a row for each node of the graph, so any part answers for all.
+        layout the attribute "time" has a row for each node of the graph, so any part answers for all nodes.
 
         Raises:
             FileNotFoundError: There is no partition at `root`, or a file is missing.
@@ -234,7 +237,7 @@ class LocalFeatureStore(TensorStore):
 
 
 def _places_of_parts(owners: Tensor) -> dict[int, Tensor]:
-    """Return {part: the places where it is the owner, ascending}."""
+    """Return {part: the positions in `owners` where it stands, ascending}."""
     counts = torch.bincount(owners)
     places = torch.argsort(owners, stable=True).split(counts.tolist())  # type: ignore[no-untyped-call]
     return {part: of_part for part, of_part in enumerate(places) if of_part.shape[0] > 0}

@@ -33,9 +33,9 @@ _EdgeIndex = Tensor | tuple[Tensor, Tensor]
 
 
 class _Edges(dict[tuple[Any, str], Any]):
-    """Edges by type and layout; those of a part are functions, called when they are first read.
+    """{(edge type, layout): edges}. For the edges of a Part a value is a function, which the first `[]` calls.
 
-    PyG's scripts and tests read this dict by its keys; only `[]` calls a function.
+    PyG's scripts and tests read this dict by its keys. Other methods of dict do not call the functions.
     """
 
     def __getitem__(self, key: tuple[Any, str]) -> Any:
@@ -99,15 +99,15 @@ class LocalGraphStore(StoreOfPart):
 
     @staticmethod
     def key(attr: Any) -> tuple[Any, str]:
-        """Return the key of some edges: (edge type or None, layout)."""
+        """Return the key under which edges are kept: (edge type or None, layout)."""
         return attr.edge_type, attr.layout.value
 
     def put_edge_index(self, edge_index: Any, *args: Any, **kwargs: Any) -> bool:
-        """Keep edges, int64 or int32 [2, num_edges] or a pair of tensors, under the fields of an EdgeAttr."""
+        """Store edges, int64 or int32 [2, num_edges] or a pair of tensors, under the fields of an EdgeAttr."""
         return self._put_edge_index(edge_index, self._edge_attr_cls.cast(*args, **kwargs))
 
     def get_edge_index(self, *args: Any, **kwargs: Any) -> _EdgeIndex:
-        """Return edges as they were put; those of a partition as int64 [2, num_edges], sources and destinations.
+        """Return edges as they were put. Edges of a partition are int64 [2, num_edges], sources and destinations.
 
         Raises:
             KeyError: There are no edges under this name; the message says which names there are.
@@ -120,15 +120,15 @@ class LocalGraphStore(StoreOfPart):
         return edges
 
     def remove_edge_index(self, *args: Any, **kwargs: Any) -> bool:
-        """Forget edges; return whether there were any."""
+        """Remove edges; return whether there were any."""
         return self._remove_edge_index(self._edge_attr_cls.cast(*args, **kwargs))
 
     def get_all_edge_attrs(self) -> list[Any]:
-        """Return an EdgeAttr for all edges that are there."""
+        """Return an EdgeAttr for each entry of edges in the store."""
         return [*self._edge_attr.values()]
 
     def put_edge_id(self, edge_id: Tensor, *args: Any, **kwargs: Any) -> bool:
-        """Keep the ids of edges, int32 or int64 [num_edges]."""
+        """Store the ids of edges, int32 or int64 [num_edges], under the fields of an EdgeAttr."""
         key = self.key(self._edge_attr_cls.cast(*args, **kwargs))
         self.part = None
         self._edge_id[key] = check_index_tensor(_NAME, "edge_id", edge_id)
@@ -139,7 +139,7 @@ class LocalGraphStore(StoreOfPart):
         return self._edge_id.get(self.key(self._edge_attr_cls.cast(*args, **kwargs)))
 
     def remove_edge_id(self, *args: Any, **kwargs: Any) -> bool:
-        """Forget the ids of edges; return whether there were any."""
+        """Remove the ids of edges; return whether there were any."""
         self.part = None
         return self._edge_id.pop(self.key(self._edge_attr_cls.cast(*args, **kwargs)), None) is not None
 
@@ -183,11 +183,10 @@ class LocalGraphStore(StoreOfPart):
         """Return a store of edges without types.
 
         Args:
-            edge_id: int32 or int64 [num_edges]; None if there are no features of edges to be looked up.
+            edge_id: int32 or int64 [num_edges]; None if no features of edges are looked up.
             edge_index: int32 or int64 [2, num_edges], sources and destinations.
             num_nodes: number of nodes.
-            is_sorted: whether the destinations ascend. If not, edges are sorted by them; those of one destination stay
-                in their order.
+            is_sorted: whether the destinations ascend. If not, edges are sorted by destination, stably.
         Raises:
             TypeError: An argument is no tensor, or has another dtype.
             ValueError: There are not as many ids as edges, or the edges do not ascend and `is_sorted` is true.
@@ -208,7 +207,7 @@ class LocalGraphStore(StoreOfPart):
         """Return a store of edges by type; see `from_data`.
 
         Raises:
-            KeyError: An edge type has no ids, or a node type no number.
+            KeyError: An edge type has no edge ids, or a node type no number of nodes.
         """
         store = cls()
         store.meta = {"is_hetero": True}
@@ -280,7 +279,7 @@ class LocalGraphStore(StoreOfPart):
 
     @classmethod
     def from_part(cls: type[_Self], part: Part) -> _Self:
-        """Return a store of an open Part; it shares the part's memory until edges are asked for."""
+        """Return a store of an open Part. It shares the part's memory; edges are copied when they are asked for."""
         store = cls()
         store._set_part(part)
         for edge_type in part.edge_types:

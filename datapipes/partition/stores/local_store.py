@@ -1,4 +1,4 @@
-"""The basis of both local stores: the names of their tensors and edges, and the owners of nodes and edges.
+"""The base of both local stores, and how their tensors and edges are named.
 
 TensorAttr and EdgeAttr have the fields of PyG's classes. StoreOfPart is the base of the stores.
 """
@@ -23,13 +23,13 @@ _T = TypeVar("_T", bound="_Castable")
 
 
 class Unset(Enum):
-    """The value of a field that was not given."""
+    """Marks a field of TensorAttr that was not given."""
 
     UNSET = None
 
 
 class EdgeLayout(Enum):
-    """How edges are stored: pairs, by destination, or by source."""
+    """How edges are stored: as pairs ("coo"), by destination ("csc"), or by source ("csr")."""
 
     COO = "coo"
     CSC = "csc"
@@ -37,11 +37,11 @@ class EdgeLayout(Enum):
 
 
 class _Castable:
-    """A record that `cast` makes from a record, from a tuple or a dict of its fields, or from the fields."""
+    """Base of records with a `cast` method, which accepts a record, its fields as a tuple or dict, or as arguments."""
 
     @classmethod
     def cast(cls: type[_T], *args: Any, **kwargs: Any) -> _T:
-        """Return the one argument if it is of this class, else a new record."""
+        """Return a single argument of this class as it is; else a new record of a tuple, a dict, or the arguments."""
         if len(args) == 1 and not kwargs:
             if isinstance(args[0], cls):
                 return args[0]
@@ -54,10 +54,10 @@ class _Castable:
 
 @dataclass
 class TensorAttr(_Castable):
-    """A tensor of a LocalFeatureStore.
+    """Names a tensor of a LocalFeatureStore, and perhaps some of its rows.
 
     Attributes:
-        group_name: a node type, an edge type; None for nodes without types, (None, None) for edges without types.
+        group_name: a node type or an edge type; None for nodes without types, (None, None) for edges without types.
         attr_name: the name of the attribute, such as "x".
         index: the rows wanted; None for all.
     """
@@ -67,19 +67,19 @@ class TensorAttr(_Castable):
     index: Any = None
 
     def is_fully_specified(self) -> bool:
-        """Return whether group and name were given."""
+        """Return whether group_name and attr_name were given."""
         return Unset.UNSET not in (self.group_name, self.attr_name)
 
 
 @dataclass
 class EdgeAttr(_Castable):
-    """Edges of a LocalGraphStore.
+    """Names edges of a LocalGraphStore.
 
     Attributes:
         edge_type: an edge type; None without types.
         layout: "coo", "csc" or "csr", or an EdgeLayout.
-        is_sorted: whether pairs ascend by destination.
-        size: numbers of source and destination nodes.
+        is_sorted: whether the edges ascend by destination.
+        size: (number of source nodes, number of destination nodes); None if not given.
     """
 
     edge_type: Any
@@ -99,17 +99,17 @@ class EdgeAttr(_Castable):
 
 
 def no_such(where: str, noun: str, value: Any, stored: Any) -> KeyError:
-    """Return the error for a name that a store does not have."""
+    """Return the KeyError for a name that a store does not have; `stored` has its names."""
     return KeyError(
         f"{where}: no {noun} {shown(value)}; the store has {shown(list(stored))}. Use one of these, or put it."
     )
 
 
 def choose_layout(where: str, root: str | Path, preferred: Sequence[str]) -> str:
-    """Return the layout to be read from a folder.
+    """Return the first layout of `preferred` that the folder `root` holds.
 
     Raises:
-        FileNotFoundError: `root` holds no partition.
+        FileNotFoundError: `root` holds none of them.
     """
     layouts = layout_of(root)
     for layout in preferred:
@@ -121,7 +121,7 @@ def choose_layout(where: str, root: str | Path, preferred: Sequence[str]) -> str
 
 
 def owners_of(kind: str) -> property:
-    """Return an attribute of a StoreOfPart: the parts of "nodes" or "edges", as PyG's code reads and sets them."""
+    """Return a property of a StoreOfPart: which part owns each of the "nodes" or "edges", under PyG's conventions."""
 
     def read(store: StoreOfPart) -> Any:
         book: Any = store._books.get(kind)
@@ -169,7 +169,7 @@ class StoreOfPart:
         self._set(part.num_parts, part.part, part.book, meta_of(part.num_parts, num_nodes, part.edge_types))
 
     def _book(self, where: str, kind: str, name: str) -> PartitionBook:
-        """Return the book of "nodes" or "edges"; `name` is the attribute that users set.
+        """Return the book that knows the owners of "nodes" or "edges"; errors use `name`, the attribute that users set.
 
         Raises:
             ValueError: The book is not set.
@@ -181,10 +181,12 @@ class StoreOfPart:
 
 
 def _book_of(kind: str, value: Any) -> PartitionBook | None:
-    """Return the book of a user's parts of "nodes" or "edges": None, a book, or integers by type.
+    """Return a book of the parts of "nodes" or "edges" that a user set: integers, or {type: integers}.
+
+    A book, or None, is returned as it is.
 
     Raises:
-        TypeError, ValueError: The values are no parts.
+        TypeError, ValueError: The values are no numbers of parts.
     """
     if value is None or isinstance(value, PartitionBook):
         return value

@@ -30,13 +30,13 @@ class TensorStore(StoreOfPart):
 
     @staticmethod
     def key(attr: Any) -> tuple[Any, Any]:
-        """Return the key of a tensor: (group, name)."""
+        """Return the key under which a tensor is kept: (group, name)."""
         return attr.group_name, attr.attr_name
 
     # --- global ids
 
     def put_global_id(self, global_id: Tensor, group_name: Any) -> bool:
-        """Keep the id of each row of a group, int32 or int64 [n]; each id once, in any order."""
+        """Store the id of each row of a group, int32 or int64 [n]; each id once, in any order."""
         self.part = None
         where = f"{_NAME}, group {shown(group_name)}"
         self._ids[group_name] = check_index_tensor(where, "global_id", global_id)
@@ -48,7 +48,7 @@ class TensorStore(StoreOfPart):
         return self._ids.get(group_name)
 
     def remove_global_id(self, group_name: Any) -> bool:
-        """Forget the ids of a group; return whether there were any."""
+        """Remove the ids of a group; return whether there were any."""
         self.part = None
         self._rows.pop(group_name, None)
         return self._ids.pop(group_name, None) is not None
@@ -56,7 +56,7 @@ class TensorStore(StoreOfPart):
     # --- tensors
 
     def put_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
-        """Keep a tensor or array [n, ...] under the fields of a TensorAttr: group_name, attr_name.
+        """Store a tensor or array [n, ...] under the fields of a TensorAttr: group_name, attr_name.
 
         Raises:
             ValueError: A field is not given, or an index is.
@@ -64,10 +64,10 @@ class TensorStore(StoreOfPart):
         return self._put_tensor(tensor, self._full_attr(*args, **kwargs))
 
     def get_tensor(self, *args: Any, convert_type: bool = False, **kwargs: Any) -> Any:
-        """Return a tensor, or its rows `index`: numbers of rows, not global ids.
+        """Return a tensor, or its rows at `index`, which are row numbers and not global ids.
 
         Args:
-            convert_type: return an array if the index is one.
+            convert_type: return an array if the index is an array.
         Raises:
             KeyError: There is no such tensor; the message says which there are.
         """
@@ -76,11 +76,11 @@ class TensorStore(StoreOfPart):
         return tensor.numpy() if convert_type and isinstance(attr.index, np.ndarray) else tensor
 
     def remove_tensor(self, *args: Any, **kwargs: Any) -> bool:
-        """Forget a tensor; return whether there was one."""
+        """Remove a tensor; return whether there was one."""
         return self._remove_tensor(self._full_attr(*args, **kwargs))
 
     def update_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
-        """Put a tensor in the place of another one, if there is one."""
+        """Put a tensor; it replaces the one with the same group and name, if there is one."""
         attr = self._full_attr(*args, **kwargs)
         self._remove_tensor(attr)
         return self._put_tensor(tensor, attr)
@@ -90,7 +90,7 @@ class TensorStore(StoreOfPart):
         return self._get_tensor_size(self._tensor_attr_cls.cast(*args, **kwargs))
 
     def get_all_tensor_attrs(self) -> list[Any]:
-        """Return a TensorAttr for each tensor that is there."""
+        """Return a TensorAttr for each tensor in the store."""
         return [self._tensor_attr_cls(*key) for key in self._feat]
 
     def has_edge_attr(self) -> bool:
@@ -135,7 +135,7 @@ class TensorStore(StoreOfPart):
     # --- by global id
 
     def get_tensor_from_global_id(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Return the rows of global ids: `index` is int32 or int64 [n], in any order, with repeats.
+        """Return the rows of the global ids `index`, int32 or int64 [n], in any order, with repeats.
 
         Raises:
             KeyError: There is no such tensor; the message says which there are.
@@ -170,7 +170,7 @@ class TensorStore(StoreOfPart):
         return bits_of(tensor)[rows].view(tensor.dtype)
 
     def _rows_of_group(self, group: Any) -> OwnRows:
-        """Return the OwnRows of a group; several threads may call this, and get equal ones.
+        """Return the OwnRows of a group. Several threads may call this at once, and get equal results.
 
         Raises:
             ValueError: Two rows have the same id.

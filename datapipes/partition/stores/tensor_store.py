@@ -81,9 +81,7 @@ class TensorStore(StoreOfPart):
 
     def update_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
         """Put a tensor; it replaces the one with the same group and name, if there is one."""
-        attr = self._full_attr(*args, **kwargs)
-        self._remove_tensor(attr)
-        return self._put_tensor(tensor, attr)
+        return self.put_tensor(tensor, *args, **kwargs)
 
     def get_tensor_size(self, *args: Any, **kwargs: Any) -> tuple[int, ...] | None:
         """Return the shape of a tensor, or None if there is none."""

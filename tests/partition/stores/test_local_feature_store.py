@@ -456,6 +456,10 @@ def test_tensors_are_put_got_updated_and_removed():
     assert store.get_tensor_size("paper", "z") is None
     assert store.update_tensor(torch.zeros(2), "paper", "y")
     assert store.get_tensor("paper", "y").tolist() == [0, 0]
+    for wrong, index in ((torch.ones(2), torch.tensor([0])), (torch.tensor(1.0), None)):
+        with pytest.raises(ValueError, match="LocalFeatureStore"):
+            store.update_tensor(wrong, "paper", "y", index)
+        assert store.get_tensor("paper", "y").tolist() == [0, 0]
     assert store.remove_tensor("paper", "y")
     assert not store.remove_tensor("paper", "y")
     assert not store.has_edge_attr()

@@ -96,16 +96,16 @@ class ChannelBase(ABC):
         return True  # without this, len() == 0 would make an empty channel false
 
     def empty(self) -> bool:
-        """Return whether no message is known to wait."""
+        """Return whether `len` is 0: no message waits, or the channel does not count them."""
         return len(self) == 0
 
     def reset(self) -> None:
-        """Leave the present epoch, as after a `break`. The default does nothing: messages on their way are still
+        """Leave the present epoch, as after a `break`. The default does nothing: messages that were sent are still
         received.
         """
 
     def close(self) -> None:
-        """End the channel; may be called twice. The default does nothing."""
+        """End the channel. May be called more than once. The default does nothing."""
 
     def __enter__(self: Channel) -> Channel:
         return self
@@ -119,7 +119,7 @@ class ChannelBase(ABC):
         return self._next_epoch if epoch is None else check_int(type(self).__name__, "epoch", epoch, 0)
 
     def _recv_checked(self, **kwargs: Any) -> Message:
-        """Receive from a channel whose end marks and errors are messages with a reserved key."""
+        """Return the next message; raise EndOfEpoch or the sent error if the message has its reserved key."""
         message = self.recv(**kwargs)
         if END_OF_EPOCH in message:
             raise EndOfEpoch(int(message[END_OF_EPOCH]))
@@ -129,7 +129,7 @@ class ChannelBase(ABC):
 
 
 def check_timeout(where: str, timeout: Any) -> float | None:
-    """Return a timeout in seconds, 0 or more, or None for no timeout."""
+    """Return `timeout`, 0 or more seconds, as a float; None stands for no limit, and so do huge values."""
     if timeout is None:
         return None
     if isinstance(timeout, (bool, np.complexfloating)) or not isinstance(timeout, (int, float, np.number)):
@@ -147,7 +147,7 @@ def check_timeout(where: str, timeout: Any) -> float | None:
 
 
 def check_message(where: str, msg: Any) -> Message:
-    """Return `msg`, a dict of tensors with str keys."""
+    """Return `msg`, which must be a dict of tensors with str keys; TypeError otherwise."""
     if not isinstance(msg, dict):
         raise TypeError(
             f"{where}: a message must be a dict of tensors, got {type(msg).__name__}. Send minibatch.to_message()."
@@ -158,7 +158,7 @@ def check_message(where: str, msg: Any) -> Message:
 
 
 def check_item(where: str, key: Any, value: Any) -> None:
-    """Check one entry of a message: the key must be a str, the value a tensor."""
+    """Raise TypeError unless the key of a message's entry is a str, and the value a tensor."""
     if not isinstance(key, str):
         raise TypeError(
             f"{where}: a key must be a str, got {shown(key)} ({type(key).__name__}). Name the tensors by strings."

@@ -133,7 +133,7 @@ class MpChannel(ChannelBase):
         return bool(self._queue.empty())
 
     def only_receive(self) -> None:
-        """Give up sending in this process, so that `recv` raises EOFError once all senders have ended."""
+        """Close the sending end in this process, so that `recv` raises EOFError once all senders have ended."""
         self._queue._writer.close()  # type: ignore[attr-defined]  # its pipe has no other name
 
     def close(self) -> None:
@@ -180,9 +180,9 @@ class MpChannel(ChannelBase):
 
 
 def _packed(call: str, item: tuple[int, int, Message]) -> bytes:
-    """Return an item as bytes, its tensors in shared memory.
+    """Pickle an item, put its tensors into shared memory, and return the bytes.
 
-    The thread of the queue would do the same, but print an error instead of raising it, and drop the item.
+    If the queue's own thread did this, it would print an error instead of raising it, and drop the item.
     """
     try:
         return bytes(ForkingPickler.dumps(item))
@@ -196,7 +196,7 @@ def _packed(call: str, item: tuple[int, int, Message]) -> bytes:
 
 
 def _check_sendable(key: str, tensor: torch.Tensor) -> None:
-    """Refuse tensors that torch refuses without a remedy, or crashes on."""
+    """Raise TypeError with a remedy for tensors on which torch crashes, or raises an error that names no remedy."""
     if tensor.device.type == "meta":
         problem, remedy = "is on device meta", "Make it on a device with memory"
     elif tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
-"""The registration of a channel's shared memory with CUDA (page-locked), and slots that wait for copies to a GPU.
+"""Page-locks a channel's shared memory for CUDA, and keeps its slots until copies to a GPU are done.
 
-A copy with `non_blocking=True` may still read after its source tensor is gone. So a slot whose tensors are gone is
+A slot holds one message. A copy with `non_blocking=True` may still read a tensor that is freed already. So a slot is
 freed in two steps: the next `recv` records an event on each stream that copies; the slot is free once these events
 have passed.
 """
@@ -23,7 +23,7 @@ _ANY_DEVICE = torch.device("cuda")  # this thread's current device
 
 
 class Pinning:
-    """The registration of one channel in one process."""
+    """Keeps one channel's memory page-locked in one process."""
 
     def __init__(self, shared: _core.ShmQueue) -> None:
         self._shared = shared
@@ -37,7 +37,7 @@ class Pinning:
 
     @classmethod
     def of(cls, shared: _core.ShmQueue) -> Pinning | None:
-        """Register the channel. Without CUDA, warn once and return None."""
+        """Page-lock the memory of the channel. Without CUDA, warn once and return None."""
         global _WARNED
         if cuda().device_count() > 0:
             return cls(shared)
@@ -51,12 +51,12 @@ class Pinning:
         return None
 
     def copies_on(self, stream: torch.cuda.Stream) -> None:
-        """Wait for copies on `stream` too."""
+        """From now on, wait for the copies on `stream` too before a slot is freed."""
         if stream not in self._streams:
             self._streams.append(stream)
 
     def let_go(self, wait: bool) -> None:
-        """Free the dropped slots whose copies are done; with `wait`, wait for the other slots' copies."""
+        """Free the slots whose tensors are gone and whose copies are done; with `wait`, wait for the copies."""
         with self._lock:  # several threads may receive
             self._let_go(wait)
 
@@ -79,7 +79,7 @@ class Pinning:
             self._shared.let_go(slots)
 
     def end(self) -> None:
-        """Wait for the copies, free their slots and unregister. Tensors that still exist stay valid, but unpinned."""
+        """Wait for all copies, free the slots, and unlock the memory. Tensors that exist stay valid, but unpinned."""
         self.let_go(wait=True)
         cuda().synchronize()  # waits for copies from tensors that still exist
         self._shared.release_in_two_steps(False)

@@ -3,8 +3,8 @@
 The queue is C++ (csrc/shm/queue.h; csrc/shm/PROTOCOL.md tells the effects of a process's death). This module checks
 arguments, turns messages into frames and back, and passes the channel on to other processes. A frame is a message in
 shared memory; csrc/bindings/frame.h has the layout and the C++ half, which copies a tensor directly if it is
-contiguous, in host memory, and of a dtype that DLPack can name. For any other value it calls `plain`, which returns a
-tensor of this form, or raises an error that says why the value cannot be sent.
+contiguous, in host memory, and of a dtype that DLPack can name. For any other value it calls `plain`, which returns
+such a tensor, or raises an error that says why the value cannot be sent.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ShmChannel(ChannelBase):
     does not damage the channel; csrc/shm/PROTOCOL.md tells the effects.
 
     Args:
-        capacity: How many messages may wait unread; `send` blocks at that number.
+        capacity: How many messages may wait unread; at that number `send` blocks.
         shm_size: Bytes for messages, as an int or as text ("256MB", "1GB": powers of 1024); all reserved at once. A
             message takes the bytes of its tensors and names, each rounded up to 64 bytes.
 
@@ -103,7 +103,7 @@ class ShmChannel(ChannelBase):
             epoch: The epoch of the message, by default the number of calls of `end_epoch` so far.
 
         Returns:
-            True if it was sent. False if receivers have left that epoch, so the message was dropped.
+            True if the message was sent. False if receivers have left its epoch, so the message was dropped.
 
         Raises:
             QueueTimeoutError: There was no room in time.
@@ -111,7 +111,7 @@ class ShmChannel(ChannelBase):
             ChannelClosed: The channel was closed.
             ChannelDamaged: A process has overwritten the shared memory. Every other call may raise it too.
             ValueError: The message is larger than the channel; a tensor has more than 64 dimensions; the sizes of an
-                empty tensor, those of 0 left out, multiply to 2^63 bytes or more.
+                empty tensor, without its zeros, multiply to 2^63 bytes or more.
             TypeError: The message is not a dict of dense tensors in host memory.
         """
         shared = self._shared
@@ -213,11 +213,11 @@ class ShmChannel(ChannelBase):
     def stats(self) -> dict[str, float]:
         """Return counts of the whole channel, over all processes.
 
-        `messages` and `bytes` that were sent, each tensor rounded up to 64 bytes; `send_waits` and `recv_waits`, the
-        calls that had to wait, `waits`, the sum of both, and the seconds of these calls, `send_wait_s` and
-        `recv_wait_s`; `held` messages and `held_bytes` that receivers keep; `unread` messages; `used_bytes` of all
-        messages; `copied_out`, messages copied because receivers held much; `dropped`, messages dropped by a reset;
-        `deaths` of peers.
+        Sent so far: `messages`, and `bytes` with each tensor rounded up to 64. Calls that had to wait: `send_waits`,
+        `recv_waits`, and `waits`, the sum; and how long they waited: `send_wait_s`, `recv_wait_s`. In the channel now:
+        `held` messages of `held_bytes` that receivers still use, `unread` messages, and `used_bytes` of all messages.
+        Also `copied_out`, messages copied because receivers held much; `dropped`, messages dropped by a reset; and
+        `deaths`, processes that died.
         """
         return self._open("stats").stats()
 
@@ -225,7 +225,7 @@ class ShmChannel(ChannelBase):
         """Register the shared memory with CUDA in this process, so that copies to a GPU run asynchronously.
 
         From then on the memory of a received message is reused only after the copies queued on the current stream and
-        on the streams of `copies_on` are done. Without CUDA this warns and changes nothing.
+        on the streams given to `copies_on` are done. Without CUDA this warns and changes nothing.
 
         Raises:
             MemoryError: The limit of locked memory (`ulimit -l`) is below the size of the channel.
@@ -264,9 +264,9 @@ class ShmChannel(ChannelBase):
 
     @classmethod
     def from_descriptor(cls, descriptor: int) -> ShmChannel:
-        """Return the channel of another process from a descriptor of its memory, received over a Unix socket, say.
+        """Return another process's channel from a descriptor of its memory, received over a Unix socket, say.
 
-        Takes the descriptor over.
+        The channel owns the descriptor from now on, and closes it.
 
         Raises:
             ValueError: The descriptor does not belong to a channel.
@@ -278,7 +278,7 @@ class ShmChannel(ChannelBase):
 
     @property
     def most_bytes_kept(self) -> int:
-        """Bytes of the largest message that finds room however much receivers keep."""
+        """Size in bytes of the largest message that finds room, however many messages receivers keep."""
         return self._open("most_bytes_kept").data_bytes // 2
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -295,7 +295,7 @@ class ShmChannel(ChannelBase):
 
 
 def _attached(kind: type[ShmChannel], descriptor: Any) -> ShmChannel:
-    """Return the channel of another process; multiprocessing has passed `descriptor` on."""
+    """Return another process's channel from a `descriptor` that multiprocessing has passed on."""
     return kind.from_descriptor(descriptor.detach())
 
 
@@ -321,7 +321,7 @@ from_capsule: Callable[[object], Tensor] = getattr(torch._C, "_from_dlpack", fro
 def plain(key: Any, value: Any, most_bytes: int) -> tuple[Tensor, str]:
     """Return (tensor, dtype name): a contiguous tensor of a dtype that DLPack can name, with the values of `value`.
 
-    The name is that of the original dtype if `tensor` has its bits under another dtype, otherwise "".
+    If the tensor has the bits of `value` under another dtype, the name is the original dtype; otherwise "".
 
     Raises:
         TypeError: The value is not a dense tensor in host memory, or the key is no str; the message says which.
@@ -357,7 +357,7 @@ def plain(key: Any, value: Any, most_bytes: int) -> tuple[Tensor, str]:
 
 
 def _check_shape(where: str, key: str, value: Tensor, most_bytes: int) -> None:
-    """Refuse a shape that `recv` would refuse, and, before copying, more values than the channel holds."""
+    """Raise ValueError, before copying, for a shape that `recv` would refuse, or a tensor too large for the channel."""
     if value.dim() > _MOST_DIMS:
         raise ValueError(
             f"{where}: {key!r} has {value.dim()} dimensions; at most {_MOST_DIMS} can be sent. Call .flatten() or "

@@ -1,7 +1,7 @@
 """Names from PyG, GraphBolt, GraphLearn and torch, and what each is called here; see other_names.py.
 
-An attribute of these tables raises when it is read; a keyword is looked up when a stage is built. Names that exist here
-are not affected.
+Reading an attribute that is in these tables raises an error; a keyword is looked up when a stage is built. Names that
+this package has are not affected.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def _text(owner: str, name: str, ours: str) -> str:
 
 
 def _add_other_names(cls: Any, owner: str) -> None:
-    """Give `cls` the rows of `owner` in ATTRIBUTES, except names that it or a base has."""
+    """Give `cls` an OtherName for each row of ATTRIBUTES[owner], except for names that it or a base class has."""
     for name, ours in ATTRIBUTES[owner].items():
         if not any(name in vars(base) for base in cls.__mro__):
             setattr(cls, name, OtherName(owner, name, ours))
@@ -82,7 +82,7 @@ def _names_of_its_own(self: object) -> list[str]:
 
 
 def with_other_names(cls: _Class) -> _Class:
-    """Give a class the errors for the names that other libraries use in its place."""
+    """Make `cls` raise an error with our name for each attribute that other libraries' classes have; return `cls`."""
     _add_other_names(cls, cls.__name__)
     return cls
 

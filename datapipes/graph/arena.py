@@ -1,10 +1,10 @@
-"""Arena: many arrays in one file, arrays.npy, which take one descriptor and one mapping; and the header that lists
-them.
+"""Arena: one file, arrays.npy, that holds many arrays, and the header that lists them.
 
+However many arrays there are, they take one file descriptor and one memory mapping.
 The file is a NumPy array of bytes. A JSON header beside it says which arrays there are, their dtypes and shapes, and
 where each begins (a multiple of 64). Arrays are written one after the other, in pieces if they are large. The reader
 trusts neither file, see npy.py: before it maps or reads the arena, it checks that all arrays lie within the file and
-none overlaps another. The headers of graphs (storage.py), parts and books (partition/native) have an `Arena`.
+none overlaps another. The headers of graphs (storage.py), parts and books (partition/native) include an `Arena`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _DIGEST = plain("32 hexadecimal digits", lambda value: isinstance(value, str) an
 
 
 class Array(NamedTuple):
-    """An array to be written, in pieces that are made during the writing."""
+    """An array to write. Its values come in `pieces`, which are made during the writing."""
 
     place: Place
     dtype: torch.dtype
@@ -68,9 +68,9 @@ class Entry:
     """The entry of an array in a header.
 
     Attributes:
-        type: the number of its node type or edge type in the header.
-        offset: the byte of the arena at which it begins.
-        digest: its `array_digest`; None if the header has none.
+        type: the position of its node type or edge type in the header's list of types.
+        offset: the byte of the arena at which the array begins.
+        digest: the array's `array_digest`; None if the header has none.
     """
 
     kind: str
@@ -117,7 +117,7 @@ class Arena:
 
 
 def planned(arrays: Iterable[Array]) -> Arena:
-    """Return the arena that these arrays make, one after the other."""
+    """Return the Arena of a file that holds `arrays` one after the other."""
     entries: list[Entry] = []
     end = 0
     for array in arrays:
@@ -128,10 +128,10 @@ def planned(arrays: Iterable[Array]) -> Arena:
 
 
 def by_place(entries: Iterable[Entry], kinds: Mapping[str, int]) -> dict[Place, Entry]:
-    """Return {place: entry}, given {allowed kind of array: number of its types}.
+    """Return {place: entry}; `kinds` is {allowed kind of array: number of node types or edge types}.
 
     Raises:
-        ValueError: An array is of another kind or type, or is named twice.
+        ValueError: An array has another kind or an unknown type, or is listed twice.
     """
     places: dict[Place, Entry] = {}
     for entry in entries:
@@ -147,7 +147,7 @@ def by_place(entries: Iterable[Entry], kinds: Mapping[str, int]) -> dict[Place, 
 
 
 def attributes_of(arrays: Mapping[Place, Tensor], kind: str, count: int) -> list[dict[str, Tensor]]:
-    """Return {name: values} for each of `count` types; `kind` is "node_attributes" or "edge_attributes"."""
+    """Return a list with {name: values} for each of `count` types; `kind` is "node_attributes" or "edge_attributes"."""
     attributes: list[dict[str, Tensor]] = [{} for _ in range(count)]
     for (array_kind, number, name), values in arrays.items():
         if array_kind == kind:
@@ -159,7 +159,11 @@ def attributes_of(arrays: Mapping[Place, Tensor], kind: str, count: int) -> list
 
 
 def header_text(where: str, name: str, fields: Mapping[str, Any], arena: Arena) -> str:
-    """Return the text of the header `name`: other fields, then the arrays; refuse a text too long to be opened."""
+    """Return the JSON text of the header `name`: `fields`, then the arrays.
+
+    Raises:
+        ValueError: The text is longer than MOST_HEADER_BYTES, which the reader would refuse.
+    """
     text = json.dumps({**fields, **to_json(arena)})
     if len(text) > MOST_HEADER_BYTES:
         raise ValueError(
@@ -171,7 +175,7 @@ def header_text(where: str, name: str, fields: Mapping[str, Any], arena: Arena) 
 
 @contextmanager
 def valid_header(where: str, path: Path, remedy: str) -> Iterator[None]:
-    """Turn any error of a corrupt header into one ValueError."""
+    """Turn whatever reading a corrupt header raises into a ValueError that names the file."""
     try:
         yield
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -179,7 +183,7 @@ def valid_header(where: str, path: Path, remedy: str) -> Iterator[None]:
 
 
 def refuse_other_format(header: Mapping[str, Any], wanted: str, version: int) -> None:
-    """Raise ValueError if a header is of another format or version. Inside `valid_header`."""
+    """Raise ValueError if a header has another format or version. Call it inside `valid_header`."""
     form, number = header["format"], header["version"]
     if (form, number) != (wanted, version) or type(number) is not int:
         raise ValueError(f"format {shown(form)} version {shown(number)}, allowed {wanted!r} version {version}")
@@ -233,10 +237,10 @@ def _file_header(arena: Arena) -> memoryview:
 
 
 class ArenaWriter:
-    """Writes the arrays of an arena side by side: each array takes its next values at any time. A context manager.
+    """Context manager that writes all arrays of an arena at once: `put` appends values to any of them, in any order.
 
     Args:
-        kinds_of_ids: kinds of arrays whose digests count int32 as int64.
+        kinds_of_ids: kinds of arrays that hold ids, whose digests are the same for int32 and int64.
     Raises:
         OSError: The disk has too little space.
     """
@@ -255,7 +259,7 @@ class ArenaWriter:
         self._put(header, 0)
 
     def put(self, number: int, values: Tensor) -> None:
-        """Write the next values of an array, by its number in the arena."""
+        """Append values to an array; `number` is its position in `arena.arrays`."""
         entry = self.arena.arrays[number]
         assert values.dtype == entry.dtype
         data = to_numpy(values).reshape(-1).view(np.uint8).data
@@ -265,7 +269,7 @@ class ArenaWriter:
         self._digests[number].take(values)
 
     def finished(self) -> Arena:
-        """Return the arena with the digests of its arrays; all arrays must be whole."""
+        """Return the arena with the digest of each array. Call it after all values were put."""
         entries = self.arena.arrays
         assert self._written == [entry.end - entry.offset for entry in entries]
         digested = [
@@ -286,7 +290,7 @@ class ArenaWriter:
 
 
 def read_arena(where: str, path: Path, num_bytes: int, mmap: bool) -> NDArray[np.uint8]:
-    """Return all bytes of an arena."""
+    """Return all bytes of an arena file: memory-mapped with `mmap`, else read into memory."""
     if not mmap:
         check_memory(where, f"{path} with mmap=False", num_bytes, "Open it with mmap=True.")
     with readable(where, path, torch.uint8, (num_bytes,)), open_regular(path) as file:
@@ -294,7 +298,7 @@ def read_arena(where: str, path: Path, num_bytes: int, mmap: bool) -> NDArray[np
 
 
 def bytes_of(file: BinaryIO, num_bytes: int, mmap: bool = True) -> NDArray[np.uint8]:
-    """Return all bytes of an arena whose file is open. Inside `readable`."""
+    """Return all bytes of an arena from its open file. Call it inside `readable`."""
     array = read_array(file, (num_bytes,), mmap)
     if array.dtype != np.uint8:
         raise ValueError(f"dtype {array.dtype}")
@@ -305,9 +309,9 @@ def bytes_of(file: BinaryIO, num_bytes: int, mmap: bool = True) -> NDArray[np.ui
 
 
 def part_of(where: str, path: Path, whole: NDArray[np.uint8], entry: Entry, remedy: str = REMEDY) -> Tensor:
-    """Return the array at its place in the arena `whole`, which was read from `path`.
+    """Return the array that `entry` describes, as a view of `whole`, the bytes of the arena file `path`.
 
-    Its storage has these bytes only: torch pickles and saves a storage as a whole.
+    Its storage covers only its own bytes, because torch pickles and saves a storage as a whole.
     """
     with readable(where, path, entry.dtype, entry.shape, remedy):
         return torch.from_numpy(whole[entry.offset : entry.end]).view(entry.dtype).view(entry.shape)

@@ -1,5 +1,5 @@
-"""The arrays of a graph: the forms for converters, storage and choices, their names in digests and errors, and the
-digest of a graph from the digests of its arrays.
+"""The arrays of a graph, as converters, storage and choices pass them; their names in digests and errors; and the
+digest of a graph, made from the digests of its arrays.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ TOPOLOGY = ("indptr", "indices", "edge_ids")  # kinds of arrays; int32 ids count
 
 
 class GraphArrays(NamedTuple):
-    """The arguments of a HeteroCSCGraph, unchecked; or of a CSCGraph, with None for its one node and edge type."""
+    """Unchecked arguments for HeteroCSCGraph; or for CSCGraph, with None as its one node type and one edge type."""
 
     relations: Mapping[Any, tuple[Tensor, Tensor]]
     num_nodes: Mapping[Any, int]
     edge_ids: Mapping[Any, Tensor]
     node_attributes: Mapping[Any, Any]
     edge_attributes: Mapping[Any, Any]
-    digests: Mapping[str, str] = {}  # {`array_name`: digest}, as far as the folder has digests
+    digests: Mapping[str, str] = {}  # {`array_name`: digest}, of the arrays whose folder has a digest
 
     @classmethod
     def of(
         cls, num_nodes: Mapping[Any, int], edge_types: Collection[Any], arrays: Mapping[tuple[str, Any, str], Tensor]
     ) -> GraphArrays:
-        """Return the arrays from {(kind, type, name): values}, the inverse of `each`."""
+        """Return the GraphArrays of {(kind, type, name): values}; the inverse of `each`."""
         nodes: dict[Any, dict[str, Tensor]] = {node_type: {} for node_type in num_nodes}
         edges: dict[Any, dict[str, Tensor]] = {edge_type: {} for edge_type in edge_types}
         for (kind, type_, name), values in arrays.items():
@@ -48,7 +48,10 @@ class GraphArrays(NamedTuple):
         return cls(relations, num_nodes, ids, nodes, edges)
 
     def each(self) -> Iterator[tuple[str, Any, str, Tensor]]:
-        """Yield kind, type, name ("" if the kind has only one array) and values of each array; they must be checked."""
+        """Yield (kind, type, name, values) of each array; the name is "" unless the array is an attribute.
+
+        Only for the arrays of a graph: unchecked arguments may lack the entries of some types.
+        """
         for edge_type, (indptr, indices) in self.relations.items():
             yield "indptr", edge_type, "", indptr
             yield "indices", edge_type, "", indices
@@ -63,7 +66,7 @@ class GraphArrays(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TypedRelation:
-    """The edges of one type; see `Relation`."""
+    """The edges of one type of a HeteroCSCGraph. `Relation` in graph.py explains the fields."""
 
     indptr: Tensor
     indices: Tensor
@@ -77,7 +80,7 @@ class TypedRelation:
 
 
 class GraphRows(NamedTuple):
-    """The in-edges of all nodes along one edge type; see Rows."""
+    """The in-edges of all nodes of a graph along one edge type; implements `Rows` in choice.py."""
 
     indptr: Tensor
     indices: Tensor
@@ -110,7 +113,7 @@ class ByType(NamedTuple):
 
 
 def as_index_dtype(indices: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return neighbors as int32 or int64; the same tensor if it has the dtype already."""
+    """Return `indices` as `dtype`, int32 or int64; the same tensor if it has this dtype already."""
     if dtype == indices.dtype:
         return indices
     # Converted by NumPy, which asks for huge pages; torch does not.
@@ -131,11 +134,11 @@ def graph_digest(
 
 
 def array_name(kind: str, type_: Any, name: str | None = None) -> str:
-    """Return the name of an array of a kind (in storage's words) and a type; `name` is the attribute's name."""
+    """Return what errors and digests call an array, as "node attribute 'x' of 'paper'"; `kind` is as in graph.json."""
     text = kind if kind in TOPOLOGY else f"{kind.removesuffix('s').replace('_', ' ')} {name!r}"
     return text if type_ is None else f"{text} of {type_!r}"
 
 
 def written_digest(kind: str, values: Tensor) -> str:
-    """Return the digest of an array of this kind, as folders store it."""
+    """Return the digest that a saved graph stores for an array of this kind."""
     return array_digest(values, as_int64=kind in TOPOLOGY)

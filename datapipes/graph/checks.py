@@ -1,6 +1,6 @@
 """Checks of the arrays of a graph, in O(1) reads, for both kinds of graph.
 
-`where` is the class, `type_` the node type or edge type that the arrays belong to; None without types.
+`where` names the class in errors. `type_` is the node type or edge type of the arrays; None without types.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ MAX_NODES = 2**48  # with more nodes the offsets alone exceed any memory
 
 
 def check_csc(where: str, indptr: Any, indices: Any, type_: Any = None) -> tuple[Tensor, Tensor]:
-    """Return (indptr as int64, indices) as tensors, viewed; indptr goes from 0 to the number of indices."""
+    """Return (indptr, indices) as tensors over the same memory; only an int32 indptr is copied, to int64.
+
+    Raises:
+        TypeError, ValueError: A dtype or shape is not allowed, or indptr does not go from 0 to the number of indices.
+    """
     suffix = of_type(type_)
     offsets = check_index_tensor(where, f"indptr{suffix}", indptr).long()
     neighbors = check_index_tensor(where, f"indices{suffix}", indices)
@@ -41,7 +45,7 @@ def check_csc(where: str, indptr: Any, indices: Any, type_: Any = None) -> tuple
 
 
 def check_attributes(where: str, kind: str, attributes: Any, count: int, type_: Any = None) -> dict[str, Tensor]:
-    """Return {name: tensor [count, ...]}; `kind` is "node" or "edge"."""
+    """Return `attributes` as {name: tensor [count, ...]}, checked; `kind` is "node" or "edge"."""
     suffix = of_type(type_)
     if attributes is not None and not isinstance(attributes, Mapping):
         raise TypeError(
@@ -77,7 +81,7 @@ def check_edge_ids(where: str, edge_ids: Any, num_edges: int, type_: Any = None)
 
 
 def check_index_dtype(dtype: Any, num_nodes: int) -> torch.dtype:
-    """Return the wanted dtype of neighbors; `num_nodes` is the largest number of nodes of a type."""
+    """Return `dtype` if it is int32 or int64 and holds the ids of `num_nodes` nodes, the most that any type has."""
     if dtype not in (torch.int32, torch.int64):
         raise ValueError(
             f"graph: index dtype must be torch.int32 or torch.int64, got {shown(dtype)}. Pass one of them."
@@ -98,7 +102,7 @@ def refuse_negative_ids(edge_ids: NDArray[np.int64], edge_type: Any) -> None:
 
 
 def check_mapping(where: str, name: str, value: Any, form: str, *, optional: bool = True) -> Mapping[Any, Any]:
-    """Return `value`, a dict of the given form; {} for None if it is optional."""
+    """Return `value`, which must be a dict, or {} for None if it is `optional`; errors show `form`."""
     if value is None and optional:
         return {}
     if not isinstance(value, Mapping):
@@ -112,7 +116,7 @@ def check_mapping(where: str, name: str, value: Any, form: str, *, optional: boo
 def check_relation(
     edge_type: EdgeType, arrays: Any, num_nodes: Mapping[str, int], edge_ids: Any, attributes: Any
 ) -> TypedRelation:
-    """Return the arrays of an edge type, checked."""
+    """Check the arrays of an edge type, and return them as a TypedRelation."""
     src, _, dst = edge_type
     for end in (src, dst):
         known_node_type(f"{_NAME}, num_nodes for {edge_type}", end, num_nodes)
@@ -130,14 +134,14 @@ def check_relation(
 
 
 def check_num_nodes(num_nodes: Any) -> dict[str, int]:
-    """Return {node type: number} in sorted order."""
+    """Check {node type: number of nodes}, and return it sorted by type."""
     counts = check_mapping(_NAME, "num_nodes", num_nodes, "{node type: number}", optional=False)
     names = sorted(check_node_type(f"{_NAME}, num_nodes", name) for name in counts)
     return {name: check_int(_NAME, f"num_nodes[{name!r}]", counts[name], 0, MAX_NODES) for name in names}
 
 
 def of_known_edge_types(name: str, values: Any, edge_types: Mapping[EdgeType, Any], form: str) -> dict[EdgeType, Any]:
-    """Return an argument by edge type, {} for None; refuse a type that the graph does not have."""
+    """Return an argument `values` with tuples as keys, {} for None. Refuse a key that is not in `edge_types`."""
     by_type = by_edge_type(f"{_NAME}, {name}", check_mapping(_NAME, name, values, form))
     for edge_type in by_type:
         known_edge_type(f"{_NAME}, {name}", edge_type, edge_types)

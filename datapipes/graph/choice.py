@@ -1,11 +1,11 @@
 """Choice: how the in-edges of a node are drawn. The base of the policies in sampling/, and the uniform one.
 
-A choice is a value that holds the user's arguments. For a minibatch it makes keys, and the record that a request
-carries. From rows, of a whole graph or of a part (`Rows`), it makes the arrays that the kernel draws by, and their
-digests for a fingerprint. docs/semantics.md, section 3.
+A Choice holds the user's arguments. For each minibatch it makes the random keys, and the Choice that requests to other
+parts carry. From the in-edges of a graph or a part (`Rows`) it makes the arrays from which the kernel draws, and their
+digests for the sampler's fingerprint. docs/semantics.md, section 3.
 
-KeptRows keeps the arrays that choices have made of rows, each once, as Chosen. Processes that a loader starts get them
-with the rows, in one memory; other copies make their own.
+KeptRows caches these arrays, as Chosen, so each is made once. Worker processes of a loader get them with the graph, in
+one shared memory; other pickled copies of a graph make their own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__: list[str] = []
 
 
 class RowForm(NamedTuple):
-    """The form of an attribute's rows; `dtype` is the Python type if the attribute is no tensor."""
+    """Dtype and shape of a row of an attribute; `dtype` is the attribute's Python type if it is no tensor."""
 
     dtype: Any
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class RowForm(NamedTuple):
 
 
 class Attributed(Protocol):
-    """A graph or a part, as far as a choice checks it: the forms of its attributes, not their values."""
+    """What a choice needs to check a graph or a part: dtypes and row shapes of attributes, not their values."""
 
     @property
     def is_heterogeneous(self) -> bool:
@@ -77,36 +77,36 @@ class Edges(Protocol):
 
 
 class Rows(Edges, Protocol):
-    """Edges, and the attributes that a choice reads beside them."""
+    """In-edges, and the attributes of their sources, as a choice reads them."""
 
     @property
     def node_ids(self) -> Tensor | None:
-        """int64 [num_rows], the node of each row; None if row i is node i."""
+        """int64 [num_rows], the node whose in-edges are in each row; None if row i is node i."""
 
     @property
     def num_source_values(self) -> int:
-        """Rows of a `source_attribute`."""
+        """First size of a `source_attribute`: number of source nodes in a graph, of in-edges in a part."""
 
     def source_attribute(self, name: str) -> Tensor | None:
-        """Return the values of the sources: one for each node, or for each in-edge, as a part stores them."""
+        """Return the values of a node attribute of the sources: by node in a graph, by in-edge in a part; or None."""
 
     def times_of_sources(self, name: str, out: Tensor | None = None) -> Tensor:
-        """Return the times of the sources, int64 [num_edges], in `out` if given; not copied if stored so."""
+        """Return the time of each in-edge's source, int64 [num_edges]; written to `out` if given."""
 
 
-_CARRIED: dict[str, type[Choice]] = {}  # the records that a request may have, by their names
+_CARRIED: dict[str, type[Choice]] = {}  # {by: class} of the choices that a request may carry
 
 
 @dataclass(frozen=True)
 class Choice:
     """How in-edges are drawn: the base of the policies, and itself the uniform one (each in-edge is equally likely).
 
-    A subclass declares which attributes it reads, and how the kernel gets them. One class has three uses: the user's
-    arguments; the part of them that names attributes (`reads`), the key of kept arrays; and the record that a request
-    carries (`keyed`, `at`).
+    A subclass says which attributes it reads, and what the kernel gets. A Choice is used in three ways: as the user's
+    arguments; reduced to the names of attributes (`reads`), as a key of the cache KeptRows; and as what a request to
+    another part carries (`keyed`, `at`).
 
     Attributes:
-        by: the name of the choice in a request; "" if no request names it.
+        by: the name of the class in requests; "" if requests never carry it.
         of_times: whether each seed must have a time.
         every_type: True: each sampled edge type must have the attribute; False: at least one must.
     """
@@ -126,18 +126,18 @@ class Choice:
 
     @property
     def reads(self) -> Choice | None:
-        """The part of the choice that names the attributes to read, the key of KeptRows; None if nothing is read."""
+        """The choice reduced to the names of the attributes that it reads, a key of KeptRows; None if it reads none."""
         return None
 
     def check(self, where: str, graph: Attributed, edge_types: Sequence[Any]) -> None:
         """Raise TypeError or ValueError unless the edge types have the attributes that the choice reads."""
 
     def attributes(self, rows: Rows) -> dict[str, Tensor | None]:
-        """Return {name in errors: attribute} of the attributes that are read, as the rows have them now."""
+        """Return {name in errors: values} of the attributes that the choice reads, as `rows` has them now."""
         return {}
 
     def make(self, where: str, edge_type: Any, rows: Rows) -> list[Tensor]:
-        """Return the arrays that the kernel draws by, beside or instead of the attributes; [] if nothing is read.
+        """Return new arrays that the kernel needs besides the attributes, or instead of them; [] if nothing is read.
 
         O(num_edges).
 
@@ -148,35 +148,36 @@ class Choice:
         return []
 
     def argument(self, rows: Rows, made: list[Tensor]) -> Any:
-        """Return the kernel's argument for one edge type from the arrays of `make`; None if nothing is read."""
+        """Return what the kernel gets for one edge type; `made` is the result of `make`. None if nothing is read."""
         return None
 
     def digests(self, rows: Rows, made: list[Tensor]) -> list[str] | None:
-        """Return digests of the values that are read; digests of parts add up. None if there is nothing to read."""
+        """Return the digests of the values that are read, see rows_digest; None if `rows` has nothing to read."""
         return None
 
     def kernel(self, arguments: list[Any]) -> _core.Choice | None:
-        """Return the choice in the kernels' form, from the argument of each edge type."""
+        """Return the choice for the C++ core, from the `argument` of each edge type; None means uniform."""
         return None
 
     def keyed(
         self, rng: RngKey, num_hops: int, edge_numbers: Sequence[int], source_numbers: Sequence[int]
     ) -> tuple[list[list[int]], Choice]:
-        """Return the keys of a minibatch, a uint64 for each hop and edge type, and the record for requests.
+        """Return (keys, choice): a uint64 random key for each hop and edge type, and the Choice to send with this
+        minibatch's requests.
 
         Args:
             rng: the random key of the stage at the minibatch.
-            edge_numbers, source_numbers: for each sampled edge type, its place in `graph.edge_types`, and the place of
-                its source type in `graph.node_types`.
+            edge_numbers, source_numbers: for each sampled edge type, its position in `graph.edge_types`, and the
+                position of its source type in `graph.node_types`.
         """
         return [[rng.hop_key(hop, number) for number in edge_numbers] for hop in range(num_hops)], self
 
     def at(self, hop: int, places: Sequence[int]) -> Choice:
-        """Return the record for a request: of one hop and some of the sampled edge types."""
+        """Return the Choice to send for one hop; `places` are positions of its edge types among the sampled ones."""
         return self
 
     def refuse_contradictions(self) -> None:
-        """Raise ValueError if the fields of a received record contradict each other."""
+        """Raise ValueError if the fields of a received choice contradict each other."""
 
     def refuse_request(self, num_draws: int, *, replace: bool, has_streams: bool) -> None:
         """Raise ValueError if `num_draws`, `replace` or `has_streams` of a request contradict the choice."""
@@ -204,7 +205,7 @@ CHOICE = Form(_read, lambda choice: {"by": choice.by, **to_json(choice)})  # the
 def check_form(
     name: str, form: RowForm, dtypes: Sequence[torch.dtype], size: Any, *, convert: str = "Convert it.", anew: str = ""
 ) -> None:
-    """Refuse an attribute of another dtype, or with more than one number in a row; `size` is its number of rows."""
+    """Raise TypeError for a dtype that is not allowed, ValueError for rows of several numbers; errors show `size`."""
     kind, shape = form
     if not isinstance(kind, torch.dtype):  # the graph made tensors of all attributes when it was built
         raise TypeError(f"{name} must be a tensor, got {kind.__name__}. Set torch.as_tensor(values).")
@@ -219,7 +220,7 @@ def check_form(
 def check_values(
     name: str, values: Any, dtypes: Sequence[torch.dtype], count: int, *, convert: str = "Convert it."
 ) -> None:
-    """Refuse values that are not `count` numbers in host memory, of one of the dtypes."""
+    """Raise TypeError or ValueError unless `values` is [count], in host memory, with one of `dtypes`."""
     check_form(name, form_of(values)._replace(shape=()), dtypes, count, convert=convert)
     if tuple(values.shape) != (count,):
         raise ValueError(f"{name} must have shape [{count}], one number for each, got {list(values.shape)}. Fix it.")
@@ -228,7 +229,7 @@ def check_values(
 
 
 def form_of(values: Any) -> RowForm:
-    """Return the form of an attribute's rows; the user may have set the attribute to any object."""
+    """Return the RowForm of an attribute, which the user may have set to any object."""
     return RowForm(values.dtype, tuple(values.shape[1:])) if isinstance(values, Tensor) else RowForm(type(values), ())
 
 
@@ -253,7 +254,7 @@ def version(values: Any) -> int | None:
 
 
 class Chosen:
-    """The arrays by which a choice draws in the rows of one edge type. Any thread may call it."""
+    """The arrays that a choice has made for one edge type, and the attributes they were made of. Thread-safe."""
 
     def __init__(self, choice: Choice, rows: Rows, made: list[Tensor], read: dict[str, Tensor | None]) -> None:
         self.made = made
@@ -263,7 +264,7 @@ class Chosen:
         self._digests: tuple[list[str] | None] | None = None
 
     def argument(self) -> Any:
-        """Return the kernel's argument; made again when the memory of a tensor has moved."""
+        """Return `Choice.argument`; it is made again if the memory of a tensor has moved."""
         places = [tensor.data_ptr() for tensor in (*self.made, *self._read.values()) if tensor is not None]
         argument = self._argument
         if argument is None or argument[1] != places:
@@ -271,7 +272,7 @@ class Chosen:
         return argument[0]
 
     def digests(self) -> list[str] | None:
-        """Return the digests of the values for a fingerprint; computed once."""
+        """Return `Choice.digests`, computed once."""
         if self._digests is None:
             self._digests = (self._choice.digests(self._rows, self.made),)
         return self._digests[0]
@@ -299,7 +300,7 @@ class Chosen:
 
 
 class KeptRows:
-    """The arrays that choices have made of rows, by (`Choice.reads`, edge type)."""
+    """A cache of the arrays that choices have made, by (`Choice.reads`, edge type)."""
 
     def __init__(self, came: dict[Any, list[Tensor]] | None = None) -> None:
         self._kept: dict[Any, Chosen] = {}
@@ -312,17 +313,17 @@ class KeptRows:
         return sum(tensor.nbytes for made in self._made().values() for tensor in made)
 
     def __contains__(self, key: tuple[Choice, Any]) -> bool:
-        """Whether the arrays for (`Choice.reads`, edge type) are made."""
+        """Whether the cache has arrays for (`Choice.reads`, edge type)."""
         return key in self._kept or key in self._came
 
     def get(self, where: str, reads: Choice, edge_type: Any, rows: Rows) -> Chosen:
-        """Return the arrays for the rows; made anew if the attributes were replaced or changed in place.
+        """Return the arrays of an edge type; make them if there are none, or the attributes have changed since.
 
         Args:
             where: the caller, for errors.
             reads: `choice.reads`.
         Raises:
-            As `Choice.make` does.
+            The errors of `Choice.make`.
         """
         key, now = (reads, edge_type), reads.attributes(rows)
         kept = self._kept.get(key)
@@ -341,7 +342,7 @@ class KeptRows:
         return {**self._came, **{key: chosen.made for key, chosen in [*self._kept.items()]}}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return the state with all tensors together, so that they reach workers in one memory; others get none."""
+        """Pickle all tensors together: workers get them in one shared memory, and other copies get none."""
         with self._making:
             made = self._made()
         counts = {key: len(tensors) for key, tensors in made.items()}
@@ -358,7 +359,7 @@ def _restored(counts: dict[Any, int], made: Any) -> KeptRows:
 
 
 def rows_digest(values: Tensor, indptr: Tensor | None = None, *, node_ids: Tensor | None = None) -> str:
-    """Return the digest "DTYPE:HEX" of values of 1, 2, 4 or 8 bytes each; their bits count. O(number of values).
+    """Return the digest "DTYPE:HEX" of the bits of values, of 1, 2, 4 or 8 bytes each. O(number of values).
 
     The digest is a sum over rows in any order (csrc/graph/rows_digest.h), so the digests of the parts of a graph add up
     to the digest of the whole graph: a state can be saved on one machine and resumed over parts.
@@ -366,7 +367,7 @@ def rows_digest(values: Tensor, indptr: Tensor | None = None, *, node_ids: Tenso
     Args:
         values: [num_edges] in the order of the rows; or, without `indptr`, [num_nodes].
         indptr: int64 [num_rows + 1], where the values of each row begin.
-        node_ids: int64 [num_rows], the node of each row; by default the row's number. A part gives its own nodes' ids.
+        node_ids: int64 [num_rows], the node of each row; by default row i is node i. A part passes its own nodes' ids.
     """
     high, low = _core.rows_digest(
         None if indptr is None else indptr.numpy(),
@@ -394,5 +395,5 @@ def _digest_text(dtype: str, number: int) -> str:
 
 
 def by_text(digests: Mapping[Any, Any]) -> Any:
-    """Return {type: digests} in a fingerprint's form: by the texts of the types, or without types the digests alone."""
+    """Return {type: digests} for a fingerprint: types become texts; without types, only the digests are left."""
     return digests[None] if None in digests else {join_key(type_): values for type_, values in digests.items()}

@@ -1,7 +1,7 @@
 """Convert graphs of other libraries to the arrays of a graph; all converters use one stable sort by destination.
 
-A graph with types becomes one edge_index for each edge type. The edges of each type are sorted by themselves, so the
-order of the edge types given does not matter. The converters return plain tensors, so this module does not need the
+A graph with types becomes one edge_index for each edge type. Each type is sorted separately, so the order of the
+edge types does not matter. The converters return plain tensors, so this module does not need the
 classes of graphs.
 """
 
@@ -77,7 +77,7 @@ def _arrays(
 
 
 def _in_order(name: str, values: Any, order: Tensor, edge_type: EdgeType | None) -> Tensor:
-    """Return an edge attribute, given in the order of the columns, in the order of the sorted edges."""
+    """Reorder an edge attribute from the columns of edge_index to CSC order; `order` is each sorted edge's column."""
     tensor = as_tensor(_WHERE, f"edge attribute {name!r}{of_type(edge_type)}", values)
     if tensor.ndim == 0 or tensor.shape[0] != order.shape[0]:
         raise ValueError(
@@ -90,14 +90,17 @@ def _in_order(name: str, values: Any, order: Tensor, edge_type: EdgeType | None)
 def sorted_by_destination(
     columns: Tensor, num_src: int, num_dst: int, *, where: str, more_bytes: int = 0, remedy: str = RENUMBER
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (indptr [num_dst + 1], indices, order).
+    """Return (indptr [num_dst + 1], indices, order) of the edges `columns` [2, num_edges].
+
+    `order[i]` is the column of edge i. The sort is stable.
 
     Args:
-        where: for messages.
-        more_bytes: bytes that the caller takes afterwards.
-        remedy: the remedy if the graph does not fit.
+        where: the caller, for errors.
+        more_bytes: memory that the caller will need besides.
+        remedy: the end of the MemoryError, which says what to do.
     Raises:
-        MemoryError: It does not fit into the memory that is left.
+        IndexError: An end of an edge is no node.
+        MemoryError: The graph does not fit into the memory that is left.
     """
     num_edges, id_bytes = columns.shape[1], columns.element_size()
     num_bytes = 8 * (num_dst + 1) + num_edges * (8 + id_bytes) + more_bytes
@@ -140,10 +143,10 @@ def _from_networkx(
     node_attributes: Mapping[Any, Iterable[str]],
     edge_attributes: Mapping[Any, Iterable[str]],
 ) -> tuple[dict[Any, Any], dict[Any, int], dict[Any, Any], dict[Any, Any]]:
-    """Return, each by type, the columns, the numbers of nodes, and the attributes of nodes and of edges.
+    """Return (columns, numbers of nodes, node attributes, edge attributes), each a dict by type.
 
     Args:
-        node_type, edge_type: the attributes that name the types; None without types.
+        node_type, edge_type: names of the attributes that hold the types; None without types.
     """
     nodes: dict[Any, list[dict[str, Any]]] = {}  # {type: attributes of its nodes, in the order of graph.nodes}
     place: dict[Any, tuple[Any, int]] = {}
@@ -201,7 +204,7 @@ def from_pyg(data: Any) -> GraphArrays:
 def columns_of(where: str, edge_index: Any, suffix: str = "") -> Tensor:
     """Return the edge_index of a Data, or of a HeteroData's edge type, checked by check_edge_index.
 
-    A list is refused: PyG does not count the edges of a list, so no tensor would count as an edge attribute.
+    Raise TypeError for a list: PyG cannot count its edges, so PyG would take no tensor for an edge attribute.
     """
     if isinstance(edge_index, (list, tuple)):
         raise TypeError(
@@ -212,9 +215,9 @@ def columns_of(where: str, edge_index: Any, suffix: str = "") -> Tensor:
 
 
 def refuse_wrong_rows(where: str, data: Any) -> None:
-    """Refuse x, edge_attr and edge_weight of a Data or HeteroData if they lack a row for each node, or each edge.
+    """Raise ValueError unless x, edge_attr and edge_weight of a Data or HeteroData have a row for each node or edge.
 
-    PyG would take them for attributes of the whole graph.
+    PyG would take other tensors for attributes of the whole graph.
     """
     for stores, names in ((data.node_stores, ("x",)), (data.edge_stores, ("edge_attr", "edge_weight"))):
         for store in stores:
@@ -226,9 +229,9 @@ def refuse_wrong_rows(where: str, data: Any) -> None:
 
 
 def check_store_rows(where: str, features: Any, counts: Mapping[Any, int], num_edges: Mapping[Any, int]) -> None:
-    """Refuse tensors of a feature store of PyG that lack a row for each node of their type, or each edge.
+    """Raise ValueError unless the tensors of a PyG feature store have a row for each node or edge of their type.
 
-    Without types the names x, edge_attr and edge_weight tell the owner; other tensors may belong to the graph.
+    Without types only x, edge_attr and edge_weight are checked; other tensors may belong to the whole graph.
     """
     for attr in features.get_all_tensor_attrs():
         type_, name = (None if None in counts else attr.group_name), attr.attr_name
@@ -242,13 +245,13 @@ def check_store_rows(where: str, features: Any, counts: Mapping[Any, int], num_e
 
 
 def num_edges_of(store: Any) -> int:
-    """Return the number of edges of a store of PyG, which counts the rows of edge_attr if that was set first."""
+    """Return the number of edges of a PyG store. Its own `num_edges` counts the rows of edge_attr if set first."""
     edge_index = store.get("edge_index")
     return int(store.num_edges if edge_index is None else edge_index.shape[-1])
 
 
 def check_rows(where: str, name: str, type_: Any, values: Any, count: int | None, kind: str) -> None:
-    """Refuse values of nodes or edges that do not have `count` rows; `kind` is "node" or "edge"."""
+    """Raise ValueError unless `values` has `count` rows; `kind`, "node" or "edge", says what the rows belong to."""
     rows = np.shape(values)[:1]
     if rows != (count,):
         raise ValueError(
@@ -268,7 +271,7 @@ def hetero_from_edge_index(
     *,
     infer_others: bool = False,
 ) -> GraphArrays:
-    """See HeteroCSCGraph.from_edge_index. With `infer_others`, edges give the sizes of types not in `num_nodes`."""
+    """See HeteroCSCGraph.from_edge_index. `infer_others`: types not in `num_nodes` get their largest id plus 1."""
     form = "{edge type: edge_index}"
     by_type = by_edge_type(_WHERE, check_mapping(_WHERE, "edge_index", edge_index, form, optional=False))
     edges = {key: check_edge_index(_WHERE, f"edge_index of {key}", value).cpu() for key, value in by_type.items()}
@@ -287,7 +290,7 @@ def hetero_from_edge_index(
 
 
 def _num_nodes(edges: Mapping[EdgeType, Tensor], num_nodes: Mapping[str, int], infer: bool) -> dict[Any, int]:
-    """Return the numbers of nodes, checked; with `infer`, other types get the largest id of any edge plus 1."""
+    """Return {node type: number}, checked; with `infer`, types not in `num_nodes` get their largest id plus 1."""
     counts = {
         check_node_type(f"{_WHERE}, num_nodes", kind): check_int(_WHERE, f"num_nodes[{kind!r}]", count, 0, MAX_NODES)
         for kind, count in num_nodes.items()

@@ -34,7 +34,7 @@ _Arrays = tuple[NDArray[np.int64], NDArray[Any], "NDArray[np.int64] | None"]
 
 
 class CSCGraph(LocalGraph):
-    """A homogeneous graph as compressed sparse columns; tensors or NumPy arrays, viewed without a copy.
+    """A homogeneous graph as compressed sparse columns. Tensors and NumPy arrays are not copied.
 
     Args:
         indptr: int64 (or int32, converted) [num_nodes + 1], from 0 up to num_edges, not descending.
@@ -103,9 +103,9 @@ class CSCGraph(LocalGraph):
     ) -> CSCGraph:
         """Write the graph of `edges` to `folder`, in bounded memory, and return it, memory-mapped.
 
-        The graph equals that of `from_edge_index`, to the bit: the sort is stable. A killed build goes on if it is
-        called again with the same arguments; a complete graph of the same files is opened. The build takes about twice
-        the bytes of the graph on the disk.
+        The graph equals that of `from_edge_index`, to the bit: the sort is stable. To continue a killed build,
+        call it again with the same arguments. If `folder` already has the complete graph of the same files, it is
+        opened. The build takes about twice the bytes of the graph on the disk.
 
         Args:
             edges: one of these: an array [2, num_edges], row 0 the sources, or [num_edges, 2]; the path of a .npy file
@@ -118,16 +118,16 @@ class CSCGraph(LocalGraph):
             node_attributes: {name: values [num_nodes, ...], or the path of a .npy file}.
             edge_attributes: {name: values [num_edges, ...], the path of a .npy file, or a column of the table}, in the
                 order of the edges; the values are moved with the edges.
-            index_dtype: of the neighbors; "auto" is int32 if the ids fit.
-            edge_ids: keep the number of each edge in `edges` as its id, 8 bytes each; else ids are the positions in the
-                graph, and edge features in the order of `edges` must be given as `edge_attributes`.
-            max_memory: memory that the build takes beyond the present memory of the process, as "4GB" or bytes.
+            index_dtype: dtype of `indices`, torch.int32, torch.int64 or the name; "auto" means int32 if the ids fit.
+            edge_ids: True keeps the position of each edge in `edges` as its id, 8 bytes an edge. With False, the id is
+                the position in the graph, and edge features in the order of `edges` must be given as `edge_attributes`.
+            max_memory: memory that the build may take beyond the present memory of the process, as "4GB" or bytes.
         Raises:
             IndexError: An end of an edge is no node.
-            ValueError, TypeError: The edges are none, or differ from the edges of a killed build; a file was truncated,
-                or changed at its URI while it was read.
-            FileExistsError: The folder holds something. BlockingIOError: Another process is writing to it.
-            OSError: The disk is full, or a file cannot be read. Nothing is left then.
+            ValueError, TypeError: `edges` is none of the above, or differs from the edges of a killed build; a file was
+                truncated, or changed at its URI while it was read.
+            FileExistsError: The folder holds something else. BlockingIOError: Another process is writing to it.
+            OSError: The disk is full, or a file cannot be read. The files of the build are then removed.
             ModuleNotFoundError: A package that reads tables, or a URI, is not installed.
         """
         from datapipes.ingest.build import Wanted, build_graph  # an annex

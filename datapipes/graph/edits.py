@@ -40,7 +40,7 @@ class _Edges(NamedTuple):
     attributes: dict[str, Tensor]
 
     def at(self, places: Tensor) -> _Edges:
-        """Return the edges at some places: ids, or a mask."""
+        """Return the edges that `places` selects, positions in the list or a mask."""
         return _Edges(self.ends[:, places], {name: rows[places] for name, rows in self.attributes.items()})
 
     def reversed(self) -> _Edges:
@@ -108,7 +108,7 @@ def remove_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None) -
 
 
 def with_edges_kept(arrays: GraphArrays, kept: Mapping[Any, Tensor]) -> GraphArrays:
-    """Return the arrays with the `kept` edges, {edge type: bool [num_edges]}; edges keep their ids."""
+    """Return the arrays without edges that are False in `kept`, {edge type: bool [num_edges]}; edges keep their ids."""
     relations, attributes, ids = {**arrays.relations}, {**arrays.edge_attributes}, {**arrays.edge_ids}
     for edge_type, keep in kept.items():
         indptr, indices = arrays.relations[edge_type]
@@ -128,7 +128,7 @@ def _listed(arrays: GraphArrays, edge_type: EdgeType | None) -> _Edges:
 
 
 def _with_edges(where: str, arrays: GraphArrays, edges: Mapping[Any, _Edges]) -> GraphArrays:
-    """Return the arrays with other edges for some types, also new types; the id of an edge is its position."""
+    """Return the arrays with `edges` as the edges of their types, which may be new; an edge's id is its position."""
     relations, attributes = {**arrays.relations}, {**arrays.edge_attributes}
     for edge_type, listed in edges.items():
         src, dst = ends_of(edge_type)
@@ -144,7 +144,7 @@ def _sorted(where: str, ends: Tensor, num_src: int, num_dst: int) -> tuple[Tenso
 
 
 def _joined(edges: _Edges, num_nodes: Mapping[Any, int], edge_type: EdgeType | None) -> _Edges:
-    """Return, for each pair of ends, its first edge, in the order of the list."""
+    """Join parallel edges: keep the first of each pair (source, destination), in the order of the list."""
     num_src, num_dst = (num_nodes[end] for end in ends_of(edge_type))
     _, _, by_src = _sorted("to_undirected", edges.ends.flip(0), num_dst, num_src)
     _, _, by_dst = _sorted("to_undirected", edges.ends[:, by_src], num_src, num_dst)
@@ -156,7 +156,7 @@ def _joined(edges: _Edges, num_nodes: Mapping[Any, int], edge_type: EdgeType | N
 
 
 def _reverses(where: str, arrays: GraphArrays, reverse_names: Any) -> dict[Any, Any]:
-    """Return {edge type: the type of its reverses}, without unchanged types."""
+    """Return {edge type: the type of its reverses}, without the types that get no reverses."""
     form = "{edge type: name of its reverse}"
     given_names: Mapping[Any, Any] = check_mapping(where, "reverse_names", reverse_names, form)
     if None in arrays.relations:

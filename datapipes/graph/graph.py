@@ -23,7 +23,7 @@ from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
 from datapipes.graph.topology import KeptTopology, name_of
 from datapipes.seeds import HeteroItemSet, ItemSet
 
-LINK_FIELDS = ("seeds", "edge_ids")  # of the items that are edges
+LINK_FIELDS = ("seeds", "edge_ids")  # names of the fields of items that are edges
 
 
 class Relation(Edges, Protocol):
@@ -35,10 +35,10 @@ class Relation(Edges, Protocol):
 
 
 class FoundEdges(NamedTuple):
-    """Which pairs of nodes are edges.
+    """For n pairs of nodes, which of them are edges.
 
     Attributes:
-        counts: int64 [n], the edges from the source to the destination of each pair; parallel ones count.
+        counts: int64 [n], number of edges from the source to the destination of each pair, parallel ones included.
         first_ids: int64 [n], the id of the pair's first edge among the destination's in-edges; -1 if there is none.
     """
 
@@ -59,15 +59,15 @@ class EarliestNode(NamedTuple):
 
     @classmethod
     def of(cls, times: Tensor) -> EarliestNode:
-        """Return the EarliestNode of times, int64 [num_nodes], at least one."""
+        """Return the EarliestNode of a type whose nodes have `times`, int64 [num_nodes], at least one."""
         return cls(int((times == times.min()).nonzero()[0]), rows_digest(times.contiguous()))
 
 
 class Graph(ABC):
     """Base of CSCGraph, HeteroCSCGraph and DistGraph."""
 
-    _in_parts: bool = False  # whether the rows are in parts of a partition, which only samplers over parts read
-    _warned_of: frozenset[Any] = frozenset()  # subjects that users were warned of; workers get it too
+    _in_parts: bool = False  # whether the in-edges are in parts of a partition; few samplers can read these
+    _warned_of: frozenset[Any] = frozenset()  # what users were warned of, so that workers do not warn again
     _anew: str = ""  # a sentence that errors append to the advice to change an attribute
 
     _topology: KeptTopology | None = None
@@ -133,13 +133,13 @@ class Graph(ABC):
     def hops(
         self, plan: HopPlan, seeds: Any, keys: list[list[int]], choice: Choice, trees: SeedTrees | None = None
     ) -> Sampled:
-        """Return the neighborhood of `seeds`, all hops. A DistGraph asks its parts for each hop; see `hops_async`.
+        """Sample all hops from `seeds`, and return the result. A DistGraph asks its parts hop by hop; see `hops_async`.
 
         Args:
             plan: the fanouts and edge types of the hops, and other options.
             seeds: ids [num_seeds], repeats allowed; with types {node type: ids}.
-            keys, choice: the keys and the record of the minibatch, `plan.keyed(rng)`.
-            trees: the groups of the seeds, if groups have nodes of their own.
+            keys, choice: the result of `plan.keyed(rng)` for this minibatch.
+            trees: the groups of the seeds, if each group gets its own nodes; else None.
         Raises:
             IndexError: A seed is not a node of the graph.
             ValueError: A value that the choice reads was changed after the plan was made.
@@ -159,12 +159,12 @@ class Graph(ABC):
             edge_type: on a graph with types, the edge type of the pairs.
         Raises:
             IndexError: A node is outside the graph.
-            TypeError, ValueError: There is no such type, or the pairs have another form.
+            TypeError, ValueError: There is no such type, or `pairs` has another dtype or shape.
         """
 
     @abstractmethod
     def _node_times(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
-        """Return the times of nodes, int64 [n]: rows of the node attribute `name`. A DistGraph asks their owners.
+        """Return the times of nodes, int64 [n]: rows of the node attribute `name`. A DistGraph asks the owning parts.
 
         Raises:
             IndexError: A node is outside the graph.
@@ -172,7 +172,7 @@ class Graph(ABC):
 
     @abstractmethod
     def _edge_items(self, edge_type: Any, edge_ids: Any) -> ItemSet | HeteroItemSet:
-        """See ItemSet.of_edges. A DistGraph gives the edges of the part in this process."""
+        """Return the result of ItemSet.of_edges; of a DistGraph only the edges of the part in this process."""
 
     @abstractmethod
     def _earliest_nodes(self, where: str, name: str) -> Mapping[NodeType | None, EarliestNode]:
@@ -184,7 +184,7 @@ class Graph(ABC):
 
     @abstractmethod
     def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> Any:
-        """Return the arrays that the graph keeps for a choice and some edge types, checked, for a new HopPlan.
+        """Check a choice against the graph, and return the arrays from which it draws, for `HopPlan.chosen`.
 
         Raises:
             TypeError, ValueError: The graph lacks an attribute that the choice reads, or a value is not allowed.
@@ -207,7 +207,7 @@ class Graph(ABC):
         """Raise ValueError if the node attribute `name` cannot be read as times of the sources of in-edges."""
 
     def topology(self) -> _core.Topology:
-        """Return the arrays of all relations in the sampling kernels' form; made once for each process."""
+        """Return all relations as the object that the sampling kernels take; made once in each process."""
         kept = self._topology
         if kept is None or not kept.is_valid:
             counts = {node_type: (self.num_nodes_of(node_type),) for node_type in self.node_types}
@@ -233,17 +233,17 @@ class Graph(ABC):
 
 
 def ends_of_pairs(pairs: Any) -> tuple[Tensor, Tensor]:
-    """Return the sources and the destinations of pairs, int64 [n] each.
+    """Return (sources, destinations) of `pairs` [n, 2], int64 [n] each.
 
     Raises:
-        TypeError, ValueError: They are no pairs of ids in host memory.
+        TypeError, ValueError: `pairs` does not hold pairs of ids in host memory.
     """
     sources, destinations = check_pairs("has_edges", "pairs", pairs).t().contiguous().long()
     return sources, destinations
 
 
 def edges_in_rows(relation: Any, rows: Tensor, sources: Tensor, num_sources: int) -> FoundEdges:
-    """`has_edges` for the rows of the destinations in a Relation of a whole graph or a part."""
+    """Return FoundEdges of pairs, given the sources and the destinations' rows in `relation`, of a graph or part."""
     counts, firsts = _core.find_edges(
         relation.indptr.numpy(), relation.indices.numpy(), rows.numpy(), sources.numpy(), num_sources=num_sources
     )
@@ -302,7 +302,11 @@ def edge_items(
 
 
 def items_of(where: str, relation: Any, nodes: Tensor | None, ids: Any) -> tuple[Tensor, Tensor]:
-    """Return pairs and ids of all edges, or of the edges with the given ids, in the order of the ids."""
+    """Return (pairs [n, 2], edge ids) of all edges, or of the edges with the given ids, in the order of `ids`.
+
+    Raises:
+        IndexError: No edge has one of the ids.
+    """
     indices = relation.indices
     if ids is None:
         destinations = destinations_of(relation, nodes)

@@ -44,22 +44,22 @@ ByEdgeType = Mapping[EdgeType, Any] | Mapping[str, Any]  # the text "src:rel:dst
 
 
 class HeteroCSCGraph(LocalGraph):
-    """A heterogeneous graph as compressed sparse columns by edge type; tensors or NumPy arrays, viewed without a copy.
+    """A heterogeneous graph as compressed sparse columns by edge type. Tensors and NumPy arrays are not copied.
 
     An edge type is a tuple (src, rel, dst) of three texts; the middle one names the relation. Wherever this class takes
     a tuple, it takes the text "src:rel:dst" too, if that splits in one way only. Several edge types may join the same
     node types, and src may equal dst.
 
-    Worker processes get all arrays, hundreds for a hundred relations, as one shared memory: a copy that is made once,
-    however many workers and loaders use it, and ends with the last of them. Until then this process holds the copy
-    beside its own arrays. A graph that was opened from files with `mmap` needs no copy.
+    Worker processes get all arrays, hundreds for a hundred relations, as one shared memory. All workers and
+    loaders share this copy, which is freed after the last of them has ended; until then, this process holds the copy
+    besides its own arrays. A graph that was opened from files with `mmap` needs no copy.
 
     Args:
         relations: {(src, rel, dst): (indptr, indices)}; at most 65,536 edge types.
             indptr: int64 (or int32, converted) [num_nodes[dst] + 1], from 0 up to the number of edges, not descending.
             indices: int32 or int64 [num_edges], the node of src at the other end of each in-edge. All relations and
             sampled ids have one dtype, so no node type may have more nodes than this dtype holds.
-        num_nodes: {node type: number}; names every type of an edge type. It may name types without edges.
+        num_nodes: {node type: number}, for both ends of every edge type. It may name types without edges, too.
         node_attributes: {node type: {name: [num_nodes, ...]}}.
         edge_attributes: {edge type: {name: [num_edges, ...]}}, aligned with `indices`.
         edge_ids: {edge type: int64 [num_edges]}; the id of the edge at each position, by default the position. Each
@@ -177,9 +177,9 @@ class HeteroCSCGraph(LocalGraph):
         edge_index of its type, so edge features in that order can be used as they are. `edge_attributes` are given in
         that order too and moved to CSC order.
 
-        `num_nodes` names every type of an edge type. None gives each type the largest id in any of its edge types plus
-        1 as its number of nodes. A node with a larger id, which has no edge, is then no node of the graph: as a seed it
-        raises IndexError. So give the numbers if some nodes may have no edge.
+        `num_nodes` must name both ends of every edge type. With None, a type has as many nodes as its largest id in any
+        edge type plus 1. A node with a larger id, which has no edge, is then no node of the graph: as a seed it raises
+        IndexError. So give the numbers if some nodes may have no edge.
 
         Raises:
             IndexError: An end of an edge is no node of its type; the message names the first.
@@ -217,8 +217,8 @@ class HeteroCSCGraph(LocalGraph):
     def from_pyg(cls, data: torch_geometric.data.HeteroData) -> HeteroCSCGraph:
         """Return the graph of a PyG `HeteroData`; its node-level and edge-level tensors become attributes.
 
-        A node type without any tensor or `num_nodes` has as many nodes as the largest id of its edges plus 1. Raises
-        as CSCGraph.from_pyg.
+        A node type without any tensor or `num_nodes` has as many nodes as the largest id of its edges plus 1. The
+        errors are the same as in CSCGraph.from_pyg.
         """
         return cls._of(convert.hetero_from_pyg(data))
 
@@ -236,7 +236,7 @@ class HeteroCSCGraph(LocalGraph):
         return ByType(self._num_nodes, self._relations, self.node_attributes)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state with all tensors together, so that they reach workers in one memory."""
+        """Return the state with all tensors together, so that workers get them in one shared memory."""
         arrays = {(kind, type_, name): values for kind, type_, name, values in self._arrays().each()}
         replaced = {"_relations": [*self._relations], "node_attributes": [*arrays]}
         return {**super().__getstate__(), **replaced, "tensors": Together([*arrays.values()])}

@@ -22,14 +22,14 @@ __all__: list[str] = []
 
 
 class Sampled(NamedTuple):
-    """A sampled neighborhood over local ids. In a graph with types, each tensor or block is a dict by type.
+    """A sampled neighborhood, compacted to local ids. In a graph with types, each tensor or block is a dict by type.
 
     Attributes:
         nodes: ids [num_nodes], distinct, by first occurrence; the seeds come first. With types: of all node types.
-        local_seeds: ids [num_seeds], the place of each seed in `nodes`. With types: of the types that have seeds.
+        local_seeds: ids [num_seeds], the position of each seed in `nodes`. With types: of the types that have seeds.
         hops: one Block a hop, from the seeds outwards. With types: {edge type: Block}, of `Sampler.edge_types`.
-        groups: int64 [num_nodes], the group of seeds from which a node was found, if groups have nodes of their own
-            (trees, times); nodes are then distinct within a group. Else None.
+        groups: int64 [num_nodes], the group of seeds from which each node was found, if groups share no nodes
+            (trees, times); nodes are then distinct within a group. None otherwise.
     """
 
     nodes: Any
@@ -44,10 +44,10 @@ class SeedTrees(NamedTuple):
     Attributes:
         groups: int64 [n], the group of each seed, aligned with the sampler's ids; with types {node type: groups}, in
             the same order.
-        streams: uint32 [num_groups], the stream of the random key.
-        times: int64 [num_groups], the time; None without times.
-        rows: int64 [num_groups], the row of the seeds, over all types; None if group i is row i, or groups are not
-            trees.
+        streams: uint32 [num_groups], the random stream of each group.
+        times: int64 [num_groups], the time of each group; None without times.
+        rows: int64 [num_groups], the row of the minibatch's seeds that each tree belongs to, counted over all types;
+            None if tree i belongs to row i, or groups are not trees.
     """
 
     groups: Any
@@ -56,7 +56,7 @@ class SeedTrees(NamedTuple):
     rows: Tensor | None
 
     def core(self, types: Iterable[Any]) -> _core.Groups:
-        """Return the groups in the kernels' form; `types` are the types of the seeds, in the kernel's order."""
+        """Return the groups for the C++ core; `types` are the node types of the seeds, in the order of the kernel."""
         of_seeds = [self.groups[node_type] for node_type in types] if isinstance(self.groups, dict) else [self.groups]
         streams = self.streams if self.streams.any() else None  # seeds of one time have stream 0
         return _core.Groups(of_seeds, count=len(self.streams), streams=streams, times=self.times)
@@ -64,7 +64,7 @@ class SeedTrees(NamedTuple):
 
 @dataclass(eq=False)
 class HopPlan:
-    """All hops of a stage: the arguments of `graph.hops` besides the seeds. Made when the stage is built.
+    """What a stage samples: the arguments of `graph.hops` that are the same for all minibatches.
 
     Attributes:
         name: the stage's name, for errors.
@@ -72,11 +72,11 @@ class HopPlan:
         edge_types: the sampled edge types, in sorted order.
         fanouts: for each hop, hop 0 (next to the seeds) first, the fanout of each edge type.
         choice: how in-edges are drawn.
-        replace, only_new, edge_ids: as NeighborSampler has them; `only_new` stands for frontier "new".
+        replace, only_new, edge_ids: NeighborSampler's `replace`, `frontier == "new"` and `return_edge_ids`.
         chosen: the result of `graph.choose`.
-        node_numbers: the place of each node type in `graph.node_types`.
-        edge_numbers, source_numbers: for each edge type: its place in `graph.edge_types`, the place of its source type
-            in `graph.node_types`.
+        node_numbers: the position of each node type in `graph.node_types`.
+        edge_numbers, source_numbers: for each sampled edge type, its position in `graph.edge_types`, and the position
+            of its source type in `graph.node_types`.
     Raises:
         The errors of `graph.choose`.
     """
@@ -102,16 +102,16 @@ class HopPlan:
         self.chosen = self.graph.choose(self.name, self.choice, self.edge_types)
 
     def keyed(self, rng: RngKey) -> tuple[list[list[int]], Choice]:
-        """Return the keys and the record of a minibatch, see Choice.keyed; `rng` is the stage's random key there."""
+        """Return (keys, choice), see Choice.keyed; `rng` is the stage's random key at the minibatch."""
         return self.choice.keyed(rng, len(self.fanouts), self.edge_numbers, self.source_numbers)
 
     def checked(self, graph: Any, seeds: Any, choice: Choice, trees: SeedTrees | None) -> Mapping[Any, Tensor]:
         """Return the seeds of a minibatch as {node type: ids}; the type is None without types.
 
         Raises:
-            TypeError: Seeds are no ids.
-            ValueError: The plan belongs to another graph, or the keys to another choice; seeds have an unknown type, or
-                lack the times that they need; or values that the choice reads have changed.
+            TypeError: The seeds are no ids.
+            ValueError: The plan belongs to another graph, or the keys to another choice; the seeds have an unknown
+                type, or no times although the choice needs them; or values that the choice reads have changed.
         """
         if self.graph is not graph:
             raise ValueError(f"{self.name}: found the plan of another graph. Make a HopPlan for this one.")
@@ -137,12 +137,12 @@ class HopPlan:
 def sampled(
     graph: Any, seeds: Mapping[Any, Tensor], nodes: Any, local_seeds: Any, hops: Any, groups: Any, edge_types: Any
 ) -> Sampled:
-    """Return the kernels' arrays, by number of type, as tensors by type; without types as plain tensors.
+    """Return the arrays from a kernel, which are in the order of the types, as a Sampled.
 
     Args:
         seeds: {node type: ids}, in the order in which the kernels got them.
         hops: for each hop and edge type: (indptr, indices, edge ids or None, number of sources).
-        groups: None if the seeds have none.
+        groups: for each node type, the group of each node; None without groups.
     """
     nodes_by_type, seeds_by_type = _tensors(graph.node_types, nodes), _tensors(seeds, local_seeds)
     blocks = [{edge_type: _block(*arrays) for edge_type, arrays in zip(edge_types, hop, strict=True)} for hop in hops]

@@ -26,10 +26,10 @@ _SPLIT = "random_link_split"
 
 
 class LinkSplit(NamedTuple):
-    """The result of `random_link_split`. Item sets have pairs, and edge ids as `extra["edge_ids"]`.
+    """The result of `random_link_split`. Items are pairs; their edge ids reach minibatches as `extra["edge_ids"]`.
 
     Attributes:
-        train_set, validation_set, test_set: ItemSet, for a graph with types HeteroItemSet; None if it has no link.
+        train_set, validation_set, test_set: ItemSet, for a graph with types HeteroItemSet; None without links.
         graph: the graph to sample: without the edges of the validation and test sets, and with `supervision` below 1
             also without the edges of the training set. Edges keep their ids and attributes.
     """
@@ -56,10 +56,10 @@ def random_link_split(
     graph, so an undirected graph gives both directions. O(E log E); takes about 100 bytes an edge.
 
     Args:
-        graph: a CSCGraph or HeteroCSCGraph. Partition the graph of the split, not before.
+        graph: a CSCGraph or HeteroCSCGraph, not partitioned; partition the graph that the split returns.
         validation, test: shares of the links, as floats in [0, 1), or numbers of them, as ints. A link counts once,
             however many edges it has.
-        seed: decides the split, on any machine.
+        seed: the random seed; equal seeds give equal splits, on any machine.
         reverse_etypes_mapping: {edge type: the type of its reverses}, as tuples or "src:rel:dst". The reverses follow
             their edges into the split and are no items. Each edge must have its reverse. A type that is not named is
             split independently; it is refused if another type holds exactly its reverses, unless {edge type: None}
@@ -137,7 +137,7 @@ def random_link_split(
 
 
 def _numbers(graph: LocalGraph, edge_type: Any, *, turn: bool) -> Tensor:
-    """Return the ends of each edge as one number, source first; with `turn`, destination first."""
+    """Return a number for each edge that stands for (source, destination); with `turn`, for (destination, source)."""
     (src, dst), relation = ends_of(edge_type), graph.relation(edge_type)
     sources: Tensor = relation.indices.long()
     destinations = destinations_of(relation, None)
@@ -147,7 +147,9 @@ def _numbers(graph: LocalGraph, edge_type: Any, *, turn: bool) -> Tensor:
 
 
 def _links(graph: LocalGraph, edge_type: Any) -> tuple[Tensor, Tensor, int]:
-    """Return the links of an edge type as ascending numbers, the link of each edge, and the number of links."""
+    """Return (links, link_of, count) of an edge type: the distinct links as ascending numbers (see _numbers), the
+    position of each edge's link in `links`, and the number of links.
+    """
     src, dst = ends_of(edge_type)
     ends = _numbers(graph, edge_type, turn=False)
     if src == dst:
@@ -157,7 +159,7 @@ def _links(graph: LocalGraph, edge_type: Any) -> tuple[Tensor, Tensor, int]:
 
 
 def _reversed_links(graph: LocalGraph, edge_type: Any, back: Any, links: Tensor) -> Tensor:
-    """Return the link of each edge of the type that holds the reverses.
+    """Return, for each edge of `back`, the type of the reverses, the position of its link in `links`.
 
     Raises:
         ValueError: An edge has no reverse, or a reverse has no edge.
@@ -189,8 +191,10 @@ def _refuse_reverses(graph: LocalGraph, edge_type: Any, links: Tensor) -> None:
 
 
 def _matched(graph: LocalGraph, edge_type: Any, back: Any, links: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return, for each edge of `back`, the place of its link and the number of its turned ends; then which edges lack a
-    link of `edge_type`, and which links lack an edge.
+    """Return (place, ends, alone, missing), given the `links` of `edge_type`.
+
+    For each edge of `back`, `ends` is the number of its reverse (see _numbers), and `place` the position of this number
+    in `links`. `alone` lists the edges whose number is not in `links`, `missing` the links without such an edge.
     """
     ends = _numbers(graph, back, turn=True)
     if edge_type[0] == edge_type[2]:
@@ -203,7 +207,7 @@ def _matched(graph: LocalGraph, edge_type: Any, back: Any, links: Tensor) -> tup
 
 
 def _sizes(validation: Any, test: Any, count: int, edge_type: Any) -> tuple[int, int]:
-    """Return the numbers of validation and test links."""
+    """Return (number of validation links, number of test links)."""
     sizes = []
     for name, share in (("validation", validation), ("test", test)):
         if isinstance(share, (int, np.integer)) and not isinstance(share, bool):

@@ -31,15 +31,15 @@ _T = TypeVar("_T")
 
 
 class LocalGraph(Pinnable, Hashed, Graph):
-    """A graph whose arrays, edges and attributes, can be page-locked."""
+    """A graph whose arrays are in host memory. All of them can be page-locked for a GPU."""
 
     _saved_as: ClassVar[str]  # the format of its folder
-    _kept_rows: KeptRows | None = None  # arrays that samplers have asked for
-    _written: dict[str, tuple[Tensor, int, str]] | None = None  # array, version and digest of arrays from a folder
+    _kept_rows: KeptRows | None = None  # cache of what choices have made of the attributes
+    _written: dict[str, tuple[Tensor, int, str]] | None = None  # {name: (array, version, digest)}, from a folder
 
     @cached_property
     def _found(self) -> dict[Any, tuple[Tensor, int, Any]]:
-        return {}  # array, version and result of `_found_in`
+        return {}  # {key: (array, version, result)} of `_found_in`
 
     @abstractmethod
     def _by_type(self) -> ByType:
@@ -67,7 +67,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
 
     @property
     def edge_types(self) -> tuple[Any, ...]:
-        """The edge types (src, rel, dst), sorted; (None,) without types. Their places are part of the random key."""
+        """The edge types (src, rel, dst), sorted; (None,) without types. Positions go into the random key."""
         return tuple(self._by_type().relations)
 
     @property
@@ -84,27 +84,27 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return self._of_type("node", node_type, self._by_type().num_nodes)
 
     def relation(self, edge_type: EdgeType | str | None) -> Any:
-        """Return the edges of a type: an object with indptr, indices, edge_ids (or None) and edge_attributes; raises as
-        `num_nodes_of`.
+        """Return the edges of a type: an object with indptr, indices, edge_ids (or None) and edge_attributes; errors as
+        in `num_nodes_of`.
         """
         return self._of_type("edge", edge_type, self._by_type().relations)
 
     def node_attributes_of(self, node_type: NodeType | None) -> dict[str, Tensor]:
-        """Return the attributes of the nodes of a type; raises as `num_nodes_of`."""
+        """Return the attributes of the nodes of a type; errors as in `num_nodes_of`."""
         return self._of_type("node", node_type, self._by_type().node_attributes)
 
     def _of_type(self, domain: str, type_: Any, by_type: Mapping[Any, _T]) -> _T:
         return by_type[type_in(storage.CLASSES[self._saved_as], domain, type_, by_type)]
 
     def max_edge_id_of(self, edge_type: EdgeType | str | None) -> int:
-        """Return the largest edge id of a type, -1 without edges; raises as `num_nodes_of`. Computed once."""
+        """Return the largest edge id of a type, -1 without edges; computed once. Errors as in `num_nodes_of`."""
         relation = self.relation(edge_type)
         if relation.edge_ids is None or relation.edge_ids.shape[0] == 0:
             return self.num_edges_of(edge_type) - 1
         return self._found_in(relation.edge_ids, lambda ids: int(ids.max()), edge_type)
 
     def _found_in(self, values: Tensor, find: Callable[[Tensor], _T], *key: Any) -> _T:
-        """Return `find(values)`, kept until the array is replaced or changed in place."""
+        """Return `find(values)`, cached by `key` until `values` is another tensor or was changed in place."""
         kept = self._found.get(key)
         if kept is None or kept[0] is not values or kept[1] != version_of(values):
             kept = self._found[key] = values, version_of(values), find(values)
@@ -136,7 +136,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
             ValueError: A file is truncated, corrupt, no regular file, or does not fit the other file; the message names
                 it. Or the folder holds a graph of the other class.
             MemoryError: The arrays exceed the memory that is left (without `mmap`).
-            OSError: No descriptor is left.
+            OSError: No file descriptor is left.
         """
         where = f"{storage.CLASSES[cls._saved_as]}.open"
         mmap, verify = check_bool(where, "mmap", mmap), check_bool(where, "verify", verify)
@@ -218,7 +218,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
             merge: join parallel edges, also edges that were parallel before: the first of all edges with the same ends
                 stays, with its attributes. Without `merge`, an edge whose reverse is in the graph becomes two.
         Raises:
-            TypeError, ValueError: A name is missing, unknown or taken; the message says which. O(num_edges).
+            TypeError, ValueError: A name is missing, unknown or taken; the message says which one.
         """
         return self._of(edits.to_undirected(self._arrays(), reverse_names, merge))
 
@@ -271,11 +271,11 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return torch.bincount(indices, minlength=count)
 
     def num_edges_of(self, edge_type: EdgeType | str | None) -> int:
-        """Return the number of edges of a type; raises as `relation`."""
+        """Return the number of edges of a type; errors as in `relation`."""
         return int(self.relation(edge_type).indices.shape[0])
 
     def digest(self) -> str:
-        """Return a digest of the topology, 32 hexadecimal digits; every byte counts, int32 ids as int64 ones.
+        """Return a digest of the topology, 32 hexadecimal digits; the same for int32 and int64 ids.
 
         Each array is read once, at memory speed. Arrays that `save` wrote have digests in the folder and are not read.
 
@@ -287,11 +287,11 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return graph_digest(self._by_type().num_nodes, relations)
 
     def _hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
-        """Return the arrays of the topology; see Hashed."""
+        """Return {name: (array, True)} of the topology: int32 and int64 ids have one digest. See Hashed."""
         return {name: (values, True) for name, values, in_topology in self._named_arrays() if in_topology}
 
     def _came_with(self, digests: Mapping[str, str]) -> None:
-        """Take over a folder's digests of the arrays, by `array_name`; `_refuse_damage` compares them."""
+        """Remember the digests {`array_name`: digest} from the graph's folder, for `digest` and `_refuse_damage`."""
         arrays = [*self._named_arrays()]
         named = {name: values for name, values, _ in arrays}
         self._written = {name: (named[name], version_of(named[name]), digest) for name, digest in digests.items()}
@@ -355,9 +355,9 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return earliest
 
     def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> dict[Any, Chosen]:
-        """Return {edge type: Chosen}, the arrays by which a choice draws; {} if it reads nothing. They are made once,
-        kept with the graph and shared with worker processes; they are made again when an attribute is replaced or was
-        changed in place.
+        """Return {edge type: Chosen}, the arrays from which a choice draws; {} if it reads no attributes. The graph
+        caches them and shares them with worker processes; they are made again if an attribute was replaced or changed
+        in place.
         """
         reads = choice.reads
         if reads is None:
@@ -382,7 +382,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return forms_of(arrays.node_attributes, arrays.edge_attributes)
 
     def rows(self, edge_type: Any = None) -> GraphRows:
-        """Return the in-edges of an edge type in the form for choices."""
+        """Return the in-edges of an edge type, with the attributes, as choices read them."""
         relation, src = self.relation(edge_type), ends_of(edge_type)[0]
         of_sources = self.node_attributes_of(src)
         return GraphRows(

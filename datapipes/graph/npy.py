@@ -63,7 +63,7 @@ def _unreadable(
 
 
 def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return the shape, whether the order is Fortran's, and the dtype in an npy file's header; leave `file` behind it.
+    """Return (shape, whether in Fortran order, dtype) from the header of a .npy file; `file` is then at the values.
 
     NumPy parses the header as Python code. In Python 3.11 that may fail with a SystemError about the recursion depth if
     another thread parses at the same time: the threads share the counter. So the parsing is tried again.
@@ -89,7 +89,7 @@ def _parsed_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]
 
 
 def read_array(file: BinaryIO, shape: tuple[int, ...], mmap: bool) -> np.ndarray[Any, Any]:
-    """Return the array in an open .npy file. Not np.load, which guesses the format and would unpack an archive."""
+    """Return the array in an open .npy file. np.load would guess the format, and unpack an archive."""
     written, fortran, dtype = read_header(file)
     if dtype.kind not in "biufc":
         raise ValueError(f"dtype {dtype}")
@@ -123,16 +123,16 @@ class NpyRows:
     """Rows of a file of numbers, read without mapping it, so that only the requested rows are in memory.
 
     Args:
-        path: a .npy file; with `raw`, a file of values only.
-        raw: dtype and shape of a row.
+        path: a .npy file; with `raw`, a file of values without a header.
+        raw: (dtype, shape of a row) of a file of values only.
     Attributes:
-        shape: of the array in the file.
+        shape: the shape of the values as they lie in the file, in C order.
         begin: the byte of the file at which the values begin.
-        is_transposed: whether the file is in Fortran's order: [n, 2] in the file is [2, n] in the array.
-        dtype: NumPy's.
+        is_transposed: whether the array is in Fortran order, so that its shape is the reverse of `shape`.
+        dtype: the NumPy dtype of the values.
     Raises:
-        ValueError: The file has another form, or is truncated.
-        OSError: It cannot be opened.
+        ValueError: The file is no .npy file, holds no numbers, or is truncated.
+        OSError: The file cannot be opened.
     """
 
     def __init__(self, where: str, path: Path, raw: tuple[np.dtype[Any], tuple[int, ...]] | None = None) -> None:
@@ -164,7 +164,7 @@ class NpyRows:
         self.shape = shape[::-1] if self.is_transposed else shape
 
     def columns(self) -> list[NpyRows]:
-        """Return each row of [k, n], k small, as an array of one dimension."""
+        """Return an NpyRows [n] for each row of a file of [k, n] values; k is small."""
         parts = [copy.copy(self) for _ in range(self.shape[0])]
         for number, part in enumerate(parts):
             part.shape = self.shape[1:]
@@ -172,7 +172,7 @@ class NpyRows:
         return parts
 
     def read(self, begin: int, end: int) -> np.ndarray[Any, Any]:
-        """Return the rows [begin, end) of the array in the file.
+        """Return the rows [begin, end) of `shape`.
 
         Raises:
             ValueError: The file has become shorter.

@@ -47,7 +47,7 @@ def with_reverses(where: str, pairs: Mapping[Any, Tensor], mapping: Any) -> dict
 
 
 def checked_mapping(where: str, mapping: Any, edge_types: Collection[Any] | None) -> Reverses | None:
-    """Return a mapping of edge types to the types of their reverses; `edge_types` are the types of a known graph."""
+    """Check reverse_etypes_mapping, and return it with tuples. `edge_types` are the graph's, None if unknown."""
     if mapping is None:
         return None
     if not isinstance(mapping, Mapping):
@@ -74,7 +74,7 @@ def checked_mapping(where: str, mapping: Any, edge_types: Collection[Any] | None
 
 
 def refuse_mapping(where: str, mapping: Any, why: str) -> None:
-    """Raise ValueError if a mapping is given without a use for reverses."""
+    """Raise ValueError if a mapping is given though nothing uses reverses; `why` says why not."""
     if mapping is not None:
         raise ValueError(
             f"{where}: reverse_etypes_mapping is given, but {why}; only reverses have a use for it. Leave it out."
@@ -82,7 +82,7 @@ def refuse_mapping(where: str, mapping: Any, why: str) -> None:
 
 
 def mapping_without_types(where: str) -> TypeError:
-    """Return the error of a mapping for a graph without types."""
+    """Return the error for a mapping that was given with a graph without types."""
     return TypeError(
         f"{where}: reverse_etypes_mapping is given, but the graph has no edge types; a reverse is an edge like the "
         "others there. Leave it out."

@@ -16,7 +16,7 @@ def is_saved_graph(path: Path) -> bool:
 
 
 def open_graph(path: Path, **options: Any) -> CSCGraph | HeteroCSCGraph:
-    """Return the graph in a folder that `graph.save` wrote; the options are those of CSCGraph.open.
+    """Return the graph in a folder that `graph.save` wrote; `options` are arguments of CSCGraph.open.
 
     Raises:
         The errors of CSCGraph.open.

@@ -1,5 +1,5 @@
-"""Write and read a graph as a folder: arrays.npy (arena.py), and graph.json, written last, with the place of each array
-in it. A graph without types has the one node type null and the one edge type null.
+"""Write and read a graph as a folder: arrays.npy (arena.py), and graph.json, written last, which says where in it each
+array is. A graph without types has the one node type null and the one edge type null.
 
 The reader trusts no file: it unpickles nothing, and checks the size of every array against graph.json before it maps or
 reads it. It refuses truncated, corrupt and irregular files by name.
@@ -87,10 +87,12 @@ def header_of(
     arena: Arena,
     edges: str | None = None,
 ) -> str:
-    """Return the text of graph.json, given the format, the numbers of nodes and of edges by type, and the arrays.
+    """Return the text of graph.json.
 
     Args:
-        edges: the name of the edges that `build` was given, for `built_of`.
+        written: the format, FORMAT or HETERO_FORMAT.
+        num_nodes, num_edges: {type: number}.
+        edges: a digest of the request to `build` and of its source files; `built_of` returns it.
     """
     fields = {"format": written, "version": _VERSIONS[written], **to_json(Types(num_nodes, num_edges))}
     if edges is not None:
@@ -99,7 +101,7 @@ def header_of(
 
 
 def built_of(folder: Path) -> str | None:
-    """Return the name of the edges from which the graph in a folder was built; None if graph.json has none."""
+    """Return the digest, see `header_of`, of what a folder's graph was built from; None if it has none."""
     named = header_in(folder).get("built_of")
     return named if isinstance(named, str) else None
 
@@ -113,7 +115,7 @@ def header_in(folder: Path) -> dict[str, Any]:
 
 
 def load(folder: Path, wanted: str, mmap: bool) -> tuple[GraphArrays, Types]:
-    """Return the arrays in a folder of the format `wanted`, and the types in graph.json; see LocalGraph.open."""
+    """Return (arrays, types) from a folder of the format `wanted`, for LocalGraph.open."""
     where, path = f"{CLASSES[wanted]}.open", folder / HEADER
     header = _read_header(where, folder, wanted)
     with valid_header(where, path, _REMEDY):
@@ -143,7 +145,7 @@ def load(folder: Path, wanted: str, mmap: bool) -> tuple[GraphArrays, Types]:
 
 
 def _read_header(where: str, folder: Path, wanted: str) -> dict[str, Any]:
-    """Return graph.json, parsed; refuse the other kind of graph. The fields are not checked yet."""
+    """Return graph.json, parsed; its fields are not checked yet. Refuse the folder of the other class of graphs."""
     path = folder / HEADER
     if not path.exists():
         raise FileNotFoundError(

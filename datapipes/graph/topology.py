@@ -1,4 +1,4 @@
-"""The arrays of relations, of a whole graph or of a part, in the form for the sampling kernels."""
+"""The relations of a graph or a part, as the object that the sampling kernels take."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__: list[str] = []
 
 
 class KeptTopology:
-    """A topology, made once for each process.
+    """The `_core.Topology` of a graph or a part; each process makes it once.
 
     `tensor.share_memory_()`, which torch.multiprocessing calls when it sends a tensor, moves the memory of a tensor and
     frees the old one. So check `is_valid` before each use; if it is False, make a new one.
 
     Args:
-        nodes: {node type: (number of nodes,)}, in order; a part adds the number of its own nodes, which have rows.
+        nodes: {node type: (number of nodes,)}, in order; for a part (number in the whole graph, number it owns).
         relations: {edge type: Relation}, in order.
     Attributes:
-        topology: the kernels' form.
+        topology: what the kernels take.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class KeptTopology:
 
     @property
     def is_valid(self) -> bool:
-        """Whether the tensors have not moved."""
+        """Whether all tensors are still at the same place in memory."""
         return self._now() == self._places
 
     def _now(self) -> list[int]:

@@ -1,7 +1,8 @@
 """Bottleneck: the cause that bounds an epoch, in words, with the option to turn. Used by `stats()`, reports and traces.
 
-The consumer's share comes first: if the consumer hardly waits, nothing in the loader is blamed. Else the lane that
-works for the largest share of the time holds up all others, and in that lane the stage that takes the most time.
+The consumer's share comes first: if the consumer hardly waits, nothing in the loader is blamed. Else the lane (stages
+that run in the same threads or processes) that works for the largest share of the time holds up all others, and in that
+lane the stage that takes the most time.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ class Bottleneck(NamedTuple):
 
     @property
     def short(self) -> str:
-        """The cause, and the stage to blame."""
+        """The cause and, if there is one, the stage to blame, as a short text."""
         return " ".join(dict.fromkeys(word for word in (self.cause, self.stage) if word))
 
 
 class _Busy(NamedTuple):
-    """How a lane was at work: the share of the time, and its slowest stage with its counts."""
+    """A lane and `load`, the share of the time in which it worked; its slowest stage, and that stage's counts."""
 
     load: float
     lane: LaneFacts
@@ -58,7 +59,7 @@ class _Busy(NamedTuple):
 
     @property
     def ran(self) -> float:
-        """The share of the calls of the slowest stage in which their own thread was on a processor."""
+        """The share of the slowest stage's calls, by time, in which the calling thread was on a processor."""
         seconds = self.row["concurrent_seconds"]
         return min(self.row.get("processor_seconds", seconds) / max(seconds, 1e-9), 1.0)
 
@@ -108,7 +109,7 @@ def find_bottleneck(facts: Facts) -> Bottleneck | None:
 
 
 def _busy(lane: LaneFacts, facts: Facts, active: float) -> _Busy | None:
-    """Return how a lane was at work; None if no stage of it is called in this loader."""
+    """Return the _Busy of a lane; None if this loader has no counts of its stages."""
     rows = {stage: facts[stage.label] for stage in lane.stages if stage.label in facts}
     if not rows:
         return None

@@ -62,7 +62,7 @@ class DataLoader(StreamStage):
             thread at a time.
         prefetch_factor: minibatches that each worker makes ahead, 1 or more. Without workers: sampled minibatches held
             ready for the feature fetch, and equally many complete minibatches held ready for the consumer.
-        in_order: deliver in the order of the indices. False delivers each minibatch as soon as it is made; each still
+        in_order: True keeps the order of the indices. False delivers each minibatch as soon as it is made; each still
             comes once, with the same bits. No minibatch is made more than num_workers * (prefetch_factor + 1) beyond
             the first missing one (with asynchronous stages, their `concurrency` replaces the 1), so a very slow
             minibatch still holds up the others in the end.
@@ -125,7 +125,7 @@ class DataLoader(StreamStage):
         self._look = LookForLeaks(StageGraph(self.source))
 
     def rewritten(self) -> StageGraph[Stage]:
-        """Return the plan: the rewritten chain, which runs."""
+        """Return the plan: the rewritten chain, which the loader runs."""
         return self._plan
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
@@ -209,7 +209,7 @@ class DataLoader(StreamStage):
 
         Args:
             bottleneck: show the bottleneck of the epochs so far after the bar, renewed each second.
-            options: of tqdm.
+            options: further arguments of tqdm.
         Raises:
             ModuleNotFoundError: tqdm is not installed; the message says what to install.
         """

@@ -44,7 +44,7 @@ class StageFacts:
 
     @classmethod
     def of(cls, stage: StageBase, label: str) -> StageFacts:
-        """Return the facts of a stage."""
+        """Return the StageFacts of a stage whose calls are counted under `label`."""
         has_function = isinstance(stage, MiniBatchTransformer) and stage.fn is not None
         is_theirs = has_function or not type(stage).__module__.startswith("datapipes.")
         does = stage._does or ("transform" if is_theirs else "")
@@ -53,12 +53,12 @@ class StageFacts:
 
 @dataclass(frozen=True)
 class LaneFacts:
-    """Stages that run one after the other.
+    """Stages that run one after the other, in the same threads or processes.
 
     Attributes:
         workers: number of threads or processes of the lane.
         pool: "process" or "thread" if `num_workers` sets their number; "" otherwise.
-        waiting: the name under which its reader's waits are counted; "" for the consumer's lane.
+        waiting: the name under which waits for its minibatches are counted; "" for the consumer's lane.
     """
 
     title: str
@@ -69,7 +69,10 @@ class LaneFacts:
 
 
 class Sample(NamedTuple):
-    """The resident memory at a time of time.monotonic(), in bytes; shared pages count in each process."""
+    """Resident memory, in bytes, of the caller's process and of all workers, at `at` by time.monotonic().
+
+    Shared pages count in each process.
+    """
 
     at: float
     caller: float
@@ -78,16 +81,17 @@ class Sample(NamedTuple):
 
 @dataclass(eq=False, repr=False)  # a dict equals another dict of the same counts
 class Facts(dict[str, Counts]):
-    """{name: counts} for the stages by their labels, for waits, the consumer, and NO_STAGES; {} before the first
-    minibatch. The counts add up all epochs and all processes.
+    """A dict {name: counts}, {} before the first minibatch. Counts add up all epochs and all processes.
+
+    The names are the labels of stages, the names of waits, "consumer", and NO_STAGES.
 
     Attributes:
         title: the loader, as users wrote it.
         processors: number of processors that the loader may use.
         batch_size: 0 if it is not known.
         lanes: the lanes of the plan, the consumer's last.
-        caller: the process of the consumer.
-        samples: the memory over the time.
+        caller: pid of the consumer's process.
+        samples: the memory at several times.
         calls: the last calls of all stages, waits included; only a trace and a report have them.
     """
 
@@ -107,7 +111,7 @@ class Facts(dict[str, Counts]):
     def of_plan(
         cls: type[AnyFacts], rows: Mapping[str, Counts], title: str, plan: StageGraph[Stage], samples: Iterable[Sample]
     ) -> AnyFacts:
-        """Return the facts of a plan of this process."""
+        """Return the Facts of a plan that this process runs; `rows` are its counts."""
         described: list[LaneFacts] = []
         batch_size = 0
         for lane in lanes(plan):
@@ -123,7 +127,7 @@ class Facts(dict[str, Counts]):
         return cls(rows, title, processors, batch_size, tuple(described), os.getpid(), tuple(samples))
 
     def count(self, name: str, key: str = "seconds") -> float:
-        """Return one count; 0 if there is none."""
+        """Return the count `key` in the row `name`; 0 if there is none."""
         return self.get(name, {}).get(key, 0.0)
 
 

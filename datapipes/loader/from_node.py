@@ -32,7 +32,7 @@ class FromNode(StreamStage):
         node: any `torchdata.nodes.BaseNode` but a Stage. Map a node of other items first:
             `torchdata.nodes.Mapper(node, lambda ids: dp.MiniBatch(seeds=ids))`.
     Raises:
-        TypeError: `node` is no such node; or, while running, it gave something other than a MiniBatch.
+        TypeError: `node` is no torchdata node, or a Stage; or, while running, it gave something other than a MiniBatch.
     """
 
     def __init__(self, node: BaseNode[MiniBatch]) -> None:
@@ -54,7 +54,7 @@ class FromNode(StreamStage):
         return self._minibatches()
 
     def _node_state(self) -> Any:
-        """Return the node's own state."""
+        """Return the state_dict of the torchdata node."""
         return self.node.state_dict()
 
     def _minibatches(self) -> Iterator[MiniBatch]:

@@ -26,7 +26,7 @@ from datapipes.minibatch import MiniBatch
 
 
 class Passage(StreamStage):
-    """Passes minibatches on unchanged, in the same thread. Later stages are called minibatch by minibatch."""
+    """Passes minibatches on in the same thread; stages behind it are called for one minibatch at a time."""
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         return streams[0]()
@@ -34,7 +34,8 @@ class Passage(StreamStage):
 
 def fetch_behind_copy(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with FeatureFetchers moved from right before a copy to a GPU to right behind it, if all their
-    features can be read with ids there and the cut is the default. Without triton, only those that must move.
+    features can be read with ids there and the cut is the default. Without triton, move only fetchers that read a
+    feature in GPU memory.
     """
     if options.cut != LoaderOptions.cut:
         return graph
@@ -90,8 +91,8 @@ def fetch_for_copy(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def part_from_asynchronous(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` with a carrier between asynchronous stages and a copy to a GPU behind them. The copy then runs in
-    the thread that takes the minibatch, and not beside the event loop.
+    """Return `graph` with an Overlap or a Passage between asynchronous stages and a copy to a GPU behind them. The copy
+    then runs in the thread that takes the minibatch, and not beside the event loop.
 
     Raises:
         ValueError: Sources are joined behind the copy, or an asynchronous stage stands there.
@@ -118,7 +119,7 @@ def part_from_asynchronous(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def _called_with(stage: Stage) -> list[Stage]:
-    """Return the stages before `stage` that are called in turn with it: the stages behind the last carrier."""
+    """Return the stages before `stage` that are called together with it: back to the nearest StreamStage."""
     called: list[Stage] = []
     for source in stage.sources:
         if not isinstance(source, StreamStage):
@@ -141,7 +142,7 @@ def _gpu_before(stage: Stage) -> torch.device | None:
 
 
 def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` with `options.max_uva_threads` at its FeatureFetchers behind a copy to a GPU.
+    """Return `graph` in which FeatureFetchers behind a copy to a GPU use `options.max_uva_threads`.
 
     Raises:
         ValueError: Such a FeatureFetcher reads a feature that needs ids in host memory; or there are workers, the
@@ -206,7 +207,7 @@ class WaitForGpu(StreamStage):
     """Pass minibatches on; at the end of an epoch, wait for the copies and reads of earlier stages.
 
     Reads on a GPU report ids without rows only after they have run; with this wait, an error comes at the end of its
-    epoch and not in the next epoch. The sources of the last copies are let go, too.
+    epoch and not in the next epoch. The source tensors of the last copies are freed, too.
 
     Raises:
         IndexError: At the end of an epoch: ids that were read on a GPU had no rows.

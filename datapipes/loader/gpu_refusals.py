@@ -22,7 +22,7 @@ _HOST = torch.device("cpu")
 
 
 def refuse_ids_elsewhere(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph`; if a user's stage may move the ids, nothing is refused.
+    """Return `graph` unchanged, after a check of where ids lie. Stages behind a user's stage are not checked.
 
     Raises:
         ValueError: A sampler's seeds lie on a GPU; or rows on a GPU are fetched with ids in host memory.
@@ -50,7 +50,7 @@ def _refuse_seeds_on_gpu(sampler: Sampler) -> None:
 
 
 def _refuse_rows_on_gpu(fetch: FeatureFetcher, options: LoaderOptions) -> None:
-    """Raise ValueError if `fetch` reads rows on a GPU with ids in host memory; its store may read in its own way."""
+    """Raise ValueError if `fetch` reads rows on a GPU with ids in host memory, unless the store has its own way."""
     if place_of_ids(fetch) != _HOST or not (isinstance(fetch, FetchForCopy) or FetchForCopy.can_replace(fetch)):
         return
     for key in fetch.feature_keys:
@@ -97,7 +97,7 @@ def _is_ours(defined: Any) -> bool:
 
 
 def what_would_use_uva(graph: Graph) -> str:
-    """Return a remedy, the end of a sentence, by which some stage would read host memory from a GPU."""
+    """Return how some stage would read host memory from a GPU, as the end of a sentence; "" if that is not known."""
     gpus = gpus_of(graph)
     fetches = [stage for stage in graph.find(FeatureFetcher) if not stage.asynchronous]
     if fetches and not gpus:

@@ -30,6 +30,6 @@ def single_line(graph: Graph) -> list[Stage]:
 
 
 def planned_elsewhere(graph: Graph) -> set[int]:
-    """Return id(stage) of the stages in the plan of another loader that is a stage of `graph`."""
+    """Return {id(stage)} of the stages before another loader in `graph`, which has its own plan for them."""
     loaders = [stage for stage in graph.find(StreamStage) if stage._plans_its_source]
     return {id(stage) for loader in loaders for stage in StageGraph(loader.source)}

@@ -32,8 +32,13 @@ Rows = NDArray[np.int64]  # [n, k]: source, destination, and the time if edges h
 
 
 class Leaks(NamedTuple):
-    """How many positive seeds were looked at, and how many of them are among the sampled edges. If far more have their
-    reverse there: the number of these, and the edge types of the seeds and of the reverses.
+    """Whether positive seeds are among the sampled edges.
+
+    Attributes:
+        looked_at: number of positive seeds that were looked up.
+        found: how many of them are sampled edges.
+        reversed: how many have a sampled reverse, if these are many more; then `found` is 0.
+        types: (edge type of these seeds, edge type of the reverses).
     """
 
     looked_at: int
@@ -43,7 +48,7 @@ class Leaks(NamedTuple):
 
 
 class LookForLeaks:
-    """Called with each minibatch of a loader; looks at the first if a sampler is in the chain."""
+    """Is called with each minibatch of a loader; looks at the first one, if a sampler is in the chain."""
 
     def __init__(self, graph: StageGraph[Stage]) -> None:
         samplers = graph.find(Sampler)
@@ -121,7 +126,7 @@ def look(
         pairs_of: {edge type: positive seeds}, by the ids of the graph; the type is None without types.
         edges_of: returns the sampled edges of an edge type.
         types: the sampled edge types.
-        graph: the sampled graph; None and a graph in parts are not asked.
+        graph: the sampled graph; it is not asked if it is in parts, or None.
         mapping: {edge type: type of its reverses, or None}; for other edge types, all types that fit are looked at.
         keeps_parallel: whether the seeds were taken out by edge id, so that edges parallel to them are meant to stay.
     """

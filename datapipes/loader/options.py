@@ -100,7 +100,7 @@ class LoaderOptions:
         return [option.name for option in fields(self) if getattr(self, option.name) != option.default]
 
     def has_no_effect(self, message: str, remedy: str) -> None:
-        """Raise ValueError about an option that has no effect in a plan; without workers write it into the log."""
+        """Report an option that has no effect in a plan: raise ValueError, or without workers log the message."""
         if self.num_workers > 0:
             raise ValueError(f"{message}. {remedy}.")
         logger.info("%s. With num_workers=0 this is allowed, and has no effect.", message)

@@ -193,7 +193,7 @@ def overlap_fetch_with_sampling(graph: Graph, options: LoaderOptions) -> Graph:
     minibatches while the features of the present minibatch are fetched.
 
     Graphs stay as they are if they have workers, which sample beside the fetch already; have no thread at their end;
-    sample nothing before the fetch; have a Prefetcher before the fetch; have another carrier, such as a DataLoader,
+    sample nothing before the fetch; have a Prefetcher before the fetch; have another StreamStage, such as a DataLoader,
     which overlaps its stages itself; join sources after the fetch; or have asynchronous stages, which keep several
     minibatches in flight from the sampler to the fetch: a Prefetcher would part these stages.
     """
@@ -210,7 +210,7 @@ def overlap_fetch_with_sampling(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def limit_the_consumers_wait(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` with `options.timeout` at its last Prefetcher or Workers.
+    """Return `graph` in which the last Prefetcher or Workers has `options.timeout`.
 
     Only the consumer's wait is limited. A thread in between waits for as long as something works on its minibatch.
     If the plan runs in the consumer's thread alone, the log names the given options of threads.

@@ -116,7 +116,7 @@ class _Queue:
         self.error: Exception | None = None
 
     def put(self, minibatch: MiniBatch, queued: list[Queued]) -> bool:
-        """Append a minibatch and the work that it waits for once there is room; return False if the reader has left."""
+        """Wait for room, then append a minibatch and the GPU work it waits for; return False if the reader has left."""
         with self.changed:
             while not self.stopped and len(self.ready) >= self.depth:
                 self.is_full = True
@@ -129,7 +129,7 @@ class _Queue:
         return not self.stopped
 
     def take(self, last: object) -> tuple[MiniBatch, list[Queued]]:
-        """Return the oldest ready minibatch; the caller holds the lock.
+        """Return the oldest ready minibatch, and the GPU work it waits for. The caller must hold the lock.
 
         Args:
             last: the previous minibatch, if the consumer still holds it; it is about to drop it. torch releases the GIL
@@ -205,7 +205,7 @@ class _Reader(Iterator[MiniBatch]):
 
 
 def _nothing() -> None:
-    """The consumer has no minibatch yet."""
+    """Return None: the consumer has no minibatch yet."""
 
 
 # In a thread that makes minibatches `makes` is True; `ending` is True too once the thread is ending.

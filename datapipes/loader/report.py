@@ -22,17 +22,17 @@ _Points = Sequence[tuple[float, float]]  # (time, value)
 
 
 def write_report(path: str | Path, stats: LoaderStats) -> None:
-    """Write the report of a loader's stats, with the calls.
+    """Write the report of a loader's stats, which must include the calls.
 
     Raises:
-        RuntimeError: There is no minibatch.
+        RuntimeError: No minibatch was delivered.
         OSError: The file cannot be written.
     """
     write_text(path, as_html(stats))
 
 
 def as_html(stats: LoaderStats) -> str:
-    """Return the report as HTML; raise RuntimeError if there is no minibatch."""
+    """Return the report as HTML; raise RuntimeError if no minibatch was delivered."""
     bottleneck = stats.found
     if bottleneck is None:
         raise RuntimeError(
@@ -65,7 +65,7 @@ def as_html(stats: LoaderStats) -> str:
 
 
 def lanes_of(stats: LoaderStats) -> list[dict[str, Any]]:
-    """Return the lanes for the template chain.html; without figures before the first minibatch."""
+    """Return what the template chain.html shows of each lane; before the first minibatch without figures."""
     bottleneck, colors = stats.found, _colors(stats)
     seconds = stats.count("epochs") if stats.count("epochs", "calls") else 0.0
     lanes = []
@@ -142,7 +142,7 @@ def _memory(stats: LoaderStats) -> dict[str, Any] | None:
 
 
 def _queues(stats: LoaderStats) -> dict[str, Any] | None:
-    """Return how many minibatches were made and not yet taken, behind each lane."""
+    """Return a chart: how many minibatches of each lane were made and not yet taken; None without points."""
     ends: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for call in stats.calls:
         ends[call.stage][call.minibatch].append(call.began + call.seconds)
@@ -162,14 +162,14 @@ def _queues(stats: LoaderStats) -> dict[str, Any] | None:
 
 
 def _thinned(points: _Points) -> _Points:
-    """Return at most BINS means of neighbors."""
+    """Return at most BINS points, each the mean of some neighboring points."""
     size = -(-len(points) // BINS) or 1
     groups = [points[first : first + size] for first in range(0, len(points), size)]
     return [(group[0][0], sum(value for _, value in group) / len(group)) for group in groups]
 
 
 def _timeline(stats: LoaderStats) -> dict[str, Any] | None:
-    """Return the last calls as blocks of each thread and process."""
+    """Return the last calls as a timeline, one row of blocks for each thread and process; None without calls."""
     calls = sorted(stats.calls, key=lambda call: call.began)[-MOST_BLOCKS:]
     if not calls:
         return None

@@ -49,7 +49,7 @@ class LoaderStats(Facts):
 
     @property
     def found(self) -> Bottleneck | None:
-        """The bottleneck of the epochs, its cause and its parts; None before the first minibatch."""
+        """The Bottleneck of all epochs so far; None before the first minibatch."""
         return find_bottleneck(self)
 
     @property
@@ -73,7 +73,7 @@ class LoaderStats(Facts):
         return call_ms, minibatch_ms, min(seconds / epochs["seconds"], 1.0), spent / seconds if seconds > 0 else 0.0
 
     def in_words(self, name: str) -> list[tuple[str, str]]:
-        """Return the counts of one of the rows NO_STAGES as (name in words, number)."""
+        """Return [(count in words, number)] of the row `name`, one of NO_STAGES."""
         counts, texts = [], COUNTS.get(name, {})
         for key, value in self.get(name, {}).items():
             feature, colon, count = key.rpartition(": ")  # the store has some counts for each feature
@@ -113,7 +113,7 @@ class Watch:
             seconds until the first came ("start_seconds", in the last epoch "latest_start_seconds"), the number of
             epochs ("begun"); and within the watched time ("watched_seconds"), the processor time of the caller's
             process ("processor_seconds") and the idle time of all processors ("idle_seconds").
-        samples: the memory, in the order of time.
+        samples: the memory at several times, the oldest first.
     """
 
     MOST_SAMPLES = 256
@@ -128,13 +128,13 @@ class Watch:
         self.next_look = math.inf  # when the next look is due
 
     def begin(self) -> None:
-        """The first minibatch of an epoch has come: count from now on."""
+        """Count times from now on. Called when the first minibatch of an epoch has come."""
         now = time.monotonic()
         self._looked = (now, time.process_time(), _idle_seconds())
         self.next_look = now + self._every_s
 
     def look(self, now: float) -> None:
-        """Count the time used since the last look."""
+        """Add the times since the last look to `epochs`, and take a sample of the memory."""
         since, used, idle = self._looked
         self.begin()
         self.epochs["watched_seconds"] += now - since
@@ -171,7 +171,7 @@ class Delivered(Iterator[MiniBatch]):
     Args:
         look: called with the first minibatch before the consumer gets it.
         waited: called once a minibatch has come, with the time at which it was asked for and its index.
-        starting: text on a terminal if the first minibatch takes long; "" shows nothing.
+        starting: text to show on a terminal if the first minibatch takes long; "" shows nothing.
     """
 
     def __init__(

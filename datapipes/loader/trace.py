@@ -30,7 +30,7 @@ _SAMPLES = form_of(tuple[Sample, ...]).read
 
 
 def write_trace(path: str | Path, stats: LoaderStats) -> None:
-    """Write stats, with the calls, as a trace.
+    """Write a loader's stats, which must include the calls, as a trace.
 
     Raises:
         OSError: The file cannot be written.
@@ -54,11 +54,11 @@ def write_trace(path: str | Path, stats: LoaderStats) -> None:
 
 
 def read_trace(path: str | Path) -> LoaderStats:
-    """Return the stats of a trace, with the calls.
+    """Return the stats, with the calls, that a trace holds.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is no regular file, or not a whole trace of this version; the message says what is wrong.
+        ValueError: The file is not regular, or no complete trace of this version; the message says what is wrong.
     """
     where = f"trace {shown(str(path))}"
     again = "Write it again by loader.trace(path)."

@@ -51,7 +51,7 @@ class TimedGraph(NamedTuple):
 
 
 def graph_of(data: Any, time_attr: str | None, weight_attr: Any, is_sorted: bool) -> TimedGraph:
-    """Return the graph of `data`. Its edges have their weights under `weight_name(weight_attr)`.
+    """Return the TimedGraph to sample from `data`. Its edges have their weights under `weight_name(weight_attr)`.
 
     Raises:
         TypeError, ValueError, IndexError: `data` has another class, or its edges, weights or times do not fit.
@@ -71,7 +71,7 @@ def graph_of(data: Any, time_attr: str | None, weight_attr: Any, is_sorted: bool
 
 
 def refuse_other_data(where: str, data: Any) -> None:
-    """Refuse anything but PyG's kinds of data and our graphs."""
+    """Raise ValueError unless `data` is a Data, a HeteroData or a pair of stores. Callers handle our graphs before."""
     is_pair = isinstance(data, (list, tuple)) and len(data) == 2
     is_stores = is_pair and isinstance(data[0], FeatureStore) and isinstance(data[1], GraphStore)
     if not is_stores and not isinstance(data, (Data, HeteroData)):
@@ -82,7 +82,7 @@ def refuse_other_data(where: str, data: Any) -> None:
 
 
 def refuse_wrong_names(time_attr: Any, weight_attr: Any) -> None:
-    """Refuse values that are no attribute names, and names of both times and weights."""
+    """Raise TypeError if a value is no attribute name, ValueError if both times and weights are named."""
     if time_attr is not None and not isinstance(time_attr, str):
         raise TypeError(f"{_WHERE}: time_attr must be a name, a str, got {shown(time_attr)}. Pass one.")
     if weight_attr is not None and not isinstance(weight_attr, (str, Mapping)):
@@ -102,7 +102,7 @@ def weight_name(weight_attr: Any) -> str | None:
 
 
 def _with_one_name(data: Any, weight_attr: Mapping[Any, Any]) -> Any:
-    """Return a HeteroData or HeteroCSCGraph with the weights of all edge types under one name."""
+    """Return a copy of the data, a HeteroData, that has the weights of all edge types under one name."""
     name = weight_name(weight_attr)
     if not isinstance(data, (HeteroData, HeteroCSCGraph)) or not weight_attr:
         raise ValueError(
@@ -238,7 +238,7 @@ def _of_stores(features: Any, graph: Any, time_attr: str | None, weight_attr: st
 
 
 def _of_layouts(edge_type: Any, graph: Any, layouts: Mapping[str, Any], num_src: int, num_dst: int) -> _Relation:
-    """Return the in-edges of a type in a graph store, from the layout that PyG would take; edge ids are places in it.
+    """Return a type's in-edges from a graph store, in the layout that PyG would take; edge ids are positions in it.
 
     `graph.csc()` is not used: it writes outside its memory if a destination exceeds the number of nodes.
     """
@@ -254,7 +254,7 @@ def _of_layouts(edge_type: Any, graph: Any, layouts: Mapping[str, Any], num_src:
 
 
 def _check_groups(features: Any, graph: Any, counts: Mapping[Any, int], edge_attrs: Mapping[Any, Any]) -> None:
-    """Refuse the rows of a part of a partition, which have global ids; warn of tensors that no batch can hold."""
+    """Raise ValueError if the stores hold a part, with global ids; warn of tensors that no batch can hold."""
     groups = dict.fromkeys(attr.group_name for attr in features.get_all_tensor_attrs())
     lost = [group for group in groups if None not in counts and group not in counts and group not in edge_attrs]
     if lost:
@@ -282,7 +282,7 @@ def _made(
     node_times: Mapping[Any, Tensor],
     of_edges: Mapping[str | None, Mapping[Any, Tensor]],
 ) -> TimedGraph:
-    """Return the graph; `of_edges` is {attribute: {edge type: values in the order of the edge ids}}, times first."""
+    """Return the TimedGraph; `of_edges` is {attribute: {edge type: values in the order of edge ids}}, times first."""
     time_attr, edge_times = next(iter(of_edges.items()))
     ids = {edge_type: order for edge_type, (_, _, order) in relations.items() if order is not None}
     node_times = {node_type: times.cpu() for node_type, times in node_times.items()}
@@ -311,7 +311,7 @@ def _relation(
     src_times: Tensor | None = None,
     edge_times: Tensor | None = None,
 ) -> _Relation:
-    """Return the in-edges of a store by destination, then, as in PyG, by time (of edges, else of sources)."""
+    """Return a store's in-edges by destination, then, as in PyG, by time, if edges or their sources have times."""
     for name, method in (("adj", "csc"), ("adj_t", "csr")):
         if name in store:
             if not hasattr(store[name], method):
@@ -353,7 +353,7 @@ def _narrow(ids: Tensor, num_nodes: int) -> Tensor:
 
 
 def _with_inferred(counts: Mapping[Any, int | None], edges: Mapping[Any, Tensor | None]) -> dict[Any, int]:
-    """Return the number of nodes of each type; if unknown, the largest id in its edges plus 1."""
+    """Return {node type: number of nodes}; an unknown number becomes the largest id in the type's edges plus 1."""
     inferred: dict[Any, int] = {node_type: 0 for node_type, count in counts.items() if count is None}
     for edge_type, columns in edges.items():
         for row, end in enumerate(ends_of(edge_type)):
@@ -370,7 +370,7 @@ def _times(
     num_nodes: Mapping[Any, int] | None = None,
     num_edges: Mapping[Any, int] | None = None,
 ) -> tuple[dict[Any, Tensor], dict[Any, Tensor]]:
-    """Return times of nodes and times of edges, by type: one of the two with a `time_attr`, neither without."""
+    """Return (times of nodes, times of edges), {type: times} each. One of them is {}; without `time_attr` both are."""
     if time_attr is None:
         return {}, {}
     on_nodes, on_edges = (any(time_attr in values for values in by_type.values()) for by_type in (of_nodes, of_edges))
@@ -383,7 +383,7 @@ def _times(
 def _numbers(
     name: str, by_type: Mapping[Any, Mapping[str, Any]], counts: Mapping[Any, int] | None, kind: str
 ) -> dict[Any, Tensor]:
-    """Return the times or the weights of the types that have them, [n]; n is checked unless `counts` is None."""
+    """Return {type: [n]} of the times or weights `name`, for types that have them; `counts`, if given, must be n."""
     numbers = {}
     for key, values in by_type.items():
         if name not in values:

@@ -25,7 +25,7 @@ class LinkSeeds:
             ascending order.
     Attributes:
         seeds: int64 [n]; with types {node type: [n]}, of the types of the ends.
-        times: the time of each seed, int64, in the form of `seeds`; None if the links have no times.
+        times: the time of each seed, int64, a dict if `seeds` is one; None if the links have no times.
     Raises:
         ValueError: Nodes have times and links have none; links have times but no trees; or triplets have labels.
     """
@@ -70,8 +70,9 @@ class LinkSeeds:
         self.times: Any = times if is_typed or times is None else times[None]
 
     def placed(self, out: Any) -> Any:
-        """Return the sampler's output for these seeds with its metadata: the places of the ends of each link among the
-        nodes, labels and times. `batch` becomes the number of the link, which a positive shares with its negatives.
+        """Complete `out`, the sampler's output for these seeds, and return it. Its metadata become the positions of
+        each link's ends among the nodes, the labels and the times. `batch` becomes the number of the link, which a
+        positive shares with its negatives.
         """
         if self._disjoint:  # trees are counted over the types in sorted order
             link_of = torch.cat([numbers for _, numbers in sorted(self._link_of.items())])
@@ -90,14 +91,14 @@ class LinkSeeds:
 
 
 class _Drawn:
-    """Negatives of `num_links` links, at either end."""
+    """Draws the nodes for the negatives of `num_links` links, at either end."""
 
     def __init__(self, negatives: Any, num_links: int, times: Tensor | None) -> None:
         self._negatives, self._times = negatives, times
         self.rounds, self.count = math.ceil(negatives.amount), math.ceil(num_links * negatives.amount)
 
     def draw(self, end: str, num_nodes: int, node_time: Tensor | None) -> Tensor:
-        """Return ids [count]. With times, none is later than its link; if TRIES find none, it is the earliest node."""
+        """Return ids [count]. With times, no node is later than its link; after TRIES draws, take the earliest node."""
         if node_time is None:
             drawn: Tensor = self._negatives.sample(self.count, end, num_nodes)
             return drawn
@@ -125,5 +126,5 @@ def _of(values: Any, node_type: Any) -> Any:
 
 
 def _by_type(types: tuple[Any, Any], src: Any, dst: Any) -> dict[Any, Any]:
-    """Return the values of both ends by node type."""
+    """Return {node type: values} of both ends; if they have one type, the values of sources come first."""
     return {types[0]: torch.cat((src, dst))} if types[0] == types[1] else {types[0]: src, types[1]: dst}

@@ -16,7 +16,7 @@ from datapipes.pyg.torch_geometric_names import HeteroSamplerOutput, SamplerOutp
 
 
 def sampler_output(sampled: Sampled, graph: Graph, disjoint: bool) -> Any:
-    """Return the sample of nodes in the form of PyG's loaders: int64 ids, edge ids, all types of the graph.
+    """Return `sampled` as a SamplerOutput or HeteroSamplerOutput: int64 ids, edge ids, all types of the graph.
 
     `row` and `col` are the rows of one tensor [2, num_edges].
     """
@@ -63,7 +63,7 @@ def seeds_alone(seeds: Any, graph: Graph, num_hops: int, disjoint: bool) -> Any:
 def edge_index_of(row: Tensor, col: Tensor) -> Tensor:
     """Return int64 [2, num_edges]; if `row` and `col` are the rows of one tensor, that tensor, without a copy.
 
-    The latter calls no function of torch: each one releases the GIL, and threads that work ahead would take it.
+    In that case no function of torch is called: each releases the GIL, and threads that work ahead would take it.
     """
     base = row._base
     if base is not None and base is col._base and base.shape == (2, len(row)) and base.is_contiguous():

@@ -59,14 +59,14 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
     Args:
         data: Data, HeteroData, a pair (FeatureStore, GraphStore), CSCGraph or HeteroCSCGraph. The edges are sorted
             once, here; batches are sliced by the loader.
-        num_neighbors: in-edges drawn per node and hop; the first entry is the hop next to the seeds. -1 keeps all. With
-            types a list counts for each edge type, a dict {edge type: list} names all of them.
+        num_neighbors: in-edges drawn per node and hop; the first entry is the hop next to the seeds. -1 keeps all. In a
+            graph with types, one list applies to every edge type; a dict {edge type: list} must have every edge type.
         subgraph_type: "directional", "bidirectional" or "induced", as in PyG.
         replace: draw with replacement; -1 still keeps each in-edge once.
-        disjoint: a tree for each seed; with `time_attr` always.
-        temporal_strategy: "uniform" or "last", of in-edges at or before the time of the seed.
+        disjoint: True samples a tree for each seed; with `time_attr` always.
+        temporal_strategy: "uniform" draws among in-edges at or before the time of the seed, "last" takes the latest.
         time_attr: the attribute of nodes, or of edges, that holds times, int64.
-        time_window: by name: with `time_attr`, draw only in-edges that are at most this much earlier than the seed.
+        time_window: (keyword only) with `time_attr`, draw only in-edges at most this much earlier than the seed.
         weight_attr: the edge attribute that holds weights, or {edge type: attribute}; edges of a type without weights
             are drawn uniformly. An in-edge of weight 0 is never drawn, even with -1.
         is_sorted: the destinations in `edge_index` ascend, which is checked; then nothing is sorted.
@@ -175,7 +175,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
 
     @property
     def num_nodes(self) -> Any:
-        """The number of nodes, with types by type."""
+        """Number of nodes; with types {node type: number}."""
         return self.graph.num_nodes
 
     def sample_from_nodes(self, inputs: Any, *, rng: RngKey | None = None) -> Any:
@@ -279,7 +279,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         return None
 
     def _own_times(self, seeds: Any) -> Any:
-        """Return the times of the seeds themselves."""
+        """Return the times of the seeds from the attribute of the nodes; ValueError if a type has none."""
         by_type = seeds if self.is_hetero else {None: seeds}
         without = [node_type for node_type in by_type if node_type not in self.node_time]
         if without:
@@ -291,8 +291,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         return times if self.is_hetero else times[None]
 
     def _negatives(self, negatives: Any, edge_type: Any, key: RngKey) -> Any:
-        """Return `negatives` with draws by the random key, sums of weights made once. A subclass that draws itself is
-        returned as it is.
+        """Return KeyedNegatives that draw as `negatives` says; sums of weights are made once. An object of a user's
+        class that draws itself is returned as it is.
         """
         if draws_itself(negatives):
             return negatives
@@ -315,7 +315,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
 
 
 def fanouts_of(num_neighbors: Any, edge_types: list[Any] | None) -> tuple[Any, dict[Any, list[int]]]:
-    """Return a NumNeighbors of PyG, and {edge type: in-edges per node, by hop}; edge_types None: without types."""
+    """Return (NumNeighbors of PyG, {edge type: in-edges per node, by hop}); `edge_types` is None without types."""
     is_made = isinstance(num_neighbors, NumNeighbors)
     values, default = (num_neighbors.values, num_neighbors.default) if is_made else (num_neighbors, None)
     lists = [*values.values()] if isinstance(values, Mapping) else [values]

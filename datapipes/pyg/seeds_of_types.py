@@ -10,7 +10,7 @@ from datapipes.base.checks import check_within
 
 
 class SeedsOfTypes:
-    """Seeds of several node types. Places are counted across the types, in the order of the dict.
+    """Seeds of several node types. Positions count across the types, in the order of the dict.
 
     Args:
         by_type: {node type: NodeSamplerInput}.
@@ -23,7 +23,7 @@ class SeedsOfTypes:
         return sum(len(inputs.node) for inputs in self.by_type.values())
 
     def __getitem__(self, index: Any) -> SeedsOfTypes:
-        """Return the seeds at some places, with all types; a type may have no seeds."""
+        """Return the seeds at the positions `index`. All types are kept, also types without seeds there."""
         index = torch.as_tensor(index, dtype=torch.int64)
         counts_back = (index < 0) & (index >= -len(self))  # negative places count from the end
         index = torch.where(counts_back, index + len(self), index)

@@ -36,7 +36,10 @@ def other_names(module: str, ours: list[str]) -> list[str]:
 
 
 def arguments_of(theirs: type, **more: Any) -> Callable[[Callable[..., None]], Any]:
-    """Give a constructor the signature of a PyG class, and `more` by name; it receives all arguments by name."""
+    """Return a decorator that gives a constructor the signature of the PyG class `theirs`, and `more` as keywords.
+
+    The constructor gets all arguments by keyword, defaults included.
+    """
     given = inspect.signature(theirs.__init__)  # type: ignore[misc]  # of a known class
     *own, rest = given.parameters.values()
     further = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=more[name]) for name in more]

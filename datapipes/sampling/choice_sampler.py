@@ -1,6 +1,6 @@
-"""ChoiceSampler: the base of this package's sampling stages, which are Neighborhoods (neighborhoods.py) of a source.
+"""ChoiceSampler: the base of this package's sampling stages, which sample as a Neighborhoods (neighborhoods.py) does.
 
-They differ in the Choice that draws in-edges.
+The stages differ in the Choice that draws in-edges.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ CONCURRENCY = 8  # minibatches in flight at once over a graph in parts, unless t
 
 
 class ChoiceSampler(Neighborhoods, Sampler):
-    """Base of samplers that draw by a Choice, over a whole graph or a graph in parts.
+    """Base of samplers that draw by a Choice, over a graph in memory or a graph in parts.
 
     Args:
-        options: those of Neighborhoods.
+        options: further arguments of Neighborhoods.
     Attributes:
         concurrency: minibatches in flight at once, over a graph in parts.
     """
@@ -57,7 +57,7 @@ class ChoiceSampler(Neighborhoods, Sampler):
         Neighborhoods.__init__(self, self.name, graph, self.fanouts, self.edge_types, choice, **options)
 
     async def sample_async(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
-        """`sample`, also a subclass's own; over a graph in parts the event loop goes on meanwhile."""
+        """Return the result of `sample`, also of a subclass's own. A graph in parts does not block the event loop."""
         if type(self).sample is ChoiceSampler.sample:
             return await super().sample_async(seeds, rng, trees)
         more = () if trees is None else (trees,)  # a subclass's own `sample` may take no trees
@@ -72,7 +72,7 @@ class ChoiceSampler(Neighborhoods, Sampler):
         return self._filled_of(minibatch, restored(self.sample(ids, self.rng_of(minibatch), *more)), trees)
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
-        """`transform` over a graph in parts."""
+        """Return the result of `transform`; a graph in parts does not block the event loop."""
         ids, restored = self.seeds_of(minibatch)
         trees = self.trees_of(minibatch.seeds, minibatch.timestamps)
         sampled = restored(await self.sample_async(ids, self.rng_of(minibatch), trees))
@@ -96,7 +96,7 @@ class ChoiceSampler(Neighborhoods, Sampler):
         return {name: value for name, value in options.items() if value is not None}
 
     def _describe_choice(self) -> dict[str, Any]:
-        """Return the entries of `describe` for the choice; None is left out."""
+        """Return the entries about the choice for `describe`, which leaves out values that are None."""
         return {}
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -79,7 +79,7 @@ def _by_edge_type(where: str, name: str, fanout: Any, graph: Graph) -> dict[Edge
 
 
 def fingerprint_of_hops(graph: Graph, fanouts: list[Any], return_edge_ids: bool) -> dict[str, Any]:
-    """Return the entries of every sampler's fingerprint: the graph and the hops."""
+    """Return the entries that the fingerprints of all samplers have: about the graph and the hops."""
 
     def by_text(numbers: Any) -> Any:
         return {join_key(kind): count for kind, count in numbers.items()} if graph.is_heterogeneous else numbers
@@ -94,7 +94,7 @@ def fingerprint_of_hops(graph: Graph, fanouts: list[Any], return_edge_ids: bool)
 
 
 def shortened(fanouts: list[Any]) -> list[Any]:
-    """Return fanouts for display: an int if all edge types have the same, and no zeros."""
+    """Return fanouts for display: an int where all edge types have the same fanout, else a dict without zeros."""
     return [_shortened(fanout) if isinstance(fanout, Mapping) else fanout for fanout in fanouts]
 
 

@@ -30,7 +30,7 @@ class InSubgraphSampler(ChoiceSampler):
             None keeps all.
         return_edge_ids: fill `edge_ids` of the block, which edge features need.
         concurrency: over a DistGraph, minibatches in flight at once, by default 8. Each takes the memory of its own
-            result, whatever the size of the graph. Not allowed for a whole graph.
+            result, whatever the size of the graph. Not allowed for a graph in memory.
     Raises:
         TypeError, ValueError: An argument is not allowed.
         IndexError: While running, a seed is not a node of the graph.
@@ -54,7 +54,7 @@ class InSubgraphSampler(ChoiceSampler):
         super().__init__(source, graph, fanouts, Choice(), return_edge_ids=return_edge_ids, concurrency=concurrency)
 
     def describe(self) -> dict[str, Any]:
-        """Return the shown arguments: in the place of the fanouts, the edge types, unless all are kept."""
+        """Return the arguments to show: instead of the fanouts, the edge types, unless all are kept."""
         details = super().describe()
         for name in ("fanouts", "frontier"):
             del details[name]

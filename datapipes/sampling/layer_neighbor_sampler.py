@@ -32,7 +32,7 @@ KeyPairs = tuple[tuple[int, int], ...]  # for each edge type: the key of the nex
 
 @dataclass(frozen=True)
 class ByNumber(Choice):
-    """In-edges from the sources with the smallest numbers.
+    """Draw the in-edges whose sources have the smallest random numbers.
 
     Attributes:
         layer_dependency, batch_dependency: see LayerNeighborSampler.
@@ -62,7 +62,7 @@ class ByNumber(Choice):
 
 
 def _read_keys(name: str, value: Any) -> tuple[KeyPairs, ...]:
-    """Return the keys of one hop, two for each draw."""
+    """Return the keys of one hop from JSON, a pair for each draw."""
     pairs = [list_of(f"an entry of {name}", pair, 2) for pair in list_of(name, value)]
     if any(len(pair) != 2 for pair in pairs):
         raise ValueError(f"{name} is {shown(value)}, it must have two keys for each draw")
@@ -76,12 +76,13 @@ _KEYS = Form(_read_keys, lambda keys: [[*pair] for hop in keys for pair in hop])
 
 @dataclass(frozen=True)
 class Numbered(Choice):
-    """A ByNumber at a minibatch: the record in a request. The key of a draw is the key of its generation.
+    """ByNumber at one minibatch, which requests carry. `dependency` minibatches in a row are a generation.
 
     Attributes:
         dependency: how many minibatches a source keeps its number.
         until_next: sources with offset >= until_next belong to the next generation.
-        keys: for each hop and edge type; empty if the dependency is 1.
+        keys: for each hop and edge type, the key of the next generation, and the key that decides the offset of a
+            source; empty if the dependency is 1. (The key of the present generation comes with each draw.)
     """
 
     dependency: Annotated[int, whole(1, _MAX_DEPENDENCY)] = 1
@@ -124,7 +125,7 @@ class LayerNeighborSampler(ChoiceSampler):
         graph: the CSCGraph, HeteroCSCGraph or DistGraph to sample from. If the graph has types, the seeds have types
             too (HeteroItemSet).
         fanouts: in-edges drawn per node, as for sample_neighbor.
-        layer_dependency: a source keeps its random number in all hops, so hops share more nodes.
+        layer_dependency: True lets a source keep its random number in all hops, so hops share more nodes.
         batch_dependency: for how many minibatches a source keeps its random number, 1 to 2**31 - 1. From one minibatch
             to the next, one source in `batch_dependency` gets a new number, so a cache of features is hit more often.
             Minibatches count over all ranks, so the minibatches of one rank are `world_size` apart.
@@ -132,7 +133,7 @@ class LayerNeighborSampler(ChoiceSampler):
         frontier: "all" or "new", as for sample_neighbor.
         subgraph_type, reverse_etypes_mapping: as for sample_neighbor.
         concurrency: over a DistGraph, minibatches in flight at once, by default 8. Each takes the memory of its own
-            result, whatever the size of the graph. Not allowed for a whole graph.
+            result, whatever the size of the graph. Not allowed for a graph in memory.
     Raises:
         TypeError, ValueError: An argument is not allowed.
         IndexError: While running, a seed is not a node of the graph.

@@ -26,7 +26,7 @@ from datapipes.sampling.seed_ids import check_seeds
 
 __all__ = ["NegativeSampler"]
 
-MOST_KEPT = 4  # numbers of positives whose places are kept
+MOST_KEPT = 4  # most _Places that a stage caches, by number of positives
 BYTES_EACH = 64  # of a negative: its ends, its places, and temporary draws
 ENDS = {"src": (0,), "dst": (1,), "both": (0, 1)}  # the columns of pairs in which a negative differs
 SampleFn = Callable[[Tensor, RngKey, "EdgeType | None", "Tensor | None"], Tensor]
@@ -37,8 +37,8 @@ class _Places(NamedTuple):
 
     Attributes:
         positive_of: int64 [N], the row of each negative's positive.
-        labels: bool [P + N].
-        indexes: int64 [P + N].
+        labels: bool [P + N], True for positives.
+        indexes: int64 [P + N], the row of the positive of each pair.
     """
 
     positive_of: Tensor
@@ -65,7 +65,7 @@ class Wanted(NamedTuple):
         return int(self.places.positive_of.shape[0])
 
     def repeated(self) -> tuple[Tensor, Tensor | None]:
-        """Return the positive of each negative, ids [N, 2], and its time."""
+        """Return (pairs, times): for each negative its positive, ids [N, 2], and the positive's time, or None."""
         rows = self.places.positive_of
         return self.positives[rows], None if self.times is None else self.times[rows]
 
@@ -78,7 +78,7 @@ class NegativeSampler(MiniBatchTransformer):
     Args:
         negative_ratio: negatives for each positive, above 0. With the form "pairs" it may have a fraction: P positives
             then get ceil(ratio * P) negatives, and negative j belongs to positive j * P // (number of negatives).
-        fn: a function like `sample`; a class that defines `sample` needs no `fn`.
+        fn: a function with the arguments and the result of `sample`; not needed in a class that defines `sample`.
         corrupt: the end in which a negative differs from its positive: "dst", "src", or "both".
         form: "pairs" appends the negatives to the seeds: first the positives, then the negatives, row by row. It sets
             `labels` (bool) and `indexes`, the row of the positive; indexes, timestamps and `extra` of the item set are
@@ -87,8 +87,8 @@ class NegativeSampler(MiniBatchTransformer):
     Attributes:
         negative_end: with the form "rows", the end of the nodes in columns from 2 on, "src" or "dst"; else None.
     Raises:
-        TypeError, ValueError: An argument is not allowed; while running, the seeds are no pairs, or have labels in the
-            form "pairs", or `sample` returned no pairs, or pairs that it may not return.
+        TypeError, ValueError: An argument is not allowed; while running, the seeds are no pairs, or have labels with
+            form="pairs"; or the result of `sample` is not allowed.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class NegativeSampler(MiniBatchTransformer):
         must depend on the arguments alone: random choices come from the key.
 
         Args:
-            pairs: ids [n, 2], source and destination: each positive once for each of its negatives.
+            pairs: ids [n, 2], source and destination; each positive is repeated for each of its negatives.
             rng: the stage's random key at this minibatch, see RngKey.
             edge_type: the edge type of the pairs; None without types.
             timestamps: [n], the times of the positives in the minibatch, or None.
@@ -151,7 +151,7 @@ class NegativeSampler(MiniBatchTransformer):
         return self._filled(minibatch, wanted, {kind: self._seeds(links, rng, kind) for kind, links in wanted.items()})
 
     def _seeds(self, wanted: Wanted, rng: RngKey, edge_type: Any) -> Tensor:
-        """Return the positives of one edge type and their negatives, in the form of the stage."""
+        """Return the positives of one edge type and their negatives, as `form` says."""
         pairs, times = wanted.repeated()
         return self._formed(wanted, pairs, self.sample(pairs, rng, edge_type, times))
 
@@ -233,7 +233,7 @@ class NegativeSampler(MiniBatchTransformer):
         )
 
     def _formed(self, wanted: Wanted, pairs: Tensor, negatives: Any) -> Tensor:
-        """Return the seeds; raise TypeError or ValueError if `negatives` do not fit `pairs`."""
+        """Return the seeds, as `form` says; raise TypeError or ValueError if `negatives` do not fit `pairs`."""
         if not isinstance(negatives, Tensor) or negatives.shape != pairs.shape:
             answer = list(negatives.shape) if isinstance(negatives, Tensor) else type(negatives).__name__
             raise ValueError(

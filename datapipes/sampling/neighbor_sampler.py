@@ -37,7 +37,7 @@ _WEIGHTS = "weights"  # in errors about changes
 
 @dataclass(frozen=True)
 class ByWeight(Choice):
-    """In-edges in proportion to their weights.
+    """Draw in-edges by their weights; an in-edge of weight 0 is never drawn.
 
     Attributes:
         prob_name: the edge attribute with the weights, [num_edges] of bool (a mask), float16, bfloat16, float32 or
@@ -146,8 +146,8 @@ class NeighborSampler(ChoiceSampler):
         TypeError, ValueError: An argument is not allowed.
         IndexError: While running, a seed is not a node of the graph.
         MemoryError: While running, a hop needs more memory than is left; the message names hop, fanout and bytes.
-        Over a DistGraph also the errors of requests, see DistGraph.connect. Notes of an error name the stage, the
-            minibatch and the part.
+        Over a DistGraph, also errors of requests to the servers (listed at DistGraph.connect). Each error has a note
+            with the stage, the minibatch and the part.
     Source: neighbor sampling as in GraphSAGE (Hamilton et al., 2017).
     """
 

@@ -1,4 +1,4 @@
-"""Neighborhoods: draw around seeds by a Choice, with the plan of the hops, the form of the subgraph, and the trees.
+"""Neighborhoods: samples around seeds by a Choice; has the plan of the hops, the form of the subgraph, and the trees.
 
 This package's sampling stages are Neighborhoods with a source; the sampler of PyG's loaders has a Neighborhoods and
 needs no stage. The graph runs the hops: a whole graph in one call of the C++ core, a graph in parts by asking its
@@ -30,7 +30,7 @@ __all__: list[str] = []
 
 
 class Neighborhoods:
-    """Draws the neighborhoods of seeds from a whole graph, or from a graph in parts.
+    """Samples the neighborhoods of seeds in a graph in memory, or in a graph in parts.
 
     Seeds may form groups that share no nodes: one for each seed (`disjoint=True`), or one for each distinct time.
 
@@ -41,9 +41,9 @@ class Neighborhoods:
         negative_end: see `seed_ids`.
     Attributes:
         choice: how in-edges are drawn.
-        replace, frontier, disjoint, subgraph_type, reverse_etypes_mapping: as the stage NeighborSampler has them.
+        replace, frontier, disjoint, subgraph_type, reverse_etypes_mapping: see the stage NeighborSampler.
         edge_types: the edge types of the result, in sorted order.
-        plan: the arguments of `graph.hops` besides the seeds.
+        plan: the HopPlan, for `graph.hops`.
     """
 
     _fingerprinted: tuple[str, ...] = ("replace", "frontier")  # in every fingerprint; trees only if there are some
@@ -88,7 +88,7 @@ class Neighborhoods:
             self.edge_types = self._form.edge_types
 
     def _reverses(self) -> dict[Any, Any] | None:
-        """Return {sampled edge type: type of its reverses}; None if the form has no reverses."""
+        """Return {sampled edge type: type of its reverses}; None if the subgraph type adds no reverses."""
         where, mapping = self.plan.name, self.reverse_etypes_mapping
         if self.subgraph_type == "induced":
             refuse_mapping(where, mapping, "subgraph_type is 'induced', which adds no reverses")
@@ -102,7 +102,7 @@ class Neighborhoods:
 
         Args:
             seeds: ids [n] or [n, k]; with types {node or edge type: ids}.
-            timestamps: a time for each row of the seeds, in the form of `seeds`.
+            timestamps: a time for each row of the seeds; a dict if `seeds` is one.
         """
         has_times = self.choice.of_times
         if not (self.disjoint or has_times):
@@ -111,7 +111,7 @@ class Neighborhoods:
         return seed_trees(where, seeds, timestamps, disjoint=self.disjoint, has_times=has_times, negative_end=end)
 
     def sample(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
-        """Return the neighborhood of `seeds`; with `trees`, each group of seeds has nodes of its own.
+        """Return the neighborhood of `seeds`; with `trees`, groups of seeds share no nodes.
 
         Raises:
             ValueError: The seeds need times and have none; or values of the graph that the choice reads were changed.
@@ -123,7 +123,7 @@ class Neighborhoods:
         return self._form.made(sampled, None if question is None else self.graph.hops(*question))
 
     async def sample_async(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
-        """`sample`; over a graph in parts the event loop goes on meanwhile."""
+        """Return the result of `sample`; a graph in parts does not block the event loop."""
         graph: Any = self.graph
         if not graph._in_parts:
             return self.sample(seeds, rng, trees)
@@ -135,7 +135,7 @@ class Neighborhoods:
         return await off_loop(self._form.made, sampled, among)
 
     def _batch_of(self, sampled: Sampled, trees: SeedTrees | None) -> Any:
-        """Return, for each node, the row of its tree's seed; None without trees."""
+        """Return, for each node, the row of the seeds that its tree belongs to; None without trees."""
         if trees is None or not self.disjoint:
             return None
         rows, groups = trees.rows, sampled.groups

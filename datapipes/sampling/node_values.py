@@ -27,15 +27,15 @@ BYTES_PER_NODE = 9  # of the sums of weights
 
 
 class NodeWeights:
-    """Weights of the nodes of some types, and the sums by which nodes are drawn; the sums are made once.
+    """Weights of the nodes of some types, and their running sums, from which the kernel draws nodes.
 
-    Processes that a loader starts get the sums with the weights, in one memory; other copies make their own.
+    The sums are made once. Worker processes of a loader get them in shared memory; other copies make their own.
 
     Args:
         where, name: the stage and its argument, for errors.
         weights: a float for each node, [num_nodes]; with types {node type: weights}.
     Raises:
-        TypeError, ValueError: They are no weights of the nodes; the message names the first wrong weight.
+        TypeError, ValueError: `weights` does not fit the nodes; the message names the first wrong weight.
         MemoryError: The sums exceed the memory that is left.
     """
 
@@ -63,12 +63,12 @@ class NodeWeights:
 
     @property
     def given(self) -> Any:
-        """The weights, [num_nodes]; with types {node type: weights}."""
+        """The weights as a tensor [num_nodes]; with types {node type: tensor}."""
         self.refuse_change()
         return self._values[None] if None in self._values else dict(self._values)
 
     def sums(self, node_type: Any) -> _core.RowSums:
-        """Return the sums for the kernel; ValueError if the weights were changed since, or there are none."""
+        """Return the sums of a type for the kernel; ValueError if it has no weights, or they were changed since."""
         self.refuse_change()
         self.refuse_missing(node_type)
         return self._arguments[node_type]
@@ -159,7 +159,9 @@ class NodeWeights:
 
 
 class NodeTimes:
-    """The times since when the nodes of some types exist: a node attribute, int64. A graph in parts has their facts.
+    """A node attribute, int64, with the time since when each node exists; some node types may lack it.
+
+    For a graph in parts, the times are not read: their digest and the earliest nodes are stored with the partition.
 
     Raises:
         TypeError, ValueError: No node type has times under this name, or a graph in parts does not know its earliest

@@ -38,7 +38,7 @@ class Picks(NamedTuple):
 
     Attributes:
         indptr: int64 [num_nodes + 1]; node i of the hop has the picks `positions[indptr[i]:indptr[i + 1]]`.
-        positions: int64 [num_picks], places in `graph.indices`, or `graph.relation(edge_type).indices`.
+        positions: int64 [num_picks], positions in `graph.indices`, or `graph.relation(edge_type).indices`.
     """
 
     indptr: Tensor
@@ -57,8 +57,8 @@ class Sampler(MiniBatchTransformer):
         fanouts: in-edges drawn per node, one entry a hop; the last entry is the hop next to the seeds. With types:
             {edge type: number} for each hop.
         return_edge_ids: whether the blocks hold edge ids, which edge features need.
-        node_types: the node types of a minibatch, which are those of the graph; (None,) without types.
-        edge_types: the edge types of a minibatch, which have a fanout other than 0 in some hop, in sorted order;
+        node_types: the node types of a minibatch: all types of the graph; (None,) without types.
+        edge_types: the edge types of a minibatch: the types with a fanout other than 0 in some hop, in sorted order;
             (None,) without types.
     """
 
@@ -120,8 +120,8 @@ class Sampler(MiniBatchTransformer):
             nodes: ids [num_nodes], all nodes found so far, distinct, in the order of their local ids. With types: the
                 nodes of the destination type found before the hop.
             hop: 0 is next to the seeds; its fanout is `self.fanouts[-1 - hop]`.
-            rng: the stage's random key at this minibatch; `rng.generator(hop)` is a generator of torch for this hop
-                alone, `rng.generator(hop, etype)` for an edge type in it, by its place in `graph.edge_types`.
+            rng: the stage's random key at this minibatch; `rng.generator(hop)` is a torch.Generator for this hop
+                alone, `rng.generator(hop, i)` for this hop and the edge type `graph.edge_types[i]`.
         """
         raise TypeError(f"{self.name}: has no draw method of its own. Define draw(nodes, hop, rng).")
 
@@ -156,14 +156,16 @@ class Sampler(MiniBatchTransformer):
         return self.filled(minibatch, restored(self.sample(ids, self.rng_of(minibatch))))
 
     def seeds_of(self, minibatch: MiniBatch) -> tuple[Any, Callable[[Sampled], Sampled]]:
-        """Return the checked seeds of a minibatch for `sample`, and a function that gives the result their form."""
+        """Return (ids, restored): the seeds of a minibatch, checked, as `sample` takes them; and a function that brings
+        the result's `local_seeds` into the shape of the minibatch's seeds.
+        """
         for field in ("node_features", "edge_features"):
             if getattr(minibatch, field):
                 raise ValueError(rows_left_behind(self.name, f"{field} {sorted(names_of(getattr(minibatch, field)))}"))
         return self._checked_seeds(minibatch.seeds)
 
     def _checked_seeds(self, seeds: Any) -> tuple[Any, Callable[[Sampled], Sampled]]:
-        """`seeds_of` for the seeds themselves: ids [n] or [n, k]; with types {node or edge type: ids}."""
+        """Return the result of `seeds_of` for seeds [n] or [n, k]; with types {node or edge type: ids}."""
         if self._has_types:
             by_type = seed_ids(self.name, seeds, self.graph, self._negative_end)
             return by_type.ids, lambda sampled: sampled._replace(local_seeds=by_type.restore(sampled.local_seeds))
@@ -205,7 +207,7 @@ class Sampler(MiniBatchTransformer):
     def _hop(
         self, nodes: dict[Any, Tensor], numberings: dict[Any, Any], hop: int, rng: RngKey, edge_type: Any
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the draws of a hop from an edge type: indptr, local ids of the sources, edge ids."""
+        """Return what a hop draws from an edge type: (indptr, local ids of the sources, edge ids or None)."""
         relation = self.graph.relation(edge_type)
         destinations = nodes[ends_of(edge_type)[1]]
         draw: Any = self.draw
@@ -260,7 +262,7 @@ def _nodes(numberings: dict[Any, Any]) -> dict[Any, Tensor]:
 
 
 def _remedy(graph: Any) -> str:
-    """Return the remedy for a value that is no graph."""
+    """Return the sentence that says what to do with a value that is no graph."""
     if callable(getattr(graph, "draw", None)):  # a Part; its folder stands above this one
         return "One part does not answer for a chain: pass DistGraph.connect(...), or draw from it by its method draw."
     return "Convert it, see CSCGraph.from_*."
@@ -272,7 +274,7 @@ def _remedy(graph: Any) -> str:
 
 
 def fetched_before(source: Stage) -> dict[str, Stage]:
-    """Return {field: stage that fills it} of the feature fields that are certainly filled behind `source`."""
+    """Return {field: stage that fills it} of the feature fields that `source` certainly delivers filled."""
     sources = [source]
     fetched: dict[str, Stage] = {}
     while sources:
@@ -291,7 +293,7 @@ def items_before(source: Stage) -> Any:
 
 
 def items_at_start(source: Stage) -> dict[Any, Any]:
-    """Return {type or None: ItemSet} of the seeds with which a chain of known stages starts; else {}."""
+    """Return {type or None: ItemSet} of the seeds at the start of a chain; {} if some stage is not known."""
     start = line_before(source)[-1]
     if not isinstance(start, ItemSampler) or not all_known(source):
         return {}
@@ -300,7 +302,7 @@ def items_at_start(source: Stage) -> dict[Any, Any]:
 
 
 def line_before(source: Stage) -> list[Stage]:
-    """Return the stages before a stage, nearest first, up to a join or the start."""
+    """Return `source` and the stages before it, nearest first, up to a join or the start."""
     line = [source]
     while len(line[-1].sources) == 1:
         line.append(line[-1].source)
@@ -337,12 +339,12 @@ def negative_end_before(where: str, source: Stage) -> str:
 
 
 def nearest_before(source: Stage, cls: type[_S]) -> _S | None:
-    """Return the nearest stage of a class before a stage, up to a join; None if there is none."""
+    """Return the first stage of the class `cls` in `line_before(source)`; None if there is none."""
     return next((stage for stage in line_before(source) if isinstance(stage, cls)), None)
 
 
 def rows_left_behind(where: str, features: str) -> str:
-    """Return the error of a sampler behind fetched features."""
+    """Return the error text for a sampler that stands behind a feature fetch."""
     return (
         f"{where}: found {features}; their rows belong to the nodes before sampling, not to input_nodes. Fetch "
         "features after the sampler; values of the seeds themselves go into labels, indexes or timestamps."
@@ -350,5 +352,5 @@ def rows_left_behind(where: str, features: str) -> str:
 
 
 def names_of(features: dict[Any, Tensor] | list[dict[Any, Tensor]]) -> Collection[Any]:
-    """Return the names of features, of nodes or of the edges of each hop."""
+    """Return the names in `node_features`, or in the `edge_features` of all hops."""
     return {name for rows in ([features] if isinstance(features, dict) else features) for name in rows}

@@ -58,7 +58,7 @@ class SeedEdgeExcluder(MiniBatchTransformer):
             itself holds its own reverses, unless the mapping names another type. None means that a type has no
             reverses.
         only_positive: take out only positives: pairs whose `labels` are True, or above 0; without labels all pairs are
-            positives. In rows [n, k] of source, destination and negatives, the destination makes the positive. By
+            positives. In rows [n, k] of source, destination and negatives, the first two are the positive. By
             default all pairs count, negatives too.
         by: "pair" takes out every edge from the source to the destination of a seed, parallel edges too. "edge_id"
             takes out the edge itself, by the ids in `minibatch.extra["edge_ids"]`; the blocks need ids too
@@ -152,7 +152,7 @@ def exclude_seed_edges(
         include_reverse_edges, reverse_etypes_mapping, only_positive, by: as for SeedEdgeExcluder.
         negative_end: for seeds [n, k], the end to which the columns from 2 on belong, "dst" or "src".
     Raises:
-        TypeError, ValueError: As SeedEdgeExcluder.
+        TypeError, ValueError: The errors of SeedEdgeExcluder.
     """
     if not isinstance(minibatch, MiniBatch):
         raise TypeError(
@@ -185,7 +185,7 @@ def add_reverse_edges(edges: Any, reverse_etypes_mapping: Mapping[Any, Any] | No
 
 
 class _Exclusion:
-    """Which edges are taken out of a minibatch; checks the arguments of SeedEdgeExcluder.
+    """Takes the seed edges out of minibatches; checks the arguments of SeedEdgeExcluder.
 
     Args:
         edge_types: the graph's edge types, (None,) without types; None if no graph is known.
@@ -208,7 +208,7 @@ class _Exclusion:
         self.only_positive, self.by, self.negative_end = only_positive, by, negative_end
 
     def applied(self, minibatch: MiniBatch) -> MiniBatch:
-        """Return the minibatch without the edges."""
+        """Return the minibatch without its seed edges."""
         nodes, hops = minibatch.input_nodes, minibatch.blocks
         if nodes is None or hops is None:
             raise _not_sampled(self.where)
@@ -254,7 +254,7 @@ class _Exclusion:
         return {key: excluded_pairs(rows) for key, rows in pairs.items()}
 
     def _wanted(self, labels: Any, rows: Tensor) -> Tensor | slice:
-        """Return which rows count."""
+        """Return which rows of the seeds are to be taken out, as an index: a mask, or a slice of all."""
         if not self.only_positive or labels is None or rows.shape[1] > 2:
             return slice(None)
         if not isinstance(labels, Tensor) or labels.shape != rows.shape[:1]:
@@ -266,7 +266,7 @@ class _Exclusion:
         return labels > 0
 
     def _pairs(self, rows: Tensor) -> Tensor:
-        """Return the pairs of rows of source, destination and negatives, [n, 2]."""
+        """Return the pairs [n, 2] to take out, given rows of source, destination and negatives."""
         if self.only_positive or rows.shape[1] == 2:
             return rows[:, :2]
         if self.negative_end == "dst":

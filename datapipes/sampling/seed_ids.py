@@ -1,4 +1,4 @@
-"""The seeds of a minibatch: as node ids by type, in the order of the samplers' numbers, and in groups.
+"""The seeds of a minibatch as samplers need them: node ids by type, and the groups of these.
 
 Seeds of links are pairs; a sampler starts from the nodes at their ends (docs/semantics.md, section 4.1). A group of
 seeds is a tree, or without trees all seeds of one time (sections 4.5 and 4.6). Groups share no nodes.
@@ -27,13 +27,13 @@ _I64 = NDArray[np.int64]
 
 
 class SeedIds(NamedTuple):
-    """The seeds by node type, and the way back.
+    """The seeds as node ids by type, and how results for them get the shapes of the seeds again.
 
     Attributes:
         ids: {node type: ids [n]}, repeats included.
-        places: for each key of `seeds` and each of its node types: the columns, row by row, or None for all; the node
-            type; and the first and last place in `ids` of that type.
-        seeds: the minibatch's field.
+        places: (key, columns, node type, begin, end) for each key of `seeds` and each of its node types: these columns,
+            None for all, are `ids[node type][begin:end]`, row by row.
+        seeds: `seeds` of the minibatch.
     """
 
     ids: dict[Any, Tensor]
@@ -41,7 +41,7 @@ class SeedIds(NamedTuple):
     seeds: dict[Any, Tensor]
 
     def restore(self, local_ids: dict[Any, Tensor]) -> dict[Any, Tensor]:
-        """Return local ids, aligned with `ids`, in the form of the seeds."""
+        """Return `local_ids`, which are aligned with `ids`, in the shapes of `seeds`."""
         restored: dict[Any, Tensor] = {}
         for key, columns, node_type, begin, end in self.places:
             local, shape = local_ids[node_type][begin:end], self.seeds[key].shape
@@ -70,7 +70,7 @@ def seed_ids(where: str, seeds: Any, graph: Graph, negative_end: str = "dst") ->
     """Return the seeds of a minibatch over a graph with types, by node type.
 
     Args:
-        negative_end: the end to which the columns from 2 on belong.
+        negative_end: "src" or "dst", the end to which the columns of seeds [n, k] from 2 on belong.
     Raises:
         TypeError, ValueError: The seeds are no ids, or not of types of the graph; the message names the value found.
     """
@@ -107,7 +107,9 @@ def check_seed_types(where: str, types: Collection[Any] | None, graph: Graph) ->
 
 
 def warn_of_empty_blocks(where: str, graph: Graph, types: Collection[Any], sampled: Collection[Any]) -> None:
-    """Warn if no edge of a sampled edge type leads to the seeds of a type; once for each graph, in all processes."""
+    """Warn if none of the sampled edge types has an edge into a type of the seeds. Warn once for each graph; worker
+    processes know what was warned of before.
+    """
     ends = {key[2] for key in sampled if key is not None and graph.num_edges_of(key) > 0}
     for key in types if graph.is_heterogeneous else ():
         if ends.isdisjoint(node_type for _, node_type in seed_columns(key)) and (key, *sampled) not in graph._warned_of:
@@ -138,7 +140,7 @@ def _no_types(where: str, seeds: str, graph: Graph) -> TypeError:
 def _columns(
     where: str, key: Any, seeds: Any, graph: Graph, negative_end: str
 ) -> list[tuple[list[int] | None, str, Tensor]]:
-    """Return the node ids in the seeds of a type: (columns or None for all, node type, ids row by row)."""
+    """Return [(columns or None for all, node type, ids row by row)] for the node types in the seeds of one type."""
     ids = check_seeds(where, f"seeds of {shown(key)}", seeds)
     if isinstance(key, str):
         known_node_type(where, key, graph.node_types)
@@ -161,7 +163,7 @@ def _columns(
 
 
 def seed_columns(key: Any, width: int = 2, negative_end: str = "dst") -> list[tuple[list[int] | None, str]]:
-    """Return the columns of each node type in seeds of a type, column 0's type first; None stands for all columns."""
+    """Return [(columns or None for all, node type)] for the node types in seeds of one type, column 0's type first."""
     if isinstance(key, str):
         return [(None, key)]
     src, _, dst = key
@@ -172,7 +174,7 @@ def seed_columns(key: Any, width: int = 2, negative_end: str = "dst") -> list[tu
 
 
 def check_seeds(where: str, name: str, seeds: Any) -> Tensor:
-    """Return seeds of a minibatch: int32 or int64, [n] or [n, k], contiguous, in host memory."""
+    """Return `seeds`, which must be int32 or int64, [n] or [n, k], contiguous, in host memory."""
     if not isinstance(seeds, Tensor):
         raise TypeError(
             f"{where}: {name} must be a tensor, got {type(seeds).__name__}. Name one item 'seeds' in the ItemSet."
@@ -208,8 +210,8 @@ def seed_trees(
 
     Args:
         seeds: ids [n] or [n, k]; with types {node or edge type: ids}.
-        timestamps: a time for each row of the seeds, in the form of `seeds`; read only if `has_times`.
-        disjoint: each seed is a group of its own. Else all seeds of a time are one group.
+        timestamps: a time for each row of the seeds, a dict if `seeds` is one; read only if `has_times`.
+        disjoint: True makes each seed a group, False all seeds that have the same time.
         negative_end: as for `seed_ids`.
     Raises:
         TypeError, ValueError: The times do not belong to the seeds; the message names the value found.
@@ -242,7 +244,9 @@ def _rows(parts: list[tuple[Any, Tensor]], columns: list[int]) -> _I64:
 
 
 def _aligned(parts: list[tuple[Any, Tensor]], columns: list[int], numbers: _I64, negative_end: str) -> Any:
-    """Return the number of each seed, in the order of the sampler's ids."""
+    """Reorder `numbers`, the group of each seed, into the order of the ids that the sampler gets; with types, {node
+    type: groups}.
+    """
     if parts[0][0] is None:
         return numbers
     pieces: dict[Any, list[_I64]] = {}
@@ -287,7 +291,7 @@ def _times_of_rows(where: str, parts: list[tuple[Any, Tensor]], timestamps: Any,
 
 
 def check_times(where: str, name: str, times: Any, seeds: Tensor) -> _I64:
-    """Return the times of seeds [n, ...], int64 [n], in host memory."""
+    """Return the times of seeds [n, ...] as an array; they must be an int64 tensor [n] in host memory."""
     if not isinstance(times, Tensor):
         raise TypeError(f"{where}: {name} must be a tensor, got {type(times).__name__}. Convert it.")
     if times.dtype != torch.int64:

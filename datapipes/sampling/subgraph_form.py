@@ -1,4 +1,4 @@
-"""SubgraphForm: the edges among the nodes that a sampler found, in the place of the hops.
+"""SubgraphForm: replaces the sampled hops by one subgraph, with edges among the nodes that were found.
 
 docs/semantics.md, section 4.9, fixes these edges.
 
@@ -29,14 +29,14 @@ FORMS = ("directional", "bidirectional", "induced")
 
 
 class SubgraphForm:
-    """The form of a plan's result, if it is not the form of the hops.
+    """Makes the result for subgraph_type "bidirectional" or "induced", one Block in place of the hops.
 
     Args:
         form: "bidirectional" or "induced".
         reverses: {sampled edge type: type of its reverses}, without types that have none; None for "induced".
     Attributes:
-        edge_types: the edge types of the form, sorted: the sampled types, and the types of their reverses.
-        plan: one hop of all in-edges of all edge types; None if it is not needed.
+        edge_types: the edge types of the result, sorted: the sampled types, and the types of their reverses.
+        plan: a HopPlan of one hop that draws all in-edges of these types; None if it is not needed.
     Raises:
         The errors of `graph.choose` for edge types that hold reverses.
     """
@@ -66,10 +66,10 @@ class SubgraphForm:
         return self.plan, nodes, *self.plan.keyed(rng), trees
 
     def made(self, sampled: Sampled, among: Sampled | None) -> Sampled:
-        """Return the found nodes with the edges of this form.
+        """Return `sampled` with one Block, which has the edges of this form, in place of its hops.
 
         Args:
-            among: all in-edges of the nodes; None if they were not needed.
+            among: what `graph.hops` returned for the arguments from `question`; None if `question` returned None.
         Raises:
             ValueError: A reverse is no edge of the graph, but edge ids are asked for.
         """
@@ -139,7 +139,7 @@ def _sizes(nodes: Mapping[Any, Tensor], edge_type: Any) -> tuple[int, int]:
 
 
 def _among(block: Block, num_src: int, num_dst: int) -> Block:
-    """Return a hop of all nodes without the edges from other nodes, which have the highest numbers."""
+    """Return a hop from all nodes without edges from newly found sources, which have the highest local ids."""
     keep = block.indices < num_src
     before = torch.cat((torch.zeros(1, dtype=torch.int64), keep.cumsum(0)))
     edge_ids = None if block.edge_ids is None else block.edge_ids[keep]
@@ -149,8 +149,9 @@ def _among(block: Block, num_src: int, num_dst: int) -> Block:
 def _merged(
     pairs: Tensor, wanted: Tensor, ids: Tensor | None, size: tuple[int, int]
 ) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
-    """Return (indptr, indices) of the distinct pairs with at least one wanted place, by destination and then by source;
-    and the first id of each pair.
+    """Return ((indptr, indices), ids) of the distinct pairs, sorted by destination, then by source.
+
+    Of equal pairs one must be `wanted`, or the pair is left out. `ids` has the first id of each pair; None without.
     """
     most = max(*size, 1)
     by_source = _grouped(pairs.flip(0), most)
@@ -169,6 +170,6 @@ def _merged(
 
 
 def _grouped(pairs: Tensor, num_nodes: int) -> Tensor:
-    """Return the order of pairs by destination; pairs of one destination keep their order."""
+    """Return the stable order that sorts pairs by destination."""
     sources, destinations = pairs.contiguous().numpy()
     return torch.from_numpy(_core.coo_to_csc(sources, destinations, num_nodes)[2])

@@ -43,7 +43,7 @@ _OF_EDGES, _OF_NODES = "times of the edges", "times of the nodes"  # in errors a
 
 @dataclass(frozen=True)
 class ByTime(Choice):
-    """In-edges that are eligible at the time of the row, see TemporalNeighborSampler.
+    """Draw among the in-edges that are eligible at the time of the seed, see TemporalNeighborSampler.
 
     Attributes:
         edge_time_attr: the edge attribute that holds times, int64 [num_edges], or None.
@@ -80,8 +80,10 @@ class ByTime(Choice):
         return {_OF_EDGES: of_edges, _OF_NODES: of_nodes}
 
     def make(self, where: str, edge_type: Any, rows: Rows) -> list[Tensor]:
-        """Return `sorted_rows`, the coarse times and their scale, then the arrays of times: the latest, and for
-        in-edges with two times also the earliest.
+        """Return [sorted_rows, coarse times, their scale, *times].
+
+        `times` are the later time of each in-edge and, if edges and sources have times, the earlier one. A tensor
+        that is an attribute itself is left out.
         """
         of_edges, of_nodes = self.attributes(rows).values()
         if of_edges is None and of_nodes is None:
@@ -106,7 +108,7 @@ class ByTime(Choice):
         return [sorted_rows, *_coarse(where, rows.indptr, latest, sorted_rows), *made]
 
     def _times(self, where: str, rows: Rows) -> list[Tensor]:
-        """Return the times of in-edges: of the edges, or of the sources; or the latest and the earliest of both."""
+        """Return [time of each in-edge or its source]; if both have times, [the later, the earlier one] of each."""
         of_edges, of_nodes = self.attributes(rows).values()
         if of_nodes is None:
             assert of_edges is not None
@@ -162,7 +164,7 @@ class ByTime(Choice):
 
 
 def _coarse(where: str, indptr: Tensor, latest: Tensor, sorted_rows: Tensor) -> list[Tensor]:
-    """Return coarse times, int16 [num_edges + padding], and their scale, int64 [2] (csrc/graph/coarse_times.h)."""
+    """Return [coarse times, scale]: int16 [num_edges + padding], int64 [2] (csrc/graph/coarse_times.h)."""
     unsorted = int(indptr.diff()[sorted_rows == 0].sum())
     if unsorted * COARSE_PAYS <= latest.shape[0]:
         return [torch.empty(0, dtype=torch.int16), torch.zeros(2, dtype=torch.int64)]
@@ -174,7 +176,7 @@ def _coarse(where: str, indptr: Tensor, latest: Tensor, sorted_rows: Tensor) -> 
 
 
 def _check(where: str, graph: Attributed, domain: str, name: str, types: Sequence[Any]) -> None:
-    """Raise TypeError or ValueError unless some of the types have an attribute of times, int64, one for each row."""
+    """Raise ValueError if no type has the attribute; TypeError or ValueError unless it is int64, one time a row."""
     forms = graph.forms()
     wanted = {type_: forms[domain, type_, name] for type_ in types if (domain, type_, name) in forms}
     if not wanted:
@@ -242,15 +244,15 @@ class TemporalNeighborSampler(ChoiceSampler):
         subgraph_type, reverse_etypes_mapping: as for sample_neighbor. "induced" has only edges that are eligible at the
             time of their seed.
         concurrency: over a DistGraph, minibatches in flight at once, by default 8. Each takes the memory of its own
-            result, whatever the size of the graph. Not allowed for a whole graph.
+            result, whatever the size of the graph. Not allowed for a graph in memory.
     Raises:
         TypeError, ValueError: An argument is not allowed; while running, the seeds have no times, or times that are not
             int64.
         IndexError: While running, a seed is not a node of the graph.
         MemoryError: While running, a hop needs more memory than is left; the message names hop, fanout and bytes.
-    Cost: times of edges are used as they are. Times of nodes take 8 bytes an in-edge, both together 16, made when the
-    stage is built and kept with the graph. The in-edges of a node need no order; if they are sorted by time, drawing is
-    faster; if not, 2 bytes an in-edge are added.
+    Cost: times of edges are used as they are. With times of nodes, an array of 8 bytes an in-edge is made when the
+    stage is built, and kept with the graph; with both kinds of times 16 bytes. The in-edges of a node need no order. If
+    they are sorted by time, drawing is faster; if not, 2 bytes an in-edge are added.
     """
 
     _fingerprinted = ("replace", "frontier", "disjoint")
@@ -310,7 +312,7 @@ class TemporalNeighborSampler(ChoiceSampler):
 
 
 def refuse_last_again(where: str, strategy: str, replace: bool) -> None:
-    """Refuse strategy "last" with replacement."""
+    """Raise ValueError for strategy "last" with replacement."""
     if strategy == "last" and replace:
         raise ValueError(
             f"{where}: strategy is 'last' and replace is True; the last in-edges are taken once each, so only "

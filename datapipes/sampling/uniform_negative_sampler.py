@@ -42,7 +42,7 @@ class _Drawing(NamedTuple):
     """How the negatives of one edge type are drawn.
 
     Attributes:
-        drawn: for each drawn end: the column, the node type, and the kernel's argument.
+        drawn: for each drawn end (column, node type, (number of nodes, sums of weights or None)).
         times: int64 [n], the times of the positives; None if they make no difference.
     """
 
@@ -65,7 +65,7 @@ class UniformNegativeSampler(NegativeSampler):
             positive. Without `strict`, a negative may be an edge by chance.
         src_weight, dst_weight: weights of the nodes for the drawn end, 0 or more, [num_nodes], of float16, bfloat16,
             float32 or float64; with types {node type: weights}, for each drawn type. None draws each node alike.
-            Weights are part of the state, and workers share them; 9 bytes a node are added.
+            Weights are part of the state, and workers share them; their sums take 9 bytes a node more.
         node_time_attr: a node attribute, int64, the time since when a node exists: a drawn node must exist at the time
             of the seed (`timestamps`). If 1,024 tries find none, the negative is the earliest node of its type. With
             types, nodes without the attribute always exist. Over a DistGraph, the attribute that the Partitioner was
@@ -74,7 +74,7 @@ class UniformNegativeSampler(NegativeSampler):
         TypeError, ValueError: An argument is not allowed; while running, the seeds are no pairs, have no times, or have
             labels in the form "pairs"; or all tries for a negative were edges.
         IndexError: While running, `strict` found a seed that is no node of the graph.
-        Over a DistGraph also the errors of requests, see DistGraph.connect.
+        Over a DistGraph, also errors of requests to the servers (listed at DistGraph.connect).
     """
 
     concurrency = CONCURRENCY
@@ -129,7 +129,7 @@ class UniformNegativeSampler(NegativeSampler):
     async def sample_async(
         self, pairs: Tensor, rng: RngKey, edge_type: EdgeType | None, timestamps: Tensor | None
     ) -> Tensor:
-        """`sample`; over a graph in parts the event loop goes on meanwhile."""
+        """Return the result of `sample`; a graph in parts does not block the event loop."""
         graph, steps, answer = self.graph, self._steps(pairs, rng, edge_type, timestamps), None
         while True:
             (method, arguments), negatives = await off_loop(_advanced, steps, answer)
@@ -138,7 +138,7 @@ class UniformNegativeSampler(NegativeSampler):
             answer = await getattr(graph, f"{method}_async")(*arguments)
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
-        """`transform` over a graph in parts."""
+        """Return the result of `transform`; a graph in parts does not block the event loop."""
         rng, wanted = self.rng_of(minibatch), self._wanted(minibatch)
         seeds = {}
         for edge_type, links in wanted.items():
@@ -191,7 +191,7 @@ class UniformNegativeSampler(NegativeSampler):
     def _round(
         self, drawing: _Drawing, pairs: Tensor, negatives: Tensor, slots: Tensor, first: int, count: int
     ) -> Steps:
-        """Write each slot's first allowed try to `negatives`; return the slots without an allowed try."""
+        """For each of `slots`, rows of `pairs`, write its first allowed try to `negatives`; return the others."""
         ids = _core.draw_negatives(
             drawing.key, slots.numpy(), first_try=first, num_tries=count, ends=[end for _, _, end in drawing.drawn]
         )
@@ -229,7 +229,7 @@ class UniformNegativeSampler(NegativeSampler):
         return allowed
 
     def _last_resort(self, drawing: _Drawing, pairs: Tensor, left: Tensor) -> Steps:
-        """Return the negatives of slots without an allowed try: the earliest nodes, if nodes have times."""
+        """Return negatives for rows `left` without an allowed try: the earliest nodes, else ValueError."""
         tries = pairs[left]
         if drawing.times is not None:
             assert self.times is not None
@@ -252,7 +252,7 @@ class UniformNegativeSampler(NegativeSampler):
         )
 
     def _ends(self, edge_type: Any) -> list[tuple[int, Any, tuple[int, Any]]]:
-        """Return, for each drawn end, the column, the node type, and the kernel's argument."""
+        """Return `_Drawing.drawn` for an edge type."""
         drawn = []
         for column in self._columns:
             node_type, weights = ends_of(edge_type)[column], self.weights[column]
@@ -336,7 +336,7 @@ class UniformNegativeSampler(NegativeSampler):
 
 
 def _advanced(steps: Steps, answer: Any) -> tuple[Asked, Tensor | None]:
-    """Return (the next question, None), or (anything, the negatives)."""
+    """Answer the last question of `steps`; return (next question, None), or at the end (unused, negatives)."""
     try:
         return steps.send(answer), None
     except StopIteration as end:

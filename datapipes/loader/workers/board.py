@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 
 class Board:
-    """The rows of all workers, for the pool.
+    """The rows of all workers, as the pool reads them.
 
     Args:
         tasks_each: how many tasks a worker can be making at once.
@@ -51,7 +51,7 @@ class Board:
         self.packed = pack(self._rows)  # for the way to a worker
 
     def clear(self, worker: int) -> None:
-        """Clear a row, for a worker that is to start."""
+        """Clear the row of a worker before it starts."""
         self._rows[worker] = 0
 
     def row(self, worker: int) -> Row:
@@ -63,7 +63,7 @@ class Board:
 
 
 class OwnRow:
-    """The row of a worker, in the worker. Several of its threads may begin and end tasks."""
+    """A worker's own row, as the worker writes it. Several of its threads may begin and end tasks."""
 
     def __init__(self, board: Packed, worker: int) -> None:
         self._first, *self._entries = board.unpack()[worker].view(-1, _ENTRY).numpy()
@@ -82,7 +82,7 @@ class OwnRow:
         entry[_SINCE] = time.monotonic_ns()
 
     def end(self, task: Task) -> None:
-        """Write that this worker is done with a task; may be called again."""
+        """Write that this worker has finished a task. May be called more than once for a task."""
         number = self._with.pop(task, None)
         if number is not None:
             self._entries[number][_SINCE] = 0

@@ -32,7 +32,7 @@ class Inbox:
         self._threads: list[threading.Thread] = []
 
     def listen(self, channel: ChannelBase, sender: Any = None) -> None:
-        """Receive messages from one more channel; if `sender`, a process, is given, until that process has ended."""
+        """Receive messages from one more channel; if a process `sender` is given, only until that has ended."""
         if sender is None:
             self._channels.append(channel)
         thread = EndingThread(_listen, (channel, self._arrived, self._ended, sender), name="datapipes-inbox")

@@ -78,13 +78,13 @@ def to_messages(
 
 
 def num_bytes_of(message: Message) -> int:
-    """Return the most bytes that a message with its label takes in a channel."""
+    """Return a bound on the bytes that a message takes in a channel, its label included."""
     dense = {key: tensor for key, tensor in message.items() if tensor.layout == torch.strided}  # channels refuse others
     return _OVERHEAD + sum(tensor.nbytes + _OVERHEAD + len(key.encode()) for key, tensor in dense.items())
 
 
 def _parts(tensors: list[Tensor], most_bytes: int) -> Iterator[tuple[Message, bool]]:
-    """Yield (part, whether it is the last); a part has pieces of the flattened tensors, and their places."""
+    """Yield (part, whether it is the last); a part has pieces of the flattened tensors, and where they belong."""
     part: Message = {}
     places: list[list[int]] = []
     left = most_bytes = max(most_bytes - 2 * _OVERHEAD, 4 * _OVERHEAD)
@@ -133,7 +133,7 @@ class Opener:
         self._whole: dict[int, _Whole] = {}  # {worker: its incomplete outcome}
 
     def open(self, message: Message) -> tuple[Label, Outcome | None]:
-        """Return the label, and the outcome if this message completes it.
+        """Return (label, outcome); the outcome is None unless this message completes it.
 
         Raises:
             RuntimeError: The message is not from a worker of this loader.

@@ -58,7 +58,7 @@ class ProcessPool(Pool):
 
     Args:
         number: identifies the loader in messages, to tell them from another loader's.
-        chain: (root, worker_init_fn) in the form for workers.
+        chain: (root, worker_init_fn); packed, unless workers are forked.
         context: how processes are started.
         pin: whether minibatches are copied to a GPU from the channel's memory.
     """

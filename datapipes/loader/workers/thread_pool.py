@@ -29,7 +29,7 @@ JOIN_S = 5.0  # seconds that closing waits for minibatches that are being made
 
 
 class MakingHere(dict[Task, float]):
-    """The tasks that this process is making, the oldest first, and when each began."""
+    """{task: when it began} of the tasks that a worker of this process is making, the oldest first."""
 
     def begin(self, task: Task) -> None:
         self[task] = time.monotonic()

@@ -76,7 +76,7 @@ def main(start: Start) -> None:
 
 
 class _Tasks:
-    """The tasks that the pool has given, without those of older generations; and the channel, once it is given.
+    """Reads what the pool sends through the pipe: tasks, of which older generations are dropped, and the channel.
 
     Args:
         read_elsewhere: whether tasks are taken in another thread than the thread that waits for the channel. Only the

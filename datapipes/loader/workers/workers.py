@@ -31,7 +31,7 @@ from datapipes.processes.start import context_of, hold_standard_descriptors, ref
 
 
 class Workers(StreamStage):
-    """Make the minibatches of `source` in workers; the pass `put_in_workers` puts it at the cut.
+    """Make the minibatches of `source` in workers. The pass `put_in_workers` puts this stage at the cut.
 
     The workers start with the first epoch. They end on `close`, with this object, or, if they are not persistent, with
     each epoch.
@@ -94,15 +94,17 @@ class Workers(StreamStage):
         return ProcessPool(self.source, self._number, self._chain, self.options, self.context, pin=self.pin)
 
     def input_use(self) -> InputUse | None:
-        """See InputUser. Worker processes read copies; processes of the next epoch start from the same `Packed`."""
+        """Return the InputUse of worker processes, which read a copy of the chain; None if there is no copy."""
         if self.context is None or not (isinstance(self._chain, Packed) or self._running.pool is not None):
             return None
         remedy = "Close the loader, and build a new one afterwards; or fetch behind its cut, in this process."
         return InputUse(self.source, "worker processes have a copy of the chain that ends in", remedy)
 
     def counts(self) -> dict[str, dict[str, float]]:
-        """Return the counts of "channel" (the last channel if the workers have ended) and of "workers": how many
-        processes died and how many minibatches were made again; {} if there is no channel or no process.
+        """Return {"channel": counts, "workers": counts}; counts are {} if there is no ShmChannel, or no process.
+
+        "channel" is the present or last channel, see ShmChannel.stats. "workers" counts how many processes died, and
+        how many minibatches were made again.
         """
         if self._running.pool is not None:
             self._of_channel = self._running.pool.stats() or self._of_channel

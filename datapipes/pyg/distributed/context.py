@@ -25,7 +25,7 @@ class DistContext:
 
     Attributes:
         rank: the number of this process, in [0, world_size).
-        global_rank, global_world_size: the same two numbers; in PyG they also count other roles, which do not exist.
+        global_rank, global_world_size: equal to rank and world_size; PyG would count other roles, which do not exist.
         world_size: number of processes, which is the number of parts.
         group_name: the name of the group, equal on all its ranks; different groups do not meet.
         role: the only role.
@@ -49,7 +49,7 @@ class DistEdgeHeteroSamplerInput:
     """Seeds of two node types for `DistNeighborSampler.node_sample`: the ends of links.
 
     Attributes:
-        input_id: int64 [n], the places of these links among all links; or None.
+        input_id: int64 [n], the positions of these links among all links; or None.
         node_dict: {node type: int64 [n]}.
         time_dict: {node type: int64 [n]}, the times of the seeds; or None.
         input_type: the edge type of the links.
@@ -62,10 +62,10 @@ class DistEdgeHeteroSamplerInput:
 
 
 def check_context(where: str, context: Any, num_parts: int | None = None) -> DistContext:
-    """Return a context, checked: its numbers fit each other, and the number of parts if given.
+    """Return `context`, checked; with `num_parts`, its world_size must be that number.
 
     Raises:
-        TypeError, ValueError: They do not; the message says what was found.
+        TypeError, ValueError: A value is not allowed; the message says what was found.
     """
     names = ("rank", "world_size", "group_name")
     if not all(hasattr(context, name) for name in names):

@@ -148,16 +148,16 @@ class DistLoader:
 
 
 class DistView(View):
-    """The view of a loader over parts: the sampler brings the rows of all attributes."""
+    """The View of a loader over parts, where the sampler's output has the rows of all attributes."""
 
     labels: Any = None
 
     async def sampled_async(self, index: Any, key: RngKey) -> Any:
-        """Return the sampler's output for the seeds at places `index`, with its features."""
+        """Return the sampler's output for the seeds at positions `index`, with features."""
         return await self.sampler.sampled(self.input_data[index], self.neg_sampling, key)
 
     def sampled(self, index: Any, key: RngKey | None = None) -> Any:
-        """Return the sampler's output for the seeds at places `index`; key None: the sampler's next key."""
+        """Return the sampler's output for the seeds at positions `index`; key None: the sampler's next key."""
         sampler = self.sampler
         sampler.init_event_loop()
         return sampler.event_loop.run_task(self.sampled_async(index, sampler._next_key(key)))
@@ -192,13 +192,13 @@ class PygSampleOverParts(PygSample):
         self.asynchronous, self.concurrency = asynchronous, concurrency
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
-        """Return the result of `transform`, while other minibatches go on."""
+        """Return the result of `transform`; while it waits, other minibatches are made."""
         view: Any = self.view
         return carrying(minibatch, await view.sampled_async(minibatch.seeds, self.rng_of(minibatch)))
 
 
 class IteratingOverParts(DistLoader, Iterating):
-    """The base of our loaders over parts: the seeds of a rank, and workers that connect to the other parts."""
+    """The base of our loaders over parts: seeds are a rank's own, and workers connect to the other parts."""
 
     _view_class = DistView
 
@@ -210,7 +210,7 @@ class IteratingOverParts(DistLoader, Iterating):
         filter_per_worker: bool | None,
         kwargs: dict[str, Any],
     ) -> None:
-        """Meet the other ranks; called before PyG's constructor. Takes our own arguments out of `kwargs`.
+        """Meet the other ranks; called before PyG's constructor. Removes our own arguments from `kwargs`.
 
         Args:
             sampler: the user's sampler; None: make one from the other arguments.
@@ -296,6 +296,6 @@ class IteratingOverParts(DistLoader, Iterating):
         )
 
     def _refuse_wrong_ids(self, name: str, node_type: Any, ids: Any) -> None:
-        """Refuse seeds outside the graph."""
+        """Raise IndexError for seeds outside the graph."""
         count = self.dist_sampler.graph.num_nodes_of(node_type)
         check_within(type(self).__name__, f"{name}{of_type(node_type)}", ids, count, "Pass ids of the whole graph.")

@@ -88,7 +88,7 @@ class DistNeighborLoader(IteratingOverParts, torch_geometric_names.NodeLoader): 
         )
 
     def _nodes(self, input_nodes: Any) -> tuple[Any, Tensor]:
-        """Return the type of the seeds, and their ids or a mask."""
+        """Return (type of the seeds, their ids or a mask)."""
         where, graph = type(self).__name__, self.dist_sampler.graph
         node_type, ids = typed_nodes(where, input_nodes, [*graph.node_types] if graph.is_heterogeneous else None)
         count = graph.num_nodes_of(node_type)
@@ -144,7 +144,7 @@ class DistLinkNeighborLoader(IteratingOverParts, torch_geometric_names.LinkLoade
         )
 
     def _links(self, links: Any) -> tuple[Any, Tensor]:
-        """Return the type of the links, and their ends."""
+        """Return (type of the links, int64 [2, n])."""
         where, graph, edge_type, ends = type(self).__name__, self.dist_sampler.graph, None, links
         length = len(links) if isinstance(links, (list, tuple)) else 0
         if length == 3 and all(isinstance(name, str) for name in links):

@@ -47,9 +47,9 @@ class DistNeighborSampler(SamplerOfRanks):
         concurrency: with a channel, the most calls under way at once.
         device: the device of the results; None: host memory.
         shuffle, rpc_worker_names: not used, as in PyG.
-        seed: by name: decides the draws, together with the number of the call; default 0.
-        weight_attr: by name: the edge attribute that holds weights.
-        time_window: by name: see NeighborSampler.
+        seed: (keyword only) decides the draws, together with the number of the call; default 0.
+        weight_attr: (keyword only) the edge attribute that holds weights.
+        time_window: (keyword only) see NeighborSampler.
     Raises:
         TypeError, ValueError: An argument is not allowed.
     Attributes:
@@ -94,7 +94,7 @@ class DistNeighborSampler(SamplerOfRanks):
 
         Args:
             inputs: a NodeSamplerInput.
-            callback: by name: called with the output after it was put on the channel.
+            callback: (keyword only) called with the output after it was put on the channel.
         Returns:
             A SamplerOutput or HeteroSamplerOutput; None with a channel. Its metadata are (input_id, time, number of
             seeds, features "x", labels, "edge_attr"). Its `features` has all attributes, {("node" or "edge", type,
@@ -159,7 +159,7 @@ class DistNeighborSampler(SamplerOfRanks):
 
         Args:
             sample_fn: samples the nodes, usually `node_sample`.
-            num_nodes: of the whole graph; with types {type: number}.
+            num_nodes: number of nodes of the whole graph; with types {type: number}.
             disjoint: whether each link has a tree of its own.
             node_time: times of all nodes, which bound negatives; with types {type: times}.
             neg_sampling: a NegativeSampling, or None.
@@ -261,7 +261,7 @@ class DistNeighborSampler(SamplerOfRanks):
         return await off_loop(self._output, seeds, sampled)
 
     def _placed(self, out: Any) -> Any:
-        """Return an output with its tensors on `device`; not for a loader, which moves its batches itself."""
+        """Move an output's tensors to `device`, unless a loader calls, which moves its batches itself; return it."""
         if self.device is not None and _key.get() is None:
             for name, value in vars(out).items():
                 setattr(out, name, moved(value, self.device))

@@ -48,8 +48,8 @@ _TLS = ("DATAPIPES_TLS_CERT", "DATAPIPES_TLS_KEY", "DATAPIPES_TLS_CA")
 _INSECURE = "DATAPIPES_INSECURE"
 _AGENT = "TORCHELASTIC_USE_AGENT_STORE"  # torchrun's agent has the store at MASTER_PORT
 _c10d: Any = torch.distributed  # partly untyped
-_LOOK_S = 0.1  # between two checks whether another rank has left
-_PROBE_S = 1.0  # for the answer
+_LOOK_S = 0.1  # seconds between two checks whether another rank has left
+_PROBE_S = 1.0  # seconds to wait for a server's answer
 _STORES_SHARE = 0.5  # of the time to connect, for torch's store: it tries for up to 1.75 times its timeout
 _stores: dict[tuple[str, int, int], Any] = {}  # by place and rank; kept to the process's end, since it may be the host
 _groups: dict[tuple[Any, str], Any] = {}  # a group's view of a store; kept, since Ranks counts the calls of a store
@@ -61,7 +61,7 @@ class Place(NamedTuple):
     """The meeting place of ranks, and the settings of their connections.
 
     Attributes:
-        host, port: of the store.
+        host, port: where the store of torch is.
         num_threads: the most requests to answer at once.
         timeout: seconds for each request, and the most that a rank may be late.
     """
@@ -77,7 +77,7 @@ class Place(NamedTuple):
 def place_of(
     where: str, host: Any, port: Any, num_threads: Any, timeout: Any, tls: TLSConfig | None, insecure: bool
 ) -> Place:
-    """Return the arguments of a loader, checked; an argument None comes from the environment, as in PyG.
+    """Check a loader's arguments, and return them as a Place; None is looked up in the environment, as in PyG.
 
     Raises:
         TypeError, ValueError: A value is not allowed, or neither given nor in the environment.
@@ -112,14 +112,15 @@ def place_of(
 
 
 class Meeting:
-    """The ranks that have met. All ranks of a group build their meetings together, in the same order.
+    """The ranks of a group that have met, and the graph of their parts. All ranks build their meetings together, in the
+    same order.
 
     Args:
         make_part: returns the part of this rank; its argument is a function that sends a plain value to all ranks and
             returns the values of all.
     Raises:
         RankError: A rank has failed, has ended, or did not come; the error names the rank.
-        ValueError: The place is taken by another job or another program.
+        ValueError: Another job or another program uses the port.
         The errors of `make_part`.
     Attributes:
         graph: the graph in parts.
@@ -175,8 +176,8 @@ class Meeting:
             )
 
     def leave(self) -> None:
-        """Count one user less. After the last, tell the other ranks that this rank is done; its part is served until
-        all ranks are done. May be called in any process, and again.
+        """Count one user less. If it was the last, tell the other ranks that this rank is done; its part is served
+        until all ranks are done. Calls after that, or in another process, do nothing.
         """
         self._users -= 1
         if self._users > 0 or self.has_left or os.getpid() != self._pid:
@@ -212,7 +213,7 @@ class Meeting:
                     _meetings.remove(self)
 
     def _wait(self) -> None:
-        """Wait until the other ranks are done; asks their servers, since the store may be gone by now."""
+        """Wait until the other ranks are done. Ask their servers, since the store may be gone by now."""
         ends = time.monotonic() + self._timeout
         staying = {part: rank for part, rank in self.rank_of.items() if rank != self._rank}
         while staying and time.monotonic() < ends:
@@ -273,7 +274,7 @@ def _own_host(place: Place) -> str:
 
 
 def _claimed(context: DistContext, place: Place) -> Any:
-    """Return the store of a meeting, after claiming this rank in it.
+    """Return the store of the group, after writing into it which process has this rank.
 
     Raises:
         RankError: There is no store.

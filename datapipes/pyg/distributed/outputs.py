@@ -35,7 +35,7 @@ def labels_of(labels: Any, out: Any, input_type: Any, graph: Any) -> dict[Any, T
 
 
 def _refuse_labels(values: Any, key: Any, graph: Any) -> None:
-    """Refuse labels of a node type or an edge type."""
+    """Raise TypeError or ValueError if labels do not fit the node type or edge type `key`."""
     name, is_edge = f"feature_store.labels{of_type(key)}", isinstance(key, tuple)
     types = graph.edge_types if is_edge else graph.node_types
     if key not in types:
@@ -51,7 +51,7 @@ def _refuse_labels(values: Any, key: Any, graph: Any) -> None:
 
 
 def moved(value: Any, device: Any) -> Any:
-    """Return a tensor or a dict of tensors on a device; other values, or with device None, are returned as is."""
+    """Return a tensor, or a dict, list or tuple of tensors, on a device; other values are returned as they are."""
     if isinstance(value, (list, tuple)) and any(isinstance(member, Tensor) for member in value):
         return type(value)(moved(member, device) for member in value)
     if isinstance(value, dict):

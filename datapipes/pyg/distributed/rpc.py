@@ -31,7 +31,7 @@ def init_rpc(
     tls: TLSConfig | None = None,
     insecure: bool = False,
 ) -> None:
-    """Let the samplers of this group without a loader meet those of the other ranks; all ranks call this.
+    """Let this group's samplers that have no loader meet the samplers of the other ranks. All ranks call this.
 
     A sampler that is built later meets the other ranks when it is built.
 
@@ -75,10 +75,10 @@ def shutdown_rpc(id: str | None = None, graceful: bool = True, timeout: float = 
 
 
 class ConcurrentEventLoop:
-    """An event loop in a thread, with a bound on coroutines at once. The thread ends with this object.
+    """An event loop in a thread, which runs a bounded number of coroutines at once. The thread ends with this object.
 
     Args:
-        concurrency: the most coroutines at once.
+        concurrency: the most coroutines to run at once.
     """
 
     def __init__(self, concurrency: int) -> None:
@@ -111,7 +111,7 @@ class ConcurrentEventLoop:
         self._free.release(self._concurrency)
 
     def add_task(self, coro: Coroutine[Any, Any, Any], callback: Callable[[Any], None] | None = None) -> None:
-        """Run a coroutine, waiting for a free place, and return; `callback` gets its result."""
+        """Start a coroutine once fewer than `concurrency` run, and return; `callback` gets its result."""
 
         def ended(future: Any) -> None:
             try:

@@ -55,7 +55,7 @@ class SamplerOfRanks(NeighborSampler):
         """Do nothing; PyG's scripts call it."""
 
     def meet(self, place: Place | None = None) -> Meeting:
-        """Return the meeting of the ranks; the first call, on all ranks, makes it.
+        """Return the Meeting of the ranks. The first call makes it, so all ranks must make their first call together.
 
         Raises:
             RankError: A rank has failed or did not come; the error names the rank.
@@ -122,12 +122,12 @@ class SamplerOfRanks(NeighborSampler):
 
     @property
     def num_nodes(self) -> Any:
-        """The number of nodes of the whole graph, with types by type."""
+        """Number of nodes of the whole graph; with types {node type: number}."""
         return dict(self.graph.num_nodes) if self.is_hetero else self.graph.num_nodes
 
     @property
     def edge_permutation(self) -> None:
-        """None: edge ids are those of the whole graph."""
+        """None, since the sampled edge ids are ids of the whole graph already."""
         return None
 
     def _next_key(self, rng: RngKey | None) -> RngKey:
@@ -139,7 +139,7 @@ class SamplerOfRanks(NeighborSampler):
 
     @contextmanager
     def _naming_rank(self) -> Iterator[None]:
-        """Add to an error the rank of each part."""
+        """Add a note with the rank of each part to a ServerUnavailable from the block."""
         try:
             yield
         except ServerUnavailable as error:
@@ -162,7 +162,7 @@ class _Client(PartitionClient):
 
 
 class _Met:
-    """A meeting in a worker process."""
+    """What a worker process knows of the Meeting."""
 
     def __init__(self, rank_of: dict[int, int]) -> None:
         self.rank_of = rank_of

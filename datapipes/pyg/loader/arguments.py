@@ -46,7 +46,9 @@ _OF_BATCHES = {
 
 
 def node_seeds(where: str, data: Any, sampler: Any, input_nodes: Any, input_id: Any) -> dict[str, Any]:
-    """Return `input_nodes` as ids or a mask, with types as (type, ids or mask), and `input_id`. None: all nodes.
+    """Return {"input_nodes": ids or a mask, with types (type, ids or mask); "input_id": tensor or None}.
+
+    If `input_nodes` is None, or a type alone, the seeds are all nodes.
 
     Raises:
         TypeError, ValueError: `input_nodes` are no seeds of this data.
@@ -72,7 +74,7 @@ def node_seeds_by_type(where: str, data: Any, sampler: Any, seeds: Any, input_id
     """Return the seeds of several node types, {type: ids, a mask, or None for all nodes}, with input_id and times.
 
     Raises:
-        TypeError, ValueError: They are no seeds of this data, or the sampler takes seeds of a single type only.
+        TypeError, ValueError: `seeds` are no seeds of this data, or the sampler takes seeds of a single type only.
     """
     refuse_sampler_of_one_type(where, sampler)
     if not seeds:
@@ -95,7 +97,7 @@ def node_seeds_by_type(where: str, data: Any, sampler: Any, seeds: Any, input_id
 
 
 def typed_nodes(where: str, seeds: Any, node_types: list[str] | None) -> tuple[str | None, Any]:
-    """Return the type of seeds, None without `node_types`; and their ids or a mask, None for all nodes."""
+    """Return (type, ids): type is None without `node_types`; ids may be a mask, and are None for all nodes."""
     if node_types is None:
         if isinstance(seeds, str):
             raise TypeError(f"{where}: input_nodes is {shown(seeds)}, but the data has no types. Pass ids, or a mask.")
@@ -184,7 +186,7 @@ def _ends_in(data: Any, edge_type: Any) -> Any:
 
 
 def types_of(where: str, data: Any) -> tuple[list[str] | None, list[Any]]:
-    """Return the node types of a loader's data, None without types; and the edge types."""
+    """Return (node types, edge types) of a loader's data; (None, []) without types."""
     refuse_other_data(where, data)
     if isinstance(data, Data):
         return None, []
@@ -214,7 +216,7 @@ def _num_nodes(data: Any, sampler: Any, node_type: Any) -> int | None:
 
 
 def values_of_seeds(where: str, **values: Any) -> dict[str, Tensor | None]:
-    """Return the values of the seeds, by argument, as tensors with a row for each seed; None stays None."""
+    """Return {argument: tensor} for arguments with a value for each seed; None stays None."""
     tensors: dict[str, Tensor | None] = {}
     for name, value in values.items():
         rows = None if value is None else tensor_of(where, name, value)
@@ -227,7 +229,7 @@ def values_of_seeds(where: str, **values: Any) -> dict[str, Tensor | None]:
 def labels_of_seeds(
     where: str, edge_label: Any, edge_label_time: Any, neg_sampling: Any, neg_sampling_ratio: Any
 ) -> dict[str, Any]:
-    """Return the labels and times of links, and their negatives, by the argument of PyG's constructor."""
+    """Return {argument of PyG's constructor: value} for the labels, times and negatives of links."""
     values = values_of_seeds(where, edge_label=edge_label, edge_label_time=edge_label_time)
     label = values["edge_label"]
     if label is not None and label.numel() == 0 and label.ndim == 1:
@@ -236,7 +238,7 @@ def labels_of_seeds(
 
 
 def negatives_of(where: str, neg_sampling: Any, ratio: Any) -> Any:
-    """Return the NegativeSampling of the two arguments, or None.
+    """Return the NegativeSampling that the two arguments ask for, or None.
 
     Raises:
         TypeError, ValueError: Both are given, or a value is not allowed.
@@ -378,7 +380,7 @@ def refuse_half_of_times(where: str, edge_label_time: Any, time_attr: str | None
 
 
 def sampler_of(where: str, sampler: Any, data: Any, time_attr: str | None, options: dict[str, Any]) -> NeighborSampler:
-    """Return the given NeighborSampler, or a new one for None; takes the sampler's arguments out of `options`."""
+    """Return the given NeighborSampler, or a new one for None; removes the sampler's arguments from `options`."""
     drawing = {name: options.pop(name) for name in _OF_SAMPLERS}
     if sampler is None:
         return NeighborSampler(data, time_attr=time_attr, **drawing)

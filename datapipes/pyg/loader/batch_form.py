@@ -41,8 +41,8 @@ class SampledIds(NamedTuple):
 
     Attributes:
         nodes: int64 [n], the ids.
-        ends: pairs of int64 [e], the places of the source and the destination of each edge among the nodes.
-        edges: int64 [e], the places of the edges in the data, or None.
+        ends: pairs of int64 [e], the positions of the source and the destination of each edge in `nodes`.
+        edges: int64 [e], the positions of the edges in the data, or None.
     """
 
     nodes: dict[Any, Tensor]
@@ -64,15 +64,15 @@ class _Table(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """An attribute.
+    """An attribute of the data, and how batches get it.
 
     Attributes:
-        place: of its store in `data.stores`.
+        place: the position of its store in `data.stores`.
         domain: "node" or "edge"; None: batches have the whole value.
         key: its name.
-        value: of the data.
-        dim: along which PyG slices the value.
-        table: for our kernel; None: PyG takes the rows.
+        value: its value in the data.
+        dim: the dimension along which PyG slices the value.
+        table: the value for our kernel; None: PyG slices it.
         may_be_ahead: whether a thread may fill it in: torch counts its changes, and no code but ours runs.
     """
 
@@ -85,7 +85,7 @@ class _Slot:
     may_be_ahead: bool = True
 
     def version(self) -> tuple[int, ...] | None:
-        """Return what changes whenever torch changes or moves the values; None: only the loop may fill them in."""
+        """Return what differs after torch has changed or moved the values; None: only the loop may fill them in."""
         if not self.may_be_ahead:
             return None
         if self.table is None:
@@ -93,20 +93,20 @@ class _Slot:
         return None if self.value.requires_grad else (self.value._version, self.value.data_ptr())
 
     def keeps_layout(self) -> bool:
-        """Return whether the value, the same object as before, is still over the same memory."""
+        """Return whether the value, which is the same object, still has the memory and shape of `table`."""
         if self.table is None or not isinstance(self.value, Tensor):
             return True
         return _layout(self.value) == _layout(self.table.rows)
 
 
 class BatchForm:
-    """Which attributes the batches of a Data or HeteroData have, and of which they have the rows that were sampled.
+    """Which attributes the batches of a Data or HeteroData have, and which of these are cut to the sampled rows.
 
     The loop's thread makes it and compares it with the data. `filled_ahead` may run in another thread: it reads a copy
-    of the data and runs no code of a user's.
+    of the data and runs none of the user's code.
 
     Attributes:
-        is_kept: whether batches may be filled ahead and later batches may have this form; `why_not_ahead` says why not.
+        is_kept: whether batches may be filled ahead, and later batches may use this object; else see `why_not_ahead`.
     """
 
     def __init__(self, data: Any) -> None:
@@ -115,11 +115,13 @@ class BatchForm:
         self._slots = [slot for place, store in enumerate(data.stores) for slot in _slots_of(place, store)]
 
     def fits(self, out: Any) -> bool:
-        """Return whether a sampler's output has types as the data has."""
+        """Return whether a sampler's output has types exactly if the data has."""
         return isinstance(out, HeteroSamplerOutput if isinstance(self._copy, HeteroData) else SamplerOutput)
 
     def holds(self, data: Any) -> bool:
-        """Return whether `data` has the same attributes over the same memory; take over other values that are whole."""
+        """Return whether `data` has the same attributes over the same memory. Attributes that batches have whole may
+        have other values, which are taken over.
+        """
         stores, kept = data.stores, self._copy.stores
         if type(data) is not self._class or len(stores) != len(kept) or not all(map(_has_same_names, stores, kept)):
             return False
@@ -132,14 +134,14 @@ class BatchForm:
         return True
 
     def filled(self, sampled: SampledIds) -> Any:
-        """Return a batch of what was sampled; of a form that is not kept only once."""
+        """Return a batch of what was sampled. Call it only once unless `is_kept`."""
         batch = copy.copy(self._copy) if self.is_kept else self._copy
         self._complete(sampled)
         self._fill(batch, self._slots, sampled)
         return batch
 
     def filled_ahead(self, sampled: SampledIds) -> Ahead:
-        """Return a batch with the values of now; those that only the loop may look at are left for `catch_up`."""
+        """Return a batch with the present values; `catch_up` fills in what only the loop's thread may read."""
         batch, versions = copy.copy(self._copy), [slot.version() for slot in self._slots]
         self._complete(sampled)
         slots = [slot for slot, version in zip(self._slots, versions, strict=True) if version is not None]
@@ -147,7 +149,7 @@ class BatchForm:
         return Ahead(self, batch, sampled, versions)
 
     def catch_up(self, ahead: Ahead) -> bool:
-        """Give a batch that was filled ahead the values of now; return whether any differed."""
+        """Bring a batch that was filled ahead up to date; return whether any attribute was filled in again."""
         before = zip(self._slots, ahead.versions, strict=True)
         slots = [slot for slot, version in before if version is None or version != slot.version()]
         if slots:
@@ -155,7 +157,7 @@ class BatchForm:
         return bool(slots)
 
     def _complete(self, sampled: SampledIds) -> None:
-        """Set the types of the data of which nothing was sampled."""
+        """Add empty entries to `sampled` for the types of the data from which nothing was sampled."""
         nodes, ends, edges = sampled
         for store in self._copy.node_stores:
             if store._key not in nodes:  # looked at first: each function of torch lets go of the GIL
@@ -187,7 +189,7 @@ class BatchForm:
 
 
 class Ahead(NamedTuple):
-    """A batch that was filled before the loop asked for it, and the version of each slot before that."""
+    """A batch that was filled before the loop asked for it, and the version of each slot just before the filling."""
 
     form: BatchForm
     batch: Any
@@ -208,8 +210,8 @@ def why_not_ahead(data: Any) -> str | None:
 
 
 def _slots_of(place: int, store: Any) -> Iterator[_Slot]:
-    """Yield the attributes of a store. An `adj_t` comes last, since PyG counts the rows of nodes for it, and stands for
-    all that belongs to edges.
+    """Yield a _Slot for each attribute of a store. An `adj_t` comes last, since PyG counts the rows of nodes for it,
+    and stands for all that belongs to edges.
     """
     has_nodes, has_edges, has_adj_t = hasattr(store, "is_node_attr"), hasattr(store, "is_edge_attr"), "adj_t" in store
     for key, value in store.items():
@@ -237,7 +239,7 @@ def _slot_of_rows(place: int, domain: str, key: str, value: Any, store: Any) -> 
 
 
 def _table_of(key: str, value: Any) -> _Table | None:
-    """Return an attribute for our kernel; None: PyG takes its rows."""
+    """Return an attribute's value for our kernel; None if PyG must slice it."""
     if type(value) is not Tensor and not isinstance(value, np.ndarray):
         return None  # such as a TensorFrame, or a subclass with an indexing of its own
     if isinstance(value, Tensor) and value.requires_grad:
@@ -252,7 +254,7 @@ def _table_of(key: str, value: Any) -> _Table | None:
 
 
 def _rows(slot: _Slot, group: Any, ids: Tensor) -> Any:
-    """Return what an attribute has of these nodes or edges."""
+    """Return the rows of an attribute for the nodes or edges `ids`."""
     value, table = slot.value, slot.table
     if table is not None and ids.device == _CPU and not getattr(value, "requires_grad", False):
         try:
@@ -290,7 +292,7 @@ def _private(store: Any) -> dict[str, Any]:
 
 
 def _copied(data: Any) -> Any:
-    """Return a shallow copy; of a Batch one of the class of its graphs, whose batch_size may be set."""
+    """Return a shallow copy. The copy of a Batch has the class of its graphs, so that batch_size can be set."""
     batch = copy.copy(data)
     if isinstance(data, Batch):
         object.__setattr__(batch, "__class__", class_of_graphs(data))

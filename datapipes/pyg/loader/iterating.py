@@ -62,7 +62,7 @@ class Iterating:
     """The base of our loaders: their additions to PyG's NodeLoader and LinkLoader, and their differences.
 
     Attributes:
-        seed: decides order and draws, together with the numbers of epoch and batch alone.
+        seed: alone decides order and draws, together with the numbers of epoch and batch.
         fetch_ahead: see NodeLoader; may be set, for the next loop.
     """
 
@@ -93,7 +93,7 @@ class Iterating:
     worker_init_fn: Any
 
     def _set_up(self, is_link: bool, seed: int, filter_per_worker: bool | None, kwargs: dict[str, Any]) -> None:
-        """Make the view; called before PyG's constructor, which fills it. Takes our own arguments out of `kwargs`."""
+        """Make the view; called before PyG's constructor, which fills it. Removes our own arguments from `kwargs`."""
         where = type(self).__name__
         if kwargs.get("pin_memory_device"):
             raise TypeError(
@@ -153,7 +153,7 @@ class Iterating:
         return self.view.transformed(self.view.sliced(out))
 
     def collate_fn(self, index: Any) -> Any:
-        """Return the batch of the seeds at places `index`; with `filter_per_worker=False` their SamplerOutput.
+        """Return the batch of the seeds at positions `index`; with `filter_per_worker=False` their SamplerOutput.
 
         The key of the draws comes from torch's generator. Other loaders of PyG, such as ZipLoader, call this.
         """
@@ -161,7 +161,7 @@ class Iterating:
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def __call__(self, index: Any) -> Any:
-        """Return the batch of the seeds at places `index`; equal for equal places."""
+        """Return the batch of the seeds at positions `index`; equal positions give equal batches."""
         places = torch.as_tensor(index, dtype=torch.int64)
         number = int.from_bytes(hashlib.blake2b(places.numpy().tobytes(), digest_size=6).digest(), "little")
         key = RngKey(self.seed, MAX_EPOCH, number, 1)
@@ -212,7 +212,7 @@ class Iterating:
         self._state, self._epoch = plain, plain["epoch"]
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next loop epoch `epoch`. A loaded state within this epoch stays."""
+        """Let the next loop be epoch number `epoch`. A loaded state within this epoch stays."""
         has_ended = self._state is not None and self._state.get("ended", False)
         if self._epoch != check_epoch(type(self).__name__, epoch) or has_ended:
             self._state, self._epoch = None, epoch
@@ -220,7 +220,7 @@ class Iterating:
     def minibatch(self, epoch: int, index: int) -> Any:
         """Make batch `index` of an epoch again, in this process, and return it; a running loop is not disturbed.
 
-        If the user's sampler gives the order, its last drawn order counts.
+        If the user's sampler gives the order, the order that it drew last is used.
         """
         made = DataLoader(self._sample(self.view), overlap=False).minibatch(epoch, index)
         assert made is not None
@@ -264,7 +264,7 @@ class Iterating:
         return ItemSampler(items, self.batch_size, **options)
 
     def _drawn_order(self) -> tuple[Tensor, Tensor]:
-        """Return the order of an epoch, drawn here, in the main process."""
+        """Draw the order of an epoch from the user's sampler, in this process; return the order and offsets."""
         drawn = itertools.islice(self.batch_sampler, MOST_DRAWN + 1)
         batches = [check_ids(type(self).__name__, "a minibatch of the sampler", places).long() for places in drawn]
         if len(batches) > MOST_DRAWN:
@@ -289,7 +289,7 @@ class Iterating:
         return self.worker_method == "thread" or self._why_threads() is not None
 
     def _why_threads(self) -> str | None:
-        """Return why a fork is not safe, so that workers must be threads; None if it is, or another start is set."""
+        """Return why a fork is not safe, so that workers must be threads; None if it is safe, or not used."""
         context = self.multiprocessing_context
         if context is not None and context.get_start_method() != "fork":
             return None

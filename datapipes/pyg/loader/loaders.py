@@ -31,23 +31,23 @@ __all__ = ["LinkLoader", "LinkNeighborLoader", "NeighborLoader", "NodeLoader"]
 
 
 class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[misc]  # PyG comes without types
-    """torch_geometric.loader.NodeLoader, iterated by a chain: any BaseSampler in our workers, our order and state.
+    """torch_geometric.loader.NodeLoader for any BaseSampler, with workers, order and saved state of this package.
 
-    The arguments are PyG's. Of torch's DataLoader `dataset` and `collate_fn` are dropped, as PyG does.
+    The arguments are PyG's. `dataset` and `collate_fn` of torch's DataLoader are ignored, as in PyG.
 
     Args:
         filter_per_worker: whether workers make the whole batch. None: they do if `transform` or
             `transform_sampler_output` is given or the data is a pair of stores; otherwise this process gathers the
             rows, so no row is sent between processes.
-        fetch_ahead: by name: whether threads of this process fill batches before the loop asks for them. None: they do
-            with workers, unless the data has a class of your own or an `adj_t`; without workers `next` slices, as in
-            PyG. `next` returns current values of attributes that were set or deleted, that need a gradient, or that an
-            in-place function of torch has changed (the tensor, a view or its `detach()`). `next` may return older
+        fetch_ahead: (keyword only) whether threads of this process fill batches before the loop asks for them. None:
+            they do with workers, unless the data has a class of your own or an `adj_t`; without workers `next` slices,
+            as in PyG. `next` returns current values of attributes that were set or deleted, that need a gradient, or
+            that an in-place function of torch has changed (the tensor, a view or its `detach()`). It may return older
             values after a change by NumPy, DLPack, a fused optimizer, a collective of torch.distributed, another
             process, a `non_blocking` copy from a GPU, or a tensor that shares memory by `.data`. Do not move a tensor
             meanwhile (`share_memory_`, sending the data to a process): torch frees the old memory at once.
-        features: by name: attributes that the data does not have, such as rows in a file, with a cache, sparse or
-            stored with fewer bits: {name: feature} for nodes without types, {(domain, type, name): feature} with "node"
+        features: (keyword only) attributes that the data does not have, such as rows in a file, with a cache, sparse
+            or with fewer bits: {name: feature} for nodes without types, {(domain, type, name): feature} with "node"
             or "edge" as domain, or a FeatureStore. Rows of edges are in the order of `edge_index`. The data then needs
             `num_nodes`. A stage reads the rows, mostly ahead of the loop; `stats()` has the counts of their caches.
         input_nodes: as in PyG; or seeds of several types, {node type: ids, a mask, or None for all nodes}, with
@@ -129,7 +129,7 @@ class NeighborLoader(NodeLoader, torch_geometric_names.NeighborLoader):  # type:
 
 
 class LinkLoader(Iterating, torch_geometric_names.LinkLoader):  # type: ignore[misc]  # PyG comes without types
-    """torch_geometric.loader.LinkLoader, iterated by a chain: any BaseSampler in our workers, our order and state.
+    """torch_geometric.loader.LinkLoader for any BaseSampler, with workers, order and saved state of this package.
 
     The arguments are PyG's; for the arguments of torch's DataLoader and `seed` see NodeLoader.
     """

@@ -1,7 +1,8 @@
 """The stages of a loader's chain: the order of the seeds, the sampler, and what fills batches, in threads or workers.
 
-What they make is any object of PyG, carried by a minibatch: by reference within a process. Between the loader and a
-worker process that it started itself, tensors travel as in every message, and what holds them is pickled.
+These stages make objects of PyG, such as a SamplerOutput, and a minibatch carries the object. Within a process it
+carries a reference. From a worker process, which the loader has started itself, tensors travel as in every message, and
+the rest of the object is pickled.
 """
 
 from __future__ import annotations
@@ -108,12 +109,12 @@ def carrying(minibatch: MiniBatch, value: Any) -> Carried:
 
 
 class DrawnOrder(SeedStage):
-    """The places of the seeds in minibatches that somebody else has put together: torch's samplers.
+    """The start of a chain whose minibatches a sampler of torch has put together; seeds are positions in the dataset.
 
     Args:
-        order: int64 [n], the places of all minibatches.
-        offsets: int64 [num_minibatches + 1], where each begins in `order`.
-        rank, world_size: of the ranks that each have an order of their own; step i of a rank is minibatch
+        order: int64 [n], the positions of all minibatches, one after the other.
+        offsets: int64 [num_minibatches + 1], where each minibatch begins in `order`.
+        rank, world_size: this rank, if each rank has its own order; step i of a rank is minibatch
             i * world_size + rank.
     """
 
@@ -143,7 +144,7 @@ class DrawnOrder(SeedStage):
 
 
 class PygSample(MiniBatchTransformer):
-    """Give the places of the seeds to the sampler of a loader; makes its output."""
+    """Call the sampler of a loader for the seeds of a minibatch, which then carries the sampler's output."""
 
     _does = "sampling"
 
@@ -169,7 +170,7 @@ class PygFetch(FeatureFetcher):
     """Read the features of a sampler's output, and fill its batch ahead, in a thread of the loader.
 
     Args:
-        fills: whether batches are filled; else the loop does, with the features that were read.
+        fills: whether batches are filled here; otherwise the loop fills them, with the features that were read.
     """
 
     def __init__(self, source: Stage, view: View, fills: bool) -> None:
@@ -196,7 +197,7 @@ class PygFetch(FeatureFetcher):
 
 
 class PygSlice(MiniBatchTransformer):
-    """Make the Data or HeteroData of a sampler's output, the user's transform applied, in workers."""
+    """Make the Data or HeteroData of a sampler's output, and apply the user's transform, in workers."""
 
     _does = "gather"
     draws = False
@@ -212,8 +213,8 @@ class PygSlice(MiniBatchTransformer):
 
 @dataclass(frozen=True)
 class InWorker:
-    """Called first in a worker process: makes `torch.utils.data.get_worker_info()` tell of it, then calls the user's
-    function.
+    """The worker_init_fn of worker processes: makes `torch.utils.data.get_worker_info()` return this worker, then calls
+    the user's function.
     """
 
     fn: Callable[[int], None] | None

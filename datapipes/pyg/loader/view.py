@@ -1,7 +1,7 @@
 """View: what the batches of a loader are sliced from, and how.
 
-It does what `filter_fn` of PyG's loaders does, field by field. The loader's attributes of the same names are those of
-its view, so the next batch sees a change, unless workers slice: then the next loop does.
+It does what `filter_fn` of PyG's loaders does, field by field. A loader keeps its attributes of the same names in its
+view, so the next batch sees a change; if workers slice, the next loop does.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _ONE_AT_A_TIME = threading.Lock()  # samplers of the user's: worker threads shar
 
 
 class View:
-    """The data of a loader and what is done to its batches; see NodeLoader and LinkLoader for the attributes.
+    """The data of a loader and what is done to its batches; see NodeLoader and LinkLoader for other attributes.
 
     Attributes:
-        name: that of the loader's class, for errors.
+        name: the name of the loader's class, for errors.
         sampler: the BaseSampler.
         is_link: whether the seeds are links.
-        seed: with the place of a batch, it seeds code of the user's.
+        seed: together with epoch and index of a batch, it seeds the user's own code.
         features: attributes of the batches that the data does not have.
     """
 
@@ -65,7 +65,7 @@ class View:
 
     @property
     def data(self) -> Any:
-        """What batches are sliced from; may be set, ValueError if it has more or fewer rows than nodes or edges."""
+        """What batches are sliced from. Setting it raises ValueError if its rows do not fit its nodes or edges."""
         return self._data
 
     @data.setter
@@ -79,7 +79,7 @@ class View:
 
     @property
     def input_data(self) -> Any:
-        """The seeds and what belongs to each; may be set, ValueError if the lengths differ."""
+        """The seeds with their ids, times and labels. Setting it raises ValueError if the lengths differ."""
         return self._input_data
 
     @input_data.setter
@@ -104,7 +104,7 @@ class View:
         return {**vars(self), "_form": None}  # it has views of the data, which a pickle would copy
 
     def forget(self) -> None:
-        """Let go of the values that were sliced; the next batch looks at the data anew."""
+        """Drop what was cached of the data; the next batch looks at the data again."""
         self._form: BatchForm | None = None  # made at an earlier batch
         self._of_edges: dict[str, bool] = {}  # by the name of a tensor in a feature store without types
 
@@ -126,11 +126,11 @@ class View:
         return view
 
     def key(self, minibatch: MiniBatch) -> RngKey:
-        """Return the key of the user's code behind the sampler at a minibatch."""
+        """Return the random key that seeds the user's code behind the sampler, for a minibatch."""
         return RngKey(self.seed, minibatch.epoch, minibatch.index, 2)
 
     def sampled(self, index: Any, key: RngKey | None = None) -> Any:
-        """Return the sampler's output for the seeds at places `index`; None draws from torch's generator."""
+        """Return the sampler's output for the seeds at positions `index`, drawn by `key` if given."""
         inputs, sampler = self.input_data[index], self.sampler
         if isinstance(sampler, NeighborSampler):
             if self.is_link:
@@ -160,7 +160,7 @@ class View:
         return batch if self.transform is None else self.transform(batch)
 
     def fill_ahead(self, out: Any) -> None:
-        """Fill the batch of a sampler's output before the loop asks for it. A thread of ours calls it."""
+        """Fill the batch of a sampler's output before the loop asks for it; called in a background thread."""
         form = self._form
         if form is None or self.transform_sampler_output or not form.fits(out):
             return
@@ -170,13 +170,13 @@ class View:
             out.ahead = ahead
 
     def feature_names(self, domain: str) -> Any:
-        """Return the names of the features of nodes or edges, with types by type."""
+        """Return the names of the features of nodes or edges; with types {type: names}."""
         types = self.features.types(domain)
         names = {key: self.features.names(domain, key) for key in types}
         return names.get(None) if None in names else names or None
 
     def requests_of(self, out: Any) -> list[FeatureRequest]:
-        """Return what is read of the features for a sampler's output."""
+        """Return the requests (domain, type, name, ids) for the features of a sampler's output."""
         requests: list[FeatureRequest] = []
         for domain, group, name in self.features:
             if domain == "edge" and out.edge is None:
@@ -216,7 +216,7 @@ class View:
         return batch
 
     def _fill_features(self, batch: Any, out: Any) -> None:
-        """Set the rows of the features; those that were not fetched are read here."""
+        """Set the rows of the features in a batch; read them here unless a stage has read them."""
         read = getattr(out, "feature_rows", None)
         if read is None or self.transform_sampler_output:
             requests = self.requests_of(out)
@@ -237,14 +237,14 @@ class View:
         return SampledIds(nodes, ends, edges)
 
     def _finish(self, batch: Any, out: Any, sampled: SampledIds) -> None:
-        """Set what a batch has beside the attributes of the data."""
+        """Set what a batch has besides the attributes of the data: sampled ids, features, and values of the seeds."""
         self._set_sampled(batch, out, sampled)
         if self.features:
             self._fill_features(batch, out)
         self._set_seeds(batch, out.metadata)
 
     def _set_sampled(self, batch: Any, out: Any, sampled: SampledIds) -> None:
-        """Set what was sampled."""
+        """Set the sampled ids, the trees and the counts of hops in a batch."""
         stores = {store._key: store for store in (*batch.node_stores, *batch.edge_stores)}  # batch[group] takes longer
 
         def store_of(group: Any) -> Any:
@@ -274,8 +274,8 @@ class View:
         return batch
 
     def _read(self, out: Any, sampled: SampledIds) -> tuple[Any, Any, Any]:
-        """Return what a batch has where the data is no Data or HeteroData. Of a pair of stores these are rows of nodes
-        by their ids, and rows of edges by their edge ids.
+        """Return (counts, ends, rows) of a batch, if the data is no Data or HeteroData. From a pair of stores, read the
+        rows of nodes by their ids, and the rows of edges by their edge ids.
 
         Returns:
             {node type: number of nodes, None to leave it out}, {edge type: (row, col)}, {(domain, type, name): rows}.
@@ -302,7 +302,8 @@ class View:
 
     def _is_of_edges(self, attr: Any) -> bool:
         """Return whether a tensor of a feature store belongs to edges. Without types the group is None for both, and
-        the number of rows tells; if there are as many nodes as edges, the name, as in a Data.
+        the number of rows tells; if there are as many nodes as edges, the name tells, as in
+        a Data.
         """
         group, name = attr.group_name, attr.attr_name
         if group is not None or not isinstance(self.sampler, NeighborSampler) or self.sampler.is_hetero:
@@ -325,7 +326,7 @@ class View:
         return ids if order is None else order[ids]
 
     def _set_seeds(self, batch: Any, metadata: Any) -> None:
-        """Set what belongs to the seeds."""
+        """Set the ids, times and labels of the seeds in a batch."""
         if isinstance(metadata[0], dict):  # of SeedsOfTypes
             for node_type, places in metadata[0].items():
                 _set_node_seeds(batch[node_type], places, metadata[1][node_type])

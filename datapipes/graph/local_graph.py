@@ -393,7 +393,6 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return (values for _, values, _ in self._named_arrays())
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {
-            name: value for name, value in super().__getstate__().items() if name not in ("_earliest", "_max_edge_ids")
-        }
-        return {**without_pin(kept), "_kept": None, "_written": None}
+        state = without_pin(super().__getstate__())
+        state.pop("_found", None)  # results of this process's tensors; the arrays would travel twice
+        return {**state, "_kept": None, "_written": None}

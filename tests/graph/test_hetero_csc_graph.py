@@ -252,6 +252,13 @@ def test_a_plain_pickle_holds_no_more_than_the_values(protocol):
     expect_equal(pickle.loads(data), graph)
 
 
+def test_what_a_process_has_found_in_the_arrays_is_not_pickled_with_them():
+    graph = full_library()
+    before = pickle.dumps(graph)
+    graph.max_edge_id_of(CITES)
+    assert pickle.dumps(graph) == before
+
+
 # --- the arrays for the kernels
 
 

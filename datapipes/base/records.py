@@ -119,7 +119,7 @@ def _forms_of(record: Any) -> dict[str, tuple[Form, bool]]:
 
 
 def plain(allowed: str, is_one: Callable[[Any], bool]) -> Form:
-    """Return the Form of values that JSON has unchanged. `is_one` tells whether a JSON value fits; `allowed` says in
+    """Return the Form of values that are the same in JSON. `is_one` tells whether a JSON value fits; `allowed` says in
     words, for errors, which values fit.
     """
 

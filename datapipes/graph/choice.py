@@ -321,7 +321,7 @@ class KeptRows:
 
         Args:
             where: the caller, for errors.
-            reads: `choice.reads`.
+            reads: the Choice reduced to the attributes that it reads, `Choice.reads`.
         Raises:
             The errors of `Choice.make`.
         """

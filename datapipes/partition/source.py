@@ -74,8 +74,8 @@ def source_of(data: Any, *, where: str = "Partitioner") -> Source:
         ValueError: A feature has another number of rows than its type has nodes or edge ids; a feature, mask or label
             has the name of an attribute with other values; items of one node have different labels.
         IndexError: An item is no node of the graph.
-    Cost: O(nodes + items). A TensorFeature is viewed, so a mapped one stays mapped; edge features that move, and
-        features of other classes, are read into memory in pieces.
+    Cost: O(nodes + items). A TensorFeature is viewed, so a mapped one stays mapped. Edge features are read into memory,
+        in pieces, if their rows are not in the order of the graph's edges; so are features of other classes.
     """
     left_out: tuple[str, ...] = ()
     pyg_class = _pyg_class(data)

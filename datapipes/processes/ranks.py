@@ -93,7 +93,7 @@ class Ranks:
         where: the caller, for messages.
         timeout_s: seconds without a heartbeat after which a rank is taken for dead; also how long the others wait for a
             rank that has not entered the block.
-        failed, absent: what messages say of a rank that failed, and of a rank that did not come: verbs.
+        failed, absent: the words behind the rank's name in messages, if a rank failed and if it did not come.
         error: the class of the error that a stopping rank raises.
         members: the ranks, if they are not those of the default process group.
     Attributes:

@@ -69,7 +69,7 @@ class Places:
             else:
                 self._have_answered.add(address)
                 return connection
-        raise AssertionError("there is always one that was not tried")
+        raise AssertionError("no server was left to try, but none had failed")
 
     def all(self) -> Replicas:
         """Return all servers, in the order in which they are tried."""

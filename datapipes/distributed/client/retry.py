@@ -113,7 +113,7 @@ class Failures:
         count: number of failures.
         slow: whether the last failure was a timeout on a connection that had been opened.
         last: the text of the last failure.
-        greeted: time of the handshake on the attempt's connection, by time.monotonic(); None without a connection.
+        greeted: time.monotonic() at the handshake of the latest attempt's connection; None if it got no connection.
     """
 
     def __init__(self) -> None:

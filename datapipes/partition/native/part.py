@@ -167,11 +167,11 @@ class Part:
     def of_stores(
         cls, graph_store: Any, feature_store: Any, *, time_attr: str | None = None, tell: Tell = alone
     ) -> Part:
-        """Return the Part that a LocalGraphStore and a LocalFeatureStore hold. Arrays in its order are not copied.
+        """Return the Part that a LocalGraphStore and a LocalFeatureStore hold; arrays already in its order are viewed.
 
         If both were made from one Part, and not changed since, that Part is used. Otherwise edges may be in any order;
-        in-edges of other parts' nodes are left out. All tensors become attributes. A tensor named "time", or
-        `time_attr`, may have a row for each node of the graph.
+        in-edges of other parts' nodes are left out. All tensors become attributes. Times of nodes, in "time" or
+        `time_attr`, may have a row for each node of the whole graph.
 
         Args:
             time_attr: sort the in-edges of each node by this attribute, of sources or of edges: the `node_time_attr` or

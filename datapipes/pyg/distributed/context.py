@@ -70,8 +70,8 @@ def check_context(where: str, context: Any, num_parts: int | None = None) -> Dis
     names = ("rank", "world_size", "group_name")
     if not all(hasattr(context, name) for name in names):
         raise TypeError(
-            f"{where}: current_ctx must be a DistContext, got {shown(context)}. Import it from here, or from "
-            "torch_geometric.distributed."
+            f"{where}: current_ctx must be a DistContext, got {shown(context)}. Make one: DistContext of "
+            "datapipes.pyg.distributed or torch_geometric.distributed."
         )
     size = check_int(where, "world_size of current_ctx", context.world_size, 1)
     check_int(where, "rank of current_ctx", context.rank, 0, size - 1)

@@ -203,7 +203,7 @@ def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
 
 
 class _ByPosition(FeatureOver):
-    """An edge feature with rows in the order of the file, which is read by the positions of edges in the graph."""
+    """An edge feature that is read by the positions of edges in the graph; its rows are in the order of the file."""
 
     def __init__(self, feature: Feature, edge_ids: Tensor) -> None:
         super().__init__(feature)

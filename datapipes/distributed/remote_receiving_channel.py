@@ -90,8 +90,7 @@ class RemoteReceivingChannel(ChannelBase):
         """Return the next message; `MiniBatch.from_message` makes a minibatch of it.
 
         Args:
-            timeout: seconds; None waits until the server has answered, or has given no answer within the deadline of
-                the client.
+            timeout: the most seconds to wait. None: only the client's deadline for a request bounds the wait.
         Raises:
             EndOfEpoch: The epoch has ended. The next call begins the next one.
             QueueTimeoutError: No message came within `timeout`; the next call goes on waiting.

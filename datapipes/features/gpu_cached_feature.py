@@ -119,7 +119,7 @@ class GPUCachedFeature(CachingFeature):
         return (self.feature.reads_on(device) if reads_into(self.feature) else None) or "device memory"
 
     def _forget(self, ids: Tensor) -> Tensor:
-        """Drop all rows, since some have changed; return no ids, since no row is read before it is asked for."""
+        """Drop all rows, since some have changed. Return no ids to read again: a row is read when it is asked for."""
         if self._cache is not None:
             with self._cache.turn():
                 self._cache.clear()

@@ -128,7 +128,7 @@ def _listed(arrays: GraphArrays, edge_type: EdgeType | None) -> _Edges:
 
 
 def _with_edges(where: str, arrays: GraphArrays, edges: Mapping[Any, _Edges]) -> GraphArrays:
-    """Return the arrays with `edges` as the edges of their types, which may be new; an edge's id is its position."""
+    """Return `arrays` in which the edge types of `edges`, new ones too, have these edges; ids are their positions."""
     relations, attributes = {**arrays.relations}, {**arrays.edge_attributes}
     for edge_type, listed in edges.items():
         src, dst = ends_of(edge_type)

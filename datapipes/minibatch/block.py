@@ -54,8 +54,8 @@ class Movable:
             return self.map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
         except NotImplementedError as error:
             raise ValueError(
-                f"{where}: found a tensor without values, as on the device meta ({error}). Give it values in "
-                "the stage that makes it."
+                f"{where}: found a tensor without values, such as one on the device 'meta' ({error}). Give it values "
+                "in the stage that makes it."
             ) from error
         except (AssertionError, RuntimeError) as error:
             if not str(device).startswith("cuda") or torch.cuda.is_available():

@@ -103,8 +103,8 @@ class SeedRows(NamedTuple):
 
 
 def _rows_of_seeds(where: str, compacted_seeds: Tensor | None, num_dst: int, num_nodes: int) -> SeedRows | None:
-    """Return the SeedRows of a node type. None if the row of each node is its local id: there are no seeds of that type,
-    or all of them come once, in the order of their local ids.
+    """Return the SeedRows of a node type. None if the row of each node is its local id: there are no seeds of that
+    type, or all of them come once, in the order of their local ids.
     """
     if compacted_seeds is None or compacted_seeds.ndim != 1:
         return None

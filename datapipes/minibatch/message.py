@@ -282,7 +282,7 @@ def by_type(value: Any) -> dict[Any, Any]:
 
 
 def _stated(type_: _Type) -> tuple[NodeType | EdgeType, ...]:
-    """Return the parts of a key that name a type: none without types, else one."""
+    """Return what the key of a message has for a type: (type_,), or () if there are no types."""
     return () if type_ is None else (type_,)
 
 

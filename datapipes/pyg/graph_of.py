@@ -383,7 +383,7 @@ def _times(
 def _numbers(
     name: str, by_type: Mapping[Any, Mapping[str, Any]], counts: Mapping[Any, int] | None, kind: str
 ) -> dict[Any, Tensor]:
-    """Return {type: [n]} of the times or weights `name`, for types that have them; `counts`, if given, must be n."""
+    """Return {type: [n]}, the times or weights `name` of the types that have them; if given, counts[type] must be n."""
     numbers = {}
     for key, values in by_type.items():
         if name not in values:

@@ -80,8 +80,8 @@ def _sum(where: str, edge_type: Any, of_parts: Sequence[list[str] | None]) -> li
     lengths = {None if digests is None else len(digests) for digests in of_parts}
     if len(lengths) > 1:
         raise ValueError(
-            f"{where}: some parts have values of {edge_type} to draw by and others have none. Look at the servers: "
-            "their versions, their files."
+            f"{where}: some parts have more weights or times of {edge_type} than others. Check that all servers have "
+            "the same version and the files of one partition."
         )
     present = [digests for digests in of_parts if digests is not None]
     return [sum_of_digests(digests) for digests in zip(*present, strict=True)] if present else None

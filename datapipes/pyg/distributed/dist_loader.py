@@ -254,8 +254,8 @@ class IteratingOverParts(DistLoader, Iterating):
         for name, value in {"num_neighbors": num_neighbors, **options}.items():
             if value is not None and differs(name, value):
                 raise ValueError(
-                    f"{type(self).__name__}: {name} is {shown(value)}, which the given dist_sampler, {sampler!r}, does "
-                    "not have. Leave it out, or give the sampler the same value."
+                    f"{type(self).__name__}: {name} is {shown(value)}, but the given dist_sampler has another value: "
+                    f"{sampler!r}. Leave it out, or give the sampler the same value."
                 )
 
     def _sample(self, view: View) -> Stage:

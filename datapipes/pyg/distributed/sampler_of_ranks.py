@@ -112,7 +112,7 @@ class SamplerOfRanks(NeighborSampler):
             self.feature_store.client = _Client(meeting.peers)  # replaces the client of an earlier meeting, too
 
     def _times_of_all(self, graph: Any, node_type: Any, name: str) -> Tensor:
-        """Return the time of each node of a type, of all parts."""
+        """Return the times of all nodes of a type in the whole graph, not of this rank's part alone."""
         count = graph.num_nodes_of(node_type)
         if (node_type, name) in self.feature_store._feat:
             times: Tensor = self.feature_store.get_tensor(node_type, name)

@@ -329,7 +329,7 @@ def refuse_wrong_features(where: str, data: Any, sampler: Any, store: FeatureSto
             if count is not None and feature.count != count:
                 raise ValueError(
                     f"{where}: {feature_text(*key)} has {feature.count} rows for {count} {domain}s; one for each is "
-                    "needed. Pass the feature of this data; or set num_nodes, otherwise guessed from the edges."
+                    f"needed. Pass a feature with a row for each{', or set num_nodes' if domain == 'node' else ''}."
                 )
 
 

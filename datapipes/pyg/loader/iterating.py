@@ -212,7 +212,7 @@ class Iterating:
         self._state, self._epoch = plain, plain["epoch"]
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next loop be epoch number `epoch`. A loaded state within this epoch stays."""
+        """Make the next loop epoch `epoch`. It goes on from a loaded state within this epoch; others are dropped."""
         has_ended = self._state is not None and self._state.get("ended", False)
         if self._epoch != check_epoch(type(self).__name__, epoch) or has_ended:
             self._state, self._epoch = None, epoch

@@ -109,7 +109,7 @@ class View:
         self._of_edges: dict[str, bool] = {}  # by the name of a tensor in a feature store without types
 
     def look(self) -> None:
-        """Look at the data, so that threads can fill the first batches ahead."""
+        """Make the form of the batches from the data now, so that threads can fill the first batches ahead."""
         self._form_of(self.data)
 
     def _form_of(self, data: Any) -> BatchForm:

@@ -421,7 +421,7 @@ def test_one_sampler_serves_loaders_one_after_the_other(two_parts):
             "time_window": 3,
         }.items():
             other = {"num_neighbors": [2], **given, name: value, "input_time": torch.arange(3)}
-            with pytest.raises(ValueError, match=f"{name} is .*, which the given dist_sampler, .* does not have"):
+            with pytest.raises(ValueError, match=f"{name} is .*, but the given dist_sampler has another value"):
                 DistNeighborLoader(pair, other.pop("num_neighbors"), "127.0.0.1", port, context, **other)
         return found
 

@@ -173,8 +173,8 @@ class _Trial(pickle.Pickler):
 def overlap_with_consumer(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with a Prefetcher at its end, so that the next minibatches are made while the consumer works.
 
-    In a chain that copies to a GPU the Prefetcher stands behind the copy, see overlap_with_copies. The graph stays as it
-    is with `overlap=False`; if it starts at a FromNode, since nothing may read ahead of that; if it ends in Workers,
+    In a chain that copies to a GPU the Prefetcher stands behind the copy, see overlap_with_copies. The graph stays as
+    it is with `overlap=False`; if it starts at a FromNode, since nothing may read ahead of that; if it ends in Workers,
     which run ahead already; or if its minibatches are small (see makes_small) and no option in OF_THREADS was given.
     """
     if options.overlap is False or graph.own_orders:

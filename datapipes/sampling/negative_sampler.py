@@ -118,8 +118,8 @@ class NegativeSampler(MiniBatchTransformer):
         other = nearest_before(source, NegativeSampler)
         if other is not None:
             raise ValueError(
-                f"{self.name}: the earlier stage {other!r} adds negatives already; a chain has one such stage. Leave one "
-                "of them out."
+                f"{self.name}: the earlier stage {other!r} adds negatives already; a chain has one such stage. Leave "
+                "one of them out."
             )
         sampler = nearest_before(source, Sampler)
         if sampler is not None:

@@ -195,7 +195,7 @@ def test_a_name_that_is_not_known(argument):
 
 def test_negatives_twice():
     for form in ("pairs", "rows"):
-        with refused(ValueError, stage="sample_negative", found="NegativeSampler", allowed="once"):
+        with refused(ValueError, stage="sample_negative", found="NegativeSampler", allowed="one such stage"):
             pairs_chain().sample_negative(2, next_destination, form=form).sample_negative(1, next_destination)
 
 

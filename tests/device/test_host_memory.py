@@ -157,7 +157,7 @@ def test_memory_that_torch_has_locked_in_part_is_refused(fake):
     memory = pages(2)
     fake.locked_by_torch.append((memory.data_ptr(), PAGE))
     fake.refuse = 712
-    with refused(RuntimeError, stage=WHERE, found=f"{2 * PAGE} bytes.*712", allowed="all of them or none"):
+    with refused(RuntimeError, stage=WHERE, found=f"{2 * PAGE} bytes.*712", allowed="all or none"):
         host_memory.pin(WHERE, [memory])
 
 

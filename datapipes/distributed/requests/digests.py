@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from datapipes.base.checks import shown
 from datapipes.base.records import OptionalEdgeType
+from datapipes.base.types import of_type
 from datapipes.distributed.partition_facts import PartitionFacts
 from datapipes.distributed.requests.request import GoOn, Request
 from datapipes.distributed.wire.arrow_message import Message
@@ -80,8 +81,8 @@ def _sum(where: str, edge_type: Any, of_parts: Sequence[list[str] | None]) -> li
     lengths = {None if digests is None else len(digests) for digests in of_parts}
     if len(lengths) > 1:
         raise ValueError(
-            f"{where}: some parts have more weights or times of {edge_type} than others. Check that all servers have "
-            "the same version and the files of one partition."
+            f"{where}: some parts have more weights or times{of_type(edge_type)} than others. Check that all servers "
+            "have the same version and the files of one partition."
         )
     present = [digests for digests in of_parts if digests is not None]
     return [sum_of_digests(digests) for digests in zip(*present, strict=True)] if present else None

@@ -654,7 +654,7 @@ def test_parts_that_do_not_agree_are_refused():
 
     graph = timed_parts(3, 1)
     graph.peers = Other(graph.peers)
-    with refused(ValueError, stage="dist_temporal_sample_neighbor", found="weights or times than others", allowed="the same version"):
+    with refused(ValueError, stage="dist_temporal_sample_neighbor", found="times than others", allowed="same version"):
         over_parts(graph=graph).fingerprint()
 
 

@@ -97,7 +97,7 @@ def listed_edge_types(where: str, edge_types: Any, allowed: Collection[Any]) -> 
     if is_one or not isinstance(edge_types, Iterable):
         raise TypeError(
             f"{where}: edge_types must be a list of edge types, got {shown(edge_types)}; known are "
-            f"{shown([*allowed])}. Pass some of these in a list, or leave it out."
+            f"{shown([*allowed])}. Pass a list of these, or leave it out."
         )
     listed = [known_edge_type(f"{where}, edge_types", edge_type, allowed) for edge_type in edge_types]
     if not listed or len({*listed}) < len(listed):

@@ -86,10 +86,8 @@ class _Slot:
 
     def version(self) -> tuple[int, ...] | None:
         """Return what differs after torch has changed or moved the values; None: only the loop may fill them in."""
-        if not self.may_be_ahead:
-            return None
-        if self.table is None:
-            return (id(self.value),)
+        if not self.may_be_ahead or self.table is None:
+            return () if self.may_be_ahead else None
         return None if self.value.requires_grad else (self.value._version, self.value.data_ptr())
 
     def keeps_layout(self) -> bool:
@@ -142,16 +140,19 @@ class BatchForm:
 
     def filled_ahead(self, sampled: SampledIds) -> Ahead:
         """Return a batch with the present values; `catch_up` fills in what only the loop's thread may read."""
-        batch, versions = copy.copy(self._copy), [slot.version() for slot in self._slots]
+        batch, before = copy.copy(self._copy), [(slot.value, slot.version()) for slot in self._slots]
         self._complete(sampled)
-        slots = [slot for slot, version in zip(self._slots, versions, strict=True) if version is not None]
+        slots = [slot for slot, (_, version) in zip(self._slots, before, strict=True) if version is not None]
         self._fill(batch, slots, sampled)
-        return Ahead(self, batch, sampled, versions)
+        return Ahead(self, batch, sampled, before)
 
     def catch_up(self, ahead: Ahead) -> bool:
         """Bring a batch that was filled ahead up to date; return whether any attribute was filled in again."""
-        before = zip(self._slots, ahead.versions, strict=True)
-        slots = [slot for slot, version in before if version is None or version != slot.version()]
+        slots = [
+            slot
+            for slot, (value, version) in zip(self._slots, ahead.before, strict=True)
+            if version is None or value is not slot.value or version != slot.version()
+        ]
         if slots:
             self._fill(ahead.batch, slots, ahead.sampled)
         return bool(slots)
@@ -189,12 +190,12 @@ class BatchForm:
 
 
 class Ahead(NamedTuple):
-    """A batch that was filled before the loop asked for it, and the version of each slot just before the filling."""
+    """A batch that was filled before the loop asked for it; value and version of each slot just before the filling."""
 
     form: BatchForm
     batch: Any
     sampled: SampledIds
-    versions: list[tuple[int, ...] | None]
+    before: list[tuple[Any, tuple[int, ...] | None]]
 
 
 def why_not_ahead(data: Any) -> str | None:

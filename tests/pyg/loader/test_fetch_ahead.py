@@ -212,6 +212,26 @@ def test_a_number_that_each_step_sets_costs_no_batch_that_was_filled_ahead(optio
     assert threading.main_thread() not in gathered_in
 
 
+def test_a_whole_value_that_is_set_while_a_thread_fills_is_taken_anew(monkeypatch):
+    data = data_of_ones()
+    data.step = "before"
+    view = NeighborLoader(data, [-1], batch_size=2).view
+    view.look()
+    fill = batch_form.BatchForm._fill
+
+    def set_meanwhile(form, batch, slots, sampled):
+        data.step = "meanwhile"
+        assert form.holds(data)  # as the loop asks at its next batch
+        fill(form, batch, slots, sampled)
+
+    out = view.sampled(torch.arange(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(batch_form.BatchForm, "_fill", set_meanwhile)
+        view.fill_ahead(out)
+    data.step = "now"
+    assert view.sliced(out).step == "now"
+
+
 @pytest.mark.filterwarnings("ignore:.*the whole of")
 @pytest.mark.parametrize("options", [*AT_NEXT, *AHEAD], ids=str)
 def test_values_that_are_deleted_after_the_loop_are_let_go(options):

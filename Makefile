@@ -103,6 +103,10 @@ test-all: build
 	FULL_TESTS=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -m "not alone" --numprocesses=3 --dist=worksteal --durations=40
 	FULL_TESTS=1 $(RUN) -m pytest -m alone
 
+# The texts of errors that tests hold, written anew; read the difference.
+refusals: build
+	FULL_TESTS=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -q --write-refusals
+
 check: build
 	$(RUN) -m pip check
 	$(RUN) -m ruff check .

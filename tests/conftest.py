@@ -19,6 +19,8 @@ import torch
 from amounts import amount, spare
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["refusals"]
+
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # it is read when kernels are defined
 

@@ -4,6 +4,7 @@ Every wait has a bound. A process is addressed by its own id only.
 """
 
 import contextlib
+import itertools
 import os
 import select
 import signal
@@ -16,15 +17,27 @@ from pathlib import Path
 
 READY_S = 60.0  # for a process to import torch and open its part, on a busy machine
 END_S = 20.0
+_hosts = itertools.count()
+
+
+def own_host() -> str:
+    """Return a loopback address for one server.
+
+    The port of a server that was killed is free until the server starts again. On an address of its own, no other
+    program that asks for any free port can get that one.
+    """
+    process, host = os.getpid(), next(_hosts)
+    return f"127.{process // 250 % 250 + 1}.{process % 250}.{host % 250 + 1}"
 
 
 class ServerProcess:
     """One `datapipes serve`; `start` returns when it is ready. Also a context manager, which kills it at the end.
 
     Args:
+        address: where to listen; by default an address of this machine that no other server here has.
         within: a command that runs another one in its place, such as `ip netns exec NAME`.
     Attributes:
-        address: "127.0.0.1:port", where the last one listened; a restarted one takes the same port.
+        address: "host:port", where the last one listened; a restarted one takes the same port.
     """
 
     def __init__(
@@ -32,10 +45,11 @@ class ServerProcess:
         root: Path,
         part: int | None,
         *options: object,
-        address: str = "127.0.0.1:0",
+        address: str = "",
         within: Sequence[str] = (),
     ) -> None:
-        self.root, self.part, self.options, self.address, self.within = root, part, options, address, within
+        self.root, self.part, self.options, self.within = root, part, options, within
+        self.address = address or f"{own_host()}:0"
         self.process: subprocess.Popen | None = None
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
 

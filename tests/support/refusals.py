@@ -1,0 +1,109 @@
+"""The fixture `refuses`: an error has the type that the test names, and the text that tests/refusals.json holds.
+
+    def test_what_an_item_set_refuses(refuses):
+        refuses(ValueError, dp.ItemSet, -1)
+        with refuses(TypeError):
+            dp.ItemSet("a")
+
+`make refusals` writes the texts of all tests anew: read the difference before you commit it. In the texts, folders of
+the run and addresses of objects are replaced. A text that is torch's own, or holds a number that differs between runs,
+belongs into a test with pytest.raises and a pattern.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TEXTS = Path(__file__).parent.parent / "refusals.json"
+_WRITE = "--write-refusals"
+_written = pytest.StashKey[dict[str, list[str]]]()
+
+
+class Refuses:
+    """Compares the errors of one test, in order, with the texts that are held for it.
+
+    Args:
+        held: the texts of earlier errors, or None: the texts are to be written.
+        folder: of the run; "FOLDER" stands for it in the texts.
+    Attributes:
+        texts: of the errors so far, each with the name of its type.
+    """
+
+    def __init__(self, held: list[str] | None, folder: Path) -> None:
+        self.texts: list[str] = []
+        self._held, self._folder = held, re.compile(re.escape(str(folder)) + r"(?:(/\w+?)\d+\b)?")
+
+    def __call__(self, error: type[BaseException], *call: Any, **keywords: Any) -> AbstractContextManager[None]:
+        """Call `call[0]` with the arguments that follow; without a call, return a context for what is to be refused."""
+        if not call:
+            return self._context(error)
+        function, *arguments = call
+        with self._context(error):
+            function(*arguments, **keywords)
+        return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def _context(self, error: type[BaseException]) -> Iterator[None]:
+        with pytest.raises(error) as caught:
+            yield
+        said = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+        said = re.sub(r"0x[0-9a-f]{6,}", "0xADDRESS", self._folder.sub(r"FOLDER\1", said))
+        text = f"{type(caught.value).__name__}: {said}"
+        place = len(self.texts)
+        self.texts.append(text)
+        if self._held is not None:
+            held = self._held[place] if place < len(self._held) else "no text; `make refusals` writes it"
+            assert text == held
+
+
+@pytest.fixture
+def refuses(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Refuses]:
+    """Refuses a call with a type, and with the text that is held for this test."""
+    writes, test = request.config.getoption(_WRITE), request.node.nodeid
+    held = None if writes else held_texts().get(test, [])
+    refuses = Refuses(held, tmp_path_factory.getbasetemp())
+    yield refuses
+    if held is None:
+        request.config.stash[_written][test] = refuses.texts
+    else:
+        assert len(refuses.texts) == len(held), "there are texts of errors that came no more; run `make refusals`"
+
+
+def held_texts() -> dict[str, list[str]]:
+    """Return the texts of all tests, by the ids of the tests."""
+    return json.loads(TEXTS.read_text()) if TEXTS.exists() else {}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(_WRITE, action="store_true", help=f"write {TEXTS.name} anew, for the tests that run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_written] = {}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption(_WRITE):
+        items[:] = [item for item in items if "refuses" in getattr(item, "fixturenames", ())]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the texts of the tests that ran, and forget tests that are in no file any more."""
+    written = session.config.stash[_written]
+    if written:
+        texts = {test: said for test, said in held_texts().items() if _is_test(test)} | written
+        TEXTS.write_text(json.dumps(dict(sorted(texts.items())), indent=1, ensure_ascii=False) + "\n")
+
+
+def _is_test(test: str) -> bool:
+    file, name = re.split(r"::|\[", test)[:2]
+    path = TEXTS.parent.parent / file
+    return path.exists() and f"def {name}(" in path.read_text()

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import os
 import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing import process
+from types import FrameType
 from typing import Any
 
 REMEDY = "use worker_method='thread' or multiprocessing_context='fork'."
@@ -95,7 +97,7 @@ def _is_imported() -> bool:
 
 def _running_line() -> int | None:
     """Return the line of the main module that the main thread runs; None if it runs none, as at a prompt."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = _frame_of_main_thread()
     while frame is not None:
         code = frame.f_code
         is_of_main = frame.f_globals is vars(_main()) and code.co_filename == getattr(_main(), "__file__", None)
@@ -103,6 +105,26 @@ def _running_line() -> int | None:
             return frame.f_lineno
         frame = frame.f_back
     return None
+
+
+_collection = threading.Lock()
+
+
+def _frame_of_main_thread() -> FrameType | None:
+    """Return what the main thread runs, without a garbage collection in between.
+
+    Python up to 3.11 holds a lock of the interpreter while it makes these frames. A collection that begins meanwhile
+    may delete a tensor, for which torch lets the GIL go; the thread that takes it and needs the same lock, as every
+    new thread does, holds the GIL for ever (https://github.com/python/cpython/issues/106883).
+    """
+    with _collection:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames().get(threading.main_thread().ident or 0)
+        finally:
+            if collects:
+                gc.enable()
 
 
 def _source() -> str:

@@ -1,5 +1,6 @@
 """Classes of a notebook, programs without a guard or from stdin: told in a few lines when the loader is built."""
 
+import gc
 import runpy
 import subprocess
 import sys
@@ -193,3 +194,22 @@ def test_what_a_notebook_shows_is_short(notebook):
         notebook(OWN + textwrap.indent(build("Own(sampled())"), "    "))
     shown = "".join(traceback.format_exception(caught.type, caught.value, caught.tb.tb_next))
     assert len(shown.splitlines()) < 20
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_no_garbage_is_collected_while_python_lists_the_frames(monkeypatch, collects):
+    """A tensor that a collection deletes lets the GIL go; in there the thread that takes it may wait for ever."""
+    frames, seen = sys._current_frames, []
+
+    def listed():
+        seen.append(gc.isenabled())
+        return frames()
+
+    monkeypatch.setattr(sys, "_current_frames", listed)
+    monkeypatch.setattr(main_module, "_is_imported", lambda: False)
+    (gc.enable if collects else gc.disable)()
+    try:
+        main_module.refuse_repetition(is_building=False)
+        assert (seen, gc.isenabled()) == ([False], collects)
+    finally:
+        gc.enable()

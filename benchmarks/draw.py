@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/performance.md and its log from what benchmarks write with --json; needs matplotlib.
+"""Draws the pictures of docs/performance.md from what benchmarks write with --json; needs matplotlib.
 
 Run: python benchmarks/draw.py FOLDER FILE.json ...
 FOLDER gets peers.svg from the figures of sample.py, hetero.py, gather.py, samplers.py and end_to_end.py,

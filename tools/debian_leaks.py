@@ -6,7 +6,23 @@ Method: naive Bayes over what a package names (its words, its maintainer, the pa
 the train part of the embedded data's split, with the smoothing of 0.01, 0.1 and 1 that is best on the validation part.
 Prints for each: the share of test packages that name something known from the train part, the accuracy on all test
 packages (the most frequent section where nothing is known), the accuracy on those that name something known; then the
-same for the packages that name a virtual name. docs/performance-log.md has the figures.
+same for the packages that name a virtual name.
+
+Result (12,287 test packages, Debian 12.15):
+
+    of a package                known  right  right where known  in the graph
+    words of the description    1.000  0.612  0.613              yes, as the feature
+    packages it depends on      0.775  0.491  0.626              yes, as in the homogeneous graph
+    packages it recommends      0.122  0.161  0.554              yes
+    virtual names               0.206  0.254  0.816              yes, without the names
+    sources it was built using  0.030  0.106  0.319              yes, without the names
+    its source                  0.000  0.096                     yes, without the name
+    maintainer                  0.941  0.507  0.532              no
+    tags                        0.483  0.367  0.761              no
+    host of the homepage        0.690  0.279  0.365              no
+
+The most frequent section alone is right for 0.096. The split is by source, so a source passes on words of its other
+packages, never a label.
 """
 
 from __future__ import annotations

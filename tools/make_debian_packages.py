@@ -21,8 +21,8 @@ name has no stanza, but a package provides it; it becomes a node if two packages
 built from one source, a node too, and may be built using others. Repeats and self loops are dropped as above.
 
 Left out, since they say the section in other words: tags, maintainers, homepages, and the names of packages, sources
-and virtual packages. tools/debian_leaks.py measures it, and docs/performance-log.md has the figures. Ids follow the
-order of names, so an id is no feature either.
+and virtual packages. tools/debian_leaks.py measures it and has the figures. Ids follow the order of
+names, so an id is no feature either.
 
 Label: the archive section without its component. Split: by a hash of the source package, so that the
 binaries of one source, which often share most of a description, are in the same part.

@@ -1,14 +1,13 @@
 """CSCGraph: construction and converters; and what graphs of both classes do alike."""
 
 import copy
-import itertools
 import pickle
 import warnings
 
 import numpy as np
 import pytest
 import torch
-from hetero_graphs import COLUMNS, expect_equal, full_graph, full_library, tensors_of
+from hetero_graphs import COLUMNS, expect_equal, full_graph, full_library, in_edges, tensors_of
 from hypothesis import given
 from pipelines import graph_of
 from strategies import csc_graphs
@@ -16,11 +15,6 @@ from strategies import csc_graphs
 import datapipes as dp
 
 of_both_classes = pytest.mark.parametrize("build", [full_graph, full_library], ids=["plain", "types"])
-
-
-def in_edges(graph: dp.CSCGraph) -> list[list[int]]:
-    indptr = graph.indptr.tolist()
-    return [graph.indices[a:b].tolist() for a, b in itertools.pairwise(indptr)]
 
 
 # --- construction

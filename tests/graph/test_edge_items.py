@@ -3,6 +3,7 @@
 import pytest
 import torch
 from dist_graphs import small_parts, typed_parts
+from link_chains import edges_by_id
 from pipelines import small_graph
 from typed_pipelines import CITES, HOSTS, WRITES, typed_graph
 
@@ -19,18 +20,12 @@ def listed(graph, edge_type=None) -> dict[int, tuple[int, int]]:
     return found
 
 
-def as_dict(items: dp.ItemSet) -> dict[int, tuple[int, int]]:
-    assert items.names == ("seeds", "edge_ids")
-    pairs, ids = items[:]
-    return dict(zip(ids.tolist(), map(tuple, pairs.tolist()), strict=True))
-
-
 @pytest.mark.parametrize("with_edge_ids", [False, True])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_all_edges_in_the_order_of_the_graph(dtype, with_edge_ids):
     graph = small_graph(dtype, with_edge_ids=with_edge_ids)
     items = dp.ItemSet.of_edges(graph)
-    assert [*as_dict(items).items()] == [*listed(graph).items()]
+    assert [*edges_by_id(items).items()] == [*listed(graph).items()]
     assert items[:][0].dtype == dtype
     minibatch = next(iter(dp.ItemSampler(items, 8)))
     assert torch.equal(minibatch.extra["edge_ids"], items[:8][1])
@@ -51,7 +46,7 @@ def test_types_give_a_set_of_those_that_have_edges():
     items = dp.ItemSet.of_edges(graph)
     assert items.types == tuple(of for of in graph.edge_types if of != HOSTS)
     for of in items.types:
-        assert as_dict(items.item_sets[of]) == listed(graph, of)
+        assert edges_by_id(items.item_sets[of]) == listed(graph, of)
     assert dp.ItemSet.of_edges(graph, "author:writes:paper").types == (WRITES,)
     some = dp.ItemSet.of_edges(graph, edge_ids={WRITES: torch.tensor([3, 1]), "paper:cites:paper": torch.tensor([5])})
     assert {of: each[:][1].tolist() for of, each in some.item_sets.items()} == {WRITES: [3, 1], CITES: [5]}
@@ -63,12 +58,12 @@ def test_the_parts_together_have_all_edges():
     found = {}
     for part in range(3):
         own = dp.ItemSet.of_edges(small_parts(3, part))
-        found |= as_dict(own)
+        found |= edges_by_id(own)
         ids = own[:][1][:3].flip(0)
         assert dp.ItemSet.of_edges(small_parts(3, part), edge_ids=ids)[:][1].tolist() == ids.tolist()
     assert found == listed(graph)
     typed = [dp.ItemSet.of_edges(typed_parts(2, part)).item_sets[CITES] for part in range(2)]
-    assert as_dict(typed[0]) | as_dict(typed[1]) == listed(typed_graph(), CITES)
+    assert edges_by_id(typed[0]) | edges_by_id(typed[1]) == listed(typed_graph(), CITES)
 
 
 def test_what_edge_items_refuse(refuses):

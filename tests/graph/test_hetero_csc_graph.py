@@ -1,6 +1,5 @@
 """HeteroCSCGraph: construction, its questions and answers, and converters."""
 
-import itertools
 import pickle
 import warnings
 
@@ -16,6 +15,7 @@ from hetero_graphs import (
     expect_equal,
     full_library,
     id_dtypes,
+    in_edges,
     library,
     typed_edges,
 )
@@ -28,11 +28,6 @@ from datapipes.graph import hetero_csc_graph
 from datapipes.graph.graph import Graph
 
 EDGES = torch.tensor([[0, 1, 1], [2, 0, 2]])
-
-
-def in_edges(graph: dp.HeteroCSCGraph, edge_type) -> list[list[int]]:
-    relation = graph.relation(edge_type)
-    return [relation.indices[a:b].tolist() for a, b in itertools.pairwise(relation.indptr.tolist())]
 
 
 def columns_of(edges: Edges, key) -> tuple[list[list[int]], list[int]]:
@@ -371,12 +366,12 @@ def test_networkx_nodes_and_edges_name_their_types(refuses):
         graph.add_edge(src, dst, rel=rel, w=w)
     options = {"node_type": "kind", "edge_type": "rel"}
     attributes = {"node_attributes": {"paper": ("size",)}, "edge_attributes": {"author:writes:paper": ("w",)}}
-    found = dp.HeteroCSCGraph.from_networkx(graph, **options, **attributes)
-    assert found.num_nodes == {"author": 2, "paper": 2}
-    assert in_edges(found, WRITES) == [[], [0, 1, 1]]  # networkx lists the edges by their sources
-    assert in_edges(found, CITES) == [[0], []]
-    assert found.edge_attributes[WRITES]["w"].tolist() == [2, 1, 3]
-    assert found.node_attributes["paper"]["size"].tolist() == [1, 2]
+    typed = dp.HeteroCSCGraph.from_networkx(graph, **options, **attributes)
+    assert typed.num_nodes == {"author": 2, "paper": 2}
+    assert in_edges(typed, WRITES) == [[], [0, 1, 1]]  # networkx lists the edges by their sources
+    assert in_edges(typed, CITES) == [[0], []]
+    assert typed.edge_attributes[WRITES]["w"].tolist() == [2, 1, 3]
+    assert typed.node_attributes["paper"]["size"].tolist() == [1, 2]
     for name in options:
         refuses(ValueError, dp.HeteroCSCGraph.from_networkx, graph, **{**options, name: "type"})
     for name, names in attributes.items():

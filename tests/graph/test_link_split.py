@@ -5,6 +5,7 @@ import torch
 from dist_graphs import small_parts
 from hypothesis import given
 from hypothesis import strategies as st
+from link_chains import edges_by_id
 from pipelines import small_graph
 from strategies import csc_graphs
 from typed_pipelines import CITES, HOSTS, REVIEWS, WRITES, WRITTEN, typed_graph
@@ -29,8 +30,7 @@ def edges_of(graph, edge_type=None) -> dict[int, tuple[int, int]]:
 def of_set(items, edge_type=None) -> dict[int, tuple[int, int]]:
     if items is None:
         return {}
-    items = items if edge_type is None else items.item_sets[edge_type]
-    return dict(zip(items[:][1].tolist(), map(tuple, items[:][0].tolist()), strict=True))
+    return edges_by_id(items if edge_type is None else items.item_sets[edge_type])
 
 
 def links(edges: dict[int, tuple[int, int]]) -> set[tuple[int, ...]]:

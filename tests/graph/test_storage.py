@@ -304,65 +304,35 @@ GARBAGE = {
 @pytest.mark.parametrize("content", GARBAGE.values(), ids=GARBAGE)
 def test_what_is_no_header_is_refused_in_few_words(plain, content):
     (plain / "graph.json").write_bytes(content.encode() if isinstance(content, str) else content)
-    found = r"graph\.json is not a valid header"
-    with refused(ValueError, stage=r"^CSCGraph\.open", found=found, allowed="") as caught:
+    with refused(ValueError, stage=r"^CSCGraph\.open", found=r"json is not a valid header", allowed="") as caught:
         dp.CSCGraph.open(plain)
     assert len(str(caught.value)) < 2000
 
 
+WRONG_ENTRIES = {
+    "shape": [[4], [6], [2**62, 2**62], [2**62, 0], [10**19], [10**30], [-5], [3.0], [True], "5", [1] * 65, {"3": 3}],
+    "dtype": ["float64", "quint8", "bits8", "Tensor", "_dynamo", "x" * 100_000, 3],
+    "kind": ["nonsense", "x" * 100_000, ["indices"], {"indices": 1}, "indptr"],
+    "name": [None, ["x"] * 100_000],
+    "file": ["indices.npy"],
+    "type": [-1, 4, 2.0, "author", 1],
+    "offset": [-64, 8, 0, 2**40, 2**70, None, True],
+}
+
+
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"shape": [4]},
-        {"shape": [6]},
-        {"shape": [2**62, 2**62]},
-        {"shape": [2**62, 0]},
-        {"shape": [10**19]},
-        {"shape": [10**30]},
-        {"shape": [-5]},
-        {"shape": [3.0]},
-        {"shape": [True]},
-        {"shape": "5"},
-        {"shape": [1] * 65},
-        {"shape": {"3": 3}},
-        {"dtype": "float64"},
-        {"dtype": "quint8"},
-        {"dtype": "bits8"},
-        {"dtype": "Tensor"},
-        {"dtype": "_dynamo"},
-        {"dtype": "x" * 100_000},
-        {"dtype": 3},
-        {"kind": "nonsense"},
-        {"kind": "x" * 100_000},
-        {"kind": ["indices"]},
-        {"kind": {"indices": 1}},
-        {"kind": "indptr"},
-        {"name": None},
-        {"name": ["x"] * 100_000},
-        {"file": "indices.npy"},
-        {"type": -1},
-        {"type": 4},
-        {"type": 2.0},
-        {"type": "author"},
-        {"type": 1},
-        {"offset": -64},
-        {"offset": 8},
-        {"offset": 0},
-        {"offset": 2**40},
-        {"offset": 2**70},
-        {"offset": None},
-        {"offset": True},
-    ],
-    ids=lambda changes: str(changes)[:40],
+    ("field", "value"),
+    [(field, value) for field, values in WRONG_ENTRIES.items() for value in values],
+    ids=lambda value: str(value)[:40],
 )
 @MMAP
-def test_an_entry_that_does_not_fit_is_refused_in_few_words(graph, folder, changes, mmap):
+def test_an_entry_that_does_not_fit_is_refused_in_few_words(graph, folder, field, value, mmap):
     header = header_of(folder)
     entry = next(entry for entry in header["arrays"] if entry["kind"] == "indices" and entry["shape"] == [5])
-    entry.update(changes)
+    entry[field] = value
     write_header(folder, header)
-    stage, found = rf"^{type(graph).__name__}\.open", r"graph\.json|arrays\.npy|do not fit"
-    with refused(ValueError, stage=stage, found=found, allowed="") as caught:
+    stage, place = rf"^{type(graph).__name__}\.open", r"graph\.json|arrays\.npy|do not fit"
+    with refused(ValueError, stage=stage, found=place, allowed="") as caught:
         type(graph).open(folder, mmap=mmap)
     assert len(str(caught.value)) < 2000
 

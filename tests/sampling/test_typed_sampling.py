@@ -104,7 +104,7 @@ def test_sampled_ids_have_the_dtype_of_the_graph(sampled_over, graph_of, dtype):
     assert {ids.dtype for ids in (*nodes.values(), *seeds.values(), *(block.indices for block in blocks))} == {dtype}
     assert {block.indptr.dtype for block in blocks} == {torch.int64}
     wide = by_type(next(iter(sampled_over(graph=graph_of(torch.int64)))).input_nodes)
-    assert all(torch.equal(ids.long(), wide[of]) for of, ids in nodes.items())
+    assert all(torch.equal(ids.long(), wide[node_type]) for node_type, ids in nodes.items())
 
 
 def test_every_minibatch_has_the_types_that_follow_from_the_arguments():
@@ -131,19 +131,19 @@ def test_links_start_from_the_nodes_at_both_ends():
 def test_edge_ids_lead_back_to_the_edges(sampled_over, graph_of, with_edge_ids):
     graph = graph_of(with_edge_ids=with_edge_ids)
     edges = {}
-    for of in graph.edge_types:
-        relation = graph.relation(of)
+    for edge_type in graph.edge_types:
+        relation = graph.relation(edge_type)
         ends = torch.repeat_interleave(torch.arange(len(relation.indptr) - 1), relation.indptr.diff())
         ids = relation.edge_ids if with_edge_ids else torch.arange(len(ends))
         triples = zip(ids.tolist(), relation.indices.tolist(), ends.tolist(), strict=True)
-        edges[of] = {i: (u, v) for i, u, v in triples}
+        edges[edge_type] = {i: (u, v) for i, u, v in triples}
     for minibatch in sampled_over(graph=graph):
         nodes = by_type(minibatch.input_nodes)
         for hop in minibatch.blocks:
-            for of, block in by_type(hop).items():
-                (src, dst), (sources, ends) = ends_of(of), block.edge_index
+            for edge_type, block in by_type(hop).items():
+                (src, dst), (sources, ends) = ends_of(edge_type), block.edge_index
                 pairs = zip(nodes[src][sources].tolist(), nodes[dst][ends].tolist(), strict=True)
-                assert [edges[of][i] for i in block.edge_ids.tolist()] == list(pairs)
+                assert [edges[edge_type][i] for i in block.edge_ids.tolist()] == list(pairs)
 
 
 # --- fanouts
@@ -210,8 +210,8 @@ def test_what_seeds_are_refused(refuses):
         refuses(IndexError, next, iter(changed_seeds({node_type: torch.tensor([40])})))
     refuses(TypeError, typed_sampled, items())
     refuses(TypeError, sampled, dp.ItemSampler(typed_set(), 4))
-    for of, shape in (("papers", 1), (("paper", "cited", "paper"), (1, 2))):  # when the chain is built
-        unknown = dp.HeteroItemSet({of: dp.ItemSet(torch.zeros(shape, dtype=torch.int64))})
+    for seed_type, shape in (("papers", 1), (("paper", "cited", "paper"), (1, 2))):  # when the chain is built
+        unknown = dp.HeteroItemSet({seed_type: dp.ItemSet(torch.zeros(shape, dtype=torch.int64))})
         refuses(ValueError, typed_sampled, dp.ItemSampler(unknown, 1).copy_to("cpu"))
 
 

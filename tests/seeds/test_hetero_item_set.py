@@ -80,12 +80,6 @@ def test_minibatches_are_those_of_one_permutation_over_all_types(sizes, batch_si
     assert [list(minibatch) for minibatch in made] == [sorted(sizes)] * len(made)
 
 
-def test_the_items_are_visited_as_those_of_a_set_without_types():
-    plain = dp.ItemSampler(dp.ItemSet(50), 7, shuffle=True, seed=3)
-    typed = dp.ItemSampler(dp.HeteroItemSet({"only": dp.ItemSet(50)}), 7, shuffle=True, seed=3)
-    assert [each.seeds["only"].tolist() for each in typed] == [each.seeds.tolist() for each in plain]
-
-
 @pytest.mark.parametrize("sizes", [(2**16, 1), (1, 70_000, 3)], ids=str)
 def test_of_a_large_set_a_minibatch_is_made_from_its_own_places_only(sizes, monkeypatch):
     item_sets = {f"t{number}": dp.ItemSet(size) for number, size in enumerate(sizes)}

@@ -1,5 +1,6 @@
 """Graphs of the tests that have all that a graph may have, with types and without; and those that Hypothesis draws."""
 
+import itertools
 from typing import NamedTuple
 
 import torch
@@ -99,6 +100,12 @@ def many_relations(count: int, num_edges: int, num_nodes: int = 500) -> dp.Heter
     }
     weights = {key: {"w": torch.arange(num_edges)} for key in edges}
     return dp.HeteroCSCGraph.from_edge_index(edges, {"a": num_nodes, "b": num_nodes}, edge_attributes=weights)
+
+
+def in_edges(graph: dp.CSCGraph | dp.HeteroCSCGraph, edge_type: object = None) -> list[list[int]]:
+    """The sources of each node's in-edges."""
+    relation = graph.relation(edge_type)
+    return [relation.indices[a:b].tolist() for a, b in itertools.pairwise(relation.indptr.tolist())]
 
 
 def tensors_of(graph: dp.CSCGraph | dp.HeteroCSCGraph) -> dict[tuple, torch.Tensor]:

@@ -75,25 +75,6 @@ def expected_of(request: Request) -> twin.Neighborhood:
     )
 
 
-def hop_by_hop(request: Request) -> twin.Neighborhood:
-    """The same minibatch made of sample_hop and compact calls."""
-    graph, num_nodes, dtype = request.graph, request.graph.num_nodes, request.graph.indices.dtype
-    nodes, compacted_seeds = _core.compact(request.seeds.astype(dtype), num_nodes=num_nodes)
-    hops, drawn = [], 0
-    for fanout, key in zip(request.fanouts, request.keys, strict=True):
-        num_dst, first = len(nodes), drawn if request.frontier == "new" else 0
-        frontier = nodes[first:].astype(np.int64)
-        indptr, neighbors, positions = _core.sample_hop(
-            *graph, frontier, fanout=fanout, replace=request.replace, key=key
-        )
-        indptr = np.concatenate([np.zeros(first, dtype=np.int64), indptr])
-        nodes, local = _core.compact(np.concatenate([nodes, neighbors]), num_nodes=num_nodes)
-        ids = positions if request.edge_ids is None else request.edge_ids[positions]
-        hops.append(twin.Hop(indptr.tolist(), local[num_dst:].tolist(), ids.tolist(), len(nodes)))
-        drawn = num_dst
-    return twin.Neighborhood(nodes.tolist(), compacted_seeds.tolist(), hops)
-
-
 @st.composite
 def requests(draw) -> Request:
     graph = draw(csc_graphs())
@@ -116,12 +97,6 @@ def test_a_minibatch_equals_the_twin_on_either_map(request):
     expected = expected_of(request)
     assert as_lists(sample_neighbors(request, direct_limit=DIRECT)) == expected
     assert as_lists(sample_neighbors(request, direct_limit=HASHED)) == expected
-
-
-@examples(200)
-@given(requests())
-def test_a_minibatch_equals_its_hops_made_one_by_one(request):
-    assert as_lists(sample_neighbors(request)) == hop_by_hop(request)
 
 
 @pytest.mark.parametrize("dtype", ID_DTYPES)

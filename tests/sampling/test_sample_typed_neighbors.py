@@ -16,7 +16,6 @@ from strategies import (
     int64s,
     random_graph,
     rng_seeds,
-    seeds_in,
     typed_graphs,
     typed_seeds,
 )
@@ -140,22 +139,6 @@ def test_a_large_minibatch_with_types_equals_the_twin_for_any_threads(with_repla
     expected = expected_of(request)
     for num_threads in (1, 2, 7):
         assert sample(request, num_threads=num_threads) == expected
-
-
-@examples(200)
-@given(csc_graphs(min_nodes=1), st.data())
-def test_one_type_and_one_relation_are_the_graph_without_types(graph, data):
-    of, seeds = ("node", "to", "node"), data.draw(seeds_in(graph)).tolist()
-    hops, replace = data.draw(st.lists(fanouts.filter(bool), min_size=1, max_size=3)), data.draw(st.booleans())
-    frontier = data.draw(st.sampled_from(["all", "new"]))
-    typed = TypedGraph({"node": graph.num_nodes}, {of: (*graph, None)})
-    request = Request(typed, {"node": seeds}, [{of: fanout} for fanout in hops], replace, frontier)
-    keys = [request.key_of(hop, 0) for hop in range(len(hops))]
-    plain = twin.sample_neighbors(*graph, None, seeds, fanouts=hops, keys=keys, replace=replace, frontier=frontier)
-    found = sample(request)
-    assert found.nodes["node"] == plain.nodes
-    assert found.compacted_seeds.get("node", []) == plain.compacted_seeds
-    assert [hop[of] for hop in found.hops] == plain.hops
 
 
 def test_what_one_edge_type_finds_is_no_destination_in_the_same_hop():

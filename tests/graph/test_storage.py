@@ -176,7 +176,8 @@ def test_a_mapped_graph_pickles(graph, folder):
 
 
 def test_a_folder_that_holds_a_graph_is_not_overwritten(refuses, graph, folder):
-    refuses(FileExistsError, type(graph)({}, {}).save if graph.is_heterogeneous else graph_of([[]]).save, folder)
+    other = library() if graph.is_heterogeneous else graph_of([[]])
+    refuses(FileExistsError, other.save, folder)
     expect_equal(type(graph).open(folder), graph)
 
 

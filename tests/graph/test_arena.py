@@ -3,12 +3,10 @@
 import json
 
 import numpy as np
-import pytest
 import torch
 from amounts import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pipelines import refused
 
 from datapipes.base.records import from_json, to_json
 from datapipes.base.strict_json import parse_strict
@@ -46,41 +44,23 @@ def test_arrays_written_in_pieces_come_back(tmp_path_factory, arrays, most, mmap
         assert got.untyped_storage().nbytes() == tensor.nbytes
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_pieces_that_are_not_the_array_are_refused(tmp_path, count):
-    pieces = [torch.arange(1), torch.arange(count - 1)]
-    arena = planned([Array(("x", 0, ""), torch.int64, [3], pieces)])
-    with refused(
-        ValueError, stage=r"a\.npy", found=f"{8 * count} bytes", allowed="array of 24", remedy="write them again"
-    ):
-        write_arena(tmp_path / "a.npy", arena, [pieces])
-
-
 def entry(size: int, offset: int, kind: str = "x", number: int = 0, name: str = "") -> Entry:
     return Entry(kind, number, name, torch.uint8, (size,), offset)
 
 
-def test_arrays_that_share_bytes_are_refused():
+def test_what_an_arena_refuses(refuses, tmp_path):
+    for count in (2, 4):
+        pieces = [torch.arange(1), torch.arange(count - 1)]
+        arena = planned([Array(("x", 0, ""), torch.int64, [3], pieces)])
+        refuses(ValueError, write_arena, tmp_path / "a.npy", arena, [pieces])
     Arena(65, (entry(65, 0), entry(0, 64)))
-    with pytest.raises(ValueError, match="the arrays at bytes 0 and 64 overlap"):
-        Arena(65, (entry(65, 0), entry(0, 64), entry(1, 64)))
-
-
-@pytest.mark.parametrize("place", [entry(65, 0), entry(0, 8), entry(1, 64), entry(0, 128)])
-def test_arrays_outside_of_the_file_or_between_two_lines_are_refused(place):
-    with pytest.raises(ValueError, match=r"it must begin at a multiple of 64 and lie within 64 bytes"):
-        Arena(64, (place,))
-
-
-@pytest.mark.parametrize(
-    ("entries", "found"),
-    [
-        ([entry(1, 0, "y")], "unknown array 'y' ''"),
-        ([entry(1, 0, number=2)], "2 is the number of a type of x, of which there are 2"),
-        ([entry(1, 0), entry(1, 64, name="other")], r"the array \('x', 0, ''\) is named more than once"),
-        ([entry(1, 0, "attributes", 0, "a")] * 2, r"the array \('attributes', 0, 'a'\) is named more than once"),
-    ],
-)
-def test_arrays_of_another_kind_or_type_or_named_twice_are_refused(entries, found):
-    with pytest.raises(ValueError, match=found):
-        by_place(entries, {"x": 2, "attributes": 1})
+    refuses(ValueError, Arena, 65, (entry(65, 0), entry(0, 64), entry(1, 64)))
+    for place in (entry(65, 0), entry(0, 8), entry(1, 64), entry(0, 128)):
+        refuses(ValueError, Arena, 64, (place,))
+    for entries in (
+        [entry(1, 0, "y")],
+        [entry(1, 0, number=2)],
+        [entry(1, 0), entry(1, 64, name="other")],
+        [entry(1, 0, "attributes", 0, "a")] * 2,
+    ):
+        refuses(ValueError, by_place, entries, {"x": 2, "attributes": 1})

@@ -3,7 +3,8 @@
 import pytest
 import torch
 from dist_graphs import small_parts, typed_parts
-from pipelines import refused, small_graph
+from link_chains import edges_by_id
+from pipelines import small_graph
 from typed_pipelines import CITES, HOSTS, WRITES, typed_graph
 
 import datapipes as dp
@@ -19,18 +20,12 @@ def listed(graph, edge_type=None) -> dict[int, tuple[int, int]]:
     return found
 
 
-def as_dict(items: dp.ItemSet) -> dict[int, tuple[int, int]]:
-    assert items.names == ("seeds", "edge_ids")
-    pairs, ids = items[:]
-    return dict(zip(ids.tolist(), map(tuple, pairs.tolist()), strict=True))
-
-
 @pytest.mark.parametrize("with_edge_ids", [False, True])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_all_edges_in_the_order_of_the_graph(dtype, with_edge_ids):
     graph = small_graph(dtype, with_edge_ids=with_edge_ids)
     items = dp.ItemSet.of_edges(graph)
-    assert [*as_dict(items).items()] == [*listed(graph).items()]
+    assert [*edges_by_id(items).items()] == [*listed(graph).items()]
     assert items[:][0].dtype == dtype
     minibatch = next(iter(dp.ItemSampler(items, 8)))
     assert torch.equal(minibatch.extra["edge_ids"], items[:8][1])
@@ -51,7 +46,7 @@ def test_types_give_a_set_of_those_that_have_edges():
     items = dp.ItemSet.of_edges(graph)
     assert items.types == tuple(of for of in graph.edge_types if of != HOSTS)
     for of in items.types:
-        assert as_dict(items.item_sets[of]) == listed(graph, of)
+        assert edges_by_id(items.item_sets[of]) == listed(graph, of)
     assert dp.ItemSet.of_edges(graph, "author:writes:paper").types == (WRITES,)
     some = dp.ItemSet.of_edges(graph, edge_ids={WRITES: torch.tensor([3, 1]), "paper:cites:paper": torch.tensor([5])})
     assert {of: each[:][1].tolist() for of, each in some.item_sets.items()} == {WRITES: [3, 1], CITES: [5]}
@@ -63,42 +58,28 @@ def test_the_parts_together_have_all_edges():
     found = {}
     for part in range(3):
         own = dp.ItemSet.of_edges(small_parts(3, part))
-        found |= as_dict(own)
+        found |= edges_by_id(own)
         ids = own[:][1][:3].flip(0)
         assert dp.ItemSet.of_edges(small_parts(3, part), edge_ids=ids)[:][1].tolist() == ids.tolist()
     assert found == listed(graph)
     typed = [dp.ItemSet.of_edges(typed_parts(2, part)).item_sets[CITES] for part in range(2)]
-    assert as_dict(typed[0]) | as_dict(typed[1]) == listed(typed_graph(), CITES)
+    assert edges_by_id(typed[0]) | edges_by_id(typed[1]) == listed(typed_graph(), CITES)
 
 
-@pytest.mark.parametrize("with_edge_ids", [False, True])
-@pytest.mark.parametrize("wrong", [200, -1, 2**40])
-def test_ids_that_no_edge_has(wrong, with_edge_ids):
-    with pytest.raises(IndexError, match=rf"the edge id {wrong}, which no edge here has\. Take"):
-        dp.ItemSet.of_edges(small_graph(with_edge_ids=with_edge_ids), edge_ids=torch.tensor([3, wrong]))
-
-
-def test_what_is_refused():
-    with refused(TypeError, stage="ItemSet.of_edges", found="got int", allowed="must be a CSCGraph"):
-        dp.ItemSet.of_edges(3)
-    with refused(ValueError, stage="ItemSet.of_edges", found="likes", allowed="known are"):
-        dp.ItemSet.of_edges(typed_graph(), ("author", "likes", "paper"))
-    with refused(ValueError, stage="ItemSet.of_edges", found="writes", allowed="must be None"):
-        dp.ItemSet.of_edges(small_graph(), WRITES)
-    with refused(TypeError, stage="ItemSet.of_edges", found="got Tensor", allowed=r"\{edge type: ids\}"):
-        dp.ItemSet.of_edges(typed_graph(), edge_ids=torch.tensor([1]))
-    both = {WRITES: torch.tensor([3]), CITES: torch.tensor([5])}
-    with refused(ValueError, stage="ItemSet.of_edges", found="paper:cites:paper", allowed="of this type alone"):
-        dp.ItemSet.of_edges(typed_graph(), WRITES, both)
-    with refused(ValueError, stage="ItemSet.of_edges", found="no edges of", allowed="at least 1"):
-        dp.ItemSet.of_edges(typed_graph(), HOSTS)
-    with refused(ValueError, stage="ItemSet.of_edges", found="hosts", allowed="edge_type is 'author:writes:paper'"):
-        dp.ItemSet.of_edges(typed_graph(), WRITES, {HOSTS: torch.tensor([1])})
-    for given in ({"edge_ids": torch.empty(0, dtype=torch.int64)}, {}):
-        graph = small_graph() if given else dp.CSCGraph(torch.zeros(4).long(), torch.empty(0).long())
-        with refused(ValueError, stage="ItemSet.of_edges", found="no edges", allowed="at least 1"):
-            dp.ItemSet.of_edges(graph, **given)
-    with refused(ValueError, stage="ItemSet.of_edges", found="behind servers", allowed="edges of the part"):
-        dp.ItemSet.of_edges(small_parts(2, None))
-    with pytest.raises(TypeError, match="int32 or int64"):
-        dp.ItemSet.of_edges(small_graph(), edge_ids=torch.rand(3))
+def test_what_edge_items_refuse(refuses):
+    of_edges, graph, typed = dp.ItemSet.of_edges, small_graph(), typed_graph()
+    for with_edge_ids in (False, True):
+        for wrong in (200, -1, 2**40):
+            ids = torch.tensor([3, wrong])
+            refuses(IndexError, of_edges, small_graph(with_edge_ids=with_edge_ids), edge_ids=ids)
+    refuses(TypeError, of_edges, 3)
+    refuses(ValueError, of_edges, typed, ("author", "likes", "paper"))
+    refuses(ValueError, of_edges, graph, WRITES)
+    refuses(TypeError, of_edges, typed, edge_ids=torch.tensor([1]))
+    refuses(ValueError, of_edges, typed, WRITES, {WRITES: torch.tensor([3]), CITES: torch.tensor([5])})
+    refuses(ValueError, of_edges, typed, HOSTS)
+    refuses(ValueError, of_edges, typed, WRITES, {HOSTS: torch.tensor([1])})
+    refuses(ValueError, of_edges, graph, edge_ids=torch.empty(0, dtype=torch.int64))
+    refuses(ValueError, of_edges, dp.CSCGraph(torch.zeros(4).long(), torch.empty(0).long()))
+    refuses(ValueError, of_edges, small_parts(2, None))
+    refuses(TypeError, of_edges, graph, edge_ids=torch.rand(3))

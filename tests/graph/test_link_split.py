@@ -5,7 +5,8 @@ import torch
 from dist_graphs import small_parts
 from hypothesis import given
 from hypothesis import strategies as st
-from pipelines import refused, small_graph
+from link_chains import edges_by_id
+from pipelines import small_graph
 from strategies import csc_graphs
 from typed_pipelines import CITES, HOSTS, REVIEWS, WRITES, WRITTEN, typed_graph
 
@@ -23,16 +24,13 @@ def edges_of(graph, edge_type=None) -> dict[int, tuple[int, int]]:
     """{edge id: ends}."""
     if graph.num_edges_of(edge_type) == 0:
         return {}
-    items = dp.ItemSet.of_edges(graph, edge_type)
-    items = items if edge_type is None else items.item_sets[edge_type]
-    return dict(zip(items[:][1].tolist(), map(tuple, items[:][0].tolist()), strict=True))
+    return of_set(dp.ItemSet.of_edges(graph, edge_type), edge_type)
 
 
 def of_set(items, edge_type=None) -> dict[int, tuple[int, int]]:
     if items is None:
         return {}
-    items = items if edge_type is None else items.item_sets[edge_type]
-    return dict(zip(items[:][1].tolist(), map(tuple, items[:][0].tolist()), strict=True))
+    return edges_by_id(items if edge_type is None else items.item_sets[edge_type])
 
 
 def links(edges: dict[int, tuple[int, int]]) -> set[tuple[int, ...]]:
@@ -150,87 +148,51 @@ def test_the_features_of_edges_are_addressed_as_before():
 # --- what is refused
 
 
-def test_two_types_with_the_same_reverses():
-    mapping = {WRITES: WRITTEN, REVIEWS: WRITTEN}
-    with refused(ValueError, stage="random_link_split", found="'author:reviews:paper', ", allowed="follows one edge"):
-        dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, reverse_etypes_mapping=mapping)
-
-
 @pytest.mark.parametrize("of", [WRITES, BY])
-def test_reverses_that_the_mapping_does_not_name(of):
+def test_reverses_that_the_mapping_does_not_name(refuses, of):
     graph, back = both_ways(), BY if of == WRITES else WRITES
     for options in ({"edge_types": [of]}, {"reverse_etypes_mapping": {CITES: CITES}}):
-        with refused(ValueError, stage="random_link_split", found="holds the reverse of each", allowed="None} if the"):
-            dp.random_link_split(graph, 0.1, 0.1, seed=1, **options)
+        refuses(ValueError, dp.random_link_split, graph, 0.1, 0.1, seed=1, **options)
     named = dp.random_link_split(graph, 0.1, 0.1, seed=1, reverse_etypes_mapping={of: None}, edge_types=[of])
     assert named.graph.num_edges_of(back) == graph.num_edges_of(back)
     others = with_edges(graph, {back: torch.arange(graph.num_edges_of(back)) > 0})  # one edge has no reverse
     assert dp.random_link_split(others, 0.1, 0.1, seed=1, edge_types=[of]).train_set.types == (of,)
 
 
-@pytest.mark.parametrize("empty", [WRITES, BY])
-def test_a_type_without_edges_has_no_reverses(empty):
+def test_edges_without_the_reverses_that_the_mapping_names(refuses):
+    def split(graph, back) -> None:
+        mapping = {WRITES: back}
+        dp.random_link_split(graph, 0.1, 0.1, seed=1, reverse_etypes_mapping=mapping, edge_types=[WRITES])
+
     graph = both_ways()
-    graph = with_edges(graph, {empty: torch.zeros(graph.num_edges_of(empty), dtype=torch.bool)})
-    with refused(ValueError, stage="random_link_split", found="the edge", allowed="has no reverse in"):
-        dp.random_link_split(graph, 0.1, 0.1, seed=1, reverse_etypes_mapping={WRITES: BY}, edge_types=[WRITES])
+    refuses(ValueError, split, typed_graph(), WRITTEN)
+    for edge_type in (WRITES, BY):
+        numbers = torch.arange(graph.num_edges_of(edge_type))
+        refuses(ValueError, split, with_edges(graph, {edge_type: numbers < 0}), BY)
+        refuses(ValueError, split, with_edges(graph, {edge_type: numbers > 0}), BY)
 
 
-def test_edges_without_the_reverses_that_the_mapping_names():
-    with refused(ValueError, stage="random_link_split", found=r"the edge \(\d+, \d+\) of", allowed="has no reverse in"):
-        dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, reverse_etypes_mapping={WRITES: WRITTEN})
-    graph = both_ways()
-    relation = graph.relation(BY)
-    fewer = with_edges(graph, {BY: torch.arange(relation.indices.shape[0]) > 0})
-    gone = (int(relation.indices[0]), int(torch.searchsorted(relation.indptr, 0, right=True)) - 1)
-    with pytest.raises(
-        ValueError, match=rf"the edge \({gone[1]}, {gone[0]}\) of author:writes:paper has no reverse in"
-    ):
-        dp.random_link_split(fewer, 0.1, 0.1, seed=1, reverse_etypes_mapping={WRITES: BY})
-    fewer = with_edges(graph, {WRITES: torch.arange(graph.num_edges_of(WRITES)) > 0})
-    with pytest.raises(ValueError, match="of paper:by:author has no reverse in author:writes:paper"):
-        dp.random_link_split(fewer, 0.1, 0.1, seed=1, reverse_etypes_mapping={WRITES: BY})
+def test_what_a_link_split_refuses(refuses):
+    def split(graph, validation=0.1, test=0.1, seed=1, **options) -> None:
+        dp.random_link_split(graph, validation, test, seed=seed, **options)
 
-
-def test_arguments_that_do_not_fit():
-    graph = small_graph()
+    graph, typed = small_graph(), typed_graph()
     for share in (1.0, -0.1, "0.1", None, True, float("nan")):
-        with refused(ValueError, stage="random_link_split", found="validation must be", allowed=r"share in \[0, 1\)"):
-            dp.random_link_split(graph, share, 0.1, seed=1)
-    with refused(ValueError, stage="random_link_split", found="test must be", allowed="0"):
-        dp.random_link_split(graph, 0.1, -3, seed=1)
-    with refused(ValueError, stage="random_link_split", found="take", allowed="at least 1 must be left"):
-        dp.random_link_split(graph, 0.5, 10_000, seed=1)
+        refuses(ValueError, split, graph, share)
+    refuses(ValueError, split, graph, test=-3)
+    refuses(ValueError, split, graph, 0.5, 10_000)
     for supervision in (0, 1.5, "1", None, True):
-        with refused(ValueError, stage="random_link_split", found="supervision", allowed=r"\(0, 1\]"):
-            dp.random_link_split(graph, 0.1, 0.1, seed=1, supervision=supervision)
-    with refused(TypeError, stage="random_link_split", found="got DistGraph", allowed="must be a CSCGraph"):
-        dp.random_link_split(small_parts(2), 0.1, 0.1, seed=1)
-    with refused(TypeError, stage="random_link_split", found="mapping is given", allowed="no edge types"):
-        dp.random_link_split(graph, 0.1, 0.1, seed=1, reverse_etypes_mapping={WRITES: WRITTEN})
-    with refused(TypeError, stage="random_link_split", found="edge_types is", allowed="no edge types"):
-        dp.random_link_split(graph, 0.1, 0.1, seed=1, edge_types=[WRITES])
-    with refused(ValueError, stage="random_link_split", found="likes", allowed="known are"):
-        dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, edge_types=["author:likes:paper"])
-    for few in ([], [WRITES, "author:writes:paper"]):
-        with refused(
-            ValueError, stage="random_link_split", found="edge_types must", allowed="at least one .* none twice"
-        ):
-            dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, edge_types=few)
-    for one in ("author:writes:paper", WRITES, 7):
-        with refused(TypeError, stage="random_link_split", found="edge_types must be a list", allowed="known are"):
-            dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, edge_types=one)
-    with refused(ValueError, stage="random_link_split", found="no edges to split", allowed="at least 1"):
-        dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, edge_types=[HOSTS])
-    with refused(ValueError, stage="random_link_split", found="reverses of each other", allowed="split together"):
-        both = {"reverse_etypes_mapping": {WRITES: BY}, "edge_types": [WRITES, BY]}
-        dp.random_link_split(both_ways(), 0.1, 0.1, seed=1, **both)
-    with pytest.raises(ValueError, match="seed"):
-        dp.random_link_split(graph, 0.1, 0.1, seed=-1)
-
-
-def test_the_graph_of_the_support_has_types_without_reverses():
-    assert REVIEWS in typed_graph().edge_types
+        refuses(ValueError, split, graph, supervision=supervision)
+    refuses(TypeError, split, small_parts(2))
+    refuses(TypeError, split, graph, reverse_etypes_mapping={WRITES: WRITTEN})
+    refuses(TypeError, split, graph, edge_types=[WRITES])
+    for edge_types in (["author:likes:paper"], [], [WRITES, "author:writes:paper"], [HOSTS]):
+        refuses(ValueError, split, typed, edge_types=edge_types)
+    for edge_type in ("author:writes:paper", WRITES, 7):
+        refuses(TypeError, split, typed, edge_types=edge_type)
+    refuses(ValueError, split, typed, reverse_etypes_mapping={WRITES: WRITTEN, REVIEWS: WRITTEN})
+    refuses(ValueError, split, both_ways(), reverse_etypes_mapping={WRITES: BY}, edge_types=[WRITES, BY])
+    refuses(ValueError, split, graph, seed=-1)
 
 
 GOLDEN = [71, 26, 166, 199, 192, 186, 65, 127, 91, 198, 180, 33, 90, 41, 60, 106, 46, 16, 130, 99]

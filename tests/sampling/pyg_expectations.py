@@ -16,20 +16,13 @@ venue are new; of the papers 0 is the seed, so 1 and 2 are new. No author is a s
 by two parallel edges). It finds nothing, so hop 2 has no node to expand.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
+from hetero_graphs import Edges
 
 import datapipes as dp
 
 EdgeType = tuple[str, str, str]
-
-
-class TypedEdges(NamedTuple):
-    """A graph: the number of nodes of each type, and [(source, destination)] of each edge type; an id is a place."""
-
-    num_nodes: dict[str, int]
-    edges: dict[EdgeType, list[tuple[int, int]]]
 
 
 class Case(NamedTuple):
@@ -40,17 +33,13 @@ class Case(NamedTuple):
     """
 
     name: str
-    graph: TypedEdges
+    graph: Edges
     seeds: dict[str, list[int]]
     fanouts: dict[EdgeType, list[int]]
     nodes: dict[str, list[int]]
     edges: dict[EdgeType, list[tuple[int, int, int]]]
     num_sampled_nodes: dict[str, list[int]]
     num_sampled_edges: dict[EdgeType, list[int]]
-
-    @property
-    def has_distinct_seeds(self) -> bool:
-        return all(len(set(ids)) == len(ids) for ids in self.seeds.values())
 
     @property
     def keeps_all(self) -> bool:
@@ -63,17 +52,9 @@ class Case(NamedTuple):
         return [{kind: of_type[hop] for kind, of_type in self.fanouts.items()} for hop in reversed(range(num_hops))]
 
 
-def hetero_graph(given: TypedEdges) -> dp.HeteroCSCGraph:
+def hetero_graph(edges: Edges) -> dp.HeteroCSCGraph:
     """The graph, with the place of each edge as its id."""
-    relations: dict[Any, Any] = {}
-    edge_ids = {}
-    for edge_type, pairs in given.edges.items():
-        sources, destinations = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-        order = np.argsort(destinations, kind="stable")
-        counts = np.bincount(destinations, minlength=given.num_nodes[edge_type[2]])
-        relations[edge_type] = (np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), sources[order])
-        edge_ids[edge_type] = order
-    return dp.HeteroCSCGraph(relations, given.num_nodes, edge_ids=edge_ids)
+    return dp.HeteroCSCGraph.from_edge_index(edges.edge_index(), edges.num_nodes)
 
 
 WRITES = ("author", "writes", "paper")
@@ -86,7 +67,7 @@ BACK = ("b", "back", "a")
 LOOP = ("b", "loop", "b")
 
 # Nodes without edges and types without any; a loop, parallel edges; nothing points to venues.
-LIBRARY = TypedEdges(
+LIBRARY = Edges(
     num_nodes={"author": 4, "paper": 6, "venue": 2, "topic": 3},
     edges={
         WRITES: [(0, 0), (1, 0), (1, 2), (2, 3), (3, 5)],
@@ -96,7 +77,7 @@ LIBRARY = TypedEdges(
     },
 )
 # Two relations between the same types, and back.
-LETTERS = TypedEdges(
+LETTERS = Edges(
     num_nodes={"a": 5, "b": 5},
     edges={
         ONE: [(0, 0), (1, 0), (2, 1)],

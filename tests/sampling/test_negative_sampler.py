@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from link_chains import PAIRS, links_of_types, next_destination, next_source, pairs_chain
-from pipelines import digests, first, item_set, items, refused, small_graph
+from pipelines import assert_no_bit_changes, first, items, refused, small_graph
 from typed_pipelines import CITES, WRITES, typed_graph, typed_items
 
 import datapipes as dp
@@ -89,11 +89,8 @@ def test_a_sampler_is_told_type_key_and_times():
     assert all(each[2] is None for each in told[1:])
 
 
-def test_workers_change_no_bit():
-    expected = digests(Swapped(pairs_chain(), 2, corrupt="both").sample_neighbor(small_graph(), [3]))
-    chain = Swapped(pairs_chain(), 2, corrupt="both").sample_neighbor(small_graph(), [3])
-    with dp.DataLoader(chain, 2, multiprocessing_context="fork") as loader:
-        assert digests(loader) == expected
+def test_threads_and_workers_change_no_bit():
+    assert_no_bit_changes(lambda: Swapped(pairs_chain(), 2, corrupt="both").sample_neighbor(small_graph(), [3]))
 
 
 # --- rows with more than two columns, with types
@@ -159,49 +156,47 @@ def test_rows_behind_a_join_are_numbered_as_in_a_line(corrupt):
             assert torch.equal(nodes[local[:, 2:].long()], found.seeds[of][:, 2:])
 
 
-def test_a_join_of_rows_for_both_ends():
-    both = Joined([rows_of("src"), rows_of("dst")])
-    with refused(ValueError, stage="sample_neighbor", found="for the source and", allowed="one of the two"):
-        both.sample_neighbor(typed_graph(), [2])
+def test_what_a_negative_sampler_refuses(refuses):
+    def sampler(ratio: object = 1, fn: object = next_destination, **options: object) -> dp.Stage:
+        return pairs_chain().sample_negative(ratio, fn, **options)
+
+    for ratio in (0, -1, 0.0, float("nan"), float("inf"), 2.0**31):
+        refuses(ValueError, sampler, ratio)
+    for ratio in ("2", None, True, torch.tensor(2)):
+        refuses(TypeError, sampler, ratio)
+    refuses(ValueError, sampler, 1.5, form="rows")
+    refuses(ValueError, sampler, corrupt="both", form="rows")
+    refuses(ValueError, sampler, corrupt="head")
+    refuses(ValueError, sampler, form="head")
+    refuses(TypeError, sampler, fn=3)
+    refuses(TypeError, pairs_chain().sample_negative, 1)
+    refuses(ValueError, Joined([rows_of("src"), rows_of("dst")]).sample_neighbor, typed_graph(), [2])
+    for wrong in (
+        sampler(2),
+        sampler(2, form="rows"),
+        pairs_chain(labels=torch.arange(22)),
+        dp.ItemSampler(dp.ItemSet(torch.arange(22)), 4),
+        dp.ItemSampler(dp.ItemSet(PAIRS.repeat(1, 2)[:, :3].contiguous()), 4),
+        typed_items(),
+        pairs_chain().sample_neighbor(small_graph(), [2]),
+    ):
+        refuses(ValueError, wrong.sample_negative, 1, next_destination)
 
 
-@pytest.mark.parametrize("ratio", [0, -1, 0.0, float("nan"), float("inf"), 2.0**31])
-def test_a_ratio_that_is_none(ratio):
-    with refused(ValueError, stage="sample_negative", found="negative_ratio", allowed="above 0"):
-        pairs_chain().sample_negative(ratio, next_destination)
-
-
-@pytest.mark.parametrize("ratio", ["2", None, True, torch.tensor(2)])
-def test_a_ratio_that_is_no_number(ratio):
-    with refused(TypeError, stage="sample_negative", found="negative_ratio", allowed="a number above 0"):
-        pairs_chain().sample_negative(ratio, next_destination)
-
-
-def test_a_fraction_for_rows():
-    with refused(ValueError, stage="sample_negative", found="got 1.5", allowed="an int of 1 or more"):
-        pairs_chain().sample_negative(1.5, next_destination, form="rows")
-
-
-def test_both_ends_for_rows():
-    with refused(ValueError, stage="sample_negative", found="corrupt is 'both' and form", allowed="'dst' and"):
-        pairs_chain().sample_negative(1, next_destination, corrupt="both", form="rows")
-
-
-@pytest.mark.parametrize("argument", ["corrupt", "form"])
-def test_a_name_that_is_not_known(argument):
-    with refused(ValueError, stage="sample_negative", found="'head'", allowed="'dst'|'rows'"):
-        pairs_chain().sample_negative(1, next_destination, **{argument: "head"})
-
-
-def test_negatives_twice():
-    for form in ("pairs", "rows"):
-        with refused(ValueError, stage="sample_negative", found="NegativeSampler", allowed="one such stage"):
-            pairs_chain().sample_negative(2, next_destination, form=form).sample_negative(1, next_destination)
-
-
-def test_a_function_that_is_none():
-    with refused(TypeError, stage="sample_negative", found="got int", allowed="callable"):
-        pairs_chain().sample_negative(1, 3)
+def test_what_minibatches_and_negatives_are_refused(refuses):
+    for chain, change in (
+        (pairs_chain(), {"labels": torch.ones(4)}),
+        (items(), {"labels": None}),
+        (pairs_chain(), {"input_nodes": torch.arange(3)}),
+    ):
+        changed = chain.transform(lambda minibatch, change=change: minibatch.replace(**change))
+        refuses(ValueError, first, changed.sample_negative(1, next_destination))
+    for form in ("pairs", "rows"):  # the end that is kept is changed
+        refuses(ValueError, first, Swapped(pairs_chain(), 1, form=form))
+        refuses(ValueError, first, pairs_chain().sample_negative(1, next_destination, form=form, corrupt="src"))
+    refuses(ValueError, first, pairs_chain().sample_negative(1, lambda *_: None))
+    refuses(ValueError, first, pairs_chain().sample_negative(1, lambda *_: torch.zeros(3, 2, dtype=torch.int64)))
+    refuses(TypeError, first, pairs_chain().sample_negative(1, lambda *_: torch.zeros(4, 2)))
 
 
 def test_a_number_that_exceeds_the_memory():
@@ -222,57 +217,6 @@ def test_negatives_belong_to_their_positives_whatever_was_asked_before(ratio):
         count = 1 + minibatch.index % 7
         number = math.ceil(ratio * count)
         assert minibatch.indexes.tolist() == [*range(count), *(j * count // number for j in range(number))]
-
-
-def test_a_class_without_a_method():
-    with refused(TypeError, stage="sample_negative", found="neither fn nor a sample method", allowed="one is needed"):
-        pairs_chain().sample_negative(1)
-
-
-def test_labels_that_the_form_pairs_would_replace():
-    with refused(ValueError, stage="sample_negative", found="the seeds have labels", allowed="True for positives"):
-        pairs_chain(labels=torch.arange(22)).sample_negative(1, next_destination)
-    late = pairs_chain().transform(lambda minibatch: minibatch.replace(labels=torch.ones(4)))
-    with refused(ValueError, stage="sample_negative", found="the seeds have labels", allowed="True for positives"):
-        first(late.sample_negative(1, next_destination))
-
-
-def test_seeds_that_are_no_pairs():
-    with refused(ValueError, stage="sample_negative", found=r"seeds \[22\]", allowed=r"pairs \[n, 2\]"):
-        dp.ItemSampler(dp.ItemSet(torch.arange(22)), 4).sample_negative(1, next_destination)
-    three = dp.ItemSampler(dp.ItemSet(PAIRS.repeat(1, 2)[:, :3].contiguous()), 4)
-    with refused(ValueError, stage="sample_negative", found=r"seeds \[22, 3\]", allowed=r"pairs \[n, 2\]"):
-        three.sample_negative(1, next_destination)
-    with refused(ValueError, stage="sample_negative", found="seeds of ('author'|author)", allowed=r"pairs \[n, 2\]"):
-        typed_items().sample_negative(1, next_destination)
-    with refused(ValueError, stage="sample_negative", found=r"seeds \[4\]", allowed=r"pairs \[n, 2\]"):
-        first(items().transform(lambda minibatch: minibatch.replace(labels=None)).sample_negative(1, next_destination))
-
-
-def test_negatives_after_sampling():
-    with refused(ValueError, stage="sample_negative", found="NeighborSampler", allowed="must be sampled too"):
-        pairs_chain().sample_neighbor(small_graph(), [2]).sample_negative(1, next_destination)
-    filled = pairs_chain().transform(lambda minibatch: minibatch.replace(input_nodes=torch.arange(3)))
-    with refused(ValueError, stage="sample_negative", found="was sampled already", allowed="must be sampled too"):
-        first(filled.sample_negative(1, next_destination))
-
-
-@pytest.mark.parametrize("form", ["pairs", "rows"])
-def test_a_sampler_that_changes_the_end_that_is_kept(form):
-    with refused(ValueError, stage="swapped", found=r"returned \[24, 16\]", allowed="the source must stay"):
-        first(Swapped(pairs_chain(), 1, form=form))
-    with refused(ValueError, stage="sample_negative", found="sample returned", allowed="the destination must stay"):
-        first(pairs_chain().sample_negative(1, next_destination, form=form, corrupt="src"))
-
-
-@pytest.mark.parametrize("found", [None, torch.zeros(3, 2, dtype=torch.int64), torch.zeros(4, 2)])
-def test_a_sampler_that_returns_no_pairs(found):
-    with pytest.raises((TypeError, ValueError), match="sample_negative"):
-        first(pairs_chain().sample_negative(1, lambda *_: found))
-
-
-def test_item_set_of_the_support_has_labels():
-    assert "labels" in item_set().names  # or the tests above would show nothing
 
 
 # --- GraphBolt's and PyG's forms

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from pipelines import graph_of, items, refused, sampled, small_graph, start_at
 from strategies import csc_graphs, rng_seeds
 from twin_cases import expect_the_twin
+from typed_pipelines import CITES
+from weights import weights_for
 
 import datapipes as dp
 from datapipes import _core
@@ -26,7 +28,7 @@ def contract_forms() -> tuple[dp.Stage, dp.Stage]:
 
 
 def twin_of(
-    graph: dp.CSCGraph, seeds: torch.Tensor, rng: dp.stages.RngKey, fanouts, *, replace, frontier
+    graph: dp.CSCGraph, seeds: torch.Tensor, rng: dp.stages.RngKey, fanouts, **options: object
 ) -> twin.Neighborhood:
     return twin.sample_neighbors(
         graph.indptr.tolist(),
@@ -35,21 +37,24 @@ def twin_of(
         seeds.reshape(-1).tolist(),
         fanouts=fanouts[::-1],  # the twin's are in hop order
         keys=[twin.hop_key(rng.seed, rng.epoch, rng.index, rng.stage, hop, 0) for hop in range(len(fanouts))],
-        replace=replace,
-        frontier=frontier,
+        **options,
     )
 
 
-@given(st.data(), csc_graphs(min_nodes=1), rng_seeds, st.integers(0, 2**32 - 1))
-def test_the_stage_draws_what_the_twin_draws(data, arrays, rng_seed, epoch):
+@pytest.mark.parametrize("weighted", [False, True])
+@given(data=st.data(), arrays=csc_graphs(min_nodes=1), rng_seed=rng_seeds, epoch=st.integers(0, 2**32 - 1))
+def test_the_stage_draws_what_the_twin_draws(data, arrays, rng_seed, epoch, weighted):
     fanouts = data.draw(st.lists(st.integers(-1, 4), min_size=1, max_size=3))
     options = {"replace": data.draw(st.booleans()), "frontier": data.draw(st.sampled_from(["all", "new"]))}
     edge_ids = np.arange(arrays.num_edges)[::-1].copy() if data.draw(st.booleans()) else None
-    graph = dp.CSCGraph(*arrays, edge_ids=edge_ids)
+    weights = data.draw(weights_for(arrays.num_edges)) if weighted else None
+    graph = dp.CSCGraph(*arrays, edge_ids=edge_ids, edge_attributes={"w": weights} if weighted else None)
     ids = data.draw(st.lists(st.integers(0, graph.num_nodes - 1), min_size=1, max_size=9))
     start = dp.ItemSampler(dp.ItemSet(torch.tensor(ids)), 4, shuffle=True, seed=rng_seed)
     pipe = start.transform(lambda minibatch: minibatch)  # the sampler then has ordinal 2
-    for minibatch in start_at(pipe.sample_neighbor(graph, fanouts, return_edge_ids=True, **options), epoch):
+    pipe = pipe.sample_neighbor(graph, fanouts, prob_name="w" if weighted else None, return_edge_ids=True, **options)
+    options |= {"weights": weights.tolist()} if weighted else {}
+    for minibatch in start_at(pipe, epoch):
         rng = dp.stages.RngKey(rng_seed, epoch, minibatch.index, 2)
         expect_the_twin(minibatch, twin_of(graph, minibatch.seeds, rng, fanouts, **options))
         assert len(minibatch.digest()) == 32
@@ -73,34 +78,12 @@ def test_transform_by_hand_draws_what_the_chain_draws():
     assert by_hand == [minibatch.digest() for minibatch in start_at(sampled(), 2)]
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
-def test_sampled_ids_have_the_dtype_of_the_graph(dtype):
-    minibatch = next(iter(sampled(graph=small_graph(dtype))))
-    found = [minibatch.input_nodes, minibatch.compacted_seeds, *(block.indices for block in minibatch.blocks)]
-    assert {tensor.dtype for tensor in found} == {dtype}
-    assert {block.indptr.dtype for block in minibatch.blocks} == {torch.int64}
-    wide = next(iter(sampled(graph=small_graph(torch.int64))))
-    assert torch.equal(minibatch.input_nodes.long(), wide.input_nodes)
-
-
 def test_seeds_may_be_int32_over_an_int64_graph():
     ids = torch.arange(8)
     narrow, wide = (
         dp.ItemSampler(dp.ItemSet(seeds), 4).sample_neighbor(small_graph(), [2]) for seeds in (ids.int(), ids)
     )
     assert [m.input_nodes.tolist() for m in narrow] == [m.input_nodes.tolist() for m in wide]
-
-
-@pytest.mark.parametrize("with_edge_ids", [True, False])
-def test_edge_ids_lead_back_to_the_edges(with_edge_ids):
-    graph = small_graph(with_edge_ids=with_edge_ids)
-    ids = graph.edge_ids if with_edge_ids else torch.arange(graph.num_edges)
-    ends = torch.repeat_interleave(torch.arange(graph.num_nodes), graph.indptr.diff())
-    edge_of = {int(i): (int(u), int(v)) for i, u, v in zip(ids, graph.indices, ends, strict=True)}
-    for minibatch in sampled(graph=graph):
-        for block in minibatch.blocks:
-            pairs = minibatch.input_nodes[block.edge_index].T.tolist()
-            assert [edge_of[i] for i in block.edge_ids.tolist()] == [tuple(pair) for pair in pairs]
 
 
 def test_edge_ids_are_left_out_unless_asked_for():
@@ -135,31 +118,18 @@ def test_fanouts_may_be_any_sequence_of_ints(fanouts):
 # --- refused when the chain is built
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "found", "allowed"),
-    [
-        ({"fanouts": []}, ValueError, "0 entries", "1 to 256"),
-        ({"fanouts": [1] * 257}, ValueError, "257 entries", "1 to 256"),
-        ({"fanouts": [2, -2]}, ValueError, r"fanouts\[1\].*-2", "-1 or more"),
-        ({"fanouts": [2.0]}, TypeError, r"fanouts\[0\].*2\.0", "an int"),
-        ({"fanouts": [True]}, TypeError, r"fanouts\[0\].*True", "an int"),
-        ({"fanouts": torch.tensor([0.5])}, TypeError, r"0\.5", "an int"),
-        ({"fanouts": [2**63]}, ValueError, r"fanouts\[0\].*9223372036854775808", "9223372036854775807"),
-        ({"fanouts": 3}, TypeError, "got 3", "a sequence of ints"),
-        ({"fanouts": "32"}, TypeError, "'32'", "a sequence of ints"),
-        ({"fanouts": None}, TypeError, "None", "a sequence of ints"),
-        ({"fanouts": {"a": 1}}, TypeError, "'a': 1", "a sequence of ints"),
-        ({"replace": 1}, TypeError, "replace.*got 1", "True or False"),
-        ({"return_edge_ids": "yes"}, TypeError, "return_edge_ids.*'yes'", "True or False"),
-        ({"frontier": "old"}, ValueError, "'old'", r"\['all', 'new'\]"),
-        ({"frontier": None}, ValueError, "None", r"\['all', 'new'\]"),
-        ({"graph": torch.eye(3)}, TypeError, "got Tensor", "must be a CSCGraph"),
-    ],
-    ids=str,
-)
-def test_arguments_that_are_not_allowed_are_refused(change, error, found, allowed):
-    with refused(error, stage="sample_neighbor", found=found, allowed=allowed):
-        items().sample_neighbor(**{"graph": small_graph(), "fanouts": [2], **change})
+def test_what_a_neighbor_sampler_refuses(refuses):
+    sample, graph = items().sample_neighbor, small_graph()
+    for fanouts in ([], [1] * 257, [2, -2], [2**63]):
+        refuses(ValueError, sample, graph, fanouts)
+    for fanouts in ([2.0], [True], torch.tensor([0.5]), 3, "32", None, {"a": 1}, [2, {CITES: 2}]):
+        refuses(TypeError, sample, graph, fanouts)
+    refuses(TypeError, sample, graph, [2], replace=1)
+    refuses(TypeError, sample, graph, [2], return_edge_ids="yes")
+    refuses(ValueError, sample, graph, [2], frontier="old")
+    refuses(ValueError, sample, graph, [2], frontier=None)
+    for wrong in (torch.eye(3), ((0, 1), (1,))):
+        refuses(TypeError, sample, wrong, [2])
 
 
 # --- refused while running
@@ -171,33 +141,20 @@ def sample(seeds, graph: dp.CSCGraph | None = None, fanouts=(-1, -1)) -> dp.Mini
     return next(iter(start.sample_neighbor(graph or small_graph(), fanouts)))
 
 
-@pytest.mark.parametrize(
-    ("seeds", "error", "found", "allowed"),
-    [
-        (torch.tensor([0, 40]), IndexError, "40", r"40\)|39|40 nodes"),
-        (torch.tensor([-1, 0]), IndexError, "-1", r"40\)|39|40 nodes"),
-        (torch.tensor([2**62]), IndexError, str(2**62), r"40\)|39|40 nodes"),
-        (torch.tensor([1.0]), TypeError, "float32", "int32 or int64"),
-        (torch.tensor([True]), TypeError, "bool", "int32 or int64"),
-        (torch.arange(6)[::2], ValueError, "not contiguous", "contiguous"),
-        (torch.zeros(2, 2, 2).long(), ValueError, r"\[2, 2, 2\]", r"\[n\] or \[n, k\]"),
-        (torch.tensor(3), ValueError, r"\[\]", r"\[n\] or \[n, k\]"),
-        (torch.tensor([], dtype=torch.int64), ValueError, r"no seeds \(shape \[0\]\)", "at least 1"),
-        (torch.zeros(3, device="meta").long(), ValueError, "on meta", "host memory"),
-        (None, TypeError, "NoneType", "must be a tensor"),
-    ],
-    ids=str,
-)
-def test_seeds_that_cannot_be_sampled_are_refused(seeds, error, found, allowed):
-    with refused(error, stage="sample_neighbor", found=found, allowed=allowed):
-        sample(seeds)
-
-
-def test_a_list_of_seeds_is_refused_where_a_stage_returns_it_and_by_the_sampler():
-    with refused(TypeError, stage="transform", found="seeds is a list", allowed="a tensor is needed"):
-        sample([1, 2])
-    with refused(TypeError, stage="sample_neighbor", found="list", allowed="must be a tensor"):
-        sampled().transform(dp.MiniBatch(seeds=[1, 2]))
+def test_what_seeds_are_refused(refuses):
+    for ids in ([0, 40], [-1, 0], [2**62]):
+        refuses(IndexError, sample, torch.tensor(ids))
+    for wrong in (torch.tensor([1.0]), torch.tensor([True]), None, [1, 2]):
+        refuses(TypeError, sample, wrong)
+    for wrong in (
+        torch.arange(6)[::2],
+        torch.zeros(2, 2, 2).long(),
+        torch.tensor(3),
+        torch.tensor([], dtype=torch.int64),
+        torch.zeros(3, device="meta").long(),
+    ):
+        refuses(ValueError, sample, wrong)
+    refuses(TypeError, sampled().transform, dp.MiniBatch(seeds=[1, 2]))
 
 
 @pytest.mark.parametrize(
@@ -243,12 +200,10 @@ def test_a_hop_that_does_not_fit_into_memory_says_what_it_needs_before_it_is_dra
     assert least <= int(re.search(found, str(caught.value)).group(1)) <= 3 * least
 
 
-@pytest.mark.parametrize("fanouts", [[2**62], [2**63 - 1], [3, 2**62]], ids=str)
-def test_more_picks_than_64_bits_count_are_refused(fanouts):
-    graph = graph_of([[0, 1, 2]] * 3)
-    pipe = dp.ItemSampler(dp.ItemSet(3), 3).sample_neighbor(graph, fanouts, replace=True)
-    with refused(ValueError, stage="sample_neighbor", found=f"fanout {fanouts[-1]} would", allowed=r"2\^63 - 1"):
-        next(iter(pipe))
+def test_more_picks_than_64_bits_count_are_refused(refuses):
+    start, graph = dp.ItemSampler(dp.ItemSet(3), 3), graph_of([[0, 1, 2]] * 3)
+    for fanouts in ([2**62], [2**63 - 1], [3, 2**62]):
+        refuses(ValueError, next, iter(start.sample_neighbor(graph, fanouts, replace=True)))
 
 
 def test_the_error_of_too_large_a_hop_comes_out_of_a_worker():

@@ -38,22 +38,20 @@ def test_two_numberings_do_not_disturb_each_other():
 
 
 @pytest.mark.parametrize("direct_limit", [0, 2**20])
-def test_an_id_outside_is_refused_and_the_numbering_goes_on(direct_limit):
+def test_an_id_outside_is_refused_and_the_numbering_goes_on(refuses, direct_limit):
     numbering = _core.NumberingInt64(3, direct_limit=direct_limit)
     numbering.number(int64s([2]))
     for wrong in (-1, 3, 2**40):
-        with pytest.raises(IndexError, match=rf"node id must be in \[0, 3\), got {wrong}"):
-            numbering.number(int64s([0, wrong]))
+        refuses(IndexError, numbering.number, int64s([0, wrong]))
     assert numbering.number(int64s([0, 2])).tolist() == [1, 0]
     assert numbering.nodes().tolist() == [2, 0]
 
 
-def test_wrong_arguments_are_refused():
+def test_wrong_arguments_are_refused(refuses):
     for wrong in (np.array([0], dtype=np.int32), np.array([[0]]), [0]):
         with pytest.raises((TypeError, ValueError)):
             _core.NumberingInt64(3).number(wrong)
-    with pytest.raises(ValueError, match="num_nodes must be 0 or more"):
-        _core.NumberingInt64(-1)
+    refuses(ValueError, _core.NumberingInt64, -1)
 
 
 def test_threads_may_share_a_numbering():

@@ -72,15 +72,11 @@ def test_one_group_without_a_stream_is_plain_sampling():
     assert not grouped[3][0].any()
 
 
-def test_groups_that_do_not_fit_are_refused():
+def test_what_groups_are_refused(refuses):
     graph = random_graph(10, 40, rng_seed=3)
-    with pytest.raises(ValueError, match="one group for each seed"):
-        sample(graph, [1, 2], (2,), _core.Groups([int64s([0])], count=1))
-    with pytest.raises(IndexError, match="no group has the number 1"):
-        sample(graph, [1, 2], (2,), _core.Groups([int64s([0, 1])], count=1))
-    with pytest.raises(ValueError, match="one stream and one time"):
-        sample(graph, [1], (2,), _core.Groups([int64s([0])], count=1, streams=np.zeros(2, np.uint32)))
-    with pytest.raises(ValueError, match=r"exceed 2\^63 pairs"):
-        sample(graph, [1], (2,), _core.Groups([int64s([0])], count=2**60))
-    with pytest.raises(ValueError, match="count must be 0 or more"):
-        _core.Groups([], count=-1)
+    refuses(ValueError, sample, graph, [1, 2], (2,), _core.Groups([int64s([0])], count=1))
+    refuses(IndexError, sample, graph, [1, 2], (2,), _core.Groups([int64s([0, 1])], count=1))
+    two_streams = _core.Groups([int64s([0])], count=1, streams=np.zeros(2, np.uint32))
+    refuses(ValueError, sample, graph, [1], (2,), two_streams)
+    refuses(ValueError, sample, graph, [1], (2,), _core.Groups([int64s([0])], count=2**60))
+    refuses(ValueError, _core.Groups, [], count=-1)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 import twin
-from pipelines import digests, items, refused, sampled, small_graph, small_store
+from pipelines import digests, items, sampled, small_graph, small_store
+from typed_pipelines import FANOUTS, WRITTEN, typed_graph, typed_items
 
 import datapipes as dp
 
@@ -12,9 +13,11 @@ import datapipes as dp
 class TwinSampler(dp.stages.Sampler):
     """What NeighborSampler does, by the plain twin's picks."""
 
-    def draw(self, nodes: torch.Tensor, hop: int, rng: dp.stages.RngKey) -> dp.stages.Picks:
-        indptr, key, fanout = self.graph.indptr.tolist(), rng.hop_key(hop), self.fanouts[-1 - hop]
-        picks = [twin.picks_of(indptr, v, fanout, False, key) for v in nodes.tolist()]
+    def draw(self, nodes: torch.Tensor, hop: int, rng: dp.stages.RngKey, edge_type=None) -> dp.stages.Picks:
+        relation, ordinal = self.graph.relation(edge_type), self.graph.edge_types.index(edge_type)
+        key, fanout = rng.hop_key(hop, ordinal), self.fanouts[-1 - hop]
+        fanout = fanout if edge_type is None else fanout[edge_type]
+        picks = [twin.picks_of(relation.indptr.tolist(), v, fanout, False, key) for v in nodes.tolist()]
         ends = torch.tensor([0, *map(len, picks)]).cumsum(0)
         return dp.stages.Picks(ends, torch.tensor([place for row in picks for place in row], dtype=torch.int64))
 
@@ -30,19 +33,18 @@ class LastInEdges(dp.stages.Sampler):
         return dp.stages.Picks(ends, torch.repeat_interleave(last - counts, counts) + within)
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+SEEDS = {"plain": items, "nodes of types": typed_items, "links of types": lambda: typed_items(links=True)}
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
 @pytest.mark.parametrize("with_edge_ids", [True, False])
-def test_the_default_sample_numbers_nodes_as_the_core_does(dtype, with_edge_ids):
-    graph = small_graph(dtype, with_edge_ids=with_edge_ids)
-    ours = TwinSampler(items(), graph, [3, 2], return_edge_ids=True)
-    assert digests(ours) == digests(sampled(graph=graph))
-
-
-def test_what_is_no_graph_is_refused():
-    with refused(
-        TypeError, stage="sample_neighbor", found="got tuple", allowed="CSCGraph", remedy=r"see CSCGraph\.from"
-    ):
-        items().sample_neighbor(((0, 1), (1,)), [2])
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_the_default_sample_numbers_nodes_as_the_core_does(dtype, with_edge_ids, seeds):
+    has_types = seeds != "plain"
+    graph = (typed_graph if has_types else small_graph)(dtype, with_edge_ids=with_edge_ids)
+    fanouts = FANOUTS if has_types else [3, 2]
+    ours = TwinSampler(SEEDS[seeds](), graph, fanouts, return_edge_ids=True)
+    assert digests(ours) == digests(SEEDS[seeds]().sample_neighbor(graph, fanouts, return_edge_ids=True))
 
 
 def test_a_users_sampler_keeps_what_its_draw_says():
@@ -57,16 +59,14 @@ def test_a_users_sampler_keeps_what_its_draw_says():
         assert torch.equal(minibatch.input_nodes[minibatch.compacted_seeds], minibatch.seeds)
 
 
-def test_stages_after_a_users_sampler_know_what_it_gives():
+def test_stages_after_a_users_sampler_know_what_it_gives(refuses):
     chain = LastInEdges(items(), small_graph(), [2], return_edge_ids=True)
     assert (chain.node_types, chain.edge_types) == ((None,), (None,))
     minibatch = next(iter(chain.fetch_feature(small_store(), ["feat"], ["weight"])))
     assert minibatch.edge_features[0]["weight"].shape[0] == minibatch.blocks[0].num_edges
-    with refused(ValueError, stage="fetch_feature", found="'feat' has 39 rows", allowed="40 nodes"):
-        chain.fetch_feature(small_store(39), ["feat"])
+    refuses(ValueError, chain.fetch_feature, small_store(39), ["feat"])
     without = LastInEdges(items(), small_graph(), [2])
-    with refused(ValueError, stage="fetch_feature", found="return_edge_ids=False", allowed="need edge ids"):
-        without.fetch_feature(small_store(), None, ["weight"])
+    refuses(ValueError, without.fetch_feature, small_store(), None, ["weight"])
 
 
 def test_an_attribute_named_graph_makes_no_sampler():
@@ -95,70 +95,71 @@ def test_a_users_sampler_runs_in_a_loader_and_resumes():
     assert digests(chain) == expected[1:]
 
 
-def test_arguments_are_refused_under_the_stages_own_name():
-    with refused(TypeError, stage="last_in_edges", found="got int", allowed="CSCGraph"):
-        LastInEdges(items(), 3, [2])
-    with refused(ValueError, stage="last_in_edges", found="-2", allowed="-1 or more"):
-        LastInEdges(items(), small_graph(), [-2])
-    with refused(TypeError, stage="last_in_edges", found="got 1", allowed="True or False"):
-        LastInEdges(items(), small_graph(), [2], return_edge_ids=1)
+class Nothing(dp.stages.Sampler):
+    """Lacks a draw."""
+
+
+class WithoutTypes(dp.stages.Sampler):
+    def draw(self, nodes, hop, rng):
+        raise NotImplementedError
+
+
+def test_what_a_users_sampler_refuses(refuses):
+    graph = small_graph()
+    refuses(TypeError, LastInEdges, items(), 3, [2])
+    refuses(ValueError, LastInEdges, items(), graph, [-2])
+    refuses(TypeError, LastInEdges, items(), graph, [2], return_edge_ids=1)
+    refuses(TypeError, Nothing, items(), graph, [2])
+    WithoutTypes(items(), graph, [2])
+    refuses(TypeError, WithoutTypes, typed_items(), typed_graph(), [2])
     nothing = items().transform(lambda minibatch: minibatch.replace(seeds=None))
-    with refused(TypeError, stage="last_in_edges", found="NoneType", allowed="a tensor"):
-        next(iter(LastInEdges(nothing, small_graph(), [2])))
+    refuses(TypeError, next, iter(LastInEdges(nothing, graph, [2])))
+    for dtype in (torch.int32, torch.int64):
+        for seed in (40, -1, 2**32 + 1, 2**32 - 1):  # however wide the ids of the graph are
+            chain = LastInEdges(dp.ItemSampler(dp.ItemSet(torch.tensor([3, seed])), 2), small_graph(dtype), [2])
+            refuses(IndexError, next, iter(chain))
+    papers = typed_items().transform(
+        lambda minibatch: minibatch.replace(labels=None, extra=None, seeds={"paper": torch.tensor([40, 41])})
+    )
+    refuses(IndexError, next, iter(TwinSampler(papers, typed_graph(), [2])))
 
 
-def test_a_sampler_without_draw_or_sample_is_refused():
-    class Nothing(dp.stages.Sampler):
-        pass
-
-    with refused(TypeError, stage="nothing", found="neither a draw nor a sample", allowed="one is needed"):
-        Nothing(items(), small_graph(), [2])
-
-
-def ends_of(nodes: torch.Tensor, each: int = 1) -> torch.Tensor:
-    return torch.arange(nodes.shape[0] + 1) * each
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("seed", [40, -1, 2**32 + 1, 2**32 - 1])
-def test_a_seed_outside_the_graph_is_refused_however_wide_its_ids_are(dtype, seed):
-    chain = LastInEdges(dp.ItemSampler(dp.ItemSet(torch.tensor([3, seed])), 2), small_graph(dtype), [2])
-    with refused(IndexError, stage="last_in_edges", found=f"got {seed}", allowed=r"\[0, 40\)"):
-        next(iter(chain))
-
-
-WRONG_PICKS = {
-    "no dimension": (lambda nodes: (torch.tensor(0), torch.zeros(0).long()), ValueError, r"\[\]", "1 dimension"),
-    "no picks": (lambda nodes: None, TypeError, "got NoneType", "Picks"),
-    "lists": (lambda nodes: ([0], []), TypeError, "got tuple", "Picks"),
-    "floats": (lambda nodes: (ends_of(nodes).float(), torch.zeros(4)), ValueError, "float32", "int64"),
-    "too short": (lambda nodes: (ends_of(nodes)[:-1], torch.zeros(4).long()), ValueError, "length 4", "one entry more"),
-    "empty": (lambda nodes: (torch.zeros(0).long(), torch.zeros(0).long()), ValueError, "length 0", "one entry more"),
-    "too few": (lambda nodes: (ends_of(nodes), torch.zeros(3).long()), ValueError, "3 positions", "rise from 0"),
-    "descending": (
-        lambda nodes: (torch.tensor([0, 3, 1, 3, 4]), torch.zeros(4).long()),
-        ValueError,
-        "length 5",
-        "rise from 0",
-    ),
-    "another's edge": (lambda nodes: (ends_of(nodes), torch.full((4,), 199)), ValueError, "position 199", "in-edges"),
-    "negative": (lambda nodes: (ends_of(nodes), torch.full((4,), -1)), ValueError, "position -1", "in-edges"),
-}
-
-
-@pytest.mark.parametrize("kind", WRONG_PICKS)
-def test_picks_that_are_no_in_edges_of_the_nodes_are_refused(kind):
-    picks, error, found, allowed = WRONG_PICKS[kind]
-
+def test_what_picks_are_refused(refuses):
     class Wrong(dp.stages.Sampler):
-        def draw(self, nodes, hop, rng):
-            return picks(nodes)
+        picks: object = None
 
-    first_four = dp.ItemSampler(dp.ItemSet(4), 4)
-    indptr = np.arange(41) * 5
-    graph = dp.CSCGraph(indptr, np.zeros(200, dtype=np.int64))
-    with refused(error, stage="wrong", found=found, allowed=allowed):
-        next(iter(Wrong(first_four, graph, [1])))
+        def draw(self, nodes, hop, rng):
+            return self.picks
+
+    def refused_of_four_nodes(error: type[Exception], picks: object) -> None:
+        graph = dp.CSCGraph(np.arange(41) * 5, np.zeros(200, dtype=np.int64))
+        sampler = Wrong(dp.ItemSampler(dp.ItemSet(4), 4), graph, [1])
+        sampler.picks = picks
+        refuses(error, next, iter(sampler))
+
+    ends, none, four = torch.arange(5), torch.zeros(0).long(), torch.zeros(4).long()
+    refused_of_four_nodes(TypeError, None)
+    refused_of_four_nodes(TypeError, ([0], []))
+    for picks in (
+        (torch.tensor(0), none),
+        (ends.float(), torch.zeros(4)),
+        (ends[:-1], four),
+        (none, none),
+        (ends, four[:3]),
+        (torch.tensor([0, 3, 1, 3, 4]), four),
+        (ends, torch.full((4,), 199)),  # another node's edge
+        (ends, torch.full((4,), -1)),
+    ):
+        refused_of_four_nodes(ValueError, picks)
+
+
+def test_a_users_draw_is_held_against_the_relation(refuses):
+    class First(TwinSampler):
+        def draw(self, nodes, hop, rng, edge_type=None):
+            indptr, positions = super().draw(nodes, hop, rng, edge_type)
+            return dp.stages.Picks(indptr, positions + 100 * (edge_type == WRITTEN))
+
+    refuses(ValueError, list, First(typed_items(), typed_graph(), [{WRITTEN: 1}]))
 
 
 def test_a_subclass_of_a_sampler_of_the_package_fills_minibatches_its_own_way():

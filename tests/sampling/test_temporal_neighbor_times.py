@@ -12,7 +12,6 @@ import strategies
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pipelines import refused
 
 import datapipes as dp
 from datapipes import _core
@@ -157,25 +156,9 @@ def test_times_are_made_once_and_again_when_the_attribute_is_another_one():
     before = found(graph)
     graph.edge_attributes["at"][7] += 40
     assert found(graph) is not before
-    anew = times_of(found(timed_like(graph), nodes=None))
+    other = dp.CSCGraph(graph.indptr, graph.indices, edge_attributes=dict(graph.edge_attributes))
+    anew = times_of(found(other, nodes=None))
     assert times_of(found(graph, nodes=None)).sorted_rows.tolist() == anew.sorted_rows.tolist()
-
-
-def test_a_stage_refuses_times_that_were_changed_after_it_was_built():
-    graph = timed_graph()
-    items = dp.ItemSet((torch.tensor([0]), torch.tensor([3])), names=("seeds", "timestamps"))
-    pipe = dp.ItemSampler(items, 1).temporal_sample_neighbor(graph, [-1], edge_time_attr="at")
-    assert next(iter(pipe)) is not None
-    graph.edge_attributes["at"].neg_()
-    with refused(
-        ValueError, stage="temporal_sample_neighbor", found="changed in place", allowed="Build the stage again"
-    ):
-        next(iter(pipe))
-
-
-def timed_like(graph) -> dp.CSCGraph:
-    attributes = {"edge_attributes": dict(graph.edge_attributes), "node_attributes": dict(graph.node_attributes)}
-    return dp.CSCGraph(graph.indptr, graph.indices, **attributes)
 
 
 @pytest.mark.parametrize(("edges", "nodes"), [("at", None), (None, "since"), ("at", "since")])
@@ -223,48 +206,28 @@ def test_the_digest_of_a_graph_is_the_sum_over_its_parts():
     assert len(found(graph, nodes=None).digests()) == 1
 
 
-def test_another_attribute_or_none_is_refused():
+def test_what_attributes_are_refused_as_times(refuses):
     graph = timed_graph()
-    with refused(ValueError, stage="here", found="'when'", allowed=r"\['at', 'weight'\]"):
-        found(graph, edges="when")
-    with refused(ValueError, stage="here", found="'when'", allowed=r"\['since', 'wide'\]"):
-        found(graph, nodes="when")
-    with refused(ValueError, stage="here", found="no sampled edge type has it", allowed=r"\['at'\]"):
-        found(typed_graph(), HOSTS, nodes=None)
-    with refused(ValueError, stage="here", found="'since'.* nor have its sources", allowed=r"\['since'\]"):
-        found(typed_graph(), WRITES)
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "named", "allowed"),
-    [
-        (lambda rows: rows.int(), TypeError, "int32", "int64"),
-        (lambda rows: rows.double(), TypeError, "float64", "int64"),
-        (lambda rows: rows > 0, TypeError, "bool", "int64"),
-        (lambda rows: rows[:-1], ValueError, r"\[399\]", r"\[400\]"),
-        (lambda rows: rows.view(-1, 1), ValueError, r"\[num_edges, 1\]", r"\[num_edges\]"),
-        (lambda rows: rows.repeat(2)[::2], ValueError, r"stride \(2,\)", "contiguous"),
-    ],
-    ids=["int32", "float64", "bool", "short", "two_dimensions", "stride"],
-)
-def test_times_of_another_dtype_or_shape_are_refused(change, error, named, allowed):
-    graph = timed_graph()
-    graph.edge_attributes["at"] = change(graph.edge_attributes["at"])
-    with refused(error, stage="here: edge attribute 'at'", found=named, allowed=allowed):
-        found(graph)
-
-
-def test_node_times_of_another_shape_are_refused():
-    with refused(ValueError, stage="here: node attribute 'wide'", found=r"\[num_nodes, 2\]", allowed=r"\[num_nodes\]"):
-        found(timed_graph(), nodes="wide")
-
-
-@pytest.mark.parametrize("edges", [None, "at"])
-def test_times_that_a_part_has_stored_in_another_dtype_are_refused(edges):
-    topology = (torch.tensor(ids) for ids in ([0], [0, 2], [0, 1], [0, 1]))
-    stored = PartRelation(*topology, {"at": times([1, 2])}, torch.tensor([1.5, 2]))
-    with refused(TypeError, stage="here: node attribute 'since'", found="float32", allowed="int64"):
-        ByTime(edges, "since").make("here", None, stored)
+    refuses(ValueError, found, graph, edges="when")
+    refuses(ValueError, found, graph, nodes="when")
+    refuses(ValueError, found, graph, nodes="wide")
+    refuses(ValueError, found, typed_graph(), HOSTS, nodes=None)
+    refuses(ValueError, found, typed_graph(), WRITES)
+    at = graph.edge_attributes["at"]
+    for wrong in (at.int(), at.double(), at > 0):
+        graph.edge_attributes["at"] = wrong
+        refuses(TypeError, found, graph)
+    for wrong in (at[:-1], at.view(-1, 1), at.repeat(2)[::2]):
+        graph.edge_attributes["at"] = wrong
+        refuses(ValueError, found, graph)
+    for edges in (None, "at"):  # a part has stored times in another dtype
+        topology = (torch.tensor(ids) for ids in ([0], [0, 2], [0, 1], [0, 1]))
+        stored = PartRelation(*topology, {"at": times([1, 2])}, torch.tensor([1.5, 2]))
+        refuses(TypeError, ByTime(edges, "since").make, "here", None, stored)
+    corrupt = dp.CSCGraph(torch.tensor([0, 2, 1, 2]), torch.tensor([1, 7]), node_attributes={"since": times([1, 2, 3])})
+    refuses(ValueError, found, corrupt, edges=None)
+    corrupt.indices[1] = 0
+    refuses(ValueError, found, corrupt, edges=None)
 
 
 def test_what_is_made_is_given_while_something_else_is_made():
@@ -289,20 +252,10 @@ def test_what_is_made_is_given_while_something_else_is_made():
         assert slow.result(60)
 
 
-def test_a_corrupt_graph_is_refused():
-    graph = dp.CSCGraph(torch.tensor([0, 2, 1, 2]), torch.tensor([1, 7]), node_attributes={"since": times([1, 2, 3])})
-    with refused(ValueError, stage="here: edge_times", found=r"indices\[1\] is 7", allowed=r"\[0, 3\)"):
-        found(graph, edges=None)
-    graph.indices[1] = 0
-    with refused(ValueError, stage="here: edge_times", found=r"node 1 are \[2, 1\)", allowed="ascend"):
-        found(graph, edges=None)
-
-
-def test_coarse_times_that_do_not_fit_are_refused_and_sorted_rows_need_none(monkeypatch):
+def test_coarse_times_that_do_not_fit_are_refused_and_sorted_rows_need_none(refuses, monkeypatch):
     monkeypatch.setattr(sizes, "UNCHECKED_BYTES", 0)
     monkeypatch.setattr(_core, "memory_left", lambda: (100, "the test"))
     graph = timed_graph(200, 20_000)
-    with refused(MemoryError, stage="here: the coarse times", found="40128 bytes; 100 are left", allowed="Sort the"):
-        found(graph, nodes=None)
+    refuses(MemoryError, found, graph, nodes=None)
     graph.edge_attributes["at"] = torch.arange(graph.num_edges)
     assert times_of(found(graph, nodes=None)).coarse is None

@@ -1,4 +1,6 @@
-"""Samplers over graphs with types: equal to the twin; fanouts and seeds by type; what does not fit is refused."""
+"""Samplers over graphs with types: equal to the twin; fanouts and seeds by type; what does not fit is refused. And what
+samplers give alike over graphs with types and without.
+"""
 
 import copy
 import os
@@ -11,13 +13,12 @@ import torch
 import twin
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from pipelines import digests, items, refused, sampled, small_graph, start_at
+from pipelines import digests, items, sampled, small_graph, start_at
 from strategies import rng_seeds, typed_graphs, typed_seeds
 from twin_cases import by_hop, expect_the_twin, typed_fanouts, typed_graph_of, typed_set_of
 from typed_pipelines import (
     CITES,
     EDGE_TYPES,
-    FANOUTS,
     HOSTS,
     NUM_NODES,
     REVIEWS,
@@ -28,20 +29,27 @@ from typed_pipelines import (
     typed_sampled,
     typed_set,
 )
+from weights import weights_for
 
 import datapipes as dp
+from datapipes.base.types import ends_of
 
 
-@given(st.data(), typed_graphs(), rng_seeds, st.integers(0, 2**32 - 1))
-def test_the_stage_draws_what_the_twin_draws(data, arrays, rng_seed, epoch):
-    graph = typed_graph_of(arrays)
+@pytest.mark.parametrize("weighted", [False, True])
+@given(data=st.data(), arrays=typed_graphs(), rng_seed=rng_seeds, epoch=st.integers(0, 2**32 - 1))
+def test_the_stage_draws_what_the_twin_draws(data, arrays, rng_seed, epoch, weighted):
+    num_edges = {of: len(indices) for of, (_, indices, _) in arrays.relations.items()} if weighted else {}
+    weights = {of: data.draw(weights_for(count)) for of, count in num_edges.items()}
+    graph = typed_graph_of(arrays, edge_attributes={of: {"w": values} for of, values in weights.items()})
     seeds = {of: ids for of, ids in data.draw(typed_seeds(arrays)).items() if ids}
     assume(seeds)
     fanouts = data.draw(typed_fanouts(graph))
     options = {"replace": data.draw(st.booleans()), "frontier": data.draw(st.sampled_from(["all", "new"]))}
     start = dp.ItemSampler(typed_set_of(seeds), 5, shuffle=True, seed=rng_seed)
     pipe = start.transform(lambda minibatch: minibatch)  # the sampler then has ordinal 2
-    for minibatch in start_at(pipe.sample_neighbor(graph, fanouts, return_edge_ids=True, **options), epoch):
+    pipe = pipe.sample_neighbor(graph, fanouts, prob_name="w" if weighted else None, return_edge_ids=True, **options)
+    options |= {"weights": {of: values.tolist() for of, values in weights.items()}} if weighted else {}
+    for minibatch in start_at(pipe, epoch):
         rng = dp.stages.RngKey(rng_seed, epoch, minibatch.index, 2)
         expected = twin.sample_typed_neighbors(
             sorted(arrays.num_nodes),
@@ -76,14 +84,27 @@ def test_one_type_and_one_relation_give_the_minibatches_of_the_graph_without_typ
                 assert blocks[of].num_src == block.num_src
 
 
+with_types_or_none = pytest.mark.parametrize(
+    ("sampled_over", "graph_of"),
+    [(sampled, small_graph), (typed_sampled, typed_graph)],
+    ids=["plain", "types"],
+)
+
+
+def by_type(value) -> dict:
+    return value if isinstance(value, dict) else {None: value}
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
-def test_sampled_ids_have_the_dtype_of_the_graph(dtype):
-    minibatch = next(iter(typed_sampled(graph=typed_graph(dtype))))
-    found = [*minibatch.input_nodes.values(), *minibatch.compacted_seeds.values()]
-    found += [block.indices for blocks in minibatch.blocks for block in blocks.values()]
-    assert {tensor.dtype for tensor in found} == {dtype}
-    wide = next(iter(typed_sampled(graph=typed_graph(torch.int64))))
-    assert all(torch.equal(ids.long(), wide.input_nodes[of]) for of, ids in minibatch.input_nodes.items())
+@with_types_or_none
+def test_sampled_ids_have_the_dtype_of_the_graph(sampled_over, graph_of, dtype):
+    minibatch = next(iter(sampled_over(graph=graph_of(dtype))))
+    nodes, seeds = by_type(minibatch.input_nodes), by_type(minibatch.compacted_seeds)
+    blocks = [block for hop in minibatch.blocks for block in by_type(hop).values()]
+    assert {ids.dtype for ids in (*nodes.values(), *seeds.values(), *(block.indices for block in blocks))} == {dtype}
+    assert {block.indptr.dtype for block in blocks} == {torch.int64}
+    wide = by_type(next(iter(sampled_over(graph=graph_of(torch.int64)))).input_nodes)
+    assert all(torch.equal(ids.long(), wide[node_type]) for node_type, ids in nodes.items())
 
 
 def test_every_minibatch_has_the_types_that_follow_from_the_arguments():
@@ -105,22 +126,24 @@ def test_links_start_from_the_nodes_at_both_ends():
             assert torch.equal(minibatch.input_nodes[dst][local[:, 1]], pairs[:, 1])
 
 
-def test_edge_ids_lead_back_to_the_edges():
-    graph = typed_graph()
+@pytest.mark.parametrize("with_edge_ids", [True, False])
+@with_types_or_none
+def test_edge_ids_lead_back_to_the_edges(sampled_over, graph_of, with_edge_ids):
+    graph = graph_of(with_edge_ids=with_edge_ids)
     edges = {}
-    for of in graph.edge_types:
-        relation = graph.relation(of)
+    for edge_type in graph.edge_types:
+        relation = graph.relation(edge_type)
         ends = torch.repeat_interleave(torch.arange(len(relation.indptr) - 1), relation.indptr.diff())
-        triples = zip(relation.edge_ids.tolist(), relation.indices.tolist(), ends.tolist(), strict=True)
-        edges[of] = {i: (u, v) for i, u, v in triples}
-    for minibatch in typed_sampled(graph=graph):
-        for blocks in minibatch.blocks:
-            for (src, rel, dst), block in blocks.items():
-                sources, ends = block.edge_index
-                pairs = zip(
-                    minibatch.input_nodes[src][sources].tolist(), minibatch.input_nodes[dst][ends].tolist(), strict=True
-                )
-                assert [edges[src, rel, dst][i] for i in block.edge_ids.tolist()] == list(pairs)
+        ids = relation.edge_ids if with_edge_ids else torch.arange(len(ends))
+        triples = zip(ids.tolist(), relation.indices.tolist(), ends.tolist(), strict=True)
+        edges[edge_type] = {i: (u, v) for i, u, v in triples}
+    for minibatch in sampled_over(graph=graph):
+        nodes = by_type(minibatch.input_nodes)
+        for hop in minibatch.blocks:
+            for edge_type, block in by_type(hop).items():
+                (src, dst), (sources, ends) = ends_of(edge_type), block.edge_index
+                pairs = zip(nodes[src][sources].tolist(), nodes[dst][ends].tolist(), strict=True)
+                assert [edges[edge_type][i] for i in block.edge_ids.tolist()] == list(pairs)
 
 
 # --- fanouts
@@ -139,39 +162,25 @@ def test_an_int_counts_for_each_edge_type():
     assert "fanouts=[2, 3]" in repr(chain)
 
 
-@pytest.mark.parametrize(
-    ("fanouts", "error", "found", "allowed"),
-    [
-        ([{("paper", "cite", "paper"): 2}], ValueError, "cite", r"The nearest is \('paper', 'cites', 'paper'\)"),
-        ([{"paper:cite:paper": 2}], ValueError, "'cite'", "known are .*'reviews'"),
-        ([{"paper:rev:writes:author": 2}], ValueError, "more than one way", "tuple"),
-        (
-            [{"paper:cites": 2}],
-            ValueError,
-            "no edge type 'paper:cites'",
-            r"The nearest is \('paper', 'cites', 'paper'\)",
-        ),
-        ([{"writes": 2}], ValueError, "no edge type 'writes'", "The nearest"),
-        ([{("paper", "cites"): 2}], ValueError, r"\('paper', 'cites'\)", "three texts"),
-        (["writes"], TypeError, "'writes'", "a dict"),
-        ([{("paper", "", "paper"): 2}], ValueError, "empty name", "at least one character"),
-        ([{CITES: 2, "paper:cites:paper": 3}], ValueError, "twice", "once"),
-        ([{CITES: -2}], ValueError, "-2", "-1 or more"),
-        ([{CITES: 1.5}], TypeError, "1.5", "an int"),
-        ([{3: 2}], TypeError, "got 3", "a tuple"),
-        ([{CITES: 0}, 0], ValueError, "no edge type has a fanout other than 0", "Known are"),
-        ({CITES: [2, 2]}, TypeError, r"got \{", "one for each hop"),
-        ([[2, 2]], TypeError, r"\[2, 2\]", "an int"),
-    ],
-)
-def test_fanouts_that_are_not_allowed_are_refused(fanouts, error, found, allowed):
-    with refused(error, stage="sample_neighbor", found=found, allowed=allowed):
-        typed_sampled(fanouts=fanouts)
+def test_what_fanouts_are_refused(refuses):
+    def sampler(fanouts: object) -> dp.Stage:
+        return typed_sampled(fanouts=fanouts)
 
-
-def test_fanouts_by_edge_type_need_a_graph_with_types():
-    with refused(TypeError, stage="sample_neighbor", found=r"fanouts\[1\] is a dict", allowed="no edge types"):
-        sampled(fanouts=[2, {CITES: 2}])
+    for edge_type in (
+        ("paper", "cite", "paper"),
+        "paper:cite:paper",
+        "paper:rev:writes:author",
+        "paper:cites",
+        "writes",
+        ("paper", "cites"),
+        ("paper", "", "paper"),
+    ):
+        refuses(ValueError, sampler, [{edge_type: 2}])
+    refuses(ValueError, sampler, [{CITES: 2, "paper:cites:paper": 3}])
+    refuses(ValueError, sampler, [{CITES: -2}])
+    refuses(ValueError, sampler, [{CITES: 0}, 0])
+    for fanouts in (["writes"], [{CITES: 1.5}], [{3: 2}], {CITES: [2, 2]}, [[2, 2]]):
+        refuses(TypeError, sampler, fanouts)
 
 
 # --- seeds
@@ -186,86 +195,24 @@ def changed_seeds(change) -> dp.Stage:
 IDS = torch.tensor([1, 2])
 
 
-@pytest.mark.parametrize(
-    ("seeds", "error", "found", "allowed"),
-    [
-        (IDS, TypeError, "got Tensor", "a dict by type"),
-        ({"papers": IDS}, ValueError, "no node type 'papers'", "The nearest is 'paper'"),
-        ({("paper", "cited", "paper"): IDS.view(1, 2)}, ValueError, "'cited'", "The nearest is"),
-        ({"paper": IDS.view(1, 2)}, ValueError, r"\[1, 2\]", r"shape \[n\]"),
-        ({CITES: IDS}, ValueError, r"got \[2\]", r"pairs \[n, 2\]"),
-        ({"paper": IDS.float()}, TypeError, "got float32", "int32 or int64"),
-        ({"paper": IDS[:0], "author": IDS[:0]}, ValueError, "no seeds", "at least 1"),
-    ],
-)
-def test_seeds_that_do_not_fit_are_refused(seeds, error, found, allowed):
-    with refused(error, stage="sample_neighbor", found=found, allowed=allowed):
-        next(iter(changed_seeds(seeds)))
-
-
-@pytest.mark.parametrize("node_type", ["paper", "venue"])
-def test_a_seed_outside_its_type_is_refused(node_type):
-    with pytest.raises(
-        IndexError, match=rf"^sample_neighbor, {node_type}: node id must be in \[0, {NUM_NODES[node_type]}\)"
+def test_what_seeds_are_refused(refuses):
+    refuses(TypeError, next, iter(changed_seeds(IDS)))
+    refuses(TypeError, next, iter(changed_seeds({"paper": IDS.float()})))
+    for seeds in (
+        {"papers": IDS},
+        {("paper", "cited", "paper"): IDS.view(1, 2)},
+        {"paper": IDS.view(1, 2)},
+        {CITES: IDS},
+        {"paper": IDS[:0], "author": IDS[:0]},
     ):
-        next(iter(changed_seeds({node_type: torch.tensor([40])})))
-
-
-def test_seeds_and_graph_must_both_have_types_or_neither():
-    with refused(TypeError, stage="sample_neighbor", found="got an ItemSet without types", allowed="HeteroItemSet"):
-        typed_sampled(items())
-    with refused(TypeError, stage="sample_neighbor", found="'author', 'paper'", allowed="the graph has none"):
-        sampled(dp.ItemSampler(typed_set(), 4))
-
-
-# --- a sampler of a user's own
-
-
-class TwinSampler(dp.stages.Sampler):
-    """What NeighborSampler does, by the plain twin's picks."""
-
-    def draw(self, nodes: torch.Tensor, hop: int, rng: dp.stages.RngKey, edge_type=None) -> dp.stages.Picks:
-        relation, ordinal = self.graph.relation(edge_type), self.graph.edge_types.index(edge_type)
-        key, fanout = rng.hop_key(hop, ordinal), self.fanouts[-1 - hop]
-        fanout = fanout if edge_type is None else fanout[edge_type]
-        picks = [twin.picks_of(relation.indptr.tolist(), v, fanout, False, key) for v in nodes.tolist()]
-        ends = torch.tensor([0, *map(len, picks)]).cumsum(0)
-        return dp.stages.Picks(ends, torch.tensor([place for row in picks for place in row], dtype=torch.int64))
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
-@pytest.mark.parametrize("with_edge_ids", [True, False])
-@pytest.mark.parametrize("links", [True, False])
-def test_a_users_sampler_numbers_nodes_as_the_core_does(dtype, with_edge_ids, links):
-    graph = typed_graph(dtype, with_edge_ids=with_edge_ids)
-    ours = TwinSampler(typed_items(links=links), graph, FANOUTS, return_edge_ids=True)
-    assert digests(ours) == digests(typed_sampled(typed_items(links=links), graph))
-    assert digests(TwinSampler(items(), small_graph(), [3, 2], return_edge_ids=True)) == digests(sampled())
-
-
-def test_a_users_sampler_whose_draw_knows_no_types_is_refused_over_a_graph_with_types():
-    class Plain(dp.stages.Sampler):
-        def draw(self, nodes, hop, rng):
-            raise NotImplementedError
-
-    Plain(items(), small_graph(), [2])
-    with refused(TypeError, stage="plain", found="knows no edge types", allowed="edge_type"):
-        Plain(typed_items(), typed_graph(), [2])
-
-
-def test_a_users_draw_is_held_against_the_relation():
-    class First(TwinSampler):
-        def draw(self, nodes, hop, rng, edge_type=None):
-            indptr, positions = super().draw(nodes, hop, rng, edge_type)
-            return dp.stages.Picks(indptr, positions + 100 * (edge_type == WRITTEN))
-
-    with refused(ValueError, stage="first", found="returned position 1", allowed="in-edges are at"):
-        list(First(typed_items(), typed_graph(), [{WRITTEN: 1}]))
-    seeds = typed_items().transform(
-        lambda minibatch: minibatch.replace(labels=None, extra=None, seeds={"paper": IDS + 39})
-    )
-    with refused(IndexError, stage="twin_sampler", found=r"got \d+", allowed=r"seeds of paper must be in \[0, 40\)"):
-        next(iter(TwinSampler(seeds, typed_graph(), [2])))
+        refuses(ValueError, next, iter(changed_seeds(seeds)))
+    for node_type in ("paper", "venue"):
+        refuses(IndexError, next, iter(changed_seeds({node_type: torch.tensor([40])})))
+    refuses(TypeError, typed_sampled, items())
+    refuses(TypeError, sampled, dp.ItemSampler(typed_set(), 4))
+    for seed_type, shape in (("papers", 1), (("paper", "cited", "paper"), (1, 2))):  # when the chain is built
+        unknown = dp.HeteroItemSet({seed_type: dp.ItemSet(torch.zeros(shape, dtype=torch.int64))})
+        refuses(ValueError, typed_sampled, dp.ItemSampler(unknown, 1).copy_to("cpu"))
 
 
 def test_the_fingerprint_tells_graphs_and_fanouts_apart():
@@ -330,13 +277,6 @@ def test_a_graph_whose_memory_torch_has_moved_is_sampled_where_it_is_now(make):
         tensor.share_memory_()  # moves the values and frees where they were
     chain.set_epoch(0)
     assert digests(chain) == expected
-
-
-def test_seeds_are_held_against_the_graph_when_the_chain_is_built():
-    for of in ("papers", ("paper", "cited", "paper")):
-        seeds = dp.HeteroItemSet({of: dp.ItemSet(torch.zeros(1 if of == "papers" else (1, 2), dtype=torch.int64))})
-        with refused(ValueError, stage="sample_neighbor", found="no (node|edge) type", allowed="The nearest is"):
-            typed_sampled(dp.ItemSampler(seeds, 1).copy_to("cpu"))
 
 
 ENDLESS = {

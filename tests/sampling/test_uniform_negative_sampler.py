@@ -15,10 +15,18 @@ from dist_graphs import in_parts, new_root, small_parts, typed_parts
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from link_chains import PAIRS, links_of_types, pairs_chain
-from pipelines import assert_states_move, digests, first, graph_of, refused, small_graph
+from pipelines import (
+    assert_no_bit_changes,
+    assert_states_are_apart,
+    assert_states_move,
+    digests,
+    first,
+    graph_of,
+    small_graph,
+)
 from strategies import csc_graphs, typed_graphs, typed_pairs
 from twin_cases import typed_graph_of, typed_set_of
-from typed_pipelines import CITES, WRITES, typed_graph
+from typed_pipelines import typed_graph
 
 import datapipes as dp
 from datapipes.partition.native.manifest import opened_manifest
@@ -208,16 +216,7 @@ def test_parts_change_no_bit(name):
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_workers_and_threads_change_no_bit(name):
-    graph = small_timed_graph()
-    expected = digests(linked(graph, name))
-    with dp.DataLoader(linked(graph, name), 2, multiprocessing_context="fork") as loader:
-        assert digests(loader) == expected
-    for threads in (2, 7):
-        torch.set_num_threads(threads)
-        try:
-            assert digests(linked(graph, name)) == expected
-        finally:
-            torch.set_num_threads(1)
+    assert_no_bit_changes(lambda: linked(small_timed_graph(), name))
 
 
 def test_parts_of_types_change_no_bit():
@@ -235,22 +234,18 @@ def test_a_state_moves_between_the_whole_graph_and_parts(name):
 def test_a_state_does_not_load_with_other_options_weights_times_or_graph():
     graph = small_timed_graph()
     weights = torch.arange(40.0)
-    chains = [
-        linked(graph, "plain"),
-        linked(graph, "strict"),
-        linked(graph, "times"),
-        linked(timed(small_graph(), torch.arange(40) * 3 % 10), "times"),
-        *(pairs_chain().sample_uniform_negative(graph, 2, dst_weight=each) for each in (weights, weights + 1)),
-        pairs_chain().sample_uniform_negative(graph, 3),
-        pairs_chain().sample_uniform_negative(graph, 2, form="rows"),
-        pairs_chain().sample_uniform_negative(graph, 2, corrupt="src"),
-    ]
-    for i, saved in enumerate(chains):
-        next(iter(saved))
-        for j, other in enumerate(chains):
-            if i != j:
-                with pytest.raises(ValueError, match="pipeline"):
-                    other.load_state_dict(saved.state_dict())
+    assert_states_are_apart(
+        [
+            linked(graph, "plain"),
+            linked(graph, "strict"),
+            linked(graph, "times"),
+            linked(timed(small_graph(), torch.arange(40) * 3 % 10), "times"),
+            *(pairs_chain().sample_uniform_negative(graph, 2, dst_weight=values) for values in (weights, weights + 1)),
+            pairs_chain().sample_uniform_negative(graph, 3),
+            pairs_chain().sample_uniform_negative(graph, 2, form="rows"),
+            pairs_chain().sample_uniform_negative(graph, 2, corrupt="src"),
+        ]
+    )
 
 
 def test_one_round_asks_each_part_once():
@@ -302,15 +297,11 @@ def test_strict_negatives_are_no_edges_and_not_the_positive(density, corrupt):
     assert kept is None or torch.equal(found[:, kept], pairs[:, kept])
 
 
-@pytest.mark.parametrize(
-    ("corrupt", "named"), [("dst", "source 2"), ("src", "destination 1"), ("both", "source 2 and")]
-)
-def test_a_complete_graph_ends_in_an_error_that_names_the_positive(corrupt, named):
-    graph = graph_of([[*range(6)]] * 6)
+def test_a_complete_graph_ends_in_an_error_that_names_the_positive(refuses):
     pipe = dp.ItemSampler(dp.ItemSet(torch.tensor([[2, 1]])), 1)
-    with refused(ValueError, stage="sample_uniform_negative", found=r"\(2, 1\)", allowed="1024 tries") as caught:
-        first(pipe.sample_uniform_negative(graph, 1, corrupt=corrupt, strict=True))
-    assert f"its {named}" in str(caught.value)
+    for corrupt in ("dst", "src", "both"):
+        complete = pipe.sample_uniform_negative(graph_of([[*range(6)]] * 6), 1, corrupt=corrupt, strict=True)
+        refuses(ValueError, first, complete)
 
 
 def test_many_pairs_of_hubs_find_the_one_node_that_is_left():
@@ -345,125 +336,77 @@ def test_without_an_eligible_node_the_earliest_is_taken():
     assert set(found.seeds[4:, 1].tolist()) <= {1, 2}
 
 
-def test_parts_without_the_earliest_nodes_are_refused():
+def test_parts_without_the_earliest_nodes_are_refused(refuses):
     parts = in_parts(small_timed_graph(), torch.arange(40) % 2, 2, node_time_attr="since")
     object.__setattr__(parts.facts, "earliest_nodes", None)
-    with refused(ValueError, stage="sample_uniform_negative", found="earliest node", allowed="older version"):
-        pairs_chain().sample_uniform_negative(parts, 1, node_time_attr="since")
     other = in_parts(small_timed_graph(), torch.arange(40) % 2, 2)
-    with refused(ValueError, stage="sample_uniform_negative", found="node_time_attr", allowed="partition"):
-        pairs_chain().sample_uniform_negative(other, 1, node_time_attr="since")
+    for wrong in (parts, other):
+        refuses(ValueError, pairs_chain().sample_uniform_negative, wrong, 1, node_time_attr="since")
 
 
 # --- what is refused
 
 
-@pytest.mark.parametrize(
-    ("weight", "error", "found"),
-    [
-        (torch.ones(39), ValueError, r"\[39\]"),
-        (torch.ones(40, 1), ValueError, r"\[40, 1\]"),
-        (-torch.arange(40.0), ValueError, "-1.0 at node 1"),
-        (torch.full((40,), math.nan), ValueError, "nan at node 0"),
-        (torch.full((40,), math.inf), ValueError, "inf at node 0"),
-        (torch.zeros(40), ValueError, "0 at all 40 nodes"),
-        (torch.ones(40, dtype=torch.int64), TypeError, "got int64"),
-        ({"paper": torch.ones(40)}, TypeError, "got dict"),
-        ([1.0] * 40, TypeError, "got list"),
-    ],
-)
-def test_weights_that_are_none(weight, error, found):
-    with refused(error, stage="sample_uniform_negative", found=found, allowed="dst_weight"):
-        pairs_chain().sample_uniform_negative(small_graph(), 1, dst_weight=weight)
+def test_what_weights_are_refused(refuses):
+    def sampler(**options: object) -> dp.Stage:
+        return pairs_chain().sample_uniform_negative(small_graph(), 1, **options)
+
+    for wrong in (
+        torch.ones(39),
+        torch.ones(40, 1),
+        -torch.arange(40.0),
+        torch.full((40,), math.nan),
+        torch.full((40,), math.inf),
+        torch.zeros(40),
+        torch.full((40,), 1e308, dtype=torch.float64),
+    ):
+        refuses(ValueError, sampler, dst_weight=wrong)
+    for wrong in (torch.ones(40, dtype=torch.int64), {"paper": torch.ones(40)}, [1.0] * 40):
+        refuses(TypeError, sampler, dst_weight=wrong)
+    refuses(ValueError, sampler, corrupt="dst", src_weight=torch.ones(40))
+    refuses(ValueError, sampler, corrupt="src", dst_weight=torch.ones(40))
+    pipe = sampler(dst_weight=torch.rand(40))
+    assert digests(sampler(dst_weight=pipe.dst_weight)) == digests(pipe)
+    other = graph_of([[1], [0]])
+    refuses(ValueError, pairs_chain().sample_uniform_negative, other, 2, dst_weight=pipe.dst_weight)
+    authors = {"author": torch.ones(25)}
+    refuses(ValueError, links_of_types().sample_uniform_negative, typed_graph(), 1, dst_weight=authors)
 
 
-def test_weights_of_an_end_that_is_kept():
-    for corrupt, name in (("dst", "src_weight"), ("src", "dst_weight")):
-        with refused(ValueError, stage="sample_uniform_negative", found=f"{name} is given", allowed="keeps this end"):
-            pairs_chain().sample_uniform_negative(small_graph(), 1, corrupt=corrupt, **{name: torch.ones(40)})
-
-
-def test_weights_of_another_stage_and_graph():
-    pipe = pairs_chain().sample_uniform_negative(small_graph(), 2, dst_weight=torch.rand(40))
-    assert digests(pairs_chain().sample_uniform_negative(small_graph(), 2, dst_weight=pipe.dst_weight)) == digests(pipe)
-    with refused(ValueError, stage="sample_uniform_negative", found="40 weights", allowed="the graph has 2 nodes"):
-        pairs_chain().sample_uniform_negative(graph_of([[1], [0]]), 2, dst_weight=pipe.dst_weight)
-
-
-def test_weights_that_add_up_to_too_much():
-    weights = torch.full((40,), 1e308, dtype=torch.float64)
-    with refused(ValueError, stage="sample_uniform_negative", found="dst_weight", allowed="a float64 holds"):
-        pairs_chain().sample_uniform_negative(small_graph(), 2, dst_weight=weights)
-
-
-def test_a_type_without_nodes():
-    hosts = ("venue", "hosts", "paper")
-    pairs = dp.ItemSampler(dp.HeteroItemSet({hosts: dp.ItemSet(PAIRS)}), 4)
-    with refused(ValueError, stage="sample_uniform_negative", found="nodes of venue", allowed="at least 1"):
-        pairs.sample_uniform_negative(typed_graph(), 2, corrupt="src")
-
-
-def test_weights_without_a_type_that_is_drawn():
-    with refused(ValueError, stage="sample_uniform_negative", found="'paper'", allowed="it has"):
-        links_of_types().sample_uniform_negative(typed_graph(), 1, dst_weight={"author": torch.ones(25)})
-
-
-def test_weights_that_were_changed():
-    weights = torch.ones(40)
-    pipe = pairs_chain().sample_uniform_negative(small_graph(), 1, dst_weight=weights)
+def test_values_that_were_changed_in_place_are_refused(refuses):
+    weights, graph = torch.ones(40), small_timed_graph()
+    weighted = pairs_chain().sample_uniform_negative(graph, 1, dst_weight=weights)
+    at_times = pairs_chain(timestamps=torch.arange(22)).sample_uniform_negative(graph, 1, node_time_attr="since")
     weights[3] = 7
-    with refused(ValueError, stage="sample_uniform_negative", found="changed in place", allowed="keeps the sums"):
-        first(pipe)
-
-
-def test_times_that_were_changed():
-    graph = small_timed_graph()
-    pipe = pairs_chain(timestamps=torch.arange(22)).sample_uniform_negative(graph, 1, node_time_attr="since")
     graph.node_attributes["since"][3] = 7
-    with refused(ValueError, stage="sample_uniform_negative", found="'since', were changed", allowed="Build"):
-        first(pipe)
+    refuses(ValueError, first, weighted)
+    refuses(ValueError, first, at_times)
 
 
-def test_types_that_do_not_fit():
-    with refused(TypeError, stage="sample_uniform_negative", found="the seeds have none", allowed="both must"):
-        pairs_chain().sample_uniform_negative(typed_graph(), 1)
-    with refused(TypeError, stage="sample_uniform_negative", found="the seeds have types", allowed="both must"):
-        links_of_types().sample_uniform_negative(small_graph(), 1)
-    other = dp.HeteroItemSet({("paper", "likes", "paper"): dp.ItemSet(PAIRS)})
-    with refused(ValueError, stage="sample_uniform_negative", found="likes", allowed="known are"):
-        dp.ItemSampler(other, 4).sample_uniform_negative(typed_graph(), 1)
+def test_what_graphs_and_seeds_are_refused(refuses):
+    refuses(TypeError, pairs_chain().sample_uniform_negative, 7, 1)
+    refuses(TypeError, pairs_chain().sample_uniform_negative, typed_graph(), 1)
+    refuses(TypeError, links_of_types().sample_uniform_negative, small_graph(), 1)
+    likes = dp.HeteroItemSet({("paper", "likes", "paper"): dp.ItemSet(PAIRS)})
+    refuses(ValueError, dp.ItemSampler(likes, 4).sample_uniform_negative, typed_graph(), 1)
+    hosts = dp.HeteroItemSet({("venue", "hosts", "paper"): dp.ItemSet(PAIRS)})  # there are no venues
+    refuses(ValueError, dp.ItemSampler(hosts, 4).sample_uniform_negative, typed_graph(), 2, corrupt="src")
+    for graph in (small_graph(), small_parts(2)):
+        for wrong in ([99, 1], [1, 99], [1, -1]):
+            pairs = dp.ItemSampler(dp.ItemSet(torch.tensor([wrong])), 1)
+            refuses(IndexError, first, pairs.sample_uniform_negative(graph, 1, strict=True))
 
 
-def test_a_graph_that_is_none():
-    with refused(TypeError, stage="sample_uniform_negative", found="got int", allowed="must be a CSCGraph"):
-        pairs_chain().sample_uniform_negative(7, 1)
-
-
-def test_times_that_are_missing():
-    with refused(ValueError, stage="sample_uniform_negative", found="which no node has", allowed="attributes"):
-        pairs_chain().sample_uniform_negative(small_graph(), 1, node_time_attr="since")
-    with refused(ValueError, stage="sample_uniform_negative", found="without timestamps", allowed="must exist"):
-        pairs_chain().sample_uniform_negative(small_timed_graph(), 1, node_time_attr="since")
-    with refused(ValueError, stage="sample_uniform_negative", found="without timestamps", allowed="must exist"):
-        unknown = pairs_chain().transform(lambda minibatch: minibatch)
-        first(unknown.sample_uniform_negative(small_timed_graph(), 1, node_time_attr="since"))
+def test_what_times_are_refused(refuses):
+    timed_negatives, times = {"negative_ratio": 1, "node_time_attr": "since"}, small_timed_graph()
+    refuses(ValueError, pairs_chain().sample_uniform_negative, small_graph(), **timed_negatives)
+    refuses(ValueError, pairs_chain().sample_uniform_negative, times, **timed_negatives)
+    unknown = pairs_chain().transform(lambda minibatch: minibatch)
+    refuses(ValueError, first, unknown.sample_uniform_negative(times, **timed_negatives))
     floats = timed(small_graph(), torch.rand(40))
-    with refused(TypeError, stage="sample_uniform_negative", found="float32", allowed="int64"):
-        pairs_chain().sample_uniform_negative(floats, 1, node_time_attr="since")
+    refuses(TypeError, pairs_chain().sample_uniform_negative, floats, **timed_negatives)
     late = pairs_chain(timestamps=torch.rand(22))
-    with refused(TypeError, stage="sample_uniform_negative", found="float32", allowed="int64"):
-        first(late.sample_uniform_negative(small_timed_graph(), 1, node_time_attr="since"))
-
-
-@pytest.mark.parametrize("parts", [False, True])
-def test_a_seed_outside_the_graph(parts):
-    graph = small_parts(2) if parts else small_graph()
-    for wrong in ([99, 1], [1, 99], [1, -1]):
-        pairs = dp.ItemSampler(dp.ItemSet(torch.tensor([wrong])), 1)
-        with pytest.raises(
-            IndexError, match=r"sample_uniform_negative: column \d of the seeds must be in \[0, 40\), got"
-        ):
-            first(pairs.sample_uniform_negative(graph, 1, strict=True))
+    refuses(TypeError, first, late.sample_uniform_negative(times, **timed_negatives))
 
 
 def test_the_manifest_tells_the_earliest_nodes():
@@ -472,8 +415,3 @@ def test_the_manifest_tells_the_earliest_nodes():
     dp.distributed.Partitioner(graph, 2, root, method="random", node_time_attr="since").generate_partition()
     with opened_manifest("test", root) as manifest:
         assert manifest.earliest_nodes[None].node == int((graph.node_attributes["since"] == 0).nonzero()[0])
-
-
-def test_edge_types_of_the_support_differ_in_their_ends():
-    assert WRITES[0] != WRITES[2]
-    assert CITES[0] == CITES[2]

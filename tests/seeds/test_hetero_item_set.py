@@ -7,7 +7,7 @@ import torch
 import twin
 from hypothesis import given
 from hypothesis import strategies as st
-from pipelines import digests, refused, start_at
+from pipelines import digests, start_at
 
 import datapipes as dp
 
@@ -78,12 +78,6 @@ def test_minibatches_are_those_of_one_permutation_over_all_types(sizes, batch_si
     made = [by_type(minibatch) for minibatch in start_at(sampler, epoch)]
     assert made == as_lists(one_by_one(item_sets, order, batch_size))
     assert [list(minibatch) for minibatch in made] == [sorted(sizes)] * len(made)
-
-
-def test_the_items_are_visited_as_those_of_a_set_without_types():
-    plain = dp.ItemSampler(dp.ItemSet(50), 7, shuffle=True, seed=3)
-    typed = dp.ItemSampler(dp.HeteroItemSet({"only": dp.ItemSet(50)}), 7, shuffle=True, seed=3)
-    assert [each.seeds["only"].tolist() for each in typed] == [each.seeds.tolist() for each in plain]
 
 
 @pytest.mark.parametrize("sizes", [(2**16, 1), (1, 70_000, 3)], ids=str)
@@ -160,73 +154,36 @@ def test_a_text_is_an_edge_type_where_its_seeds_are_pairs_and_a_node_type_where_
     assert dp.HeteroItemSet(links).types == (("a", "q", "b"), ("a", "r", "b"))
 
 
-@pytest.mark.parametrize(
-    ("item_sets", "error", "found", "allowed"),
-    [
-        ({}, TypeError, r"got \{\}", "at least one type"),
-        ([("a", dp.ItemSet(2))], TypeError, "got \\[", "must be a dict"),
-        (dp.ItemSet(2), TypeError, "got ItemSet", "must be a dict"),
-        ({"a": torch.arange(2)}, TypeError, "items of 'a'.* got Tensor", "must be an ItemSet"),
-        ({"": dp.ItemSet(2)}, ValueError, "empty name", "at least one character"),
-        ({3: dp.ItemSet(2)}, TypeError, "got 3", "must be a str"),
-        ({("a", "", "b"): dp.ItemSet(PAIRS)}, ValueError, "empty name", "at least one character"),
-        ({("a", "b"): dp.ItemSet(PAIRS)}, ValueError, "'a', 'b'", "three texts"),
-        ({"a": dp.ItemSet(PAIRS)}, ValueError, "got 'a'", "three texts"),
-        ({"http://a:r:b": dp.ItemSet(PAIRS)}, ValueError, "more than one way", "tuple"),
-        ({"a": dp.ItemSet(torch.ones(2, 3).long())}, ValueError, r"'a' .* got \[2, 3\]", r"shape \[n\]"),
-        ({("a", "r", "b"): dp.ItemSet(2)}, ValueError, r"'r'.* got \[2\]", r"shape \[n, 2\]"),
-        ({("a", "r", "b"): dp.ItemSet(torch.ones(2, 3).long())}, ValueError, "3", r"shape \[n, 2\]"),
-        ({"a": dp.ItemSet(2), "a:r:b": dp.ItemSet(PAIRS)}, ValueError, "node types, such as 'a'", "one kind"),
-        ({"a:r:b": dp.ItemSet(PAIRS), ("a", "r", "b"): dp.ItemSet(PAIRS)}, ValueError, "given twice", "once"),
-    ],
-)
-def test_item_sets_that_do_not_fit_are_refused(item_sets, error, found, allowed):
-    with refused(error, stage="HeteroItemSet", found=found, allowed=allowed):
-        dp.HeteroItemSet(item_sets)
+def test_what_item_sets_are_refused(refuses):
+    ids, links, table = dp.ItemSet(2), dp.ItemSet(PAIRS), dp.ItemSet(torch.ones(2, 3).long())
+    refuses(TypeError, dp.HeteroItemSet, {})
+    refuses(TypeError, dp.HeteroItemSet, [("a", ids)])
+    refuses(TypeError, dp.HeteroItemSet, ids)
+    refuses(TypeError, dp.HeteroItemSet, {"a": torch.arange(2)})
+    refuses(ValueError, dp.HeteroItemSet, {"": ids})
+    refuses(TypeError, dp.HeteroItemSet, {3: ids})
+    refuses(ValueError, dp.HeteroItemSet, {("a", "", "b"): links})
+    refuses(ValueError, dp.HeteroItemSet, {("a", "b"): links})
+    refuses(ValueError, dp.HeteroItemSet, {"a": links})
+    refuses(ValueError, dp.HeteroItemSet, {"http://a:r:b": links})
+    refuses(ValueError, dp.HeteroItemSet, {"a": table})
+    refuses(ValueError, dp.HeteroItemSet, {("a", "r", "b"): ids})
+    refuses(ValueError, dp.HeteroItemSet, {("a", "r", "b"): table})
+    refuses(ValueError, dp.HeteroItemSet, {"a": ids, "a:r:b": links})
+    refuses(ValueError, dp.HeteroItemSet, {"a:r:b": links, ("a", "r", "b"): links})
+    refuses(ValueError, dp.HeteroItemSet, {"a:r:b": table})
+    refuses(ValueError, dp.HeteroItemSet, {"paper": dp.ItemSet(torch.ones(4, 3).long())})
 
 
-@pytest.mark.parametrize(
-    ("item_sets", "found", "allowed", "remedy"),
-    [
-        ({("a", "r", "b"): PAIRS.t()}, r"got \[2, 3\]", r"shape \[n, 2\]", r"Transpose it\? .*three or more"),
-        ({"a:r:b": PAIRS.t()}, r"'a:r:b' .* got \[2, 3\]", r"shape \[n\]", "Transpose them if they are pairs"),
-        ({"paper": PAIRS.t().repeat(2, 1)}, r"got \[4, 3\]", r"shape \[n\]", "Flatten them"),
-        ({"paper": PAIRS}, r"got 'paper'.* shape \[3, 2\]", r"seeds of a node type have shape \[n\]", "Write it so"),
-    ],
-    ids=["edge_index", "edge_index_of_a_text", "several_columns", "pairs_of_a_node_type"],
-)
-def test_seeds_of_another_shape_are_shown_and_the_error_says_how_to_turn_them(item_sets, found, allowed, remedy):
-    with refused(ValueError, stage="HeteroItemSet", found=found, allowed=allowed, remedy=remedy):
-        dp.HeteroItemSet({kind: dp.ItemSet(seeds) for kind, seeds in item_sets.items()})
-
-
-@pytest.mark.parametrize(
-    ("make", "stage"),
-    [
-        (lambda: dp.ItemSampler({"paper": dp.ItemSet(5)}, 2), "item_sampler"),
-        (lambda: dp.DistributedItemSampler({"paper": dp.ItemSet(5)}, 2, rank=0, world_size=1), "item_sampler"),
-        (lambda: dp.ItemSet({"paper": torch.arange(5)}), "ItemSet"),
-    ],
-)
-def test_a_dict_in_place_of_items_is_told_of_the_hetero_item_set(make, stage):
-    with refused(
-        TypeError, stage=stage, found="got a? ?dict", allowed="an ItemSet|a tuple", remedy=r"dp\.HeteroItemSet"
-    ):
-        make()
-
-
-def test_a_type_without_items_is_refused_by_the_sampler():
-    items = dp.HeteroItemSet({"a": dp.ItemSet(2), "b": dp.ItemSet(torch.zeros(4, dtype=torch.bool))})
-    with refused(ValueError, stage="item_sampler", found="0 items of the type 'b'", allowed="at least 1"):
-        dp.ItemSampler(items, 2)
-
-
-@pytest.mark.parametrize("place", [-1, 55, 2**40])
-def test_positions_outside_are_refused(place):
+def test_what_is_refused_of_items_with_types(refuses):
     items = dp.HeteroItemSet(node_sets())
-    with refused(IndexError, stage="HeteroItemSet", found=f"got {place}", allowed=r"in \[0, 55\)"):
-        items.take(torch.tensor([3, place, 4]))
+    for place in (-1, 55, 2**40):
+        refuses(IndexError, items.take, torch.tensor([3, place, 4]))
     assert all(len(rows) == 0 for rows in items.take(torch.zeros(0, dtype=torch.int64))["seeds"].values())
+    refuses(IndexError, items.__getitem__, 55)
+    empty = dp.HeteroItemSet({"a": dp.ItemSet(2), "b": dp.ItemSet(torch.zeros(4, dtype=torch.bool))})
+    refuses(ValueError, dp.ItemSampler, empty, 2)
+    refuses(TypeError, dp.DistributedItemSampler, {"paper": dp.ItemSet(5)}, 2, rank=0, world_size=1)
 
 
 # --- digest, state, ranks
@@ -290,8 +247,6 @@ def test_items_are_taken_one_by_one_type_by_type():
     found = items[torch.tensor([3, 0, 2])]
     assert found["a"].tolist() == [0]
     assert [rows.tolist() for rows in found["b"]] == [[6, 5], [0.25, 0.5]]
-    with refused(IndexError, stage="HeteroItemSet", found="position 4", allowed=r"in \[-4, 4\)"):
-        items[4]
 
 
 def one(item):

@@ -1,9 +1,11 @@
-"""Heterogeneous graphs of the tests: one written out, and those that Hypothesis draws."""
+"""Graphs of the tests that have all that a graph may have, with types and without; and those that Hypothesis draws."""
 
+import itertools
 from typing import NamedTuple
 
 import torch
 from hypothesis import strategies as st
+from pipelines import graph_of
 from strategies import ID_DTYPES
 
 import datapipes as dp
@@ -62,16 +64,32 @@ def full_library(dtype: torch.dtype = torch.int64) -> dp.HeteroCSCGraph:
         dtype,
         edge_ids={WRITES: torch.tensor([4, 0, 1, 2, 3]), "paper:cites:paper": torch.tensor([9, 8, 7])},
         node_attributes={
-            "paper": {
-                "x/y ../z.npy": torch.arange(8.0).reshape(4, 2).bfloat16(),
-                "mask": torch.arange(4) % 2 == 0,
-                "": torch.zeros(4, 0),
-                "größe": torch.ones(4, dtype=torch.complex64),
-            },
+            "paper": odd_attributes(4, 0)["node_attributes"],
             "venue": {"x": torch.tensor([[1.5]])},
         },
         edge_attributes={WRITES: {"w": torch.arange(5).half()}, AGAIN: {"w": torch.zeros(0, 3)}},
     )
+
+
+def odd_attributes(num_nodes: int, num_edges: int) -> dict[str, dict[str, torch.Tensor]]:
+    """Attributes of a graph without types: odd names, odd dtypes and zero-width rows."""
+    return {
+        "node_attributes": {
+            "x/y ../z.npy": torch.arange(num_nodes * 2.0).reshape(num_nodes, 2).bfloat16(),
+            "mask": torch.arange(num_nodes) % 2 == 0,
+            "": torch.zeros(num_nodes, 0),
+            "größe": torch.ones(num_nodes, dtype=torch.complex64),
+        },
+        "edge_attributes": {"w": torch.arange(num_edges).half(), "mask": torch.ones(num_edges).bool()},
+    }
+
+
+COLUMNS = [[1, 2, 2], [], [0, 2]]  # with parallel edges, a self-loop and a node without in-edges
+
+
+def full_graph() -> dp.CSCGraph:
+    """A graph without types, with edge ids and attributes of odd names, dtypes and widths."""
+    return graph_of(COLUMNS, edge_ids=torch.tensor([4, 0, 1, 2, 3]), **odd_attributes(3, 5))
 
 
 def many_relations(count: int, num_edges: int, num_nodes: int = 500) -> dp.HeteroCSCGraph:
@@ -84,9 +102,16 @@ def many_relations(count: int, num_edges: int, num_nodes: int = 500) -> dp.Heter
     return dp.HeteroCSCGraph.from_edge_index(edges, {"a": num_nodes, "b": num_nodes}, edge_attributes=weights)
 
 
-def tensors_of(graph: dp.HeteroCSCGraph) -> dict[tuple, torch.Tensor]:
+def in_edges(graph: dp.CSCGraph | dp.HeteroCSCGraph, edge_type: object = None) -> list[list[int]]:
+    """The sources of each node's in-edges."""
+    relation = graph.relation(edge_type)
+    return [relation.indices[a:b].tolist() for a, b in itertools.pairwise(relation.indptr.tolist())]
+
+
+def tensors_of(graph: dp.CSCGraph | dp.HeteroCSCGraph) -> dict[tuple, torch.Tensor]:
     """All tensors of a graph, by where they belong."""
-    found = {("node", kind, name): rows for kind, each in graph.node_attributes.items() for name, rows in each.items()}
+    attributes = graph.node_attributes if graph.is_heterogeneous else {None: graph.node_attributes}
+    found = {("node", kind, name): rows for kind, each in attributes.items() for name, rows in each.items()}
     for key in graph.edge_types:
         relation = graph.relation(key)
         found["indptr", key], found["indices", key] = relation.indptr, relation.indices
@@ -96,7 +121,7 @@ def tensors_of(graph: dp.HeteroCSCGraph) -> dict[tuple, torch.Tensor]:
     return found
 
 
-def expect_equal(found: dp.HeteroCSCGraph, expected: dp.HeteroCSCGraph) -> None:
+def expect_equal(found: dp.CSCGraph | dp.HeteroCSCGraph, expected: dp.CSCGraph | dp.HeteroCSCGraph) -> None:
     assert (found.node_types, found.edge_types) == (expected.node_types, expected.edge_types)
     assert (found.num_nodes, found.num_edges) == (expected.num_nodes, expected.num_edges)
     ours, theirs = tensors_of(found), tensors_of(expected)

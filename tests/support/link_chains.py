@@ -21,6 +21,13 @@ def links_of_types() -> dp.Stage:
     return dp.ItemSampler(dp.HeteroItemSet(pairs), 4, shuffle=True, seed=5)
 
 
+def edges_by_id(items: dp.ItemSet) -> dict[int, tuple[int, int]]:
+    """{edge id: ends} of a set that ItemSet.of_edges made, in its order."""
+    assert items.names == ("seeds", "edge_ids")
+    pairs, ids = items[:]
+    return dict(zip(ids.tolist(), map(tuple, pairs.tolist()), strict=True))
+
+
 def next_destination(pairs, rng, edge_type, timestamps):
     """A negative sampler that draws nothing."""
     return torch.stack((pairs[:, 0], (pairs[:, 1] + 1) % 40), 1)

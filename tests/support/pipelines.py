@@ -127,6 +127,29 @@ def assert_states_move(pipes: Callable[[], list[dp.Stage]]) -> None:
             assert digests(resumed) == expected[2:]
 
 
+def assert_states_are_apart(chains: list[dp.Stage]) -> None:
+    """Check that the state of each chain loads into none of the others."""
+    for i, saved in enumerate(chains):
+        next(iter(saved))
+        for other in chains[:i] + chains[i + 1 :]:
+            with pytest.raises(ValueError, match="pipeline"):
+                other.load_state_dict(saved.state_dict())
+
+
+def assert_no_bit_changes(chain: Callable[[], dp.Stage]) -> list[str]:
+    """Check that a chain makes the same with 2 and 7 threads, and in 2 processes; return the digests."""
+    expected = digests(chain())
+    for threads in (2, 7):
+        torch.set_num_threads(threads)
+        try:
+            assert digests(chain()) == expected
+        finally:
+            torch.set_num_threads(1)
+    with dp.DataLoader(chain(), 2, multiprocessing_context="fork") as loader:
+        assert digests(loader) == expected
+    return expected
+
+
 @contextmanager
 def refused(error: type[Exception], *, stage: str, found: str, allowed: str, remedy: str = r"\. [A-Z]\w+"):
     """Expect an error whose text names the stage and says what was found, what is allowed and what to do."""

@@ -2,13 +2,11 @@
 
 import asyncio
 import pickle
-from concurrent.futures import Future
-from dataclasses import replace
 
 import pytest
 import torch
 from amounts import examples
-from dist_graphs import dist_graph_of, in_parts, new_root
+from dist_graphs import ChangedPeers, dist_graph_of, in_parts, new_root
 from hypothesis import given
 from hypothesis import strategies as st
 from partitions import books, expect_same_values, graphs
@@ -67,24 +65,6 @@ def test_the_rows_of_parts_are_those_of_the_whole_graph(data):
 
 
 # --- what is asked
-
-
-class CountingPeers:
-    """Wraps peers; `change` may change an answer."""
-
-    def __init__(self, peers, change=None):
-        self.peers, self.change = peers, change
-
-    def ask(self, part, request):
-        if self.change is None:
-            return self.peers.ask(part, request)
-        asked = self.peers.ask(part, replace(request, take=None))
-        changed: Future = Future()
-        changed.set_result(self.change(asked.result(timeout=20)))
-        return changed
-
-    def close(self):
-        self.peers.close()
 
 
 def plain_graph(num_nodes: int = 200, num_edges: int = 3000) -> dp.CSCGraph:
@@ -222,23 +202,20 @@ def test_other_rows_than_asked_for_are_refused(parts_of_graph, refuses, is_async
         lambda rows: [rows[0], rows[1][:, None]],
         lambda rows: [rows[0], None],
     ):
-        dist_graph.peers = CountingPeers(peers, change)
+        dist_graph.peers = ChangedPeers(peers, change)
         with refuses(ValueError):
             asyncio.run(store.read_many_async(requests)) if is_async else store.read_many(requests)
-    dist_graph.peers = CountingPeers(peers, lambda rows: [])  # also where the caller gives the memory
+    dist_graph.peers = ChangedPeers(peers, lambda rows: [])  # also where the caller gives the memory
     refuses(ValueError, store.read, "node", None, "x", ids, out=torch.empty(200, 5))
 
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_the_error_of_a_part_reaches_the_caller(parts_of_graph, is_async):
-    class Broken(CountingPeers):
-        def ask(self, part, request):
-            failed: Future = Future()
-            failed.set_exception(TimeoutError(f"part {part} at 127.0.0.1:1 did not answer"))
-            return failed
+    def fail(answer):
+        raise TimeoutError("part 1 at 127.0.0.1:1 did not answer")
 
     dist_graph = parts_of_graph(3, 0)
-    dist_graph.peers = Broken(dist_graph.peers)
+    dist_graph.peers = ChangedPeers(dist_graph.peers, fail)
     store = DistFeatureStore(dist_graph)
     requests = [("node", None, "x", torch.arange(200))]
     with pytest.raises(TimeoutError, match="did not answer"):

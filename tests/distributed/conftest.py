@@ -1,8 +1,12 @@
 """What several tests of distributed/ start from; a file may have a fixture of its own under the same name."""
 
+import contextlib
+
 import pytest
 from certificates import Certificates, make_certificates
 from parts_on_disk import a_graph, write
+
+from datapipes.distributed import DistGraph
 
 
 @pytest.fixture(scope="module")
@@ -27,3 +31,14 @@ def ours(tmp_path_factory) -> Certificates:
 def theirs(tmp_path_factory) -> Certificates:
     """Certificates of another authority."""
     return make_certificates(tmp_path_factory.mktemp("theirs") / "tls")
+
+
+@pytest.fixture
+def connected():
+    """Connects graphs in parts, as DistGraph.connect does; they are closed in the end."""
+    with contextlib.ExitStack() as stack:
+
+        def connect(*arguments, **options) -> DistGraph:
+            return stack.enter_context(contextlib.closing(DistGraph.connect(*arguments, **options)))
+
+        yield connect

@@ -38,7 +38,9 @@ def namebook(root):
 
 
 @pytest.mark.parametrize("way", ["folder", "book", "local part", "file", "torchrun"])
-def test_all_ways_to_connect_give_the_bits_of_the_undivided_graph(tmp_path, monkeypatch, graph, root, namebook, way):
+def test_all_ways_to_connect_give_the_bits_of_the_undivided_graph(
+    tmp_path, monkeypatch, graph, root, namebook, connected, way
+):
     given, local_part = namebook, None
     if way == "local part":
         given, local_part = {1: namebook[1]}, 0
@@ -53,16 +55,13 @@ def test_all_ways_to_connect_give_the_bits_of_the_undivided_graph(tmp_path, monk
         for part, address in namebook.items():
             publish_address(part, address)
         given = "torchrun"
-    dist_graph = DistGraph.connect(open_book(root) if way == "book" else root, given, local_part=local_part)
-    try:
-        assert dist_graph.digest() == graph.digest()
-        expected = whole(graph, FEW)
-        assert batches(over(dist_graph), FEW) == expected
-        copy = pickle.loads(pickle.dumps(dist_graph))
-        assert batches(over(copy), FEW) == expected
-        copy.close()
-    finally:
-        dist_graph.close()
+    dist_graph = connected(open_book(root) if way == "book" else root, given, local_part=local_part)
+    assert dist_graph.digest() == graph.digest()
+    expected = whole(graph, FEW)
+    assert batches(over(dist_graph), FEW) == expected
+    copy = pickle.loads(pickle.dumps(dist_graph))
+    assert batches(over(copy), FEW) == expected
+    copy.close()
 
 
 def test_a_book_that_was_made_by_hand_is_compared_with_what_the_server_has(graph, namebook):

@@ -268,23 +268,6 @@ def hot_of(dist_graph, num_bytes: int) -> set[int]:
     return set(ids.tolist()[: max(left // 28, 0)])
 
 
-@pytest.mark.parametrize("cache_bytes", [284, 311, 312, 2000, 10**9])
-def test_the_cache_holds_the_hottest_rows_within_its_bytes(parts_of_graph, cache_bytes):
-    dist_graph = parts_of_graph(3, 2)
-    store = DistFeatureStore(dist_graph, cache_bytes=cache_bytes)
-    expected = hot_of(dist_graph, cache_bytes)
-    assert expected
-    assert 0 < store.stats()["cache_bytes"] <= cache_bytes
-    before = len(reads(dist_graph))  # those that filled it
-    ids = torch.arange(200)
-    for name in ("x", "y"):
-        assert torch.equal(store.read("node", None, name, ids), plain_graph().node_attributes[name])
-    asked = {int(each) for _, request in reads(dist_graph)[before:] for each in request.rows[0].ids}
-    own = set(dist_graph.local_part.node_ids().tolist())
-    assert asked == set(range(200)) - own - expected
-    assert store.stats()["cached"] == 2 * len(expected)
-
-
 def counted(feature_graph, store, epochs: int = 2) -> dict:
     return dp.count_accesses(chain(feature_graph, store), epochs)
 
@@ -310,21 +293,25 @@ def most_asked(counts: torch.Tensor, own: set[int], num_bytes: int, row_bytes: i
     return {node for _, node in order[: (num_bytes - 64 * (1 + num_tables) - 64) // row_bytes]}
 
 
-@pytest.mark.parametrize("local_part", [None, 2])
-@pytest.mark.parametrize("cache_bytes", [284, 700, 2000, 10**6])
-def test_counts_choose_the_rows_of_the_cache(parts_of_graph, local_part, cache_bytes):
+@pytest.mark.parametrize(("by_counts", "local_part"), [(False, 2), (True, 2), (True, None)])
+@pytest.mark.parametrize("cache_bytes", [284, 311, 312, 700, 2000, 10**9])
+def test_the_cache_holds_the_hottest_rows_within_its_bytes(parts_of_graph, by_counts, local_part, cache_bytes):
     dist_graph, graph = parts_of_graph(3, local_part), plain_graph()
-    counts = counted(dist_graph, DistFeatureStore(dist_graph))
-    store = DistFeatureStore(dist_graph, cache_bytes=cache_bytes, cache_by=counts)
     own = set() if local_part is None else set(dist_graph.local_part.node_ids().tolist())
-    expected = most_asked(counts["node", None, "x"], own, cache_bytes, 28, 2)
+    if by_counts:
+        counts = counted(dist_graph, DistFeatureStore(dist_graph))
+        expected = most_asked(counts["node", None, "x"], own, cache_bytes, 28, 2)
+    else:
+        counts, expected = None, hot_of(dist_graph, cache_bytes)
+    store = DistFeatureStore(dist_graph, cache_bytes=cache_bytes, cache_by=counts)
     assert expected
-    assert store.stats()["cache_bytes"] <= cache_bytes
-    before, ids = len(reads(dist_graph)), torch.arange(200)
+    assert 0 < store.stats()["cache_bytes"] <= cache_bytes
+    before, ids = len(reads(dist_graph)), torch.arange(200)  # those before filled it
     for name in ("x", "y"):
         assert torch.equal(store.read("node", None, name, ids), graph.node_attributes[name])
-    asked = {int(each) for _, request in reads(dist_graph)[before:] for each in request.rows[0].ids}
+    asked = {int(node) for _, request in reads(dist_graph)[before:] for node in request.rows[0].ids}
     assert asked == set(range(200)) - own - expected
+    assert store.stats()["cached"] == 2 * len(expected)
 
 
 @pytest.mark.parametrize("local_part", [None, 1])

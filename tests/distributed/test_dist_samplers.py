@@ -30,6 +30,7 @@ from datapipes.distributed import DistGraph
 from datapipes.graph.graph import Graph
 from datapipes.sampling.choice_sampler import CONCURRENCY, ChoiceSampler
 from datapipes.sampling.layer_neighbor_sampler import Numbered
+from datapipes.sampling.neighbor_sampler import ByWeight
 from datapipes.sampling.temporal_neighbor_sampler import ByTime
 
 
@@ -627,6 +628,10 @@ def test_times_that_are_not_allowed_are_refused(refuses):
 
 
 def test_a_part_refuses_what_it_cannot_draw_by(refuses):
+    weighted = small_parts(graph=weighted_graph()).local_part
+    for choice in (ByWeight("nope"), ByWeight("rows")):
+        refuses(ValueError, weighted.draw, weighted.node_ids(), fanout=2, key=1, choice=choice)
+        refuses(ValueError, weighted.chosen, "test", choice.reads)
     attributes = {"at": EDGE_TIMES, "wide": EDGE_TIMES[:, None], "short": EDGE_TIMES.int()}
     nodes = {"since": NODE_TIMES, "until": NODE_TIMES}
     part = timed_parts(graph=timed_graph(edge_attributes=attributes, node_attributes=nodes)).local_part
@@ -636,6 +641,7 @@ def test_a_part_refuses_what_it_cannot_draw_by(refuses):
         (ValueError, ByTime("wide", None)),
         (TypeError, ByTime("short", None)),
         (ValueError, ByTime(None, "until")),
+        (ValueError, ByTime(None, "when")),
     ):
         refuses(error, part.draw, ids, times=ids, choice=choice, **numbers)
         refuses(error, part.chosen, "test", choice.reads)

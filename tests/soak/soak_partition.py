@@ -9,13 +9,11 @@ Run: PYTHONPATH=tests/support python tests/soak/soak_partition.py --turns 2000  
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import random
 import resource
 import shutil
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -23,6 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
+from soaking import arguments
 
 import datapipes as dp
 from datapipes.base.codec import digest_message
@@ -191,16 +190,11 @@ def run(turns: int, rng_seed: int, minutes: float = 60.0) -> Counter[str]:
     return total
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=2000)
-    parser.add_argument("--minutes", type=float, default=60.0, help="stop after so many")
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+def main() -> None:
+    given = arguments(__doc__, minutes=60.0, turns=2000)
     for outcome, count in sorted(run(given.turns, given.seed, given.minutes).items()):
         print(f"{count:7d}  {outcome}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

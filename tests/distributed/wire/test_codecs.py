@@ -10,8 +10,8 @@ from wire_messages import (
     a_draw,
     a_draw_by_time,
     a_draw_of_trees,
-    as_bytes,
     digests_of_times,
+    plain,
     some_facts,
     some_pairs,
     some_rows,
@@ -47,17 +47,6 @@ FACTS = some_facts()
 
 def travelled(message: Message) -> Message:
     return from_bytes("other side", to_bytes("here", message), 2**20)
-
-
-def plain(value: object) -> object:
-    """Return a value whose tensors are their dtype, shape and bytes; the order of dicts counts."""
-    if isinstance(value, torch.Tensor):
-        return value.dtype, value.shape, as_bytes(value)
-    if isinstance(value, dict):
-        return [(key, plain(entry)) for key, entry in value.items()]
-    if isinstance(value, (list, tuple)):
-        return [plain(entry) for entry in value]
-    return value
 
 
 BY_NUMBER = Numbered(4, 2, (((1, 2), (3, 2**64 - 1)),))

@@ -3,6 +3,7 @@
 import contextlib
 
 import pytest
+import torch.distributed as dist
 from certificates import Certificates, make_certificates
 from parts_on_disk import a_graph, write
 
@@ -42,3 +43,14 @@ def connected():
             return stack.enter_context(contextlib.closing(DistGraph.connect(*arguments, **options)))
 
         yield connect
+
+
+@pytest.fixture
+def agent(monkeypatch):
+    """What torchrun's agent gives its ranks: a store that it hosts, and where it is."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(store.port))
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    return store

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import torch
-import torch.distributed as dist
 from partitions import source_of
 from parts_on_disk import a_graph, batches, over, whole, write
 from scripts import run_script
@@ -39,7 +38,7 @@ def namebook(root):
 
 @pytest.mark.parametrize("way", ["folder", "book", "local part", "file", "torchrun"])
 def test_all_ways_to_connect_give_the_bits_of_the_undivided_graph(
-    tmp_path, monkeypatch, graph, root, namebook, connected, way
+    tmp_path, request, graph, root, namebook, connected, way
 ):
     given, local_part = namebook, None
     if way == "local part":
@@ -48,10 +47,7 @@ def test_all_ways_to_connect_give_the_bits_of_the_undivided_graph(
         given = tmp_path / "namebook.json"
         given.write_text(json.dumps(namebook))
     elif way == "torchrun":
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-        monkeypatch.setenv("MASTER_PORT", str(store.port))
-        monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+        request.getfixturevalue("agent")
         for part, address in namebook.items():
             publish_address(part, address)
         given = "torchrun"

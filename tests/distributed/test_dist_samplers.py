@@ -457,15 +457,6 @@ def test_minibatches_with_types_are_those_of_the_whole_graph(
 # --- trees and weights
 
 
-def test_transform_by_hand_gives_trees_and_their_rows():
-    pairs = torch.tensor([[3, 3], [7, 3]])
-    minibatch = dp.MiniBatch(seeds=pairs, rng=dp.stages.RngKey(5, 0, 3, 1))
-    found = items().dist_sample_neighbor(small_parts(), [3, 2], **TREES).transform(minibatch)
-    expected = items().sample_neighbor(small_graph(), [3, 2], **TREES).transform(minibatch)
-    assert found.digest() == expected.digest()
-    assert found.batch[found.compacted_seeds].tolist() == [[0, 0], [1, 1]]
-
-
 def test_a_part_is_told_the_stream_of_each_row_and_of_plain_draws_none():
     graph, seeds = small_parts(2, None), torch.tensor([4, 6, 4])
     start = dp.ItemSampler(dp.ItemSet(seeds), 3)

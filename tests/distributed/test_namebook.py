@@ -73,17 +73,6 @@ def test_holes_and_unknown_parts_are_named_and_the_local_part_needs_no_address(r
 # --- addresses through the store of torchrun
 
 
-@pytest.fixture
-def agent(monkeypatch):
-    """What torchrun's agent gives its ranks: a store that it hosts, and where it is."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", str(store.port))
-    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
-    return store
-
-
 def test_what_a_rank_publishes_the_others_read_through_the_store_of_the_agent(agent):
     publish_address(1, "node-1:7000")
     publish_address(0, "[2001:db8::5]:7000")

@@ -206,11 +206,11 @@ def value_of(sender: int, number: int) -> int:
 
 def main() -> None:
     """Kill so many processes, or as many as the minutes allow. AssertionError if others are hurt."""
-    given = arguments(__doc__, minutes=5.0, kills=1000)
+    options = arguments(__doc__, minutes=5.0, kills=1000)
     descriptors = num_descriptors()
-    soak = Soak(given.kills, given.seed)
+    soak = Soak(options.kills, options.seed)
     try:
-        soak.soak(given.kills, time.monotonic() + 60 * given.minutes)
+        soak.soak(options.kills, time.monotonic() + 60 * options.minutes)
         soak.finish()
     finally:
         soak.end()

@@ -103,9 +103,9 @@ def left() -> tuple[int, int]:
 def main() -> None:
     multiprocessing.set_forkserver_preload(["__main__", "torch", "datapipes", "datapipes.processes.preload"])
     torch.set_num_threads(1)
-    given = arguments(__doc__, minutes=5.0, kills=50)
+    options = arguments(__doc__, minutes=5.0, kills=50)
     logging.getLogger("datapipes").setLevel(logging.WARNING)
-    until = time.monotonic() + given.minutes * 60
+    until = time.monotonic() + options.minutes * 60
     graph = a_graph(num_nodes=NUM_NODES)
     expected = whole(graph)
     with tempfile.TemporaryDirectory() as folder:
@@ -119,7 +119,7 @@ def main() -> None:
                     dist_graph = DistGraph.connect(root, namebook, local_part=local_part, deadline=DEADLINE_S)
                     killer = Killer({part: each for part, each in enumerate(servers) if part != local_part}, namebook)
                     with dp.DataLoader(over(dist_graph, NUM_NODES), num_workers) as loader:
-                        epoch(loader, killer, expected, given.kills, until)
+                        epoch(loader, killer, expected, options.kills, until)
                     dist_graph.close()
                     time.sleep(1)  # gRPC ends its threads a moment later
                     print(f"  threads and descriptors before {before}, after {left()}", flush=True)

@@ -331,10 +331,10 @@ def run(name: str, runs: int, rng_seed: int, minutes: float = 60.0) -> Report:
 
 
 def main() -> None:
-    given = arguments(__doc__, minutes=60.0, kinds=[*SETTINGS, IDS], runs=500)
+    options = arguments(__doc__, minutes=60.0, kinds=[*SETTINGS, IDS], runs=500)
     torch.set_num_threads(1)
-    for name in given.kinds:
-        total = run(name, given.runs, given.seed, given.minutes)
+    for name in options.kinds:
+        total = run(name, options.runs, options.seed, options.minutes)
         counts = ", ".join(f"{what} {count}" for what, count in sorted(total.outcomes.items()))
         print(f"{name}: longest {total.longest_s:.2f} s beyond a timeout; {counts}", flush=True)
 

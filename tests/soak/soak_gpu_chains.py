@@ -21,18 +21,18 @@ OF_PROCESSES = 50  # one of so many
 
 
 def main() -> None:
-    given = arguments(__doc__, minutes=60.0, chains=2000)
-    end, number = time.monotonic() + 60 * given.minutes, given.seed
-    while number < given.seed + given.chains and time.monotonic() < end:
+    options = arguments(__doc__, minutes=60.0, chains=2000)
+    end, number = time.monotonic() + 60 * options.minutes, options.seed
+    while number < options.seed + options.chains and time.monotonic() < end:
         try:
             run(number, "processes" if number % OF_PROCESSES == 0 else None)
         except BaseException:
             print(f"chain {number} failed", file=sys.stderr)
             raise
-        if number == given.seed:
+        if number == options.seed:
             gc.freeze()  # each run ends with gc.collect, which would visit all that torch and Triton have made
         number += 1
-    print(f"{number - given.seed} chains: each gave the bits of the CPU, in order, and left nothing")
+    print(f"{number - options.seed} chains: each gave the bits of the CPU, in order, and left nothing")
 
 
 if __name__ == "__main__":

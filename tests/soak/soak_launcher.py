@@ -31,10 +31,10 @@ MOST_KILLS = 3
 
 
 def main() -> None:
-    given = arguments(__doc__, minutes=5.0)
+    options = arguments(__doc__, minutes=5.0)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as a background job it would be ignored by all
-    draws = random.Random(given.seed)
-    ends = time.monotonic() + 60 * given.minutes
+    draws = random.Random(options.seed)
+    ends = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory() as folder:
         ring = write_ring(Path(folder) / "ring.npz", 400)
         with launched(ring, Path(folder) / "parts", epochs=5) as run:

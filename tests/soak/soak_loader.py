@@ -149,9 +149,9 @@ def run(rng_seed: int, minutes: float) -> dict[str, int]:
 
 
 def main() -> None:
-    given = arguments(__doc__, minutes=5.0)
+    options = arguments(__doc__, minutes=5.0)
     logging.getLogger("datapipes").setLevel(logging.ERROR)  # hide the warnings about killed workers
-    print(run(given.seed, given.minutes))
+    print(run(options.seed, options.minutes))
 
 
 if __name__ == "__main__":

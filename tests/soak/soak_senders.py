@@ -95,8 +95,8 @@ class Seen:
 
 
 def main() -> None:
-    args = arguments(__doc__, minutes=2.0)
-    generator, ends, done = random.Random(args.seed), time.monotonic() + 60 * args.minutes, Counter[str]()
+    options = arguments(__doc__, minutes=2.0)
+    generator, ends, done = random.Random(options.seed), time.monotonic() + 60 * options.minutes, Counter[str]()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     here, there = CONTEXT.Pipe()
@@ -119,7 +119,7 @@ def main() -> None:
                 if here.poll(min(left, 0.1)):
                     seen.take(here.recv())
 
-        half, first = time.monotonic() + 30 * args.minutes, None  # by then the allocators have what they need
+        half, first = time.monotonic() + 30 * options.minutes, None  # by then the allocators have what they need
         while time.monotonic() < ends:
             if first is None and time.monotonic() > half:
                 first = settled(receiver.pid, 0, 0.0)

@@ -117,9 +117,9 @@ def run(name: str, minutes: float, rng_seed: int) -> Counter[str]:
 
 
 def main() -> None:
-    given = arguments(__doc__, minutes=10.0, kinds=[*TARGETS], default_kinds=["join"])
-    for name in given.kinds:
-        print(f"{name}: {dict(run(name, given.minutes, given.seed))}", flush=True)
+    options = arguments(__doc__, minutes=10.0, kinds=[*TARGETS], default_kinds=["join"])
+    for name in options.kinds:
+        print(f"{name}: {dict(run(name, options.minutes, options.seed))}", flush=True)
 
 
 if __name__ == "__main__":

@@ -239,9 +239,9 @@ def epochs(batch_size: int, count: int) -> list[list[str]]:
 # --- the kinds
 
 
-def kills(given: argparse.Namespace) -> Counter[str]:
-    rng, counts = random.Random(given.seed), Counter[str]()
-    until = time.monotonic() + 60 * given.minutes
+def kills(options: argparse.Namespace) -> Counter[str]:
+    rng, counts = random.Random(options.seed), Counter[str]()
+    until = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         batch_size = 5
         big_graph(batch_size).save(root := Path(folder) / "graph")
@@ -251,7 +251,7 @@ def kills(given: argparse.Namespace) -> Counter[str]:
         stack.callback(trainer.process.kill)
         trainer.waits_for(20)
         before = [settled(each.server.pid, 0, 1.0) for each in found]
-        while counts.total() < given.kills and time.monotonic() < until:
+        while counts.total() < options.kills and time.monotonic() < until:
             place = rng.choice(found)
             ways: dict[str, Callable[[float], None]] = {
                 "server killed": lambda _, place=place: place.server.restart() and None,
@@ -276,7 +276,7 @@ def kills(given: argparse.Namespace) -> Counter[str]:
     return counts
 
 
-def stops(given: argparse.Namespace) -> Counter[str]:
+def stops(_: argparse.Namespace) -> Counter[str]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         batch_size = 1000
         big_graph(batch_size).save(root := Path(folder) / "graph")
@@ -319,9 +319,9 @@ def stops(given: argparse.Namespace) -> Counter[str]:
 
 def main() -> None:
     kinds = {"kills": kills, "stops": stops}
-    given = arguments(__doc__, minutes=20.0, kinds=[*kinds], kills=100)
-    for name in given.kinds:
-        print(f"{name}: {dict(kinds[name](given))}", flush=True)
+    options = arguments(__doc__, minutes=20.0, kinds=[*kinds], kills=100)
+    for name in options.kinds:
+        print(f"{name}: {dict(kinds[name](options))}", flush=True)
 
 
 if __name__ == "__main__":

@@ -33,9 +33,9 @@ def arguments(
         parser.add_argument("--kinds", nargs="+", choices=kinds, default=default_kinds or kinds)
     for name, count in counts.items():
         parser.add_argument(f"--{name}", type=int, default=count)
-    given = parser.parse_args()
-    print(f"seed {given.seed}", flush=True)
-    return given
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    return options
 
 
 class State(NamedTuple):

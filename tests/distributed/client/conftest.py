@@ -18,5 +18,5 @@ def peers_of(part):
         return made[-1]
 
     yield peers
-    for each in made:
-        each.close()
+    for client in made:
+        client.close()

@@ -60,8 +60,8 @@ def in_turn(*answers):
     left = [*answers]
 
     def answer(timeout):
-        given = left.pop(0)
-        return raised(given) if isinstance(given, Exception) else given
+        first = left.pop(0)
+        return raised(first) if isinstance(first, Exception) else first
 
     return answer
 

@@ -15,19 +15,19 @@ from datapipes.distributed import Part, PartitionServer
 
 
 def expect_typed_errors(
-    server: PartitionServer, client: PlainClient, fuzz: TicketFuzz, num_tickets: int, own: str
+    server: PartitionServer, client: PlainClient, fuzz: TicketFuzz, num_tickets: int, error: str
 ) -> None:
-    """Send so many requests, some of which meet an error of the type `own`."""
+    """Send so many requests, some of which meet an error of the type `error`."""
     outcomes = Counter()
     for _ in range(num_tickets):
         try:
             client.ask_bytes(fuzz.next())
             outcomes["answered"] += 1
-        except TOLD as error:
-            outcomes[type(error).__name__] += 1
+        except TOLD as refusal:
+            outcomes[type(refusal).__name__] += 1
     numbers = server.statistics()
     assert (numbers["waiting"], numbers["working"], numbers["bytes_in_flight"]) == (0, 0, 0)
-    assert {"answered", "BadRequest", "OtherPartition", own} <= {*outcomes}, outcomes
+    assert {"answered", "BadRequest", "OtherPartition", error} <= {*outcomes}, outcomes
 
 
 def test_malformed_requests_have_typed_errors_and_leave_nothing(root, caplog):

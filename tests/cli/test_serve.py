@@ -25,7 +25,7 @@ def labels_of(address: str, part: int) -> list[int]:
     ids = torch.tensor([part, part + 2])
     with PlainClient(address) as client:
         assert client.hello()[0] == part
-        return client.rows(RowsRequest((Rows("node", None, ("y",), ids),)))[0].tolist()
+        return client.answer(RowsRequest((Rows("node", None, ("y",), ids),)))[0].tolist()
 
 
 def test_servers_of_all_parts_answer_come_back_and_end(root):

@@ -1,13 +1,11 @@
 """DistGraph.connect and connect: from folders and namebooks to servers; what does not fit is refused by name."""
 
-import builtins
 import json
 import pickle
 import sys
 
 import pytest
 import torch
-import torch.distributed as dist
 from partitions import source_of
 from parts_on_disk import a_graph, batches, over, whole, write
 from scripts import run_script
@@ -39,7 +37,9 @@ def namebook(root):
 
 
 @pytest.mark.parametrize("way", ["folder", "book", "local part", "file", "torchrun"])
-def test_all_ways_to_connect_give_the_bits_of_the_undivided_graph(tmp_path, monkeypatch, graph, root, namebook, way):
+def test_all_ways_to_connect_give_the_bits_of_the_undivided_graph(
+    tmp_path, request, graph, root, namebook, connected, way
+):
     given, local_part = namebook, None
     if way == "local part":
         given, local_part = {1: namebook[1]}, 0
@@ -47,32 +47,25 @@ def test_all_ways_to_connect_give_the_bits_of_the_undivided_graph(tmp_path, monk
         given = tmp_path / "namebook.json"
         given.write_text(json.dumps(namebook))
     elif way == "torchrun":
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-        monkeypatch.setenv("MASTER_PORT", str(store.port))
-        monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+        request.getfixturevalue("agent")
         for part, address in namebook.items():
             publish_address(part, address)
         given = "torchrun"
-    dist_graph = DistGraph.connect(open_book(root) if way == "book" else root, given, local_part=local_part)
-    try:
-        assert dist_graph.digest() == graph.digest()
-        expected = whole(graph, FEW)
-        assert batches(over(dist_graph), FEW) == expected
-        copy = pickle.loads(pickle.dumps(dist_graph))
-        assert batches(over(copy), FEW) == expected
-        copy.close()
-    finally:
-        dist_graph.close()
+    dist_graph = connected(open_book(root) if way == "book" else root, given, local_part=local_part)
+    assert dist_graph.digest() == graph.digest()
+    expected = whole(graph, FEW)
+    assert batches(over(dist_graph), FEW) == expected
+    copy = pickle.loads(pickle.dumps(dist_graph))
+    assert batches(over(copy), FEW) == expected
+    copy.close()
 
 
 def test_a_book_that_was_made_by_hand_is_compared_with_what_the_server_has(graph, namebook):
     book = PartitionBook(2, torch.arange(graph.num_nodes) % 2)
     DistGraph.connect(book, namebook).close()
     other = PartitionBook(2, (torch.arange(graph.num_nodes) + 1) % 2)
-    with pytest.raises(
-        OtherPartition, match=f"part 0 at {namebook[0]}: the server has the partition_id .*the book is of"
-    ):
+    text = f"part 0 at {namebook[0]}: the server has the partition_id .*the book is of"
+    with pytest.raises(OtherPartition, match=text):
         DistGraph.connect(other, namebook)
 
 
@@ -146,47 +139,29 @@ def test_servers_have_any_numbers_and_several_may_have_one_part(graph, root, nam
         client.fetch(0, ids, is_node_feat=True, input_type=None, attr_name="x")
 
 
-@pytest.mark.parametrize(
-    ("change", "kind", "message"),
-    [
-        ({"namebook": {0: "127.0.0.1:1"}}, ValueError, "no address of part 1; the partition has the parts 0 to 1"),
-        ({"namebook": {0: "127.0.0.1:1", 1: "127.0.0.1:2", 2: "127.0.0.1:3"}}, ValueError, "the namebook names part 2"),
-        ({"namebook": {0: "127.0.0.1:1", 1: "node"}}, ValueError, "part 1 is 'node', which has no port"),
-        (
-            {"namebook": {0: "127.0.0.1:1", 1: "node:7"}},
-            ValueError,
-            "node:7 is not of this machine alone.*insecure=True",
-        ),
-        (
-            {"root_or_book": None},
-            TypeError,
-            "root_or_book must be the folder of a partition or a PartitionBook, got None",
-        ),
-        ({"root_or_book": "/nowhere"}, FileNotFoundError, "/nowhere"),
-        ({"local_part": 2}, ValueError, r"local_part must be in \[0, 1\], got 2"),
-        ({"deadline": 0}, ValueError, "deadline must be seconds above 0"),
-        (
-            {"mmap": False},
-            ValueError,
-            "mmap=False reads the local part into memory, but there is none. Give local_part",
-        ),
-        ({"mmap": 0, "local_part": 0}, TypeError, "mmap must be True or False"),
-        ({"deadline": None}, ValueError, "deadline must be seconds above 0"),
-        ({"tls": "cert"}, TypeError, "tls must be a TLSConfig or None"),
-        ({"tls": TLSConfig("a", "b", "c"), "insecure": True}, ValueError, "exclude each other"),
-    ],
-)
-def test_arguments_that_do_not_fit_are_refused_before_anything_is_asked(root, change, kind, message):
-    arguments = {"root_or_book": root, "namebook": {0: "127.0.0.1:1", 1: "127.0.0.1:2"}, **change}
-    with pytest.raises(kind, match=message):
-        DistGraph.connect(arguments.pop("root_or_book"), arguments.pop("namebook"), **arguments)
-
-
-def test_a_local_part_needs_the_folder_and_a_namebook_needs_servers(root):
-    with pytest.raises(ValueError, match="local_part 0 is read from the folder of the partition, but a book was given"):
-        DistGraph.connect(open_book(root), {1: "127.0.0.1:1"}, local_part=0)
-    with pytest.raises(ValueError, match="connect: the namebook is empty"):
-        connect({})
+def test_what_connecting_refuses_before_anything_is_asked(root, refuses):
+    near = {0: "127.0.0.1:1", 1: "127.0.0.1:2"}
+    for namebook in (
+        {0: "127.0.0.1:1"},
+        {**near, 2: "127.0.0.1:3"},
+        {0: "127.0.0.1:1", 1: "node"},
+        {0: "127.0.0.1:1", 1: "node:7"},
+    ):
+        refuses(ValueError, DistGraph.connect, root, namebook)
+    for error, options in (
+        (ValueError, {"local_part": 2}),
+        (ValueError, {"mmap": False}),
+        (TypeError, {"mmap": 0, "local_part": 0}),
+        (ValueError, {"deadline": 0}),
+        (ValueError, {"deadline": None}),
+        (TypeError, {"tls": "cert"}),
+        (ValueError, {"tls": TLSConfig("a", "b", "c"), "insecure": True}),
+    ):
+        refuses(error, DistGraph.connect, root, near, **options)
+    refuses(TypeError, DistGraph.connect, None, near)
+    refuses(FileNotFoundError, DistGraph.connect, "/nowhere", near)
+    refuses(ValueError, DistGraph.connect, open_book(root), {1: "127.0.0.1:1"}, local_part=0)
+    refuses(ValueError, connect, {})
 
 
 def test_a_partition_of_one_part_needs_no_server(tmp_path, graph):
@@ -197,25 +172,13 @@ def test_a_partition_of_one_part_needs_no_server(tmp_path, graph):
     assert batches(over(DistGraph.connect(root, {}, local_part=0)), FEW) == whole(graph, FEW)
 
 
-def test_without_pyarrow_connecting_names_the_extra(monkeypatch, root):
-    imported = builtins.__import__
-
-    def without_pyarrow(name, *rest):
-        if name.split(".")[0] == "pyarrow":
-            raise ModuleNotFoundError(f"No module named {name!r}")
-        return imported(name, *rest)
-
+def test_without_pyarrow_connecting_names_the_extra(monkeypatch, root, refuses):
     for name in [name for name in sys.modules if name.split(".")[0] == "pyarrow"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(builtins, "__import__", without_pyarrow)
+        monkeypatch.setitem(sys.modules, name, None)
     namebook = {0: "127.0.0.1:1", 1: "127.0.0.1:2"}
-    for ask in (
-        lambda: connect(namebook),
-        lambda: DistGraph.connect(root, namebook),
-        lambda: DistGraph.connect(root, namebook, local_part=0),
-    ):
-        with pytest.raises(ImportError, match=r"pip install pyarrow \(in the extra \[distributed\] of"):
-            ask()
+    refuses(ImportError, connect, namebook)
+    refuses(ImportError, DistGraph.connect, root, namebook)
+    refuses(ImportError, DistGraph.connect, root, namebook, local_part=0)
 
 
 FORK = """

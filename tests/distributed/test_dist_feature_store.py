@@ -2,17 +2,15 @@
 
 import asyncio
 import pickle
-from concurrent.futures import Future
-from dataclasses import replace
 
 import pytest
 import torch
 from amounts import examples
-from dist_graphs import dist_graph_of
-from hypothesis import HealthCheck, given
+from dist_graphs import ChangedPeers, dist_graph_of, in_parts, new_root
+from hypothesis import given
 from hypothesis import strategies as st
 from partitions import books, expect_same_values, graphs
-from pipelines import digests, items, refused
+from pipelines import digests, items
 
 import datapipes as dp
 from datapipes import _core
@@ -22,8 +20,6 @@ from datapipes.distributed.requests.rows import RowsRequest
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import with_edge_map
 from datapipes.processes.sharing import pack
-
-FILES = examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def whole_features(graph: Graph) -> dict:
@@ -48,13 +44,13 @@ def ids_below(draw, count: int) -> torch.Tensor:
     return torch.tensor(ids, dtype=dtype)
 
 
-@FILES
+@examples(25)
 @given(st.data())
-def test_the_rows_of_parts_are_those_of_the_whole_graph(tmp_path_factory, data):
+def test_the_rows_of_parts_are_those_of_the_whole_graph(data):
     graph = data.draw(graphs())
     book = with_edge_map(data.draw(books(graph, most_parts=4)), graph)
     local = data.draw(st.one_of(st.none(), st.integers(0, book.num_parts - 1)))
-    dist_graph = dist_graph_of(graph, book, tmp_path_factory.mktemp("parts"), local)
+    dist_graph = dist_graph_of(graph, book, new_root(), local)
     expected = dp.FeatureStore(whole_features(graph))
     store = DistFeatureStore(dist_graph)
     assert store.keys() == expected.keys()
@@ -71,24 +67,6 @@ def test_the_rows_of_parts_are_those_of_the_whole_graph(tmp_path_factory, data):
 # --- what is asked
 
 
-class CountingPeers:
-    """Wraps peers; `change` may change an answer."""
-
-    def __init__(self, peers, change=None):
-        self.peers, self.change = peers, change
-
-    def ask(self, part, request):
-        if self.change is None:
-            return self.peers.ask(part, request)
-        asked = self.peers.ask(part, replace(request, take=None))
-        changed: Future = Future()
-        changed.set_result(self.change(asked.result(timeout=20)))
-        return changed
-
-    def close(self):
-        self.peers.close()
-
-
 def plain_graph(num_nodes: int = 200, num_edges: int = 3000) -> dp.CSCGraph:
     made = torch.Generator().manual_seed(0)
     edges = (torch.rand(2, num_edges, generator=made) ** 2 * num_nodes).long()
@@ -100,10 +78,22 @@ def plain_graph(num_nodes: int = 200, num_edges: int = 3000) -> dp.CSCGraph:
     )
 
 
-def parts_of_graph(root, num_parts: int = 3, local_part: int | None = 0, graph=None):
-    graph = graph or plain_graph()
-    owners = torch.arange(graph.num_nodes) * 7 % 11 % num_parts
-    return dist_graph_of(graph, with_edge_map(PartitionBook(num_parts, owners), graph), root, local_part)
+@pytest.fixture
+def parts_of_graph():
+    """Makes graphs in parts, which are closed in the end."""
+    made = []
+
+    def make(num_parts: int = 3, local_part: int | None = 0, graph=None) -> DistGraph:
+        graph = graph or plain_graph()
+        owners = torch.arange(graph.num_nodes) * 7 % 11 % num_parts
+        made.append(
+            dist_graph_of(graph, with_edge_map(PartitionBook(num_parts, owners), graph), new_root(), local_part)
+        )
+        return made[-1]
+
+    yield make
+    for dist_graph in made:
+        dist_graph.close()
 
 
 def reads(dist_graph) -> list[tuple[int, RowsRequest]]:
@@ -111,8 +101,8 @@ def reads(dist_graph) -> list[tuple[int, RowsRequest]]:
 
 
 @pytest.mark.parametrize(("local_part", "asked"), [(None, [0, 1, 2]), (1, [0, 2])])
-def test_each_part_is_asked_once_for_all_features(tmp_path, local_part, asked):
-    dist_graph = parts_of_graph(tmp_path, 3, local_part)
+def test_each_part_is_asked_once_for_all_features(parts_of_graph, local_part, asked):
+    dist_graph = parts_of_graph(3, local_part)
     store = DistFeatureStore(dist_graph)
     nodes, edges = torch.arange(200), torch.arange(100, 400)
     requests = [
@@ -135,128 +125,97 @@ def test_each_part_is_asked_once_for_all_features(tmp_path, local_part, asked):
     assert stats["requests"] == len(asked)
     assert stats["own"] + stats["asked"] == 200 + 300 + 50
     assert stats["cached"] == stats["cache_bytes"] == 0
-    dist_graph.close()
 
 
-def test_rows_of_the_own_part_ask_nobody(tmp_path):
-    dist_graph = parts_of_graph(tmp_path, 3, 1)
+def test_rows_of_the_own_part_ask_nobody(parts_of_graph):
+    dist_graph = parts_of_graph(3, 1)
     store = DistFeatureStore(dist_graph)
     own = dist_graph.local_part.node_ids()
     assert torch.equal(store.read("node", None, "x", own), plain_graph().node_attributes["x"][own])
     assert store["node", None, "y"].read(own[:0]).shape == (0,)
     assert reads(dist_graph) == []
-    dist_graph.close()
 
 
-def test_rows_go_into_memory_that_is_given(tmp_path):
-    dist_graph = parts_of_graph(tmp_path)
-    feature = DistFeatureStore(dist_graph)["node", None, "x"]
+def test_rows_go_into_memory_that_is_given(parts_of_graph, refuses):
+    feature = DistFeatureStore(parts_of_graph())["node", None, "x"]
     ids, out = torch.tensor([5, 199, 5]), torch.empty(3, 5)
     assert feature.read(ids, out) is out
     assert torch.equal(out, plain_graph().node_attributes["x"][ids])
-    with refused(ValueError, stage="node feature 'x'", found="float64", allowed="float32", remedy="Allocate"):
-        feature.read(ids, out.double())
-    dist_graph.close()
+    refuses(ValueError, feature.read, ids, out.double())
 
 
 # --- refusals
 
 
-@pytest.mark.parametrize("outside", [-1, 200, 2**40])
-def test_ids_outside_the_graph_are_named_with_the_feature(tmp_path, outside):
-    dist_graph = parts_of_graph(tmp_path)
+def test_ids_outside_the_graph_are_named_with_the_feature(parts_of_graph, refuses):
+    dist_graph = parts_of_graph()
     store = DistFeatureStore(dist_graph)
-    ids = torch.tensor([3, outside, -7])
-    with refused(
-        IndexError, stage="node feature 'x'", found=str(outside), allowed=r"in \[0, 200\)", remedy="Check the ids"
-    ):
-        store.read_many([("node", None, "x", ids)])
-    with refused(IndexError, stage="edge feature 'w'", found="3000", allowed=r"in \[0, 3000\)", remedy="Check the ids"):
+    for outside in (-1, 200, 2**40):
+        refuses(IndexError, store.read_many, [("node", None, "x", torch.tensor([3, outside, -7]))])
+    with refuses(IndexError):
         asyncio.run(store.read_many_async([("edge", None, "w", torch.tensor([3000]))]))
     assert reads(dist_graph) == []
-    dist_graph.close()
 
 
-def test_edge_features_need_an_edge_map(tmp_path):
-    graph = plain_graph()
-    dist_graph = dist_graph_of(graph, PartitionBook(2, torch.arange(200) % 2), tmp_path, 0)
+def test_edge_features_need_an_edge_map(refuses):
+    dist_graph = in_parts(plain_graph(), torch.arange(200) % 2, 2, 0)
     store = DistFeatureStore(dist_graph)
     ids = torch.tensor([1])
     assert torch.equal(store.read("node", None, "y", ids), ids)
-    with refused(ValueError, stage="edge feature 'w'", found="no edge map", allowed="", remedy="edge_map=True"):
-        store.read_many([("edge", None, "w", ids)])
+    refuses(ValueError, store.read_many, [("edge", None, "w", ids)])
     sampled = items().dist_sample_neighbor(dist_graph, [2], return_edge_ids=True)
-    with refused(ValueError, stage="edge feature 'w'", found="no edge map", allowed="", remedy="edge_map=True"):
-        sampled.fetch_feature(store, None, ["w"])
+    refuses(ValueError, sampled.fetch_feature, store, None, ["w"])
     dist_graph.close()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        ({"cache_bytes": -1}, ValueError, "cache_bytes must be 0 or more"),
-        ({"cache_bytes": "much"}, ValueError, "such as '256MB'"),
-        ({"cache_bytes": 1.5}, TypeError, "cache_bytes must be an int"),
-        ({"cache_bytes": 100}, ValueError, "a cache of one row takes 284 bytes"),
-        ({"dist_graph": plain_graph()}, TypeError, "must be a DistGraph, got CSCGraph"),
-    ],
-)
-def test_wrong_arguments_are_refused(tmp_path, arguments, error, text):
-    dist_graph = parts_of_graph(tmp_path)
-    with pytest.raises(error, match=text):
-        DistFeatureStore(**{"dist_graph": dist_graph, **arguments})
-    with pytest.raises(KeyError, match="no feature"):
-        DistFeatureStore(dist_graph).read_many([("node", None, "z", torch.tensor([0]))])
-    dist_graph.close()
-
-
-def test_a_cache_needs_a_local_part(tmp_path):
-    dist_graph = parts_of_graph(tmp_path, local_part=None)
-    with refused(ValueError, stage="DistFeatureStore", found="no local part", allowed="", remedy="local_part="):
-        DistFeatureStore(dist_graph, cache_bytes="1MB")
-
-
-@pytest.mark.parametrize(
-    ("change", "found"),
-    [
-        (lambda rows: rows[:-1], "answered 1 tensors to a request for 2"),
-        (lambda rows: [*rows, rows[0]], "answered 3 tensors"),
-        (lambda rows: [rows[0][:-1], rows[1]], r"node feature 'x': part 1 answered float32 \[\d+, 5\], asked for was"),
-        (lambda rows: [rows[0].double(), rows[1]], "answered float64"),
-        (lambda rows: [rows[0], rows[1][:, None]], r"node feature 'y': part 1 answered int64 \[\d+, 1\]"),
-        (lambda rows: [rows[0], None], "answered NoneType"),
-    ],
-)
-@pytest.mark.parametrize("is_async", [False, True])
-def test_other_rows_than_asked_for_are_an_error(tmp_path, change, found, is_async):
-    dist_graph = parts_of_graph(tmp_path, 2, 0)
-    dist_graph.peers = CountingPeers(dist_graph.peers, change)
-    store, ids = DistFeatureStore(dist_graph), torch.arange(200)
-    requests = [("node", None, "x", ids), ("node", None, "y", ids)]
-    with pytest.raises(ValueError, match=found):
-        asyncio.run(store.read_many_async(requests)) if is_async else store.read_many(requests)
-    dist_graph.close()
-
-
-def test_an_empty_answer_is_an_error_where_the_caller_gave_the_memory(tmp_path):
-    dist_graph = parts_of_graph(tmp_path, 2, 0)
-    dist_graph.peers = CountingPeers(dist_graph.peers, lambda rows: [])
-    ids = torch.arange(200)
-    with pytest.raises(ValueError, match="answered 0 tensors to a request for 1"):
-        DistFeatureStore(dist_graph).read("node", None, "x", ids, out=torch.empty(200, 5))
-    dist_graph.close()
+def test_what_a_dist_feature_store_refuses(parts_of_graph, refuses):
+    dist_graph = parts_of_graph()
+    for error, cache_bytes in ((ValueError, -1), (ValueError, "much"), (TypeError, 1.5), (ValueError, 100)):
+        refuses(error, DistFeatureStore, dist_graph, cache_bytes=cache_bytes)
+    refuses(TypeError, DistFeatureStore, plain_graph())
+    refuses(KeyError, DistFeatureStore(dist_graph).read_many, [("node", None, "z", torch.tensor([0]))])
+    refuses(ValueError, DistFeatureStore, parts_of_graph(local_part=None), cache_bytes="1MB")
+    x = ("node", None, "x")
+    refuses(ValueError, DistFeatureStore, dist_graph, cache_by={})
+    for error, cache_by in (
+        (ValueError, {}),
+        (TypeError, torch.ones(3)),
+        (KeyError, {("node", None, "z"): torch.ones(200)}),
+        (ValueError, {("edge", None, "w"): torch.ones(3000)}),
+        (ValueError, {x: torch.arange(199)}),
+        (TypeError, {x: torch.ones(200)}),
+    ):
+        refuses(error, DistFeatureStore, dist_graph, cache_bytes=1000, cache_by=cache_by)
+    refuses(ValueError, DistFeatureStore, dist_graph, cache_bytes=100, cache_by={x: torch.arange(200)})
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_the_error_of_a_part_reaches_the_caller(tmp_path, is_async):
-    class Broken(CountingPeers):
-        def ask(self, part, request):
-            failed: Future = Future()
-            failed.set_exception(TimeoutError(f"part {part} at 127.0.0.1:1 did not answer"))
-            return failed
+def test_other_rows_than_asked_for_are_refused(parts_of_graph, refuses, is_async):
+    dist_graph, ids = parts_of_graph(2), torch.arange(200)
+    peers, requests = dist_graph.peers, [("node", None, "x", ids), ("node", None, "y", ids)]
+    store = DistFeatureStore(dist_graph)
+    for change in (
+        lambda rows: rows[:-1],
+        lambda rows: [*rows, rows[0]],
+        lambda rows: [rows[0][:-1], rows[1]],
+        lambda rows: [rows[0].double(), rows[1]],
+        lambda rows: [rows[0], rows[1][:, None]],
+        lambda rows: [rows[0], None],
+    ):
+        dist_graph.peers = ChangedPeers(peers, change)
+        with refuses(ValueError):
+            asyncio.run(store.read_many_async(requests)) if is_async else store.read_many(requests)
+    dist_graph.peers = ChangedPeers(peers, lambda rows: [])  # also where the caller gives the memory
+    refuses(ValueError, store.read, "node", None, "x", ids, out=torch.empty(200, 5))
 
-    dist_graph = parts_of_graph(tmp_path, 3, 0)
-    dist_graph.peers = Broken(dist_graph.peers)
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_error_of_a_part_reaches_the_caller(parts_of_graph, is_async):
+    def fail(answer):
+        raise TimeoutError("part 1 at 127.0.0.1:1 did not answer")
+
+    dist_graph = parts_of_graph(3, 0)
+    dist_graph.peers = ChangedPeers(dist_graph.peers, fail)
     store = DistFeatureStore(dist_graph)
     requests = [("node", None, "x", torch.arange(200))]
     with pytest.raises(TimeoutError, match="did not answer"):
@@ -275,21 +234,20 @@ def chain(graph, store, **arguments):
 
 
 @pytest.mark.parametrize("num_parts", [1, 2, 4])
-def test_chains_give_the_bits_of_one_machine(tmp_path, num_parts):
+def test_chains_give_the_bits_of_one_machine(parts_of_graph, num_parts):
     graph = plain_graph()
     expected = digests(chain(graph, dp.FeatureStore(whole_features(graph))))
     for local_part in (None, num_parts - 1):
-        dist_graph = parts_of_graph(tmp_path / str(local_part), num_parts, local_part)
+        dist_graph = parts_of_graph(num_parts, local_part)
         for cache_bytes in (0, "1KB", "1MB") if local_part else (0,):
             assert digests(chain(dist_graph, DistFeatureStore(dist_graph, cache_bytes=cache_bytes))) == expected
-        dist_graph.close()
 
 
 @pytest.mark.parametrize("worker_method", ["process", "thread"])
-def test_workers_read_the_same_and_share_the_cache(tmp_path, worker_method):
+def test_workers_read_the_same_and_share_the_cache(parts_of_graph, worker_method):
     graph = plain_graph()
     expected = digests(chain(graph, dp.FeatureStore(whole_features(graph))))
-    dist_graph = parts_of_graph(tmp_path, 3, 1)
+    dist_graph = parts_of_graph(3, 1)
     store = DistFeatureStore(dist_graph, cache_bytes=3000)
     pipe = chain(dist_graph, store)
     with dp.DataLoader(pipe, num_workers=1, worker_method=worker_method) as loader:
@@ -298,7 +256,6 @@ def test_workers_read_the_same_and_share_the_cache(tmp_path, worker_method):
     stats = store.stats()  # of the workers too
     assert min(stats[name] for name in ("own", "cached", "asked", "requests", "received_bytes")) > 0
     assert stats["requests"] <= 2 * len(expected)  # two peers
-    dist_graph.close()
 
 
 # --- the cache
@@ -311,33 +268,15 @@ def hot_of(dist_graph, num_bytes: int) -> set[int]:
     return set(ids.tolist()[: max(left // 28, 0)])
 
 
-@pytest.mark.parametrize("cache_bytes", [284, 311, 312, 2000, 10**9])
-def test_the_cache_holds_the_hottest_rows_within_its_bytes(tmp_path, cache_bytes):
-    dist_graph = parts_of_graph(tmp_path, 3, 2)
-    store = DistFeatureStore(dist_graph, cache_bytes=cache_bytes)
-    expected = hot_of(dist_graph, cache_bytes)
-    assert expected
-    assert 0 < store.stats()["cache_bytes"] <= cache_bytes
-    before = len(reads(dist_graph))  # those that filled it
-    ids = torch.arange(200)
-    for name in ("x", "y"):
-        assert torch.equal(store.read("node", None, name, ids), plain_graph().node_attributes[name])
-    asked = {int(each) for _, request in reads(dist_graph)[before:] for each in request.rows[0].ids}
-    own = set(dist_graph.local_part.node_ids().tolist())
-    assert asked == set(range(200)) - own - expected
-    assert store.stats()["cached"] == 2 * len(expected)
-    dist_graph.close()
-
-
 def counted(feature_graph, store, epochs: int = 2) -> dict:
     return dp.count_accesses(chain(feature_graph, store), epochs)
 
 
 @pytest.mark.parametrize("local_part", [None, 1])
-def test_accesses_of_parts_are_those_of_the_whole_graph(tmp_path, local_part):
+def test_accesses_of_parts_are_those_of_the_whole_graph(parts_of_graph, local_part):
     graph = plain_graph()
     expected = counted(graph, dp.FeatureStore(whole_features(graph)))
-    dist_graph = parts_of_graph(tmp_path, 3, local_part)
+    dist_graph = parts_of_graph(3, local_part)
     store = DistFeatureStore(dist_graph)
     with dp.DataLoader(chain(dist_graph, store), num_workers=0) as loader:
         for found in (counted(dist_graph, store), dp.count_accesses(loader, 2)):
@@ -346,7 +285,6 @@ def test_accesses_of_parts_are_those_of_the_whole_graph(tmp_path, local_part):
                 assert torch.equal(found[key], counts)
         assert len(list(loader)) > 0
     assert expected["node", None, "x"].max() > 2
-    dist_graph.close()
 
 
 def most_asked(counts: torch.Tensor, own: set[int], num_bytes: int, row_bytes: int, num_tables: int) -> set[int]:
@@ -355,29 +293,32 @@ def most_asked(counts: torch.Tensor, own: set[int], num_bytes: int, row_bytes: i
     return {node for _, node in order[: (num_bytes - 64 * (1 + num_tables) - 64) // row_bytes]}
 
 
-@pytest.mark.parametrize("local_part", [None, 2])
-@pytest.mark.parametrize("cache_bytes", [284, 700, 2000, 10**6])
-def test_counts_choose_the_rows_of_the_cache(tmp_path, local_part, cache_bytes):
-    dist_graph, graph = parts_of_graph(tmp_path, 3, local_part), plain_graph()
-    counts = counted(dist_graph, DistFeatureStore(dist_graph))
-    store = DistFeatureStore(dist_graph, cache_bytes=cache_bytes, cache_by=counts)
+@pytest.mark.parametrize(("by_counts", "local_part"), [(False, 2), (True, 2), (True, None)])
+@pytest.mark.parametrize("cache_bytes", [284, 311, 312, 700, 2000, 10**9])
+def test_the_cache_holds_the_hottest_rows_within_its_bytes(parts_of_graph, by_counts, local_part, cache_bytes):
+    dist_graph, graph = parts_of_graph(3, local_part), plain_graph()
     own = set() if local_part is None else set(dist_graph.local_part.node_ids().tolist())
-    expected = most_asked(counts["node", None, "x"], own, cache_bytes, 28, 2)
+    if by_counts:
+        counts = counted(dist_graph, DistFeatureStore(dist_graph))
+        expected = most_asked(counts["node", None, "x"], own, cache_bytes, 28, 2)
+    else:
+        counts, expected = None, hot_of(dist_graph, cache_bytes)
+    store = DistFeatureStore(dist_graph, cache_bytes=cache_bytes, cache_by=counts)
     assert expected
-    assert store.stats()["cache_bytes"] <= cache_bytes
-    before, ids = len(reads(dist_graph)), torch.arange(200)
+    assert 0 < store.stats()["cache_bytes"] <= cache_bytes
+    before, ids = len(reads(dist_graph)), torch.arange(200)  # those before filled it
     for name in ("x", "y"):
         assert torch.equal(store.read("node", None, name, ids), graph.node_attributes[name])
-    asked = {int(each) for _, request in reads(dist_graph)[before:] for each in request.rows[0].ids}
+    asked = {int(node) for _, request in reads(dist_graph)[before:] for node in request.rows[0].ids}
     assert asked == set(range(200)) - own - expected
-    dist_graph.close()
+    assert store.stats()["cached"] == 2 * len(expected)
 
 
 @pytest.mark.parametrize("local_part", [None, 1])
-def test_a_cache_by_counts_saves_what_was_counted_and_changes_no_bit(tmp_path, local_part):
+def test_a_cache_by_counts_saves_what_was_counted_and_changes_no_bit(parts_of_graph, local_part):
     graph = plain_graph()
     expected = digests(chain(graph, dp.FeatureStore(whole_features(graph))))
-    dist_graph, stats = parts_of_graph(tmp_path, 3, local_part), {}
+    dist_graph, stats = parts_of_graph(3, local_part), {}
     counts = counted(dist_graph, DistFeatureStore(dist_graph), 1)
     for name, options in (("none", {}), ("some", {"cache_bytes": 900}), ("all", {"cache_bytes": "1MB"})):
         store = DistFeatureStore(dist_graph, **options, cache_by=counts if options else None)
@@ -392,11 +333,10 @@ def test_a_cache_by_counts_saves_what_was_counted_and_changes_no_bit(tmp_path, l
     assert stats["all"]["cached"] == int(away.sum())  # what is still asked for are rows of edges
     assert stats["all"]["requests"] <= stats["some"]["requests"] <= stats["none"]["requests"]
     assert stats["all"]["received_bytes"] < stats["some"]["received_bytes"] < stats["none"]["received_bytes"]
-    dist_graph.close()
 
 
-def test_features_without_counts_are_not_cached(tmp_path):
-    dist_graph, graph = parts_of_graph(tmp_path, 3, 2), plain_graph()
+def test_features_without_counts_are_not_cached(parts_of_graph):
+    dist_graph, graph = parts_of_graph(3, 2), plain_graph()
     counts = torch.zeros(200, dtype=torch.int32)
     counts[[0, 5, 7, 9, 11, 2]] = torch.tensor([4, 4, 9, 4, 1, 50], dtype=torch.int32)
     own = set(dist_graph.local_part.node_ids().tolist())
@@ -416,34 +356,9 @@ def test_features_without_counts_are_not_cached(tmp_path):
     assert store.stats()["cached"] == 3
     nobody = DistFeatureStore(dist_graph, cache_bytes=1000, cache_by={("node", None, "x"): counts * 0})
     assert torch.equal(nobody.read("node", None, "x", ids), graph.node_attributes["x"])
-    dist_graph.close()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        ({"cache_by": {}}, ValueError, "cache_by is given, and cache_bytes is 0"),
-        ({"cache_bytes": 1000, "cache_by": {}}, ValueError, "cache_by has no node feature"),
-        ({"cache_bytes": 1000, "cache_by": torch.ones(3)}, TypeError, "cache_by must be a dict"),
-        ({"cache_bytes": 1000, "cache_by": {("node", None, "z"): torch.ones(200)}}, KeyError, "cache_by has .*'z'"),
-        ({"cache_bytes": 1000, "cache_by": {("edge", None, "w"): torch.ones(3000)}}, ValueError, "only rows of nodes"),
-        (
-            {"cache_bytes": 1000, "cache_by": {("node", None, "x"): torch.arange(199)}},
-            ValueError,
-            r"199 counts for \('node', None, 'x'\), the whole graph has 200 such nodes",
-        ),
-        ({"cache_bytes": 1000, "cache_by": {("node", None, "x"): torch.ones(200)}}, TypeError, "cache_by: .*int64"),
-        ({"cache_bytes": 100, "cache_by": {("node", None, "x"): torch.arange(200)}}, ValueError, "takes 212 bytes"),
-    ],
-)
-def test_counts_that_are_none_are_refused(tmp_path, arguments, error, text):
-    dist_graph = parts_of_graph(tmp_path)
-    with pytest.raises(error, match=text):
-        DistFeatureStore(dist_graph, **arguments)
-    dist_graph.close()
-
-
-def test_types_share_the_cache_by_count_for_each_byte(tmp_path):
+def test_types_share_the_cache_by_count_for_each_byte():
     many, few = ("a", "r", "b"), ("c", "r", "b")
     graph = dp.HeteroCSCGraph.from_edge_index(
         {many: torch.tensor([[0, 0, 0, 0, 1], [0, 0, 0, 0, 0]]), few: torch.tensor([[0, 1], [0, 0]])},
@@ -457,7 +372,7 @@ def test_types_share_the_cache_by_count_for_each_byte(tmp_path):
     owners = {"a": torch.tensor([1, 1]), "b": torch.tensor([0, 0]), "c": torch.tensor([1, 1])}
     # a: 4 and 1 edges for 400 bytes, c: 1 and 1 for 40; an index and two aligned tensors take 64 + 128 each.
     for room, cached in ((192 + 40, 1), (192 + 80, 2), (192 + 80 + 400, 2), (384 + 80 + 400, 3), (384 + 80 + 800, 4)):
-        dist_graph = dist_graph_of(graph, PartitionBook(2, owners), tmp_path / str(room), 0)
+        dist_graph = in_parts(graph, owners, 2, 0)
         store = DistFeatureStore(dist_graph, cache_bytes=room)
         for kind in ("a", "c"):
             found = store.read("node", kind, "x", torch.tensor([1, 0]))
@@ -466,9 +381,9 @@ def test_types_share_the_cache_by_count_for_each_byte(tmp_path):
         dist_graph.close()
 
 
-def test_the_cache_goes_to_processes_as_a_handle(tmp_path):
+def test_the_cache_goes_to_processes_as_a_handle(parts_of_graph):
     graph = plain_graph(20_000, 100_000)
-    dist_graph = parts_of_graph(tmp_path, 2, 0, graph)
+    dist_graph = parts_of_graph(2, 0, graph)
     store = DistFeatureStore(dist_graph, cache_bytes="64MB")
     assert store.stats()["cache_bytes"] > 100_000
     packed = pack(store)
@@ -481,7 +396,6 @@ def test_the_cache_goes_to_processes_as_a_handle(tmp_path):
     copied = pickle.loads(pickle.dumps(store))  # to another machine: by value
     assert torch.equal(copied.read("node", None, "x", ids[:99]), graph.node_attributes["x"][:99])
     copied.dist_graph.close()
-    dist_graph.close()
 
 
 def test_an_index_that_came_into_unaligned_memory_is_read():

@@ -1,9 +1,7 @@
 """DistGraph: the seeds of the part in this process; what it samples is in test_dist_samplers.py."""
 
-import pytest
 import torch
 from dist_graphs import in_parts
-from pipelines import refused
 
 import datapipes as dp
 
@@ -51,33 +49,13 @@ def test_with_types_each_type_that_has_the_mask_has_its_seeds():
     assert torch.equal(taken["labels"]["b"], taken["seeds"]["b"] + 100)
 
 
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [
-        ("to_undirected", "call it of the whole graph, and partition that again"),
-        ("add_self_loops", "call it of the whole graph, and partition that again"),
-        ("remove_self_loops", "call it of the whole graph, and partition that again"),
-        ("in_degrees", r"local_part\.relation\(edge_type\) has the in-edges of the part"),
-        ("out_degrees", "call it of the whole graph before"),
-    ],
-)
-def test_what_needs_all_rows_is_refused(name, remedy):
-    graph = own(0)
-    with refused(TypeError, stage="DistGraph", found=f"no {name}", allowed="rows are in 2 parts", remedy=remedy):
-        getattr(graph, name)()
-
-
-@pytest.mark.parametrize(
-    ("part", "typed", "arguments", "found", "remedy"),
-    [
-        (None, False, {}, "all parts are behind servers", "local_part="),
-        (0, False, {"mask": "test_mask"}, "no mask 'test_mask'.*'train_mask'", "Name another mask"),
-        (0, False, {"mask": "y"}, "no mask 'y'", "Name another mask"),
-        (0, False, {"label": "label"}, "no attribute 'label'.*'class'", "label=None"),
-        (0, True, {"label": "label"}, "nodes of a have no attribute", "label=None"),
-        (0, True, {"mask": "none_mask"}, "no node where 'none_mask' is True", "Name another mask"),
-    ],
-)
-def test_a_mask_or_a_label_that_is_not_there_is_refused(part, typed, arguments, found, remedy):
-    with refused(ValueError, stage="DistGraph.local_items", found=found, allowed="", remedy=remedy):
-        own(part, typed=typed).local_items(**arguments)
+def test_what_a_dist_graph_refuses(refuses):
+    graph, typed = own(0), own(0, typed=True)
+    for name in ("to_undirected", "add_self_loops", "remove_self_loops", "in_degrees", "out_degrees"):
+        refuses(TypeError, getattr(graph, name))
+    refuses(ValueError, own(None).local_items)
+    for mask in ("test_mask", "y"):
+        refuses(ValueError, graph.local_items, mask)
+    refuses(ValueError, graph.local_items, label="label")
+    refuses(ValueError, typed.local_items, label="label")
+    refuses(ValueError, typed.local_items, "none_mask")

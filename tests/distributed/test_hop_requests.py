@@ -3,17 +3,12 @@
 import asyncio
 import copy
 import functools
-from concurrent.futures import Future
 
 import pytest
 import strategies
 import torch
-from amounts import examples
-from dist_graphs import dist_graph_of, in_parts, new_root, small_parts, typed_parts
-from hypothesis import given
-from hypothesis import strategies as st
-from partitions import books, fanouts_of, graphs, item_sets_of
-from pipelines import BOUND_S, assert_states_move, digests, items, refused, small_graph
+from dist_graphs import ChangedPeers, dist_graph_of, in_parts, new_root, small_parts, typed_parts
+from pipelines import digests, items, small_graph
 from typed_pipelines import CITES, EDGE_TYPES, FANOUTS, REVIEWS, WRITES, typed_graph, typed_items
 
 import datapipes as dp
@@ -25,28 +20,6 @@ OPTIONS = {"return_edge_ids": True}
 
 
 # --- the bits of the whole graph
-
-
-@examples(40)
-@given(st.data(), st.integers(0, 2**64 - 1))
-def test_any_graph_in_any_parts_gives_the_minibatches_of_the_whole_one(data, seed):
-    graph = data.draw(graphs().filter(lambda made: made.edge_types and any(map(made.num_nodes_of, made.node_types))))
-    fanouts = data.draw(fanouts_of(graph))
-    start = dp.ItemSampler(data.draw(item_sets_of(graph)), 4, shuffle=True, seed=seed)
-    options = {
-        "replace": data.draw(st.booleans()),
-        "frontier": data.draw(st.sampled_from(["all", "new"])),
-        "return_edge_ids": data.draw(st.booleans()),
-    }
-    book = data.draw(books(graph, 5))
-    local_part = data.draw(st.one_of(st.none(), st.integers(0, book.num_parts - 1)))
-    parts = dist_graph_of(graph, book, new_root(), local_part)
-    try:
-        pipe = start.dist_sample_neighbor(parts, fanouts, **options)
-        expected = digests(start.sample_neighbor(graph, fanouts, **options))
-        assert digests(pipe) == expected
-    finally:
-        parts.close()
 
 
 def book_by(method: str, graph: dp.CSCGraph, num_parts: int) -> PartitionBook:
@@ -83,18 +56,6 @@ def test_it_does_not_matter_how_many_parts_there_are_nor_who_chose_them(method, 
         pipe = larger_items().dist_sample_neighbor(parts, [-1, 5, 3], frontier=frontier, **OPTIONS)
         assert digests(pipe) == expected_of_larger(frontier)
         parts.close()
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
-@pytest.mark.parametrize("links", [False, True])
-@pytest.mark.parametrize("frontier", ["all", "new"])
-def test_a_graph_with_types_gives_the_same_in_parts(dtype, links, frontier):
-    graph = typed_graph(dtype)
-    expected = digests(typed_items(links=links).sample_neighbor(graph, FANOUTS, frontier=frontier, **OPTIONS))
-    for num_parts in (1, 2, 4):
-        parts = typed_parts(num_parts, num_parts - 1, graph)
-        pipe = typed_items(links=links).dist_sample_neighbor(parts, FANOUTS, frontier=frontier, **OPTIONS)
-        assert digests(pipe) == expected
 
 
 # --- what is asked
@@ -135,63 +96,16 @@ def test_relations_of_one_destination_type_share_the_ids_and_those_of_fanout_0_a
     assert sum(len(each.ids["paper"]) for each in inner) == 6
 
 
-# --- states
-
-
-def test_a_state_moves_between_the_whole_graph_and_any_parts():
-    def pipes() -> list[dp.Stage]:
-        return [
-            items().sample_neighbor(small_graph(), [2, 3], **OPTIONS),
-            items().dist_sample_neighbor(small_parts(3), [2, 3], **OPTIONS),
-            items().dist_sample_neighbor(small_parts(2, None), [2, 3], concurrency=1, **OPTIONS),
-        ]
-
-    assert_states_move(pipes)
-    expected = digests(pipes()[0])
-    for saved in pipes():
-        running = iter(saved)
-        next(running), next(running)
-        with dp.DataLoader(pipes()[1], 2, worker_method="thread") as loader:
-            loader.load_state_dict(saved.state_dict())
-            assert digests(loader) == expected[2:]
-
-
-def test_a_state_of_another_graph_or_other_arguments_is_refused():
-    state = items().sample_neighbor(small_graph(), [2, 3]).state_dict()
-    with refused(ValueError, stage="sample_neighbor", found="frontier was 'all'", allowed="is 'new'"):
-        items().dist_sample_neighbor(small_parts(), [2, 3], frontier="new").load_state_dict(state)
-    other = small_parts(graph=dp.CSCGraph(*strategies.random_graph(40, 200, rng_seed=2)))
-    with refused(ValueError, stage="sample_neighbor", found="graph_digest was", allowed="is"):
-        items().dist_sample_neighbor(other, [2, 3]).load_state_dict(state)
-
-
 # --- what is refused
 
 
-@pytest.mark.parametrize("seed", [40, -1, 2**62])
-def test_a_seed_outside_the_graph_is_refused(seed):
-    start = dp.ItemSampler(dp.ItemSet(1), 1).transform(lambda given: given.replace(seeds=torch.tensor([0, seed])))
-    with refused(IndexError, stage="dist_sample_neighbor", found=str(seed), allowed=r"\[0, 40\)"):
-        next(iter(start.dist_sample_neighbor(small_parts(), [2])))
-
-
-class Spoiled:
-    """Peers whose part 2 answers something else."""
-
-    def __init__(self, peers, spoil) -> None:
-        self.peers, self.spoil = peers, spoil
-
-    def ask(self, part, request):
-        answer = self.peers.ask(part, request).result(BOUND_S)
-        spoiled = Future()
-        try:
-            spoiled.set_result(self.spoil(answer) if part == 2 else answer)
-        except OSError as error:
-            spoiled.set_exception(error)
-        return spoiled
-
-    def close(self) -> None:
-        self.peers.close()
+def test_a_seed_outside_the_graph_is_refused(refuses):
+    for seed in (40, -1, 2**62):
+        seeds = torch.tensor([0, seed])
+        start = dp.ItemSampler(dp.ItemSet(1), 1).transform(
+            lambda minibatch, seeds=seeds: minibatch.replace(seeds=seeds)
+        )
+        refuses(IndexError, next, iter(start.dist_sample_neighbor(small_parts(), [2])))
 
 
 def changed(**new):
@@ -203,119 +117,92 @@ def with_last(value: int):
     return lambda tensor: torch.cat([tensor[:-1], tensor.new_tensor([value])])
 
 
-WRONG = {
-    "fewer nodes": (changed(indptr=lambda t: t[:-1]), "indptr of [0-9]+ entries", "are needed, for [0-9]+ rows"),
-    "more nodes": (changed(indptr=lambda t: torch.cat([t, t[-1:]])), "indptr of [0-9]+ entries", "are needed"),
-    "no indptr": (changed(indptr=lambda t: t[:0]), "indptr of 0 entries", "are needed"),
-    "from 1": (changed(indptr=lambda t: t + 1), "indptr from 1", "from 0 to the number of neighbors"),
-    "fewer neighbors": (changed(neighbors=lambda t: t[1:]), "indptr from 0 to", "from 0 to the number of neighbors"),
-    "descends": (changed(indptr=lambda t: torch.cat([t[:1], t[-1:] + 2**62, t[2:]])), "as the picks of", "ascend"),
-    "below 0": (changed(indptr=lambda t: torch.cat([t[:1], t[:1] - 2**63, t[2:]])), "as the picks of", "ascend"),
-    "above the fanout": (
-        lambda answer: Drawn(answer.indptr * 2, *(torch.cat([each, each]) for each in answer[1:])),
-        "as the picks of node",
-        "at most 2 a node",
-    ),
-    "outside": (changed(neighbors=with_last(40)), "the neighbor 40", r"\[0, 40\)"),
-    "far outside": (changed(neighbors=with_last(2**62)), f"the neighbor {2**62}", r"\[0, 40\)"),
-    "negative": (changed(neighbors=with_last(-1)), "the neighbor -1", r"\[0, 40\)"),
-    "negative edge": (changed(edge_ids=with_last(-1)), "a negative edge id", "0 or more"),
-    "fewer edge ids": (changed(edge_ids=lambda t: t[1:]), "edge ids", "are needed"),
-    "no edge ids": (changed(edge_ids=lambda t: None), "0 edge ids", "are needed"),
-    "narrow": (changed(neighbors=lambda t: t.int()), "neighbors of int32", "must be int64"),
-    "floats": (changed(neighbors=lambda t: t.bfloat16()), "neighbors of bfloat16", "must be int64"),
-    "two dimensions": (changed(indptr=lambda t: t.view(1, -1)), r"indptr of int64 \[1, ", "1 dimension"),
-    "lists": (changed(neighbors=lambda t: t.tolist()), "got list", "as a tensor"),
-    "a number": (lambda answer: 7, "got int", "answer Drawn"),
-    "tensors": (lambda answer: [*answer], "got list", "answer Drawn"),
-}
-
-
-@pytest.mark.parametrize("wrong", sorted(WRONG))
-def test_a_wrong_answer_ends_in_an_error_that_names_the_part_and_leaves_the_others_usable(wrong):
-    spoil, found, allowed = WRONG[wrong]
-    graph = small_parts()
-    peers, graph.peers = graph.peers, Spoiled(graph.peers, spoil)
-    pipe = items(batch_size=22).dist_sample_neighbor(graph, [2], **OPTIONS)
-    with refused((TypeError, ValueError), stage="dist_sample_neighbor: part 2", found=found, allowed=allowed) as caught:
-        list(pipe)
-    assert "stage 1 (dist_sample_neighbor), epoch 0, minibatch 0" in "".join(getattr(caught.value, "__notes__", ()))
-    graph.peers = peers
-    pipe.set_epoch(0)
-    assert digests(pipe) == digests(items(batch_size=22).sample_neighbor(small_graph(), [2], **OPTIONS))
-
-
-@pytest.mark.parametrize("replace", [False, True])
-def test_with_replacement_a_node_has_none_or_all_of_its_picks(replace):
-    graph = small_parts()
-    graph.peers = Spoiled(graph.peers, _one_less)
-    pipe = items().dist_sample_neighbor(graph, [2], replace=replace)
-    if not replace:  # the node may have one in-edge
-        assert len(digests(pipe)) == 6
-        return
-    with refused(ValueError, stage="part 2", found="as the picks of node", allowed="by 0 or 2 a node"):
-        list(pipe)
-
-
-def _one_less(drawn: Drawn) -> Drawn:
+def one_less(drawn: Drawn) -> Drawn:
     indptr = drawn.indptr.clone()
     indptr[indptr == indptr[-1]] -= 1
     return Drawn(indptr, drawn.neighbors[:-1], None)
 
 
-def test_the_error_of_a_part_reaches_the_caller_with_stage_minibatch_and_part():
+def test_a_wrong_answer_ends_in_an_error_that_names_the_part_and_leaves_the_others_usable(refuses):
+    graph = small_parts()
+    peers = graph.peers
+    pipe = items(batch_size=22).dist_sample_neighbor(graph, [2], **OPTIONS)
+    for error, change in (
+        (ValueError, changed(indptr=lambda t: t[:-1])),
+        (ValueError, changed(indptr=lambda t: torch.cat([t, t[-1:]]))),
+        (ValueError, changed(indptr=lambda t: t[:0])),
+        (ValueError, changed(indptr=lambda t: t + 1)),
+        (ValueError, changed(indptr=lambda t: torch.cat([t[:1], t[-1:] + 2**62, t[2:]]))),
+        (ValueError, changed(indptr=lambda t: torch.cat([t[:1], t[:1] - 2**63, t[2:]]))),
+        (ValueError, changed(indptr=lambda t: t.view(1, -1))),
+        (ValueError, changed(neighbors=lambda t: t[1:])),
+        (ValueError, changed(neighbors=with_last(40))),
+        (ValueError, changed(neighbors=with_last(2**62))),
+        (ValueError, changed(neighbors=with_last(-1))),
+        (ValueError, changed(neighbors=lambda t: t.int())),
+        (ValueError, changed(neighbors=lambda t: t.bfloat16())),
+        (TypeError, changed(neighbors=lambda t: t.tolist())),
+        (ValueError, changed(edge_ids=with_last(-1))),
+        (ValueError, changed(edge_ids=lambda t: t[1:])),
+        (ValueError, changed(edge_ids=lambda t: None)),
+        (ValueError, lambda answer: Drawn(answer.indptr * 2, *(torch.cat([each, each]) for each in answer[1:]))),
+        (TypeError, lambda answer: 7),
+        (TypeError, lambda answer: [*answer]),
+    ):
+        graph.peers = ChangedPeers(peers, change, part=2)
+        pipe.set_epoch(0)
+        refuses(error, list, pipe)
+        graph.peers = peers
+        pipe.set_epoch(0)
+        assert digests(pipe) == digests(items(batch_size=22).sample_neighbor(small_graph(), [2], **OPTIONS))
+    graph.peers = ChangedPeers(peers, one_less, part=2)
+    assert len(digests(items().dist_sample_neighbor(graph, [2]))) == 6  # the node may have one in-edge
+    refuses(ValueError, list, items().dist_sample_neighbor(graph, [2], replace=True))
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 1, "worker_method": "thread"}], ids=str)
+def test_the_error_of_a_part_reaches_the_caller_with_stage_minibatch_and_part(options):
     def fail(answer):
         raise OSError("the disk is gone")
 
-    for num_workers in (0, 1):
-        graph = small_parts()
-        graph.peers = Spoiled(graph.peers, fail)
-        pipe = items().dist_sample_neighbor(graph, [2])
-        options = {"worker_method": "thread"} if num_workers else {}
-        with dp.DataLoader(pipe, num_workers, **options) as loader, pytest.raises(OSError, match="the disk") as caught:
-            list(loader)
-        notes = "\n".join(getattr(caught.value, "__notes__", ()))
-        assert "asked of part 2" in notes
-        assert "(dist_sample_neighbor), epoch 0, minibatch 0" in notes
+    graph = small_parts()
+    graph.peers = ChangedPeers(graph.peers, fail, part=2)
+    pipe = items().dist_sample_neighbor(graph, [2])
+    with dp.DataLoader(pipe, **options) as loader, pytest.raises(OSError, match="the disk") as caught:
+        list(loader)
+    notes = "\n".join(getattr(caught.value, "__notes__", ()))
+    assert "asked of part 2" in notes
+    assert "(dist_sample_neighbor), epoch 0, minibatch 0" in notes
 
 
 # --- loops of one's own
 
 
-def test_nodes_and_edges_are_sampled_as_the_stage_does():
+def test_nodes_and_edges_are_sampled_as_the_stage_does(refuses):
     rng = dp.stages.RngKey(5, 0, 3, 1)
     nodes, pairs = torch.tensor([4, 9, 4]), torch.tensor([[4, 9], [9, 4], [1, 4]])
-    whole = items().sample_neighbor(small_graph(), [2, 3], **OPTIONS)
-    parts = items().dist_sample_neighbor(small_parts(), [2, 3], **OPTIONS)
+    typed = {"paper": nodes}, {WRITES: pairs[:2]}
+    for start, graph, parts, fanouts, (of_nodes, of_pairs) in (
+        (items(), small_graph(), small_parts(), [2, 3], (nodes, pairs)),
+        (typed_items(), typed_graph(), typed_parts(), FANOUTS, typed),
+    ):
+        whole = start.sample_neighbor(graph, fanouts, **OPTIONS)
+        pipe = start.dist_sample_neighbor(parts, fanouts, **OPTIONS)
 
-    async def both():
-        return await asyncio.gather(parts.node_sample(nodes, rng), parts.edge_sample(pairs, rng))
+        async def both(pipe=pipe, of_nodes=of_nodes, of_pairs=of_pairs):
+            return await asyncio.gather(pipe.node_sample(of_nodes, rng), pipe.edge_sample(of_pairs, rng))
 
-    for found, seeds in zip(asyncio.run(both()), (nodes, pairs), strict=True):
-        expected = whole.transform(dp.MiniBatch(seeds=seeds, rng=rng))
-        assert torch.equal(found.nodes, expected.input_nodes)
-        assert torch.equal(found.local_seeds, expected.compacted_seeds)
-        for block, other in zip(found.hops, reversed(expected.blocks), strict=True):
-            assert torch.equal(block.indices, other.indices)
-            assert torch.equal(block.edge_ids, other.edge_ids)
-    with refused(ValueError, stage="dist_sample", found=r"\[3, 2\]", allowed=r"nodes \[n\]", remedy="edge_sample"):
-        asyncio.run(parts.node_sample(pairs, rng))
-    with refused(ValueError, stage="dist_sample", found=r"\[3\]", allowed=r"\[n, 2\]", remedy="node_sample"):
-        asyncio.run(parts.edge_sample(nodes, rng))
-
-
-def test_nodes_and_edges_of_types_are_sampled_as_the_stage_does():
-    rng = dp.stages.RngKey(5, 0, 3, 1)
-    nodes, pairs = {"paper": torch.tensor([4, 9, 4])}, {WRITES: torch.tensor([[4, 9], [9, 4]])}
-    whole = typed_items().sample_neighbor(typed_graph(), FANOUTS)
-    parts = typed_items().dist_sample_neighbor(typed_parts(), FANOUTS)
-    for sampled, seeds in ((parts.node_sample, nodes), (parts.edge_sample, pairs)):
-        found = asyncio.run(sampled(seeds, rng))
-        expected = whole.transform(dp.MiniBatch(seeds=seeds, rng=rng))
-        made = dp.MiniBatch(
-            seeds=seeds, input_nodes=found.nodes, compacted_seeds=found.local_seeds, blocks=found.hops[::-1]
-        )
-        assert made.digest() == expected.replace(rng=None, labels=None).digest()
+        for sample, seeds in zip(asyncio.run(both()), (of_nodes, of_pairs), strict=True):
+            expected = whole.transform(dp.MiniBatch(seeds=seeds, rng=rng))
+            made = dp.MiniBatch(
+                seeds=seeds, input_nodes=sample.nodes, compacted_seeds=sample.local_seeds, blocks=sample.hops[::-1]
+            )
+            assert made.digest() == expected.replace(rng=None, labels=None).digest()
+    plain = items().dist_sample_neighbor(small_parts(), [2, 3])
+    with refuses(ValueError):
+        asyncio.run(plain.node_sample(pairs, rng))
+    with refuses(ValueError):
+        asyncio.run(plain.edge_sample(nodes, rng))
 
 
 @pytest.mark.parametrize("edge_ids", [False, True])
@@ -341,31 +228,27 @@ def test_one_hop_gives_the_in_edges_in_the_order_of_the_nodes(fanout, edge_ids):
         )
 
 
-def test_one_hop_refuses_what_it_cannot_draw():
+def test_one_hop_refuses_what_it_cannot_draw(refuses):
     pipe = typed_items().dist_sample_neighbor(typed_parts(), FANOUTS)
     ids = torch.tensor([1])
-    with refused(ValueError, stage="dist_sample_neighbor", found="'cite'", allowed="cites"):
-        asyncio.run(pipe.sample_one_hop(ids, fanout=2, key=0, edge_type=("paper", "cite", "paper")))
-    with refused(IndexError, stage="dist_sample_neighbor, paper", found="40", allowed=r"\[0, 40\)"):
-        asyncio.run(pipe.sample_one_hop(ids + 39, fanout=2, key=0, edge_type=CITES))
-    with refused(TypeError, stage="dist_sample_neighbor", found="ids.*list", allowed="."):
-        asyncio.run(pipe.sample_one_hop([1], fanout=2, key=0, edge_type=CITES))
-    with refused(ValueError, stage="dist_sample_neighbor", found="fanout.*-2", allowed="-1"):
-        asyncio.run(pipe.sample_one_hop(ids, fanout=-2, key=0, edge_type=CITES))
+    for error, nodes, fanout, edge_type in (
+        (ValueError, ids, 2, ("paper", "cite", "paper")),
+        (IndexError, ids + 39, 2, CITES),
+        (TypeError, [1], 2, CITES),
+        (ValueError, ids, -2, CITES),
+    ):
+        with refuses(error):
+            asyncio.run(pipe.sample_one_hop(nodes, fanout=fanout, key=0, edge_type=edge_type))
     assert EDGE_TYPES[2] == CITES
 
 
-def test_a_local_part_that_is_changed_in_place_has_no_state():
+def test_a_local_part_that_is_changed_in_place_has_no_state(refuses):
     graph = small_parts(local_part=1)
     pipe = items().dist_sample_neighbor(graph, fanouts=[3, 2])
     pipe.state_dict()
     graph.local_part.relation().indices[0] += 0
-    with pytest.raises(
-        ValueError, match=r"^Part: an array of part 1 was changed in place .* Partition the changed graph"
-    ):
-        pipe.state_dict()
-    with pytest.raises(ValueError, match=r"^Part: an array of part 1 was changed in place"):
-        copy.deepcopy(graph.local_part)
+    refuses(ValueError, pipe.state_dict)
+    refuses(ValueError, copy.deepcopy, graph.local_part)
 
 
 def test_the_repr_of_a_graph_in_parts_counts_its_types():

@@ -39,6 +39,14 @@ def other_store():
     return dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(torch.ones(40, 3))})
 
 
+@contextlib.contextmanager
+def read_from(servers, pipe, **options):
+    """A client of several servers, and a channel of what they make of a chain."""
+    with connect({rank: server.address for rank, server in enumerate(servers)}) as client:
+        producers = [client.create_producer(rank, pipe) for rank in range(len(servers))]
+        yield client, RemoteReceivingChannel([*range(len(servers))], producers, client=client, **options)
+
+
 class OnlyEven(dp.MiniBatchTransformer):
     def transform(self, minibatch):
         return minibatch if minibatch.index % 2 == 0 else None
@@ -152,10 +160,8 @@ def test_servers_that_are_all_lost_are_waited_for(tmp_path, loaded):
     small_graph().save(root := tmp_path / "graph")
     with contextlib.ExitStack() as running:
         servers = [running.enter_context(WarmServer(root, None, "--chains")) for _ in range(2)]
-        client = running.enter_context(connect({rank: server.address for rank, server in enumerate(servers)}))
         pipe = sampled()
-        made = [client.create_producer(rank, pipe) for rank in (0, 1)]
-        channel = RemoteReceivingChannel([0, 1], made, client=client, prefetch_size=1)
+        _, channel = running.enter_context(read_from(servers, pipe, prefetch_size=1))
         for server in servers:
             server.kill()
         with ThreadPoolExecutor(1) as threads:
@@ -204,9 +210,7 @@ def test_a_server_that_tells_of_another_lost_one_has_answered(loaded):
     with contextlib.ExitStack() as running:
         options = {"chains": True, "stages": [LosesAPart]}
         servers = [running.enter_context(PartitionServer(small_graph(), **options)) for _ in range(2)]
-        client = running.enter_context(connect({rank: server.address for rank, server in enumerate(servers)}))
-        made = [client.create_producer(rank, pipe) for rank in (0, 1)]
-        channel = RemoteReceivingChannel([0, 1], made, client=client, prefetch_size=1)
+        client, channel = running.enter_context(read_from(servers, pipe, prefetch_size=1))
         loader = dp.DataLoader(RemoteSource(pipe, channel))
         read = functools.partial(loader.minibatch, 0, 2) if loaded else functools.partial(received, channel)
         with pytest.raises(dp.ServerUnavailable, match="part 1 at node1:7000") as raised:
@@ -228,19 +232,6 @@ def test_a_server_that_is_back_takes_over_what_another_loses(server, loaded, mon
         assert channel._silent.add(1, gone)
         list(dp.DataLoader(RemoteSource(pipe, channel)) if loaded else channel)
         assert channel._silent.add(3, gone)
-        assert not channel._silent.add(1, gone)
-
-
-def test_before_it_gives_up_it_asks_a_server_again_that_was_lost_earlier(server, monkeypatch):
-    now, gone = [100.0], dp.ServerUnavailable("gone")
-    with PartitionServer(small_graph(), chains=True) as other, connect({3: server.address, 1: other.address}) as client:
-        channel = RemoteReceivingChannel([3, 1], client.create_producer(3, sampled()), client=client)
-        monkeypatch.setattr(server_pool, "time", SimpleNamespace(monotonic=lambda: now[0]))
-        assert channel._silent.add(1, gone)
-        now[0] += client.deadline + 2
-        assert channel._silent.answering() == [3]
-        assert channel._silent.add(3, gone)
-        assert channel._silent.answering() == [1]
         assert not channel._silent.add(1, gone)
 
 
@@ -369,23 +360,21 @@ def test_the_client_that_was_connected_last_is_the_default(server, client, monke
         RemoteReceivingChannel(3, producer)
 
 
-def test_wrong_arguments_are_refused(client):
+def test_what_a_remote_receiving_channel_refuses(client, refuses):
     producer = client.create_producer(3, sampled())
-    for arguments, options, match in (
-        ((4, producer), {}, r"server 4 is not in the namebook; there are \[3\]"),
-        (([], producer), {}, "0 servers and 0 producers"),
-        (([3, 3], producer), {}, "Name each server once"),
-        (([3], [producer, producer]), {}, "1 servers and 2 producers"),
-        ((3, "5"), {}, "producer_id must be"),
-        ((3, producer), {"rank": 2, "world_size": 2}, r"rank must be"),
-        ((3, producer), {"world_size": 0}, "world_size must be"),
-        ((3, producer, -1), {}, "num_expected must be"),
-        ((3, producer, None, 0), {}, "prefetch_size must be"),
-        ((3, producer), {"in_order": 1}, "in_order must be"),
-        ((3, producer + 1), {}, "is not one of this client's. Call create_producer first"),
+    for servers, producers in ((4, producer), ([], producer), ([3, 3], producer), ([3], [producer, producer])):
+        refuses(ValueError, RemoteReceivingChannel, servers, producers, client=client)
+    refuses(TypeError, RemoteReceivingChannel, 3, "5", client=client)
+    for error, options in (
+        (ValueError, {"rank": 2, "world_size": 2}),
+        (ValueError, {"world_size": 0}),
+        (ValueError, {"num_expected": -1}),
+        (ValueError, {"prefetch_size": 0}),
+        (TypeError, {"in_order": 1}),
     ):
-        with pytest.raises((ValueError, TypeError, LookupError), match=match):
-            RemoteReceivingChannel(*arguments, client=client, **options)
+        refuses(error, RemoteReceivingChannel, 3, producer, client=client, **options)
+    with pytest.raises(UnknownProducer, match=r"is not one of this client's\. Call create_producer first"):
+        RemoteReceivingChannel(3, producer + 1, client=client)
 
 
 def test_servers_of_other_data_are_refused(server):

@@ -69,13 +69,12 @@ def replicas_of(root, part, count=2, **options):
 
 
 @pytest.mark.parametrize("num_workers", [pytest.param(0, marks=pytest.mark.full), 2])
-def test_servers_that_start_elsewhere_are_found_again(graph, root, resolver, num_workers):
+def test_servers_that_start_elsewhere_are_found_again(graph, root, resolver, num_workers, connected):
     expected = whole(graph)
     with contextlib.ExitStack() as stack:
         first = [stack.enter_context(WarmServer(root, part).start()) for part in (0, 1)]
         resolver.tell({part: [server.address] for part, server in enumerate(first)})
-        dist_graph = DistGraph.connect(root, resolver, deadline=BOUND_S)
-        stack.callback(dist_graph.close)
+        dist_graph = connected(root, resolver, deadline=BOUND_S)
         loader = stack.enter_context(dp.DataLoader(over(dist_graph), num_workers=num_workers))
         found = []
         for minibatch in loader:
@@ -103,14 +102,13 @@ class Late(InFile):
 
 
 @pytest.mark.parametrize("stranger", ["no partition server", "another part"])
-def test_a_port_that_another_program_has_taken_is_left(graph, root, tmp_path, stranger):
+def test_a_port_that_another_program_has_taken_is_left(graph, root, tmp_path, stranger, connected):
     resolver = Late(tmp_path / "servers.json")
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(WarmServer(root, part).start()) for part in (0, 1)]
         addresses = [server.address for server in servers]
         resolver.tell(dict(enumerate(addresses)))
-        dist_graph = DistGraph.connect(root, resolver, deadline=BOUND_S)
-        stack.callback(dist_graph.close)
+        dist_graph = connected(root, resolver, deadline=BOUND_S)
         found = []
         for minibatch in over(dist_graph):
             found.append(minibatch.digest())
@@ -144,14 +142,13 @@ def test_a_client_and_its_producer_go_on_where_the_server_starts_again(tmp_path,
 
 
 @pytest.mark.parametrize("how", [pytest.param("killed", marks=pytest.mark.full), "frozen"])
-def test_another_replica_answers_within_an_attempt(graph, root, how):
+def test_another_replica_answers_within_an_attempt(graph, root, how, connected):
     deadline = 3.0
     expected = whole(graph)
     with contextlib.ExitStack() as stack:
         servers = [[stack.enter_context(WarmServer(root, part).start()) for _ in range(2)] for part in (0, 1)]
         book = {part: [server.address for server in replicas] for part, replicas in enumerate(servers)}
-        dist_graph = DistGraph.connect(root, book, deadline=deadline)
-        stack.callback(dist_graph.close)
+        dist_graph = connected(root, book, deadline=deadline)
         found, longest = [], 0.0
         minibatches, began = iter(over(dist_graph)), time.monotonic()
         for minibatch in minibatches:
@@ -172,34 +169,29 @@ def first_choices(dist_graph):
     return [str(dist_graph.peers._remote_part(part)._places.all()[0]) for part in (0, 1)]
 
 
-def test_replicas_of_other_content_are_refused_when_they_are_met(tmp_path, root):
+def test_replicas_of_other_content_are_refused_when_they_are_met(tmp_path, root, connected):
     other = write(tmp_path / "other", a_graph(feature_seed=1))
     with replicas_of(root, 0) as good, replicas_of(root, 1, 1) as (last,), PartitionServer(other, 0) as bad:
         book = {0: [good[0].address, good[1].address], 1: last.address}
-        dist_graph = DistGraph.connect(root, book, deadline=BOUND_S)
-        with contextlib.closing(dist_graph):
+        batches(over(connected(root, book, deadline=BOUND_S)), 2)
+        dist_graph = connected(root, {**book, 0: [good[0].address, bad.address]}, deadline=BOUND_S)
+        good[0].stop(0.0)
+        with pytest.raises(OtherPartition, match="content_id"):
             batches(over(dist_graph), 2)
-        dist_graph = DistGraph.connect(root, {**book, 0: [good[0].address, bad.address]}, deadline=BOUND_S)
-        with contextlib.closing(dist_graph):
-            good[0].stop(0.0)
-            with pytest.raises(OtherPartition, match="content_id"):
-                batches(over(dist_graph), 2)
 
 
-def test_a_full_or_stopping_replica_sends_clients_to_the_other(root):
+def test_a_full_or_stopping_replica_sends_clients_to_the_other(root, connected):
     with replicas_of(root, 0) as servers, replicas_of(root, 1, 1) as (last,):
-        book = {0: [each.address for each in servers], 1: last.address}
-        dist_graph = DistGraph.connect(root, book, deadline=BOUND_S)
-        with contextlib.closing(dist_graph):
-            batches(over(dist_graph), 2)
-            first = first_choices(dist_graph)[0]
-            server = next(each for each in servers if each.address == first)
-            server._service.is_stopping = True
-            batches(over(dist_graph), 4)
-            assert first_choices(dist_graph)[0] != first
+        dist_graph = connected(root, {0: [each.address for each in servers], 1: last.address}, deadline=BOUND_S)
+        batches(over(dist_graph), 2)
+        first = first_choices(dist_graph)[0]
+        server = next(each for each in servers if each.address == first)
+        server._service.is_stopping = True
+        batches(over(dist_graph), 4)
+        assert first_choices(dist_graph)[0] != first
 
 
-def test_an_epoch_survives_kills_of_any_replica_with_producers_running(graph, root, tmp_path):
+def test_an_epoch_survives_kills_of_any_replica_with_producers_running(graph, root, tmp_path, connected):
     """Two replicas of each part, which make minibatches too; each asks the others."""
     kills, deadline, generator = amount(200, 4), 30.0, random.Random(7)
     book = tmp_path / "book.json"
@@ -213,8 +205,7 @@ def test_an_epoch_survives_kills_of_any_replica_with_producers_running(graph, ro
             stack.callback(server.close)
         addresses = {part: [server.address for server in replicas] for part, replicas in enumerate(servers)}
         book.write_text(json.dumps(addresses))
-        dist_graph = DistGraph.connect(root, addresses, deadline=deadline)
-        stack.callback(dist_graph.close)
+        dist_graph = connected(root, addresses, deadline=deadline)
         client = stack.enter_context(connect(addresses, deadline=deadline))
         pipe = seeds().sample_neighbor(dist_graph, [4, 4])
         producers = [client.create_producer(rank, pipe) for rank in (0, 1)]
@@ -261,20 +252,18 @@ def test_what_a_resolver_may_not_answer(root, answer, kind, text):
         connect(Answers(answer), deadline=SHORT_S)
 
 
-def test_a_resolver_that_fails_later_is_named_and_the_known_servers_are_asked(graph, root):
-    with replicas_of(root, 0, 1) as (first,), replicas_of(root, 1, 1) as (second,):
+def test_a_resolver_that_fails_later_is_named_and_the_known_servers_are_asked(graph, root, connected):
+    with replicas_of(root, 0, 1) as (first,), replicas_of(root, 1, 1) as (second,), ThreadPoolExecutor(1) as threads:
         resolver, first_address = ByPart({0: first.address, 1: second.address}), first.address
-        dist_graph = DistGraph.connect(root, resolver, deadline=1.5)
-        with contextlib.closing(dist_graph):
-            resolver.book = None
-            first.stop(0.0)
-            with pytest.raises(ServerUnavailable, match=r"The resolver was asked again: .*gave no address of part 0"):
-                dist_graph.peers.told(0, "health").result()
-            with ThreadPoolExecutor(1) as threads:
-                found = threads.submit(batches, over(dist_graph), 3)
-                wait_until(lambda: resolver.asked_in_vain)
-                with PartitionServer(root, 0, first_address):
-                    assert found.result() == whole(graph, 3)
+        dist_graph = connected(root, resolver, deadline=1.5)
+        resolver.book = None
+        first.stop(0.0)
+        with pytest.raises(ServerUnavailable, match=r"The resolver was asked again: .*gave no address of part 0"):
+            dist_graph.peers.told(0, "health").result()
+        found = threads.submit(batches, over(dist_graph), 3)
+        wait_until(lambda: resolver.asked_in_vain)
+        with PartitionServer(root, 0, first_address):
+            assert found.result() == whole(graph, 3)
 
 
 class ByPart(Resolver):

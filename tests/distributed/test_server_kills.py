@@ -6,11 +6,9 @@ from parts_on_disk import a_graph, over, whole, write
 from warm_servers import Supervisor, WarmServer, supervised
 
 import datapipes as dp
-from datapipes.distributed import DistGraph
 from datapipes.distributed.wire.refusals import OtherPartition
 
 WAIT_S = 60.0  # for what comes at once, on a busy machine
-SHORT_S = 1.0  # a deadline that a test waits for
 LOADERS = {
     "0 workers": {},
     "2 processes": {"num_workers": 2},
@@ -22,10 +20,6 @@ LOADERS = {
 def servers(root):
     with supervised(root, 2) as servers:
         yield servers
-
-
-def namebook_of(servers) -> dict[int, str]:
-    return {part: each.address for part, each in enumerate(servers)}
 
 
 def epoch_with_kills(loader, servers: list[Supervisor], every: int) -> list[str]:
@@ -42,30 +36,26 @@ def epoch_with_kills(loader, servers: list[Supervisor], every: int) -> list[str]
     ("loader", "local_part"),
     ranked([("2 processes", None), ("0 workers", None), ("2 threads", None), ("2 processes", 1)], 1),
 )
-def test_three_kills_in_an_epoch_change_nothing(graph, root, servers, loader, local_part):
-    dist_graph = DistGraph.connect(root, namebook_of(servers), local_part=local_part, deadline=WAIT_S)
+def test_three_kills_in_an_epoch_change_nothing(graph, root, servers, connected, loader, local_part):
+    dist_graph = connected(
+        root, dict(enumerate(server.address for server in servers)), local_part=local_part, deadline=WAIT_S
+    )
     used = [server for part, server in enumerate(servers) if part != local_part]
-    try:
-        kills = sum(server.kills for server in used)
-        with dp.DataLoader(over(dist_graph), **LOADERS[loader]) as minibatches:
-            assert epoch_with_kills(minibatches, used, every=26) == whole(graph)
-        assert sum(server.kills for server in used) == kills + 3
-    finally:
-        dist_graph.close()
+    kills = sum(server.kills for server in used)
+    with dp.DataLoader(over(dist_graph), **LOADERS[loader]) as minibatches:
+        assert epoch_with_kills(minibatches, used, every=26) == whole(graph)
+    assert sum(server.kills for server in used) == kills + 3
 
 
 @pytest.mark.parametrize("loader", ["0 workers", "2 processes"])
-def test_a_server_that_is_restarted_with_other_data_ends_the_epoch_at_once(root, tmp_path, loader):
+def test_a_server_that_is_restarted_with_other_data_ends_the_epoch_at_once(root, tmp_path, connected, loader):
     with WarmServer(root, 1) as server:
-        dist_graph = DistGraph.connect(root, {1: server.address}, local_part=0, deadline=WAIT_S)
-        try:
-            with dp.DataLoader(over(dist_graph), **LOADERS[loader]) as epochs:
-                minibatches = iter(epochs)
-                next(minibatches)
-                server.kill()
-                server.root = write(tmp_path / "other", a_graph(feature_seed=1))
-                server.start()
-                with pytest.raises(OtherPartition, match=f"part 1 at {server.address}: .*content_id"):
-                    list(minibatches)
-        finally:
-            dist_graph.close()
+        dist_graph = connected(root, {1: server.address}, local_part=0, deadline=WAIT_S)
+        with dp.DataLoader(over(dist_graph), **LOADERS[loader]) as epochs:
+            minibatches = iter(epochs)
+            next(minibatches)
+            server.kill()
+            server.root = write(tmp_path / "other", a_graph(feature_seed=1))
+            server.start()
+            with pytest.raises(OtherPartition, match=f"part 1 at {server.address}: .*content_id"):
+                list(minibatches)

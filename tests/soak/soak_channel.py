@@ -9,18 +9,18 @@ Run: PYTHONPATH=tests/support python tests/soak/soak_channel.py --kills 1000 --m
 
 from __future__ import annotations
 
-import argparse
 import mmap
 import multiprocessing
 import os
 import random
 import signal
-import sys
 import time
 import traceback
 
 import numpy as np
 import torch
+from channels import num_descriptors, num_mappings
+from soaking import arguments
 
 import datapipes as dp
 
@@ -46,11 +46,11 @@ class Worker:
 class Soak:
     """The channel, its workers, and their records in memory that all processes share."""
 
-    def __init__(self, kills: int, rng_seed: int, bound_s: float) -> None:
+    def __init__(self, kills: int, rng_seed: int) -> None:
         self.context = multiprocessing.get_context("fork")
         self.channel = dp.ShmChannel(capacity=4, shm_size="64KB")
         self.random = random.Random(rng_seed)
-        self.bound_s = bound_s
+        self.bound_s = 30.0  # longer for the first start
         self.most_workers = 2 * (
             SENDERS + RECEIVERS + kills + (kills // EVERY_ALL + 1) * SENDERS
         )  # numbers are skipped
@@ -153,9 +153,8 @@ class Soak:
     def soak(self, kills: int, until: float) -> None:
         for sends in (*[True] * SENDERS, *[False] * RECEIVERS):
             self.start(sends)
-        self.bound_s, bound_s = 30.0, self.bound_s  # longer for the first start
         self.survive()
-        self.bound_s = bound_s
+        self.bound_s = BOUND_S
         while self.killed < kills and time.monotonic() < until:
             time.sleep(self.random.random() * 0.003)
             victims = [self.random.choice(self.workers)]
@@ -205,38 +204,20 @@ def value_of(sender: int, number: int) -> int:
     return (sender * 31 + number * 7) % 251
 
 
-def run(kills: int, rng_seed: int, minutes: float, bound_s: float = BOUND_S) -> int:
-    """Kill so many processes, or as many as `minutes` allow; return their number. AssertionError if others are hurt."""
-    descriptors = len(os.listdir("/proc/self/fd"))
-    soak = Soak(kills, rng_seed, bound_s)
+def main() -> None:
+    """Kill so many processes, or as many as the minutes allow. AssertionError if others are hurt."""
+    options = arguments(__doc__, minutes=5.0, kills=1000)
+    descriptors = num_descriptors()
+    soak = Soak(options.kills, options.seed)
     try:
-        soak.soak(kills, time.monotonic() + 60 * minutes)
+        soak.soak(options.kills, time.monotonic() + 60 * options.minutes)
         soak.finish()
     finally:
         soak.end()
-    killed = soak.killed
     del soak
-    with open("/proc/self/maps", encoding="utf-8") as maps:
-        left = sum("datapipes-channel" in line for line in maps)
-    if left or len(os.listdir("/proc/self/fd")) > descriptors:
-        raise AssertionError(
-            f"{left} mappings are left, {os.listdir('/proc/self/fd')} descriptors, {descriptors} before"
-        )
-    return killed
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=1000)
-    parser.add_argument("--minutes", type=float, default=5.0, help="stop after so many, with fewer kills")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="for another such run")
-    args = parser.parse_args()
-    print(f"seed {args.seed}")
-    killed = run(args.kills, args.seed, args.minutes)
-    if killed < args.kills:
-        print(f"time is up after {killed} kills")
-    return 0
+    assert num_mappings() == 0
+    assert num_descriptors() <= descriptors
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

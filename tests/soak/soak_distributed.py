@@ -10,7 +10,6 @@ most 0.70 s; the longest wait for a minibatch was 2.2 s, most of it the start of
 
 from __future__ import annotations
 
-import argparse
 import logging
 import multiprocessing
 import os
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import torch
 from parts_on_disk import a_graph, over, whole, write
+from soaking import arguments
 from warm_servers import Supervisor, supervised
 
 import datapipes as dp
@@ -100,9 +100,12 @@ def left() -> tuple[int, int]:
     return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
 
 
-def main(kills: int, minutes: float) -> None:
+def main() -> None:
+    multiprocessing.set_forkserver_preload(["__main__", "torch", "datapipes", "datapipes.processes.preload"])
+    torch.set_num_threads(1)
+    options = arguments(__doc__, minutes=5.0, kills=50)
     logging.getLogger("datapipes").setLevel(logging.WARNING)
-    until = time.monotonic() + minutes * 60
+    until = time.monotonic() + options.minutes * 60
     graph = a_graph(num_nodes=NUM_NODES)
     expected = whole(graph)
     with tempfile.TemporaryDirectory() as folder:
@@ -116,17 +119,11 @@ def main(kills: int, minutes: float) -> None:
                     dist_graph = DistGraph.connect(root, namebook, local_part=local_part, deadline=DEADLINE_S)
                     killer = Killer({part: each for part, each in enumerate(servers) if part != local_part}, namebook)
                     with dp.DataLoader(over(dist_graph, NUM_NODES), num_workers) as loader:
-                        epoch(loader, killer, expected, kills, until)
+                        epoch(loader, killer, expected, options.kills, until)
                     dist_graph.close()
                     time.sleep(1)  # gRPC ends its threads a moment later
                     print(f"  threads and descriptors before {before}, after {left()}", flush=True)
 
 
 if __name__ == "__main__":
-    multiprocessing.set_forkserver_preload(["__main__", "torch", "datapipes", "datapipes.processes.preload"])
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=50, help="in each epoch")
-    parser.add_argument("--minutes", type=float, default=5.0, help="no more kills after that")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    main(options.kills, options.minutes)
+    main()

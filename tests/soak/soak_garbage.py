@@ -16,7 +16,6 @@ Run: PYTHONPATH=tests/support python tests/soak/soak_garbage.py --runs 500   (or
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import multiprocessing
 import os
@@ -24,7 +23,6 @@ import platform
 import random
 import signal
 import struct
-import sys
 import time
 import traceback
 from collections import Counter
@@ -35,6 +33,7 @@ from typing import Any
 import numpy as np
 import torch
 from channels import attached_again
+from soaking import arguments
 
 import datapipes as dp
 from datapipes.base.errors import RemoteTraceback
@@ -331,21 +330,14 @@ def run(name: str, runs: int, rng_seed: int, minutes: float = 60.0) -> Report:
     return total
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=500, help="of each setting")
-    parser.add_argument("--settings", nargs="+", choices=[*SETTINGS, IDS], default=[*SETTINGS, IDS])
-    parser.add_argument("--minutes", type=float, default=60.0, help="stop a setting after so many, with fewer runs")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="for the same garbage")
-    args = parser.parse_args()
+def main() -> None:
+    options = arguments(__doc__, minutes=60.0, kinds=[*SETTINGS, IDS], runs=500)
     torch.set_num_threads(1)
-    print(f"seed {args.seed}")
-    for name in args.settings:
-        total = run(name, args.runs, args.seed, args.minutes)
+    for name in options.kinds:
+        total = run(name, options.runs, options.seed, options.minutes)
         counts = ", ".join(f"{what} {count}" for what, count in sorted(total.outcomes.items()))
         print(f"{name}: longest {total.longest_s:.2f} s beyond a timeout; {counts}", flush=True)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -8,7 +8,6 @@ Run: PYTHONPATH=tests/support python tests/soak/soak_launcher.py --minutes 5   (
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import re
@@ -25,16 +24,17 @@ from pathlib import Path
 
 from example_data import EXAMPLES, write_ring
 from scripts import processes_with
+from soaking import arguments
 
 BOUND_S = 120.0  # for the launcher to end
 MOST_KILLS = 3
 
 
 def main() -> None:
-    args = parse_arguments()
+    options = arguments(__doc__, minutes=5.0)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as a background job it would be ignored by all
-    draws = random.Random(args.rng_seed)
-    ends = time.monotonic() + 60 * args.minutes
+    draws = random.Random(options.seed)
+    ends = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory() as folder:
         ring = write_ring(Path(folder) / "ring.npz", 400)
         with launched(ring, Path(folder) / "parts", epochs=5) as run:
@@ -132,13 +132,6 @@ def launched(ring: Path, root: Path, *, epochs: int) -> Iterator[Launched]:
         for pid in processes_with(mark):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--rng-seed", type=int, default=0)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -10,20 +10,20 @@ Run: PYTHONPATH=tests/support python tests/soak/soak_loader.py --minutes 5   (or
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
 import logging
 import os
 import random
 import signal
-import sys
 import threading
 import time
 from multiprocessing import active_children
 from typing import Any
 
 import worker_stages as ws
+from channels import num_descriptors, num_mappings
+from soaking import arguments
 from worker_ways import workers
 
 import datapipes as dp
@@ -128,11 +128,9 @@ def soak(rng_seed: int, until: float) -> dict[str, int]:
 
 def held() -> dict[str, int]:
     """Return the numbers of descriptors, channel memories, threads and children of this process."""
-    with open("/proc/self/maps", encoding="utf-8") as maps:
-        channels = sum("datapipes-channel" in line for line in maps)
     return {
-        "descriptors": len(os.listdir("/proc/self/fd")),
-        "channels": channels,
+        "descriptors": num_descriptors(),
+        "channels": num_mappings(),
         "threads": threading.active_count(),
         "children": len(active_children()),
     }
@@ -150,16 +148,11 @@ def run(rng_seed: int, minutes: float) -> dict[str, int]:
     return done
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="for another such run")
-    args = parser.parse_args()
+def main() -> None:
+    options = arguments(__doc__, minutes=5.0)
     logging.getLogger("datapipes").setLevel(logging.ERROR)  # hide the warnings about killed workers
-    print(f"seed {args.seed}")
-    print(run(args.seed, args.minutes))
-    return 0
+    print(run(options.seed, options.minutes))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -9,13 +9,11 @@ Run: PYTHONPATH=tests/support python tests/soak/soak_partition.py --turns 2000  
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import random
 import resource
 import shutil
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -23,8 +21,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
+from plain_clients import plain_graph, typed_graph
+from soaking import arguments
 
-import datapipes as dp
 from datapipes.base.codec import digest_message
 from datapipes.distributed import LocalFeatureStore, LocalGraphStore, Partitioner
 from datapipes.partition.native.native_book import open_book
@@ -34,27 +33,6 @@ NUM_PARTS = 2
 BOUND_S = 60.0  # for a child that opens a partition of some KB
 MOST_MEMORY = 4 * 2**30  # of address space beyond what the child has at its beginning
 ERRORS = (ValueError, TypeError, KeyError, IndexError, OSError, MemoryError)
-
-
-def typed() -> dp.HeteroCSCGraph:
-    generator = torch.Generator().manual_seed(0)
-    edges = {
-        key: torch.stack([torch.randint(0, n, (40,), generator=generator) for n in sizes])
-        for key, sizes in {("a", "r", "b"): (9, 7), ("b", "s", "a"): (7, 9), ("a", "t", "a"): (9, 9)}.items()
-    }
-    attributes = {"a": {"x": torch.rand(9, 3, generator=generator)}, "b": {"y": torch.arange(7)}}
-    weights = {("a", "r", "b"): {"edge_attr": torch.rand(40, 2, generator=generator)}}
-    return dp.HeteroCSCGraph.from_edge_index(
-        edges, {"a": 9, "b": 7}, node_attributes=attributes, edge_attributes=weights
-    )
-
-
-def plain() -> dp.CSCGraph:
-    generator = torch.Generator().manual_seed(1)
-    attributes = {"x": torch.rand(20, 3, generator=generator), "time": torch.arange(20)}
-    edge_index = torch.randint(0, 20, (2, 90), generator=generator)
-    weights = {"edge_attr": torch.rand(90, 2, generator=generator)}
-    return dp.CSCGraph.from_edge_index(edge_index, 20, node_attributes=attributes, edge_attributes=weights)
 
 
 # --- one change
@@ -177,7 +155,7 @@ def run(turns: int, rng_seed: int, minutes: float = 60.0) -> Counter[str]:
     total, until = Counter[str](), time.monotonic() + 60 * minutes
     with tempfile.TemporaryDirectory() as place:
         wholes = []
-        for name, graph in (("plain", plain()), ("typed", typed())):
+        for name, graph in (("plain", plain_graph(20, 90)), ("typed", typed_graph())):
             root = Path(place) / name
             Partitioner(graph, NUM_PARTS, root / "native", method="random", layouts=("native",)).generate_partition()
             Partitioner(graph, NUM_PARTS, root / "pyg", method="random", layouts=("pyg",)).generate_partition()
@@ -191,16 +169,11 @@ def run(turns: int, rng_seed: int, minutes: float = 60.0) -> Counter[str]:
     return total
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=2000)
-    parser.add_argument("--minutes", type=float, default=60.0, help="stop after so many")
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    for outcome, count in sorted(run(given.turns, given.seed, given.minutes).items()):
+def main() -> None:
+    options = arguments(__doc__, minutes=60.0, turns=2000)
+    for outcome, count in sorted(run(options.turns, options.seed, options.minutes).items()):
         print(f"{count:7d}  {outcome}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,7 +11,6 @@ Run: PYTHONPATH=tests/support python tests/soak/soak_senders.py --minutes 2   (o
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import multiprocessing
 import os
@@ -27,7 +26,7 @@ from typing import Any
 import torch
 from pipelines import fetched
 from proxy import Proxy
-from server_state import GROWTH, settled
+from soaking import GROWTH, arguments, settled
 
 from datapipes.base.errors import PeerDied
 from datapipes.distributed import SamplerReceiver, SamplerSender
@@ -96,12 +95,8 @@ class Seen:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=2.0)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
-    args = parser.parse_args()
-    print(f"seed {args.seed}", flush=True)
-    generator, ends, done = random.Random(args.seed), time.monotonic() + 60 * args.minutes, Counter[str]()
+    options = arguments(__doc__, minutes=2.0)
+    generator, ends, done = random.Random(options.seed), time.monotonic() + 60 * options.minutes, Counter[str]()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     here, there = CONTEXT.Pipe()
@@ -124,7 +119,7 @@ def main() -> None:
                 if here.poll(min(left, 0.1)):
                     seen.take(here.recv())
 
-        half, first = time.monotonic() + 30 * args.minutes, None  # by then the allocators have what they need
+        half, first = time.monotonic() + 30 * options.minutes, None  # by then the allocators have what they need
         while time.monotonic() < ends:
             if first is None and time.monotonic() > half:
                 first = settled(receiver.pid, 0, 0.0)

@@ -13,16 +13,12 @@ Run: PYTHONPATH=tests/support python tests/soak/soak_server.py --minutes 10   (o
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import multiprocessing
-import multiprocessing.connection
 import os
 import random
 import resource
-import signal
 import socket
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -35,7 +31,7 @@ import torch
 from certificates import Certificates, make_certificates
 from partition_servers import ServerProcess
 from plain_clients import PlainClient, in_parts, plain_graph
-from server_state import BOUND_S, FIRST, GROWTH, State, settled, state_of
+from soaking import BOUND_S, FIRST, arguments, expect_a_clean_end, expect_no_growth, one_round, settled, state_of
 from ticket_fuzz import TOLD, TicketFuzz
 
 from datapipes.distributed import Part
@@ -43,9 +39,7 @@ from datapipes.distributed.requests.draw import Draw, DrawRequest
 from datapipes.distributed.requests.rows import Rows, RowsRequest
 from datapipes.distributed.wire.arrow_message import to_bytes
 
-KINDS = ["join", "fuzz", "short"]
 FEW_FILES, FEW_THREADS = 128, 32
-ROUND_S = 4.0
 
 
 def options_of(made: Certificates) -> dict:
@@ -71,7 +65,7 @@ def joins(address: str, made: Certificates, ids: torch.Tensor, rng_seed: int, to
         client = PlainClient(address, **options_of(made))
         client.hello()
         for _ in range(rng.randrange(5)):
-            client.rows(small)
+            client.answer(small)
         if way >= 4:
             stream = client.open(to_bytes("soak", large.to_message(client.meant)))
             if way == 5:
@@ -109,7 +103,7 @@ def expect_bits(address: str, made: Certificates, root: Path, ids: torch.Tensor)
     with PlainClient(address, **options_of(made)) as client:
         client.hello()
         expected = request.answered_by(Part.open(root, 1))
-        assert all(torch.equal(one, other) for one, other in zip(client.draw(request), expected, strict=True))
+        assert all(torch.equal(one, other) for one, other in zip(client.answer(request), expected, strict=True))
 
 
 def crowds(address: str, made: Certificates, ids: torch.Tensor, rng_seed: int, told: object) -> None:
@@ -148,8 +142,11 @@ def asks(address: str, made: Certificates, ids: torch.Tensor, rng_seed: int, tol
         with contextlib.suppress(*TOLD, flight.FlightError), PlainClient(address, **options_of(made)) as client:
             client.hello()
             for _ in range(10):
-                client.rows(small)
+                client.answer(small)
                 told.value += 1
+
+
+TARGETS = {"join": [joins] * 2, "fuzz": [fuzzes] * 2, "short": [crowds, crowds, asks]}
 
 
 # --- rounds
@@ -181,29 +178,6 @@ def few_threads(pid: int) -> Iterator[bool]:
     yield False
 
 
-def one_round(targets: list, server: ServerProcess, made: Certificates, ids: torch.Tensor, rng_seed: int) -> int:
-    """Let clients run for a while, kill them, and return how much they have done."""
-    context = multiprocessing.get_context("fork")  # this process has no connection of its own
-    told = [context.Value("q", 0, lock=False) for _ in targets]  # a client that is killed would keep the lock
-    clients = [
-        context.Process(
-            target=target, args=(server.address, made, ids, rng_seed * len(targets) + number, told[number]), daemon=True
-        )
-        for number, target in enumerate(targets)
-    ]
-    for each in clients:
-        each.start()
-    # A client ends by itself only with an error.
-    ended = multiprocessing.connection.wait([each.sentinel for each in clients], ROUND_S)
-    for each in clients:
-        if each.is_alive():
-            os.kill(each.pid, signal.SIGKILL)
-        each.join()
-    assert not ended, f"seed {rng_seed}: a client has met an error that is none; see above"
-    assert server.process.poll() is None, f"seed {rng_seed}: the server has ended; its log:\n{server.log}"
-    return sum(each.value for each in told)
-
-
 def run(name: str, minutes: float, rng_seed: int) -> Counter[str]:
     """Make rounds for so many minutes. AssertionError if anything goes wrong."""
     total, states = Counter[str](), []
@@ -213,29 +187,17 @@ def run(name: str, minutes: float, rng_seed: int) -> Counter[str]:
         ids = Part.open(root, 1).node_ids()
         tls = ["--tls-cert", made.server.cert, "--tls-key", made.server.key, "--tls-ca", made.ca]
         with contextlib.ExitStack() as stack:
-            server = stack.enter_context(ServerProcess(root, 1, *tls))
+            server = stack.enter_context(ServerProcess(root, 1, *tls, address="127.0.0.1:0"))
             if name == "short":
                 resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (FEW_FILES, FEW_FILES))
                 limited = stack.enter_context(few_threads(server.pid))
                 print(f"short: {FEW_FILES} descriptors, threads are {'' if limited else 'not '}short", flush=True)
-            before, until = state_of(server.pid), time.monotonic() + 60 * minutes
+            files, until = state_of(server.pid).files + 4, time.monotonic() + 60 * minutes
             while time.monotonic() < until or len(states) < 3 * FIRST:
-                targets = {"join": [joins] * 2, "fuzz": [fuzzes] * 2, "short": [crowds, crowds, asks]}[name]
-                done = one_round(targets, server, made, ids, rng_seed + len(states))
-                states.append(settled(server.pid, before.files + 4))
-                total["done"] += done
+                total["done"] += one_round(TARGETS[name], (server.address, made, ids), [server], rng_seed + len(states))
+                states.append(settled(server.pid, files))
                 total["rounds"] += 1
-            third = len(states) // 3
-            for field in State._fields:
-                found = [getattr(state, field) for state in states]
-                # A leak is in every later state. Of memory the least counts: what a moment has not given back yet goes.
-                extreme = min if field == "num_bytes" else max
-                first, last = extreme(found[FIRST - 1 : FIRST - 1 + third]), extreme(found[-third:])
-                print(f"{name}: {field} {getattr(before, field)} at the start, {first} first, {last} last")
-                slack = GROWTH if field == "num_bytes" else 2
-                assert last <= first + slack, f"seed {rng_seed}: {field} has grown: {found}"
-            assert "Traceback" not in server.log, server.log
-            assert " has died" not in server.log, server.log
+            expect_no_growth(name, states, 2)
             if name == "short":
                 host, _, port = server.address.rpartition(":")
                 try:
@@ -250,21 +212,15 @@ def run(name: str, minutes: float, rng_seed: int) -> Counter[str]:
             good.start()
             good.join(BOUND_S)
             assert good.exitcode == 0, f"a good client ended with {good.exitcode}"
-            assert server.stop() == 0, server.log
+            expect_a_clean_end(server)
     return total
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10.0, help="of each kind")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="for the same clients")
-    given = parser.parse_args()
-    print(f"seed {given.seed}", flush=True)
-    for name in given.kinds:
-        print(f"{name}: {dict(run(name, given.minutes, given.seed))}", flush=True)
-    return 0
+def main() -> None:
+    options = arguments(__doc__, minutes=10.0, kinds=[*TARGETS])
+    for name in options.kinds:
+        print(f"{name}: {dict(run(name, options.minutes, options.seed))}", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

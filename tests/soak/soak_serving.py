@@ -10,15 +10,9 @@ Run: PYTHONPATH=tests/support python tests/soak/soak_serving.py --minutes 10   (
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
-import multiprocessing
-import multiprocessing.connection
-import os
 import random
-import signal
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -28,15 +22,13 @@ from typing import Any, NamedTuple
 import torch
 from partition_servers import ServerProcess
 from plain_clients import PlainClient, plain_graph
-from server_state import FIRST, GROWTH, settled
+from soaking import FIRST, arguments, expect_a_clean_end, expect_no_growth, one_round, settled
 from ticket_fuzz import TOLD, TicketFuzz
 
 import datapipes as dp
 from datapipes.base.log import logger
 from datapipes.distributed import RemoteReceivingChannel, connect
 
-KINDS = ["join", "fuzz"]
-ROUND_S = 4.0
 SEEDS, EPOCHS = 3, 2  # different chains, and their epochs
 SETTLED_S = 3.0  # until the connections of killed trainers are gone; producers that are idle stay for ten minutes
 IDLE = {"join": 32, "fuzz": 64}  # threads or descriptors of those
@@ -95,25 +87,7 @@ def fuzzes(given: Given, rng_seed: int, told: Any) -> None:
             told.value += 1
 
 
-def one_round(targets: list[Any], servers: list[ServerProcess], given: Given, rng_seed: int) -> int:
-    """Let trainers run for a while, kill them, and return how many minibatches they got."""
-    context = multiprocessing.get_context("fork")  # this process has no connection of its own
-    told = [context.Value("q", 0, lock=False) for _ in targets]
-    trainers = [
-        context.Process(target=target, args=(given, rng_seed * len(targets) + number, told[number]), daemon=True)
-        for number, target in enumerate(targets)
-    ]
-    for each in trainers:
-        each.start()
-    ended = multiprocessing.connection.wait([each.sentinel for each in trainers], ROUND_S)
-    for each in trainers:
-        if each.is_alive():
-            os.kill(each.pid, signal.SIGKILL)
-        each.join()
-    assert not ended, f"seed {rng_seed}: a trainer has met an error; see above"
-    for server in servers:
-        assert server.process.poll() is None, f"seed {rng_seed}: a server has ended; its log:\n{server.log}"
-    return sum(each.value for each in told)
+TARGETS = {"join": [trains] * 3, "fuzz": [trains, trains, fuzzes]}
 
 
 def run(name: str, minutes: float, rng_seed: int) -> Counter[str]:
@@ -131,41 +105,22 @@ def run(name: str, minutes: float, rng_seed: int) -> Counter[str]:
         given = Given({rank: server.address for rank, server in enumerate(servers)}, digests)
         until = time.monotonic() + 60 * minutes
         while time.monotonic() < until or len(states[0]) < 3 * FIRST:
-            targets = [trains] * 3 if name == "join" else [trains, trains, fuzzes]
-            total["minibatches"] += one_round(targets, servers, given, rng_seed + len(states[0]))
+            total["minibatches"] += one_round(TARGETS[name], (given,), servers, rng_seed + len(states[0]))
             total["rounds"] += 1
             for server, found in zip(servers, states, strict=True):
                 files = 0 if not found else min(each.files for each in found) + 4
                 found.append(settled(server.pid, files, SETTLED_S))
-        third = len(states[0]) // 3
-        for number, found in enumerate(states):
-            for field in found[0]._fields:
-                values = [getattr(state, field) for state in found]
-                extreme = min if field == "num_bytes" else max  # as in soak_server.py
-                first, last = extreme(values[FIRST - 1 : FIRST - 1 + third]), extreme(values[-third:])
-                print(f"{name}: server {number}: {field} {first} first, {last} last")
-                slack = GROWTH if field == "num_bytes" else IDLE[name]
-                assert last <= first + slack, f"seed {rng_seed}: {field} has grown: {values}"
-        for server in servers:
-            assert "Traceback" not in server.log, server.log
-            assert " has died" not in server.log, server.log
-            assert server.stop() == 0, server.log
+        for number, (server, found) in enumerate(zip(servers, states, strict=True)):
+            expect_no_growth(f"{name}: server {number}", found, IDLE[name])
+            expect_a_clean_end(server)
     return total
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10.0, help="of each kind")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS[:1], help="default: join")
-    parser.add_argument(
-        "--seed", type=int, default=random.SystemRandom().randrange(2**32), help="for the same trainers"
-    )
-    given = parser.parse_args()
-    print(f"seed {given.seed}", flush=True)
-    for name in given.kinds:
-        print(f"{name}: {dict(run(name, given.minutes, given.seed))}", flush=True)
-    return 0
+def main() -> None:
+    options = arguments(__doc__, minutes=10.0, kinds=[*TARGETS], default_kinds=["join"])
+    for name in options.kinds:
+        print(f"{name}: {dict(run(name, options.minutes, options.seed))}", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -23,7 +23,6 @@ import re
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -35,13 +34,12 @@ import torch
 from partition_servers import ServerProcess
 from plain_clients import plain_graph
 from proxy import Proxy
-from server_state import GROWTH, settled
+from soaking import GROWTH, arguments, settled
 
 import datapipes as dp
 from datapipes.base.log import logger
 from datapipes.distributed import RemoteReceivingChannel, RemoteSource, connect
 
-KINDS = ["kills", "stops"]
 DEADLINE_S = 20.0
 BOUND_S = DEADLINE_S + 10.0  # from asking for a minibatch to it, or to an error
 OUTAGE_S = (0.1, 4.0)  # of the network
@@ -241,9 +239,9 @@ def epochs(batch_size: int, count: int) -> list[list[str]]:
 # --- the kinds
 
 
-def kills(given: argparse.Namespace) -> Counter[str]:
-    rng, counts = random.Random(given.seed), Counter[str]()
-    until = time.monotonic() + 60 * given.minutes
+def kills(options: argparse.Namespace) -> Counter[str]:
+    rng, counts = random.Random(options.seed), Counter[str]()
+    until = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         batch_size = 5
         big_graph(batch_size).save(root := Path(folder) / "graph")
@@ -253,7 +251,7 @@ def kills(given: argparse.Namespace) -> Counter[str]:
         stack.callback(trainer.process.kill)
         trainer.waits_for(20)
         before = [settled(each.server.pid, 0, 1.0) for each in found]
-        while counts.total() < given.kills and time.monotonic() < until:
+        while counts.total() < options.kills and time.monotonic() < until:
             place = rng.choice(found)
             ways: dict[str, Callable[[float], None]] = {
                 "server killed": lambda _, place=place: place.server.restart() and None,
@@ -278,7 +276,7 @@ def kills(given: argparse.Namespace) -> Counter[str]:
     return counts
 
 
-def stops(given: argparse.Namespace) -> Counter[str]:
+def stops(_: argparse.Namespace) -> Counter[str]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         batch_size = 1000
         big_graph(batch_size).save(root := Path(folder) / "graph")
@@ -319,18 +317,12 @@ def stops(given: argparse.Namespace) -> Counter[str]:
         return Counter({"minibatches, all equal": len(reads.told.digests) + len(is_stopped.told.digests)})
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--minutes", type=float, default=20.0, help="no more kills after that")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="for the same kills")
-    given = parser.parse_args()
-    print(f"seed {given.seed}", flush=True)
-    for name in given.kinds:
-        print(f"{name}: {dict({'kills': kills, 'stops': stops}[name](given))}", flush=True)
-    return 0
+def main() -> None:
+    kinds = {"kills": kills, "stops": stops}
+    options = arguments(__doc__, minutes=20.0, kinds=[*kinds], kills=100)
+    for name in options.kinds:
+        print(f"{name}: {dict(kinds[name](options))}", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -2,12 +2,15 @@
 
 import functools
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from partitions import source_of
-from pipelines import small_graph
+from pipelines import BOUND_S, small_graph
 from typed_pipelines import NUM_NODES, typed_graph
 
 import datapipes as dp
@@ -47,6 +50,33 @@ class LocalPeers:
 
     def __getstate__(self):
         return {"parts": self.parts, "asked": [], "_threads": None}
+
+
+class ChangedPeers:
+    """Peers whose answers are changed.
+
+    Args:
+        change: returns another answer, or raises.
+        part: whose answers are changed; by default those of all parts.
+    """
+
+    def __init__(self, peers: Any, change: Callable[[Any], Any], part: int | None = None) -> None:
+        self.peers, self.change, self.part = peers, change, part
+
+    def ask(self, part: int, request: Request[Answer]) -> Future[Answer]:
+        request = replace(request, take=None) if isinstance(request, RowsRequest) else request
+        answer = self.peers.ask(part, request)
+        if self.part not in (None, part):
+            return answer
+        changed: Future = Future()
+        try:
+            changed.set_result(self.change(answer.result(BOUND_S)))
+        except Exception as error:
+            changed.set_exception(error)
+        return changed
+
+    def close(self) -> None:
+        self.peers.close()
 
 
 def given_away(answer: list, take: TakeRows) -> list:

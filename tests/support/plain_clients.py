@@ -1,5 +1,7 @@
 """A plain client of a partition server for tests: it asks, and raises the error that the server tells."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +10,9 @@ import torch
 from partitions import attributes_of, write
 
 import datapipes as dp
-from datapipes.distributed import PartitionBook
+from datapipes.distributed import PartitionBook, PartitionServer, ServerLimits
 from datapipes.distributed.partition_facts import PartitionFacts, greeting_from_message, hello_to_message
-from datapipes.distributed.requests.draw import Drawn, DrawRequest
-from datapipes.distributed.requests.rows import RowsRequest
+from datapipes.distributed.requests.request import Answer, Request
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.arrow_reading import from_batches
 from datapipes.distributed.wire.envelope import Meant, request_header
@@ -91,10 +92,7 @@ class PlainClient:
         self.meant = Meant(part, self.facts.partition_id, self.facts.content_id)
         return part, self.facts
 
-    def draw(self, request: DrawRequest) -> Drawn:
-        return request.answer_from_message("client", self.ask(request.to_message(self.meant)), self.facts)
-
-    def rows(self, request: RowsRequest) -> list[torch.Tensor]:
+    def answer(self, request: Request[Answer]) -> Answer:
         message = self.ask(request.to_message(self.meant))
         return request.answer_from_message("client", message, self.facts)
 
@@ -106,6 +104,15 @@ class PlainClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def greeted(root: Path, part: int = 1, **limits: Any) -> Iterator[tuple[PartitionServer, PlainClient]]:
+    """A server of a part in this process, with such limits, and a client that it has greeted."""
+    server = PartitionServer(root, part, limits=ServerLimits(**limits))
+    with server, PlainClient(server.address) as client:
+        client.hello()
+        yield server, client
 
 
 def typed(error: flight.FlightError) -> Exception:

@@ -1,6 +1,6 @@
 """A server of a part within this process, which a test tells what to do: what no real server would."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 
 import pyarrow.flight as flight
@@ -33,12 +33,27 @@ def answer_of(part: Part, message: Message) -> Message:
     return request.answer_to_message(request.answered_by(part))
 
 
-class ScriptedServer(flight.FlightServerBase):
-    """Answers as `script(message)` says; by default as the part does. `asked` lists the kinds of requests."""
+Change = Callable[[Message, Message], Message]  # of a request and the part's answer to it
 
-    def __init__(self, part: Part, script: Callable[[Message], Message] | None = None, port: int = 0) -> None:
-        self.part, self.script, self.asked = part, script or (lambda message: answer_of(part, message)), []
-        super().__init__(f"grpc://127.0.0.1:{port}")
+
+def raising(errors: Iterable[Exception]) -> Change:
+    """Raise the errors, a request for each; then answer as the part does."""
+    left = iter(errors)
+
+    def change(_: Message, answer: Message) -> Message:
+        for error in left:
+            raise error
+        return answer
+
+    return change
+
+
+class ScriptedServer(flight.FlightServerBase):
+    """Answers as the part does, except to the kinds of requests in `changes`. `asked` lists the kinds of requests."""
+
+    def __init__(self, part: Part, **changes: Change) -> None:
+        self.part, self.changes, self.asked = part, changes, []
+        super().__init__("grpc://127.0.0.1:0")
 
     @property
     def address(self) -> str:
@@ -46,9 +61,12 @@ class ScriptedServer(flight.FlightServerBase):
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         message = from_bytes("scripted", ticket.ticket, 2**30)
-        self.asked.append(message.header["kind"])
+        kind = message.header["kind"]
+        self.asked.append(kind)
         try:
-            answer = self.script(message)
+            answer = answer_of(self.part, message)
+            if kind in self.changes:
+                answer = self.changes[kind](message, answer)
         except AsItIs as given:
             raise given.error from None
         except Dropped:

@@ -48,8 +48,8 @@ def weighted_graph(weights: torch.Tensor | None = None, dtype: torch.dtype = tor
     )
 
 
-def weighted_typed_graph() -> dp.HeteroCSCGraph:
-    graph = typed_graph()
+def weighted_typed_graph(dtype: torch.dtype = torch.int64) -> dp.HeteroCSCGraph:
+    graph = typed_graph(dtype)
     attributes = {
         of: {"w": torch.arange(graph.num_edges[of]).remainder(4).to(torch.float16)} for of in graph.edge_types
     }

@@ -37,6 +37,17 @@ def as_bytes(tensor: torch.Tensor) -> bytes:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
+def plain(value: object) -> object:
+    """Return a value whose tensors are their dtype, shape and bytes; the order of dicts counts."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.shape, as_bytes(value)
+    if isinstance(value, dict):
+        return [(key, plain(entry)) for key, entry in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    return value
+
+
 def expect_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
     assert [*found] == [*expected]
     for name, values in expected.items():

@@ -55,30 +55,38 @@ def raised(error):
     raise error
 
 
+def in_turn(*answers):
+    """Give the answers one after another; errors are raised."""
+    left = [*answers]
+
+    def answer(timeout):
+        first = left.pop(0)
+        return raised(first) if isinstance(first, Exception) else first
+
+    return answer
+
+
 def reset(timeout):
     raise flight.FlightInternalError("stream reset")
 
 
-def test_after_one_that_took_too_long_an_attempt_has_all_the_time_that_is_left(asked):
-    given = []
+@pytest.mark.parametrize(
+    ("failure", "least", "most"),
+    [(flight.FlightTimedOutError("Deadline Exceeded"), 1 / 2, 1.0), (flight.FlightUnavailableError("cut"), 0.0, 1 / 3)],
+    ids=["it took too long", "another failure"],
+)
+def test_after_one_that_took_too_long_an_attempt_has_all_the_time_that_is_left_else_its_share(
+    asked, failure, least, most
+):
+    timeouts = []
 
     def answer(timeout):
-        given.append(timeout)
-        return ANSWER if len(given) > 1 else raised(flight.FlightTimedOutError("Deadline Exceeded"))
+        timeouts.append(timeout)
+        return ANSWER if len(timeouts) > 1 else raised(failure)
 
     assert asked(lambda timeout: MadeUp(answer)).result(WAIT_S) is ANSWER
-    assert given[0] <= WAIT_S / 3 < WAIT_S / 2 < given[1]
-
-
-def test_an_attempt_after_another_failure_has_its_share_of_the_time(asked):
-    given = []
-
-    def answer(timeout):
-        given.append(timeout)
-        return ANSWER if len(given) > 1 else raised(flight.FlightUnavailableError("cut"))
-
-    assert asked(lambda timeout: MadeUp(answer)).result(WAIT_S) is ANSWER
-    assert max(given) <= WAIT_S / 3
+    assert timeouts[0] <= WAIT_S / 3
+    assert WAIT_S * least < timeouts[1] <= WAIT_S * most
 
 
 def test_a_server_that_does_not_return_is_not_waited_for():
@@ -118,12 +126,7 @@ def test_an_attempt_that_the_deadline_cuts_short_does_not_hide_why_the_others_fa
 
 def test_a_server_that_is_lost_and_that_is_back_is_told_once_each(asked, monkeypatch, caplog):
     monkeypatch.setattr(remote_part, "OUTAGE_S", 0.0)
-    answers = [*[flight.FlightUnavailableError("the network cut it")] * 4, ANSWER, ANSWER]
-
-    def answer(timeout):
-        found = answers.pop(0)
-        return raised(found) if isinstance(found, Exception) else found
-
+    answer = in_turn(*[flight.FlightUnavailableError("the network cut it")] * 4, ANSWER, ANSWER)
     assert asked(lambda timeout: MadeUp(answer)).result(WAIT_S) is ANSWER
     texts = [record.getMessage() for record in caplog.records]
     assert texts == [
@@ -151,12 +154,7 @@ def test_an_outage_is_told_after_two_seconds_and_one_that_was_short_is_not(caplo
 
 def test_a_server_that_is_full_is_not_lost(asked, monkeypatch, caplog):
     monkeypatch.setattr(remote_part, "OUTAGE_S", 0.0)
-    answers = [flight.FlightInternalError(NO_ROOM), ANSWER]
-
-    def answer(timeout):
-        found = answers.pop(0)
-        return raised(found) if isinstance(found, Exception) else found
-
+    answer = in_turn(flight.FlightInternalError(NO_ROOM), ANSWER)
     assert asked(lambda timeout: MadeUp(answer)).result(WAIT_S) is ANSWER
     assert caplog.records == []
 
@@ -177,8 +175,7 @@ def test_every_error_of_arrow_ends_as_one_with_a_meaning(asked, kind):
 
 
 def test_a_server_without_room_is_asked_again_on_its_connection_until_the_deadline(asked):
-    steps = [*[lambda timeout: raised(pyarrow.ArrowInvalid(NO_ROOM))] * 6, lambda timeout: ANSWER]
-    connections = [MadeUp(lambda timeout: steps.pop(0)(timeout))]  # one is enough
+    connections = [MadeUp(in_turn(*[pyarrow.ArrowInvalid(NO_ROOM)] * 6, ANSWER))]  # one is enough
     assert asked(lambda timeout: connections.pop()).result(WAIT_S) is ANSWER
     with pytest.raises(dp.ServerUnavailable, match=r"part 1 at .* Server Threadpool Exhausted"):
         asked(lambda timeout: MadeUp(lambda timeout: raised(pyarrow.ArrowInvalid(NO_ROOM))), SHORT_S).result(WAIT_S)

@@ -19,7 +19,7 @@ def root(tmp_path_factory):
 @pytest.fixture(scope="module")
 def address(root, ours):
     options = ["--tls-cert", ours.server.cert, "--tls-key", ours.server.key, "--tls-ca", ours.server.ca]
-    with WarmServer(root, 0, *options) as server:
+    with WarmServer(root, 0, *options, address="127.0.0.1:0") as server:  # which the certificate names
         yield server.address
 
 

@@ -4,6 +4,7 @@ No thread and no descriptor is left after any of it.
 """
 
 import gc
+import itertools
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import os
@@ -18,8 +19,9 @@ import torch
 from channels import num_descriptors
 from parts_on_disk import a_graph, write
 from proxy import Proxy
-from scripted_server import Dropped, ScriptedServer, answer_of
+from scripted_server import Dropped, ScriptedServer, raising
 from warm_servers import WarmServer
+from wire_messages import plain
 
 import datapipes as dp
 from datapipes.distributed import Part
@@ -66,21 +68,6 @@ def settled(condition, bound=WAIT_S) -> bool:
 
 
 @pytest.fixture
-def peers_of(part):
-    """Makes peers of the server of part 1; in the end they are closed, and nothing of them may be left."""
-    made = []
-
-    def peers(address, deadline=WAIT_S):
-        addresses = {1: replicas_of("test", "a part", address, "test")}
-        made.append(FlightPeers(addresses, PartitionFacts.of(part), tls=None, deadline=deadline))
-        return made[-1]
-
-    yield peers
-    for each in made:
-        each.close()
-
-
-@pytest.fixture
 def nothing_left():
     """The first use of Arrow Flight in a process keeps some descriptors; what comes after must give back all."""
     multiprocessing.forkserver.ensure_running()  # it keeps some, too
@@ -105,11 +92,7 @@ def expect_unavailable(future, address, reason="."):
 
 
 def expect_answer(future, part):
-    indptr, neighbors, edge_ids = future.result(WAIT_S)
-    expected = REQUEST.answered_by(part)
-    assert torch.equal(indptr, expected.indptr)
-    assert torch.equal(neighbors, expected.neighbors)
-    assert torch.equal(edge_ids, expected.edge_ids)
+    assert plain(future.result(WAIT_S)) == plain(REQUEST.answered_by(part))
 
 
 # --- no answer
@@ -192,64 +175,43 @@ def test_a_connection_that_stands_still_holds_up_only_its_own_requests(nothing_l
 # --- what a server says
 
 
+def full(text: str) -> flight.FlightUnavailableError:
+    return flight.FlightUnavailableError("", error_to_bytes(Unavailable(text)))
+
+
 def test_a_server_that_is_full_is_asked_again_on_the_same_connection(peers_of, part):
-    refusals = [flight.FlightUnavailableError("full", error_to_bytes(Unavailable("full"))) for _ in range(4)]
-
-    def script(message):
-        if message.header["kind"] == "draw" and refusals:
-            raise refusals.pop()
-        return answer_of(part, message)
-
-    with ScriptedServer(part, script) as server:
+    with ScriptedServer(part, draw=raising([full("full")] * 4)) as server:
         expect_answer(peers_of(server.address).ask(1, REQUEST), part)
         assert server.asked == ["hello", *["draw"] * 5]
 
 
 def test_a_server_that_stays_full_is_given_up_with_its_own_words(peers_of, part):
-    def script(message):
-        if message.header["kind"] == "draw":
-            raise flight.FlightUnavailableError("", error_to_bytes(Unavailable("256 requests wait")))
-        return answer_of(part, message)
-
-    with ScriptedServer(part, script) as server:
+    with ScriptedServer(part, draw=raising(itertools.repeat(full("256 requests wait")))) as server:
         expect_unavailable(peers_of(server.address, SHORT_S).ask(1, REQUEST), server.address, "256 requests wait")
 
 
 def test_an_error_without_a_reason_is_asked_again_a_few_times(peers_of, part):
-    failures = [Dropped(), Dropped()]
-
-    def script(message):
-        if message.header["kind"] == "draw" and failures:
-            raise failures.pop()
-        return answer_of(part, message)
-
-    with ScriptedServer(part, script) as server:
-        peers = peers_of(server.address)
-        expect_answer(peers.ask(1, REQUEST), part)
-        failures += [Dropped() for _ in range(100)]
+    with ScriptedServer(part, draw=raising([Dropped(), Dropped()])) as server:
+        expect_answer(peers_of(server.address).ask(1, REQUEST), part)
+    with ScriptedServer(part, draw=raising(itertools.repeat(Dropped()))) as server:
         with pytest.raises(dp.RemoteError, match=f"part 1 at {server.address}: "):
-            peers.ask(1, REQUEST).result(WAIT_S)
-        assert len(failures) == 97
+            peers_of(server.address).ask(1, REQUEST).result(WAIT_S)
+        assert server.asked.count("draw") == 3
 
 
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda answer: answer._replace(tensors={}),
-        lambda answer: answer._replace(tensors={**answer.tensors, "indptr": answer.tensors["indptr"] + 1}),
-        lambda answer: answer._replace(tensors={**answer.tensors, "neighbors": answer.tensors["neighbors"] - 10**6}),
+        lambda tensors: {},
+        lambda tensors: {**tensors, "indptr": tensors["indptr"] + 1},
+        lambda tensors: {**tensors, "neighbors": tensors["neighbors"] - 10**6},
     ],
     ids=["nothing", "indptr", "neighbors"],
 )
 def test_an_answer_that_does_not_fit_is_refused_at_once(peers_of, part, spoil):
-    def script(message):
-        answer = answer_of(part, message)
-        return spoil(answer) if message.header["kind"] == "draw" else answer
-
-    with ScriptedServer(part, script) as server:
-        peers = peers_of(server.address)
+    with ScriptedServer(part, draw=lambda _, answer: answer._replace(tensors=spoil(answer.tensors))) as server:
         with pytest.raises(BadMessage, match=f"part 1 at {server.address}: "):
-            peers.ask(1, REQUEST).result(WAIT_S)
+            peers_of(server.address).ask(1, REQUEST).result(WAIT_S)
         assert server.asked == ["hello", "draw"]
 
 
@@ -258,11 +220,10 @@ def test_an_answer_that_does_not_fit_is_refused_at_once(peers_of, part, spoil):
     [("stream", 10**6, "stream version .* 1000000"), ("protocol", 0, "protocol version .* 0")],
 )
 def test_another_version_is_refused_in_the_greeting_with_both_versions(peers_of, part, name, value, message):
-    def script(request):
-        answer = answer_of(part, request)
+    def of_another_version(_, answer):
         return Message({**answer.header, name: value}, answer.tensors)
 
-    with ScriptedServer(part, script) as server:
+    with ScriptedServer(part, hello=of_another_version) as server:
         with pytest.raises(OtherPartition, match=rf"part 1 at {server.address}: .*{message}.*here it is \d"):
             peers_of(server.address).ask(1, REQUEST).result(WAIT_S)
         assert server.asked == ["hello"]

@@ -35,6 +35,13 @@ class Asking:
         self.admission = Admission("server", concurrency, max_waiting, max_bytes)
         self.threads = ThreadPoolExecutor(50)
 
+    def begun(self) -> tuple[Gate, Future]:
+        """A gate, and a request that has begun and waits for it."""
+        gate = Gate()
+        request = self.threads.submit(self.admission.run, "busy", 0, gate, never)
+        assert gate.begun.wait(BOUND_S)
+        return gate, request
+
     def wait_asking(self, client: str, count: int, *arguments) -> list[Future]:
         """Requests that wait, one behind the other."""
         asked = []
@@ -68,9 +75,7 @@ def never() -> bool:
 def test_clients_take_turns():
     done = []
     with Asking() as asking:
-        gate = Gate()
-        first = asking.threads.submit(asking.admission.run, "busy", 0, gate, never)
-        assert gate.begun.wait(BOUND_S)
+        gate, first = asking.begun()
         futures = []
         for client, count in (("a", 3), ("b", 1), ("c", 2)):
             for number in range(count):
@@ -98,9 +103,7 @@ def test_so_many_are_worked_on_at_once():
 
 def test_a_full_server_refuses_and_a_client_with_few_requests_takes_the_place_of_one_with_many():
     with Asking(max_waiting=3) as asking:
-        gate = Gate()
-        first = asking.threads.submit(asking.admission.run, "busy", 0, gate, never)
-        assert gate.begun.wait(BOUND_S)
+        gate, first = asking.begun()
         many = asking.wait_asking("many", 3, 0, lambda: "many", never)
         with pytest.raises(Unavailable, match="server: the server is full: 3 requests wait"):
             asking.admission.run("many", 0, lambda: None, never)
@@ -258,9 +261,7 @@ def test_what_the_client_has_given_up_is_not_worked_on():
 
 def test_closing_answers_what_is_under_way_within_the_grace():
     with Asking() as asking:
-        gate = Gate()
-        first = asking.threads.submit(asking.admission.run, "a", 0, gate, never)
-        assert gate.begun.wait(BOUND_S)
+        gate, first = asking.begun()
         (waiting,) = asking.wait_asking("a", 1, 0, lambda: "waited", never)
         closing = asking.threads.submit(asking.admission.close, BOUND_S)
         asking.until(lambda: asking.admission._is_closing)
@@ -275,9 +276,7 @@ def test_closing_says_whether_work_and_answers_have_ended():
     with Asking() as idle:
         assert idle.admission.close(0.0)
     with Asking() as working:
-        gate = Gate()
-        request = working.threads.submit(working.admission.run, "a", 0, gate, never)
-        assert gate.begun.wait(BOUND_S)
+        gate, request = working.begun()
         assert not working.admission.close(0.0)
         gate.open.set()
         request.result(BOUND_S)
@@ -289,9 +288,7 @@ def test_closing_says_whether_work_and_answers_have_ended():
 
 def test_closing_refuses_what_waits_when_the_grace_is_over():
     with Asking() as asking:
-        gate = Gate()
-        first = asking.threads.submit(asking.admission.run, "a", 0, gate, never)
-        assert gate.begun.wait(BOUND_S)
+        gate, first = asking.begun()
         (waiting,) = asking.wait_asking("a", 1, 0, lambda: None, never)
         assert not asking.admission.close(0.0)
         with pytest.raises(Unavailable, match="the server stops"):

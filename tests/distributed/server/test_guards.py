@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from pipelines import wait_until
-from plain_clients import PlainClient, in_parts, plain_graph
+from plain_clients import PlainClient
 from scripts import run_script
 from warm_servers import WarmServer
 
@@ -23,11 +23,6 @@ from datapipes.distributed.server.guards import Guard, Strangers
 from datapipes.distributed.server.tcp_connections import TcpConnections
 
 BOUND_S = 20.0
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    return in_parts(tmp_path_factory.mktemp("guards") / "root", plain_graph())
 
 
 def outcomes(*given):

@@ -50,9 +50,9 @@ def test_the_metrics_count_requests_and_bytes(server):
     with PlainClient(server.address) as client:
         client.hello()
         for _ in range(3):
-            client.rows(RowsRequest((Rows("node", None, ("y",), torch.tensor([1, 3])),)))
+            client.answer(RowsRequest((Rows("node", None, ("y",), torch.tensor([1, 3])),)))
         with pytest.raises(IndexError):
-            client.rows(RowsRequest((Rows("node", None, ("y",), torch.tensor([0])),)))
+            client.answer(RowsRequest((Rows("node", None, ("y",), torch.tensor([0])),)))
     code, text = read(server, "/metrics")
     found = metrics_of(text)
     assert code == 200

@@ -123,7 +123,6 @@ def test_what_an_info_refuses(refuses):
         {"feature_dim": -1},
         {"feature_keys": []},
         {"label_keys": ["one"]},
-        {"tfrecord_uri_pattern": "*"},
         {"packed_feature_key": "q"},
         {"packed_feature_dim": 3},
         {"feature_dtype": "float32"},
@@ -138,6 +137,8 @@ def test_what_an_info_refuses(refuses):
         {"feature_spec": [1]},
     ):
         refuses(TypeError, node_info, **{"folder": "x", **changes})
+    with pytest.raises(ValueError, match=r"must be a regular expression, got '\*' "):
+        node_info("x", tfrecord_uri_pattern="*")
     refuses(KeyError, node_info, "x", feature_keys=["two"], feature_dim=1)
     refuses(KeyError, node_info, "x", label_keys=["z"])
     for key, value in (

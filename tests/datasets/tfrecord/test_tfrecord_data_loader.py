@@ -289,10 +289,8 @@ def test_a_result_larger_than_the_memory_is_refused(tmp_path):
     write_tf_records(tmp_path / "new", {"node_id": torch.arange(rows)})
     of_x = {"x": spec("float32", width, default_value=0)}
     info = node_info(tmp_path / "new", feature_keys=["x"], feature_dim=width, label_keys=[], feature_spec=of_x)
-    asked_for = (
-        rf"load_as_torch_tensors: node: {4 * rows * width} bytes of shared memory were asked for, \d+ are left by"
-    )
-    with pytest.raises(MemoryError, match=asked_for):
+    asked_for = f"node: {4 * rows * width} bytes of shared memory were asked for"
+    with pytest.raises(MemoryError, match=rf"load_as_torch_tensors: {asked_for}, \d+ are left by"):
         load(info)
 
 

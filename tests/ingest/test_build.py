@@ -25,13 +25,6 @@ from datapipes.ingest import buckets, build
 SMALL = 600  # bytes of memory, in which the edges of tests do not fit
 
 
-@pytest.fixture(autouse=True)
-def small_memory(monkeypatch):
-    """Let a build have a few bytes only, and four buckets."""
-    monkeypatch.setattr(build, "LEAST_MEMORY", 1)
-    monkeypatch.setattr(buckets, "_MOST_BUCKETS", 4)
-
-
 def edges_of(num_nodes, num_edges, seed=0):
     """Return a random edge_index [2, num_edges]; node 0 has many edges."""
     random = np.random.default_rng(seed)
@@ -349,15 +342,21 @@ def test_a_build_that_is_killed_while_it_sorts_reads_no_edge_again(tmp_path, rea
     assert_saved_alike(tmp_path / "g", in_memory(np.load(edges), 40), tmp_path)
 
 
-@pytest.mark.parametrize("change", ["file", "memory", "nodes", "boot", "state", "short"])
+ROWS = {"sources": 0, "destinations": 1}
+
+
+@pytest.mark.parametrize("change", ["file", *ROWS, "memory", "nodes", "boot", "state", "short"])
 def test_what_is_not_the_same_build_begins_anew(tmp_path, read, monkeypatch, change):
     edges = edges_of(40, 100)
-    path = _npy(tmp_path / "e.npy", edges)
-    kill(path, tmp_path / "g", 3)
+    given = ENDS["pair of files" if change in ROWS else "npy"](tmp_path, edges, None)
+    kill(given, tmp_path / "g", 3)
     hidden, num_nodes, memory = tmp_path / ".g.datapipes-new", 40, SMALL
     if change == "file":
         edges = np.ascontiguousarray(edges[::-1])
-        _npy(path, edges)
+        _npy(given, edges)
+    elif change in ROWS:
+        edges[ROWS[change]] = edges[ROWS[change], ::-1]
+        _npy(given[ROWS[change]], edges[ROWS[change]])
     elif change == "memory":
         memory = 2 * SMALL
     elif change == "nodes":
@@ -368,7 +367,7 @@ def test_what_is_not_the_same_build_begins_anew(tmp_path, read, monkeypatch, cha
         (hidden / "state.json").write_text('{"version": 1, "boot"')
     else:
         os.truncate(hidden / "edges" / "0", 500)
-    dp.CSCGraph.build(path, tmp_path / "g", num_nodes, edge_ids=True, max_memory=memory)
+    dp.CSCGraph.build(given, tmp_path / "g", num_nodes, edge_ids=True, max_memory=memory)
     assert sum(read) == 100
     assert_saved_alike(tmp_path / "g", in_memory(edges, num_nodes), tmp_path)
 
@@ -412,18 +411,6 @@ def test_a_graph_of_something_else_is_not_overwritten(tmp_path, change, refuses)
         "name": {"node_attributes": {"y": x}},
     }
     refuses(FileExistsError, dp.CSCGraph.build, edges, root, **{**arguments, **other.get(change, {})})
-
-
-@pytest.mark.parametrize("row", [0, 1])
-def test_either_file_of_a_pair_may_have_changed(tmp_path, read, row):
-    edges = edges_of(40, 100)
-    pair = ENDS["pair of files"](tmp_path, edges, None)
-    kill(pair, tmp_path / "g", 3)
-    edges[row] = edges[row, ::-1]
-    _npy(pair[row], edges[row])
-    dp.CSCGraph.build(pair, tmp_path / "g", 40, edge_ids=True, max_memory=SMALL)
-    assert sum(read) == 100
-    assert_saved_alike(tmp_path / "g", in_memory(edges, 40), tmp_path)
 
 
 @pytest.mark.parametrize("writes", [2, 6])

@@ -9,18 +9,11 @@ from pipelines import refused
 from remote_files import place_of
 
 import datapipes as dp
-from datapipes.ingest import buckets, build, remote
+from datapipes.ingest import build, remote
 
+pytest.importorskip("pyarrow", reason="tables need pyarrow")
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 SMALL = 3000  # bytes of memory, in which the edges of tests do not fit
-
-
-@pytest.fixture(autouse=True)
-def small_memory(monkeypatch):
-    """Let a build have a few bytes only, and four buckets."""
-    pytest.importorskip("pyarrow", reason="tables need pyarrow")
-    monkeypatch.setattr(build, "LEAST_MEMORY", 1)
-    monkeypatch.setattr(buckets, "_MOST_BUCKETS", 4)
 
 
 @pytest.fixture(params=["memory", "http"])

@@ -25,11 +25,8 @@ def test_a_dict_keeps_its_keys_and_order():
     assert all(shared[key].is_shared() for key in given if given[key].numel() > 0)
 
 
-def test_none_stays_none():
+def test_none_stays_none_and_a_gradient_is_not_shared():
     assert share_memory(None) is None
-
-
-def test_a_gradient_is_not_shared():
     shared = share_memory(torch.ones(3, requires_grad=True))
     assert not shared.requires_grad
     assert shared.tolist() == [1, 1, 1]

@@ -10,7 +10,7 @@ import slow_tfrecord as twin
 import torch
 from channels import descriptors_from_now
 from pipelines import BOUND_S, refused
-from record_files import edge_info, edges, node_info, nodes, spec, write_file, write_files
+from record_files import before_parsing, edge_info, edges, node_info, nodes, spec, write_file, write_files
 
 from datapipes.datasets import DatasetFormatError, TFDatasetOptions, TFRecordDataLoader, write_tf_records
 from datapipes.datasets.tfrecord.reading import Reader, Window
@@ -229,17 +229,6 @@ def test_a_file_that_cannot_be_read(tmp_path, refuses):
 
 
 # --- files that change between counting and reading
-
-
-def before_parsing(monkeypatch, change) -> None:
-    """Let something happen between counting and reading."""
-    real = Reader.parse
-
-    def parse(self, *arguments):
-        change()
-        real(self, *arguments)
-
-    monkeypatch.setattr(Reader, "parse", parse)
 
 
 @pytest.mark.parametrize("packed", [False, True])

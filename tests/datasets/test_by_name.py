@@ -68,7 +68,7 @@ MASKED = {"train": "train", "val": "valid", "test": "test"}
 def assert_split(data):
     for items, word in zip(parts_of(data), MASKED.values(), strict=True):
         ids = [i for i in range(NODES) if SPLIT[i] == word]
-        assert [each.tolist() for each in items[:]] == [ids, LABELS[ids].tolist()]
+        assert [values.tolist() for values in items[:]] == [ids, LABELS[ids].tolist()]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

@@ -144,16 +144,6 @@ def test_each_split_of_acm_is_read(tmp_path):
         assert data.features["node", "paper", "feat"].shape == (2,)
 
 
-def test_the_embedded_packages_have_types_on_request():
-    plain, typed = dp.datasets.debian_packages(), dp.datasets.debian_packages(heterogeneous=True)
-    assert typed.graph.is_heterogeneous
-    assert typed.graph.num_nodes["package"] == plain.graph.num_nodes
-    assert typed.class_names == plain.class_names
-    nodes = torch.arange(100)
-    rows = [data.features["node", of, "words"].read(nodes) for data, of in ((plain, None), (typed, "package"))]
-    assert torch.equal(*rows)
-
-
 # Through a chain.
 
 

@@ -166,16 +166,6 @@ def test_the_split_is_about_60_20_20_and_never_changes():
     assert [maker.split_of(name) for name in ("bash", "apt", "perl")] == [0, 1, 2]
 
 
-def test_equal_indices_give_equal_bytes_that_numpy_reads(tmp_path):
-    (tmp_path / "Packages").write_text(INDEX)
-    for out in ("one.npz", "two.npz"):
-        assert maker.main(["--packages", str(tmp_path / "Packages"), str(tmp_path / out)]) == 0
-    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
-    with np.load(tmp_path / "one.npz", allow_pickle=False) as arrays:
-        assert arrays["release"] == maker.DEFAULT_RELEASE
-        assert len(arrays["label"]) == len(NAMES)
-
-
 def test_the_maker_runs_as_a_script(tmp_path):
     (tmp_path / "Packages").write_text(INDEX)
     command = [sys.executable, maker.__file__, "--packages", tmp_path / "Packages"]

@@ -170,6 +170,9 @@ def test_equal_indices_give_equal_bytes_of_both_files(tmp_path, capsys):
     for name in ("packages", "relations"):
         assert (tmp_path / f"one-{name}.npz").read_bytes() == (tmp_path / f"two-{name}.npz").read_bytes()
     assert "'suggests_virtual': 2" in capsys.readouterr().out
+    with np.load(tmp_path / "one-packages.npz", allow_pickle=False) as arrays:
+        assert arrays["release"] == maker.DEFAULT_RELEASE
+        assert len(arrays["label"]) == len(NAMES["package"])
 
 
 def test_relations_that_do_not_fit_are_refused(tiny, refuses):

@@ -369,9 +369,9 @@ def test_a_wrong_yaml_or_file_is_refused_by_a_typed_error(tmp_path, capfd, refus
         for value in values:
             made.yaml(yaml_of({**GOOD, key: value}))
             refuses(DatasetFormatError, OnDiskDataset(made.root).load)
-    for value, found in SAID_BY_OTHERS.items():
+    for value, pattern in SAID_BY_OTHERS.items():
         made.yaml(yaml_of({**GOOD, "feature_data": value}))
-        with pytest.raises(DatasetFormatError, match=found):
+        with pytest.raises(DatasetFormatError, match=pattern):
             OnDiskDataset(made.root).load()
     assert "code of a file runs" not in capfd.readouterr().out
 

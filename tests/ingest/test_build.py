@@ -348,15 +348,15 @@ ROWS = {"sources": 0, "destinations": 1}
 @pytest.mark.parametrize("change", ["file", *ROWS, "memory", "nodes", "boot", "state", "short"])
 def test_what_is_not_the_same_build_begins_anew(tmp_path, read, monkeypatch, change):
     edges = edges_of(40, 100)
-    given = ENDS["pair of files" if change in ROWS else "npy"](tmp_path, edges, None)
-    kill(given, tmp_path / "g", 3)
+    source = ENDS["pair of files" if change in ROWS else "npy"](tmp_path, edges, None)
+    kill(source, tmp_path / "g", 3)
     hidden, num_nodes, memory = tmp_path / ".g.datapipes-new", 40, SMALL
     if change == "file":
         edges = np.ascontiguousarray(edges[::-1])
-        _npy(given, edges)
+        _npy(source, edges)
     elif change in ROWS:
         edges[ROWS[change]] = edges[ROWS[change], ::-1]
-        _npy(given[ROWS[change]], edges[ROWS[change]])
+        _npy(source[ROWS[change]], edges[ROWS[change]])
     elif change == "memory":
         memory = 2 * SMALL
     elif change == "nodes":
@@ -367,7 +367,7 @@ def test_what_is_not_the_same_build_begins_anew(tmp_path, read, monkeypatch, cha
         (hidden / "state.json").write_text('{"version": 1, "boot"')
     else:
         os.truncate(hidden / "edges" / "0", 500)
-    dp.CSCGraph.build(given, tmp_path / "g", num_nodes, edge_ids=True, max_memory=memory)
+    dp.CSCGraph.build(source, tmp_path / "g", num_nodes, edge_ids=True, max_memory=memory)
     assert sum(read) == 100
     assert_saved_alike(tmp_path / "g", in_memory(edges, num_nodes), tmp_path)
 
@@ -455,16 +455,16 @@ def test_an_end_that_is_no_node(tmp_path, row, place, refuses):
 
 
 def test_what_a_build_refuses(tmp_path, refuses):
-    def build_of(edges=None, num_nodes=40, **arguments):
+    def build_here(edges=None, num_nodes=40, **arguments):
         return dp.CSCGraph.build(edges_of(40, 100) if edges is None else edges, tmp_path / "g", num_nodes, **arguments)
 
     of_type, chunk = {"a:r:b": np.array([[3], [3]])}, np.zeros((2, 3), int)
     refuses(IndexError, dp.HeteroCSCGraph.build, of_type, tmp_path / "g", {"a": 3, "b": 4})
     refuses(ValueError, dp.HeteroCSCGraph.build, of_type, tmp_path / "g", {"a": 3})
     for edges in (7, np.zeros((2, 3)), [chunk, None]):
-        refuses(TypeError, build_of, edges)
+        refuses(TypeError, build_here, edges)
     for edges in (np.zeros((3, 4), int), (np.zeros(3, int), np.zeros(4, int)), [chunk, np.zeros((3, 3), int)]):
-        refuses(ValueError, build_of, edges)
+        refuses(ValueError, build_here, edges)
     for arguments in (
         {"max_memory": "1 furlong"},
         {"max_memory": 0},
@@ -475,10 +475,10 @@ def test_what_a_build_refuses(tmp_path, refuses):
         {"edge_attributes": {"w": torch.rand(99)}},
         {"node_attributes": {"x": torch.rand(41)}},
     ):
-        refuses(ValueError, build_of, **arguments)
+        refuses(ValueError, build_here, **arguments)
     for arguments in ({"num_nodes": 2.0}, {"edge_ids": "yes"}, {"node_attributes": {3: torch.rand(40)}}):
-        refuses(TypeError, build_of, **arguments)
-    refuses(ValueError, build_of, [edges_of(5, 5)], edge_attributes={"w": torch.rand(5)})
+        refuses(TypeError, build_here, **arguments)
+    refuses(ValueError, build_here, [edges_of(5, 5)], edge_attributes={"w": torch.rand(5)})
     assert [*tmp_path.iterdir()] == []
 
 
@@ -487,34 +487,27 @@ def _bytes(path, content):
     return path
 
 
-def _cut(path):
-    os.truncate(path, path.stat().st_size - 1)
-    return path
-
-
-def _mixed(path):
-    path.mkdir()
-    for name in ("1.npy", "1.csv"):
-        (path / name).touch()
-    return path
-
-
 def test_files_that_hold_no_edges(tmp_path, refuses):
     path = tmp_path / "files"
     path.mkdir()
-    build_of = functools.partial(dp.CSCGraph.build, folder=tmp_path / "g", num_nodes=5)
-    refuses(FileNotFoundError, build_of, path / "none.npy")
-    zeros = np.zeros((2, 9), int)
+    build_here = functools.partial(dp.CSCGraph.build, folder=tmp_path / "g", num_nodes=5)
+    refuses(FileNotFoundError, build_here, path / "none.npy")
+    cut = _npy(path / "cut.npy", np.zeros((2, 9), int))
+    os.truncate(cut, cut.stat().st_size - 1)
+    mixed = path / "mixed"
+    mixed.mkdir()
+    for name in ("1.npy", "1.csv"):
+        (mixed / name).touch()
     for file in (
-        _cut(_npy(path / "cut.npy", zeros)),
+        cut,
         _npy(path / "objects.npy", np.array([["a", 1]] * 2, object)),
         _bytes(path / "half.int32", b"1234567"),
         _bytes(path / "unknown.bin", b"1234"),
-        _mixed(path / "mixed"),
+        mixed,
     ):
-        refuses(ValueError, build_of, file)
+        refuses(ValueError, build_here, file)
     with pytest.raises(ValueError, match=r"is no .npy file"):
-        build_of(_bytes(path / "e.npy", b"hello"))
+        build_here(_bytes(path / "e.npy", b"hello"))
     assert [file.name for file in tmp_path.iterdir()] == ["files"]
 
 
@@ -522,10 +515,10 @@ def test_tables_that_hold_no_edges(tmp_path, refuses):
     pytest.importorskip("pyarrow", reason="tables need pyarrow")
     path = tmp_path / "files"
     path.mkdir()
-    build_of = functools.partial(dp.CSCGraph.build, folder=tmp_path / "g", num_nodes=5)
+    build_here = functools.partial(dp.CSCGraph.build, folder=tmp_path / "g", num_nodes=5)
     for name, content in (("hole", b"0,1\n,1\n"), ("nan", b"0,1\nnan,1\n"), ("one column", b"0\n1\n")):
-        refuses(ValueError, build_of, _bytes(path / f"{name}.csv", content))
-    refuses(TypeError, build_of, _bytes(path / "text.csv", b"0,1\nx,1\n"))
+        refuses(ValueError, build_here, _bytes(path / f"{name}.csv", content))
+    refuses(TypeError, build_here, _bytes(path / "text.csv", b"0,1\nx,1\n"))
     for number, parts in enumerate(
         (
             {"a": b"src,dst\n0,1\n", "b": b"3,4\n"},
@@ -535,17 +528,17 @@ def test_tables_that_hold_no_edges(tmp_path, refuses):
             {"a": _ends([0], [1]), "b": {"source": [0], "dst": [1]}},
         )
     ):
-        refuses(ValueError, build_of, _parts(path / f"parts {number}", **parts))
+        refuses(ValueError, build_here, _parts(path / f"parts {number}", **parts))
     other_types = _parts(path / "types", a=_ends([0], [1]), b={"src": ["x"], "dst": [1]})
-    for file, found in (
+    for file, pattern in (
         (other_types, "has columns whose values differ in type: .*src.*string"),
         (_bytes(path / "e.parquet", b""), "is no whole table"),
     ):
-        with pytest.raises(ValueError, match=found):
-            build_of(file)
+        with pytest.raises(ValueError, match=pattern):
+            build_here(file)
     table = _bytes(path / "e.csv", b"src,dst,name\n0,1,x\n")
-    refuses(ValueError, build_of, table, edge_attributes={"w": "weight"})
-    refuses(TypeError, build_of, table, edge_attributes={"w": "name"})
+    refuses(ValueError, build_here, table, edge_attributes={"w": "weight"})
+    refuses(TypeError, build_here, table, edge_attributes={"w": "name"})
     assert [file.name for file in tmp_path.iterdir()] == ["files"]
 
 

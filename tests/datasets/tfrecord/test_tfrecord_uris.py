@@ -95,8 +95,9 @@ def infos(root):
 
 def graph_of(root):
     """Return the data set of the nodes and edges at a root, each loaded by itself."""
-    found, pairs = map(load, infos(root))
-    return LoadedGraphTensors(found.ids, found.features, found.labels, pairs.ids, None, None, None).to_dataset()
+    of_nodes, of_edges = map(load, infos(root))
+    tensors = of_nodes.ids, of_nodes.features, of_nodes.labels, of_edges.ids
+    return LoadedGraphTensors(*tensors, None, None, None).to_dataset()
 
 
 def write_graph(folder, place):
@@ -139,8 +140,8 @@ def load_in_processes(root):
 
 def test_the_processes_of_a_graph_load_uris(tmp_path, http):
     write_graph(tmp_path, http)
-    found, expected = load_in_processes(http.uri).to_dataset(), graph_of(tmp_path)
-    assert digests(dp.DataLoader(chain_of(found))) == digests(dp.DataLoader(chain_of(expected)))
+    loaded, expected = load_in_processes(http.uri).to_dataset(), graph_of(tmp_path)
+    assert digests(dp.DataLoader(chain_of(loaded))) == digests(dp.DataLoader(chain_of(expected)))
 
 
 @pytest.mark.full

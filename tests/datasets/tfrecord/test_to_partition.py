@@ -46,14 +46,6 @@ def test_ranks_write_the_folder_of_one_process(tmp_path, num_ranks, kind):
     assert [replace(each, **same) for each in reports] == [replace(expected, **same)] * num_ranks
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 3])
-def test_ranks_write_the_folder_of_one_process_with_types(tmp_path, num_ranks):
-    graph = graph_with_types([17, 5, 2], [60, 20], rng_seed=num_ranks)
-    write_whole(graph, num_ranks, tmp_path / "whole")
-    in_threads(cut(graph, num_ranks), [tmp_path / "parts"] * num_ranks)
-    assert files_of(tmp_path / "parts") == files_of(tmp_path / "whole")
-
-
 @given(
     st.integers(1, 5),
     st.tuples(*[st.integers(0, 9)] * 3),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib.resources import files
 from pathlib import Path
 
@@ -11,16 +10,15 @@ import numpy as np
 import pytest
 import torch
 from amounts import examples
+from changed_bytes import CHANGES, changed
 from hypothesis import given
-from hypothesis import strategies as st
+from published import published
 
 import datapipes as dp
 from datapipes.datasets import debian
 from datapipes.datasets.debian import RELATIONS_FILE, read_debian_packages, read_debian_relations
 from datapipes.datasets.npz import NpzArrays
 from datapipes.datasets.raw import DatasetFormatError
-
-SHARED = Path(os.environ.get("DATAPIPES_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
 # Packages of the sources alpha, beta and eta; eta is in the test part, the others in train. Virtual names: "mta", which
 # three packages name; "api", which two name; "lonely", which one alone names; "old", which nobody provides.
@@ -172,62 +170,58 @@ def test_equal_indices_give_equal_bytes_of_both_files(tmp_path, capsys):
     for name in ("packages", "relations"):
         assert (tmp_path / f"one-{name}.npz").read_bytes() == (tmp_path / f"two-{name}.npz").read_bytes()
     assert "'suggests_virtual': 2" in capsys.readouterr().out
+    with np.load(tmp_path / "one-packages.npz", allow_pickle=False) as arrays:
+        assert arrays["release"] == maker.DEFAULT_RELEASE
+        assert len(arrays["label"]) == len(NAMES["package"])
 
 
-@pytest.mark.parametrize(
-    ("instead", "found"),
-    [
-        ({"format": np.array("another")}, "another format"),
-        ({"packages_digest": np.array("0" * 32)}, f"relations of another {debian.FILE}.*made together"),
-        ({"source": np.array([0, 0, 1, 2])}, "'source' of int64"),
-        ({"source": np.array([0, 0, 1, 5, 1])}, "id 5 in 'source'"),
-        ({"source": np.array([0, 0, 1, 3, 1])}, "no 2 in 'source'.*each of 0 to 3"),
-        ({"source": np.array([0, 2, 1, 2, 1])}, "packages of source 2 in two parts"),
-        ({"provides_virtual_ids": np.array(3)}, r"'provides_virtual_ids' of int64\[\]"),
-        ({"provides_virtual_ids": np.array([1, 1])}, "no 0 in 'provides_virtual_ids'"),
-        ({"suggests_virtual_ids": np.array([2, 0])}, "id 2 in 'suggests_virtual_ids'"),
-        ({"recommends_package_ids": np.array([4, 1])}, "out of order"),
-        ({"recommends_package_degree": np.array([1, 0, 0, 0, 0])}, "from 0 to 1"),
-        ({"built_using_ids": np.array([1, 3, 1])}, "id 3 in 'built_using_ids'"),
-    ],
-)
-def test_relations_that_do_not_fit_are_refused(tiny, instead, found):
-    write(tiny, **instead)
-    with pytest.raises(DatasetFormatError, match=f"{RELATIONS_FILE}: found .*{found}"):
-        read_debian_relations()
-
-
-def test_a_packages_file_of_another_run_is_refused(tiny):
-    packages = maker.read_packages(INDEX.replace("mail server", "server").splitlines())
-    maker.write_npz(tiny / debian.FILE, maker.make_arrays(packages, min_descriptions=1))
-    with pytest.raises(DatasetFormatError, match="files made together"):
-        read_debian_relations()
-
-
-def test_a_missing_array_is_refused(tiny):
+def test_relations_that_do_not_fit_are_refused(tiny, refuses):
+    for instead in (
+        {"format": np.array("another")},
+        {"packages_digest": np.array("0" * 32)},
+        {"source": np.array([0, 0, 1, 2])},
+        {"source": np.array([0, 0, 1, 5, 1])},
+        {"source": np.array([0, 0, 1, 3, 1])},
+        {"source": np.array([0, 2, 1, 2, 1])},
+        {"provides_virtual_ids": np.array(3)},
+        {"provides_virtual_ids": np.array([1, 1])},
+        {"suggests_virtual_ids": np.array([2, 0])},
+        {"recommends_package_ids": np.array([4, 1])},
+        {"recommends_package_degree": np.array([1, 0, 0, 0, 0])},
+        {"built_using_ids": np.array([1, 3, 1])},
+    ):
+        write(tiny, **instead)
+        refuses(DatasetFormatError, read_debian_relations)
     arrays = write(tiny)
     del arrays["breaks_virtual_degree"]
     maker.write_npz(tiny / RELATIONS_FILE, arrays)
-    with pytest.raises(DatasetFormatError, match="one named 'breaks_virtual_degree'"):
-        read_debian_relations()
+    refuses(DatasetFormatError, read_debian_relations)
+    packages = maker.read_packages(INDEX.replace("mail server", "server").splitlines())
+    maker.write_npz(tiny / debian.FILE, maker.make_arrays(packages, min_descriptions=1))  # of another run
+    refuses(DatasetFormatError, read_debian_relations)
+    for direction in ("depends", "reverse", "in"):
+        refuses(ValueError, dp.datasets.debian_packages, direction, heterogeneous=True)
+    refuses(TypeError, dp.datasets.debian_packages, heterogeneous="yes")
 
 
-@examples(60)
-@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4))
-def test_a_file_with_changed_bytes_is_refused_or_still_valid(tmp_path_factory, changes):
+FILES = [(debian.FILE, read_debian_packages), (RELATIONS_FILE, read_debian_relations)]
+
+
+@pytest.mark.parametrize(("file", "read"), FILES)
+@examples(100)
+@given(changes=CHANGES)
+def test_a_file_with_changed_bytes_is_refused_or_still_valid(tmp_path_factory, file, read, changes):
     folder = tmp_path_factory.mktemp("changed")
     write(folder)
-    content = bytearray((folder / RELATIONS_FILE).read_bytes())
-    for place, byte in changes:
-        content[place % len(content)] = byte
-    (folder / RELATIONS_FILE).write_bytes(content)
+    (folder / file).write_bytes(changed((folder / file).read_bytes(), changes))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(debian, "files", lambda package: folder)
         try:
-            dataset = read_debian_relations()
+            num_nodes = read().num_nodes
         except DatasetFormatError:
             return
-    assert dataset.num_nodes["package"] == len(NAMES["package"])
+    num_packages = num_nodes if file == debian.FILE else num_nodes["package"]
+    assert num_packages == len(NAMES["package"])
 
 
 @pytest.mark.usefixtures("tiny")
@@ -363,20 +357,17 @@ def test_no_node_type_names_the_sections(embedded, homogeneous):
 
 
 def test_the_embedded_relations_agree_with_the_published_ones(embedded):
-    path = SHARED / "debian_bookworm" / "debian_bookworm.npz"
-    if not path.is_file():
-        pytest.skip("needs debian_bookworm.npz (DATAPIPES_SHARED_DATA)")
     num_packages = embedded.num_nodes["package"]
-    with np.load(path, allow_pickle=False) as arrays:
+    with np.load(published("debian_bookworm/debian_bookworm.npz"), allow_pickle=False) as arrays:
         if int(arrays["num_nodes_package"]) != num_packages:
             pytest.skip("made from another point release")
         source = arrays["edge_package__built_from__source"].astype(np.int64)
         for relation in ("recommends", "suggests", "enhances"):
             # The published ones also have providers of virtual names.
-            published = arrays[f"edge_package__{relation}__package"].astype(np.int64)
+            edges_of_all = arrays[f"edge_package__{relation}__package"].astype(np.int64)
             pairs = [
                 edges[0] * num_packages + edges[1]
-                for edges in (embedded.edges["package", relation, "package"], published)
+                for edges in (embedded.edges["package", relation, "package"], edges_of_all)
             ]
             assert np.isin(*pairs).mean() > 0.99
     here = embedded.edges["package", "built_from", "source"]

@@ -18,6 +18,7 @@ import torch
 from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from published import published
 
 import datapipes as dp
 from datapipes.datasets import ogb_graph
@@ -26,8 +27,6 @@ from datapipes.datasets.ogb_graph import PUBLISHED, settings_of
 from datapipes.datasets.pickled_arrays import read_saved
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.raw_hetero import RawHeteroDataset, inverse_of
-
-SHARED = Path(os.environ.get("DATAPIPES_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
 EDGES = {"raw/edge": "0,1\n1,2\n3,0\n", "raw/num-node-list": "4\n", "raw/num-edge-list": "3\n"}
 NODES = {
@@ -161,66 +160,10 @@ def test_the_published_settings_are_found_by_folder_or_release_note(tmp_path, fo
     assert settings_of(tmp_path / folder) is PUBLISHED[expected]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "found"),
-    [
-        ("add_inverse_edge,False,True", "add_inverse_edge,False,yes", "'yes' for 'add_inverse_edge'"),
-        ("is hetero,False,False", "is hetero,False,True", "'is hetero' True"),
-        ("binary,False,False", "binary,False,True", "binary files"),
-        ("task type,multiclass classification,multiclass", "task type,a,graph", "the task type 'graph classification'"),
-        ("num classes,2,5", "num classes,2,-1", "'-1' classes"),
-        ("num classes,2,5", "num classes,2,99999999", "'99999999' classes"),
-        ("num classes,2,5", "num classes,2", "rows of several lengths"),
-        ("num classes,2,5", "split,2,5", "rows of several lengths or of one name"),
-        ("node_year", "../node_year", "the file '../node_year'"),
-        ("split,time,time", "split,time,../split", r"the type '\.\./split'"),
-        (",ogbn-other,ogbn-tiny", ",ogbn-other,ogbn-small", "the data sets"),
-    ],
-)
-def test_a_master_csv_that_is_broken_or_contradicts_the_files_is_refused(tmp_path, old, new, found):
-    assert old in MASTER
-    folder = written(tmp_path / "ogbn_tiny", NODES, **{"master.csv": MASTER.replace(old, new)})
-    with pytest.raises(DatasetFormatError, match=rf"master\.csv: found {found}.*; expected "):
-        read_ogb(folder)
-
-
-def test_a_file_that_the_settings_name_must_be_there(tmp_path):
-    folder = written(tmp_path / "ogbn_tiny", NODES, **{"master.csv": MASTER, "raw/node_year": None})
-    with pytest.raises(FileNotFoundError, match="node_year"):
-        read_ogb(folder)
-    with pytest.raises(DatasetFormatError, match=r"found the folders .*; expected the folder 'species'"):
-        read_ogb(written(tmp_path / "proteins", NODES))
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "found"),
-    [
-        ("raw/edge", "0,4\n1,2\n3,0\n", r"edge\.csv\.gz: found the destination 4"),
-        ("raw/edge", "-1,0\n1,2\n3,0\n", r"edge\.csv\.gz: found the source -1"),
-        ("raw/edge", "0,1\n", r"edge\.csv\.gz: found 1 rows"),
-        ("raw/num-node-list", "4\n4\n", r"num-node-list\.csv\.gz: found 2 rows"),
-        ("raw/num-node-list", "99999999999\n", r"num-node-list\.csv\.gz: found the number 99999999999"),
-        ("raw/num-edge-list", "-3\n", r"num-edge-list\.csv\.gz: found the number -3"),
-        ("raw/node-feat", "1\n2\n3\n", r"node-feat\.csv\.gz: found 3 rows"),
-        ("raw/node-feat", "1\n2\n3\n1e39\n", r"node-feat\.csv\.gz: found numbers beyond float32"),
-        ("raw/node-label", "0\n0.5\n1\n1\n", r"node-label\.csv\.gz: found a label that is no whole number"),
-        ("raw/node-label", "0\n-2\n1\n1\n", r"node-label\.csv\.gz: found the label -2"),
-        ("raw/node-label", "0\n1e18\n1\n1\n", r"node-label\.csv\.gz: found the label"),
-        ("split/time/train", "4\n", r"train\.csv\.gz: found the node 4"),
-        ("split/time/train", "3\n", r"train\.csv\.gz: found a node without a label"),
-        ("split/time/train", "0\n0\n", r"train\.csv\.gz: found a node twice"),
-        ("split/time/test", "0\n", r"test\.csv\.gz: found a node twice"),
-    ],
-)
-def test_broken_node_files_are_refused(tmp_path, file, content, found):
-    with pytest.raises(DatasetFormatError, match=f"{found}.*; expected "):
-        read_ogb(written(tmp_path, NODES, **{file: content}))
-
-
-@pytest.mark.parametrize("file", ["raw/edge", "raw/num-node-list", "split/time/valid"])
+@pytest.mark.parametrize("file", ["raw/edge", "raw/num-node-list", "raw/node_year", "split/time/valid"])
 def test_a_missing_file_is_named(tmp_path, file):
     with pytest.raises(FileNotFoundError, match=file.rpartition("/")[2]):
-        read_ogb(written(tmp_path, NODES, **{file: None}))
+        read_ogb(written(tmp_path / "ogbn_tiny", NODES, **{"master.csv": MASTER, file: None}))
 
 
 # With types.
@@ -247,47 +190,75 @@ def test_inverse_relations_carry_the_features_of_their_edges(tmp_path):
     assert raw.edge_features[("paper", "rev_writes", "author"), "reltype"].ravel().tolist() == [4, 4]
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "found"),
-    [
-        ("raw/triplet-type-list", "author,writes,book\n", "'author,writes,book'"),
-        ("raw/triplet-type-list", "author,writes\n", "'author,writes'"),
-        ("raw/triplet-type-list", "paper,cites,paper\npaper,cites,paper\n", "2 relations, 1 of them distinct"),
-        ("raw/triplet-type-list", "paper,../../x,paper\n", r"the type '\.\./\.\./x'"),
-        ("raw/num-node-dict", "author,../paper\n2,3\n", r"the type '\.\./paper'"),
-        ("raw/num-node-dict", "author,paper\n2,3\n2,3\n", "another table"),
-        ("raw/num-node-dict", "author,author\n2,3\n", "another table"),
-        ("raw/num-node-dict", "author,pa\rper\n2,3\n", r"line 1, 'author,pa\\rper', that is no row"),
-        ("raw/num-node-dict", f"author,{'p' * 140_000}\n2,3\n", "line 1, .* that is no row"),
-        ("raw/triplet-type-list", "paper,ci\rtes,paper\n", "line 1, .* that is no row"),
-        ("raw/num-node-dict", "author,paper,venue\n2,-3,1\n", "'-3' nodes of 'paper'"),
-        ("raw/relations/paper___cites___paper/edge", "0,3\n", "the destination 3"),
-        ("raw/node-label/paper/node-label", "1\n0\n", "2 rows"),
-        ("raw/nodetype-has-label", "author,paper\nFalse,maybe\n", "{'author': 'False', 'paper': 'maybe'}"),
-        ("split/time/nodetype-has-split", "author,paper\nTrue,True\n", "other types"),
-        ("split/time/paper/train", "3\n", "the node 3"),
+# What is refused in files of nodes.
+
+SETTINGS = {  # rows of master.csv, and what may not stand there
+    "add_inverse_edge,False,True": ["add_inverse_edge,False,yes"],
+    "is hetero,False,False": ["is hetero,False,True"],
+    "binary,False,False": ["binary,False,True"],
+    "task type,multiclass classification,multiclass": ["task type,a,graph"],
+    "num classes,2,5": ["num classes,2,-1", "num classes,2,99999999", "num classes,2", "split,2,5"],
+    "node_year": ["../node_year"],
+    "split,time,time": ["split,time,../split"],
+    ",ogbn-other,ogbn-tiny": [",ogbn-other,ogbn-small"],
+}
+BROKEN_NODES = {
+    "raw/edge": ["0,4\n1,2\n3,0\n", "-1,0\n1,2\n3,0\n", "0,1\n"],
+    "raw/num-node-list": ["4\n4\n", "99999999999\n"],
+    "raw/num-edge-list": ["-3\n"],
+    "raw/node-feat": ["1\n2\n3\n", "1\n2\n3\n1e39\n"],
+    "raw/node-label": ["0\n0.5\n1\n1\n", "0\n-2\n1\n1\n", "0\n1e18\n1\n1\n"],
+    "split/time/train": ["4\n", "3\n", "0\n0\n"],
+    "split/time/test": ["0\n"],
+}
+BROKEN_TYPES = {
+    "raw/triplet-type-list": [
+        "author,writes,book\n",
+        "author,writes\n",
+        2 * "paper,cites,paper\n",
+        "paper,../../x,paper\n",
     ],
-)
-def test_broken_files_with_types_are_refused(tmp_path, file, content, found):
-    with pytest.raises(DatasetFormatError, match=f"found .*{found}.*; expected "):
-        read_ogb(written(tmp_path, TYPES, **{file: content}))
+    "raw/num-node-dict": [
+        "author,../paper\n2,3\n",
+        "author,paper\n2,3\n2,3\n",
+        "author,author\n2,3\n",
+        "author,paper,venue\n2,-3,1\n",
+    ],
+    "raw/relations/paper___cites___paper/edge": ["0,3\n"],
+    "raw/node-label/paper/node-label": ["1\n0\n"],
+    "raw/nodetype-has-label": ["author,paper\nFalse,maybe\n"],
+    "split/time/nodetype-has-split": ["author,paper\nTrue,True\n"],
+    "split/time/paper/train": ["3\n"],
+}
 
 
-def test_a_file_of_names_is_not_read_beyond_its_limits(tmp_path, monkeypatch):
+def test_what_read_ogb_refuses(tmp_path, refuses):
+    for old, lines in SETTINGS.items():
+        for line in lines:
+            master = MASTER.replace(old, line)
+            refuses(DatasetFormatError, read_ogb, written(tmp_path / "ogbn_tiny", NODES, **{"master.csv": master}))
+    for name, files, broken in (("nodes", NODES, BROKEN_NODES), ("types", TYPES, BROKEN_TYPES)):
+        for file, contents in broken.items():
+            for content in contents:
+                refuses(DatasetFormatError, read_ogb, written(tmp_path / name, files, **{file: content}))
+    refuses(DatasetFormatError, read_ogb, written(tmp_path / "proteins", NODES))
+    for line in ("author,pa\rper\n2,3\n", f"author,{'p' * 140_000}\n2,3\n"):
+        with pytest.raises(DatasetFormatError, match=r"found line 1, .* that is no row.*; expected "):
+            read_ogb(written(tmp_path / "types", TYPES, **{"raw/num-node-dict": line}))
+
+
+def test_a_file_of_names_is_not_read_beyond_its_limits(tmp_path, monkeypatch, refuses):
     files = {**TYPES, "raw/triplet-type-list": "".join(f"paper,r{i},paper\n" for i in range(9))}
     folder = written(tmp_path / "many", files)
     monkeypatch.setattr(ogb_graph, "MAX_TYPES", 3)
     taken = []
     plain = ogb_graph.text_lines
     monkeypatch.setattr(ogb_graph, "text_lines", lambda *each: (taken.append(line) or line for line in plain(*each)))
-    with pytest.raises(DatasetFormatError, match=r"triplet-type-list\.csv\.gz: found more than 3 relations"):
-        read_ogb(folder)
+    refuses(DatasetFormatError, read_ogb, folder)
     assert len(taken) == 2 + 4  # the rows of num-node-dict, then the relations up to the first too many
     monkeypatch.setattr(ogb_graph, "MAX_NAMES_BYTES", 100)
     for name in ("num-node-dict", "triplet-type-list", "relations/paper___cites___paper/num-edge-list"):
-        blank = written(tmp_path / Path(name).name, TYPES, **{f"raw/{name}": "\n" * 101})
-        with pytest.raises(DatasetFormatError, match=rf"{Path(name).name}\.csv\.gz: found more than 100 bytes of text"):
-            read_ogb(blank)
+        refuses(DatasetFormatError, read_ogb, written(tmp_path / Path(name).name, TYPES, **{f"raw/{name}": "\n" * 101}))
 
 
 # Links.
@@ -296,15 +267,12 @@ def test_a_file_of_names_is_not_read_beyond_its_limits(tmp_path, monkeypatch):
 def write_saved(path: Path, content: object, how: str) -> None:
     """Write what torch.save writes, now or before 1.6."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if how == "zip":
-        torch.save(content, path)
-    else:
-        torch.save(content, path, _use_new_zipfile_serialization=False)
+    torch.save(content, path, _use_new_zipfile_serialization=how == "zip")
 
 
 def test_links_of_an_npz_file_have_the_edges_of_the_graph_for_training(tmp_path):
     folder = written(tmp_path / "ddi", EDGES)
-    npz_of(folder, PAIRS)
+    npz_of(folder, {**PAIRS, "valid_other": np.array([[0, 1]])})  # a key of no meaning here
     raw = read_ogb(folder)
     assert raw.task == "link_prediction"
     assert raw.edges[None].shape == (2, 6)  # ogbl-ddi adds inverse edges
@@ -344,26 +312,6 @@ def test_sources_with_destinations_of_their_own_become_numbered_queries(tmp_path
     assert valid.seeds.tolist() == [[0, 1], [0, 2], [0, 3], [3, 2], [3, 0], [3, 1]]
     assert valid.labels.tolist() == [1, 0, 0, 1, 0, 0]
     assert valid.indexes.tolist() == [0, 0, 0, 1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("change", "found"),
-    [
-        ({"valid_edge": np.array([[0, 4]])}, "the id 4 in 'edge'"),
-        ({"valid_edge": np.array([[0, -1]])}, "the id -1 in 'edge'"),
-        ({"valid_edge": np.array([0, 1])}, r"'edge' of int64\[2\]"),
-        ({"valid_edge": np.array([[0.0, 1.0]])}, r"'edge' of float64\[1, 2\]"),
-        ({"valid_other": np.array([[0, 1]])}, None),
-    ],
-)
-def test_links_that_do_not_fit_the_graph_are_refused(tmp_path, change, found):
-    folder = written(tmp_path, EDGES)
-    npz_of(folder, {**PAIRS, **change})
-    if found is None:
-        assert len(read_ogb(folder).split[1][None].seeds) == 3  # a key of no meaning here
-        return
-    with pytest.raises(DatasetFormatError, match=rf"target\.npz: found {found}.*; expected "):
-        read_ogb(folder)
 
 
 # Links with types: triples.
@@ -413,25 +361,31 @@ def test_triples_become_links_by_edge_type(tmp_path):
     assert len(test[IN].seeds) == len(test[IN].labels) == 0
 
 
-@pytest.mark.parametrize(
-    ("changes", "found"),
-    [
-        ({"relation": np.array([4, 7, 5])}, r"triples of \('author', 5, 'paper'\)"),
-        ({"head_type": ["author", "paper", "venue"]}, r"triples of \('venue', 4, 'paper'\)"),
-        ({"head": np.array([2, 2, 0])}, "the head 2"),
-        ({"tail": np.array([0, 1, 3])}, "the tail 3"),
-        ({"tail": np.array([0, 1])}, r"'tail' of int64\[2\]"),
-        ({"tail_type": ["paper"]}, "another 'tail_type'"),
-        ({"tail_type": np.zeros(3)}, "another 'tail_type'"),
-        ({"relation": ["a", "b", "c"]}, "'relation' of list"),
-        ({"head_type": None}, "the keys"),
-        ({"head_neg": np.array([[0], [0], [2]])}, "the head_neg 2"),
-        ({"tail_neg": None}, "the keys"),
-    ],
-)
-def test_triples_that_do_not_fit_the_graph_are_refused(tmp_path, changes, found):
-    with pytest.raises(DatasetFormatError, match=rf"(train|valid)\.pt: found {found}.*; expected "):
-        read_ogb(write_triples(written(tmp_path, GRAPH), **changes))
+def test_what_read_ogb_refuses_of_links(tmp_path, refuses):
+    folder = written(tmp_path / "links", EDGES)
+    for valid_edge in (np.array([[0, 4]]), np.array([[0, -1]]), np.array([0, 1]), np.array([[0.0, 1.0]])):
+        npz_of(folder, {**PAIRS, "valid_edge": valid_edge})
+        refuses(DatasetFormatError, read_ogb, folder)
+    for part in ("train", "valid", "test"):
+        write_saved(folder / f"split/{part}.pt", {"head": np.zeros(1), "tail": np.zeros(1)}, "zip")
+    refuses(DatasetFormatError, read_ogb, folder)
+    folder = written(tmp_path / "triples", GRAPH)
+    for changes in (
+        {"relation": np.array([4, 7, 5])},
+        {"head_type": ["author", "paper", "venue"]},
+        {"head": np.array([2, 2, 0])},
+        {"tail": np.array([0, 1, 3])},
+        {"tail": np.array([0, 1])},
+        {"tail_type": ["paper"]},
+        {"tail_type": np.zeros(3)},
+        {"relation": ["a", "b", "c"]},
+        {"head_type": None},
+        {"head_neg": np.array([[0], [0], [2]])},
+        {"tail_neg": None},
+    ):
+        refuses(DatasetFormatError, read_ogb, write_triples(folder, **changes))
+    name = "raw/relations/author___writes___paper/edge_reltype"
+    refuses(DatasetFormatError, read_ogb, write_triples(written(tmp_path / "two", GRAPH, **{name: "4\n5\n"})))
 
 
 def test_a_part_has_no_types_without_items(tmp_path):
@@ -443,32 +397,17 @@ def test_a_part_has_no_types_without_items(tmp_path):
         assert sum(len(pairs) for batch in sampler for pairs in batch.seeds.values()) == len(part)
 
 
-def test_a_relation_with_two_numbers_is_refused(tmp_path):
-    name = "raw/relations/author___writes___paper/edge_reltype"
-    with pytest.raises(DatasetFormatError, match="with the number 5 beside others"):
-        read_ogb(write_triples(written(tmp_path, GRAPH, **{name: "4\n5\n"})))
-
-
 class Evil:
     def __reduce__(self):
         return os.mkdir, ("evil",)
 
 
 @pytest.mark.parametrize("how", ["zip", "legacy"])
-def test_a_saved_file_that_would_run_code_is_refused_and_runs_none(tmp_path, monkeypatch, how):
+def test_a_saved_file_that_would_run_code_is_refused_and_runs_none(tmp_path, monkeypatch, refuses, how):
     monkeypatch.chdir(tmp_path)
     write_saved(tmp_path / "a.pt", {"edge": Evil()}, how)
-    with pytest.raises(DatasetFormatError, match=r"a\.pt: found a pickle that asks for the global posix\.mkdir"):
-        read_saved(tmp_path / "a.pt")
+    refuses(DatasetFormatError, read_saved, tmp_path / "a.pt")
     assert not (tmp_path / "evil").exists()
-
-
-def repacked(content: bytes, compression: int) -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(stream, "w", compression) as new:
-        for name in old.namelist():
-            new.writestr(name, old.read(name))
-    return stream.getvalue()
 
 
 def saved(content: object) -> bytes:
@@ -477,10 +416,10 @@ def saved(content: object) -> bytes:
     return stream.getvalue()
 
 
-def changed(content: bytes, member: str, old: bytes, new: bytes) -> bytes:
-    """Return the archive with `old`, which is once in the member, as `new`."""
+def changed(content: bytes, member: str, old: bytes, new: bytes, compression: int = zipfile.ZIP_STORED) -> bytes:
+    """Return the archive, packed anew, with `old`, which is once in the member, as `new`."""
     stream = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(content)) as before, zipfile.ZipFile(stream, "w") as after:
+    with zipfile.ZipFile(io.BytesIO(content)) as before, zipfile.ZipFile(stream, "w", compression) as after:
         for name in before.namelist():
             inside = before.read(name)
             if name.endswith(member):
@@ -525,27 +464,34 @@ def test_tensors_of_one_storage_arrays_and_texts_may_be_in_one_dict(tmp_path):
     assert (table["c"].tolist(), table["d"]) == ([0, 1, 2], ["x", "y"])
 
 
+NEGATED = torch._neg_view(torch.ones(2, dtype=torch.uint8))
 SHAPE = b"K\x00K\x06K\x04\x86"  # the offset, then the shape
 
 
-@pytest.mark.parametrize(
-    ("member", "old", "new", "found"),
-    [
-        ("data.pkl", SHAPE, b"K\x00K\x07K\x04\x86", "'edge' up to number 27 of 24"),
-        ("data.pkl", SHAPE, b"K\x01K\x06K\x04\x86", "'edge' up to number 24 of 24"),
-        ("data.pkl", SHAPE, b"K\x00J\xff\xff\xff\xffK\x04\x86", "a broken pickle"),
-        ("data.pkl", SHAPE, b"K\x00K\x06K\x02K\x02\x87", "a broken pickle"),
-        ("data.pkl", SHAPE, b"K\x00(" + b"K\x01" * 65 + b"t", r"a broken pickle \(ValueError: .* up to 64 lengths"),
-        ("data.pkl", b"K\x18", b"K\x19", "a storage of 25 numbers with 192 bytes"),
-        ("data.pkl", b"LongStorage", b"CharStorage", "a storage of 24 numbers with 192 bytes"),
-        ("data.pkl", b"X\x01\x00\x00\x000", b"X\x01\x00\x00\x001", "broken tensors"),
-        ("byteorder", b"little", b"middle", "a broken archive"),
-    ],
-)
-def test_a_tensor_beyond_its_storage_is_refused(tmp_path, member, old, new, found):
-    (tmp_path / "a.pt").write_bytes(changed(saved({"edge": COUNTED}), member, old, new))
-    with pytest.raises(DatasetFormatError, match=rf"a\.pt: found {found}.*; expected "):
-        read_saved(tmp_path / "a.pt")
+def test_a_tensor_beyond_its_storage_is_refused(tmp_path, refuses):
+    path, counted = tmp_path / "a.pt", saved({"edge": COUNTED})
+    for content, member, old, new in (
+        (counted, "data.pkl", SHAPE, b"K\x00K\x07K\x04\x86"),
+        (counted, "data.pkl", SHAPE, b"K\x01K\x06K\x04\x86"),
+        (counted, "data.pkl", SHAPE, b"K\x00J\xff\xff\xff\xffK\x04\x86"),
+        (counted, "data.pkl", SHAPE, b"K\x00K\x06K\x02K\x02\x87"),
+        (counted, "data.pkl", SHAPE, b"K\x00(" + b"K\x01" * 65 + b"t"),
+        (counted, "data.pkl", b"K\x18", b"K\x19"),
+        (counted, "data.pkl", b"LongStorage", b"CharStorage"),
+        (counted, "byteorder", b"little", b"middle"),
+        (saved({"edge": NEGATED}), "data.pkl", b"ByteStorage", b"BoolStorage"),
+    ):
+        path.write_bytes(changed(content, member, old, new))
+        refuses(DatasetFormatError, read_saved, path)
+    many = b"\x8a\x07" + (2**48).to_bytes(7, "little")
+    uncountable = changed(counted, "data.pkl", b"K\x04K\x01\x86", b"K\x00K\x00K\x00\x87")
+    for content, old, new, pattern in (
+        (counted, b"X\x01\x00\x00\x000", b"X\x01\x00\x00\x001", "broken tensors"),
+        (uncountable, SHAPE, b"K\x00" + 3 * many + b"\x87", "'edge' of shape .* bytes"),
+    ):
+        path.write_bytes(changed(content, "data.pkl", old, new))
+        with pytest.raises(DatasetFormatError, match=rf"a\.pt: found {pattern}"):
+            read_saved(path)
 
 
 def test_numbers_of_the_other_byte_order_are_read(tmp_path):
@@ -554,30 +500,14 @@ def test_numbers_of_the_other_byte_order_are_read(tmp_path):
     assert read_saved(tmp_path / "a.pt")["edge"].tolist() == [1]
 
 
-def test_a_tensor_of_more_numbers_than_can_be_counted_is_refused(tmp_path):
-    many = b"\x8a\x07" + (2**48).to_bytes(7, "little")
-    content = changed(saved({"edge": COUNTED}), "data.pkl", SHAPE, b"K\x00" + 3 * many + b"\x87")
-    (tmp_path / "a.pt").write_bytes(changed(content, "data.pkl", b"K\x04K\x01\x86", b"K\x00K\x00K\x00\x87"))
-    with pytest.raises(DatasetFormatError, match=r"a\.pt: found 'edge' of shape .* bytes"):
-        read_saved(tmp_path / "a.pt")
-
-
-def test_a_bool_with_a_sign_is_refused(tmp_path):
-    content = saved({"edge": torch._neg_view(torch.ones(2, dtype=torch.uint8))})
-    (tmp_path / "a.pt").write_bytes(changed(content, "data.pkl", b"ByteStorage", b"BoolStorage"))
-    with pytest.raises(DatasetFormatError, match=r"a\.pt: found a broken pickle .*a tensor of bool with a sign"):
-        read_saved(tmp_path / "a.pt")
-
-
-def test_bytes_that_are_copied_have_one_dtype(tmp_path):
+def test_bytes_that_are_copied_have_one_dtype(tmp_path, refuses):
     """Each copy takes memory, so a small file could take as much as it has names for dtypes."""
     content = saved({"a": torch.arange(4), "b": torch.arange(4).double()})
     content = changed(content, "data.pkl", b"X\x01\x00\x00\x001", b"X\x01\x00\x00\x000")
     (tmp_path / "a.pt").write_bytes(content)
     assert read_saved(tmp_path / "a.pt")["b"].view(np.int64).tolist() == [0, 1, 2, 3]
     (tmp_path / "a.pt").write_bytes(changed(content, "byteorder", b"little", b"big"))
-    with pytest.raises(DatasetFormatError, match=r"a\.pt: found a storage of torch.float64 that has another dtype too"):
-        read_saved(tmp_path / "a.pt")
+    refuses(DatasetFormatError, read_saved, tmp_path / "a.pt")
 
 
 READ = """
@@ -607,32 +537,27 @@ def test_keys_that_take_for_ever_to_hash_are_never_hashed(tmp_path):
     assert [line.partition(" with")[0] for line in found] == ["a.pt: found an object", "b.pt: found an object"]
 
 
-HUGE = torch.zeros(1).expand(2**40, 2)
-
-
-@pytest.mark.parametrize(
-    ("content", "found"),
-    [
-        (saved({"edge": torch.zeros(2, 2)})[:200], "a broken archive"),
-        (repacked(saved({"edge": torch.zeros(2**20)}), zipfile.ZIP_DEFLATED), "a packed archive"),
-        (repacked(saved({"edge": torch.zeros(2)}), zipfile.ZIP_STORED).replace(b"data.pkl", b"data.pkx"), "a packed"),
-        (saved({"edge": HUGE}), "'edge' of shape"),
-        (saved([torch.zeros(2)]), "an object of list"),
-        (saved({"edge": [torch.zeros(2)]}), "'edge' of list; expected a numpy array"),
-        (saved({1: torch.zeros(2)}), "an object with the field 1; expected text"),
-        (
-            saved({"edge": torch.sparse_coo_tensor([[0]], [1.0], (2,), check_invariants=True)}),
-            r"the global torch\._utils\._rebuild_sparse_tensor",
-        ),
-        (saved({"edge": "text"}), "'edge' of str"),
-        (pickle.dumps({"edge": 1}), "a broken pickle"),
+def test_saved_files_that_are_broken_or_hold_something_else_are_refused(tmp_path, refuses):
+    path, zeros = tmp_path / "a.pt", torch.zeros(2)
+    for content in (
+        changed(saved({"edge": COUNTED}), "byteorder", b"little", b"little", zipfile.ZIP_DEFLATED),
+        changed(saved({"edge": zeros}), "byteorder", b"little", b"little").replace(b"data.pkl", b"data.pkx"),
+        saved([zeros]),
+        saved({"edge": [zeros]}),
+        saved({1: zeros}),
+        saved({"edge": torch.sparse_coo_tensor([[0]], [1.0], (2,), check_invariants=True)}),
+        saved({"edge": "text"}),
+    ):
+        path.write_bytes(content)
+        refuses(DatasetFormatError, read_saved, path)
+    for content, pattern in (
+        (saved({"edge": zeros})[:200], "a broken archive"),
+        (saved({"edge": torch.zeros(1).expand(2**40, 2)}), "'edge' of shape"),
         (b"", "a broken pickle"),
-    ],
-)
-def test_saved_files_that_are_broken_or_hold_something_else_are_refused(tmp_path, content, found):
-    (tmp_path / "a.pt").write_bytes(content)
-    with pytest.raises(DatasetFormatError, match=rf"a\.pt: found .*{found}"):
-        read_saved(tmp_path / "a.pt")
+    ):
+        path.write_bytes(content)
+        with pytest.raises(DatasetFormatError, match=rf"a\.pt: found {pattern}"):
+            read_saved(path)
 
 
 WHOLE = {
@@ -655,17 +580,8 @@ def test_a_changed_byte_is_refused_or_leaves_arrays(tmp_path_factory, kind, plac
     assert all(isinstance(rows, np.ndarray) and rows.nbytes <= len(content) for rows in table.values())
 
 
-def test_other_keys_are_named(tmp_path):
-    folder = written(tmp_path, EDGES)
-    for part in ("train", "valid", "test"):
-        write_saved(folder / f"split/time/{part}.pt", {"head": np.zeros(1), "tail": np.zeros(1)}, "zip")
-    with pytest.raises(DatasetFormatError, match=r"train\.pt: found the keys \['head', 'tail'\]; expected edge"):
-        read_ogb(folder)
-
-
-@pytest.mark.skipif(not (SHARED / "ogbl_ddi").is_dir(), reason="the data set ogbl-ddi is not on this machine")
 def test_ogbl_ddi_has_the_counts_of_its_readme():
-    raw = read_ogb(SHARED / "ogbl_ddi")
+    raw = read_ogb(published("ogbl_ddi"))
     assert raw.name == "ogbl-ddi"
     assert raw.num_nodes == {None: 4267}
     assert raw.edges[None].shape == (2, 2 * 1_067_911)

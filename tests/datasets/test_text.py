@@ -69,27 +69,25 @@ def test_an_empty_table_has_the_columns_asked_for(tmp_path):
     assert read_table(written(tmp_path, b"\n"), columns=3).shape == (0, 3)
 
 
-@pytest.mark.parametrize(
-    ("content", "arguments", "found"),
-    [
-        (b"1,2\nx,3\n", {}, "the character 'x'"),
-        (b"1,2\n3\n", {}, "a broken row"),
-        (b"1,2\n3,4\n", {"columns": 3}, "rows of 2 numbers"),
-        (b"1,2\n3,4\n", {"rows": 1}, "at least 2 rows"),
-        (b"1,2\n3,4\n", {"rows": 3}, "2 rows"),
-        (b"1,2.5\n", {"whole": True}, r"the character '\.'"),
-        (b"1,nan\n", {}, "the character 'n'"),
-        (b"1,1e999\n", {}, "beyond 64 bits"),
-        (b"1,99999999999999999999\n", {}, "a broken row"),
-        (b"1,2,\n", {}, "a broken row"),
-        (b"1-1,2\n", {}, "a broken row"),
-        (b"1,\xff\n", {}, "the character 'ÿ'"),
-        (b"1,\x00\n", {}, "the character"),
-    ],
-)
-def test_what_is_no_such_table_is_refused(tmp_path, content, arguments, found):
-    with pytest.raises(DatasetFormatError, match=rf"table\.csv\.gz: found .*{found}.*; expected "):
-        read_table(written(tmp_path, content), **arguments)
+def test_what_is_no_such_table_is_refused(tmp_path, refuses):
+    for content, arguments in (
+        (b"1,2\nx,3\n", {}),
+        (b"1,2\n3,4\n", {"columns": 3}),
+        (b"1,2\n3,4\n", {"rows": 1}),
+        (b"1,2\n3,4\n", {"rows": 3}),
+        (b"1,2.5\n", {"whole": True}),
+        (b"1,nan\n", {}),
+        (b"1,1e999\n", {}),
+        (b"1,\xff\n", {}),
+        (b"1,\x00\n", {}),
+    ):
+        refuses(DatasetFormatError, read_table, written(tmp_path, content), **arguments)
+    for content in (b"1,2\n3\n", b"1,99999999999999999999\n", b"1,2,\n", b"1-1,2\n"):
+        with pytest.raises(DatasetFormatError, match=r"table\.csv\.gz: found a broken row .*; expected "):
+            read_table(written(tmp_path, content))
+    os.mkfifo(tmp_path / "a.csv.gz")
+    refuses(DatasetFormatError, read_table, tmp_path / "a.csv.gz")  # without waiting
+    refuses(DatasetFormatError, list, text_lines(written(tmp_path, b"a\n\xff\n")))
 
 
 def test_missing_numbers_are_nan_where_allowed(tmp_path):
@@ -99,14 +97,11 @@ def test_missing_numbers_are_nan_where_allowed(tmp_path):
 PACKED = gzip.compress(b"".join(b"%d,%d\n" % (i, i * i) for i in range(2000)))
 
 
-@pytest.mark.parametrize("size", range(0, len(PACKED), 97))
+@pytest.mark.parametrize("size", range(97, len(PACKED), 97))
 def test_a_file_that_breaks_off_is_refused(tmp_path, size):
-    path = tmp_path / "a.csv.gz"
-    path.write_bytes(PACKED[:size])
-    if size == 0:
-        return  # an empty file unpacks to nothing
+    (tmp_path / "a.csv.gz").write_bytes(PACKED[:size])
     with pytest.raises(DatasetFormatError, match="broken gzip"):
-        read_table(path)
+        read_table(tmp_path / "a.csv.gz")
 
 
 @examples(60)
@@ -122,42 +117,38 @@ def test_a_changed_byte_is_refused_or_changes_no_number(tmp_path_factory, place,
 
 
 @pytest.mark.parametrize(
-    ("piece", "arguments", "found"),
+    ("piece", "arguments"),
     [
-        (b"0" * 2**22, {}, "a line of more than"),
-        ((b"\0" * 1023 + b"\n") * 2**12, {}, "the character"),
-        (b"1,2\n" * 2**20, {"rows": 10}, "at least"),
-        (b"\n" * 2**22, {}, "more than .* bytes of text"),
+        (b"0" * 2**22, {}),
+        ((b"\0" * 1023 + b"\n") * 2**12, {}),
+        (b"1,2\n" * 2**20, {"rows": 10}),
+        (b"\n" * 2**22, {}),
     ],
+    ids=["a line", "zeros", "rows", "empty lines"],
 )
-def test_a_bomb_is_refused_in_little_memory(tmp_path, monkeypatch, piece, arguments, found):
+def test_a_bomb_is_refused_in_little_memory(tmp_path, monkeypatch, refuses, piece, arguments):
     monkeypatch.setattr(text, "MAX_UNPACKED_BYTES", 2**26)
     monkeypatch.setattr(text, "CHUNK_BYTES", 2**16)  # tracemalloc makes numpy's parser slow
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(piece) * 2**10)  # 4 GiB
     tracemalloc.start()
     try:
-        with pytest.raises(DatasetFormatError, match=found):
-            read_table(path, **arguments)
+        refuses(DatasetFormatError, read_table, path, **arguments)
         assert tracemalloc.get_traced_memory()[1] < 2**26
     finally:
         tracemalloc.stop()
 
 
-def test_a_table_may_not_outgrow_its_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(text, "MAX_TABLE_BYTES", 64)
-    with pytest.raises(DatasetFormatError, match="bytes of numbers; expected 64 bytes"):
-        read_table(written(tmp_path, b"1,2\n" * 5))
-
-
-def test_the_memory_that_a_table_needs_is_looked_at_as_it_grows(tmp_path, monkeypatch):
+def test_the_memory_and_the_size_of_a_table_are_looked_at_as_it_grows(tmp_path, monkeypatch, refuses):
     monkeypatch.setattr(text, "CHUNK_BYTES", 4)  # a row a piece
+    path = written(tmp_path, b"1,2\n" * 100)
+    with monkeypatch.context() as patch:
+        patch.setattr(text, "MAX_TABLE_BYTES", 64)
+        refuses(DatasetFormatError, read_table, path)
     monkeypatch.setattr(sizes, "UNCHECKED_BYTES", 1)
     monkeypatch.setattr(sizes._core, "memory_left", lambda: (100, "the test"))
+    refuses(MemoryError, read_table, path)  # at the fourth row, not at the last
     assert len(read_table(written(tmp_path, b"1,2\n" * 3))) == 3
-    found = r"datasets\.open: the table in table\.csv\.gz needs 128 bytes; 100 are left by the test"
-    with pytest.raises(MemoryError, match=found):  # at the fourth row, not at the last
-        read_table(written(tmp_path, b"1,2\n" * 100))
 
 
 def test_lines_are_not_all_in_memory_at_once(tmp_path, monkeypatch):
@@ -169,14 +160,3 @@ def test_lines_are_not_all_in_memory_at_once(tmp_path, monkeypatch):
         assert tracemalloc.get_traced_memory()[1] < 8 * 2**17  # a list of the lines of one piece would take 20
     finally:
         tracemalloc.stop()
-
-
-def test_what_is_no_file_is_refused_without_waiting(tmp_path):
-    os.mkfifo(tmp_path / "a.csv.gz")
-    with pytest.raises(DatasetFormatError, match="is a FIFO"):
-        read_table(tmp_path / "a.csv.gz")
-
-
-def test_text_that_is_not_utf8_is_refused(tmp_path):
-    with pytest.raises(DatasetFormatError, match="bytes on line 2 that are no text"):
-        list(text_lines(written(tmp_path, b"a\n\xff\n")))

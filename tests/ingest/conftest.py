@@ -2,7 +2,7 @@
 
 import pytest
 
-from datapipes.ingest import build
+from datapipes.ingest import buckets, build
 
 
 @pytest.fixture
@@ -16,3 +16,10 @@ def read(monkeypatch):
 
     monkeypatch.setattr(build._Relation, "_columns_of", counted)
     return found
+
+
+@pytest.fixture(autouse=True)
+def small_memory(monkeypatch):
+    """Let a build have a few bytes only, and four buckets."""
+    monkeypatch.setattr(build, "LEAST_MEMORY", 1)
+    monkeypatch.setattr(buckets, "_MOST_BUCKETS", 4)

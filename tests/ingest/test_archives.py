@@ -47,21 +47,12 @@ def test_a_member_is_unpacked_up_to_the_size_that_it_states():
         tracemalloc.stop()
 
 
-def test_a_member_packed_in_another_way_is_refused():
-    with pytest.raises(DatasetFormatError, match="a member packed by method 12"):
-        NpzArrays("a.npz", packed(method=zipfile.ZIP_BZIP2)).get("0")
-
-
-def test_an_archive_of_too_many_members_is_refused(monkeypatch):
+def test_what_an_archive_may_not_have(monkeypatch, refuses):
+    refuses(DatasetFormatError, NpzArrays("a.npz", packed(method=zipfile.ZIP_BZIP2)).get, "0")
     monkeypatch.setattr(torch_archive, "MAX_MEMBERS", 3)
     assert len(NpzArrays("a.npz", packed(3)).keys) == 3
-    with pytest.raises(DatasetFormatError, match="about 4 members, at most 3 are allowed"):
-        NpzArrays("a.npz", packed(4))
-
-
-def test_the_memory_that_an_array_needs_is_looked_at(monkeypatch):
+    refuses(DatasetFormatError, NpzArrays, "a.npz", packed(4))
     arrays = NpzArrays("a.npz", packed(size=100))
     monkeypatch.setattr(sizes, "UNCHECKED_BYTES", 1)
     monkeypatch.setattr(sizes._core, "memory_left", lambda: (1000, "the test"))
-    with pytest.raises(MemoryError, match=r"a\.npz, array '0', needs 1856 bytes; 1000 are left by the test"):
-        arrays.get("0")
+    refuses(MemoryError, arrays.get, "0")

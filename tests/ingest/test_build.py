@@ -25,13 +25,6 @@ from datapipes.ingest import buckets, build
 SMALL = 600  # bytes of memory, in which the edges of tests do not fit
 
 
-@pytest.fixture(autouse=True)
-def small_memory(monkeypatch):
-    """Let a build have a few bytes only, and four buckets."""
-    monkeypatch.setattr(build, "LEAST_MEMORY", 1)
-    monkeypatch.setattr(buckets, "_MOST_BUCKETS", 4)
-
-
 def edges_of(num_nodes, num_edges, seed=0):
     """Return a random edge_index [2, num_edges]; node 0 has many edges."""
     random = np.random.default_rng(seed)
@@ -210,19 +203,15 @@ def test_edges_of_tables(tmp_path, form, name):
     assert_saved_alike(tmp_path / "g", in_memory(edges, 40, edge_attributes={"w": weights}), tmp_path)
 
 
-def test_ends_by_other_names_are_the_only_two_columns(tmp_path):
-    pytest.importorskip("pyarrow", reason="tables need pyarrow")
+def test_ends_by_other_names_are_the_only_two_columns(tmp_path, refuses):
+    pyarrow = pytest.importorskip("pyarrow", reason="tables need pyarrow")
     edges = edges_of(40, 100)
     path = tmp_path / "edges.parquet"
-    pyarrow = pytest.importorskip("pyarrow")
     pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"from": edges[0], "to": edges[1]}), path)
     dp.CSCGraph.build(path, tmp_path / "g", 40, edge_ids=True)
     assert_saved_alike(tmp_path / "g", in_memory(edges, 40), tmp_path)
     (tmp_path / "numbered.csv").write_text(",from,to\n0,1,2\n1,3,4\n")  # as pandas writes it
-    with refused(
-        ValueError, stage="build", found=r"columns \['', 'from', 'to'\]", allowed="two columns", remedy="leave"
-    ):
-        dp.CSCGraph.build(tmp_path / "numbered.csv", tmp_path / "h", 40)
+    refuses(ValueError, dp.CSCGraph.build, tmp_path / "numbered.csv", tmp_path / "h", 40)
 
 
 @pytest.mark.parametrize(("suffix", "sign"), [("csv.gz", ","), ("tsv", "\t")])
@@ -311,15 +300,12 @@ def test_no_edges_may_have_any_dtype(tmp_path, edges):
     assert dp.CSCGraph.build(edges, tmp_path / "g", 5).num_edges == 0
 
 
-def test_chunks_may_have_attributes(tmp_path):
+def test_chunks_may_have_attributes(tmp_path, refuses):
     edges, weights = edges_of(40, 100), torch.rand(100, 2)
     chunks = [(edges[:, begin : begin + 33], {"w": weights[begin : begin + 33]}) for begin in range(0, 100, 33)]
     dp.CSCGraph.build(chunks, tmp_path / "g", 40, edge_ids=True, max_memory=SMALL)
     assert_saved_alike(tmp_path / "g", in_memory(edges, 40, edge_attributes={"w": weights}), tmp_path)
-    with refused(
-        ValueError, stage="^CSCGraph.build", found=r"has the attributes \{\}", allowed="first one", remedy="Give"
-    ):
-        dp.CSCGraph.build([*chunks, edges], tmp_path / "h", 40)
+    refuses(ValueError, dp.CSCGraph.build, [*chunks, edges], tmp_path / "h", 40)
 
 
 # --- a build that was killed
@@ -356,15 +342,21 @@ def test_a_build_that_is_killed_while_it_sorts_reads_no_edge_again(tmp_path, rea
     assert_saved_alike(tmp_path / "g", in_memory(np.load(edges), 40), tmp_path)
 
 
-@pytest.mark.parametrize("change", ["file", "memory", "nodes", "boot", "state", "short"])
+ROWS = {"sources": 0, "destinations": 1}
+
+
+@pytest.mark.parametrize("change", ["file", *ROWS, "memory", "nodes", "boot", "state", "short"])
 def test_what_is_not_the_same_build_begins_anew(tmp_path, read, monkeypatch, change):
     edges = edges_of(40, 100)
-    path = _npy(tmp_path / "e.npy", edges)
-    kill(path, tmp_path / "g", 3)
+    source = ENDS["pair of files" if change in ROWS else "npy"](tmp_path, edges, None)
+    kill(source, tmp_path / "g", 3)
     hidden, num_nodes, memory = tmp_path / ".g.datapipes-new", 40, SMALL
     if change == "file":
         edges = np.ascontiguousarray(edges[::-1])
-        _npy(path, edges)
+        _npy(source, edges)
+    elif change in ROWS:
+        edges[ROWS[change]] = edges[ROWS[change], ::-1]
+        _npy(source[ROWS[change]], edges[ROWS[change]])
     elif change == "memory":
         memory = 2 * SMALL
     elif change == "nodes":
@@ -375,7 +367,7 @@ def test_what_is_not_the_same_build_begins_anew(tmp_path, read, monkeypatch, cha
         (hidden / "state.json").write_text('{"version": 1, "boot"')
     else:
         os.truncate(hidden / "edges" / "0", 500)
-    dp.CSCGraph.build(path, tmp_path / "g", num_nodes, edge_ids=True, max_memory=memory)
+    dp.CSCGraph.build(source, tmp_path / "g", num_nodes, edge_ids=True, max_memory=memory)
     assert sum(read) == 100
     assert_saved_alike(tmp_path / "g", in_memory(edges, num_nodes), tmp_path)
 
@@ -403,7 +395,7 @@ def test_a_build_that_is_killed_near_its_end_is_complete_when_it_is_called_again
 
 
 @pytest.mark.parametrize("change", ["file", "nodes", "ids", "attribute", "name", "array"])
-def test_a_graph_of_something_else_is_not_overwritten(tmp_path, change):
+def test_a_graph_of_something_else_is_not_overwritten(tmp_path, change, refuses):
     edges, root = _npy(tmp_path / "e.npy", edges_of(40, 100)), tmp_path / "g"
     x = torch.arange(40)
     arguments = {"num_nodes": 40, "edge_ids": True, "node_attributes": {"x": x}}
@@ -418,25 +410,12 @@ def test_a_graph_of_something_else_is_not_overwritten(tmp_path, change):
         "attribute": {"node_attributes": {"x": x + 1}},
         "name": {"node_attributes": {"y": x}},
     }
-    with refused(FileExistsError, stage="^CSCGraph.build", found="holds 'arrays.npy'", allowed="not overwritten"):
-        dp.CSCGraph.build(edges, root, **{**arguments, **other.get(change, {})})
-
-
-@pytest.mark.parametrize("row", [0, 1])
-def test_either_file_of_a_pair_may_have_changed(tmp_path, read, row):
-    edges = edges_of(40, 100)
-    pair = ENDS["pair of files"](tmp_path, edges, None)
-    kill(pair, tmp_path / "g", 3)
-    edges[row] = edges[row, ::-1]
-    _npy(pair[row], edges[row])
-    dp.CSCGraph.build(pair, tmp_path / "g", 40, edge_ids=True, max_memory=SMALL)
-    assert sum(read) == 100
-    assert_saved_alike(tmp_path / "g", in_memory(edges, 40), tmp_path)
+    refuses(FileExistsError, dp.CSCGraph.build, edges, root, **{**arguments, **other.get(change, {})})
 
 
 @pytest.mark.parametrize("writes", [2, 6])
 @pytest.mark.parametrize("other", ["changed", "fewer", "more"])
-def test_other_edges_than_those_of_the_killed_build_are_refused(tmp_path, other, writes):
+def test_other_edges_than_those_of_the_killed_build_are_refused(tmp_path, other, writes, refuses):
     edges = edges_of(40, 100)
     kill(edges, tmp_path / "g", writes)
     if other == "changed":
@@ -446,9 +425,7 @@ def test_other_edges_than_those_of_the_killed_build_are_refused(tmp_path, other,
         dp.CSCGraph.build(edges, tmp_path / "g", 40, edge_ids=True, max_memory=SMALL)
         assert_saved_alike(tmp_path / "g", in_memory(edges, 40), tmp_path)
         return
-    with refused(
-        ValueError, stage="^CSCGraph.build", found="not the edges", allowed="has read", remedy="Call build again"
-    ):
+    with refuses(ValueError):
         dp.CSCGraph.build(edges, tmp_path / "g", 40, edge_ids=True, max_memory=SMALL)
     dp.CSCGraph.build(edges, tmp_path / "g", 40, edge_ids=True, max_memory=SMALL)  # nothing was left
     assert_saved_alike(tmp_path / "g", in_memory(edges, 40), tmp_path)
@@ -468,93 +445,41 @@ def test_a_full_disk_is_told_before_it_is_full(tmp_path, monkeypatch, free):
 
 
 @pytest.mark.parametrize("place", [0, 99])
-@pytest.mark.parametrize(("row", "name"), [(0, "source"), (1, "destination")])
-@pytest.mark.parametrize("end", [-1, 40, 2**40])
-def test_an_end_that_is_no_node(tmp_path, end, row, name, place):
+@pytest.mark.parametrize("row", [0, 1])
+def test_an_end_that_is_no_node(tmp_path, row, place, refuses):
     edges = edges_of(40, 100)
-    edges[row, place] = end
-    with refused(
-        IndexError,
-        stage="^CSCGraph.build",
-        found=f"edge {place} has the {name} {end}",
-        allowed=r"in \[0, 40\)",
-        remedy="Raise",
-    ):
-        dp.CSCGraph.build(edges, tmp_path / "g", 40, max_memory=SMALL)
+    for end in (-1, 40, 2**40):
+        edges[row, place] = end
+        refuses(IndexError, dp.CSCGraph.build, edges, tmp_path / "g", 40, max_memory=SMALL)
     assert [*tmp_path.iterdir()] == []
 
 
-def test_an_end_of_a_type(tmp_path):
-    with refused(
-        IndexError, stage=r"^HeteroCSCGraph.build, \('a', 'r', 'b'\)", found="edge 0 has the source 3", allowed="3"
+def test_what_a_build_refuses(tmp_path, refuses):
+    def build_here(edges=None, num_nodes=40, **arguments):
+        return dp.CSCGraph.build(edges_of(40, 100) if edges is None else edges, tmp_path / "g", num_nodes, **arguments)
+
+    of_type, chunk = {"a:r:b": np.array([[3], [3]])}, np.zeros((2, 3), int)
+    refuses(IndexError, dp.HeteroCSCGraph.build, of_type, tmp_path / "g", {"a": 3, "b": 4})
+    refuses(ValueError, dp.HeteroCSCGraph.build, of_type, tmp_path / "g", {"a": 3})
+    for edges in (7, np.zeros((2, 3)), [chunk, None]):
+        refuses(TypeError, build_here, edges)
+    for edges in (np.zeros((3, 4), int), (np.zeros(3, int), np.zeros(4, int)), [chunk, np.zeros((3, 3), int)]):
+        refuses(ValueError, build_here, edges)
+    for arguments in (
+        {"max_memory": "1 furlong"},
+        {"max_memory": 0},
+        {"index_dtype": "int8"},
+        {"index_dtype": torch.float32},
+        {"index_dtype": "int32", "num_nodes": 2**31},
+        {"num_nodes": -1},
+        {"edge_attributes": {"w": torch.rand(99)}},
+        {"node_attributes": {"x": torch.rand(41)}},
     ):
-        dp.HeteroCSCGraph.build({"a:r:b": np.array([[3], [3]])}, tmp_path / "g", {"a": 3, "b": 4})
-    with refused(ValueError, stage="^HeteroCSCGraph.build, num_nodes", found="'b'", allowed="a"):
-        dp.HeteroCSCGraph.build({"a:r:b": np.array([[3], [3]])}, tmp_path / "g", {"a": 3})
-
-
-WRONG = {
-    "a number": (7, TypeError, "got 7"),
-    "floats": (np.zeros((2, 3)), TypeError, "got float64"),
-    "three rows": (np.zeros((3, 4), int), ValueError, r"got \[3, 4\]"),
-    "unlike ends": ((np.zeros(3, int), np.zeros(4, int)), ValueError, "3 sources but 4"),
-    "a wrong chunk": ([np.zeros((2, 3), int), np.zeros((3, 3), int)], ValueError, r"got \[3, 3\]"),
-    "no chunk": ([np.zeros((2, 3), int), None], TypeError, "NoneType"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_what_is_no_edges(tmp_path, name):
-    edges, kind, found = WRONG[name]
-    with refused(kind, stage="^CSCGraph.build", found=found, allowed=""):
-        dp.CSCGraph.build(edges, tmp_path / "g", 5)
+        refuses(ValueError, build_here, **arguments)
+    for arguments in ({"num_nodes": 2.0}, {"edge_ids": "yes"}, {"node_attributes": {3: torch.rand(40)}}):
+        refuses(TypeError, build_here, **arguments)
+    refuses(ValueError, build_here, [edges_of(5, 5)], edge_attributes={"w": torch.rand(5)})
     assert [*tmp_path.iterdir()] == []
-
-
-FILES = {
-    "nothing": (lambda path: path / "none.npy", FileNotFoundError, "does not exist"),
-    "no array": (lambda path: _bytes(path / "e.npy", b"hello"), ValueError, "is no .npy file"),
-    "cut off": (lambda path: _cut(_npy(path / "e.npy", np.zeros((2, 9), int))), ValueError, "143 bytes of values"),
-    "objects": (lambda path: _npy(path / "e.npy", np.array([["a", 1]] * 2, object)), ValueError, "holds object"),
-    "half a pair": (lambda path: _bytes(path / "e.int32", b"1234567"), ValueError, "7 bytes of values"),
-    "unknown": (lambda path: _bytes(path / "e.bin", b"1234"), ValueError, "e.bin"),
-    "a mixed folder": (lambda path: _mixed(path), ValueError, r"'1.csv', '1.npy'"),
-    "a hole": (lambda path: _bytes(path / "e.csv", b"0,1\n,1\n"), ValueError, "has 1 empty or NaN cells"),
-    "no numbers": (lambda path: _bytes(path / "e.csv", b"0,1\nx,1\n"), TypeError, "must hold integers"),
-    "NaN": (lambda path: _bytes(path / "e.csv", b"0,1\nnan,1\n"), ValueError, "has 1 empty or NaN cells"),
-    "one column": (lambda path: _bytes(path / "e.csv", b"0\n1\n"), ValueError, "has the columns"),
-    "no bytes of Parquet": (lambda path: _bytes(path / "e.parquet", b""), ValueError, "is no whole table"),
-    "names in the first alone": (
-        lambda path: _parts(path, a=b"src,dst\n0,1\n", b=b"3,4\n"),
-        ValueError,
-        r"/b.csv begins with \['3', '4'\], the first file with the names \['src', 'dst'\].*`split -l`",
-    ),
-    "names in the second alone": (
-        lambda path: _parts(path, a=b"0,1\n", b=b"src,dst\n3,4\n"),
-        ValueError,
-        r"/b.csv begins with \['src', 'dst'\], the first file with the numbers",
-    ),
-    "a part with one more cell": (
-        lambda path: _parts(path, a=b"0,1\n", b=b"3,4,1\n"),
-        ValueError,
-        r"/b.csv has the columns \['f0', 'f1', 'f2'\]",
-    ),
-    "a part with one more column": (
-        lambda path: _parts(path, a=b"src,dst\n0,1\n", b=b"src,dst,w\n3,4,1\n"),
-        ValueError,
-        r"/b.csv has the columns \['src', 'dst', 'w'\], the first file \['src', 'dst'\]",
-    ),
-    "Parquet of other columns": (
-        lambda path: _parts(path, a=_ends([0], [1]), b={"source": [0], "dst": [1]}),
-        ValueError,
-        r"/b.parquet has the columns \['source', 'dst'\]",
-    ),
-    "Parquet of other types": (
-        lambda path: _parts(path, a=_ends([0], [1]), b={"src": ["x"], "dst": [1]}),
-        ValueError,
-        "has columns whose values differ in type: .*src.*string",
-    ),
-}
 
 
 def _bytes(path, content):
@@ -562,30 +487,62 @@ def _bytes(path, content):
     return path
 
 
-def _cut(path):
-    os.truncate(path, path.stat().st_size - 1)
-    return path
-
-
-def _mixed(path):
-    for name in ("1.npy", "1.csv"):
-        (path / name).touch()
-    return path
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_files_that_hold_no_edges(tmp_path, name):
-    make, kind, found = FILES[name]
-    if any(word in found for word in (".csv", "column", "cells", "integers", "table")):
-        pytest.importorskip("pyarrow", reason="tables need pyarrow")
+def test_files_that_hold_no_edges(tmp_path, refuses):
     path = tmp_path / "files"
     path.mkdir()
-    with refused(kind, stage="^CSCGraph.build", found=found, allowed=""):
-        dp.CSCGraph.build(make(path), tmp_path / "g", 5)
-    assert [each.name for each in tmp_path.iterdir()] == ["files"]
+    build_here = functools.partial(dp.CSCGraph.build, folder=tmp_path / "g", num_nodes=5)
+    refuses(FileNotFoundError, build_here, path / "none.npy")
+    cut = _npy(path / "cut.npy", np.zeros((2, 9), int))
+    os.truncate(cut, cut.stat().st_size - 1)
+    mixed = path / "mixed"
+    mixed.mkdir()
+    for name in ("1.npy", "1.csv"):
+        (mixed / name).touch()
+    for file in (
+        cut,
+        _npy(path / "objects.npy", np.array([["a", 1]] * 2, object)),
+        _bytes(path / "half.int32", b"1234567"),
+        _bytes(path / "unknown.bin", b"1234"),
+        mixed,
+    ):
+        refuses(ValueError, build_here, file)
+    with pytest.raises(ValueError, match=r"is no .npy file"):
+        build_here(_bytes(path / "e.npy", b"hello"))
+    assert [file.name for file in tmp_path.iterdir()] == ["files"]
 
 
-def test_a_file_that_shrinks_while_it_is_read(tmp_path, monkeypatch):
+def test_tables_that_hold_no_edges(tmp_path, refuses):
+    pytest.importorskip("pyarrow", reason="tables need pyarrow")
+    path = tmp_path / "files"
+    path.mkdir()
+    build_here = functools.partial(dp.CSCGraph.build, folder=tmp_path / "g", num_nodes=5)
+    for name, content in (("hole", b"0,1\n,1\n"), ("nan", b"0,1\nnan,1\n"), ("one column", b"0\n1\n")):
+        refuses(ValueError, build_here, _bytes(path / f"{name}.csv", content))
+    refuses(TypeError, build_here, _bytes(path / "text.csv", b"0,1\nx,1\n"))
+    for number, parts in enumerate(
+        (
+            {"a": b"src,dst\n0,1\n", "b": b"3,4\n"},
+            {"a": b"0,1\n", "b": b"src,dst\n3,4\n"},
+            {"a": b"0,1\n", "b": b"3,4,1\n"},
+            {"a": b"src,dst\n0,1\n", "b": b"src,dst,w\n3,4,1\n"},
+            {"a": _ends([0], [1]), "b": {"source": [0], "dst": [1]}},
+        )
+    ):
+        refuses(ValueError, build_here, _parts(path / f"parts {number}", **parts))
+    other_types = _parts(path / "types", a=_ends([0], [1]), b={"src": ["x"], "dst": [1]})
+    for file, pattern in (
+        (other_types, "has columns whose values differ in type: .*src.*string"),
+        (_bytes(path / "e.parquet", b""), "is no whole table"),
+    ):
+        with pytest.raises(ValueError, match=pattern):
+            build_here(file)
+    table = _bytes(path / "e.csv", b"src,dst,name\n0,1,x\n")
+    refuses(ValueError, build_here, table, edge_attributes={"w": "weight"})
+    refuses(TypeError, build_here, table, edge_attributes={"w": "name"})
+    assert [file.name for file in tmp_path.iterdir()] == ["files"]
+
+
+def test_a_file_that_shrinks_while_it_is_read(tmp_path, monkeypatch, refuses):
     path = _npy(tmp_path / "e.npy", edges_of(40, 100))
     save = build._State.save
 
@@ -594,56 +551,18 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path, monkeypatch):
         return save(self, *arguments)
 
     monkeypatch.setattr(build._State, "save", cut)
-    with refused(ValueError, stage="^CSCGraph.build", found="has become shorter while it was read", allowed=""):
-        dp.CSCGraph.build(path, tmp_path / "g", 40, max_memory=SMALL)
+    refuses(ValueError, dp.CSCGraph.build, path, tmp_path / "g", 40, max_memory=SMALL)
     assert [each.name for each in tmp_path.iterdir()] == ["e.npy"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "kind", "found"),
-    [
-        ({"max_memory": "1 furlong"}, ValueError, "1 furlong"),
-        ({"max_memory": 0}, ValueError, "got 0"),
-        ({"index_dtype": "int8"}, ValueError, "got 'int8'"),
-        ({"index_dtype": torch.float32}, ValueError, "got torch.float32"),
-        ({"index_dtype": "int32", "num_nodes": 2**31}, ValueError, "do not fit into int32"),
-        ({"num_nodes": -1}, ValueError, "got -1"),
-        ({"num_nodes": 2.0}, TypeError, "got 2.0"),
-        ({"edge_ids": "yes"}, TypeError, "got 'yes'"),
-        ({"edge_attributes": {"w": torch.rand(99)}}, ValueError, r"has shape \[99\]"),
-        ({"node_attributes": {"x": torch.rand(41)}}, ValueError, r"has shape \[41\]"),
-        ({"node_attributes": {3: torch.rand(40)}}, TypeError, "got 3"),
-    ],
-)
-def test_wrong_arguments(tmp_path, arguments, kind, found):
-    given = {"num_nodes": 40, **arguments}
-    with refused(kind, stage="^CSCGraph.build", found=found, allowed=""):
-        dp.CSCGraph.build(edges_of(40, 100), tmp_path / "g", **given)
-    assert [*tmp_path.iterdir()] == []
-
-
-def test_attributes_of_tables_and_chunks(tmp_path):
-    pytest.importorskip("pyarrow", reason="tables need pyarrow")
-    table = _bytes(tmp_path / "e.csv", b"src,dst,name\n0,1,x\n")
-    for column, kind, found in (("weight", ValueError, "got 'weight'"), ("name", TypeError, "holds string")):
-        with refused(kind, stage="^CSCGraph.build", found=found, allowed=""):
-            dp.CSCGraph.build(table, tmp_path / "g", 5, edge_attributes={"w": column})
-    with refused(ValueError, stage="^CSCGraph.build", found=r"\['w'\]", allowed="bring their", remedy="yield"):
-        dp.CSCGraph.build([edges_of(5, 5)], tmp_path / "g", 5, edge_attributes={"w": torch.rand(5)})
-
-
-def test_a_folder_that_holds_something_and_one_that_is_being_written(tmp_path):
+def test_a_folder_that_holds_something_and_one_that_is_being_written(tmp_path, refuses):
     (tmp_path / "g").mkdir()
     (tmp_path / "g" / "mine").touch()
-    with refused(FileExistsError, stage="^CSCGraph.build", found="mine", allowed="empty or new"):
-        dp.CSCGraph.build(edges_of(5, 5), tmp_path / "g", 5)
+    refuses(FileExistsError, dp.CSCGraph.build, edges_of(5, 5), tmp_path / "g", 5)
 
     def chunks():
         yield edges_of(5, 5)
-        with refused(
-            BlockingIOError, stage="CSCGraph.build", found="another process is writing", allowed="", remedy=""
-        ):
-            dp.CSCGraph.build(edges_of(5, 5), tmp_path / "h", 5)
+        refuses(BlockingIOError, dp.CSCGraph.build, edges_of(5, 5), tmp_path / "h", 5)
         yield edges_of(5, 5)
 
     dp.CSCGraph.build(chunks, tmp_path / "h", 5)

@@ -41,15 +41,14 @@ def odd():
     fsspec.register_implementation("odd", Odd, clobber=True)
 
 
-def test_what_is_a_uri():
+def test_what_is_a_uri(refuses):
     assert [is_uri(each) for each in ("gs://b/x", "S3+x.y-z://", "memory://x")] == [True] * 3
     assert [is_uri(each) for each in ("x", "/a://b", "file:///x", "file://x", "://x", "a::b://x", 7, None)] == [
         False
     ] * 8
     assert local_path("here", "name", "file:///a/b") == "/a/b"
     assert local_path("here", "name", "a:/b") == "a:/b"
-    with refused(ValueError, stage="^here: name", found="'gs://b'", allowed="a path of this machine", remedy="Copy"):
-        local_path("here", "name", "gs://b")
+    refuses(ValueError, local_path, "here", "name", "gs://b")
 
 
 @pytest.mark.parametrize(
@@ -70,16 +69,12 @@ def test_too_little_memory_stays_what_it_is():
         RemoteFile("odd://memory").look()
 
 
-def test_a_folder_that_cannot_be_listed_and_a_file_that_ends_too_early():
-    with refused(
-        OSError, stage="here: ", found="NotImplementedError", allowed="address cannot be read", remedy="Check"
-    ):
-        files_in("here", "odd://folder")
+def test_a_folder_that_cannot_be_listed_and_a_file_that_ends_too_early(refuses):
+    refuses(OSError, files_in, "here", "odd://folder")
     (file,) = files_at("here", "odd://file")
     with opened(file) as (stream, size):
         assert (stream.read(5), size) == (b"short", 9)
-        with pytest.raises(ValueError, match="odd://file ends after 5 of 9 bytes"):
-            stream.read(1)
+        refuses(ValueError, stream.read, 1)
 
 
 def test_a_file_is_one_as_long_as_its_store_says_the_same_of_it(tmp_path):

@@ -8,7 +8,6 @@ import random
 import numpy as np
 import pytest
 from amounts import amount
-from pipelines import refused
 
 from datapipes.ingest.table_files import TableFiles
 
@@ -78,9 +77,7 @@ def test_a_file_that_cannot_be_read_is_an_error_of_the_disk(tmp_path):
     table = TableFiles("open", tmp_path, paths, ".parquet")
     paths[1].unlink()
     for read in (lambda: table.numbers("w"), lambda: TableFiles("open", paths[1])):
-        with refused(
-            FileNotFoundError, stage="open: the table cannot be read", found="b.parquet", allowed=""
-        ) as caught:
+        with pytest.raises(FileNotFoundError, match=r"open: the table cannot be read.*b.parquet") as caught:
             read()
         assert caught.value.errno == errno.ENOENT
 
@@ -94,10 +91,7 @@ def test_rows_are_sorted_by_a_column_of_ids(tmp_path):
     assert table.texts("split") == ["test", "", "train"]
 
 
-@pytest.mark.parametrize(
-    ("ids", "found"), [("0\n2\n", "2 in the place of 1"), ("1\n1\n", "1 in the place of 0"), ("0\n0.5\n", "0.5")]
-)
-def test_other_numbers_are_no_ids(tmp_path, ids, found):
-    (tmp_path / "a.csv").write_text(f"id\n{ids}")
-    with refused(ValueError, stage="the column 'id'", found=f"found {found}", allowed="each id from 0 to 1 once"):
-        TableFiles("open", tmp_path / "a.csv").sort_by("id")
+def test_other_numbers_are_no_ids(tmp_path, refuses):
+    for ids in ("0\n2\n", "1\n1\n", "0\n0.5\n"):
+        (tmp_path / "a.csv").write_text(f"id\n{ids}")
+        refuses(ValueError, TableFiles("open", tmp_path / "a.csv").sort_by, "id")

@@ -1,14 +1,16 @@
 """Files of records for the tests of TFRecords, written by the plain Python twin, and what they hold."""
 
 import gzip
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import slow_tfrecord as twin
 
 from datapipes.datasets import SerializedTFRecordInfo
+from datapipes.datasets.tfrecord.reading import Reader
 
 Example = Mapping[str, Any]
 
@@ -86,3 +88,14 @@ def edge_info(folder: Any, **changes: Any) -> SerializedTFRecordInfo:
 def columns(examples: Sequence[Example], keys: Sequence[str]) -> list[list[Any]]:
     """The values of some keys, a row for each example: slow and obvious."""
     return [[value for key in keys for value in example[key]] for example in examples]
+
+
+def before_parsing(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    """Let something happen to files between counting their records and reading them."""
+    parse = Reader.parse
+
+    def parse_later(self: Reader, *arguments: Any) -> None:
+        change()
+        parse(self, *arguments)
+
+    monkeypatch.setattr(Reader, "parse", parse_later)

@@ -10,7 +10,7 @@ import slow_tfrecord as twin
 import torch
 from channels import descriptors_from_now
 from pipelines import BOUND_S, refused
-from record_files import edge_info, edges, node_info, nodes, spec, write_file, write_files
+from record_files import before_parsing, edge_info, edges, node_info, nodes, spec, write_file, write_files
 
 from datapipes.datasets import DatasetFormatError, TFDatasetOptions, TFRecordDataLoader, write_tf_records
 from datapipes.datasets.tfrecord.reading import Reader, Window
@@ -22,16 +22,11 @@ def load(info, **options):
     return TFRecordDataLoader(0, 1).load_as_torch_tensors(info, TFDatasetOptions(**options))
 
 
-def wrong(folder: Path, found: str, *, file: str = "data-00001-of-00003.tfrecord", record: int = 2, **changes):
-    """Expect the error for a record of a file of nodes, whichever thread finds it."""
+def wrong(refuses, folder: Path, **changes) -> None:
+    """Refuse nodes of a folder, whichever thread finds what is wrong."""
     for num_threads in (1, 3):
-        with refused(
-            DatasetFormatError,
-            stage=f"^TFRecordDataLoader.{WHERE}",
-            found=found,
-            allowed=rf"{re.escape(str(folder / file))}, record {record}, which begins at byte \d+",
-        ):
-            load(node_info(folder, **changes), use_interleave=False, num_parallel_file_reads=num_threads)
+        options = {"use_interleave": False, "num_parallel_file_reads": num_threads}
+        refuses(DatasetFormatError, load, node_info(folder, **changes), **options)
 
 
 def with_content(folder: Path, change, *, packed: bool = False) -> None:
@@ -57,36 +52,24 @@ def flipped(content: bytes, at: int) -> bytes:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize(
-    ("left", "told"), [(1, "1 bytes"), (11, "11 bytes"), (12, r"12 of \d+ bytes"), (50, r"50 of \d+ bytes")]
-)
-def test_a_file_that_ends_inside_a_record(tmp_path, left, told, packed):
-    with_content(tmp_path, lambda records: b"".join(records[:2]) + records[2][:left], packed=packed)
-    file = f"data-00001-of-00003.tfrecord{'.gz' if packed else ''}"
-    wrong(tmp_path, f"the file ends inside it, after {told}", file=file)
+def test_a_file_that_ends_inside_a_record_or_has_a_wrong_crc(tmp_path, packed, refuses):
+    for left in (1, 11, 12, 50):
+        with_content(tmp_path, lambda records, left=left: b"".join(records[:2]) + records[2][:left], packed=packed)
+        wrong(refuses, tmp_path)
+    for at in (3, 12, 40, -5, -1):
+        with_content(
+            tmp_path,
+            lambda records, at=at: b"".join([*records[:2], flipped(records[2], at), records[3]]),
+            packed=packed,
+        )
+        wrong(refuses, tmp_path)
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_wrong_crc_of_a_length(tmp_path, packed):
-    with_content(tmp_path, lambda records: b"".join([*records[:2], flipped(records[2], 3), records[3]]), packed=packed)
-    file = f"data-00001-of-00003.tfrecord{'.gz' if packed else ''}"
-    wrong(tmp_path, "the CRC of its length is wrong: 0x[0-9a-f]{8} is stored, 0x[0-9a-f]{8} computed", file=file)
-
-
-@pytest.mark.parametrize("at", [12, 40, -5, -1])
-def test_a_wrong_crc_of_the_data(tmp_path, at):
-    with_content(tmp_path, lambda records: b"".join([*records[:2], flipped(records[2], at), records[3]]))
-    wrong(tmp_path, "the CRC of its data is wrong: 0x[0-9a-f]{8} is stored, 0x[0-9a-f]{8} computed")
-
-
-def test_data_that_is_no_example(tmp_path):
+def test_data_that_is_no_example_and_a_file_of_something_else(tmp_path, refuses):
     with_content(tmp_path, lambda records: b"".join([*records[:2], twin.record(b"\x0a\x7f")]))
-    wrong(tmp_path, "no tf.train.Example: ")
-
-
-def test_a_file_of_something_else(tmp_path):
+    wrong(refuses, tmp_path)
     with_content(tmp_path, lambda records: b"a file of something else, longer than a head")
-    wrong(tmp_path, "the CRC of its length is wrong", record=0)
+    wrong(refuses, tmp_path)
 
 
 BROKEN = {
@@ -129,12 +112,11 @@ def test_zeros_after_gzip_are_skipped(tmp_path):
     assert len(load(node_info(tmp_path)).ids) == 3
 
 
-def test_a_tail_of_zeros_without_end_is_refused(tmp_path):
+def test_a_tail_of_zeros_without_end_is_refused(tmp_path, refuses):
     file = tmp_path / "data-00000-of-00001.tfrecord.gz"
     file.write_bytes(gzip.compress(twin.records(nodes(3))))
     os.truncate(file, 2**40)  # a hole, which takes no room on the disk
-    with refused(DatasetFormatError, stage=WHERE, found=r"more than 67108864 zeros follow", allowed="record 3"):
-        load(node_info(tmp_path))
+    refuses(DatasetFormatError, load, node_info(tmp_path))
 
 
 def test_much_from_a_little_gzip_is_unpacked_piece_by_piece(tmp_path):
@@ -154,45 +136,31 @@ def with_example(folder: Path, **change) -> None:
     write_files(folder, written, [4, 4, 4])
 
 
-WRONG_EXAMPLES = {
-    "no feature": ({"wide": None}, "key 'wide' is missing; its keys are 'node_id', 'age'"),
-    "no id": ({"node_id": None}, "key 'node_id' is missing"),
-    "no label": ({"y": None}, "key 'y' is missing"),
-    "no values": ({"wide": []}, "key 'wide' has no values"),
-    "fewer values": ({"wide": [1.0, 2.0]}, "key 'wide' has 2 values, must have 3"),
-    "more values": ({"node_id": [1, 2]}, "key 'node_id' has 2 values, must have 1"),
-    "floats for ints": ({"age": [1.0]}, "key 'age' has float32 values, must have int64"),
-    "bytes for floats": ({"one": [b"x"]}, "key 'one' has bytes values, must have float32"),
-    "int that float32 cannot hold": ({"age": [2**24 + 1]}, "key 'age': the int64 16777217 does not fit into float32"),
-}
+def test_a_record_that_does_not_hold_what_is_asked_for(tmp_path, refuses):
+    for change in (
+        {"wide": None},
+        {"node_id": None},
+        {"y": None},
+        {"wide": []},
+        {"wide": [1.0, 2.0]},
+        {"node_id": [1, 2]},
+        {"age": [1.0]},
+        {"one": [b"x"]},
+        {"age": [2**24 + 1]},
+    ):
+        with_example(tmp_path, **change)
+        wrong(refuses, tmp_path)
 
 
-@pytest.mark.parametrize(("change", "told"), WRONG_EXAMPLES.values(), ids=WRONG_EXAMPLES)
-def test_a_record_that_does_not_hold_what_is_asked_for(tmp_path, change, told):
-    with_example(tmp_path, **change)
-    wrong(tmp_path, told)
-
-
-@pytest.mark.parametrize(
-    ("value", "dtype", "told"),
-    [
-        (300, torch.uint8, "300 does not fit into uint8"),
-        (-1, torch.uint64, "-1 does not fit into uint64"),
-        (2**40, torch.int32, "1099511627776 does not fit into int32"),
-        (2049, torch.float16, "2049 does not fit into float16"),
-    ],
-)
-def test_an_integer_that_the_dtype_cannot_hold(tmp_path, value, dtype, told):
-    with_example(tmp_path, age=[value])
-    wrong(tmp_path, told, feature_keys=["age"], feature_dim=1, feature_dtype=dtype)
-
-
-def test_a_float_that_float16_cannot_hold(tmp_path):
+def test_a_number_that_the_dtype_cannot_hold(tmp_path, refuses):
+    for value, dtype in ((300, torch.uint8), (-1, torch.uint64), (2**40, torch.int32), (2049, torch.float16)):
+        with_example(tmp_path, age=[value])
+        wrong(refuses, tmp_path, feature_keys=["age"], feature_dim=1, feature_dtype=dtype)
     with_example(tmp_path, one=[7e4])
-    wrong(tmp_path, "key 'one': the float32 70000 becomes infinite as float16", feature_dtype=torch.float16)
+    wrong(refuses, tmp_path, feature_dtype=torch.float16)
 
 
-def test_a_feature_of_another_length_in_record_12345(tmp_path):
+def test_a_feature_of_another_length_in_record_12345(tmp_path, refuses):
     count, place = 20_000, 12_345
     columns = {"node_id": torch.arange(count), "wide": torch.ones(count, 3)}
     write_tf_records(tmp_path / "new", columns)
@@ -205,138 +173,82 @@ def test_a_feature_of_another_length_in_record_12345(tmp_path):
     other = twin.record(twin.example({"node_id": [place], "wide": [1.0, 2.0, 3.0, 4.0]}))
     file.write_bytes(content[:begin] + other + content[end:])
     info = {"feature_keys": ["wide"], "feature_dim": 3, "feature_spec": None, "label_keys": []}
-    with refused(
-        DatasetFormatError,
-        stage=WHERE,
-        found="key 'wide' has 4 values, must have 3",
-        allowed=rf"{re.escape(str(file))}, record {place}, which begins at byte {begin}: ",
-    ):
-        load(node_info(tmp_path / "new", **info))
+    refuses(DatasetFormatError, load, node_info(tmp_path / "new", **info))
 
 
-def test_an_edge_is_named_as_one(tmp_path):
+def test_an_edge_is_named_as_one(tmp_path, refuses):
     write_files(tmp_path, [*edges(3), {"src": [1], "weight": [1.0]}], [4])
-    with refused(DatasetFormatError, stage="tensors: edge: ", found="key 'dst' is missing", allowed="record 3, which"):
-        load(edge_info(tmp_path))
+    refuses(DatasetFormatError, load, edge_info(tmp_path))
 
 
 # --- long records
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_record_longer_than_the_buffer_is_refused_by_name(tmp_path, packed):
+def test_a_record_longer_than_the_buffer_is_refused_by_name(tmp_path, packed, refuses):
     long = {**nodes(1)[0], "noise": [bytes(3000)]}
     write_file(tmp_path, 0, 1, [*nodes(2), long, *nodes(1)], packed=packed)
     length = len(twin.record(twin.example(long)))
     assert len(load(node_info(tmp_path), file_buffer_size=length).ids) == 4
-    with refused(DatasetFormatError, stage=WHERE, found=f"record 2, .*it has {length} bytes",
-                 allowed=f"file_buffer_size allows {length - 1}", remedy="Raise file_buffer_size"):  # fmt: skip
-        load(node_info(tmp_path), file_buffer_size=length - 1)
+    refuses(DatasetFormatError, load, node_info(tmp_path), file_buffer_size=length - 1)
 
 
-def test_a_length_that_is_made_up_takes_no_memory(tmp_path):
+def test_a_length_that_is_made_up_takes_no_memory(tmp_path, refuses):
     made_up = (2**40).to_bytes(8, "little")
     head = made_up + twin.masked(twin.crc32c(made_up)).to_bytes(4, "little")
     (tmp_path / "data-00000-of-00001.tfrecord").write_bytes(head + bytes(1000))
-    with refused(DatasetFormatError, stage=WHERE, found=f"after 1012 of {2**40 + 16} bytes", allowed="record 0"):
-        load(node_info(tmp_path), file_buffer_size=2**50)
+    refuses(DatasetFormatError, load, node_info(tmp_path), file_buffer_size=2**50)
 
 
 # --- files and folders
 
 
-def no_folder(folder: Path) -> Path:
-    return folder / "missing"
-
-
-def a_file(folder: Path) -> Path:
-    (folder / "file").write_bytes(b"")
-    return folder / "file"
-
-
-def empty(folder: Path) -> Path:
-    return folder
-
-
-def others(folder: Path) -> Path:
+def test_a_folder_without_files_to_load(tmp_path, refuses):
+    refuses(FileNotFoundError, load, node_info(tmp_path))
+    refuses(FileNotFoundError, load, node_info(tmp_path / "missing"))
     for number in range(9):
-        (folder / f"part-{number}.parquet").write_bytes(b"")
-    return folder
+        (tmp_path / f"part-{number}.parquet").write_bytes(b"")
+    refuses(FileNotFoundError, load, node_info(tmp_path))
+    refuses(NotADirectoryError, load, node_info(tmp_path / "part-0.parquet"))
 
 
-FOLDERS = {
-    "no folder": (no_folder, FileNotFoundError, "missing cannot be read", "folder of TFRecord files"),
-    "file": (a_file, NotADirectoryError, "file cannot be read", "folder of TFRecord files"),
-    "empty": (empty, FileNotFoundError, r"pattern '\.\*-of-.*it is empty", "no file in .* matches"),
-    "others": (others, FileNotFoundError, r"9 others, such as \['part-0.parquet'", "no file in .* matches"),
-}
-
-
-@pytest.mark.parametrize(("make", "error", "found", "allowed"), FOLDERS.values(), ids=FOLDERS)
-def test_a_folder_without_files_to_load(tmp_path, make, error, found, allowed):
-    folder = make(tmp_path)
-    with refused(error, stage=WHERE + ".*" + re.escape(str(folder)), found=found, allowed=allowed):
-        load(node_info(folder))
-
-
-def a_folder(path: Path) -> None:
-    path.mkdir()
-
-
-UNREADABLE = {
-    "folder": (a_folder, DatasetFormatError, "is a folder; a regular file"),
-    "fifo": (os.mkfifo, DatasetFormatError, "is a FIFO; a regular file"),
-    "link to nothing": (lambda path: path.symlink_to("gone"), FileNotFoundError, "cannot be read"),
-    "link to itself": (lambda path: path.symlink_to(path), OSError, "cannot be read"),
-}
-
-
-@pytest.mark.parametrize(("make", "error", "told"), UNREADABLE.values(), ids=UNREADABLE)
-def test_a_file_that_cannot_be_read(tmp_path, make, error, told):
+def test_a_file_that_cannot_be_read(tmp_path, refuses):
     write_file(tmp_path, 0, 2, nodes(3))
     path = tmp_path / "data-00001-of-00002.tfrecord"
-    make(path)
-    with refused(error, stage=WHERE, found=told, allowed=re.escape(str(path)), remedy=r"\. Check"):
-        load(node_info(tmp_path))
+    path.mkdir()
+    refuses(DatasetFormatError, load, node_info(tmp_path))
+    path.rmdir()
+    for make, error in (
+        (os.mkfifo, DatasetFormatError),
+        (lambda path: path.symlink_to("gone"), FileNotFoundError),
+        (lambda path: path.symlink_to(path), OSError),
+    ):
+        make(path)
+        refuses(error, load, node_info(tmp_path))
+        path.unlink()
 
 
 # --- files that change between counting and reading
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "told"), [(3, 4, "and more when"), (3, 2, "and 2 when"), (1, 0, "and 0 when")]
-)
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_file_that_changes_meanwhile(tmp_path, monkeypatch, before, after, told, packed):
+@pytest.mark.parametrize(("before", "after"), [(3, 4), (3, 2), (1, 0)])
+def test_a_file_that_changes_meanwhile(tmp_path, monkeypatch, before, after, packed, refuses):
     write_files(tmp_path, nodes(before + 4), [2, before, 2], packed=[1] if packed else [])
-    real = Reader.parse
-
-    def changed_before(self, *arguments):
-        write_file(tmp_path, 1, 3, nodes(after), packed=packed)
-        real(self, *arguments)
-
-    monkeypatch.setattr(Reader, "parse", changed_before)
-    with refused(DatasetFormatError, stage=WHERE, found=told, allowed=f"data-00001-of-00003.* had {before} records"):
-        load(node_info(tmp_path))
+    before_parsing(monkeypatch, lambda: write_file(tmp_path, 1, 3, nodes(after), packed=packed))
+    refuses(DatasetFormatError, load, node_info(tmp_path))
 
 
-def test_a_file_that_goes_meanwhile(tmp_path, monkeypatch):
+def test_a_file_that_goes_meanwhile(tmp_path, monkeypatch, refuses):
     write_files(tmp_path, nodes(4), [2, 2])
-    real = Reader.parse
-
-    def removed_before(self, *arguments):
-        (tmp_path / "data-00001-of-00002.tfrecord").unlink()
-        real(self, *arguments)
-
-    monkeypatch.setattr(Reader, "parse", removed_before)
-    with refused(FileNotFoundError, stage=WHERE, found="cannot be read", allowed="data-00001", remedy=r"\. Check"):
-        load(node_info(tmp_path))
+    before_parsing(monkeypatch, (tmp_path / "data-00001-of-00002.tfrecord").unlink)
+    refuses(FileNotFoundError, load, node_info(tmp_path))
 
 
 # --- the first error ends the others
 
 
-def test_at_an_error_the_other_threads_stop(tmp_path, monkeypatch):
+def test_at_an_error_the_other_threads_stop(tmp_path, monkeypatch, refuses):
     write_tf_records(tmp_path / "new", {"node_id": torch.arange(200), "x": torch.ones(200, 5000)})  # many windows
     bad = tmp_path / "new" / "data-00001-of-00002.tfrecord"
     bad.write_bytes(twin.record(twin.example({"node_id": [1]})))
@@ -356,18 +268,15 @@ def test_at_an_error_the_other_threads_stop(tmp_path, monkeypatch):
         real_parse(self, *arguments)
 
     monkeypatch.setattr(Reader, "parse", parse)
-    with refused(DatasetFormatError, stage=WHERE, found="key 'x' is missing", allowed=re.escape(str(bad))):
-        load(info, use_interleave=False, num_parallel_file_reads=2)
+    refuses(DatasetFormatError, load, info, use_interleave=False, num_parallel_file_reads=2)
     assert len(later_windows) <= 1
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
 def test_with_the_error_the_memory_of_the_result_goes(tmp_path, num_threads):
     with_example(tmp_path, wide=None)
-    opened, failed = descriptors_from_now(), False
-    try:
+    opened = descriptors_from_now()
+    with pytest.raises(DatasetFormatError) as caught:
         load(node_info(tmp_path), use_interleave=False, num_parallel_file_reads=num_threads)
-    except DatasetFormatError:
-        failed = True
-    assert failed
+    del caught  # or its traceback keeps the tensors
     assert opened() == 0

@@ -6,7 +6,7 @@ import pytest
 import torch
 from amounts import ranked
 from pipelines import refused
-from record_files import edge_info, edges, node_info, nodes, write_file, write_files
+from record_files import before_parsing, edge_info, edges, node_info, nodes, write_file, write_files
 from remote_files import place_of
 
 import datapipes as dp
@@ -23,7 +23,6 @@ from datapipes.datasets import (
 )
 from datapipes.datasets.tfrecord import children
 from datapipes.datasets.tfrecord.entity_task import EntityTask
-from datapipes.datasets.tfrecord.reading import Reader
 
 WHERE = "load_as_torch_tensors: node: "
 FILE = "data-00001-of-00003.tfrecord"
@@ -86,20 +85,30 @@ def test_edges_and_an_address_as_an_object(tmp_path, place):
     assert torch.equal(load(edge_info(uri)).ids, load(edge_info(tmp_path / "e")).ids)
 
 
-def graph_of(load_entity, root):
+def infos(root):
+    """Return what `write_graph` has written to a folder, or to a URI."""
+    return (
+        SerializedTFRecordInfo(f"{root}/nodes", ["x"], None, 3, "id", ["label"]),
+        SerializedTFRecordInfo(f"{root}/edges", [], None, 0, ("src", "dst")),
+    )
+
+
+def graph_of(root):
     """Return the data set of the nodes and edges at a root, each loaded by itself."""
-    of_nodes = SerializedTFRecordInfo(f"{root}/nodes", ["x"], None, 3, "id", ["label"])
-    of_edges = SerializedTFRecordInfo(f"{root}/edges", [], None, 0, ("src", "dst"))
-    found, pairs = load_entity(of_nodes), load_entity(of_edges)
-    return LoadedGraphTensors(found.ids, found.features, found.labels, pairs.ids, None, None, None).to_dataset()
+    of_nodes, of_edges = map(load, infos(root))
+    tensors = of_nodes.ids, of_nodes.features, of_nodes.labels, of_edges.ids
+    return LoadedGraphTensors(*tensors, None, None, None).to_dataset()
 
 
-def write_graph(folder):
+def write_graph(folder, place):
+    """Write a graph to a folder, and a copy of it to a place."""
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(40, 3, generator=generator)
     write_tf_records(folder / "nodes", {"id": torch.arange(40), "x": x, "label": torch.arange(40) % 5}, 3)
     ends = {name: torch.randint(40, (200,), generator=generator) for name in ("src", "dst")}
     write_tf_records(folder / "edges", ends, 2, compress=True)
+    for name in ("nodes", "edges"):
+        place.copy(folder / name)
 
 
 def chain_of(data):
@@ -113,41 +122,31 @@ def digests(loader):
 
 @pytest.mark.parametrize("place", ranked(["memory", "http"], 1), indirect=True)
 def test_the_minibatches_are_those_of_local_files_also_resumed_and_by_workers(tmp_path, place):
-    write_graph(tmp_path)
-    for name in ("nodes", "edges"):
-        place.copy(tmp_path / name)
-    expected = digests(dp.DataLoader(chain_of(graph_of(load, tmp_path))))
+    write_graph(tmp_path, place)
+    expected = digests(dp.DataLoader(chain_of(graph_of(tmp_path))))
     assert len(expected) == 5
-    with dp.DataLoader(chain_of(graph_of(load, place.uri)), num_workers=2 if place.server else 0) as loader:
+    with dp.DataLoader(chain_of(graph_of(place.uri)), num_workers=2 if place.server else 0) as loader:
         left = iter(loader)
         assert [next(left).digest() for _ in range(2)] == expected[:2]
         state = loader.state_dict()
-    resumed = dp.DataLoader(chain_of(graph_of(load, place.uri)))
+    resumed = dp.DataLoader(chain_of(graph_of(place.uri)))
     resumed.load_state_dict(state)
     assert digests(resumed) == expected[2:]
 
 
 def load_in_processes(root):
-    metadata = SerializedGraphMetadata(
-        SerializedTFRecordInfo(f"{root}/nodes", ["x"], None, 3, "id", ["label"]),
-        SerializedTFRecordInfo(f"{root}/edges", [], None, 0, ("src", "dst")),
-    )
-    return load_torch_tensors_from_tf_record(TFRecordDataLoader(0, 1), metadata, True)
+    return load_torch_tensors_from_tf_record(TFRecordDataLoader(0, 1), SerializedGraphMetadata(*infos(root)), True)
 
 
 def test_the_processes_of_a_graph_load_uris(tmp_path, http):
-    write_graph(tmp_path)
-    for name in ("nodes", "edges"):
-        http.copy(tmp_path / name)
-    found, expected = load_in_processes(http.uri).to_dataset(), graph_of(load, tmp_path)
-    assert digests(dp.DataLoader(chain_of(found))) == digests(dp.DataLoader(chain_of(expected)))
+    write_graph(tmp_path, http)
+    loaded, expected = load_in_processes(http.uri).to_dataset(), graph_of(tmp_path)
+    assert digests(dp.DataLoader(chain_of(loaded))) == digests(dp.DataLoader(chain_of(expected)))
 
 
 @pytest.mark.full
 def test_a_process_names_the_uri_that_is_broken(tmp_path, http):
-    write_graph(tmp_path)
-    for name in ("nodes", "edges"):
-        http.copy(tmp_path / name)
+    write_graph(tmp_path, http)
     http.put("edges/data-00001-of-00002.tfrecord.gz", b"no gzip")
     with pytest.raises(TFRecordLoadError, match=rf"{http.uri}/edges/data-00001-of-00002.tfrecord.gz, record 0, which"):
         load_in_processes(http.uri)
@@ -193,13 +192,8 @@ CHANGES = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_file_that_changes_between_counting_and_reading(tmp_path, place, monkeypatch, name):
     folder = written(tmp_path)
-    uri, (how, kind, found), real = place.copy(folder), CHANGES[name], Reader.parse
-
-    def changed_before(self, *arguments):
-        changed(place, lambda: how(folder))
-        real(self, *arguments)
-
-    monkeypatch.setattr(Reader, "parse", changed_before)
+    uri, (how, kind, found) = place.copy(folder), CHANGES[name]
+    before_parsing(monkeypatch, lambda: changed(place, lambda: how(folder)))
     with refused(kind, stage=WHERE, found=found, allowed=f"{uri}{FILE}"):
         load(node_info(uri))
 
@@ -224,14 +218,9 @@ def test_a_file_that_changes_while_it_is_read(tmp_path, http, monkeypatch, name)
 def test_without_versions_the_size_tells_a_change(tmp_path, http, monkeypatch):
     http.server.tells_versions = False
     folder = written(tmp_path)
-    uri, real = http.copy(folder), Reader.parse
+    uri = http.copy(folder)
     assert torch.equal(load(node_info(uri)).ids, load(node_info(folder)).ids)
-
-    def changed_before(self, *arguments):
-        changed(http, lambda: write_file(folder, 1, 3, nodes(3)).read_bytes())
-        real(self, *arguments)
-
-    monkeypatch.setattr(Reader, "parse", changed_before)
+    before_parsing(monkeypatch, lambda: changed(http, lambda: write_file(folder, 1, 3, nodes(3)).read_bytes()))
     with refused(DatasetFormatError, stage=WHERE, found="bytes .no version., and has", allowed="stay as it is"):
         load(node_info(uri))
 
@@ -266,26 +255,19 @@ def test_a_server_that_is_not_there_and_one_that_does_not_answer(http, monkeypat
             load(node_info(uri))
 
 
-@pytest.mark.parametrize(
-    ("uri", "kind", "found"),
-    [
-        ("foo://bucket/n", ValueError, "got 'foo'"),
-        ("memory://of-a-test/none", FileNotFoundError, "nothing is there"),
-        ("memory://of-a-test/n", FileNotFoundError, r"1 others, such as \['x.parquet'\]"),
-    ],
-)
-def test_a_uri_without_files_to_load(tmp_path, uri, kind, found):
+def test_a_uri_without_files_to_load(tmp_path, refuses):
     with place_of("memory", tmp_path) as place:
         place.put("n/x.parquet", b"")
-        with refused(kind, stage=WHERE, found=found, allowed="must be one that fsspec knows|cannot be read|matches"):
-            load(node_info(uri))
+        refuses(FileNotFoundError, load, node_info("memory://of-a-test/none"))
+        refuses(FileNotFoundError, load, node_info("memory://of-a-test/n"))
+        with refused(ValueError, stage=WHERE, found="got 'foo'", allowed="must be one that fsspec knows"):
+            load(node_info("foo://bucket/n"))
 
 
-def test_a_missing_package_is_named(monkeypatch):
+def test_a_missing_package_is_named(monkeypatch, refuses):
     registry = pytest.importorskip("fsspec.registry")
     missing = {"class": "no_such_package.Files", "err": "Please install no_such_package"}
     monkeypatch.setitem(registry.known_implementations, "nowhere", missing)
-    with refused(ModuleNotFoundError, stage=WHERE, found="Please install no_such_package", allowed="not installed"):
-        load(node_info("nowhere://x"))
+    refuses(ModuleNotFoundError, load, node_info("nowhere://x"))
     tasks = [EntityTask("node", {None: node_info("nowhere://x")}, TFDatasetOptions(), None, 0)] * 2
     assert len({*children.thread_shares(tasks)}) == 1  # the process that loads will say it

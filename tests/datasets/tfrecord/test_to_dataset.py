@@ -163,64 +163,40 @@ def test_labels_as_edges_are_edges_of_the_data_set():
     assert (relation.indptr.tolist(), relation.indices.tolist()) == ([0, 1, 1, 1], [2])
 
 
-def of_ids(*ids):
-    return graph(node_ids=torch.tensor(ids))
-
-
-def of_edges(*columns):
-    return graph(edge_index=torch.tensor(columns))
-
-
 TYPED = {
     "node_ids": {"author": torch.arange(2)},
     "edge_index": {("author", "knows", "author"): torch.tensor([[0], [1]])},
 }
 
 
-@pytest.mark.parametrize(
-    ("loaded", "message"),
-    [
-        (of_ids(0, 1, 5), r"node_ids: ids must be in \[0, 3\), got 5\. Number the nodes"),
-        (of_ids(0, -1, 2), r"ids must be in \[0, 3\), got -1"),
-        (of_ids(2, 0, 2), "found the id 2 2 times, and the id 1 not at all"),
-        (of_edges([0, 1], [1, 3]), r"edge_index: destinations must be in \[0, 3\), got 3\. Write a record"),
-        (of_edges([-1, 1], [1, 2]), r"edge_index: sources must be in \[0, 3\), got -1"),
-        (graph(positive_label=torch.tensor([[0], [9]])), r"positive_label: destinations must be in \[0, 3\), got 9"),
-        (graph(node_ids=None), "node_ids was set to None"),
-        (graph(edge_index=None), "edge_index was set to None"),
-        (graph(negative_label=torch.tensor([[0], [1]])), "found negative labels and no positive ones"),
-        (graph(negative_label=torch.tensor([0, 9])), r"negative_label must have shape \[2, num_edges\].* got \[2\]"),
-        (graph(node_features=torch.ones(2, 1)), r"node_features: found shape \[2, 1\] for 3 rows"),
-        (
-            graph(**{**TYPED, "node_features": {"paper": torch.ones(2, 1)}}),
-            "node_features of paper: found a type without",
-        ),
-        (
-            graph(**{**TYPED, "positive_label": {WRITES: torch.tensor([[0], [0]])}}),
-            r"positive_label of author:writes:paper: there are no node_ids of paper; known are \['author'\]",
-        ),
-        (
-            graph(**{**TYPED, "edge_index": torch.tensor([[0], [0]])}),
-            "one of node_ids and edge_index is a dict by type",
-        ),
-        (graph(node_labels=torch.tensor([[2**40], [0], [1]])), r"found the label 1099511627776; classes are numbered"),
-        (
-            graph(
-                node_ids={"author": torch.arange(1), "paper": torch.arange(1)},
-                edge_index={WRITES: torch.tensor([[0], [0]])},
-                node_labels={"author": torch.ones(1, 1), "paper": torch.ones(1, 1).long()},
-            ),
-            r"labels of node types are \{'author': 'float32', 'paper': 'int64'\}",
-        ),
-    ],
-)
-def test_what_is_no_whole_graph_is_refused(loaded, message):
-    with pytest.raises(IndexError if "must be in" in message else ValueError, match=f"to_dataset: .*{message}"):
-        loaded.to_dataset()
-
-
-def test_a_share_of_several_ranks_is_refused_with_advice():
-    loaded = graph()
-    loaded._rank, loaded._num_ranks = 1, 4
-    with pytest.raises(ValueError, match=r"the share of rank 1 of 4, not a whole graph\. Call to_partition\(root\)"):
-        loaded.to_dataset()
+def test_what_is_no_whole_graph_is_refused(refuses):
+    for fields in (
+        {"node_ids": torch.tensor([0, 1, 5])},
+        {"node_ids": torch.tensor([0, -1, 2])},
+        {"edge_index": torch.tensor([[0, 1], [1, 3]])},
+        {"edge_index": torch.tensor([[-1, 1], [1, 2]])},
+        {"positive_label": torch.tensor([[0], [9]])},
+    ):
+        refuses(IndexError, graph(**fields).to_dataset)
+    pair = torch.tensor([[0], [0]])
+    for fields in (
+        {"node_ids": torch.tensor([2, 0, 2])},
+        {"node_ids": None},
+        {"edge_index": None},
+        {"negative_label": pair},
+        {"negative_label": torch.tensor([0, 9])},
+        {"node_features": torch.ones(2, 1)},
+        {**TYPED, "node_features": {"paper": torch.ones(2, 1)}},
+        {**TYPED, "positive_label": {WRITES: pair}},
+        {**TYPED, "edge_index": pair},
+        {"node_labels": torch.tensor([[2**40], [0], [1]])},
+        {
+            "node_ids": {"author": torch.arange(1), "paper": torch.arange(1)},
+            "edge_index": {WRITES: pair},
+            "node_labels": {"author": torch.ones(1, 1), "paper": torch.ones(1, 1).long()},
+        },
+    ):
+        refuses(ValueError, graph(**fields).to_dataset)
+    share = graph()
+    share._rank, share._num_ranks = 1, 4
+    refuses(ValueError, share.to_dataset)

@@ -70,10 +70,15 @@ def test_a_child_writes_into_the_same_memory_whichever_way_it_came():
 
 
 def test_a_new_tensor_is_zero_contiguous_and_shared():
-    tensor = shared_empty((3, 5), torch.int16, "test")
-    assert (tensor.shape, tensor.dtype, tensor.is_contiguous(), tensor.is_shared()) == ((3, 5), torch.int16, True, True)
+    tensor = shared_empty((5, 3), torch.int64, "test")
+    assert (tensor.shape, tensor.dtype, tensor.is_contiguous(), tensor.is_shared()) == ((5, 3), torch.int64, True, True)
     assert not tensor.any()
     assert shared_tensor(tensor, "test") is tensor
+    memory, mapping = mapping_of(tensor)
+    assert (mapping.address, mapping.num_bytes) == (tensor.data_ptr(), tensor.nbytes)
+    assert os.fstat(memory.descriptor).st_size == tensor.nbytes
+    assert os.pwrite(memory.descriptor, torch.arange(3).numpy().data, 24) == 24
+    assert tensor.tolist() == [[0, 0, 0], [0, 1, 2], [0, 0, 0], [0, 0, 0], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 7)])
@@ -141,23 +146,12 @@ def test_too_large_a_tensor_is_refused_before_memory_is_taken():
         shared_empty((2**48,), torch.int64, "load")
 
 
-def test_what_is_written_to_the_descriptor_is_in_the_tensor():
-    tensor = shared_empty((5, 3), torch.int64, "test")
-    memory = memory_of(tensor)
-    assert os.pwrite(memory.descriptor, torch.arange(3).numpy().data, 24) == 24
-    assert tensor.tolist() == [[0, 0, 0], [0, 1, 2], [0, 0, 0], [0, 0, 0], [0, 0, 0]]
-
-
-def test_it_is_found_under_the_strategy_of_files_too(monkeypatch):
-    monkeypatch.setattr(torch_storage, "get_sharing_strategy", lambda: "file_system")
-    tensor = shared_empty(SHAPE, torch.float32, "test")
-    assert shared_tensor(tensor, "test") is tensor
-    assert len(pack(tensor[3:]).memories) == 1
-
-
-def test_memory_that_torch_shares_as_a_file_is_copied(monkeypatch):
+def test_the_strategy_of_files_shares_what_torch_has_made_and_copies_other_memory(monkeypatch):
     tensor = shared_empty(SHAPE, torch.float32, "test")
     monkeypatch.setattr(torch_storage, "get_sharing_strategy", lambda: "file_system")
+    made = shared_empty(SHAPE, torch.float32, "test")
+    assert shared_tensor(made, "test") is made
+    assert len(pack(made[3:]).memories) == 1
     monkeypatch.setattr(torch_storage, "_made", {})
     assert shared_tensor(tensor, "test") is not tensor
 
@@ -172,11 +166,3 @@ def test_memory_goes_though_torch_remembers_what_it_passed_on():
     others = [shared_empty(SHAPE, torch.float32, "test") for _ in range(3)]  # some at the address of the first
     memories = [memory_of(each) for each in others]
     assert len({os.fstat(memory.descriptor).st_ino for memory in memories}) == len(others)
-
-
-def test_the_address_of_a_mapping_is_that_of_the_tensor():
-    tensor = shared_empty(SHAPE, torch.float32, "test")
-    found = mapping_of(tensor)
-    assert found is not None
-    assert (found[1].address, found[1].num_bytes) == (tensor.data_ptr(), tensor.nbytes)
-    assert os.fstat(found[0].descriptor).st_size == tensor.nbytes

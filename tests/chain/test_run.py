@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 import torchdata.nodes
-from pipelines import BOUND_S, as_it_is, digests, fetched, items, keep_most, sampled, wait_until
+from pipelines import BOUND_S, as_it_is, digests, fetched, items, keep_most, sampled, start_at, wait_until
 from scripts import run_script
 
 import datapipes as dp
@@ -64,15 +64,9 @@ def test_iter_alone_starts_nothing_and_uses_no_epoch_up(wrap):
     assert [first(stage), first(stage)] == [(0, 0), (1, 0)]
     iter(stage)
     assert first(stage) == (2, 0)
-    assert digests(stage) == digests(fetched_at(3))
+    assert digests(stage) == digests(start_at(fetched(), 3))
     iter(stage)
     assert first(stage) == (4, 0)
-
-
-def fetched_at(epoch: int) -> dp.Stage:
-    chain = fetched()
-    chain.set_epoch(epoch)
-    return chain
 
 
 def test_an_epoch_that_fails_before_its_first_minibatch_is_tried_again(wrap):

@@ -17,7 +17,7 @@ import amounts
 import numpy as np
 import pytest
 import torch
-from channels import in_thread
+from channels import in_thread, number_of, numbered
 from pipelines import BOUND_S, fetched, wait_until
 
 import datapipes as dp
@@ -83,14 +83,6 @@ def channel(request):
 
 of_two_methods = pytest.mark.parametrize("channel", ["in_process", "between_processes"], indirect=True)
 of_the_package = pytest.mark.parametrize("channel", ["mp", "shm"], indirect=True)
-
-
-def numbered(number: int) -> dict[str, torch.Tensor]:
-    return {"number": torch.tensor(number)}
-
-
-def number_of(message: dict[str, torch.Tensor]) -> int:
-    return int(message["number"])
 
 
 def numbers(messages) -> list[int]:
@@ -190,7 +182,7 @@ def test_after_an_early_end_what_is_on_its_way_is_still_received(channel):
         channel.send(numbered(number))
     channel.end_epoch()
     for message in channel:
-        if message["number"] == 1:
+        if number_of(message) == 1:
             break
     channel.reset()
     assert numbers(channel) == [2, 3]
@@ -323,7 +315,7 @@ def test_a_stop_iteration_of_a_sender_does_not_end_the_epoch(channel):
 
 @pytest.mark.parametrize(
     "timeout",
-    [float("inf"), 3e6, 1e300, np.float16("inf"), np.longdouble("1e4000"), np.int64(2**62)]
+    [float("inf"), 3e6, 1e9, 1e300, np.float16("inf"), np.longdouble("1e4000"), np.int64(2**62)]
     + [pytest.param(10**digits, id=f"1e{digits}") for digits in (12, 400, 5000)],
 )
 @pytest.mark.parametrize("make", [lambda: dp.MpChannel(maxsize=1), lambda: dp.ShmChannel(1, "64KB")], ids=["mp", "shm"])
@@ -411,17 +403,16 @@ def test_what_channels_of_the_package_refuse(channel, refuses):
         refuses(TypeError, channel.send, {"good": torch.ones(2), "bad": value})
     refuses(ValueError, channel.send, {}, epoch=-1)
     refuses(TypeError, channel.send, {}, epoch=1.5)
-    calls = [
-        *(channel.recv, channel.end_epoch),
-        *(functools.partial(channel.send, {}), functools.partial(channel.send_error, ValueError())),
-    ]
-    for call in calls:
-        for timeout in (-1, float("-inf"), float("nan"), np.float32("nan"), np.int64(-1), -(10**400), -(10**5000)):
-            refuses(ValueError, call, timeout=timeout)
-        for timeout in ("1", True, [1], 1j):
-            refuses(TypeError, call, timeout=timeout)
-        with pytest.raises(TypeError, match="timeout must be a number of seconds"):
-            call(timeout=np.complex64(1))
+    for timeout in (-1, float("-inf"), float("nan"), np.float32("nan"), np.int64(-1), -(10**400), -(10**5000)):
+        refuses(ValueError, channel.recv, timeout=timeout)
+    for timeout in ("1", True, [1], 1j):
+        refuses(TypeError, channel.recv, timeout=timeout)
+    with pytest.raises(TypeError, match="timeout must be a number of seconds"):
+        channel.recv(timeout=np.complex64(1))
+    send, send_error = functools.partial(channel.send, {}), functools.partial(channel.send_error, ValueError())
+    for call in (channel.end_epoch, send, send_error):
+        refuses(ValueError, call, timeout=-1)
+        refuses(TypeError, call, timeout="1")
     assert len(channel) == 0
     channel.send(numbered(3))
     assert number_of(channel.recv(timeout=BOUND_S)) == 3
@@ -443,7 +434,7 @@ def test_a_channel_that_defines_two_methods_has_all_the_others():
     for call in (channel.reset, channel.close):
         assert call() is None
         assert call() is None
-    assert int(channel.recv()["number"]) == 1
+    assert number_of(channel.recv()) == 1
 
 
 def test_empty_follows_len():
@@ -769,24 +760,9 @@ def test_a_size_is_a_number_of_bytes_or_has_a_unit(size, num_bytes):
 
 def test_what_sizes_refuse(refuses):
     parse = functools.partial(parse_size, "ShmChannel", "shm_size")
-    for text in (
-        "",
-        " ",
-        "MB",
-        ".5GB",
-        "5.GB",
-        "1,5GB",
-        "1 000",
-        "1_000",
-        "1e9",
-        "0x10",
-        "+1GB",
-        "-1GB",
-        "1PB",
-        "1MBB",
-    ):
+    for text in ("", " ", "MB", ".5GB", "5.GB", "1,5GB", "1 000", "1_000", "1e9", "0x10", "+1GB", "-1GB"):
         refuses(ValueError, parse, text)
-    for text in ("1MB 2MB", "1 M B", "1Mi", "1bit", "inf", "nan", "\u0661MB", "1\u00a0MB", "256MB\0"):
+    for text in ("1PB", "1MBB", "1MB 2MB", "1 M B", "1Mi", "1bit", "inf", "nan", "\u0661MB", "1\u00a0MB", "256MB\0"):
         refuses(ValueError, parse, text)
     for size in (0, -1, "0", "0MB", "0.0GB", "0.0001K"):  # below 1
         refuses(ValueError, parse, size)

@@ -17,7 +17,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import torch
-from channels import BOUND_S, HEAD, attached_again, in_thread, number_of, numbered
+from channels import BOUND_S, HEAD, attached_again, in_thread, nested_tensor, number_of, numbered
 from fake_registration import FakeRegistration
 from pipelines import refused
 
@@ -155,16 +155,6 @@ def test_a_large_message_is_not_starved_by_small_ones():
 
 
 # --- what receivers keep
-
-
-def test_the_oldest_message_can_be_kept_while_others_flow():  # W6
-    with dp.ShmChannel(4, "16KB") as channel:
-        channel.send(numbered(77, KIB), timeout=0)
-        oldest = channel.recv(timeout=0)
-        for number in range(300):
-            channel.send(numbered(number, KIB), timeout=0)
-            assert number_of(channel.recv(timeout=0)) == number % 251
-        assert number_of(oldest) == 77
 
 
 def test_all_messages_of_an_epoch_larger_than_the_channel_can_be_kept():  # W6
@@ -485,12 +475,6 @@ def test_what_a_channel_in_shared_memory_refuses(refuses):
 def test_more_than_the_machine_has_is_refused_before_it_is_taken(size):  # W14
     with refused(MemoryError, stage="ShmChannel", found=r"\d{15,} bytes", allowed=r"\d+ are left by the memory"):
         dp.ShmChannel(4, size)
-
-
-def nested_tensor(layout: torch.layout) -> torch.Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a prototype, says torch
-        return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
 
 
 def quantized_tensor() -> torch.Tensor:

@@ -478,6 +478,17 @@ def test_a_torchdata_node_starts_a_chain(from_node):
     assert digests(dp.DataLoader(from_node())) == digests(fetched())
 
 
+def test_a_chain_over_a_node_resumes_at_every_step(from_node):
+    whole = fetched()
+    first, second = digests(whole), digests(whole)
+    running = from_node()
+    for step, _ in enumerate(running, start=1):
+        resumed = from_node()
+        resumed.load_state_dict(running.state_dict())
+        assert digests(resumed) == first[step:]
+        assert digests(resumed) == second
+
+
 def test_asking_for_the_state_of_a_chain_over_a_node_does_not_move_it(from_node):
     stage, whole = from_node(), fetched()
     first, second = digests(whole), digests(whole)

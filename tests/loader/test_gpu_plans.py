@@ -48,10 +48,13 @@ def test_max_uva_threads_is_a_whole_number_from_1_on(gpu, refuses):
         refuses(TypeError, dp.DataLoader, chain, max_uva_threads=value)
 
 
-def test_max_uva_threads_is_refused_where_rows_have_no_values(gpu, refuses):
+def test_max_uva_threads_is_refused_where_rows_have_no_values(gpu, refuses, caplog):
     without_values = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(torch.ones(40, 0))})
     chain = sampled().copy_to("cuda").fetch_feature(without_values, ["feat"])
     refuses(ValueError, dp.DataLoader, chain, 1, max_uva_threads=64, worker_method="thread")
+    caplog.set_level("INFO", logger="datapipes")
+    dp.DataLoader(chain, max_uva_threads=64)
+    assert "max_uva_threads is 64, but no stage" in caplog.text
 
 
 def noted_reads(monkeypatch: pytest.MonkeyPatch, note: Callable[[], T] = max_uva_threads) -> list[T]:

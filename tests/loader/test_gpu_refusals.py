@@ -48,6 +48,10 @@ UNUSED = {
     "not pinned": (lambda gpu: fetched(), "cuda", IN_A_THREAD),
     "not pinned, in worker threads": (lambda gpu: fetched(), "cuda", IN_THREADS),
     "on the gpu": (lambda gpu: sampled().fetch_feature(on_gpu(gpu), ["feat"]), "cuda", IN_A_THREAD),
+    "on the gpu, behind the copy": (
+        lambda gpu: sampled().copy_to("cuda").fetch_feature(on_gpu(gpu), ["feat"]),
+        *(None, IN_A_THREAD),
+    ),
     "nothing to read": (lambda gpu: sampled(), "cuda", IN_A_THREAD),
 }
 

@@ -95,11 +95,6 @@ def test_a_death_is_charged_to_no_minibatch_of_another_epoch():
     assert next(dispatcher(pool)).index == 0
 
 
-def test_outcomes_that_come_in_any_order_leave_in_order():
-    minibatches = dispatcher(PlayedPool(made(2), made(1), made(0), made(4), made(3)))
-    assert [next(minibatches).index for _ in range(5)] == [0, 1, 2, 3, 4]
-
-
 @pytest.mark.parametrize("in_order", [True, False])
 @pytest.mark.parametrize(
     "events",
@@ -120,12 +115,6 @@ def test_a_dead_workers_tasks_are_given_again_and_an_outcome_that_comes_twice_is
     minibatches = dispatcher(pool, max_restarts=1)
     assert [next(minibatches).index for _ in range(2)] == [0, 1]
     assert pool.given[:6] == [0, 1, 2, 0, 1, 2]
-
-
-def test_no_more_is_given_out_than_the_pool_may_have_ahead():
-    pool = PlayedPool(made(0))
-    next(dispatcher(pool))
-    assert pool.given == [0, 1, 2]
 
 
 def test_a_worker_that_dies_while_it_starts_is_tried_as_often_as_a_minibatch():

@@ -4,15 +4,18 @@ import asyncio
 import gc
 import threading
 import weakref
+from functools import partial
 
+import pipelines
 import pytest
 import torch
-from pipelines import wait_until
+from pipelines import digests, wait_until
 
 import datapipes as dp
 from datapipes.base.threads import num_threads, share_of, threads_of_kernels
 
 NUM_ITEMS, BATCH_SIZE = 40, 4
+items = partial(pipelines.items, NUM_ITEMS, BATCH_SIZE, seed=3)
 BOUND_S = 20.0
 
 
@@ -43,14 +46,6 @@ class Waiting(dp.MiniBatchTransformer):
         if minibatch.index == self.fail_at:
             raise KeyError("lost")
         return minibatch.replace(labels=minibatch.seeds + torch.tensor(minibatch.rng.hop_key() % 1000))
-
-
-def items():
-    return dp.ItemSampler(dp.ItemSet(NUM_ITEMS), BATCH_SIZE, shuffle=True, seed=3)
-
-
-def digests(stage):
-    return [minibatch.digest() for minibatch in stage]
 
 
 def no_loop_thread_is_left():

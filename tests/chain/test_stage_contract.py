@@ -124,7 +124,7 @@ def test_it_resumes_at_every_step_to_the_bit(build, epochs):
     states = [running.state_dict()]
     for _ in running:
         states.append(running.state_dict())
-    for step, state in list(enumerate(states))[:: amount(1, 2)]:
+    for step, state in list(enumerate(states))[:: -amount(1, 2)]:  # also after the last step: an empty rest
         resumed = build()
         resumed.load_state_dict(json.loads(json.dumps(state)))
         assert digests(resumed) == first[step:]
@@ -154,17 +154,6 @@ def test_a_state_is_a_value_of_its_own(build, epochs):
     state["fingerprint"].clear()
     assert digests(iterator) == epochs[0][1:]
     assert stage.state_dict()["fingerprint"] == build().state_dict()["fingerprint"]
-
-
-def test_a_state_after_the_last_step_gives_an_empty_rest(build, epochs):
-    running = build()
-    iterator = iter(running)
-    for _ in epochs[0]:
-        next(iterator)
-    state = running.state_dict()
-    resumed = build()
-    resumed.load_state_dict(state)
-    assert [digests(resumed), digests(resumed)] == [[], epochs[1]]
 
 
 def test_a_state_after_the_end_gives_the_next_epoch(build, epochs):

@@ -1,6 +1,7 @@
-"""ChannelBase: a subclass with two methods is a channel; the errors of channels; sizes written as text."""
+"""What every channel keeps to; ChannelBase, whose subclasses need two methods; errors of channels; sizes as text."""
 
 import copy
+import functools
 import multiprocessing
 import os
 import pickle
@@ -16,7 +17,8 @@ import amounts
 import numpy as np
 import pytest
 import torch
-from pipelines import BOUND_S, refused
+from channels import in_thread, number_of, numbered
+from pipelines import BOUND_S, fetched, wait_until
 
 import datapipes as dp
 from datapipes.base.error_message import error_from_message, error_to_message
@@ -29,10 +31,10 @@ SPAWN = multiprocessing.get_context(amounts.SPAWN)
 
 
 class InProcess(dp.stages.ChannelBase):
-    """A channel of two methods over a queue in this process; several channels may share a queue."""
+    """A channel of two methods over a queue in this process."""
 
-    def __init__(self, shared: queue.Queue | None = None) -> None:
-        self.queue = queue.Queue() if shared is None else shared
+    def __init__(self) -> None:
+        self.queue = queue.Queue()
         self.timeouts: list[float | None] = []  # arguments of `recv`
 
     def send(self, msg, **kwargs):
@@ -62,73 +64,98 @@ class BetweenProcesses(dp.stages.ChannelBase):
         self.queue.close()
 
 
-@pytest.fixture(params=[InProcess, BetweenProcesses])
+CHANNELS = {
+    "in_process": InProcess,
+    "between_processes": BetweenProcesses,
+    "mp": dp.MpChannel,
+    "shm": lambda: dp.ShmChannel(32, "64KB"),
+}
+
+
+@pytest.fixture(params=CHANNELS)
 def channel(request):
-    with request.param() as channel:
+    """Any channel; what is left unread is dropped at the end."""
+    with CHANNELS[request.param]() as channel:
         yield channel
+        if request.param == "mp":
+            channel._queue.cancel_join_thread()
 
 
-def numbered(number: int) -> dict[str, torch.Tensor]:
-    return {"number": torch.tensor(number)}
+of_two_methods = pytest.mark.parametrize("channel", ["in_process", "between_processes"], indirect=True)
+of_the_package = pytest.mark.parametrize("channel", ["mp", "shm"], indirect=True)
 
 
 def numbers(messages) -> list[int]:
-    return [int(message["number"]) for message in messages]
+    return [number_of(message) for message in messages]
 
 
-# --- iteration and epochs
-
-
-def test_iterating_ends_with_the_epoch(channel):
-    for epoch in range(3):
-        for number in range(4):
-            channel.send(numbered(10 * epoch + number))
-        channel.end_epoch()
-    for epoch in range(3):
-        assert numbers(channel) == [10 * epoch + number for number in range(4)]
-
-
-def test_an_epoch_may_be_empty(channel):
-    channel.end_epoch()
-    channel.end_epoch()
-    channel.send(numbered(5))
-    channel.end_epoch()
-    assert [numbers(channel) for _ in range(3)] == [[], [], [5]]
+# --- messages
 
 
 def test_messages_arrive_as_they_were_sent(channel):
-    sent = {"a": torch.arange(6).reshape(2, 3), "b.c": torch.zeros(0, 4), "": torch.tensor(True)}
+    sent = {
+        "a": torch.arange(6).reshape(2, 3),
+        "column": torch.arange(12).reshape(3, 4)[:, 1],  # not contiguous
+        "b.c": torch.zeros(0, 4),
+        "": torch.tensor(True),
+    }
     channel.send(sent)
     channel.send({})
     channel.end_epoch()
     got, nothing = channel
     assert list(got) == list(sent)
-    assert all(torch.equal(got[key], sent[key]) and got[key].dtype == sent[key].dtype for key in sent)
+    for key, tensor in sent.items():
+        assert (got[key].dtype, got[key].shape) == (tensor.dtype, tensor.shape)
+        assert torch.equal(got[key], tensor)
     assert nothing == {}
 
 
-@pytest.mark.parametrize("make", [dp.MpChannel, lambda: dp.ShmChannel(4, "1MB")], ids=["mp", "shm"])
-def test_views_that_conjugate_or_negate_arrive_as_their_values(make):
+@of_the_package
+def test_minibatches_arrive_with_their_digests(channel):
+    for minibatch in fetched():
+        channel.send(minibatch.to_message())
+        assert dp.MiniBatch.from_message(channel.recv(timeout=BOUND_S)).digest() == minibatch.digest()
+
+
+@of_the_package
+def test_views_that_conjugate_or_negate_arrive_as_their_values(channel):
     values = torch.tensor([1 + 2j, 3 - 4j]).conj()
-    with make() as channel:
-        channel.send({"conjugated": values, "negated": values.imag})
-        got = channel.recv(timeout=START_S)
+    channel.send({"conjugated": values, "negated": values.imag})
+    got = channel.recv(timeout=START_S)
     assert got["conjugated"].tolist() == [1 - 2j, 3 + 4j]
     assert got["negated"].tolist() == [-2, 4]
 
 
+@of_the_package
+def test_no_key_is_taken_for_the_end_of_an_epoch_or_an_error(channel):
+    keys = ["#END_OF_EPOCH", "#ERROR.type", "#ERROR.text", "#ERROR"]
+    for key in keys:
+        channel.send({key: torch.tensor([1, 2])})
+    channel.end_epoch()
+    assert [list(message) for message in channel.messages(timeout=BOUND_S)] == [[key] for key in keys]
+
+
+# --- iteration and epochs
+
+
+def test_iterating_ends_with_the_epoch_which_may_be_empty(channel):
+    for epoch, count in enumerate((4, 0, 0, 2)):
+        for number in range(count):
+            channel.send(numbered(10 * epoch + number))
+        channel.end_epoch()
+    assert [numbers(channel) for _ in range(4)] == [[0, 1, 2, 3], [], [], [30, 31]]
+
+
 @pytest.mark.parametrize("num_senders", [1, 2, 5])
-def test_messages_ends_when_all_senders_have_ended_their_epoch(num_senders):
-    shared = queue.Queue()
-    senders = [InProcess(shared) for _ in range(num_senders)]
+def test_messages_ends_when_all_senders_have_ended_their_epoch(channel, num_senders):
     for epoch in range(2):
-        for sender in senders:  # each one ends the epoch before the next one begins it
-            sender.send(numbered(epoch))
-            sender.end_epoch()
-    receiver = InProcess(shared)
+        for _ in range(num_senders):
+            channel.send(numbered(epoch))
+            channel.end_epoch(epoch)
+    channel.send(numbered(9))
     for epoch in range(2):
-        assert numbers(receiver.messages(num_senders)) == [epoch] * num_senders
-    assert shared.empty()
+        assert numbers(channel.messages(num_senders, timeout=BOUND_S)) == [epoch] * num_senders
+    assert number_of(channel.recv(timeout=BOUND_S)) == 9
 
 
 def test_messages_passes_its_arguments_to_recv():
@@ -144,56 +171,97 @@ def test_iterating_receives_no_more_than_it_yields(channel):
         channel.send(numbered(number))
     channel.end_epoch()
     iterator = iter(channel)
-    assert int(next(iterator)["number"]) == 0
-    assert int(channel.recv()["number"]) == 1
+    assert number_of(next(iterator)) == 0
+    assert number_of(channel.recv()) == 1
     assert numbers(iterator) == [2]
 
 
+@of_two_methods
 def test_after_an_early_end_what_is_on_its_way_is_still_received(channel):
     for number in range(4):
         channel.send(numbered(number))
     channel.end_epoch()
     for message in channel:
-        if message["number"] == 1:
+        if number_of(message) == 1:
             break
     channel.reset()
     assert numbers(channel) == [2, 3]
 
 
-@pytest.mark.parametrize(
-    ("num_senders", "error"), [(0, ValueError), (-1, ValueError), (True, TypeError), ("2", TypeError)]
-)
-def test_num_senders_is_one_or_more(num_senders, error):
-    with refused(error, stage="InProcess", found=f"got {num_senders!r}", allowed="num_senders must be"):
-        list(InProcess().messages(num_senders))
+def ended_epoch(channel: dp.stages.ChannelBase) -> int:
+    """The epoch of the end mark that comes next."""
+    with pytest.raises(dp.EndOfEpoch) as ended:
+        channel._recv_checked(timeout=BOUND_S)  # in channels of the package it is `recv`
+    return ended.value.epoch
 
 
-def epochs_told(channel: InProcess) -> list[int]:
-    """The epochs of the end marks that wait in the channel."""
-    epochs = []
-    while not channel.queue.empty():
-        with pytest.raises(dp.EndOfEpoch) as ended:
-            channel._recv_checked()
-        epochs.append(ended.value.epoch)
-    return epochs
-
-
-def test_epochs_are_counted_from_0_unless_they_are_named():
-    channel, other = InProcess(), InProcess()
+def test_epochs_are_counted_from_0_unless_they_are_named(channel):
     for epoch in (None, None, 7, None, 3, None):
         channel.end_epoch(epoch)
-    assert epochs_told(channel) == [0, 1, 7, 8, 3, 4]
+    assert [ended_epoch(channel) for _ in range(6)] == [0, 1, 7, 8, 3, 4]
+    other = InProcess()
     other.end_epoch()
-    assert epochs_told(other) == [0]  # each sender counts its own epochs
+    assert ended_epoch(other) == 0  # each sender counts its own epochs
 
 
-@pytest.mark.parametrize(("epoch", "error"), [(-1, ValueError), (1.0, TypeError), (True, TypeError), ("1", TypeError)])
-def test_an_epoch_is_a_whole_number(epoch, error):
-    channel = InProcess()
-    with refused(error, stage="InProcess", found=f"got {epoch!r}", allowed="epoch must be"):
-        channel.end_epoch(epoch)
+@of_the_package
+def test_naming_an_epoch_for_a_message_does_not_count_it(channel):
+    channel.send(numbered(0), epoch=5)
     channel.end_epoch()
-    assert epochs_told(channel) == [0]  # the refused call did not count as an epoch
+    assert number_of(channel.recv(timeout=BOUND_S)) == 0
+    assert ended_epoch(channel) == 0
+
+
+# --- reset
+
+
+@of_the_package
+def test_a_reset_drops_the_rest_of_the_epoch(channel):
+    for epoch in range(2):
+        for number in range(4):
+            channel.send(numbered(10 * epoch + number))
+        channel.end_epoch()
+    for message in channel.messages(timeout=BOUND_S):
+        if number_of(message) == 1:
+            break
+    channel.reset()
+    channel.reset()  # a second call changes nothing
+    assert numbers(channel.messages(timeout=BOUND_S)) == [10, 11, 12, 13]
+
+
+@of_the_package
+def test_a_reset_drops_what_is_sent_after_it(channel):
+    channel.send(numbered(0))
+    assert number_of(channel.recv(timeout=BOUND_S)) == 0
+    channel.reset()
+    channel.send(numbered(1))
+    channel.send_error(ValueError("of the epoch that was left"))
+    channel.end_epoch()
+    channel.send(numbered(10))
+    channel.end_epoch()
+    assert numbers(channel.messages(timeout=BOUND_S)) == [10]
+
+
+@of_the_package
+@pytest.mark.parametrize("receive_first", [False, True])
+def test_a_reset_between_epochs_drops_nothing(channel, receive_first):
+    if receive_first:
+        channel.send(numbered(0))
+        channel.end_epoch()
+        assert numbers(channel.messages(timeout=BOUND_S)) == [0]
+    channel.send(numbered(10))
+    channel.reset()
+    channel.end_epoch()
+    assert numbers(channel.messages(timeout=BOUND_S)) == [10]
+
+
+@of_the_package
+def test_a_reset_goes_by_the_epoch_that_was_named(channel):
+    for epoch in (5, 3, 5, 6, 4, 6):
+        channel.send(numbered(epoch), epoch=epoch)
+    assert number_of(channel.recv(timeout=BOUND_S)) == 5
+    channel.reset()
+    assert numbers(channel.recv(timeout=BOUND_S) for _ in range(2)) == [6, 6]
 
 
 # --- errors through a channel
@@ -213,13 +281,13 @@ def test_an_error_is_raised_where_it_is_received_with_the_senders_traceback(chan
     channel.send(numbered(2))
     channel.end_epoch()
     iterator = iter(channel)
-    assert int(next(iterator)["number"]) == 1
+    assert number_of(next(iterator)) == 1
     with pytest.raises(ValueError, match=r"^no such node$") as caught:
         next(iterator)
     cause = caught.value.__cause__
     assert isinstance(cause, RemoteTraceback)
     assert "in failed" in str(cause)
-    assert f"process {os.getpid()}" in str(cause)
+    assert f"In process {os.getpid()}, which sent it" in str(cause)
     assert numbers(channel) == [2]  # the channel still works
 
 
@@ -242,6 +310,119 @@ def test_a_stop_iteration_of_a_sender_does_not_end_the_epoch(channel):
         list(channel)
 
 
+# --- timeouts, counts, close
+
+
+@pytest.mark.parametrize(
+    "timeout",
+    [float("inf"), 3e6, 1e9, 1e300, np.float16("inf"), np.longdouble("1e4000"), np.int64(2**62)]
+    + [pytest.param(10**digits, id=f"1e{digits}") for digits in (12, 400, 5000)],
+)
+@pytest.mark.parametrize("make", [lambda: dp.MpChannel(maxsize=1), lambda: dp.ShmChannel(1, "64KB")], ids=["mp", "shm"])
+def test_a_timeout_longer_than_a_life_is_none(make, timeout):
+    with make() as channel:
+        for _ in range(2):  # one call of each may have to wait
+            waiting = in_thread(lambda: channel.recv(timeout=timeout))
+            channel.send(numbered(1), timeout=timeout)
+            assert number_of(waiting.result(BOUND_S)) == 1
+        channel.end_epoch(timeout=timeout)
+        with pytest.raises(dp.EndOfEpoch):
+            channel.recv(timeout=timeout)
+        channel.send_error(ValueError("x"), timeout=timeout)
+        with pytest.raises(ValueError, match="x"):
+            channel.recv(timeout=timeout)
+
+
+@of_the_package
+def test_a_channel_counts_what_waits(channel):
+    assert (len(channel), channel.empty(), bool(channel)) == (0, True, True)
+    for number in range(3):
+        channel.send(numbered(number))
+        assert len(channel) == number + 1
+    wait_until(lambda: not channel.empty())  # a thread of MpChannel's queue writes what was sent
+    for number in range(3):
+        assert number_of(channel.recv(timeout=BOUND_S)) == number
+        assert len(channel) == 2 - number
+    assert (channel.empty(), bool(channel)) == (True, True)
+
+
+CALLS = {
+    "send": lambda channel: channel.send(numbered(1)),
+    "recv": lambda channel: channel.recv(),
+    "end_epoch": lambda channel: channel.end_epoch(),
+    "send_error": lambda channel: channel.send_error(ValueError()),
+    "iter": lambda channel: next(iter(channel)),
+    "reset": lambda channel: channel.reset(),
+    "empty": lambda channel: channel.empty(),
+}
+CALLS_OF_SHM = {
+    "stats": lambda channel: channel.stats(),
+    "pin_memory": lambda channel: channel.pin_memory(),
+    "copies_on": lambda channel: channel.copies_on(None),
+    "__reduce__": pickle.dumps,
+}
+
+
+@of_the_package
+@pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
+def test_what_a_closed_channel_refuses(channel, used, refuses):
+    if used:
+        channel.send(numbered(1))
+        assert number_of(channel.recv(timeout=BOUND_S)) == 1
+    channel.close()
+    channel.close()  # a second call changes nothing
+    if used and isinstance(channel, dp.MpChannel):
+        channel._queue.join_thread()
+    assert isinstance(channel, dp.MpChannel) or repr(channel) == "ShmChannel(closed)"
+    for call in (CALLS | CALLS_OF_SHM if isinstance(channel, dp.ShmChannel) else CALLS).values():
+        refuses(dp.ChannelClosed, call, channel)
+
+
+# --- what is refused
+
+
+def test_what_every_channel_refuses(channel, refuses):
+    for num_senders in (0, -1, -(10**5000)):
+        refuses(ValueError, channel.messages, num_senders)
+    for num_senders in (True, 1.5, "2", float("nan"), float("inf")):
+        refuses(TypeError, channel.messages, num_senders)
+    refuses(ValueError, channel.end_epoch, -1)
+    for epoch in (True, 1.5, "1", float("nan")):
+        refuses(TypeError, channel.end_epoch, epoch)
+    channel.end_epoch()
+    assert ended_epoch(channel) == 0  # the refused calls did not count as epochs
+
+
+@of_the_package
+def test_what_channels_of_the_package_refuse(channel, refuses):
+    for message in (None, [torch.tensor(1)], "x", torch.tensor(1)):
+        refuses(TypeError, channel.send, message)
+    for key in (1, b"x", None):
+        refuses(TypeError, channel.send, {"good": torch.ones(2), key: torch.ones(1)})
+    for value in ([1, 2], {"y": torch.tensor(1)}, 1.5, np.ones(3), None):
+        refuses(TypeError, channel.send, {"good": torch.ones(2), "bad": value})
+    refuses(ValueError, channel.send, {}, epoch=-1)
+    refuses(TypeError, channel.send, {}, epoch=1.5)
+    for timeout in (-1, float("-inf"), float("nan"), np.float32("nan"), np.int64(-1), -(10**400), -(10**5000)):
+        refuses(ValueError, channel.recv, timeout=timeout)
+    for timeout in ("1", True, [1], 1j):
+        refuses(TypeError, channel.recv, timeout=timeout)
+    with pytest.raises(TypeError, match="timeout must be a number of seconds"):
+        channel.recv(timeout=np.complex64(1))
+    send, send_error = functools.partial(channel.send, {}), functools.partial(channel.send_error, ValueError())
+    for call in (channel.end_epoch, send, send_error):
+        refuses(ValueError, call, timeout=-1)
+        refuses(TypeError, call, timeout="1")
+    assert len(channel) == 0
+    channel.send(numbered(3))
+    assert number_of(channel.recv(timeout=BOUND_S)) == 3
+    channel.reset(epoch=2)
+    for epoch in (1, -1, -(10**5000)):
+        refuses(ValueError, channel.reset, epoch)
+    for epoch in (1.5, "1", True):
+        refuses(TypeError, channel.reset, epoch)
+
+
 # --- the other defaults
 
 
@@ -253,7 +434,7 @@ def test_a_channel_that_defines_two_methods_has_all_the_others():
     for call in (channel.reset, channel.close):
         assert call() is None
         assert call() is None
-    assert int(channel.recv()["number"]) == 1
+    assert number_of(channel.recv()) == 1
 
 
 def test_empty_follows_len():
@@ -292,24 +473,13 @@ def test_leaving_the_context_closes_the_channel(error):
     assert channel.closed == 1
 
 
-class OnlySend(dp.stages.ChannelBase):
-    def send(self, msg, **kwargs):
+def test_a_channel_without_both_methods_cannot_be_made():
+    def method(channel, *args, **kwargs):
         pass
 
-
-class OnlyRecv(dp.stages.ChannelBase):
-    def recv(self, **kwargs):
-        return {}
-
-
-@pytest.mark.parametrize(
-    ("kind", "missing"),
-    [(dp.stages.ChannelBase, "recv.*send"), (OnlySend, "recv"), (OnlyRecv, "send")],
-    ids=lambda v: str(v),
-)
-def test_a_channel_without_both_methods_cannot_be_made(kind, missing):
-    with pytest.raises(TypeError, match=f"abstract.*{missing}"):
-        kind()
+    for methods, missing in (({}, "recv.*send"), ({"send": method}, "recv"), ({"recv": method}, "send")):
+        with pytest.raises(TypeError, match=f"abstract.*{missing}"):
+            type("Channel", (dp.stages.ChannelBase,), methods)()
 
 
 def send_two_epochs(channel: dp.stages.ChannelBase) -> None:
@@ -576,16 +746,9 @@ def test_how_a_stranger_ended_is_not_told():
 @pytest.mark.parametrize(
     ("size", "num_bytes"),
     [
-        *((1, 1), (np.int64(4096), 4096), (2**62, 2**62)),
-        *(("1", 1), ("4096", 4096), ("64B", 64), ("10K", 10 * 2**10), ("10KB", 10 * 2**10), ("10KiB", 10 * 2**10)),
-        *(
-            ("256MB", 2**28),
-            ("256 MB", 2**28),
-            ("  256mb\n", 2**28),
-            ("1GB", 2**30),
-            ("2g", 2**31),
-            ("3TiB", 3 * 2**40),
-        ),
+        *((1, 1), (np.int64(4096), 4096), (2**62, 2**62), ("1", 1), ("4096", 4096), ("64B", 64)),
+        *(("10K", 10 * 2**10), ("10KB", 10 * 2**10), ("10KiB", 10 * 2**10), ("256 MB", 2**28), ("  256mb\n", 2**28)),
+        *(("1GB", 2**30), ("2g", 2**31), ("3TiB", 3 * 2**40)),
         *(("1.5GB", 3 * 2**29), ("0.5 KiB", 512), ("0.25MB", 2**18), ("007KB", 7 * 2**10), ("1.0001K", 1024)),
         ("9223372036854775807", 2**63 - 1),  # a float would round it
     ],
@@ -595,36 +758,15 @@ def test_a_size_is_a_number_of_bytes_or_has_a_unit(size, num_bytes):
     assert (parsed, type(parsed)) == (num_bytes, int)
 
 
-@pytest.mark.parametrize(
-    "size",
-    [
-        *("", " ", "MB", "B", ".5GB", "5.GB", "1,5GB", "1 000", "1_000", "1e9", "0x10", "+1GB", "-1GB", "1PB", "1MBB"),
-        *("1MB 2MB", "1 M B", "1Mi", "1bit", "inf", "nan", "\u0661MB", "1\u00a0MB", "256MB\0"),
-    ],
-)
-def test_text_that_is_no_size_is_refused(size):
-    with refused(
-        ValueError, stage="ShmChannel", found=re.escape(f"got {size!r}"), allowed="'256MB'", remedy="Write it"
-    ):
-        parse_size("ShmChannel", "shm_size", size)
-
-
-@pytest.mark.parametrize("size", [0, -1, "0", "0MB", "0.0GB", "0.0001K"])
-def test_a_size_is_above_0(size):
-    with refused(ValueError, stage="ShmChannel", found=r"got (0|-1)", allowed="shm_size.* must be 1 or more"):
-        parse_size("ShmChannel", "shm_size", size)
-
-
-@pytest.mark.parametrize(
-    "size",
-    [2**63, "8388608TB", "9" * 30, pytest.param("9" * 400 + ".5GB", id="more_than_a_float")],
-)
-def test_a_size_fits_64_bits(size):
-    with pytest.raises(ValueError, match="shm_size"):
-        parse_size("ShmChannel", "shm_size", size)
-
-
-@pytest.mark.parametrize("size", [1.5, True, None, b"1MB", [1], torch.tensor(4096)], ids=repr)
-def test_a_size_is_an_int_or_a_text(size):
-    with refused(TypeError, stage="ShmChannel", found=re.escape(f"got {size!r}"), allowed="shm_size must be"):
-        parse_size("ShmChannel", "shm_size", size)
+def test_what_sizes_refuse(refuses):
+    parse = functools.partial(parse_size, "ShmChannel", "shm_size")
+    for text in ("", " ", "MB", ".5GB", "5.GB", "1,5GB", "1 000", "1_000", "1e9", "0x10", "+1GB", "-1GB"):
+        refuses(ValueError, parse, text)
+    for text in ("1PB", "1MBB", "1MB 2MB", "1 M B", "1Mi", "1bit", "inf", "nan", "\u0661MB", "1\u00a0MB", "256MB\0"):
+        refuses(ValueError, parse, text)
+    for size in (0, -1, "0", "0MB", "0.0GB", "0.0001K"):  # below 1
+        refuses(ValueError, parse, size)
+    for size in (2**63, "8388608TB", "9" * 30, "9" * 400 + ".5GB", 10**400, 10**5000, -(10**5000)):  # beyond 64 bits
+        refuses(ValueError, parse, size)
+    for size in (1.5, True, None, b"1MB", [1], torch.tensor(4096), float("nan"), float("inf")):
+        refuses(TypeError, parse, size)

@@ -7,10 +7,7 @@ that defect.
 import gc
 import itertools
 import math
-import os
-import pickle
 import random
-import re
 import resource
 import threading
 import time
@@ -20,7 +17,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import torch
-from channels import BOUND_S, HEAD, attached_again, in_thread, number_of, numbered
+from channels import BOUND_S, HEAD, attached_again, in_thread, nested_tensor, number_of, numbered
 from fake_registration import FakeRegistration
 from pipelines import refused
 
@@ -43,11 +40,10 @@ def full(channel: dp.ShmChannel) -> bool:
 # --- sizes
 
 
-def test_a_message_larger_than_the_channel_is_refused_and_the_channel_goes_on():  # W1
+def test_a_message_larger_than_the_channel_is_refused_and_the_channel_goes_on(refuses):  # W1
     with dp.ShmChannel(4, KIB) as channel:
         for number in range(3):
-            with refused(ValueError, stage="ShmChannel.send", found="takes 1088 bytes", allowed="has 1024"):
-                channel.send(numbered(0, KIB), timeout=0)
+            refuses(ValueError, channel.send, numbered(0, KIB), timeout=0)
             channel.send(numbered(number, KIB - HEAD), timeout=0)
             assert number_of(channel.recv(timeout=0)) == number
         with pytest.raises(dp.QueueTimeoutError):
@@ -73,13 +69,10 @@ def test_a_full_size_message_passes_after_small_ones_in_any_position():  # W2
             assert number_of(channel.recv(timeout=0)) == 99
 
 
-@pytest.mark.parametrize(
-    ("size", "num_bytes"),
-    [("64KB", 64 * KIB), ("0.5 MiB", 512 * KIB), (" 1m ", KIB * KIB), ("128", 128), (100, 128), (np.int64(64), 64)],
-)
-def test_sizes_are_read_as_people_write_them(size, num_bytes):
-    with dp.ShmChannel(3, size) as channel:
-        assert repr(channel) == f"ShmChannel(capacity=3, shm_size={num_bytes})"
+def test_sizes_are_read_as_people_write_them():
+    for size, num_bytes in (("0.5 MiB", 512 * KIB), (" 1m ", KIB * KIB), (100, 128), (np.int64(64), 64)):
+        with dp.ShmChannel(3, size) as channel:
+            assert repr(channel) == f"ShmChannel(capacity=3, shm_size={num_bytes})"
 
 
 # --- the two limits, and room
@@ -96,13 +89,12 @@ def out_of_bytes(channel: dp.ShmChannel) -> None:
 
 
 @pytest.mark.parametrize("fill", [at_capacity, out_of_bytes])
-def test_send_at_either_limit_times_out_on_time(fill):  # W3
+def test_send_at_either_limit_times_out_on_time(fill, refuses):  # W3
     with dp.ShmChannel(4, 4 * KIB) as channel:
         fill(channel)
         for timeout in (0, 0.05, 0.25):
             began = time.monotonic()
-            with refused(dp.QueueTimeoutError, stage="ShmChannel.send", found="no room for 128 bytes", allowed="of 4"):
-                channel.send(numbered(9), timeout=timeout)
+            refuses(dp.QueueTimeoutError, channel.send, numbered(9), timeout=timeout)
             assert timeout <= time.monotonic() - began < timeout + LATE_S
 
 
@@ -163,16 +155,6 @@ def test_a_large_message_is_not_starved_by_small_ones():
 
 
 # --- what receivers keep
-
-
-def test_the_oldest_message_can_be_kept_while_others_flow():  # W6
-    with dp.ShmChannel(4, "16KB") as channel:
-        channel.send(numbered(77, KIB), timeout=0)
-        oldest = channel.recv(timeout=0)
-        for number in range(300):
-            channel.send(numbered(number, KIB), timeout=0)
-            assert number_of(channel.recv(timeout=0)) == number % 251
-        assert number_of(oldest) == 77
 
 
 def test_all_messages_of_an_epoch_larger_than_the_channel_can_be_kept():  # W6
@@ -293,56 +275,6 @@ def numbers_in(messages) -> list[int]:
     return [number_of(message) for message in messages]
 
 
-def test_iterating_ends_with_each_epoch():
-    with dp.ShmChannel(16, "64KB") as channel:
-        send_epoch(channel, 1, 2)
-        send_epoch(channel)
-        send_epoch(channel, 3)
-        assert [numbers_in(channel) for _ in range(3)] == [[1, 2], [], [3]]
-
-
-def test_recv_says_which_epoch_has_ended():
-    with dp.ShmChannel(16, "64KB") as channel:
-        for _ in range(2):
-            channel.end_epoch()
-        channel.end_epoch(7)
-        channel.end_epoch()
-        for epoch in (0, 1, 7, 8):
-            with pytest.raises(dp.EndOfEpoch, match=f"epoch {epoch} has ended") as ended:
-                channel.recv(timeout=0)
-            assert ended.value.epoch == epoch
-
-
-def test_messages_of_several_senders_end_when_all_have_ended():
-    with dp.ShmChannel(16, "64KB") as channel, attached_again(channel) as other:
-        for first in (1, 11):
-            send_epoch(channel, first)
-            channel.send(numbered(first + 1), timeout=0)
-            send_epoch(other, first + 2)
-            assert numbers_in(channel.messages(num_senders=2, timeout=0)) == [first, first + 1, first + 2]
-            channel.end_epoch(timeout=0)
-            assert numbers_in(channel) == []
-
-
-def test_a_receiver_that_stops_early_and_resets_gets_the_next_epoch_whole():
-    with dp.ShmChannel(16, "64KB") as channel:
-        send_epoch(channel, 1, 2, 3)
-        send_epoch(channel, 4, 5)
-        for _ in channel:
-            break
-        channel.reset()
-        channel.reset()
-        assert numbers_in(channel.messages(timeout=0)) == [4, 5]
-        assert channel.stats()["dropped"] == 3
-
-
-def test_a_reset_before_anything_was_received_drops_nothing():
-    with dp.ShmChannel(16, "64KB") as channel:
-        send_epoch(channel, 1, 2)
-        channel.reset()
-        assert numbers_in(channel.messages(timeout=0)) == [1, 2]
-
-
 def test_a_sender_learns_that_its_epoch_was_left_behind():
     with dp.ShmChannel(16, "64KB") as channel:
         assert channel.send(numbered(1)) is True
@@ -386,15 +318,14 @@ def test_a_sender_of_epochs_goes_on_while_the_receiver_breaks_and_resets():
         assert channel.empty()
 
 
-def test_a_reset_to_an_epoch_drops_all_before_it():
+def test_a_reset_to_an_epoch_drops_all_before_it(refuses):
     with dp.ShmChannel(16, "64KB") as channel:
         for epoch in range(4):
             send_epoch(channel, epoch, epoch=epoch)
         channel.reset(epoch=2)
         assert channel.send(numbered(9), timeout=0, epoch=1) is False
         assert numbers_in(channel) == [2]
-        with refused(ValueError, stage="ShmChannel.reset", found="got 1", allowed="before 2"):
-            channel.reset(epoch=1)
+        refuses(ValueError, channel.reset, epoch=1)
         channel.reset(epoch=2)
         assert numbers_in(channel) == [3]
 
@@ -418,54 +349,11 @@ def test_a_sender_that_comes_later_begins_at_the_current_epoch():
 # --- errors of senders
 
 
-class OwnError(Exception):
-    pass
-
-
 def raised_here(error: BaseException) -> BaseException:
     try:
         raise error
     except BaseException as caught:
         return caught
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "text"),
-    [
-        (ValueError("bad fanout"), ValueError, "^bad fanout$"),
-        (KeyError("feat"), KeyError, "feat"),
-        (FileNotFoundError(2, "No such file", "a.npz"), FileNotFoundError, "No such file.*a.npz"),
-        (OwnError("mine"), dp.RemoteError, "^OwnError: mine$"),
-        (dp.PeerDied("gone", [3]), dp.RemoteError, "^PeerDied: gone$"),
-        (UnicodeDecodeError("utf8", b"x", 0, 1, "why"), dp.RemoteError, "^UnicodeDecodeError: .*why$"),
-        (StopIteration(3), dp.RemoteError, "^StopIteration: 3$"),
-        (KeyboardInterrupt(), dp.RemoteError, "^KeyboardInterrupt: $"),
-        (UserWarning("w"), dp.RemoteError, "^UserWarning: w$"),
-        (ValueError("\ud800 é"), ValueError, "é"),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
-)
-def test_an_error_of_a_sender_is_raised_where_it_is_received(error, kind, text):
-    with dp.ShmChannel(16, "64KB") as channel:
-        channel.send_error(raised_here(error), timeout=0)
-        channel.send(numbered(1), timeout=0)
-        with pytest.raises(kind, match=text) as caught:
-            channel.recv(timeout=0)
-        cause = str(caught.value.__cause__)
-        assert f"In process {os.getpid()}, which sent it" in cause
-        assert "raised_here" in cause
-        assert type(error).__name__ in cause
-        assert number_of(channel.recv(timeout=0)) == 1
-
-
-def test_an_error_ends_an_iteration_in_its_place():
-    with dp.ShmChannel(16, "64KB") as channel:
-        channel.send(numbered(1), timeout=0)
-        channel.send_error(OwnError("mine"), timeout=0)
-        messages = iter(channel)
-        assert number_of(next(messages)) == 1
-        with pytest.raises(dp.RemoteError, match="mine"):
-            next(messages)
 
 
 def test_an_error_in_a_tiny_channel_keeps_its_end():
@@ -527,44 +415,7 @@ def test_stats_count_calls_that_waited_and_their_seconds():
         assert 0 < stats["send_wait_s"] < BOUND_S
 
 
-# --- close, len, empty
-
-
-def test_a_channel_counts_what_waits():  # W13
-    with dp.ShmChannel(4, "64KB") as channel:
-        assert channel.empty()
-        assert bool(channel)
-        for count in (1, 2, 3):
-            channel.send(numbered(count), timeout=0)
-            assert len(channel) == count
-            assert not channel.empty()
-        channel.recv(timeout=0)
-        assert len(channel) == 2
-
-
-CLOSED_CALLS = {
-    "send": lambda channel: channel.send(numbered(1)),
-    "recv": lambda channel: channel.recv(),
-    "end_epoch": lambda channel: channel.end_epoch(),
-    "send_error": lambda channel: channel.send_error(ValueError()),
-    "reset": lambda channel: channel.reset(),
-    "__len__": len,
-    "stats": lambda channel: channel.stats(),
-    "pin_memory": lambda channel: channel.pin_memory(),
-    "copies_on": lambda channel: channel.copies_on(None),
-    "__reduce__": pickle.dumps,
-}
-
-
-@pytest.mark.parametrize("call", CLOSED_CALLS)
-def test_a_closed_channel_says_so(call):  # W13
-    channel = dp.ShmChannel(4, "64KB")
-    channel.send(numbered(1), timeout=0)
-    channel.close()
-    channel.close()
-    assert repr(channel) == "ShmChannel(closed)"
-    with refused(dp.ChannelClosed, stage=f"ShmChannel.{call}", found="was closed", allowed="in this process"):
-        CLOSED_CALLS[call](channel)
+# --- close
 
 
 def test_what_was_sent_before_the_maker_closed_is_still_received():  # W13
@@ -599,22 +450,25 @@ def test_closing_wakes_whoever_waits():  # W13
 # --- what is refused
 
 
-@pytest.mark.parametrize(
-    ("capacity", "error"),
-    [(0, ValueError), (-1, ValueError), (2**21, ValueError), (1.5, TypeError), ("4", TypeError), (True, TypeError)],
-)
-def test_a_wrong_capacity_is_refused(capacity, error):
-    with refused(error, stage="ShmChannel", found="got " + repr(capacity), allowed=r"capacity must be (an int|in \[1)"):
-        dp.ShmChannel(capacity)
+def goes_on(channel: dp.ShmChannel) -> None:
+    assert channel.empty()
+    channel.send(numbered(3), timeout=0)
+    assert number_of(channel.recv(timeout=0)) == 3
 
 
-@pytest.mark.parametrize(
-    "size", ["", "MB", "12QB", "-1MB", "1e3", "0", "0.2", "1 000", "٣MB", 0, -1, 63, "9" * 30, 1.5, None, True, [1]]
-)
-def test_a_wrong_size_is_refused(size):
-    error = ValueError if isinstance(size, str) or type(size) is int else TypeError
-    with refused(error, stage="ShmChannel", found="got", allowed="shm_size.* must be"):
-        dp.ShmChannel(4, size)
+def test_what_a_channel_in_shared_memory_refuses(refuses):
+    for capacity in (0, -1, 2**21, 10**5000):
+        refuses(ValueError, dp.ShmChannel, capacity)
+    for capacity in (1.5, "4", True, math.nan, math.inf):
+        refuses(TypeError, dp.ShmChannel, capacity)
+    for size in ("12QB", "0", "0.2", "9" * 30, 0, 63, 10**5000):
+        refuses(ValueError, dp.ShmChannel, 4, size)
+    for size in (1.5, None, [1]):
+        refuses(TypeError, dp.ShmChannel, 4, size)
+    for descriptor in (-1, 2**31, 10**5000):
+        refuses(ValueError, dp.ShmChannel.from_descriptor, descriptor)
+    for descriptor in (True, "3", None, 2.0, math.nan):
+        refuses(TypeError, dp.ShmChannel.from_descriptor, descriptor)
 
 
 @pytest.mark.parametrize("size", ["100TB", 2**62 - 2**20])
@@ -623,154 +477,34 @@ def test_more_than_the_machine_has_is_refused_before_it_is_taken(size):  # W14
         dp.ShmChannel(4, size)
 
 
-@pytest.mark.parametrize("call", ["send", "recv", "end_epoch", "send_error"])
-@pytest.mark.parametrize(
-    "timeout",
-    [*(-1, -math.inf, math.nan, "1", True, [1], 1j), *(np.float32("nan"), np.int64(-1), np.complex64(1))]
-    + [pytest.param(-(10**digits), id=f"-1e{digits}") for digits in (400, 5000)],
-)
-def test_a_wrong_timeout_is_refused(call, timeout):
-    calls = {"send": (numbered(1),), "send_error": (ValueError(),)}
-    number = isinstance(timeout, (int, float, np.number)) and not isinstance(timeout, (bool, np.complexfloating))
-    error = ValueError if number else TypeError
-    with dp.ShmChannel(4, "64KB") as channel:
-        with refused(error, stage=f"ShmChannel.{call}", found="got", allowed="timeout must be"):
-            getattr(channel, call)(*calls.get(call, ()), timeout=timeout)
-        goes_on(channel)
-
-
-@pytest.mark.parametrize(
-    "timeout",
-    [math.inf, 1e9, 1e300, np.float16("inf"), np.longdouble("1e4000"), np.int64(2**62)]
-    + [pytest.param(10**digits, id=f"1e{digits}") for digits in (12, 400, 5000)],
-)
-def test_a_timeout_longer_than_a_life_is_none(timeout):
-    with dp.ShmChannel(1, "64KB") as channel:
-        for _ in range(2):  # one call of each may have to wait
-            waiting = in_thread(channel.recv, timeout)
-            assert channel.send(numbered(1), timeout=timeout)
-            assert number_of(waiting.result(BOUND_S)) == 1
-        channel.end_epoch(timeout=timeout)
-        with pytest.raises(dp.EndOfEpoch):
-            channel.recv(timeout=timeout)
-        assert channel.send_error(ValueError("x"), timeout=timeout)
-        with pytest.raises(ValueError, match="x"):
-            channel.recv(timeout=timeout)
-
-
-def goes_on(channel: dp.ShmChannel) -> None:
-    assert channel.empty()
-    channel.send(numbered(3), timeout=0)
-    assert number_of(channel.recv(timeout=0)) == 3
-
-
-def nested_tensor(layout: torch.layout) -> torch.Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a prototype, says torch
-        return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
-
-
 def quantized_tensor() -> torch.Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecated, says torch
         return torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.qint8)
 
 
-@pytest.mark.parametrize(
-    ("make", "found"),
-    [
-        (lambda: torch.empty(3, device="meta"), "device meta"),
-        (lambda: torch.eye(3).to_sparse(), "layout torch.sparse_coo"),
-        (quantized_tensor, "quantized dtype torch.qint8"),
-        (lambda: nested_tensor(torch.strided), "layout"),
-        (lambda: nested_tensor(torch.jagged), "layout torch.jagged"),
-        (lambda: np.ones(3), "got ndarray"),
-        (lambda: [1, 2], "got list"),
-        (lambda: None, "got NoneType"),
-    ],
-    ids=["meta", "sparse", "quantized", "nested", "jagged", "array", "list", "none"],
-)
-def test_a_value_that_is_no_dense_tensor_here_is_refused(make, found):
-    allowed = "only dense tensors in host memory|must be a tensor"
+def test_what_is_no_dense_tensor_here_is_refused(refuses):
+    not_dense = [
+        *(torch.empty(3, device="meta"), torch.eye(3).to_sparse(), quantized_tensor()),
+        *(nested_tensor(torch.strided), nested_tensor(torch.jagged)),
+    ]
     with dp.ShmChannel(4, "64KB") as channel:
-        with refused(TypeError, stage="ShmChannel.send: 'bad'", found=found, allowed=allowed):
-            channel.send({"good": torch.ones(2), "bad": make()}, timeout=0)
+        for bad in not_dense:
+            refuses(TypeError, channel.send, {"good": torch.ones(2), "bad": bad}, timeout=0)
+        refuses(ValueError, channel.send, {"good": torch.ones(2), "\ud800": torch.ones(1)}, timeout=0)
         goes_on(channel)
 
 
-@pytest.mark.parametrize(
-    ("key", "error"), [(1, TypeError), (b"x", TypeError), (None, TypeError), ("\ud800", ValueError)]
-)
-def test_a_key_that_is_no_text_is_refused(key, error):
+def test_the_last_epoch_is_the_largest_int64(refuses):
     with dp.ShmChannel(4, "64KB") as channel:
-        with refused(error, stage="ShmChannel.send", found=re.escape(repr(key)), allowed="must be a str|UTF-8"):
-            channel.send({"good": torch.ones(2), key: torch.ones(1)}, timeout=0)
-        goes_on(channel)
-
-
-@pytest.mark.parametrize("message", [[torch.ones(1)], None, "x", torch.ones(1)])
-def test_a_message_that_is_no_dict_is_refused(message):
-    with dp.ShmChannel(4, "64KB") as channel:
-        with refused(TypeError, stage="ShmChannel.send", found=type(message).__name__, allowed="dict of tensors"):
-            channel.send(message, timeout=0)
-        goes_on(channel)
-
-
-@pytest.mark.parametrize(
-    "size", [10**400, 10**5000, -(10**5000), math.nan, math.inf], ids=lambda size: type(size).__name__
-)
-def test_sizes_beyond_all_numbers_are_refused(size):
-    error = ValueError if isinstance(size, int) else TypeError
-    calls = {
-        "capacity": lambda: dp.ShmChannel(size),
-        "shm_size": lambda: dp.ShmChannel(4, size),
-        "descriptor": lambda: dp.ShmChannel.from_descriptor(size),
-        "maxsize": lambda: dp.MpChannel(maxsize=size),
-    }
-    with dp.ShmChannel(4, "64KB") as channel:
-        calls["epoch"] = lambda: channel.reset(size)
-        calls["num_senders"] = lambda: channel.messages(size)
-        for name, call in calls.items():
-            with refused(error, stage="ShmChannel|MpChannel", found="got", allowed=f"{name} must be"):
-                call()
-        goes_on(channel)
-
-
-@pytest.mark.parametrize("descriptor", [True, "3", None, 2.0, -1, 2**31])
-def test_a_descriptor_is_a_whole_number(descriptor):
-    error = ValueError if type(descriptor) is int else TypeError
-    with refused(error, stage="ShmChannel.from_descriptor", found="got", allowed="descriptor must be"):
-        dp.ShmChannel.from_descriptor(descriptor)
-
-
-def test_the_last_epoch_is_the_largest_int64():
-    with dp.ShmChannel(4, "64KB") as channel:
+        for call in (channel.end_epoch, channel.reset, lambda epoch: channel.send({}, epoch=epoch)):
+            refuses(ValueError, call, 2**63)
         channel.end_epoch(2**63 - 1)
         for call in (channel.end_epoch, lambda: channel.send(numbered(1), timeout=0)):
-            with refused(ValueError, stage="ShmChannel.send", found=f"got {2**63}", allowed="below 2.63"):
-                call()
+            refuses(ValueError, call)
         with pytest.raises(dp.EndOfEpoch) as ended:
             channel.recv(timeout=0)
         assert ended.value.epoch == 2**63 - 1
-
-
-@pytest.mark.parametrize("epoch", [-1, 1.5, "1", True, 2**63])
-def test_a_wrong_epoch_is_refused(epoch):
-    error = ValueError if type(epoch) is int else TypeError
-    with dp.ShmChannel(4, "64KB") as channel:
-        for call in (channel.end_epoch, channel.reset, lambda epoch: channel.send({}, epoch=epoch)):
-            with refused(error, stage="ShmChannel", found="got", allowed="epoch must be"):
-                call(epoch)
-        goes_on(channel)
-
-
-@pytest.mark.parametrize("num_senders", [0, -1, 1.5, "2"])
-def test_a_wrong_number_of_senders_is_refused(num_senders):
-    error = ValueError if isinstance(num_senders, int) else TypeError
-    with dp.ShmChannel(4, "64KB") as channel:
-        with refused(error, stage="ShmChannel", found="got", allowed="num_senders must be"):
-            next(channel.messages(num_senders))
-        goes_on(channel)
 
 
 # --- pinned memory, with a fake CUDA in Python

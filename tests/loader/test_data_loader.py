@@ -6,7 +6,8 @@ import xml.etree.ElementTree
 
 import pytest
 import torch
-from pipelines import digests, distributed_chain, fetched, items, keep_most, refused, sampled, small_store, start_at
+import worker_stages as ws
+from pipelines import digests, distributed_chain, fetched, items, keep_most, sampled, small_store, start_at
 
 import datapipes as dp
 from datapipes.loader.facts import LaneFacts, StageFacts
@@ -27,18 +28,10 @@ def test_the_loader_gives_what_the_chain_gives(options):
 @pytest.mark.parametrize("overlap", [True, False])
 def test_stages_after_a_loader_run_and_keep_their_random_keys(overlap):
     chain = items().transform(lambda minibatch: minibatch)
-    after = dp.DataLoader(chain, overlap=overlap).sample_neighbor(sampled().graph, [2, 2], return_edge_ids=True)
-    after = after.fetch_feature(small_store(), ["feat"], ["weight"])
-    before = chain.sample_neighbor(sampled().graph, [2, 2], return_edge_ids=True)
-    before = before.fetch_feature(small_store(), ["feat"], ["weight"])
-    expected = digests(before)
+    after = fetched(sampled(dp.DataLoader(chain, overlap=overlap)))
+    expected = digests(fetched(sampled(chain)))
     assert digests(after) == expected
     assert digests(dp.DataLoader(after)) == expected  # a loader over a loader
-
-
-def test_a_loader_over_a_loader_runs():
-    loader = dp.DataLoader(dp.DataLoader(dp.DataLoader(fetched(), overlap=False)).transform(keep_most))
-    assert digests(loader) == digests(fetched().transform(keep_most))
 
 
 def test_the_chain_is_untouched_and_runs_on_its_own():
@@ -51,6 +44,9 @@ def test_the_chain_is_untouched_and_runs_on_its_own():
     assert dp.stages.StageGraph(chain).find(dp.Prefetcher) == []
 
 
+IN_PROCESSES = {"channel": "mp", "multiprocessing_context": "fork"}  # options of worker processes only
+
+
 def plan_of(chain, **options):
     return [stage.name for stage in dp.DataLoader(chain, **options).rewritten()]
 
@@ -58,71 +54,46 @@ def plan_of(chain, **options):
 def test_the_plan_samples_beside_the_fetch_and_fetches_beside_the_consumer():
     chain = fetched().copy_to("cpu")
     plan = dp.DataLoader(chain, prefetch_factor=3).rewritten()
-    assert [stage.name for stage in plan] == [
-        *("item_sampler", "sample_neighbor", "prefetch"),
-        *("fetch_feature", "copy_to", "prefetch"),
-    ]
     assert [stage.depth for stage in plan.find(dp.Prefetcher)] == [3, 3]
     assert dp.stages.StageGraph(chain).find(dp.Prefetcher) == []
     assert "prefetch" not in plan_of(chain, overlap=False)
 
 
-def test_a_chain_that_samples_nothing_gets_one_thread():
-    assert plan_of(sampled()) == ["item_sampler", "sample_neighbor", "prefetch"]
-    seeds_only = items().fetch_feature(small_store(), ["feat"])
-    assert plan_of(seeds_only) == ["item_sampler", "fetch_feature", "prefetch"]
+def joined(one: dp.Stage, two: dp.Stage) -> dp.Stage:
+    return dp.MiniBatchTransformer([one, two], lambda first, second: first)
 
 
-def test_the_first_of_two_fetches_is_where_the_threads_meet():
-    chain = fetched().fetch_feature(small_store(), ["feat"])
-    names = ["item_sampler", "sample_neighbor", "prefetch", "fetch_feature", "fetch_feature", "prefetch"]
-    assert plan_of(chain) == names
+SAMPLES = ["item_sampler", "sample_neighbor"]
+FETCHES = ["fetch_feature", "prefetch"]
 
 
-def test_a_chain_with_another_carrier_gets_no_thread_for_sampling():
-    names = ["item_sampler", "sample_neighbor", "prefetch", "fetch_feature", "prefetch"]
-    assert plan_of(sampled().prefetch(5).fetch_feature(small_store(), ["feat"])) == names
-    assert plan_of(dp.DataLoader(fetched())) == [
-        "item_sampler",
-        "sample_neighbor",
-        "fetch_feature",
-        "data_loader",
-        "prefetch",
-    ]
+@pytest.mark.parametrize(
+    ("chain", "plan"),
+    [
+        (lambda: fetched().copy_to("cpu"), [*SAMPLES, "prefetch", "fetch_feature", "copy_to", "prefetch"]),
+        (sampled, [*SAMPLES, "prefetch"]),  # nothing is fetched
+        (lambda: items().fetch_feature(small_store(), ["feat"]), ["item_sampler", *FETCHES]),  # nothing is sampled
+        (
+            lambda: fetched().fetch_feature(small_store(), ["feat"]),  # the threads meet at the first of two fetches
+            [*SAMPLES, "prefetch", "fetch_feature", *FETCHES],
+        ),
+        (lambda: fetched(sampled().prefetch(5)), [*SAMPLES, "prefetch", *FETCHES]),  # another carrier is there
+        (lambda: dp.DataLoader(fetched()), [*SAMPLES, "fetch_feature", "data_loader", "prefetch"]),
+        # Asynchronous stages are not parted by a thread.
+        (lambda: fetched(ws.PassOnAsync(sampled())), [*SAMPLES, "pass_on_async", *FETCHES]),
+        (lambda: sampled().fetch_feature(ws.RemoteAsyncStore(dict(small_store())), ["feat"]), [*SAMPLES, *FETCHES]),
+        (lambda: fetched(joined(sampled(), sampled())), [*2 * SAMPLES, "transform", "prefetch", *FETCHES]),
+    ],
+)
+def test_the_plan_has_threads_where_they_can_be(chain, plan):
+    assert plan_of(chain()) == plan
 
 
-def test_a_join_behind_the_fetch_leaves_one_thread_and_one_before_it_does_not_matter():
-    first, second = sampled(), sampled()
-    after = dp.MiniBatchTransformer([first.fetch_feature(small_store(), ["feat"]), first], lambda one, two: one)
-    assert plan_of(after).count("prefetch") == 1
-    before = dp.MiniBatchTransformer([first, second], lambda one, two: one).fetch_feature(small_store(), ["feat"])
-    assert plan_of(before)[-3:] == ["prefetch", "fetch_feature", "prefetch"]
+def test_a_join_behind_the_fetch_leaves_one_thread():
+    first = sampled()
+    assert plan_of(joined(fetched(first), first)).count("prefetch") == 1
+    before = fetched(joined(sampled(), sampled()))
     assert digests(dp.DataLoader(before)) == digests(before)
-
-
-@pytest.mark.parametrize("where", ["sampling", "fetching"])
-def test_an_error_of_either_thread_arrives_with_its_stage(where):
-    def fail(minibatch):
-        if minibatch.index == 3:
-            raise ValueError(f"wrong while {where}")
-        return minibatch
-
-    chain = sampled().transform(fail) if where == "sampling" else sampled()
-    chain = chain.fetch_feature(small_store(), ["feat"])
-    chain = chain.transform(fail) if where == "fetching" else chain
-    loader = dp.DataLoader(chain)
-    found = []
-    with pytest.raises(ValueError, match=f"wrong while {where}"):
-        found.extend(minibatch.index for minibatch in loader)
-    assert loader.state_dict()["next_index"] <= 3
-    loader.close()
-
-
-@pytest.fixture
-def one_gpu(monkeypatch):
-    """Make torch report one GPU: loaders can be built, but not run."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
 
 
 @pytest.mark.usefixtures("one_gpu")
@@ -179,20 +150,12 @@ def test_any_ranks_minibatch_can_be_made_again():
     assert digests(loader) == [loader.minibatch(0, index).digest() for index in (1, 3, 5)]
 
 
-@pytest.mark.parametrize(
-    ("epoch", "index", "error", "found", "allowed"),
-    [
-        (0, -1, ValueError, "got -1", r"\[0, 5\]"),
-        (0, 6, ValueError, "got 6", r"\[0, 5\]"),
-        (0, 1.0, TypeError, r"1\.0", "an int"),
-        (-1, 0, ValueError, "got -1", r"\[0, 4294967295\]"),
-        (2**32, 0, ValueError, str(2**32), r"\[0, 4294967295\]"),
-        (True, 0, TypeError, "True", "an int"),
-    ],
-)
-def test_a_minibatch_outside_the_epoch_is_refused(epoch, index, error, found, allowed):
-    with refused(error, stage="data_loader: minibatch", found=found, allowed=allowed):
-        dp.DataLoader(fetched()).minibatch(epoch, index)
+def test_a_minibatch_outside_the_epoch_is_refused(refuses):
+    loader = dp.DataLoader(fetched())
+    for epoch, index in ((0, -1), (0, 6), (-1, 0), (2**32, 0)):
+        refuses(ValueError, loader.minibatch, epoch, index)
+    for epoch, index in ((0, 1.0), (True, 0)):
+        refuses(TypeError, loader.minibatch, epoch, index)
 
 
 # --- explain, picture, counts
@@ -268,14 +231,6 @@ def test_the_picture_is_well_formed_and_names_the_stages(tmp_path, overlap):
     assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "plan.svg").read_bytes()
 
 
-def test_describing_a_loader_starts_nothing():
-    loader = dp.DataLoader(fetched())
-    loader.explain()
-    assert loader.stats() == {}
-    assert next(iter(loader)).epoch == 0
-    loader.close()
-
-
 def test_the_counts_say_how_often_each_stage_ran():
     loader = dp.DataLoader(fetched())
     assert loader.stats() == {}
@@ -324,37 +279,27 @@ def test_the_counts_print_as_a_table_that_names_the_bottleneck():
     assert str(dp.DataLoader(fetched()).stats()) == "no minibatches yet"
 
 
-def test_without_overlap_nothing_is_waited_for():
-    loader = dp.DataLoader(fetched(), overlap=False)
-    list(loader)
-    assert not any("waiting" in name for name in loader.stats())
-
-
 # --- arguments
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "found", "allowed"),
-    [
-        ({"num_workers": -1}, ValueError, "num_workers.*-1", r"in \[0, 4096\]"),
-        ({"num_workers": True}, TypeError, "num_workers.*True", "an int"),
-        ({"prefetch_factor": 0}, ValueError, "prefetch_factor.*0", "1 or more"),
-        ({"timeout": 0}, ValueError, "timeout.*0", "above 0"),
-        ({"overlap": 1}, TypeError, "overlap.*1", "True or False"),
-    ],
-    ids=str,
-)
-def test_arguments_that_are_not_allowed_are_refused(arguments, error, found, allowed):
-    with refused(error, stage="data_loader", found=found, allowed=allowed):
-        dp.DataLoader(fetched(), **arguments)
-
-
-@pytest.mark.parametrize("chain", [[1, 2], torch.utils.data.DataLoader([1])], ids=lambda chain: type(chain).__name__)
-def test_a_chain_must_be_one(chain):
-    with refused(TypeError, stage="data_loader", found=f"got {type(chain).__name__}", allowed="must be a Stage"):
-        dp.DataLoader(chain)
-
-
-def test_a_batch_size_of_zero_is_refused():
-    with refused(ValueError, stage="item_sampler", found="batch_size.*0", allowed="1 or more"):
-        dp.DataLoader(items(batch_size=0))
+def test_what_a_data_loader_refuses(refuses):
+    wrong_values = [
+        *({"num_workers": -1}, {"prefetch_factor": 0}, {"timeout": 0}, {"timeout": -1}, {"max_restarts": -1}),
+        *({"worker_method": "ray"}, {"channel": "tcp"}, {"max_uva_threads": 512}),
+        *({"shm_size": "many"}, {"shm_size": 0}, {"shm_size": 4096}, {"shm_size": "1MB", "channel": "mp"}),
+        *({"cut": "sample_layer"}, {"cut": dp.CopyTo}, {"cut": "item_sampler"}, {"cut": dp.ItemSampler}),
+        {"cut": "copy_to", "num_workers": 0},
+        *({"worker_method": "thread", name: value} for name, value in IN_PROCESSES.items()),
+    ]
+    for arguments in wrong_values:
+        refuses(ValueError, dp.DataLoader, sampled(), **{"num_workers": 2, **arguments})
+    with pytest.raises(ValueError, match=r"multiprocessing_context .*'spawn'.*'frok'"):
+        dp.DataLoader(sampled(), 2, multiprocessing_context="frok")
+    wrong_types = [
+        *({"num_workers": 1.5}, {"num_workers": True}, {"overlap": 1}, {"in_order": 1}, {"persistent_workers": 0}),
+        *({"cut": 3}, {"worker_init_fn": 3}),
+    ]
+    for arguments in wrong_types:
+        refuses(TypeError, dp.DataLoader, sampled(), **{"num_workers": 2, **arguments})
+    for no_chain in ([1, 2], torch.utils.data.DataLoader([1])):
+        refuses(TypeError, dp.DataLoader, no_chain)

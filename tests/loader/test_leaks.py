@@ -16,9 +16,8 @@ def pairs_of(graph, count: int = 40) -> torch.Tensor:
     return dp.ItemSet.of_edges(graph)[:count][0]
 
 
-def chain(graph, *, batch_size: int = 16, sampled=None) -> dp.Stage:
-    pipe = dp.ItemSampler(dp.ItemSet(pairs_of(small_graph())), batch_size)
-    return pipe.sample_neighbor(sampled or graph, [-1])
+def chain(graph) -> dp.Stage:
+    return links(small_graph()).sample_neighbor(graph, [-1])
 
 
 def warned(loader: dp.DataLoader, epochs: int = 1) -> list[str]:
@@ -38,33 +37,44 @@ def test_seeds_that_are_edges_are_told_once_with_the_line_that_mends_it(num_work
     assert "Put exclude_seed_edges() behind the sampler" in text
 
 
-@pytest.mark.parametrize("local_part", [None, 0])
-def test_blocks_of_parts_are_looked_at(local_part):
-    (text,) = warned(dp.DataLoader(chain(small_parts(3, local_part))))
-    assert "16 of the first 16" in text
-    (text,) = warned(dp.DataLoader(chain(small_parts(3, local_part)), 2, worker_method="thread"))
-    assert "16 of the first 16" in text
+def links(graph) -> dp.Stage:
+    """Seeds that are edges of a graph, without a sampler."""
+    return dp.ItemSampler(dp.ItemSet(pairs_of(graph)), 16)
 
 
-def test_edges_of_types_count_together():
-    items_of = dp.ItemSet.of_edges(typed_graph())
-    for graph in (typed_graph(), typed_parts()):
-        (text,) = warned(dp.DataLoader(dp.ItemSampler(items_of, 16, shuffle=True).sample_neighbor(graph, [-1])))
-        assert "16 of the first 16" in text
+def typed_seeds(graph) -> dp.Stage:
+    return dp.ItemSampler(dp.ItemSet.of_edges(typed_graph()), 16, shuffle=True).sample_neighbor(graph, [-1])
 
 
-def test_at_most_1024_pairs_are_looked_up():
+def many_pairs() -> dp.Stage:
     pairs = pairs_of(small_graph(), 200).repeat(10, 1)
-    pipe = dp.ItemSampler(dp.ItemSet(pairs), 2_000).sample_neighbor(small_graph(), [-1])
-    assert "1024 of the first 1024" in warned(dp.DataLoader(pipe))[0]
+    return dp.ItemSampler(dp.ItemSet(pairs), 2_000).sample_neighbor(small_graph(), [-1])
 
 
-def test_negatives_do_not_count():
-    pipe = dp.ItemSampler(dp.ItemSet(pairs_of(small_graph())), 16)
-    both = pipe.sample_negative(1, lambda pairs, *_: pairs).sample_neighbor(small_graph(), [-1])
-    assert "16 of the first 16" in warned(dp.DataLoader(both))[0]
-    rows = pipe.sample_negative(3, lambda pairs, *_: pairs, form="rows").sample_neighbor(small_graph(), [-1])
-    assert "16 of the first 16" in warned(dp.DataLoader(rows))[0]
+def with_negatives(count: int, **form: str) -> dp.Stage:
+    negatives = links(small_graph()).sample_negative(count, lambda pairs, *_: pairs, **form)
+    return negatives.sample_neighbor(small_graph(), [-1])
+
+
+TOLD = {
+    "parts": (lambda: chain(small_parts(3, None)), 16),
+    "parts, one of them here": (lambda: chain(small_parts(3, 0)), 16),
+    "types count together": (lambda: typed_seeds(typed_graph()), 16),
+    "types of parts": (lambda: typed_seeds(typed_parts()), 16),
+    "at most 1024 are looked up": (many_pairs, 1024),
+    "negatives do not count": (lambda: with_negatives(1), 16),
+    "rows of negatives do not count": (lambda: with_negatives(3, form="rows"), 16),
+    "edges of the time of the seed": (lambda: timed_chain(inclusive=True), 16),
+    "trees": (lambda: links(small_graph()).sample_neighbor(small_graph(), [-1], disjoint=True), 16),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2, "worker_method": "thread"}], ids=["alone", "threads"])
+@pytest.mark.parametrize("name", TOLD)
+def test_edges_of_the_seeds_are_counted(name, options):
+    make, count = TOLD[name]
+    (text,) = warned(dp.DataLoader(make(), **options))
+    assert f"{count} of the first {count}" in text
 
 
 # --- reverses
@@ -147,14 +157,12 @@ QUIET = {
         .exclude_seed_edges()
     ),
     "nodes": lambda: items().sample_neighbor(small_graph(), [3]),
-    "no sampler": lambda: dp.ItemSampler(dp.ItemSet(pairs_of(small_graph())), 16),
+    "no sampler": lambda: links(small_graph()),
     "no edges": lambda: dp.ItemSampler(dp.ItemSet(torch.tensor([[0, 0], [39, 39]])), 2).sample_neighbor(
         small_graph(), [3]
     ),
     "exclusion by a function": lambda: chain(small_graph()).transform(dp.exclude_seed_edges),
-    "no edges are sampled": lambda: dp.ItemSampler(dp.ItemSet(pairs_of(small_graph())), 16).sample_neighbor(
-        small_graph(), [0]
-    ),
+    "no edges are sampled": lambda: links(small_graph()).sample_neighbor(small_graph(), [0]),
     "seeds that a stage made into other ids": lambda: chain(small_graph()).transform(
         lambda minibatch: minibatch.replace(seeds=minibatch.seeds + 1000)
     ),
@@ -176,22 +184,12 @@ def test_it_is_quiet(name):
     assert warned(dp.DataLoader(QUIET[name]())) == []
 
 
-def test_edges_of_the_time_of_the_seed_are_told():
-    (text,) = warned(dp.DataLoader(timed_chain(inclusive=True)))
-    assert re.search(r"16 of the first 16", text)
-
-
 def test_it_points_at_the_loop_over_the_loader():
     with warnings.catch_warnings(record=True) as caught, dp.DataLoader(chain(small_graph())) as loader:
         warnings.simplefilter("always")
         for _ in loader:
             break
     assert [each.filename for each in caught] == [__file__]
-
-
-def test_seeds_of_trees_are_told():
-    pipe = dp.ItemSampler(dp.ItemSet(pairs_of(small_graph())), 16).sample_neighbor(small_graph(), [-1], disjoint=True)
-    assert "16 of the first 16" in warned(dp.DataLoader(pipe))[0]
 
 
 def test_the_state_and_the_minibatches_are_the_same():

@@ -2,7 +2,7 @@
 
 import pytest
 import worker_stages as ws
-from pipelines import fetched, items, refused, sampled, small_store
+from pipelines import fetched, items, sampled, small_store
 
 import datapipes as dp
 from datapipes.loader.options import LoaderOptions
@@ -26,31 +26,26 @@ def remote_store() -> dp.FeatureStore:
 # --- cut
 
 
+SAMPLES, FETCHES = ["item_sampler", "sample_neighbor"], ["fetch_feature"]
+
+
+def fetched_far() -> dp.Stage:
+    return sampled().fetch_feature(remote_store(), ["feat"])
+
+
 @pytest.mark.parametrize(
     ("chain", "place", "expected"),
     [
-        (fetched, "fetch_feature", ["item_sampler", "sample_neighbor", "workers", "fetch_feature"]),
-        (
-            lambda: fetched().fetch_feature(small_store(), ["feat"]),
-            "fetch_feature",
-            ["item_sampler", "sample_neighbor", "workers", "fetch_feature", "fetch_feature"],
-        ),
-        (
-            lambda: sampled().fetch_feature(remote_store(), ["feat"]).fetch_feature(small_store(), ["feat"]),
-            "fetch_feature",
-            ["item_sampler", "sample_neighbor", "fetch_feature", "workers", "fetch_feature"],
-        ),
-        (
-            lambda: sampled().fetch_feature(remote_store(), ["feat"]).copy_to("cpu"),
-            "fetch_feature",
-            ["item_sampler", "sample_neighbor", "fetch_feature", "workers", "copy_to"],
-        ),
-        (lambda: sampled().copy_to("cpu"), "fetch_feature", ["item_sampler", "sample_neighbor", "workers", "copy_to"]),
-        (sampled, "fetch_feature", ["item_sampler", "sample_neighbor", "workers"]),
+        (fetched, "fetch_feature", [*SAMPLES, "workers", *FETCHES]),
+        (lambda: fetched(fetched()), "fetch_feature", [*SAMPLES, "workers", *FETCHES, *FETCHES]),
+        (lambda: fetched(fetched_far()), "fetch_feature", [*SAMPLES, *FETCHES, "workers", *FETCHES]),
+        (lambda: fetched_far().copy_to("cpu"), "fetch_feature", [*SAMPLES, *FETCHES, "workers", "copy_to"]),
+        (lambda: sampled().copy_to("cpu"), "fetch_feature", [*SAMPLES, "workers", "copy_to"]),
+        (sampled, "fetch_feature", [*SAMPLES, "workers"]),
         (items, "fetch_feature", ["item_sampler", "workers"]),
-        (fetched, "end", ["item_sampler", "sample_neighbor", "fetch_feature", "workers"]),
-        (fetched, "sample_neighbor", ["item_sampler", "workers", "sample_neighbor", "fetch_feature"]),
-        (fetched, dp.FeatureFetcher, ["item_sampler", "sample_neighbor", "workers", "fetch_feature"]),
+        (fetched, "end", [*SAMPLES, *FETCHES, "workers"]),
+        (fetched, "sample_neighbor", ["item_sampler", "workers", "sample_neighbor", *FETCHES]),
+        (fetched, dp.FeatureFetcher, [*SAMPLES, "workers", *FETCHES]),
         (ws.as_subclasses, "fetch_feature", ["my_items", "sample_neighbor", "workers", "my_fetcher"]),
     ],
 )
@@ -96,11 +91,8 @@ def test_the_wait_that_is_limited_is_the_consumers():
     assert alone.find(Prefetcher) == []
 
 
-def test_a_chain_that_copies_to_a_gpu_pins_its_channel(monkeypatch):
-    import torch
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+@pytest.mark.usefixtures("one_gpu")
+def test_a_chain_that_copies_to_a_gpu_pins_its_channel():
     graph = dp.DataLoader(fetched().copy_to("cuda"), 2).rewritten()
     assert names(graph) == [
         *("item_sampler", "sample_neighbor", "workers"),
@@ -109,12 +101,11 @@ def test_a_chain_that_copies_to_a_gpu_pins_its_channel(monkeypatch):
     assert graph.find(Workers)[0].pin
 
 
-def test_what_starts_at_a_node_cannot_be_made_in_workers():
+def test_what_starts_at_a_node_cannot_be_made_in_workers(refuses):
     import torchdata.nodes
 
     node = torchdata.nodes.IterableWrapper(list(sampled()))
-    with refused(ValueError, stage="data_loader", found="from_node starts this chain", allowed="num_workers=0"):
-        dp.DataLoader(dp.FromNode(node).fetch_feature(small_store(), ["feat"]), 2)
+    refuses(ValueError, dp.DataLoader, fetched(dp.FromNode(node)), 2)
 
 
 def test_planning_starts_nothing_and_leaves_the_chain_alone():
@@ -142,13 +133,3 @@ def test_every_pass_returns_a_graph_and_leaves_the_one_it_was_given(options):
 def test_without_workers_the_pass_that_makes_them_changes_nothing():
     graph = dp.stages.StageGraph(fetched())
     assert put_in_workers(graph, LoaderOptions()) is graph
-
-
-def test_asynchronous_stages_are_not_parted_by_a_thread():
-    chain = fetched(ws.PassOnAsync(sampled()))
-    names_of_plan = ["item_sampler", "sample_neighbor", "pass_on_async", "fetch_feature", "prefetch"]
-    assert names(dp.DataLoader(chain).rewritten()) == names_of_plan
-    chain = sampled().fetch_feature(ws.RemoteAsyncStore(dict(small_store())), ["feat"])
-    assert names(dp.DataLoader(chain).rewritten()) == ["item_sampler", "sample_neighbor", "fetch_feature", "prefetch"]
-    parted = ["item_sampler", "sample_neighbor", "prefetch", "fetch_feature", "prefetch"]
-    assert names(dp.DataLoader(fetched()).rewritten()) == parted

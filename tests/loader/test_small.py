@@ -42,36 +42,33 @@ class Rows(dp.TensorFeature):
     """A feature of a user's."""
 
 
+ROWS_OF_A_USER = {("node", None, "feat"): Rows(torch.ones(40))}
+WITHOUT_THREADS = [
+    *((items, {}), (sampled, {}), (fetched, {}), (fetched, {"overlap": False})),
+    (lambda: fetched(fetched()), {}),
+    (lambda: typed_sampled(fanouts=[2]), {}),
+    (fetched, {"num_workers": 0, "max_restarts": 4}),  # of processes, which there are none
+]
+WITH_THREADS = [
+    (typed_fetched, {}),  # it has the fanout -1
+    *((fetched, {"overlap": True}), (fetched, {"timeout": 60.0}), (fetched, {"prefetch_factor": 1})),
+    (lambda: fetched().transform(lambda minibatch: minibatch), {}),
+    (lambda: fetched().copy_to("cpu"), {}),
+    (lambda: fetched(ws.PassOnAsync(sampled())), {}),
+    (lambda: sampled().fetch_feature(ws.RemoteAsyncStore(dict(small_store())), ["feat"]), {}),
+    (lambda: Own(items(), small_graph(), [2]), {}),
+    (lambda: items().fetch_feature(dp.FeatureStore(ROWS_OF_A_USER), ["feat"]), {}),
+    (lambda: items().sample_neighbor(small_graph(), [-1]), {}),
+    (lambda: items().sample_neighbor(small_graph(), [2], subgraph_type="induced"), {}),
+    (lambda: items().sample_layer_neighbor(small_graph(), [2]), {}),  # it reads all in-edges
+    (lambda: items().sample_neighbor(OwnGraph(small_graph().indptr, small_graph().indices), [2]), {}),
+    (lambda: dp.ItemSampler(Items(40), 4), {}),
+]
+
+
 @pytest.mark.parametrize(
     ("chain", "options", "expected"),
-    [
-        (items, {}, False),
-        (sampled, {}, False),
-        (fetched, {}, False),
-        (lambda: fetched().fetch_feature(small_store(), ["feat"]), {}, False),
-        (lambda: typed_sampled(fanouts=[2]), {}, False),
-        (typed_fetched, {}, True),  # it has the fanout -1
-        (fetched, {"overlap": True}, True),
-        (fetched, {"overlap": False}, False),
-        (fetched, {"timeout": 60.0}, True),
-        (fetched, {"prefetch_factor": 1}, True),
-        (fetched, {"num_workers": 0, "max_restarts": 4}, False),  # of processes, which there are none
-        (lambda: fetched().transform(lambda minibatch: minibatch), {}, True),
-        (lambda: fetched().copy_to("cpu"), {}, True),
-        (lambda: fetched(ws.PassOnAsync(sampled())), {}, True),
-        (lambda: sampled().fetch_feature(ws.RemoteAsyncStore(dict(small_store())), ["feat"]), {}, True),
-        (lambda: Own(items(), small_graph(), [2]), {}, True),
-        (
-            lambda: items().fetch_feature(dp.FeatureStore({("node", None, "feat"): Rows(torch.ones(40))}), ["feat"]),
-            {},
-            True,
-        ),
-        (lambda: items().sample_neighbor(small_graph(), [-1]), {}, True),
-        (lambda: items().sample_neighbor(small_graph(), [2], subgraph_type="induced"), {}, True),
-        (lambda: items().sample_layer_neighbor(small_graph(), [2]), {}, True),  # it reads all in-edges
-        (lambda: items().sample_neighbor(OwnGraph(small_graph().indptr, small_graph().indices), [2]), {}, True),
-        (lambda: dp.ItemSampler(Items(40), 4), {}, True),
-    ],
+    [*((*case, False) for case in WITHOUT_THREADS), *((*case, True) for case in WITH_THREADS)],
 )
 def test_a_chain_has_threads_unless_its_minibatches_are_known_to_be_small(chain, options, expected):
     assert has_threads(chain(), **options) is expected

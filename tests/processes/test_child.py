@@ -14,6 +14,13 @@ from datapipes.processes.child import Watch
 from datapipes.processes.endings import runs, why_it_stands_still
 
 
+def started(method: str, target, *files) -> tuple:
+    """Start a process that gets the names of files; return it and who watches it."""
+    process = multiprocessing.get_context(method).Process(target=target, args=tuple(map(str, files)))
+    process.start()
+    return process, Watch(process)
+
+
 def written(path: Path) -> list[int]:
     """Return the numbers that a process writes into the file `path`."""
     wait_until(path.exists)
@@ -36,10 +43,7 @@ def has_pidfd(request, monkeypatch):
 
 @pytest.mark.parametrize("method", ranked(["fork", "forkserver", "spawn"], 2))
 def test_an_end_is_seen_though_a_child_of_the_process_holds_its_sentinel(tmp_path, go, has_pidfd, method):
-    args = (str(tmp_path / "told"), str(go))
-    process = multiprocessing.get_context(method).Process(target=targets.fork_and_wait, args=args)
-    process.start()
-    watch = Watch(process)
+    process, watch = started(method, targets.fork_and_wait, tmp_path / "told", go)
     (child,) = written(tmp_path / "told")
     assert not watch.has_ended()
     assert not watch.wait(0.01)
@@ -55,9 +59,7 @@ def test_an_end_is_seen_though_a_child_of_the_process_holds_its_sentinel(tmp_pat
 
 
 def test_an_end_is_seen_though_somebody_else_has_collected_it(go, has_pidfd):
-    process = multiprocessing.get_context("fork").Process(target=targets.hold_until, args=(str(go),))
-    process.start()
-    watch = Watch(process)
+    process, watch = started("fork", targets.hold_until, go)
     go.touch()
     os.waitpid(process.pid, 0)
     assert watch.wait(BOUND_S)

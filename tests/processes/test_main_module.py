@@ -11,7 +11,7 @@ import types
 import pytest
 import worker_stages as ws
 from amounts import ranked
-from pipelines import refused, sampled
+from pipelines import sampled
 from scripts import SUPPORT
 
 import datapipes as dp
@@ -23,7 +23,6 @@ OWN = """
 
     def own(minibatch): return minibatch
 """
-REMEDIES = r"worker_method='thread' or multiprocessing_context='fork'"
 
 
 @pytest.fixture
@@ -61,28 +60,14 @@ def build(chain: str, **options) -> str:
 # --- notebooks
 
 
-@pytest.mark.parametrize(
-    ("chain", "stage", "name"),
-    [
-        ("Own(sampled())", r"stage 2 \(own\)", "Own"),
-        ("sampled().transform(own).copy_to('cpu')", r"stage 2 \(transform\)", "own"),
-        ("sampled().transform(functools.partial(max, Own))", r"stage 2 \(transform\)", "Own"),
-    ],
-    ids=["class", "function", "argument"],
-)
 @pytest.mark.parametrize("method", ranked([None, "spawn"], 1))
-def test_a_class_of_a_notebook_is_refused_when_the_loader_is_built(notebook, chain, stage, name, method):
-    with refused(TypeError, stage=stage, found=f": {name} stands in a notebook", allowed="module", remedy=REMEDIES):
-        notebook("import functools\n" + textwrap.dedent(OWN) + build(chain, multiprocessing_context=method))
-
-
-def test_worker_init_fn_of_a_notebook_is_refused():
-    with pytest.MonkeyPatch.context() as patch:
-        module = types.ModuleType("__main__")
-        patch.setitem(sys.modules, "__main__", module)
-        exec("def prepare(worker): pass", vars(module))
-        with refused(TypeError, stage="worker_init_fn", found="prepare stands in a notebook", allowed="module"):
-            dp.DataLoader(sampled(), 1, worker_init_fn=module.prepare)
+def test_what_stands_in_a_notebook_is_refused_when_the_loader_is_built(notebook, method, refuses):
+    chains = ["Own(sampled())", "sampled().transform(own).copy_to('cpu')"]
+    for chain in (*chains, "sampled().transform(functools.partial(max, Own))"):
+        text = "import functools\n" + textwrap.dedent(OWN) + build(chain, multiprocessing_context=method)
+        refuses(TypeError, notebook, text)
+    prepare = notebook("def prepare(worker): pass")["prepare"]
+    refuses(TypeError, dp.DataLoader, sampled(), 1, worker_init_fn=prepare)
 
 
 @pytest.mark.parametrize("options", [{"worker_method": "thread"}, {"multiprocessing_context": "fork"}], ids=str)
@@ -105,14 +90,13 @@ UNGUARDED = [
     "import logging\nlogging.getLogger(__name__)\n" + build("sampled()"),
     "try:\n    " + build("sampled()") + "finally: pass\n",
     "def main():\n    dp.DataLoader(sampled(), 1)\nmain()\n",
+    build("sampled()") + "for minibatch in loader: pass\nif __name__ == '__main__':\n    pass\n",
 ]
 
 
-@pytest.mark.parametrize("text", UNGUARDED, ids=["class", "loop", "name", "try", "function"])
-def test_a_program_without_a_guard_is_refused_when_the_loader_is_built(program, text):
-    found = r"import the main module again, and would run line \d+ of .*script\.py again"
-    with refused(RuntimeError, stage="data_loader", found=found, allowed="below `if __name__", remedy=REMEDIES):
-        program(textwrap.dedent(OWN) + text)
+@pytest.mark.parametrize("text", UNGUARDED, ids=["class", "loop", "name", "try", "function", "epoch"])
+def test_a_program_without_a_guard_is_refused_when_the_loader_is_built(program, text, refuses):
+    refuses(RuntimeError, program, textwrap.dedent(OWN) + text)
 
 
 GUARDED = [
@@ -132,17 +116,9 @@ def test_a_program_that_may_have_a_guard_is_let_pass(program, text):
     program(textwrap.dedent(OWN) + text)
 
 
-def test_an_epoch_that_begins_outside_the_guard_is_refused_then(program):
-    text = build("sampled()") + "for minibatch in loader: pass\nif __name__ == '__main__':\n    pass\n"
-    with refused(RuntimeError, stage="data_loader", found="would run line 4 of", allowed="below `if __name__"):
-        program(text)
-
-
-def test_a_class_that_is_defined_below_the_guard_is_refused(program):
+def test_a_class_that_is_defined_below_the_guard_is_refused(program, refuses):
     text = "if __name__ == '__main__':\n" + textwrap.indent(textwrap.dedent(OWN), "    ")
-    found = r": Own stands below `if __name__ == '__main__':` \(line 5\)"
-    with refused(TypeError, stage=r"stage 2 \(own\)", found=found, allowed="workers do not run", remedy=REMEDIES):
-        program(text + "    " + build("Own(sampled())"))
+    refuses(TypeError, program, text + "    " + build("Own(sampled())"))
 
 
 @pytest.mark.parametrize(

@@ -5,24 +5,18 @@ import os
 import resource
 
 import pytest
+from channels import limited, lowest_free_descriptor
 
 from datapipes.processes.start import DESCRIPTORS, require_descriptors
 
 
 def test_too_few_descriptors_are_told_with_their_number_and_the_limit():
     before = sorted(os.listdir("/proc/self/fd"))
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.dup(0)  # the lowest number that is free
-    os.close(free)
+    free = lowest_free_descriptor()
     require_descriptors("here")
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 2, hard))
-        with pytest.raises(
-            OSError, match=rf"here: it needs {DESCRIPTORS} file descriptors, and \d+ are left"
-        ) as caught:
-            require_descriptors("here")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    text = rf"here: it needs {DESCRIPTORS} file descriptors, and \d+ are left"
+    with limited(resource.RLIMIT_NOFILE, free + 2), pytest.raises(OSError, match=text) as caught:
+        require_descriptors("here")
     assert caught.value.errno == errno.EMFILE
     assert f"may open {free + 2}" in str(caught.value)
     assert "ulimit -n" in str(caught.value)

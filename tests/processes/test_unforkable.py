@@ -23,12 +23,11 @@ def no_things(monkeypatch):
     monkeypatch.setattr(unforkable, "_things", type(unforkable._things)())
 
 
-def test_a_fork_for_workers_is_refused_as_long_as_the_thing_exists():
+def test_a_fork_for_workers_is_refused_as_long_as_the_thing_exists(refuses):
     refuse_unsafe_fork(context_of("fork"))
     thing = Thing()
     must_not_be_forked(thing, "things", KIND)
-    with pytest.raises(RuntimeError, match=r"'fork', but this process has a thing.*forkserver.*give it back before"):
-        refuse_unsafe_fork(context_of("fork"))
+    refuses(RuntimeError, refuse_unsafe_fork, context_of("fork"))
     refuse_unsafe_fork(context_of("forkserver"))
     refuse_unsafe_fork(context_of("spawn"))
     del thing

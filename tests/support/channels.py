@@ -2,15 +2,19 @@
 
 import ctypes
 import gc
+import itertools
 import multiprocessing
 import os
 import pickle
+import random
+import resource
 import signal
 import struct
 import threading
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -36,6 +40,30 @@ def number_of(message: dp.channel.base.Message) -> int:
     values = message["x"].unique().tolist()
     assert len(values) == 1, f"a message of one value holds {values}"
     return values[0]
+
+
+# --- tensors
+
+NAMES = [
+    *("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"),
+    *("complex64", "complex128", "uint16", "uint32", "uint64"),
+    *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
+]
+DTYPES = [getattr(torch, name) for name in NAMES if hasattr(torch, name)]  # the dtypes that this torch has
+
+
+def random_tensor(dtype: torch.dtype, shape: Sequence[int], rng_seed: int = 0) -> torch.Tensor:
+    """Random bytes, so that NaNs and negative zeros are among the values."""
+    num_bytes = int(torch.Size(shape).numel()) * dtype.itemsize
+    raw = random.Random(rng_seed).randbytes(num_bytes)
+    data = torch.frombuffer(bytearray(raw), dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8)
+    return (data % 2 == 0 if dtype == torch.bool else data.view(dtype)).reshape(shape)
+
+
+def nested_tensor(layout: torch.layout) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a prototype, says torch
+        return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
 
 
 # --- threads and processes
@@ -162,6 +190,27 @@ def end_with_threads_in_send(channel: dp.ShmChannel, num_bytes: int) -> None:
     for _ in range(3):
         threading.Thread(target=send, daemon=True).start()
     began.wait(BOUND_S)
+
+
+# --- limits of this process
+
+
+def lowest_free_descriptor() -> int:
+    """The least number that is free while the open ones are listed, so that only the list's own is free below it."""
+    gc.collect()
+    opened = {int(number) for number in os.listdir("/proc/self/fd")}
+    return next(number for number in itertools.count() if number not in opened)
+
+
+@contextmanager
+def limited(limit: int, most: int) -> Iterator[None]:
+    """Set a limit of the module `resource` for a while."""
+    soft, hard = resource.getrlimit(limit)
+    resource.setrlimit(limit, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(limit, (soft, hard))
 
 
 # --- what is left in the system

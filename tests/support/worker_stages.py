@@ -305,17 +305,6 @@ class SlowIsAsync(dp.MiniBatchTransformer):
         return note(minibatch, minibatch.index)
 
 
-class Cancelled(dp.MiniBatchTransformer):
-    """An asynchronous stage that gives up at one minibatch."""
-
-    concurrency = 2
-
-    async def transform_async(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
-        if minibatch.index == BAD:
-            raise asyncio.CancelledError("enough")
-        return minibatch
-
-
 class MyItems(dp.ItemSampler):
     """A subclass of ItemSampler."""
 

@@ -3,10 +3,8 @@
 import functools
 import itertools
 import json
-import os
 import random
 import re
-import signal
 
 import pytest
 import torch
@@ -19,32 +17,12 @@ import datapipes as dp
 from datapipes.loader.workers.workers import Workers
 
 pytestmark = pytest.mark.usefixtures("no_worker_stays")
-WAYS = [
-    {"num_workers": 0},
-    way("thread", 3),
-    way("fork", 2, shm_size="1MB", prefetch_factor=1),
-    {"num_workers": 0, "overlap": False},
-    way("thread", 1),
-    *(way("fork", num_workers, channel=channel) for num_workers in (1, 3) for channel in ("shm", "mp")),
-]
 
 
 @functools.cache
 def expected() -> list[list[str]]:
     chain = fetched(sampled().transform(keep_most))
     return [digests(chain) for _ in range(2)]
-
-
-@pytest.mark.parametrize("options", ranked(WAYS, 3), ids=lambda options: "-".join(map(str, options.values())))
-def test_two_epochs_are_the_same_bits_however_they_are_made(options):
-    with dp.DataLoader(ws.asynchronous_chain(), **options) as loader:
-        assert [digests(loader) for _ in range(2)] == expected()
-
-
-@pytest.mark.parametrize("method", WITHOUT_SERVER)
-def test_out_of_order_gives_each_minibatch_once(method):
-    with dp.DataLoader(ws.asynchronous_chain(), in_order=False, **way(method)) as loader:
-        assert sorted(digests(loader)) == sorted(expected()[0])
 
 
 @pytest.mark.parametrize("seed", ranked(range(3), 1))
@@ -95,31 +73,6 @@ def test_minibatches_that_are_in_flight_at_too_many_deaths_end_in_an_error_that_
     told = r"1 workers died while they made minibatch (\d) of epoch 0, and each time ([\d, ]+) beside it; the last was"
     found = re.search(told, str(caught.value))
     assert {3, 4, 5} <= {int(found[1]), *map(int, found[2].split(", "))}  # earlier ones may not be sent yet
-
-
-@pytest.mark.parametrize("channel", ["shm", "mp"])
-def test_five_kills_in_an_epoch_change_nothing(channel):
-    choice = random.Random(4)
-    chain = ws.asynchronous_chain(100)
-    loader = dp.DataLoader(chain, channel=channel, max_restarts=20, **way("fork"))
-    got, kills = [], 0
-    for minibatch in loader:
-        got.append(minibatch.digest())
-        if kills < 5 and minibatch.index % 3 == 0:
-            os.kill(choice.choice(workers()).pid, signal.SIGKILL)
-            kills += 1
-    assert kills == 5
-    assert got == digests(chain)
-    loader.close()
-
-
-@pytest.mark.parametrize("method", WITHOUT_SERVER)
-def test_a_timeout_names_the_oldest_of_those_in_flight(tmp_path, method):
-    chain = ws.PassOnAsync(ws.Wait(sampled(items(40)), 0, str(tmp_path / "go")))
-    with dp.DataLoader(chain, timeout=0.5, overlap=False, **way(method, 1)) as loader:
-        with pytest.raises(TimeoutError, match=r"minibatch 0 of epoch 0: worker .* has been making minibatch 0 of"):
-            list(loader)
-        (tmp_path / "go").touch()
 
 
 @pytest.mark.parametrize("method", WITHOUT_SERVER)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import worker_stages as ws
-from pipelines import BOUND_S, as_it_is, digests, fetched, sampled, wait_until
+from pipelines import BOUND_S, as_it_is, digests, fetched, sampled, start_at, wait_until
 from scripts import ended
 from worker_ways import way
 
@@ -33,16 +33,10 @@ def fork_beside_the_loop(source: dp.Stage, folder: str) -> dp.Stage:
 @pytest.mark.parametrize("stage", [ws.ForkAndGoOn, ws.ForkAndGoOnAsync, fork_beside_the_loop])
 @pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
 def test_a_clone_sends_nothing_and_ends(tmp_path, options, stage):
-    expected = [digests(sampled()), digests(start_at_one())]
+    expected = [digests(start_at(sampled(), epoch)) for epoch in range(2)]
     with dp.DataLoader(stage(sampled(), str(tmp_path)).transform(as_it_is), timeout=BOUND_S, **options) as loader:
         assert [digests(loader), digests(loader)] == expected
         assert len(clones(tmp_path)) == 2
-
-
-def start_at_one() -> dp.Stage:
-    chain = sampled()
-    chain.set_epoch(1)
-    return chain
 
 
 @pytest.mark.parametrize("options", [way("thread"), way("fork"), way("forkserver", 1)], ids=str)

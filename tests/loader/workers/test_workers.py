@@ -8,11 +8,21 @@ import random
 
 import pytest
 import torch
-import torchdata.nodes
 import worker_stages as ws
 from amounts import ranked
-from pipelines import digests, distributed_chain, fetched, item_set, items, refused, sampled, small_store, wait_until
-from worker_ways import WITHOUT_SERVER, digests_of_worker_chain, way
+from pipelines import (
+    digests,
+    distributed_chain,
+    fetched,
+    items,
+    keep_most,
+    refused,
+    sampled,
+    small_store,
+    wait_until,
+)
+from typed_pipelines import typed_fetched, typed_links
+from worker_ways import WITHOUT_SERVER, way
 
 import datapipes as dp
 from datapipes import _core
@@ -21,27 +31,50 @@ from datapipes.loader.workers.worker_process import NICENESS
 from datapipes.loader.workers.workers import Workers
 from datapipes.processes import child
 
+# The seeds of the links with types are edges by chance.
+pytestmark = pytest.mark.filterwarnings("ignore:data_loader. .* positive seeds are among")
+
+# Chains, and what they must give: asynchronous stages give what synchronous ones give.
+CHAINS = {
+    "plain": (ws.worker_chain, ws.worker_chain),
+    "asynchronous": (ws.asynchronous_chain, lambda: fetched(sampled().transform(keep_most))),
+    "types": (typed_fetched, typed_fetched),
+    "links of types": (typed_links, typed_links),
+}
 WAYS = [
-    {"worker_method": "thread", "num_workers": 2},
-    {"num_workers": 2, "channel": "shm"},
-    {"multiprocessing_context": "fork", "num_workers": 2, "channel": "mp"},
-    *({"worker_method": "thread", "num_workers": workers} for workers in (1, 4)),
-    {"num_workers": 2, "channel": "mp"},
-    *({"num_workers": workers, "channel": channel} for workers in (1, 4) for channel in ("shm", "mp")),
-    {"multiprocessing_context": "fork", "num_workers": 2, "channel": "shm"},
-    {"multiprocessing_context": "fork", "num_workers": 4},
+    {"num_workers": 0},
+    way("thread"),
+    way("fork", channel="mp"),
+    way("fork", shm_size="1MB", prefetch_factor=1, cut="end"),
+    *({"num_workers": 2, "channel": channel} for channel in ("shm", "mp")),
+]
+MORE_WAYS = [
+    *(way("thread", num_workers) for num_workers in (1, 3, 4)),
+    *({"num_workers": num_workers, "channel": channel} for num_workers in (1, 4) for channel in ("shm", "mp")),
+    *(way("fork", num_workers, channel=channel) for num_workers in (1, 2, 3, 4) for channel in ("shm", "mp")),
     {"multiprocessing_context": "spawn", "num_workers": 2},
     {"multiprocessing_context": "spawn", "num_workers": 1, "channel": "mp"},
     {"num_workers": 2, "overlap": False, "prefetch_factor": 1},
+    {"num_workers": 0, "overlap": False},
     {"num_workers": 2, "shm_size": "1MB", "timeout": None},
+]
+CASES = [
+    *((name, options) for options in WAYS for name in CHAINS),
+    *((name, options) for name in ("plain", "asynchronous") for options in MORE_WAYS),
 ]
 
 
-@pytest.mark.parametrize("options", ranked(WAYS, 3), ids=lambda options: "-".join(map(str, options.values())))
-def test_three_epochs_are_the_same_bits_however_they_are_made(options):
-    with dp.DataLoader(ws.worker_chain(), **options) as loader:
-        assert [digests(loader) for _ in range(ws.EPOCHS)] == digests_of_worker_chain()
-        assert len(loader) == 6
+@functools.cache
+def expected(name: str) -> list[list[str]]:
+    chain = CHAINS[name][1]()
+    return [digests(chain) for _ in range(ws.EPOCHS)]
+
+
+@pytest.mark.parametrize(("name", "options"), ranked(CASES, 17), ids=lambda part: str(part))
+def test_three_epochs_are_the_same_bits_however_they_are_made(name, options):
+    with dp.DataLoader(CHAINS[name][0](), **options) as loader:
+        assert [digests(loader) for _ in range(ws.EPOCHS)] == expected(name)
+        assert len(loader) == len(CHAINS[name][0]())
 
 
 @pytest.mark.parametrize("method", WITHOUT_SERVER)
@@ -110,15 +143,6 @@ def test_asynchronous_stages_have_many_in_flight_in_a_worker(method):
         assert [digests(loader), digests(loader)] == [digests(chain), digests(chain)]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_has_workers_of_its_own(rank):
-    def start():
-        return dp.DistributedItemSampler(item_set(), 4, rank=rank, world_size=2, shuffle=True, seed=5)
-
-    with dp.DataLoader(fetched(sampled(start())), **way("thread")) as loader:
-        assert digests(loader) == digests(fetched(sampled(start())))
-
-
 def test_stages_chained_after_the_loader_run_in_the_caller():
     with dp.DataLoader(sampled(), **way("fork")) as loader:
         after = loader.transform(ws.tell_process).fetch_feature(small_store(), ["feat"])
@@ -160,24 +184,22 @@ def test_a_worker_has_no_copy_of_the_graph(tmp_path, opened, method):
 def test_a_channel_of_two_methods_carries_minibatches(method):
     channel = ws.QueueChannel(method)
     with dp.DataLoader(ws.worker_chain(), channel=channel, **way(method)) as loader:
-        assert [digests(loader) for _ in range(ws.EPOCHS)] == digests_of_worker_chain()
+        assert [digests(loader) for _ in range(ws.EPOCHS)] == expected("plain")
 
 
 def test_a_channel_of_the_users_own_stays_open_and_can_be_used_by_the_next_loader():
     with dp.ShmChannel(capacity=32, shm_size="4MB") as channel:
         for _ in range(2):
             with dp.DataLoader(ws.worker_chain(), channel=channel, **way("fork")) as loader:
-                assert digests(loader) == digests_of_worker_chain()[0]
+                assert digests(loader) == expected("plain")[0]
         assert len(channel) == 0
 
 
-def test_a_message_of_somebody_else_in_the_channel_is_refused():
+def test_a_message_of_somebody_else_in_the_channel_is_refused(refuses):
     with dp.ShmChannel(capacity=32, shm_size="4MB") as channel:
         channel.send({"x": torch.zeros(1)})
-        loader = dp.DataLoader(sampled(), channel=channel, **way("fork"))
-        with refused(RuntimeError, stage="data_loader", found=r"keys \['x'\]", allowed="of its own"):
-            list(loader)
-        loader.close()
+        with dp.DataLoader(sampled(), channel=channel, **way("fork")) as loader:
+            refuses(RuntimeError, list, loader)
 
 
 @pytest.mark.parametrize("channel", ["shm", "mp"])
@@ -311,23 +333,23 @@ def test_the_cut_may_be_anywhere(cut):
 # --- states
 
 
-@pytest.mark.parametrize("seed", ranked(range(3), 1))
-def test_an_epoch_goes_on_with_other_workers_from_any_place(seed):
+@pytest.mark.parametrize(("name", "seed"), ranked([(name, seed) for seed in range(3) for name in CHAINS], 4))
+def test_an_epoch_goes_on_with_other_workers_from_any_place(name, seed):
     choice = random.Random(seed)
     ways = [{"num_workers": 0}, *(way(method, workers) for method in WITHOUT_SERVER for workers in (1, 2, 3))]
     state, got = None, []
     for _ in range(8):  # eight loaders, each left early, in three epochs
-        with dp.DataLoader(ws.worker_chain(), **choice.choice(ways)) as loader:
+        with dp.DataLoader(CHAINS[name][0](), **choice.choice(ways)) as loader:
             if state is not None:
                 loader.load_state_dict(state)
             for minibatch in itertools.islice(loader, choice.randrange(4)):
                 got.append(minibatch.digest())
             state = json.loads(json.dumps(loader.state_dict()))
-    with dp.DataLoader(ws.worker_chain(), **choice.choice(ways)) as loader:
+    with dp.DataLoader(CHAINS[name][0](), **choice.choice(ways)) as loader:
         loader.load_state_dict(state)
-        while len(got) < 15:
+        while len(got) < sum(map(len, expected(name))):
             got += digests(loader)
-    assert got == list(itertools.chain(*digests_of_worker_chain()))
+    assert got == list(itertools.chain(*expected(name)))
 
 
 @pytest.mark.parametrize("resumed", [{"num_workers": 0}, way("thread", 3, in_order=False)], ids=["alone", "workers"])
@@ -347,33 +369,12 @@ def test_an_epoch_out_of_order_goes_on_without_what_was_delivered(tmp_path, take
     assert sorted(digests(first + rest)) == sorted(digests(chain))
 
 
-@pytest.mark.parametrize(
-    ("ahead", "found"),
-    [
-        ({"rank": 1, "world_size": 2, "indices": [4]}, "rank 1 of 2"),
-        ({"rank": 0, "world_size": 1, "indices": [1]}, r"got \[1\]"),
-        ({"rank": 0, "world_size": 1, "indices": [9]}, r"got \[9\]"),
-        ({"rank": 0}, "got {'rank': 0}"),
-        ([3], r"got \[3\]"),
-    ],
-    ids=str,
-)
-def test_a_state_with_another_ranks_or_impossible_positions_is_refused(ahead, found):
+def test_a_state_with_another_ranks_or_impossible_positions_is_refused(refuses):
     loader = dp.DataLoader(sampled(items()), in_order=False, **way("thread"))
-    state = {**loader.state_dict(), "next_index": 1, "ahead": ahead}
-    with refused(ValueError, stage="load_state_dict", found=found, allowed="must|own", remedy="Load what|Let each"):
-        loader.load_state_dict(state)
-
-
-def test_a_loader_with_workers_stands_in_a_torchdata_loader():
-    with dp.DataLoader(ws.worker_chain(), **way("fork")) as inner:
-        outer = torchdata.nodes.Loader(inner)
-        got = [minibatch.digest() for minibatch in itertools.islice(outer, 2)]
-        state = outer.state_dict()
-    with dp.DataLoader(ws.worker_chain(), **way("thread")) as inner:
-        outer = torchdata.nodes.Loader(inner)
-        outer.load_state_dict(state)
-        assert got + [minibatch.digest() for minibatch in outer] == digests_of_worker_chain()[0]
+    alone = {"rank": 0, "world_size": 1}
+    positions = [{"rank": 1, "world_size": 2, "indices": [4]}, {**alone, "indices": [1]}, {**alone, "indices": [9]}]
+    for ahead in (*positions, {"rank": 0}, [3]):
+        refuses(ValueError, loader.load_state_dict, {**loader.state_dict(), "next_index": 1, "ahead": ahead})
 
 
 # --- what can be seen

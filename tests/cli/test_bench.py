@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 from amounts import ranked
-from command_files import link_file, npz_file, rdf_folder, run, saved_graph, saved_library
+from command_files import done, link_file, npz_file, rdf_folder, run, saved_graph, saved_library
 from pipelines import BOUND_S
 from scripts import run_program
 
@@ -30,8 +30,7 @@ def numbers_in(figures: dict) -> list[float]:
 
 def test_the_figures_of_a_saved_graph_as_json_and_as_a_page(capsys, tmp_path):
     folder, page = saved_graph(tmp_path / "<b>&g"), tmp_path / "page.html"
-    found = run(capsys, "bench", folder, *FAST, "--json", "--html", page)
-    assert (found.code, found.err) == (0, "")
+    found = done(capsys, "bench", folder, *FAST, "--json", "--html", page)
     values = found.json
     assert (values["graph"], values["nodes"], values["edges"], values["seeds"]) == (str(folder), 5, 8, 5)
     assert values["features"] == ["node: made float32 [5, 100]"]
@@ -66,8 +65,7 @@ def test_a_data_set_with_types_as_text_and_what_does_not_fit(capsys, monkeypatch
             raise MemoryError(f"{where}: {what}: none is left.")
 
     monkeypatch.setattr(measuring, "check_memory", refuse)
-    found = run(capsys, "bench", rdf_folder(tmp_path), *FAST, "--fanouts", "2,-1", "--feature-dim", 3)
-    assert (found.code, found.err) == (0, "")
+    found = done(capsys, "bench", rdf_folder(tmp_path), *FAST, "--fanouts", "2,-1", "--feature-dim", 3)
     lines = found.out.splitlines()
     assert lines[1].startswith("3 nodes, 6 edges, neighbors int64; ")
     assert "1 of 1 seeds a minibatch, fanouts [2, -1]: " in lines[2]
@@ -80,8 +78,7 @@ def test_a_data_set_with_types_as_text_and_what_does_not_fit(capsys, monkeypatch
 @pytest.mark.full
 @pytest.mark.parametrize("files", [npz_file, link_file, saved_library], ids=["features", "links", "types"])
 def test_workers_and_inputs_of_every_kind(capsys, tmp_path, files):
-    found = run(capsys, "bench", files(tmp_path), "--seconds", 0.001, "--workers", 2, "--batch-size", 2, "--json")
-    assert (found.code, found.err) == (0, "")
+    found = done(capsys, "bench", files(tmp_path), "--seconds", 0.001, "--workers", 2, "--batch-size", 2, "--json")
     workers = [f"num_workers={count}, worker_method='{how}'" for count in (1, 2) for how in ("thread", "process")]
     assert [*found.json["minibatches_per_s"]][-4:] == workers
     assert found.json["left_out"] == []

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from command_files import link_file, npz_file, rdf_folder, run, saved_graph
+from command_files import done, link_file, npz_file, rdf_folder, run, saved_graph
 from hetero_graphs import expect_equal
 
 import datapipes as dp
@@ -11,8 +11,7 @@ from datapipes.partition.source import source_of
 
 def test_a_data_set_becomes_a_graph_that_opens(capsys, tmp_path):
     path, out = npz_file(tmp_path / "in"), tmp_path / "new" / "out"
-    found = run(capsys, "convert", path, out)
-    assert (found.code, found.err) == (0, "")
+    found = done(capsys, "convert", path, out)
     data, graph = dp.datasets.open(path), dp.CSCGraph.open(out).validate()
     assert graph.digest() == data.graph.digest()
     assert sorted(graph.node_attributes) == ["feat", "test_mask", "train_mask", "val_mask", "y"]
@@ -28,8 +27,7 @@ def test_a_data_set_becomes_a_graph_that_opens(capsys, tmp_path):
 def test_a_data_set_with_types(capsys, tmp_path):
     path, out = rdf_folder(tmp_path / "in"), tmp_path / "out"
     out.mkdir()
-    found = run(capsys, "convert", path, out, "--json")
-    assert (found.code, found.err) == (0, "")
+    found = done(capsys, "convert", path, out, "--json")
     expected = source_of(dp.datasets.open(path)).graph
     expect_equal(dp.HeteroCSCGraph.open(out), expected)
     assert (found.json["in"], found.json["out"], found.json["left_out"]) == (str(path), str(out), ["node_names"])

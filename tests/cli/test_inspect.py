@@ -3,7 +3,7 @@
 import json
 
 import numpy as np
-from command_files import link_file, npz_file, rdf_folder, run, saved_graph, saved_library
+from command_files import done, link_file, npz_file, rdf_folder, run, saved_graph, saved_library
 from hetero_graphs import full_library
 
 import datapipes as dp
@@ -12,8 +12,7 @@ import datapipes as dp
 def test_a_saved_graph(capsys, tmp_path):
     folder = saved_graph(tmp_path / "g")
     graph = dp.CSCGraph.open(folder)
-    found = run(capsys, "inspect", folder, "--json")
-    assert (found.code, found.err) == (0, "")
+    found = done(capsys, "inspect", folder, "--json")
     assert found.json == {
         "command": "inspect",
         "path": str(folder),
@@ -84,8 +83,7 @@ def test_data_sets_with_types_and_of_links(capsys, tmp_path):
     facts = run(capsys, "inspect", rdf_folder(tmp_path / "rdf"), "--json").json["dataset"]
     assert facts["graph"]["class"] == "HeteroCSCGraph"
     assert len(facts["graph"]["edge_types"]) == 4
-    text = run(capsys, "inspect", link_file(tmp_path / "links"))
-    assert (text.code, text.err) == (0, "")
+    text = done(capsys, "inspect", link_file(tmp_path / "links"))
     title, _, _, edges, *_ = text.out.splitlines()
     assert title == "talk: link prediction"
     assert edges.split()[:3] == ["edges", "20", "14"]

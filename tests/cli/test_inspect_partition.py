@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command_files import run, saved_graph, saved_library
+from command_files import done, run, saved_graph, saved_library
 
 import datapipes as dp
 from datapipes.distributed import Partitioner, PartitionReport
@@ -28,8 +28,7 @@ def partitioned(tmp_path, kind="plain", name="parts", **options):
 
 def test_a_partition_has_the_report_from_when_it_was_made(capsys, tmp_path):
     root, report = partitioned(tmp_path, node_time_attr="time")
-    found = run(capsys, "inspect", root, "--json")
-    assert (found.code, found.err) == (0, "")
+    found = done(capsys, "inspect", root, "--json")
     facts = found.json["partition"]
     assert (found.json["kind"], facts["layouts"], facts["num_parts"]) == ("partition", ["native", "pyg"], 2)
     assert facts["fingerprint"] == dp.CSCGraph.open(tmp_path / "plain").digest()
@@ -50,8 +49,7 @@ def test_verify_counts_and_checks_every_layout(capsys, tmp_path, kind, layouts):
         relations = {key: (graph.relation(key).indptr, graph.relation(key).indices) for key in graph.edge_types}
         dp.HeteroCSCGraph(relations, graph.num_nodes).save(tmp_path / "library")  # PyG needs edge ids from 0
     root, report = partitioned(tmp_path, kind, layouts=layouts)
-    found = run(capsys, "inspect", root, "--verify", "--json")
-    assert (found.code, found.err) == (0, "")
+    found = done(capsys, "inspect", root, "--verify", "--json")
     facts = found.json["partition"]
     assert facts["layouts"] == sorted(layouts)
     counted, expected = PartitionReport.from_json(facts["report"]), report
@@ -117,8 +115,7 @@ def retold(root, **changes):
 def test_what_a_header_says_reaches_the_terminal_with_escapes(capsys, tmp_path):
     root, _ = partitioned(tmp_path)
     retold(root, method="\x1b[31mred\nedges: 0", left_out=["\x9bK"])
-    found = run(capsys, "inspect", root)
-    assert (found.code, found.err) == (0, "")
+    found = done(capsys, "inspect", root)
     assert r"2 parts by \x1b[31mred\nedges: 0: " in found.out
     assert r"not in the parts: \x9bK" in found.out
     retold(root, training_nodes="\x1b[31m")
@@ -131,8 +128,7 @@ def test_names_in_a_saved_graph_reach_the_terminal_with_escapes(capsys, tmp_path
     dp.HeteroCSCGraph({}, {"a\x1b[31m\nb": 2}, node_attributes={"a\x1b[31m\nb": {"\r": torch.arange(2)}}).save(
         tmp_path / "g"
     )
-    found = run(capsys, "inspect", tmp_path / "g")
-    assert (found.code, found.err) == (0, "")
+    found = done(capsys, "inspect", tmp_path / "g")
     assert r"nodes of a\x1b[31m\nb: 2; \r int64 [2]" in found.out.split("\n")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from amounts import ranked
-from command_files import npz_file, run, saved_graph
+from command_files import done, npz_file, run, saved_graph
 from pipelines import BOUND_S
 from scripts import run_script
 
@@ -30,12 +30,10 @@ def process(*arguments: object, command=(SCRIPT,), **more) -> subprocess.Complet
 
 
 def test_help_names_all_commands_and_each_has_help_of_its_own(capsys):
-    found = run(capsys, "--help")
-    assert (found.code, found.err) == (0, "")
+    found = done(capsys, "--help")
     assert all(command in found.out for command in COMMANDS)
     for command in COMMANDS:
-        found = run(capsys, command, "--help")
-        assert (found.code, found.err) == (0, "")
+        found = done(capsys, command, "--help")
         assert found.out.startswith(f"usage: datapipes {command} ")
 
 
@@ -110,8 +108,7 @@ def test_a_missing_extra_is_named(command_refuses, monkeypatch):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
 def test_the_script_of_a_shell_has_all_names_and_is_always_the_same(capsys, shell):
-    found = run(capsys, "completion", shell)
-    assert (found.code, found.err) == (0, "")
+    found = done(capsys, "completion", shell)
     assert all(name in found.out for name in (*COMMANDS, "normalize-features", "inverse-relations"))
     assert {"bash": "compgen -d", "zsh": "_files -/", "tcsh": "n/inspect/f/"}[shell] in found.out
     assert run(capsys, "completion", shell) == found

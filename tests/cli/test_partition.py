@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from command_files import link_file, npz_file, rdf_folder, run, saved_graph, saved_library
+from command_files import done, link_file, npz_file, rdf_folder, run, saved_graph, saved_library
 from hetero_graphs import full_library
 from scripts import run_script
 
@@ -62,8 +62,7 @@ def test_the_text_is_the_report_and_where_it_went(capsys, tmp_path):
 
 def test_metis_is_the_default(capsys, tmp_path):
     saved_graph(tmp_path / "g")
-    found = run(capsys, "partition", tmp_path / "g", tmp_path / "out", "--parts", 2, "--quiet", "--json")
-    assert (found.code, found.err) == (0, "")
+    found = done(capsys, "partition", tmp_path / "g", tmp_path / "out", "--parts", 2, "--quiet", "--json")
     assert found.json["report"]["method"] == "metis"
     assert sum(found.json["report"]["nodes"]) == 5
 
@@ -86,8 +85,7 @@ def test_a_data_set_has_training_nodes_and_says_what_is_left_out(capsys, tmp_pat
 def test_graphs_with_types(capsys, tmp_path):
     saved_library(tmp_path / "g")
     options = ("--parts", 2, "--method", "random", "--seed", 3, "--quiet", "--layouts", "native")
-    found = run(capsys, "partition", tmp_path / "g", tmp_path / "out", *options)
-    assert (found.code, found.err) == (0, "")
+    found = done(capsys, "partition", tmp_path / "g", tmp_path / "out", *options)
     assert "edge type" in found.out
     assert Part.open(tmp_path / "out", 0, fingerprint=full_library()).num_parts == 2
     found = run(capsys, "partition", rdf_folder(tmp_path / "rdf"), tmp_path / "o", *options, "--no-inverse-relations")

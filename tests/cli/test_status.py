@@ -4,7 +4,7 @@ import json
 import socket
 
 import pytest
-from command_files import run
+from command_files import done, run
 from plain_clients import in_parts, plain_graph
 
 from datapipes.distributed import PartitionServer, connect
@@ -30,8 +30,7 @@ def free_address() -> str:
 def test_servers_that_answer_are_a_table(roots, tmp_path, capsys):
     with PartitionServer(roots[0], 0) as one, PartitionServer(roots[0], 1) as other:
         path = namebook(tmp_path, {"0": one.address, "1": other.address})
-        found = run(capsys, "status", path)
-        assert (found.code, found.err) == (0, "")
+        found = done(capsys, "status", path)
         head, *rows = found.out.splitlines()
         assert head.split()[:4] == ["server", "address", "status", "requests"]
         assert [row.split()[:3] for row in rows] == [["0", one.address, "serving"], ["1", other.address, "serving"]]

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -63,6 +64,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in spare(items):
         item.add_marker(pytest.mark.full)
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+@pytest.fixture
+def same_threads() -> Iterator[None]:
+    """Give torch its number of threads back after the test."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 _SLOW_S = 0.03  # of a collection, in which it visits some 200,000 objects

@@ -78,14 +78,6 @@ def test_node_classification_trains_on_a_file_and_prints_the_chosen_metric(tmp_p
     assert 0 <= float(re.search(r"^test auc (\d\.\d{4})$", output, re.MULTILINE)[1]) <= 1
 
 
-@pytest.fixture
-def same_threads():
-    """Give torch its number of threads back after the test."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.usefixtures("same_threads")
 @pytest.mark.parametrize("kind", ["float32", "float16", "int8"])
 def test_node_classification_trains_on_features_stored_with_fewer_bits(tmp_path, monkeypatch, capsys, training, kind):
@@ -181,29 +173,17 @@ def random_task(num_edges: int, num_labels: int, row_width: int = 100) -> dp.dat
 
 
 @pytest.mark.parametrize(
-    ("num_edges", "num_labels", "hops", "epochs"),
+    ("num_edges", "num_labels", "hops", "epochs", "dropout"),
     [
-        (60_000, 6000, 2, 100),  # 1 + 10 + 100 nodes; 6 steps in an epoch
-        (12_000, 6000, 4, 100),  # 1 + 2 + 4 + 8 + 16
-        (0, 6000, 5, 100),
-        (12_000, 140, 2, 48),  # few labels; 5 steps of 32
+        (60_000, 6000, 2, 100, 0.5),  # 1 + 10 + 100 nodes; 6 steps in an epoch
+        (12_000, 6000, 4, 100, 1 - 0.5**0.5),  # 1 + 2 + 4 + 8 + 16; all layers drop as much as 2 do
+        (0, 6000, 5, 100, 1 - 0.5**0.4),
+        (12_000, 140, 2, 48, 0.7),  # few labels; 5 steps of 32
     ],
 )
-def test_settings_come_from_the_numbers_of_labels_and_neighbors(training, num_edges, num_labels, hops, epochs):
+def test_settings_come_from_the_numbers_of_labels_and_neighbors(training, num_edges, num_labels, hops, epochs, dropout):
     settings = training.settings_for(random_task(num_edges, num_labels))
-    assert settings.fanouts == (10,) * hops
-    assert settings.epochs == epochs
-
-
-@pytest.mark.parametrize(
-    ("num_edges", "dropout"),
-    [
-        (60_000, 0.5),  # 2 hops
-        (12_000, 1 - 0.5**0.5),  # 4 hops: through all layers gets as much as through 2
-    ],
-)
-def test_a_model_of_more_layers_has_less_dropout_in_each(training, num_edges, dropout):
-    settings = training.settings_for(random_task(num_edges, 6000))
+    assert (settings.fanouts, settings.epochs) == ((10,) * hops, epochs)
     assert settings.dropout == pytest.approx(dropout)
 
 
@@ -345,16 +325,8 @@ def test_two_trainers_learn_from_two_servers(tmp_path):
             server = running.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
             running.callback(server.terminate)
             assert "listens on" in server.stdout.readline()
-        torchrun = [
-            sys.executable,
-            "-W",
-            "ignore",
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            "2",
-        ]
+        module = ["-W", "ignore", "-m", "torch.distributed.run"]
+        torchrun = [sys.executable, *module, "--standalone", "--nproc-per-node", "2"]
         trainer = [EXAMPLES / "serving" / "train.py", *places, "--epochs", "3", "--batch-size", "64"]
         done = subprocess.run([*torchrun, *trainer], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr

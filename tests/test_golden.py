@@ -1,106 +1,442 @@
-"""Golden digests: the bits of docs/semantics.md at stream version 1.
+"""Golden digests: the bits of docs/semantics.md at stream version 1, in tests/golden.json.
 
-A digest here may change only together with STREAM_VERSION. Each is checked twice: against the package, and against a
-message that the plain Python twin builds from that page alone.
+A digest there may change only together with STREAM_VERSION. Each is checked twice: against the package, and against a
+message that the plain Python twin builds from that page alone; those of links once, as the tests of their stages
+compare with the twin. Digests whose names begin with "pyg: " belong to test_golden_pyg.py.
 """
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import golden_graphs as golden
 import numpy as np
 import pytest
 import torch
 import twin
+import twin_layer
+from twin_trees import PLAIN, Relation, Rule, Trees, sample_trees
 
 import datapipes as dp
 
-GOLDEN = {
-    "all hops, fanouts 3 and 5": "8e480126c6fd132798effa1574857008",
-    "frontier new": "07d40b98c0f7d6f4e78f0c232ed8bdb3",
-    "with replacement": "8e52583e68686deda18b837e2acde345",
-    "every neighbor and none": "283ada07c9af4b99f38c53140b050035",
-    "int32 ids": "395b28c0688b6d041bbf5b55b91f0308",
-    "edge ids and features": "234a5618effa2d403ba01647c48bea48",
-    "pairs": "80dc99398b52e3891ad7366cbb13dbbe",
-    "a large item set": "dd5c3ebc71fad995777cf611bc329c36",
-}
-CASES = {
-    "all hops, fanouts 3 and 5": {"fanouts": [5, 3]},
-    "frontier new": {"fanouts": [4, 3, 2], "frontier": "new"},
-    "with replacement": {"fanouts": [6, 4], "replace": True},
-    "every neighbor and none": {"fanouts": [0, -1]},
-    "int32 ids": {"fanouts": [5, 3], "dtype": torch.int32},
-    "edge ids and features": {"fanouts": [3, 2], "features": True},
-    "pairs": {"fanouts": [2, 2], "pairs": True},
-    "a large item set": {"fanouts": [3], "num_items": 70_001},
+DIGESTS = json.loads((Path(__file__).parent / "golden.json").read_text())
+WRITES, REVIEWS, CITES, _, HOSTS, TAGS = golden.EDGE_TYPES
+
+
+# --- cases
+
+
+@dataclass(frozen=True)
+class Case:
+    """A chain of an ItemSampler and a sampler, whose arguments are `options`."""
+
+    options: dict[str, Any]
+    stage: str = "sample_neighbor"
+    typed: bool = False
+    links: bool = False  # seeds are pairs of nodes
+    fields: tuple[str, ...] = ()  # of the items, beside their seeds
+    repeated: bool = False  # a graph without types has parallel edges, and seeds repeat
+    dtype: torch.dtype = torch.int64  # of the graph's ids
+    weights: torch.dtype = torch.float64  # of the edge attribute "w"
+    features: bool = False
+    num_items: int = golden.NUM_ITEMS  # where there are no types
+
+    @property
+    def edges(self) -> dict[Any, torch.Tensor]:
+        """The columns of each edge type, which is PLAIN where there are no types."""
+        if self.typed:
+            return golden.edge_index_of_types()
+        return {PLAIN: torch.tensor(golden.parallel_edges() if self.repeated else golden.edges())}
+
+    @property
+    def num_nodes(self) -> dict[str, int]:
+        return golden.NUM_NODES_OF if self.typed else {"": golden.NUM_NODES}
+
+    @property
+    def counts(self) -> dict[Any, int]:
+        """The number of items of each type."""
+        if self.typed:
+            return golden.NUM_LINKS_OF if self.links else golden.NUM_ITEMS_OF
+        return {PLAIN if self.links else "": self.num_items}
+
+    def seeds(self, item_type: Any) -> torch.Tensor:
+        if self.typed:
+            return golden.items_of(item_type)
+        return golden.repeated_seeds(self.links) if self.repeated else golden.seeds_of(self.links, self.num_items)
+
+
+plain = partial(Case, fields=("labels",))
+types = partial(Case, typed=True, fields=("labels", "my.weight"))
+times = partial(Case, stage="temporal_sample_neighbor", fields=("timestamps",), repeated=True)
+layer = partial(Case, stage="sample_layer_neighbor")
+WEIGHTED = {"prob_name": "w", "return_edge_ids": True}
+TREES = {"disjoint": True, "return_edge_ids": True}
+OF_NODES, OF_EDGES = (
+    {"node_time_attr": "since", "return_edge_ids": True},
+    {"edge_time_attr": "at", "return_edge_ids": True},
+)
+FEW = dict.fromkeys(golden.EDGE_TYPES, 2) | {REVIEWS: 4}
+trees = partial(times, stage="sample_neighbor")
+
+CASES: dict[str, Case] = {
+    "all hops, fanouts 3 and 5": plain({"fanouts": [5, 3]}),
+    "frontier new": plain({"fanouts": [4, 3, 2], "frontier": "new"}),
+    "with replacement": plain({"fanouts": [6, 4], "replace": True}),
+    "every neighbor and none": plain({"fanouts": [0, -1]}),
+    "int32 ids": plain({"fanouts": [5, 3]}, dtype=torch.int32),
+    "edge ids and features": plain({"fanouts": [3, 2], "return_edge_ids": True}, features=True),
+    "pairs": plain({"fanouts": [2, 2]}, links=True),
+    "a large item set": plain({"fanouts": [3]}, num_items=70_001),
+    "types: all types, fanouts 3 and 4": types({"fanouts": [3, 4]}),
+    "types: fanouts by edge type": types({"fanouts": golden.FANOUTS_BY_TYPE}),
+    "types: frontier new": types({"fanouts": [3, *golden.FANOUTS_BY_TYPE], "frontier": "new"}),
+    "types: with replacement": types({"fanouts": [4, 3], "replace": True}),
+    "types: int32 ids": types({"fanouts": [3, 4]}, dtype=torch.int32),
+    "types: edge ids, features, further fields": types(
+        {"fanouts": golden.FANOUTS_BY_TYPE, "return_edge_ids": True}, features=True
+    ),
+    "types: links": types({"fanouts": [2, 3]}, links=True),
+    "weights: without replacement": Case({"fanouts": [5, 3], **WEIGHTED}, weights=torch.float32),
+    "weights: with replacement": Case({"fanouts": [6, 4], "replace": True, **WEIGHTED}),
+    "weights: every drawable in-edge, frontier new": Case(
+        {"fanouts": [4, -1], "frontier": "new", **WEIGHTED}, weights=torch.float16
+    ),
+    "weights: large fanouts, int32 ids": Case(
+        {"fanouts": [2, 25], **WEIGHTED}, weights=torch.bfloat16, dtype=torch.int32
+    ),
+    "weights: mask": Case({"fanouts": [5, 7], **WEIGHTED}, weights=torch.bool),
+    "weights: types": Case({"fanouts": [3, FEW], **WEIGHTED}, typed=True, weights=torch.float32),
+    "weights: types, with replacement": Case(
+        {"fanouts": [2, 3], "replace": True, "frontier": "new", **WEIGHTED}, typed=True, weights=torch.float16
+    ),
+    "weights: types, mask": Case({"fanouts": [FEW, FEW], **WEIGHTED}, typed=True, weights=torch.bool),
+    "in-subgraph": Case({}, "sample_in_subgraph"),
+    "in-subgraph, chosen edge types": Case(
+        {"edge_types": [WRITES, golden.EDGE_TYPES[3]]}, "sample_in_subgraph", typed=True
+    ),
+    "LABOR": layer({"fanouts": [4, 3, 2]}),
+    "LABOR, every neighbor and none": layer({"fanouts": [0, 5, -1]}),
+    "LABOR, layer dependency": layer({"fanouts": [4, 3, 2], "layer_dependency": True}),
+    "LABOR, batch dependency 7": layer({"fanouts": [4, 3], "batch_dependency": 7}),
+    "LABOR, types": layer({"fanouts": [2, *golden.FANOUTS_BY_TYPE]}, typed=True),
+    "LABOR, types, both dependencies": layer(
+        {"fanouts": [3, 2], "layer_dependency": True, "batch_dependency": 7}, typed=True
+    ),
+    "trees": trees({"fanouts": [4, 3], **TREES}),
+    "trees, frontier new, int32 ids": trees({"fanouts": [3, 3, 2], "frontier": "new", **TREES}, dtype=torch.int32),
+    "trees of pairs": trees({"fanouts": [3, 2], **TREES}, links=True),
+    "trees with replacement": trees({"fanouts": [4, 3], "replace": True, **TREES}),
+    "times of edges": times({"fanouts": [5, 4], **OF_EDGES}),
+    "times of nodes, inclusive": times({"fanouts": [-1, 4], "inclusive": True, **OF_NODES}),
+    "both times, window, trees": times({"fanouts": [5, 4], "time_window": 25, **TREES, **OF_NODES, **OF_EDGES}),
+    "last, frontier new": times({"fanouts": [4, 3], "strategy": "last", "frontier": "new", **OF_NODES, **OF_EDGES}),
+    "times of pairs with replacement": times({"fanouts": [4, 3], "replace": True, **OF_EDGES}, links=True),
+    "types: trees": trees({"fanouts": [2, 3], **TREES}, typed=True),
+    "types: trees of links": trees({"fanouts": [2, 2], **TREES}, typed=True, links=True),
+    "types: times": times({"fanouts": golden.FANOUTS_BY_TYPE, **OF_NODES, **OF_EDGES}, typed=True),
+    "types: times of links, last, window, trees": times(
+        {"fanouts": [3, 2], "strategy": "last", "inclusive": True, "time_window": 30, **TREES, **OF_NODES},
+        typed=True,
+        links=True,
+    ),
 }
 
 
-def test_the_stream_version_is_the_one_that_the_digests_belong_to():
+def negatives(typed: bool = False, dtype: torch.dtype = torch.int64, **options: Any) -> dp.Stage:
+    """Links with negatives, and neighbors without the seeds' own edges."""
+    if typed:
+        case = Case({}, typed=True, links=True)
+        graph, excluded = graph_of(case), {}
+    else:
+        case = Case({}, links=True, repeated=True, fields=("later",), dtype=dtype)
+        graph, excluded = graph_of(case), {"include_reverse_edges": True, "only_positive": True}
+    pipe = items_of(case).sample_uniform_negative(graph, **options)
+    fanouts = [3, 2] if typed else [4, 3]
+    return pipe.sample_neighbor(graph, fanouts, return_edge_ids=not typed).exclude_seed_edges(**excluded)
+
+
+def of_form(**options: Any) -> dp.Stage:
+    case = Case({}, links=True, repeated=True)
+    return items_of(case).sample_neighbor(graph_of(case).to_undirected(), [4, 3], return_edge_ids=True, **options)
+
+
+WEIGHT = (torch.arange(golden.NUM_NODES) % 7).double()
+LINKS: dict[str, Callable[[], dp.Stage]] = {
+    "links: plain": partial(negatives, negative_ratio=3),
+    "links: strict, both ends, int32 ids": partial(
+        negatives, dtype=torch.int32, negative_ratio=1.5, corrupt="both", strict=True
+    ),
+    "links: rows of sources by weight": partial(
+        negatives, negative_ratio=2, form="rows", corrupt="src", src_weight=WEIGHT
+    ),
+    "links: times, strict": partial(negatives, negative_ratio=2, node_time_attr="multiples", strict=True),
+    "links: induced": partial(of_form, subgraph_type="induced"),
+    "links: induced trees": partial(of_form, subgraph_type="induced", disjoint=True),
+    "links: bidirectional": partial(of_form, subgraph_type="bidirectional"),
+    "links: types": partial(negatives, typed=True, negative_ratio=2, strict=True),
+    "links: types: rows": partial(negatives, typed=True, negative_ratio=2, form="rows", corrupt="src"),
+}
+
+
+def test_each_digest_has_a_case_at_the_stream_version_that_they_belong_to():
+    assert [name for name in DIGESTS if not name.startswith("pyg: ")] == [*CASES, *LINKS]
     assert dp.STREAM_VERSION == 1
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *LINKS])
 def test_the_package_gives_the_golden_digest(name):
-    assert package_minibatch(**CASES[name]).digest() == GOLDEN[name]
+    pipe = LINKS[name]() if name in LINKS else package_chain(CASES[name])
+    assert dp.DataLoader(pipe).minibatch(golden.EPOCH, golden.INDEX).digest() == DIGESTS[name]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_twin_gives_the_golden_digest(name):
-    assert twin.digest(twin_message(**CASES[name])) == GOLDEN[name]
+    assert twin.digest(twin_message(CASES[name])) == DIGESTS[name]
 
 
-def edge_rows() -> torch.Tensor:
-    return (torch.arange(2 * golden.NUM_EDGES) * 3).reshape(-1, 2).to(torch.float16)
+# --- attributes and features, by plain arithmetic
+
+FIELDS: dict[str, Callable[[int], torch.Tensor]] = {
+    "labels": lambda count: torch.arange(count, dtype=torch.uint8),
+    "my.weight": lambda count: torch.arange(count, dtype=torch.float64) / 8,
+    "timestamps": lambda count: torch.tensor([golden.time_of_item(item) for item in range(count)]),
+    "later": lambda count: torch.arange(count) * 7 % 60 + 20,
+}
+KEYS_OF_FIELDS = {"labels": ("labels", ""), "timestamps": ("timestamps", ""), "my.weight": ("extra", ".my%2Eweight")}
+NODE_FEATURES = {
+    "": ("a.b", (torch.arange(3 * golden.NUM_NODES) - 100).reshape(-1, 3).to(torch.bfloat16)),
+    **{
+        name: ("x", (torch.arange(2 * golden.NUM_NODES_OF[name]) * 5 - 9).reshape(-1, 2).to(torch.float32))
+        for name in ("paper", "a.b:%")
+    },
+}
+EDGE_FEATURES = {
+    PLAIN: (torch.arange(2 * golden.NUM_EDGES) * 3).reshape(-1, 2).to(torch.float16),
+    **{name: torch.arange(len(golden.edges_of(name)[0])).to(torch.int16) * 3 for name in (WRITES, CITES)},
+}
 
 
-def node_rows() -> torch.Tensor:
-    return (torch.arange(3 * golden.NUM_NODES) - 100).reshape(-1, 3).to(torch.bfloat16)
+def weights_of(count: int, dtype: torch.dtype) -> torch.Tensor:
+    """Weights by the id of an edge: one in seven is 0, the others go over six orders of magnitude."""
+    values = [0.0 if i % 7 == 3 else (i * 37 % 1000 + 1) * 0.5 ** (i * 5 % 13) for i in range(count)]
+    return torch.tensor(values, dtype=torch.float64).to(dtype)
 
 
-def package_minibatch(
-    fanouts, frontier="all", replace=False, dtype=torch.int64, features=False, pairs=False, num_items=golden.NUM_ITEMS
-) -> dp.MiniBatch:
-    graph = dp.CSCGraph.from_edge_index(torch.tensor(golden.edges()), golden.NUM_NODES).with_index_dtype(dtype)
-    labels = torch.arange(num_items, dtype=torch.uint8)
-    pipe = dp.ItemSampler(
-        dp.ItemSet((golden.seeds_of(pairs, num_items), labels)), golden.BATCH_SIZE, shuffle=True, seed=golden.SEED
-    )
-    pipe = pipe.sample_neighbor(graph, fanouts, frontier=frontier, replace=replace, return_edge_ids=features)
-    if features:
-        store = {("node", None, "a.b"): node_rows(), ("edge", None, "w"): edge_rows()}
-        store = dp.FeatureStore({key: dp.TensorFeature(rows) for key, rows in store.items()})
-        pipe = pipe.fetch_feature(store, ["a.b"], ["w"])
-    return dp.DataLoader(pipe).minibatch(golden.EPOCH, golden.INDEX)
+def have_times(edge_type: Any) -> tuple[bool, bool]:
+    """Whether the edges of a type, and the nodes that they come from, have times."""
+    return edge_type not in (HOSTS, TAGS), edge_type[0] in ("", *golden.TIMED_NODES)
 
 
-def twin_message(
-    fanouts, frontier="all", replace=False, dtype=torch.int64, features=False, pairs=False, num_items=golden.NUM_ITEMS
-) -> dict:
-    ids = np.int32 if dtype == torch.int32 else np.int64
-    items = golden.places_of_items(num_items)
-    seeds = golden.seeds_of(pairs, num_items).numpy()[items]
-    indptr, indices, edge_ids = twin.coo_to_csc(*golden.edges(), golden.NUM_NODES)
-    keys = [golden.key_of_hop(hop) for hop in range(len(fanouts))]
-    found = twin.sample_neighbors(
-        indptr,
-        indices,
-        edge_ids,
-        seeds.reshape(-1).tolist(),
-        fanouts=fanouts[::-1],
-        keys=keys,
-        replace=replace,
-        frontier=frontier,
-    )
-    message = {
-        **golden.step_fields(),
-        "seeds": seeds,
-        "labels": np.array([item % 256 for item in items], dtype=np.uint8),
-        "compacted_seeds": np.array(found.compacted_seeds, dtype=ids).reshape(seeds.shape),
-        "input_nodes": np.array(found.nodes, dtype=ids),
+# --- the package
+
+
+def graph_of(case: Case) -> Any:
+    edges = case.edges
+    of_nodes = {
+        name: {
+            "since": torch.tensor([golden.time_of_node(v) for v in range(count)]),
+            "multiples": torch.arange(count) * 19 % 50,
+        }
+        for name, count in case.num_nodes.items()
+        if name in ("", *golden.TIMED_NODES)
     }
-    for h, hop in enumerate(found.hops):
-        message |= golden.block_fields(h, hop, ids, with_edge_ids=features)
-        if features:
-            message[f"hop{h}.edge_features.w"] = edge_rows().numpy()[hop.edge_ids]
-    if features:
-        message["node_features.a%2Eb"] = ("bfloat16", node_rows().view(torch.int16).numpy()[found.nodes])
+    of_edges: dict[Any, dict[str, torch.Tensor]] = {}
+    for edge_type, columns in edges.items():
+        count = columns.shape[1]
+        of_edges[edge_type] = {"w": weights_of(count, case.weights)}
+        if have_times(edge_type)[0]:
+            of_edges[edge_type]["at"] = torch.tensor([golden.time_of_edge(edge) for edge in range(count)])
+    if case.typed:
+        graph = dp.HeteroCSCGraph.from_edge_index(
+            edges, case.num_nodes, node_attributes=of_nodes, edge_attributes=of_edges
+        )
+    else:
+        graph = dp.CSCGraph.from_edge_index(
+            edges[PLAIN], golden.NUM_NODES, node_attributes=of_nodes[""], edge_attributes=of_edges[PLAIN]
+        )
+    return graph.with_index_dtype(case.dtype)
+
+
+def items_of(case: Case) -> dp.ItemSampler:
+    names = ["timestamps" if name == "later" else name for name in case.fields]
+    sets = {
+        item_type: dp.ItemSet(
+            (case.seeds(item_type), *(FIELDS[name](count) for name in case.fields)), names=("seeds", *names)
+        )
+        for item_type, count in case.counts.items()
+    }
+    if case.typed:
+        return dp.ItemSampler(dp.HeteroItemSet(sets), golden.TYPED_BATCH_SIZE, shuffle=True, seed=golden.SEED)
+    return dp.ItemSampler(*sets.values(), golden.BATCH_SIZE, shuffle=True, seed=golden.SEED)
+
+
+def package_chain(case: Case) -> dp.Stage:
+    pipe = getattr(items_of(case), case.stage)(graph_of(case), **case.options)
+    if not case.features:
+        return pipe
+    nodes = {name: named for name, named in NODE_FEATURES.items() if (name != "") == case.typed}
+    edges = {name: rows for name, rows in EDGE_FEATURES.items() if (name != PLAIN) == case.typed}
+    store = {("node", name or None, attribute): rows for name, (attribute, rows) in nodes.items()}
+    store |= {("edge", name if case.typed else None, "w"): rows for name, rows in edges.items()}
+    features = dp.FeatureStore({key: dp.TensorFeature(rows) for key, rows in store.items()})
+    if case.typed:
+        return pipe.fetch_feature(features, dict.fromkeys(nodes, ("x",)), dict.fromkeys(edges, ("w",)))
+    return pipe.fetch_feature(features, ["a.b"], ["w"])
+
+
+# --- the twin
+
+
+def sampled(
+    case: Case, seeds: dict[Any, list[Any]], timestamps: dict[Any, list[int]]
+) -> twin.TypedNeighborhood | Trees:
+    """What the twin samples; a graph without types has the node type "" and the edge type PLAIN."""
+    options = {"replace": False, "frontier": "all", "disjoint": False} | case.options
+    node_types = sorted(case.num_nodes)
+    relations = {
+        edge_type: twin.coo_to_csc(*columns.tolist(), case.num_nodes[edge_type[2]])
+        for edge_type, columns in case.edges.items()
+    }
+    fanouts = [
+        fanout if isinstance(fanout, dict) else dict.fromkeys(relations, fanout)
+        for fanout in reversed(options.get("fanouts", []))
+    ]
+    if case.stage == "sample_layer_neighbor":
+        dependencies = {name: value for name, value in case.options.items() if name != "fanouts"}
+        layers = twin_layer.Layers(golden.SEED, golden.EPOCH, golden.INDEX, 1, **dependencies)
+        return twin_layer.sample_layer_neighbors(node_types, relations, seeds, fanouts=fanouts, layers=layers)
+    if case.stage == "sample_in_subgraph" and case.typed:
+        return twin_layer.sample_typed_in_subgraph(node_types, relations, seeds, options["edge_types"])
+    if case.stage == "sample_in_subgraph":
+        return in_types(twin_layer.sample_in_subgraph(*relations[PLAIN], seeds[""]), "")
+    if options["disjoint"] or timestamps:
+        return sample_trees(
+            node_types,
+            {name: Relation(*arrays, times_of(case, name, *arrays[1:])) for name, arrays in relations.items()},
+            {name: [np.ravel(row).tolist() for row in rows] for name, rows in seeds.items()},
+            fanouts=fanouts,
+            key_of=golden.key_of_hop,
+            frontier=options["frontier"],
+            disjoint=options["disjoint"],
+            rule=rule_of(case),
+            timestamps=timestamps,
+        )
+    weights = None
+    if "prob_name" in options:
+        weights = {name: weights_of(len(ids), case.weights)[ids].tolist() for name, (_, _, ids) in relations.items()}
+    draws = {"replace": options["replace"], "frontier": options["frontier"]}
+    if case.typed:
+        return twin.sample_typed_neighbors(
+            node_types, relations, seeds, fanouts=fanouts, key_of=golden.key_of_hop, weights=weights, **draws
+        )
+    [(item_type, rows)] = seeds.items()
+    neighborhood = twin.sample_neighbors(
+        *relations[PLAIN],
+        np.ravel(rows).tolist(),
+        fanouts=[fanout[PLAIN] for fanout in fanouts],
+        keys=[golden.key_of_hop(hop) for hop in range(len(fanouts))],
+        weights=weights and weights[PLAIN],
+        **draws,
+    )
+    return in_types(neighborhood, item_type)
+
+
+def in_types(plain: twin.Neighborhood, item_type: Any) -> twin.TypedNeighborhood:
+    return twin.TypedNeighborhood(
+        {"": plain.nodes}, {item_type: plain.compacted_seeds}, [{PLAIN: hop} for hop in plain.hops]
+    )
+
+
+def rule_of(case: Case) -> Rule:
+    named = {"replace": "replace", "strategy": "strategy", "inclusive": "inclusive", "time_window": "window"}
+    values = {named[option]: value for option, value in case.options.items() if option in named}
+    return Rule(temporal=case.stage == "temporal_sample_neighbor", **values)
+
+
+def times_of(case: Case, edge_type: Any, sources: list[int], edge_ids: list[int]) -> list[list[int]]:
+    """The times of each in-edge."""
+    on_edges, on_nodes = have_times(edge_type)
+    of_edges = [golden.time_of_edge(edge) for edge in edge_ids] if on_edges and "edge_time_attr" in case.options else []
+    of_nodes = [golden.time_of_node(u) for u in sources] if on_nodes and "node_time_attr" in case.options else []
+    columns = [column for column in (of_edges, of_nodes) if column]
+    return [[column[place] for column in columns] for place in range(len(edge_ids))]
+
+
+def twin_message(case: Case) -> dict[str, Any]:
+    ids = np.int32 if case.dtype == torch.int32 else np.int64
+    places = golden.places_of_types(case.counts)
+    if not case.typed:
+        places = dict.fromkeys(case.counts, golden.places_of_items(case.num_items))
+    seeds = {name: case.seeds(name).numpy()[rows] for name, rows in places.items()}
+    fields = {
+        name: {field: FIELDS[field](case.counts[name]).numpy()[rows] for field in case.fields}
+        for name, rows in places.items()
+    }
+    timestamps = {name: values["timestamps"].tolist() for name, values in fields.items() if "timestamps" in values}
+    neighborhood = sampled(case, {name: rows.tolist() for name, rows in seeds.items()}, timestamps)
+    batch = getattr(neighborhood, "batch", None)
+    ending = {name: f".{key}" for name, key in golden.KEYS.items()} if case.typed else {"": "", PLAIN: ""}
+    message: dict[str, Any] = golden.step_fields()
+    for name, rows in seeds.items():
+        message[f"seeds{ending[name]}"] = rows
+        compacted = np.array(neighborhood.compacted_seeds[name], dtype=ids)
+        message[f"compacted_seeds{ending[name]}"] = compacted.reshape(rows.shape)
+        for field, values in fields[name].items():
+            key, rest = KEYS_OF_FIELDS[field]
+            message[f"{key}{ending[name]}{rest}"] = values
+    for name, nodes in neighborhood.nodes.items():
+        message[f"input_nodes{ending[name]}"] = np.array(nodes, dtype=ids)
+        if batch is not None:
+            message[f"batch{ending[name]}"] = np.array(batch[name], dtype=np.int64)
+        if case.features and name in NODE_FEATURES:
+            attribute, rows = NODE_FEATURES[name]
+            bits = ("bfloat16", rows.view(torch.int16).numpy()[nodes]) if name == "" else rows.numpy()[nodes]
+            message[f"node_features{ending[name]}.{attribute.replace('.', '%2E')}"] = bits
+    for h, blocks in enumerate(neighborhood.hops):
+        for name, block in blocks.items():
+            has_ids = "return_edge_ids" in case.options
+            message |= golden.block_fields(h, block, ids, ending[name], with_edge_ids=has_ids)
+            if case.features and name in EDGE_FEATURES:
+                message[f"hop{h}.edge_features{ending[name]}.w"] = EDGE_FEATURES[name].numpy()[block.edge_ids]
     return message
+
+
+# --- the cases hold what they are meant to
+
+
+def test_cases_of_types_have_several_relations_an_empty_type_seeds_of_both_types_and_all_hops():
+    message = twin_message(CASES["types: all types, fanouts 3 and 4"])
+    assert all(len(message[f"seeds.{name}"]) > 2 for name in golden.NUM_ITEMS_OF)
+    assert [name for name in golden.NUM_NODES_OF if len(message[f"input_nodes.{golden.KEYS[name]}"]) == 0] == ["venue"]
+    sizes = {name: len(message[f"hop1.indices.{golden.KEYS[name]}"]) for name in golden.EDGE_TYPES}
+    assert [name for name, size in sizes.items() if size < 10] == [HOSTS]
+
+
+def test_cases_of_weights_leave_zeros_out_reject_draws_and_remove_picks_for_many_rejections(monkeypatch):
+    masked, every = (
+        twin_message(Case({"fanouts": [-1], "return_edge_ids": True, **options}, weights=torch.bool))
+        for options in (WEIGHTED, {})
+    )
+    zeros = (~weights_of(golden.NUM_EDGES, torch.bool)).nonzero().flatten().tolist()
+    of_seeds = set(every["hop0.edge_ids"].tolist())
+    assert set(masked["hop0.edge_ids"].tolist()) == of_seeds - set(zeros) != of_seeds
+    calls: list[int] = []
+    sums_of = twin.sums_of
+    monkeypatch.setattr(twin, "sums_of", lambda weights: calls.append(len(weights)) or sums_of(weights))
+    message = twin_message(CASES["weights: large fanouts, int32 ids"])
+    columns = sum(len(message[f"hop{h}.indptr"]) - 1 for h in range(2))
+    assert len(calls) > columns  # what is more than one for each column are removals
+
+
+def test_in_cases_of_trees_and_times_a_node_is_there_several_times_and_some_edges_are_not_eligible():
+    of_trees, of_times = twin_message(CASES["trees"]), twin_message(CASES["times of edges"])
+    for message in (of_trees, of_times):
+        assert len(set(message["input_nodes"].tolist())) < len(message["input_nodes"])
+    assert of_trees["batch"].tolist()[:8] == list(range(8))
+    compacted = of_times["compacted_seeds"]
+    assert len(set(of_times["seeds"].tolist())) < len(set(compacted.tolist())) < len(of_times["seeds"])
+    every = twin_message(replace(CASES["trees"], options={"fanouts": [5, 4], **TREES}))
+    assert len(of_times["hop1.indices"]) < len(every["hop1.indices"])

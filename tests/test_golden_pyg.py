@@ -4,14 +4,17 @@ The draws are those of docs/semantics.md at stream version 1, so they change onl
 else a digest holds, the fields of a batch and their forms, is PyG's to decide: it may change with a version of
 torch_geometric whose own loaders make another batch, and never by a change of this package alone.
 
-A digest is of the first two batches of an epoch, over parts of the first two of each rank.
+The digests are in tests/golden.json, where their names begin with "pyg: ". One is of the first two batches of an
+epoch, over parts of the first two of each rank.
 """
 
 import copy
+import json
 import random
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import golden_graphs as golden
@@ -365,138 +368,16 @@ CASES: dict[str, Callable[..., Iterable[Any]]] = {
     "ZipLoader": zipped,
     "ZipLoader, whole batches": partial(zipped, filter_per_worker=True),
 }
-GOLDEN: dict[str, str] = {
-    "nodes": "55da2989ce6c5eefefcfa4c8b8b69043",
-    "nodes, no shuffle, the last batch dropped": "e3cd2e6fad1e271994f0c369b0ca2eb6",
-    "nodes, epoch 3": "5867ecb73d47b3ba3640c21610c55f71",
-    "nodes, seed of a generator": "70539397e5c1d083a273c0b172d8ef55",
-    "nodes, order of a sampler": "eb1ff1c2abb765047d68c3fca32ff97c",
-    "nodes, order of a batch_sampler": "98b2ac81f362129d613388df0717fd17",
-    "nodes, replace": "5753f9e589d1973a3c4e8faf561fb749",
-    "nodes, all neighbors": "c5ce5d8803e298eccfede393d2a4e709",
-    "nodes, no neighbors": "6963132f59880054243fdd57f53edf51",
-    "nodes, no hops": "01045464227d1766590055ac13801a36",
-    "nodes, induced": "8adaa4753f93bdf4f6e624611f2924a4",
-    "nodes, bidirectional": "8f533840ff7189f937108112f6aa2dfe",
-    "nodes, trees": "3e31b7f7ef948423a1bf5bce090b08ad",
-    "nodes, induced trees with replacement": "c39d9bf4094b81a5a1080848033e308a",
-    "nodes, bidirectional trees": "001658237e6299701a3483319512a4b4",
-    "nodes, times of nodes": "4c51d6c1115ba2180f6ee7740cb5e489",
-    "nodes, times of nodes, last": "c0a156800054b64622230dcb68005f28",
-    "nodes, times of edges": "53b1cabecabab075e4ff84d5bb6573af",
-    "nodes, times of edges, last": "0cb2e18c1b2bbb47154a0b008f8eec13",
-    "nodes, weights": "46586534c7f7403e413da6dcb10c0d52",
-    "nodes, weights, all neighbors": "632b0f770a50bcf0de9a09269edc6d43",
-    "nodes, mask": "cec445e006ca3274675dbc7de7597d42",
-    "nodes, ids": "7e521184ec565d16bf29b1939ebac3a1",
-    "nodes, sorted edges": "7c9cb928f305cbea87b5ae3fe15e5f3c",
-    "nodes, transform": "d433fd5d94f2371071003ed13c01e25f",
-    "nodes, transform_sampler_output": "c819f95c9e265cd7a9ad6fbdeff587cb",
-    "nodes, original edges kept": "def5af1bb79677db5d22822eedeb6995",
-    "nodes, places": "fedc03df8ec557722f9650d578f4bb86",
-    "nodes, a graph of ours": "c338c8e61c05ff0cc0bbd0ff835616cc",
-    "nodes, stores": "57217aa9b9c327c1fca11383c989edfb",
-    "nodes, stores, times": "08a7822a01227b2ce9e842acd016080b",
-    "links": "b6f4c6957c36ccf111ce2afd8d234991",
-    "links, labels": "a4385ba79924d12c4f25eba0b5a9f63e",
-    "links, some pairs": "5ac4318ac6dafec89e5290469d108b79",
-    "links, ratio": "a1a72bcdd0b7d1a2cff0004475fea90f",
-    "links, ratio, labels": "c224aa86ff01cb04204c67c8e8243916",
-    "links, binary": "2f7600ea369993740a5e12389ec7c1d3",
-    "links, binary 1.5": "6c7a6298da124981e24a74a180028788",
-    "links, binary 0.4": "997a5e4d3c70fe63616c66f7b4b05c92",
-    "links, binary by weight": "3540ce3023d43b38205a9519b3f9fca9",
-    "links, triplet": "96ff2707b09b1313625aa49f54c23400",
-    "links, triplets": "ee0a3f90fa9f85708dcf7c8a93da5f1a",
-    "links, triplets by weight": "5e5787a48770fb3e5cd788dfa9f8278c",
-    "links, trees": "a7741226ccd4820022054560570cb0fa",
-    "links, trees, binary": "62d61f5138fb4e9c003320b357ce3165",
-    "links, trees, triplets": "fac103644ba12e8d428190598603daa9",
-    "links, induced": "d4b16a74ffb4d55368d6427be62f6ccb",
-    "links, bidirectional": "7b78400010a381ac87917c7de315cf85",
-    "links, weights": "458d6d81609e4eb6ee9d1dbb21182cdb",
-    "links, times of nodes": "68b0b74a83494fec1203f538661e0211",
-    "links, times of nodes, binary": "cfc211a03586c139c87bdede1cdb35a7",
-    "links, times of nodes, triplets": "53c450f7ec339aada3f05e9c0a90f1e1",
-    "links, times of edges, last": "56016993746e1cd8ebc9a6c9e18845e9",
-    "links, transforms": "b8b1ccc9111362a15600fb0e7bc471bc",
-    "links, places": "7c581bbf518c748add06b3fb4b967893",
-    "links, a graph of ours": "21820ca39a5559d0405edd82772c073f",
-    "links, stores": "18e42e05ef8ca72d38a8d743d5af8e40",
-    "types": "ba7f97d0b59c6b6db8223f58aaef9c88",
-    "types, fanouts by edge type": "42c95e4f801dd5abd95bd916df6c9e80",
-    "types, mask": "83d78aaec44125082b4d8ba5f169514d",
-    "types, ids, replace": "410520aa1f67949202704d9adf00afac",
-    "types, induced": "a6ebea4c17c86941b09a22891462eb98",
-    "types, bidirectional": "05c83e6f1f74c0a2e2cffa1d6a25a1ed",
-    "types, trees": "9be8c6d031decd09b6e6794bb55b6e74",
-    "types, times of edges": "192465b471df9ddd00717732d4208eb9",
-    "types, times of nodes, last": "8575529f66a8802f02fb4f2cc0fa9845",
-    "types, weights": "10591942ea3040233ac66f1062d2cbca",
-    "types, weights by edge type": "5a7ee1c5743b54fef1ec77314d917e27",
-    "types, no neighbors": "c1b1eb8e3f33f6e1e2f65be41d993147",
-    "types, transforms": "41eb2cf0a52134d35f2d08a4d0134285",
-    "types, a graph of ours": "3a3e2f9aa7e757267075cde61996098b",
-    "types, stores": "8313dc570f15437bbc3a0bdaf0057571",
-    "types, stores by destination": "2e59b4e006cc438cf82dade4311789a3",
-    "links of types": "c6a8e32e778f333a023ec25977177baf",
-    "links of types, one node type": "0dc48f5f3d35e5967e521d6bbcd18add",
-    "links of types, not in the data": "3c5ef2b15428713277148e30badab86f",
-    "links of types, binary": "0d029241b4da248015046fecae47248a",
-    "links of types, one node type, binary": "3fda6755afa8ad4d621f6f00b1807915",
-    "links of types, triplets": "2e72c7015fc7b1aac94d6368e5b99409",
-    "links of types, one node type, triplets": "3cd0659aa1c9786711a8a7b843f0801d",
-    "links of types, by weight": "4ac067bcfd0594241241336fc7445d33",
-    "links of types, trees": "e5aa5167ac6c114f5459913c0647bd36",
-    "links of types, times": "64eb08d6b6a9ecea1c2bdca7eb07b19b",
-    "links of types, times, binary": "5980755478661ecea37c28fa95fdf5e1",
-    "links of types, times, triplets": "990ca58a17407d1d8f0ff0bc7901e826",
-    "links of types, one node type, times, triplets": "ae6fef3a7828f43d8183af172e6c291a",
-    "links of types, bidirectional": "3dafa5d13a41603716d4bd4ca2b3f49b",
-    "links of types, stores": "12425e5894950bbd803ea70930edb3f3",
-    "NodeLoader": "280dff643c189429cc35c0541ce3cf91",
-    "NodeLoader, types": "5aa7c853a5b332f1720c659644c1e35a",
-    "NodeLoader, a sampler of the user's": "07c59ba796b91e0f958102b90c94635b",
-    "LinkLoader": "787976ae7c73d867ef5e7533d069b230",
-    "LinkLoader, types": "f1ef7230cd8d5c4fe495274cc95675c1",
-    "LinkLoader, a sampler of the user's": "caf38aaadce8010ad87c57ac164fd40d",
-    "NodeLoader of PyG": "05702e507affe6f9e95f78948e597ecd",
-    "NodeLoader of PyG, types": "e0cf53921411e1207475c87199f6ee27",
-    "LinkLoader of PyG": "6515442621900a458be2c58f0c1b7b60",
-    "LinkLoader of PyG, types": "be71ed167431d33b84114b3713caa667",
-    "NeighborSampler": "a357780536518a2f100c7865d034be26",
-    "CachedLoader": "aba99f8ef1de9f8bef6dd5f98c2c5869",
-    "PrefetchLoader": "ba7f97d0b59c6b6db8223f58aaef9c88",
-    "ZipLoader": "b49a2d6f3520a5eff2d5b0c9825c7c7c",
-    "ZipLoader, whole batches": "b49a2d6f3520a5eff2d5b0c9825c7c7c",
-    "parts: nodes": "983dddaee9c9f1534aea5e92a22852a8",
-    "parts: nodes, all neighbors": "734bc5782236a443726772027d541177",
-    "parts: nodes, trees with replacement": "2655e53e004bfa8f5ec45471a8dfe0c3",
-    "parts: nodes, induced": "8b24aa96500fd9b0c0551609cb2ab79c",
-    "parts: nodes, bidirectional": "2c4bca42bc0c0038489bb8d55be9dba2",
-    "parts: nodes, weights": "de4487ca56bedd13593c6fbf75153ad8",
-    "parts: nodes, labels": "d89cb0720252279d12aba0804b1a71f6",
-    "parts: nodes, times of nodes": "1ce3fcee152e3eded5312428818c9266",
-    "parts: nodes, times of edges, last": "5a8c593ef2d87178674ddd0533ebfa92",
-    "parts: links": "103a43a96b2fed3473e2135cfae6c946",
-    "parts: links, binary": "d63ded7cba608233ea1e2e682e1928b0",
-    "parts: links, triplets": "1959835ae4d402742be411c74afacc53",
-    "parts: links, times of nodes": "cc6250a970d4c2b106ad6d6b47db7a81",
-    "parts: types": "18dcfbee86a9e71fb03e97dcb1dbd7cb",
-    "parts: types, times of edges": "5b9235ddb69e4538e2fba4c6c1973cee",
-    "parts: types, weights": "9983ce3657f342d0e925156e07817410",
-    "parts: types, labels": "92257f9a10070d3bb314dbe8e6a343b2",
-    "parts: links of types": "d5c21e29880c45cdeb72c0949de72e42",
-    "parts: links of types, binary": "03767feafa29386da52d4545aec233b3",
-    "parts: links of types, times": "a0687a34268f3e3946ba2ce44bc0efdb",
-    "parts: sampler": "f8f4c3a5b068f7f5911bd43454295910",
-    "parts: sampler, types": "254e588c3e812c1f02bea0729f3ac3e9",
+DIGESTS = {
+    name.removeprefix("pyg: "): digest
+    for name, digest in json.loads((Path(__file__).parent / "golden.json").read_text()).items()
+    if name.startswith("pyg: ")
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_first_batches_have_the_golden_digest(name):
-    assert digest_of(*islice(CASES[name](), 2)) == GOLDEN[name]
+    assert digest_of(*islice(CASES[name](), 2)) == DIGESTS[name]
 
 
 IN_WORKERS = [  # the case, and filter_per_worker
@@ -512,15 +393,15 @@ IN_WORKERS = [  # the case, and filter_per_worker
 @pytest.mark.parametrize(("name", "filter_per_worker"), ranked(IN_WORKERS, small=3))
 def test_batches_of_two_workers_have_the_same_digest(name, filter_per_worker):
     loader = CASES[name](num_workers=2, filter_per_worker=filter_per_worker)
-    assert digest_of(*islice(loader, 2)) == GOLDEN[name]
+    assert digest_of(*islice(loader, 2)) == DIGESTS[name]
 
 
 def test_each_case_has_a_digest_of_its_own():
     names = [*CASES, *(f"parts: {name}" for name in PARTS), "parts: sampler", "parts: sampler, types"]
-    assert [*GOLDEN] == names
+    assert [*DIGESTS] == names
     alike = {"PrefetchLoader": "types", "ZipLoader, whole batches": "ZipLoader"}  # other ways to the same batches
-    assert all(GOLDEN[name] == GOLDEN[other] for name, other in alike.items())
-    assert len({*GOLDEN.values()}) == len(names) - len(alike)
+    assert all(DIGESTS[name] == DIGESTS[other] for name, other in alike.items())
+    assert len({*DIGESTS.values()}) == len(names) - len(alike)
 
 
 def test_every_loader_of_this_package_has_a_case():
@@ -605,7 +486,7 @@ def digest_over_parts(root: Any, name: str, **more: Any) -> str:
 
 @pytest.mark.parametrize("name", PARTS)
 def test_the_first_batches_of_two_ranks_have_the_golden_digest(name, parts):
-    assert digest_over_parts(parts, name) == GOLDEN[f"parts: {name}"]
+    assert digest_over_parts(parts, name) == DIGESTS[f"parts: {name}"]
 
 
 WAYS = [  # of loading, which change no bit
@@ -619,7 +500,7 @@ WAYS = [  # of loading, which change no bit
 @pytest.mark.parametrize("way", ranked(WAYS, small=1))
 def test_batches_of_two_ranks_that_load_otherwise_have_the_same_digest(way, parts):
     name = "links of types, times"
-    assert digest_over_parts(parts, name, **way) == GOLDEN[f"parts: {name}"]
+    assert digest_over_parts(parts, name, **way) == DIGESTS[f"parts: {name}"]
 
 
 def outputs_of_rank(rank: int, size: int, root: Any, port: int, is_typed: bool) -> list[Any]:
@@ -641,7 +522,7 @@ def outputs_of_rank(rank: int, size: int, root: Any, port: int, is_typed: bool) 
 @pytest.mark.parametrize("is_typed", [False, True])
 def test_the_outputs_of_the_samplers_of_two_ranks_have_the_golden_digest(is_typed, parts):
     first, second = answers(in_ranks(2, outputs_of_rank, parts, port_of_all(), is_typed))
-    assert digest_of(*first, *second) == GOLDEN["parts: sampler, types" if is_typed else "parts: sampler"]
+    assert digest_of(*first, *second) == DIGESTS["parts: sampler, types" if is_typed else "parts: sampler"]
 
 
 # --- the digest itself

@@ -40,14 +40,6 @@ def write_pairs(path: Path, num_pairs: int, num_rounds: int) -> Path:
     return path
 
 
-@pytest.fixture
-def same_threads():
-    """Give torch its number of threads back after the test."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.usefixtures("same_threads")
 def test_it_learns_to_rank_the_one_receiver_that_each_sender_has(tmp_path, temporal, monkeypatch, capsys):
     path = write_pairs(tmp_path / "pairs.txt", num_pairs=20, num_rounds=40)

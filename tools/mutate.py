@@ -55,7 +55,7 @@ TESTS = {
     f"{_WORKERS}_clones.py {_WORKERS}_worker_faults.py",
     "datapipes/base/codec.py": f"tests/minibatch tests/distributed/wire {_WORKERS}_outcomes.py",
     "datapipes/minibatch/message.py": f"tests/minibatch tests/distributed/wire {_WORKERS}_outcomes.py",
-    "datapipes/minibatch/minibatch.py": "tests/minibatch tests/test_golden.py tests/test_golden_typed.py",
+    "datapipes/minibatch/minibatch.py": "tests/minibatch tests/test_golden.py",
     "datapipes/base/array_digest.py": "tests/base/test_array_digest.py tests/chain/test_changed_data.py "
     "tests/partition/native/test_piece_hash.py tests/graph/test_storage.py tests/features/test_cached_feature.py",
     "datapipes/graph/choice.py": "tests/graph tests/sampling",

@@ -25,7 +25,14 @@ from build_wheel import HERE, interpreter
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ("requirements-run.lock", "requirements.lock")
-TESTS = ("tests/test_golden.py", "tests/support/golden_graphs.py", "tests/support/twin.py")
+TESTS = (
+    "tests/test_golden.py",
+    "tests/golden.json",
+    "tests/support/golden_graphs.py",
+    "tests/support/twin.py",
+    "tests/support/twin_layer.py",
+    "tests/support/twin_trees.py",
+)
 SUITES = {"3.11": "bookworm", "3.13": "trixie"}  # of Debian, by the Python that it has
 ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
 EMULATED_PINS = {"torch": "torch==2.6.0", "numpy": "numpy==2.2.6"}

@@ -37,6 +37,13 @@ def run(capsys, *arguments: object) -> Ran:
     return Ran(code, *capsys.readouterr())
 
 
+def done(capsys, *arguments: object) -> Ran:
+    """Run the command, which does its work and says nothing on stderr."""
+    result = run(capsys, *arguments)
+    assert (result.code, result.err) == (0, "")
+    return result
+
+
 def npz_file(folder: Path) -> Path:
     """A data set in the layout of heterophilous-graphs: 6 nodes in a ring, two classes, two splits."""
     folder.mkdir(parents=True, exist_ok=True)

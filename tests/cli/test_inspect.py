@@ -3,8 +3,7 @@
 import json
 
 import numpy as np
-import pytest
-from command_files import link_file, npz_file, rdf_folder, run, saved_graph, saved_library
+from command_files import done, link_file, npz_file, rdf_folder, run, saved_graph, saved_library
 from hetero_graphs import full_library
 
 import datapipes as dp
@@ -13,8 +12,7 @@ import datapipes as dp
 def test_a_saved_graph(capsys, tmp_path):
     folder = saved_graph(tmp_path / "g")
     graph = dp.CSCGraph.open(folder)
-    found = run(capsys, "inspect", folder, "--json")
-    assert (found.code, found.err) == (0, "")
+    found = done(capsys, "inspect", folder, "--json")
     assert found.json == {
         "command": "inspect",
         "path": str(folder),
@@ -85,37 +83,23 @@ def test_data_sets_with_types_and_of_links(capsys, tmp_path):
     facts = run(capsys, "inspect", rdf_folder(tmp_path / "rdf"), "--json").json["dataset"]
     assert facts["graph"]["class"] == "HeteroCSCGraph"
     assert len(facts["graph"]["edge_types"]) == 4
-    text = run(capsys, "inspect", link_file(tmp_path / "links"))
-    assert (text.code, text.err) == (0, "")
+    text = done(capsys, "inspect", link_file(tmp_path / "links"))
     title, _, _, edges, *_ = text.out.splitlines()
     assert title == "talk: link prediction"
     assert edges.split()[:3] == ["edges", "20", "14"]
     assert edges.endswith("time int64 [20]")
 
 
-def test_options_of_data_sets_are_passed_on(capsys, tmp_path):
+def test_options_of_data_sets_are_passed_on(capsys, command_refuses, tmp_path):
     rdf = rdf_folder(tmp_path / "rdf")
     facts = run(capsys, "inspect", rdf, "--json", "--no-inverse-relations").json["dataset"]
     assert len(facts["graph"]["edge_types"]) == 2
-    for option, said in (
-        (("--split", 2), "; --split must be in [0, 2). Pass one of these, or leave --split out."),
-        (("--normalize-features",), ": --normalize-features is"),
-    ):
-        found = run(capsys, "inspect", npz_file(tmp_path), *option)
-        assert (found.code, found.out) == (1, "")
-        assert said in found.err
+    command_refuses(1, "inspect", npz_file(tmp_path), "--split", 2)
+    command_refuses(1, "inspect", npz_file(tmp_path), "--normalize-features")
     assert run(capsys, "inspect", npz_file(tmp_path), "--split", 1, "--largest-component").code == 0
 
 
-def test_options_of_data_sets_are_refused_for_a_saved_graph(capsys, tmp_path):
-    folder = saved_graph(tmp_path / "g")
-    found = run(capsys, "inspect", folder, "--split", 0, "--largest-component")
-    assert (found.code, found.out) == (2, "")
-    said = f"--split, --largest-component: only for data sets; {folder} holds a saved graph. Leave them out."
-    assert found.err == f"datapipes inspect: error: {said}\n"
-
-
-def test_verify_reads_everything(capsys, tmp_path):
+def test_verify_reads_everything(capsys, command_refuses, tmp_path):
     folder = saved_graph(tmp_path / "g")
     found = run(capsys, "inspect", folder, "--verify")
     assert (found.code, found.out.splitlines()[-1]) == (0, "all edges were read: they are valid")
@@ -127,37 +111,23 @@ def test_verify_reads_everything(capsys, tmp_path):
     arrays[entry["offset"] :].view(entry["dtype"])[3] = 9
     arrays.flush()
     assert run(capsys, "inspect", folder).code == 0
-    found = run(capsys, "inspect", folder, "--verify")
-    assert (found.code, found.out) == (1, "")
-    assert "indices[3]" in found.err
+    command_refuses(1, "inspect", folder, "--verify")
     assert run(capsys, "inspect", npz_file(tmp_path / "n"), "--verify").code == 0
 
 
-@pytest.mark.parametrize(
-    "header", ["", "[1]", "{}", '{"format": 3}', '{"format": "datapipes-hetero-csc-graph", "version": 9}', "[" * 10**5]
-)
-def test_a_folder_with_a_broken_header_is_refused(capsys, tmp_path, header):
-    (tmp_path / "graph.json").write_text(header)
-    found = run(capsys, "inspect", tmp_path)
-    assert (found.code, found.out) == (1, "")
-    assert "graph.json is not a valid header" in found.err
-
-
-def test_a_folder_of_something_else_is_refused(capsys, tmp_path):
-    (tmp_path / "notes.md").touch()
-    found = run(capsys, "inspect", tmp_path)
-    assert (found.code, found.out) == (1, "")
-    assert f"datasets.open: {tmp_path} holds none of these: ind.* files (Planetoid)" in found.err
-    assert found.err.endswith(" Also read: a folder that graph.save wrote, and a partition.\n")
-    found = run(capsys, "inspect", tmp_path, "--json")
-    assert found.json["error"]["type"] == "ValueError"
-
-
-def test_a_truncated_file_is_named(capsys, tmp_path):
-    folder = saved_graph(tmp_path / "g")
-    content = (folder / "arrays.npy").read_bytes()
-    (folder / "arrays.npy").write_bytes(content[:-1])
-    found = run(capsys, "inspect", folder, "--json")
-    assert found.code == 1
-    assert json.loads(found.out)["error"]["type"] == "ValueError"
-    assert "arrays.npy cannot be read" in found.err
+def test_what_inspect_refuses(capsys, command_refuses, tmp_path):
+    graph = saved_graph(tmp_path / "g")
+    command_refuses(2, "inspect", graph, "--split", 0, "--largest-component")
+    content = (graph / "arrays.npy").read_bytes()
+    (graph / "arrays.npy").write_bytes(content[:-1])
+    command_refuses(1, "inspect", graph, "--json")
+    broken = ["", "[1]", "{}", '{"format": 3}', '{"format": "datapipes-hetero-csc-graph", "version": 9}']
+    for header in broken:
+        (graph / "graph.json").write_text(header)
+        command_refuses(1, "inspect", graph)
+    (graph / "graph.json").write_text("[" * 10**5)
+    assert "graph.json is not a valid header: RecursionError" in run(capsys, "inspect", graph).err
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.md").touch()
+    command_refuses(1, "inspect", tmp_path / "other")
+    command_refuses(1, "inspect", tmp_path / "other", "--json")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from command_files import link_file, npz_file, rdf_folder, run, saved_graph, saved_library
+from command_files import done, link_file, npz_file, rdf_folder, run, saved_graph, saved_library
 from hetero_graphs import full_library
 from scripts import run_script
 
@@ -62,8 +62,7 @@ def test_the_text_is_the_report_and_where_it_went(capsys, tmp_path):
 
 def test_metis_is_the_default(capsys, tmp_path):
     saved_graph(tmp_path / "g")
-    found = run(capsys, "partition", tmp_path / "g", tmp_path / "out", "--parts", 2, "--quiet", "--json")
-    assert (found.code, found.err) == (0, "")
+    found = done(capsys, "partition", tmp_path / "g", tmp_path / "out", "--parts", 2, "--quiet", "--json")
     assert found.json["report"]["method"] == "metis"
     assert sum(found.json["report"]["nodes"]) == 5
 
@@ -86,8 +85,7 @@ def test_a_data_set_has_training_nodes_and_says_what_is_left_out(capsys, tmp_pat
 def test_graphs_with_types(capsys, tmp_path):
     saved_library(tmp_path / "g")
     options = ("--parts", 2, "--method", "random", "--seed", 3, "--quiet", "--layouts", "native")
-    found = run(capsys, "partition", tmp_path / "g", tmp_path / "out", *options)
-    assert (found.code, found.err) == (0, "")
+    found = done(capsys, "partition", tmp_path / "g", tmp_path / "out", *options)
     assert "edge type" in found.out
     assert Part.open(tmp_path / "out", 0, fingerprint=full_library()).num_parts == 2
     found = run(capsys, "partition", rdf_folder(tmp_path / "rdf"), tmp_path / "o", *options, "--no-inverse-relations")
@@ -183,78 +181,35 @@ def test_the_edge_map_is_a_choice(capsys, tmp_path, monkeypatch, option, given):
 # --- errors
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--parts", "x"], "argument --parts: invalid int value: 'x'"),
-        (["--parts", "2", "--method", "guess"], "invalid choice: 'guess'"),
-        (["--parts", "2", "--layouts", "dgl"], "invalid choice: 'dgl'"),
-        (["--parts", "2", "--balance", "nodes"], "argument --balance: nodes is not NAME=NUMBER,NAME=NUMBER,... with"),
-        (["--parts", "2", "--balance", "edges=1,"], "argument --balance: edges=1, is not NAME=NUMBER"),
-        (["--parts", "2", "--balance", "nodes=1,nodes=2"], "with the names nodes, edges, train, each once"),
-        (["--parts", "2", "--balance", "node=1"], "argument --balance: node=1 is not NAME=NUMBER"),
-        ([], "the following arguments are required: --parts"),
-    ],
-)
-def test_wrong_usage(capsys, tmp_path, options, said):
-    found = run(capsys, "partition", saved_graph(tmp_path / "g"), tmp_path / "out", *options)
-    assert (found.code, found.out) == (2, "")
-    assert said in found.err
+def test_what_partition_refuses(command_refuses, tmp_path):
+    arguments = ("partition", saved_graph(tmp_path / "g"), tmp_path / "out")
+    command_refuses(2, *arguments)
+    command_refuses(2, *arguments, "--parts", "x")
+    for options in (("--method", "guess"), ("--layouts", "dgl"), ("--largest-component",)):
+        command_refuses(2, *arguments, "--parts", 2, *options)
+    for balance in ("nodes", "edges=1,", "nodes=1,nodes=2", "node=1"):
+        command_refuses(2, *arguments, "--parts", 2, "--balance", balance)
+    command_refuses(1, *arguments, "--parts", 0, "--json")
+    command_refuses(1, *arguments, "--parts", 6, "--json")
+    for options in (("--method", "random", "--recursive"), ("--seed", -1), ("--node-time-attr", "when")):
+        command_refuses(1, *arguments, "--parts", 2, *options, "--json")
+    command_refuses(1, "partition", tmp_path, tmp_path / "out", "--parts", 2)  # a folder of something else
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--parts", "0"], "Partitioner: --parts must be"),
-        (["--parts", "6"], "Partitioner: --parts is 6, and the graph has 5 nodes"),
-        (["--parts", "2", "--method", "random", "--recursive"], "--recursive is an option of --method metis, and"),
-        (["--parts", "2", "--seed", "-1"], "--seed must be"),
-        (["--parts", "2", "--node-time-attr", "when"], "--node-time-attr 'when' is no node attribute"),
-    ],
-)
-def test_what_the_partitioner_refuses(capsys, tmp_path, options, said):
-    found = run(capsys, "partition", saved_graph(tmp_path / "g"), tmp_path / "out", *options, "--json")
-    assert found.code == 1
-    assert said in found.json["error"]["message"]
-    assert not (tmp_path / "out").exists()
-
-
-def test_options_of_data_sets_are_refused_for_a_saved_graph(capsys, tmp_path):
-    found, out = made(capsys, tmp_path, "--largest-component")
-    assert (found.code, found.out) == (2, "")
-    assert "--largest-component: only for data sets; " in found.err
-    assert not out.exists()
-
-
-def test_a_folder_that_holds_something_else_stays(capsys, tmp_path):
-    (tmp_path / "parts").mkdir()
-    (tmp_path / "parts" / "mine.txt").write_text("mine")
-    found, out = made(capsys, tmp_path)
-    assert (found.code, found.out) == (1, "")
-    assert "mine.txt" in found.err
-    assert (out / "mine.txt").read_text() == "mine"
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    command_refuses(1, *arguments, "--parts", 2, "--method", "range", "--quiet")
+    assert (tmp_path / "out" / "mine.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("command", [("partition", "--parts", 2, "--method", "range", "--quiet"), ("convert",)])
-def test_a_partition_is_no_input(capsys, monkeypatch, tmp_path, command):
+def test_a_partition_is_no_input(capsys, command_refuses, monkeypatch, tmp_path, command):
     _, out = made(capsys, tmp_path)
     new = tmp_path / "new"
-    found = run(capsys, *command, out, new)
-    assert (found.code, found.out) == (2, "")
-    assert f"{out} is a partition already. Give its source instead: a folder that graph.save wrote, or" in found.err
-    found = run(capsys, *command, out / "part_1", new)
-    assert (found.code, found.out) == (2, "")
-    assert f"{out / 'part_1'} is the folder of a part of the partition {out}. `datapipes inspect` reads" in found.err
+    command_refuses(2, *command, out, new)
+    command_refuses(2, *command, out / "part_1", new)
     monkeypatch.chdir(out)
-    assert "book is a folder of the partition" in run(capsys, *command, "book", new).err
+    command_refuses(2, *command, "book", new)
     assert not new.exists()
-
-
-def test_a_folder_of_something_else_names_saved_graphs_too(capsys, tmp_path):
-    found = run(capsys, "partition", tmp_path, tmp_path / "out", "--parts", 2)
-    assert (found.code, found.out) == (1, "")
-    assert found.err.endswith(" Also read: a folder that graph.save wrote.\n")
 
 
 def test_an_older_partition_is_replaced(capsys, tmp_path):
@@ -265,12 +220,10 @@ def test_an_older_partition_is_replaced(capsys, tmp_path):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["graph", "parts"]
 
 
-def test_without_pymetis_the_extra_is_named(capsys, monkeypatch, tmp_path):
+def test_without_pymetis_the_extra_is_named(command_refuses, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "pymetis", None)
-    found, out = made(capsys, tmp_path, method="metis")
-    assert (found.code, found.out) == (1, "")
-    assert "pip install pymetis (in the extra [partition] of" in found.err
-    assert not out.exists()
+    command_refuses(1, "partition", saved_graph(tmp_path / "g"), tmp_path / "out", "--parts", 2, "--quiet")
+    assert not (tmp_path / "out").exists()
 
 
 INTERRUPTED = """

@@ -50,54 +50,29 @@ def test_servers_of_all_parts_answer_come_back_and_end(root):
         assert servers[1].process.stdout.read() == b""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "text"),
-    [
-        (["--part", 0, "--address", "0.0.0.0:0"], 2, "is not of this machine alone, and there is no TLS"),
-        (["--part", 0, "--address", "nowhere"], 2, "address is 'nowhere', which has no port"),
-        (["--part", 0, "--tls-cert", "cert.pem"], 2, "--tls-key is missing"),
-        (["--part", 0, "--metrics-port", "x"], 2, "--metrics-port is '127.0.0.1:x'"),
-        (["--part", 0, "--concurrency", 0], 2, ": --concurrency must be 1 or more"),
-        (["--part", 0, "--max-answer", "1GB"], 2, "--max-in-flight must be at least 4 times --max-answer (1073741824)"),
-        (["--part", -1], 2, ": --part must be 0 or more"),
-        (["--part", 0, "--tls-cert", "c", "--tls-key", "k", "--tls-ca", "a", "--insecure"], 2, "Leave --insecure out."),
-        ([], 1, "has 2 parts; a server has one of them. Pass --part, in [0, 2)."),
-        (["--part", 0, "--address", "x"], 2, ": --address is 'x', which has no port"),
-        (["--part", 0, "--address", "0.0.0.0:0"], 2, "Pass --tls-cert, --tls-key and --tls-ca; or --insecure, in a"),
-        (["--part", 2], 1, ": --part must be in [0, 1], got 2"),
-        (
-            ["--part", 0, "--tls-cert", "/no/c", "--tls-key", "k", "--tls-ca", "a"],
-            1,
-            "--tls-cert cannot",
-        ),
-        (
-            ["--part", 0, "--address", "no-such-host.invalid:0", "--insecure"],
-            1,
-            "cannot listen on no-such-host",
-        ),
-    ],
-)
-def test_errors_are_one_line(capsys, root, arguments, code, text):
-    found = run(capsys, "serve", root, *arguments)
-    assert (found.code, found.out) == (code, "")
-    assert text in found.err
-    assert found.err.count("\n") == 1
-    assert found.err.startswith("datapipes serve: ")
-
-
-def test_an_address_in_use_and_a_folder_without_a_partition_are_told(capsys, root, tmp_path):
+def test_what_serve_refuses(capsys, command_refuses, root, monkeypatch, tmp_path):
+    command_refuses(1, "serve", root)
+    command_refuses(2, "serve", root, "--part", -1)
+    command_refuses(1, "serve", root, "--part", 2)
+    for options in (
+        ("--address", "0.0.0.0:0"),
+        ("--address", "nowhere"),
+        ("--tls-cert", "cert.pem"),
+        ("--metrics-port", "x"),
+        ("--concurrency", 0),
+        ("--max-answer", "1GB"),
+        ("--tls-cert", "c", "--tls-key", "k", "--tls-ca", "a", "--insecure"),
+    ):
+        command_refuses(2, "serve", root, "--part", 0, *options)
+    command_refuses(1, "serve", root, "--part", 0, "--tls-cert", "/no/c", "--tls-key", "k", "--tls-ca", "a")
+    command_refuses(1, "serve", tmp_path, "--part", 0)
+    nowhere = run(capsys, "serve", root, "--part", 0, "--address", "no-such-host.invalid:0", "--insecure")
+    assert (nowhere.code, nowhere.out) == (1, "")
+    assert "PartitionServer: cannot listen on no-such-host" in nowhere.err
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        found = run(capsys, "serve", root, "--part", 0, "--address", address)
-    assert (found.code, found.out) == (1, "")
-    assert f"cannot listen on {address}: Address already in use" in found.err
-    found = run(capsys, "serve", tmp_path, "--part", 0)
-    assert (found.code, found.out) == (1, "")
-    assert str(tmp_path) in found.err
-
-
-def test_without_pyarrow_the_extra_is_named(capsys, root, monkeypatch):
+        result = run(capsys, "serve", root, "--part", 0, "--address", address)
+    assert (result.code, result.out) == (1, "")
+    assert f"cannot listen on {address}: Address already in use" in result.err
     monkeypatch.setitem(sys.modules, "pyarrow.flight", None)
-    found = run(capsys, "serve", root, "--part", 0)
-    assert (found.code, found.out) == (1, "")
-    assert "pip install pyarrow (in the extra [distributed] of" in found.err
+    command_refuses(1, "serve", root, "--part", 0)

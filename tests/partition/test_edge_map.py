@@ -1,8 +1,5 @@
 """The part of each edge id: that of its destination."""
 
-import re
-
-import pytest
 import torch
 from hetero_graphs import typed_edges
 from hypothesis import given
@@ -42,13 +39,10 @@ def test_nodes_are_read_in_pieces(monkeypatch):
     assert with_edge_map(book, graph).edges().dense().tolist() == whole.tolist() == [1, 1, 1, 2, 2]
 
 
-@pytest.mark.parametrize(
-    ("ids", "found"), [([0, 0], "an id that is there twice"), ([0, 2], "the id 2"), ([-1, 0], "the id -1")]
-)
-def test_edge_ids_that_are_not_each_once_are_refused(ids, found):
-    graph = dp.CSCGraph(torch.tensor([0, 2]), torch.tensor([0, 0]), edge_ids=torch.tensor(ids))
-    with pytest.raises(ValueError, match=f"found {found} among the edge ids; .*{re.escape('0 to 1 once')}"):
-        with_edge_map(PartitionBook(1, torch.tensor([0])), graph)
+def test_edge_ids_that_are_not_each_once_are_refused(refuses):
+    for ids in ([0, 0], [0, 2], [-1, 0]):
+        graph = dp.CSCGraph(torch.tensor([0, 2]), torch.tensor([0, 0]), edge_ids=torch.tensor(ids))
+        refuses(ValueError, with_edge_map, PartitionBook(1, torch.tensor([0])), graph)
 
 
 class Made(TorchDispatchMode):

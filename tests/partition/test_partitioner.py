@@ -3,7 +3,6 @@
 import errno
 import json
 import multiprocessing
-import re
 import resource
 
 import pytest
@@ -100,48 +99,37 @@ def test_an_error_of_progress_ends_the_run_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        ({"num_parts": 0}, ValueError, "num_parts must be"),
-        ({"num_parts": True}, TypeError, "num_parts must be an int"),
-        ({"num_parts": 41}, ValueError, "41"),
-        ({"method": "spectral"}, ValueError, "method must be one of .*metis"),
-        ({"method": "random", "recursive": True}, ValueError, "recursive"),
-        ({"recursive": 1}, TypeError, "recursive must be True or False"),
-        (
-            {"node_time_attr": "when"},
-            ValueError,
-            r"node_time_attr 'when' is no node attribute of the graph; it has \['x'\]",
-        ),
-        ({"node_time_attr": "x"}, ValueError, r"'x' is float32 \[40, 2\]; times are integers or floats"),
-        ({"rng_seed": -1}, ValueError, r"rng_seed must be in \[0, "),
-        ({"rng_seed": 0.5}, TypeError, "rng_seed must be an int"),
-        ({"layouts": ()}, ValueError, "layouts is empty"),
-        ({"layouts": ("native", "dgl")}, ValueError, r"must be one of \['native', 'pyg'\], got 'dgl'"),
-        ({"edge_map": "yes"}, TypeError, "edge_map must be True or False"),
-        ({"data": [1, 2]}, TypeError, "CSCGraph"),
-    ],
-)
-def test_wrong_arguments_are_refused_when_it_is_built(tmp_path, arguments, error, text):
+def test_what_a_partitioner_refuses_when_it_is_built(refuses, tmp_path):
     graph = small(node_attributes={"x": torch.zeros(40, 2)})
-    with pytest.raises(error, match=text):
-        Partitioner(**{"data": graph, "num_parts": 2, "root": tmp_path, **arguments})
+
+    def build(num_parts=2, data=graph, **options):
+        Partitioner(data, num_parts, tmp_path / "parts", **options)
+
+    refuses(ValueError, build, 0)
+    refuses(TypeError, build, True)
+    refuses(ValueError, build, 41)
+    refuses(ValueError, build, method="spectral")
+    refuses(ValueError, build, method="random", recursive=True)
+    refuses(TypeError, build, recursive=1)
+    refuses(ValueError, build, node_time_attr="when")
+    refuses(ValueError, build, node_time_attr="x")
+    refuses(ValueError, build, rng_seed=-1)
+    refuses(TypeError, build, rng_seed=0.5)
+    refuses(ValueError, build, layouts=())
+    refuses(ValueError, build, layouts=("native", "dgl"))
+    refuses(TypeError, build, edge_map="yes")
+    refuses(TypeError, build, data=[1, 2])
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "thesis.txt").write_text("mine")
+    refuses(FileExistsError, build)
 
 
-def test_a_folder_with_something_else_is_refused_before_any_work(tmp_path):
-    (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match=r"thesis\.txt"):
-        Partitioner(small(), 2, tmp_path)
-
-
-def test_edge_ids_that_no_edge_map_can_have_need_the_native_layout(tmp_path):
+def test_edge_ids_that_no_edge_map_can_have_need_the_native_layout(refuses, tmp_path):
     graph = full_library()  # its edges of one type have the ids 7, 8, 9
-    with pytest.raises(ValueError, match=r"paper:cites:paper.*layouts=\('native',\)"):
-        Partitioner(graph, 2, tmp_path / "parts", method="range").generate_partition()
+    refuses(ValueError, Partitioner(graph, 2, tmp_path / "parts", method="range").generate_partition)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match=r"paper:cites:paper.*edge_map=False"):
+    with refuses(ValueError):
         Partitioner(graph, 2, tmp_path / "p", method="range", layouts=("native",), edge_map=True).generate_partition()
     report = Partitioner(graph, 2, tmp_path / "parts", method="range", layouts=("native",)).generate_partition()
     assert layout_of(tmp_path / "parts") == {"native"}
@@ -150,10 +138,9 @@ def test_edge_ids_that_no_edge_map_can_have_need_the_native_layout(tmp_path):
     assert "not in the parts: the part of each edge, since edge ids are not 0 to" in str(report)
 
 
-def test_a_corrupt_graph_is_an_error(tmp_path):
+def test_a_corrupt_graph_is_refused(refuses, tmp_path):
     graph = dp.CSCGraph(torch.tensor([0, 1, 2]), torch.tensor([0, 7]))
-    with pytest.raises(ValueError, match=re.escape("indices[1] is 7")):
-        Partitioner(graph, 2, tmp_path / "parts").generate_partition()
+    refuses(ValueError, Partitioner(graph, 2, tmp_path / "parts").generate_partition)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from pipelines import refused
 from pyg_cases import pyg
 from torch_geometric.sampler.neighbor_sampler import edge_sample
 
@@ -112,19 +111,11 @@ def test_where_no_draw_is_early_enough_the_negative_is_the_earliest_node():
     assert set(given[0][0].view(2, -1)[:, 9:].flatten().tolist()) == {4}
 
 
-def test_negatives_that_times_bound_need_times_of_the_links():
-    links = links_of(None, has_labels=False, has_times=False)
-    with refused(ValueError, stage="NeighborSampler", found="links have none", allowed="", remedy="edge_label_time"):
-        LinkSeeds(links, NegativeSampling("binary", 1), 23, NODE_TIME["paper"], True)
+def test_what_does_not_belong_together_is_refused(refuses):
+    def refused(negatives, node_time=None, **given):
+        links = links_of(None, **{"has_labels": False, "has_times": False, **given})
+        refuses(ValueError, LinkSeeds, links, negatives, 23, node_time, node_time is not None)
 
-
-@pytest.mark.parametrize(
-    ("given", "negatives", "found", "remedy"),
-    [
-        ({"has_labels": False, "has_times": True}, None, "disjoint is False", "disjoint=True"),
-        ({"has_labels": True, "has_times": False}, NegativeSampling("triplet", 1), "have labels", "binary"),
-    ],
-)
-def test_what_does_not_belong_together_is_refused(given, negatives, found, remedy):
-    with refused(ValueError, stage="NeighborSampler", found=found, allowed="", remedy=remedy):
-        LinkSeeds(links_of(None, **given), negatives, 23, None, False)
+    refused(NegativeSampling("binary", 1), NODE_TIME["paper"])  # the links have no times
+    refused(None, has_times=True)
+    refused(NegativeSampling("triplet", 1), has_labels=True)

@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,31 @@ def random_hetero(seed: int, num_papers: int = 30, num_authors: int = 22) -> Het
         data[of].edge_weight = torch.rand(90, generator=generator)
         data[of].edge_time = torch.randint(0, 30, (90,), generator=generator)
     return data
+
+
+class OwnSampler(pyg.sampler.BaseSampler):
+    """A sampler of the user's, by a function of its input."""
+
+    edge_permutation = None
+
+    def __init__(self, sample: Callable[[Any], Any]) -> None:
+        self.sample = sample
+
+    def sample_from_nodes(self, index: Any, **kwargs: Any) -> Any:
+        return self.sample(index)
+
+    sample_from_edges = sample_from_nodes
+
+
+def without_edge_ids(sampler: Any) -> OwnSampler:
+    """A sampler that draws what `sampler` does, and does not give the ids of the edges."""
+
+    def sample(index: Any) -> Any:
+        out = sampler.sample_from_nodes(index)
+        out.edge = None
+        return out
+
+    return OwnSampler(sample)
 
 
 def merged(data: Any) -> Any:

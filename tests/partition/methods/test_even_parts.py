@@ -79,29 +79,19 @@ def test_at_last_the_cut_may_grow_by_a_third_more():
     assert np.bincount(parts).tolist() == [23, 7]
 
 
-@pytest.mark.parametrize("name", all_relations.CORRUPT)
-def test_a_corrupt_graph_raises(name):
-    graph, message = all_relations.CORRUPT[name]
-    parts = np.zeros(graph.num_nodes, np.uint8)
-    with pytest.raises(ValueError, match=f"^Partitioner: .*{message}"):
-        _core.even_parts(graph.topology(), parts, num_parts=2, nodes=True, edges=True, more_cut=0, training=[None])
-
-
-@pytest.mark.parametrize(
-    ("parts", "num_parts", "training", "message"),
-    [
-        ([0, 1, 2], 2, [None], r"not in \[0, num_parts\)"),
-        ([0, 1], 2, [None], "give the part of each node"),
-        ([0, 0, 0], 0, [None], "at least 1"),
-        ([0, 1, 1], 257, [None], "the type of parts must hold it"),
-        ([0, 1, 1], 2, [], "for each node type"),
-        ([0, 1, 1], 2, [np.zeros(2, np.uint8)], "an entry for each node of its type"),
-    ],
-)
-def test_arguments_that_do_not_fit_raise(parts, num_parts, training, message):
+def test_what_the_kernel_refuses(refuses):
+    for graph in all_relations.CORRUPT:
+        refuses(ValueError, kernel_on, graph, np.zeros(graph.num_nodes, np.uint8), 2, [None])
     graph = dp.CSCGraph.from_edge_index(torch.tensor([[0, 1], [1, 2]]), 3)
-    with pytest.raises(ValueError, match=message):
-        kernel_on(graph, np.array(parts, np.uint8), num_parts, training)
+    for parts, num_parts, training in (
+        ([0, 1, 2], 2, [None]),
+        ([0, 1], 2, [None]),
+        ([0, 0, 0], 0, [None]),
+        ([0, 1, 1], 257, [None]),
+        ([0, 1, 1], 2, []),
+        ([0, 1, 1], 2, [np.zeros(2, np.uint8)]),
+    ):
+        refuses(ValueError, kernel_on, graph, np.array(parts, np.uint8), num_parts, training)
 
 
 def kernel_on(graph, parts, num_parts: int, training):
@@ -212,32 +202,14 @@ def test_each_part_has_a_node_of_each_type_that_has_as_many_as_parts(tmp_path, m
         assert sorted(found) == list("abcd")
 
 
-WRONG_SHARES = {
-    "none": {},
-    "nothing counts": {"nodes": 0},
-    "negative": {"nodes": -1},
-    "no number": {"nodes": float("nan")},
-    "infinite": {"nodes": float("inf")},
-    "too large": {"nodes": 10**400},
-    "text": {"edges": "1"},
-    "a bool": {"train": True},
-    "a list": [1],
-}
-
-
-@pytest.mark.parametrize("name", WRONG_SHARES)
-def test_wrong_shares_are_refused(tmp_path, name):
+def test_what_is_no_balance_is_refused(refuses, tmp_path):
     graph = all_relations.undirected_random(10, 20, rng_seed=1)
-    with pytest.raises(
-        ValueError, match=r"^Partitioner: balance is .*shares of 'nodes', 'edges', 'train', numbers from 0"
-    ):
-        Partitioner(graph, 2, tmp_path / "p", method="fennel", balance=WRONG_SHARES[name])
-
-
-def test_a_name_that_is_no_measure_is_told(tmp_path):
-    graph = all_relations.undirected_random(10, 20, rng_seed=1)
-    with pytest.raises(ValueError, match=r"balance has 'training_nodes'; it must hold shares of 'nodes', "):
-        Partitioner(graph, 2, tmp_path / "p", balance={"nodes": 1, "training_nodes": 1})
+    numbers = (0, -1, float("nan"), float("inf"), 10**400)
+    wrong = [{}, *({"nodes": number} for number in numbers), {"edges": "1"}, {"train": True}, [1]]
+    for balance in (*wrong, {"nodes": 1, "training_nodes": 1}):
+        refuses(ValueError, Partitioner, graph, 2, tmp_path / "p", method="fennel", balance=balance)
+    for method in ("random", "range"):  # which balance nothing
+        refuses(ValueError, Partitioner, graph, 2, tmp_path / "p", method=method, balance={"nodes": 1})
 
 
 @pytest.mark.parametrize("dtype", ranked([np.int64, np.float16, np.int8, np.int32, np.uint64, np.float32], 2))
@@ -253,12 +225,3 @@ def test_the_partition_says_what_was_balanced(tmp_path):
     for balance, wanted in (({"edges": np.float32(0.5)}, {"edges": 0.5}), (None, None)):
         Partitioner(graph, 2, tmp_path / "p", method="fennel", balance=balance).generate_partition()
         assert json.loads((tmp_path / "p" / "partition.json").read_text()).get("balance") == wanted
-
-
-@pytest.mark.parametrize("method", ["random", "range"])
-def test_methods_that_balance_nothing_refuse_shares(tmp_path, method):
-    graph = all_relations.undirected_random(10, 20, rng_seed=1)
-    with pytest.raises(
-        ValueError, match=f"option of method='metis' and of method='fennel', and the method is '{method}'"
-    ):
-        Partitioner(graph, 2, tmp_path / "p", method=method, balance={"nodes": 1})

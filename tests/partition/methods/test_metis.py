@@ -227,11 +227,9 @@ def test_memory_that_the_system_refuses_is_a_memory_error(monkeypatch):
         assigned(all_relations.undirected_random(50, 200, 1), 2)
 
 
-@pytest.mark.parametrize("name", all_relations.CORRUPT)
-def test_a_corrupt_graph_raises_before_metis_sees_it(name):
-    graph, message = all_relations.CORRUPT[name]
-    with pytest.raises(ValueError, match=message):
-        assigned(graph, 2)
+def test_a_corrupt_graph_is_refused_before_metis_sees_it(refuses):
+    for graph in all_relations.CORRUPT:
+        refuses(ValueError, assigned, graph, 2)
 
 
 # --- ends: real processes and signals. METIS takes long over the graph of metis_targets.

@@ -126,23 +126,30 @@ def test_partition_json_says_what_it_was_told_and_what_it_is(root):
     assert read_manifest("here", root).about == {"method": "by hand", "report": {"seconds": 1.5, "edges": [3, 2]}}
 
 
-@pytest.mark.parametrize(
-    ("about", "found"),
-    [
-        ({"files": 1}, "a field 'files' of its own"),
-        ({"hash": 1}, "a field 'hash' of its own"),
-        ({"report": float("nan")}, "cannot hold"),
-        ({"report": torch.zeros(1)}, "cannot hold"),
-        ({"report": 10**30}, "cannot hold"),
-        ({"report": "x" * 2**25}, "would have .* bytes"),
-    ],
-    ids=["files", "hash", "nan", "tensor", "digits", "long"],
-)
-def test_what_partition_json_cannot_hold_is_refused_before_anything_is_written(tmp_path, about, found):
-    book = PartitionBook(1, torch.zeros(2).long())
-    with refused(ValueError, stage="partition", found=found, allowed="Give|at most"):
-        write(tmp_path / "root", graph_of([[0], [1]]), book, about=about)
-    assert [*(tmp_path / "root").iterdir()] == []
+def test_what_the_writer_refuses(refuses, tmp_path):
+    graph, one_part = graph_of([[0], [1]]), PartitionBook(1, torch.zeros(2).long())
+
+    def files_after_refusing(graph, book=one_part, **options):
+        refuses(ValueError, write, tmp_path / "root", graph, book, **options)
+        names = [path.name for path in (tmp_path / "root").iterdir()]
+        shutil.rmtree(tmp_path / "root")
+        return names
+
+    for name, value in (("files", 1), ("hash", 1)):
+        assert files_after_refusing(graph, about={name: value}) == []
+    for report in (float("nan"), torch.zeros(1), 10**30, "x" * 2**25):
+        assert files_after_refusing(graph, about={"report": report}) == []
+    for name, values in (
+        ("when", torch.zeros(2, 3)),
+        ("x", torch.zeros(2, 1)),
+        ("x", torch.zeros(2).bool()),
+        ("x", torch.zeros(2).cfloat()),
+    ):
+        timed = graph_of([[0], [1]], node_attributes={"x": values})
+        assert files_after_refusing(timed, node_time_attr=name) == []
+    assert files_after_refusing(graph, PartitionBook(1, torch.zeros(3).long())) == []
+    assert files_after_refusing(graph, PartitionBook(1, torch.zeros(2).long(), torch.zeros(3).long())) == []
+    assert "partition.json" not in files_after_refusing(graph_of([[0], [5]]))
 
 
 def test_progress_is_told_by_part(tmp_path):
@@ -152,31 +159,6 @@ def test_progress_is_told_by_part(tmp_path):
     assert {text for text, _, _ in told} == {"write part 0", "write part 1", "write the book"}
     assert all(0 <= done <= total for _, done, total in told)
     assert {text for text, done, total in told if done == total} == {text for text, _, _ in told}
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "found"),
-    [
-        ("when", None, r"'when' is no node attribute of the graph; it has \['x'\]"),
-        ("x", torch.zeros(2, 1), r"'x' is float32 \[2, 1\]"),
-        ("x", torch.zeros(2).bool(), r"'x' is bool \[2\]"),
-        ("x", torch.zeros(2).cfloat(), r"'x' is complex64 \[2\]"),
-    ],
-)
-def test_times_that_are_none_are_refused(tmp_path, name, values, found):
-    graph = graph_of([[0], [1]], node_attributes={"x": torch.zeros(2, 3) if values is None else values})
-    with refused(ValueError, stage="partition", found=found, allowed="Name one|integers or floats"):
-        write(tmp_path / "root", graph, PartitionBook(1, torch.zeros(2).long()), node_time_attr=name)
-
-
-def test_the_book_of_another_graph_and_a_corrupt_graph_are_refused(tmp_path):
-    with refused(ValueError, stage="partition", found="the book has the nodes {None: 3}", allowed="must be equal"):
-        write(tmp_path / "one", graph_of([[0], [1]]), PartitionBook(1, torch.zeros(3).long()))
-    with refused(ValueError, stage="partition", found="the book has the edges {None: 3}", allowed="must be equal"):
-        write(tmp_path / "edges", graph_of([[0], [1]]), PartitionBook(1, torch.zeros(2).long(), torch.zeros(3).long()))
-    with refused(ValueError, stage="partition", found=r"indices\[1\] is 5", allowed=r"\[0, 2\)", remedy="validate"):
-        write(tmp_path / "two", graph_of([[0], [5]]), PartitionBook(1, torch.zeros(2).long()))
-    assert not (tmp_path / "two" / "partition.json").exists()
 
 
 # --- damaged files
@@ -267,24 +249,15 @@ def test_what_is_no_regular_file_is_refused_at_once(root, name, kind):
         raise error
 
 
-@pytest.mark.parametrize("place", ["missing", "file", "empty", "graph", "pyg"])
-def test_what_is_no_partition_is_refused(tmp_path, place):
-    path = tmp_path / "here"
-    if place == "file":
-        path.write_text("hello")
-    elif place == "empty":
-        path.mkdir()
-    elif place == "graph":
-        full_library().save(path)
-    elif place == "pyg":
-        path.mkdir()
-        (path / "META.json").write_text("{}")
-    other = ", only PyG's layout" if place == "pyg" else ""
-    with refused(
-        FileNotFoundError, stage="open_book", found=f"no native partition{other}\\.", allowed="Check the path"
-    ):
-        open_book(path)
-    assert layout_of(path) == ({"pyg"} if place == "pyg" else set())
+def test_what_is_no_partition_is_refused(refuses, tmp_path):
+    (tmp_path / "file").write_text("hello")
+    (tmp_path / "empty").mkdir()
+    full_library().save(tmp_path / "graph")
+    (tmp_path / "pyg").mkdir()
+    (tmp_path / "pyg" / "META.json").write_text("{}")
+    for place in ("missing", "file", "empty", "graph", "pyg"):
+        refuses(FileNotFoundError, open_book, tmp_path / place)
+        assert layout_of(tmp_path / place) == ({"pyg"} if place == "pyg" else set())
 
 
 def test_files_of_two_partitions_never_mix(root, tmp_path):
@@ -338,32 +311,29 @@ def test_a_partition_that_is_replaced_while_it_is_opened_is_the_one_or_the_other
     assert found in ({"one": {1}}, {"two": {2}})
 
 
-def test_parts_of_one_partition_in_the_place_of_each_other_are_refused(root):
+def test_parts_of_one_partition_in_the_place_of_each_other_are_refused(refuses, root):
     (root / "part_0").rename(root / "away")
     (root / "part_1").rename(root / "part_0")
     (root / "away").rename(root / "part_1")
-    with pytest.raises(ValueError, match=r"part_0/part\.json"):
-        open_all(root)
+    refuses(ValueError, open_all, root)
     rehashed(root)
     for verify in (True, False):
-        with pytest.raises(ValueError, match=r"part_0/part\.json is not a valid header.*that of part 1, not of part 0"):
-            open_all(root, verify)
+        refuses(ValueError, open_all, root, verify)
 
 
-def test_a_part_whose_nodes_are_not_those_of_the_book_is_refused(root):
+def test_a_part_whose_nodes_are_not_those_of_the_book_is_refused(refuses, root):
     header = json.loads((root / "part_0" / "part.json").read_text())
     entry = next(each for each in header["arrays"] if each["kind"] == "node_ids" and each["shape"] == [2])
     arrays = np.load(root / "part_0" / "arrays.npy")
     ids = arrays[entry["offset"] : entry["offset"] + 16].view(np.int64)
-    for values, found in (([2, 0], "the nodes 2 to 0"), ([0, 0], "do not ascend"), ([0, 1], "another part's")):
+    for values in ([2, 0], [0, 0], [0, 1]):
         ids[:] = values
         np.save(root / "part_0" / "arrays.npy", arrays)
         rehashed(root)
-        with refused(ValueError, stage=r"Part\.open: \S*part_0/part.json", found=found, allowed="not a valid header"):
-            open_all(root)
+        refuses(ValueError, open_all, root)
 
 
-def test_hot_nodes_that_are_none_are_refused(root):
+def test_hot_nodes_that_are_none_are_refused(refuses, root):
     header = json.loads((root / "part_0" / "part.json").read_text())
     entry = next(each for each in header["arrays"] if each["kind"] == "hot_ids" and each["shape"] != [0])
     arrays = np.load(root / "part_0" / "arrays.npy")
@@ -371,14 +341,11 @@ def test_hot_nodes_that_are_none_are_refused(root):
         arrays[entry["offset"] : entry["offset"] + 8].view(np.int64)[:] = value
         np.save(root / "part_0" / "arrays.npy", arrays)
         rehashed(root)
-        with refused(
-            ValueError, stage=r"Part\.open: \S*part_0/part.json", found="hot nodes", allowed="outside the graph"
-        ):
-            open_all(root)
+        refuses(ValueError, open_all, root)
 
 
 @pytest.mark.parametrize("of", ["nodes", "edges"])
-def test_a_map_of_other_ids_than_the_graph_has_is_refused(tmp_path, of):
+def test_a_map_of_other_ids_than_the_graph_has_is_refused(refuses, tmp_path, of):
     book = PartitionBook(1, torch.zeros(3).long(), RangeMap(torch.tensor([0, 2])))
     root = write(tmp_path / "root", graph_of([[0], [], [1]]), book)
     header = json.loads((root / "book" / "book.json").read_text())
@@ -390,10 +357,7 @@ def test_a_map_of_other_ids_than_the_graph_has_is_refused(tmp_path, of):
         arrays[entry["offset"] + 8] = 7
         np.save(root / "book" / "arrays.npy", arrays)
     rehashed(root, "book/book.json", header)
-    with refused(
-        ValueError, stage=r"open_book: \S*book.json", found=f"the parts of [27] {of} of None", allowed="which has [23]"
-    ):
-        open_book(root)
+    refuses(ValueError, open_book, root)
 
 
 # --- parts of two runs over the same cut
@@ -460,48 +424,43 @@ def test_the_content_id_is_that_of_the_values_in_whatever_order_they_are_named(t
 # --- headers that lie
 
 
-@pytest.mark.parametrize(
-    ("changes", "found"),
-    [
-        ({"format": "another"}, "format 'another'"),
-        ({"version": 1}, "version 1, allowed 'datapipes-partition' version 2"),
-        ({"version": 3}, "version 3, allowed"),
-        ({"version": True}, "version True, allowed"),
-        ({"num_parts": 0}, r"num_parts is 0, allowed are whole numbers in \[1, 32768\]"),
-        ({"num_parts": 3}, "give another num_parts"),
-        ({"num_parts": 2**20}, "num_parts is 1048576, allowed are"),
-        ({"partition_id": "0" * 16}, "belongs to the partition"),
-        ({"partition_id": 3}, "partition_id is 3, allowed are texts"),
-        ({"content_id": "0" * 16}, "give another content_id"),
-        ({"content_id": 3}, "content_id is 3, allowed are texts"),
-        ({"fingerprint": "x"}, "give another fingerprint"),
-        ({"node_types": [["author", 3], ["paper", 4], ["venue", 2]]}, "give another num_nodes"),
-        ({"node_types": [["author", 3], ["paper", 4], ["paper", 4]]}, "num_nodes has 'paper' twice"),
-        ({"node_types": [["paper", 4], ["author", 3], ["venue", 1]]}, "not in order"),
-        ({"node_types": [[None, 4], ["author", 3]]}, "partly without names"),
-        ({"node_types": []}, "an edge type ends at 'author', which is no node type"),
-        ({"node_types": 3}, "num_nodes is 3, it must be a list"),
-        ({"node_types": [["a", 2**60]]}, "num_nodes is 1152921504606846976, allowed are"),
-        ({"edge_types": [[["a", "b"], 3]]}, "three texts"),
-        ({"edge_types": [[["author", "writes", "paper"], -1]]}, "num_edges is -1, allowed are"),
-        ({"edge_types": []}, "give another num_edges"),
-        ({"index_dtype": "float32"}, "index_dtype is 'float32', allowed are int32 and int64"),
-        ({"index_dtype": "int32"}, "indices of type 0 is int64"),
-        ({"node_time_attr": 3}, "node_time_attr is 3, allowed are texts"),
-        ({"files": {}}, "names no file book/book.json"),
-        ({"files": []}, r"files is \[\], it must be an object"),
-        ({"files": 3}, "files is 3, it must be an object"),
-        ({"files": {"book/book.json": [1, 2]}}, "hash is 2, allowed are texts"),
-        ({"files": {"book/book.json": "ab"}}, "files is 'ab', it must have 2 entries"),
-    ],
-    ids=str,
-)
-def test_a_partition_json_that_lies_is_refused(root, changes, found):
-    manifest = {**json.loads((root / "partition.json").read_text()), **changes}
-    del manifest["hash"]
-    (root / "partition.json").write_bytes(with_own_hash(manifest))
-    with pytest.raises(ValueError, match=rf"^(open_book|Part\.open): .*({found}).*[Cc]opy the partition again"):
-        open_all(root)
+def test_a_partition_json_that_lies_is_refused(refuses, root):
+    header = json.loads((root / "partition.json").read_text())
+    del header["hash"]
+    for changes in (
+        {"format": "another"},
+        {"version": 1},
+        {"version": 3},
+        {"version": True},
+        {"num_parts": 0},
+        {"num_parts": 3},
+        {"num_parts": 2**20},
+        {"partition_id": "0" * 16},
+        {"partition_id": 3},
+        {"content_id": "0" * 16},
+        {"content_id": 3},
+        {"fingerprint": "x"},
+        {"node_types": [["author", 3], ["paper", 4], ["venue", 2]]},
+        {"node_types": [["author", 3], ["paper", 4], ["paper", 4]]},
+        {"node_types": [["paper", 4], ["author", 3], ["venue", 1]]},
+        {"node_types": [[None, 4], ["author", 3]]},
+        {"node_types": []},
+        {"node_types": 3},
+        {"node_types": [["a", 2**60]]},
+        {"edge_types": [[["a", "b"], 3]]},
+        {"edge_types": [[["author", "writes", "paper"], -1]]},
+        {"edge_types": []},
+        {"index_dtype": "float32"},
+        {"index_dtype": "int32"},
+        {"node_time_attr": 3},
+        {"files": {}},
+        {"files": []},
+        {"files": 3},
+        {"files": {"book/book.json": [1, 2]}},
+        {"files": {"book/book.json": "ab"}},
+    ):
+        (root / "partition.json").write_bytes(with_own_hash({**header, **changes}))
+        refuses(ValueError, open_all, root)
 
 
 @pytest.mark.parametrize(
@@ -525,79 +484,69 @@ def test_a_partition_json_that_is_none_is_refused_in_few_words(root, text, found
     assert len(str(caught.value)) < 2000
 
 
-def test_a_header_that_is_too_long_is_refused_before_it_is_read(root, monkeypatch):
+def test_a_header_that_is_too_long_is_refused_before_it_is_read(refuses, root):
     with (root / "partition.json").open("r+b") as file:
         file.truncate(2**40)
-    with refused(ValueError, stage="open_book", found="has 1099511627776 bytes", allowed="at most 33554432"):
-        open_book(root)
+    refuses(ValueError, open_book, root)
 
 
-@pytest.mark.parametrize(
-    ("where", "changes", "found"),
-    [
-        ("indices", {"shape": [1]}, r"indices of type 2 is int64 \[1\], allowed is int64 \[\d\]"),
-        ("indices", {"shape": [2**62, 2**62]}, "lie within"),
-        ("indices", {"shape": [-1]}, "a size in a shape"),
-        ("indices", {"dtype": "int32"}, "indices of type"),
-        ("indices", {"dtype": "Tensor"}, "dtype"),
-        ("indices", {"offset": 8}, "a multiple of 64"),
-        ("indices", {"offset": -64}, "offset is -64, allowed are"),
-        ("indices", {"offset": 2**62}, "lie within"),
-        ("indices", {"offset": 0}, "overlap"),
-        ("indices", {"kind": "nonsense"}, "unknown array"),
-        ("indices", {"kind": ["indices"]}, r"kind is \['indices'\], allowed are"),
-        ("indices", {"kind": "indptr"}, "named more than once"),
-        ("indices", {"kind": "source_times"}, "no indices of type"),
-        ("indices", {"type": 99}, "number of a type"),
-        ("indptr", {"shape": [1]}, "indptr of type"),
-        ("indptr", {"dtype": "float64"}, "indptr of type"),
-        ("edge_ids", {"dtype": "float64"}, "edge_ids of type"),
-        ("node_ids", {"shape": [0]}, "node_ids of type"),
-        ("hot_ids", {"kind": "hot_counts", "type": 2}, "no hot_ids|no hot_counts"),
-        ("hot_ids", {"offset": 0}, "overlap"),
-        ("node_attributes", {"name": 3}, "name is 3, allowed are"),
-        ("node_attributes", {"shape": []}, "has the shape"),
-        ("node_attributes", {"type": 2}, "has the shape"),
-        ("edge_attributes", {"shape": [0, 7]}, "has the shape"),
-    ],
-    ids=str,
-)
-def test_a_part_json_that_lies_is_refused(root, where, changes, found):
+def test_a_part_json_that_lies_is_refused(refuses, root):
     name = "part_0/part.json"
-    header = json.loads((root / name).read_text())
-    entry = max(
-        (each for each in header["arrays"] if each["kind"] == where), key=lambda each: (each["shape"][0], each["type"])
-    )
-    entry.update(changes)
-    rehashed(root, name, header)
-    with pytest.raises(ValueError, match=rf"^Part\.open: \S*part_0.*({found}).*[Cc]opy the partition again"):
-        open_all(root)
+    whole = (root / name).read_text()
+    for kind, changes in (
+        ("indices", {"shape": [1]}),
+        ("indices", {"shape": [2**62, 2**62]}),
+        ("indices", {"shape": [-1]}),
+        ("indices", {"dtype": "int32"}),
+        ("indices", {"dtype": "Tensor"}),
+        ("indices", {"offset": 8}),
+        ("indices", {"offset": -64}),
+        ("indices", {"offset": 2**62}),
+        ("indices", {"offset": 0}),
+        ("indices", {"kind": "nonsense"}),
+        ("indices", {"kind": ["indices"]}),
+        ("indices", {"kind": "indptr"}),
+        ("indices", {"kind": "source_times"}),
+        ("indices", {"type": 99}),
+        ("indptr", {"shape": [1]}),
+        ("indptr", {"dtype": "float64"}),
+        ("edge_ids", {"dtype": "float64"}),
+        ("node_ids", {"shape": [0]}),
+        ("hot_ids", {"kind": "hot_counts", "type": 2}),
+        ("hot_ids", {"offset": 0}),
+        ("node_attributes", {"name": 3}),
+        ("node_attributes", {"shape": []}),
+        ("node_attributes", {"type": 2}),
+        ("edge_attributes", {"shape": [0, 7]}),
+    ):
+        header = json.loads(whole)
+        arrays = [array for array in header["arrays"] if array["kind"] == kind]
+        max(arrays, key=lambda array: (array["shape"][0], array["type"])).update(changes)
+        rehashed(root, name, header)
+        refuses(ValueError, open_all, root)
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "found"),
-    [
-        ("part_0/part.json", {"part": 1}, "that of part 1"),
-        ("part_0/part.json", {"part": None}, "part is None, allowed are"),
-        ("part_0/part.json", {"own": {"nodes": [1, 2], "edges": [0] * 4}}, "own counts of other types"),
-        ("part_0/part.json", {"own": {"nodes": "abc", "edges": [0] * 4}}, "nodes is 'abc', it must be a list"),
-        ("part_0/part.json", {"own": None}, "own is None, it must have exactly"),
-        ("part_0/part.json", {"num_bytes": 64}, "lie within 64 bytes"),
-        ("part_0/part.json", {"num_bytes": 2**60}, r"arrays\.npy cannot be read as uint8"),
-        ("part_0/part.json", {"arrays": []}, "no node_ids of type 0"),
-        ("part_0/part.json", {"arrays": 3}, "not a valid header"),
-        ("part_0/part.json", {"format": "datapipes-partition-book"}, "allowed 'datapipes-part' version 2"),
-        ("book/book.json", {"has_edges": 1}, "has_edges is 1, allowed are booleans"),
-        ("book/book.json", {"has_edges": True}, "no map of the edges of type 0"),
-        ("book/book.json", {"arrays": []}, "no map of the nodes of type 0"),
-        ("book/book.json", {"format": "datapipes-part"}, "allowed 'datapipes-partition-book' version 2"),
-    ],
-    ids=str,
-)
-def test_a_header_of_a_folder_that_lies_is_refused(root, name, changes, found):
-    rehashed(root, name, {**json.loads((root / name).read_text()), **changes})
-    with pytest.raises(ValueError, match=rf"^(open_book|Part\.open): .*({found}).*[Cc]opy the partition again"):
-        open_all(root)
+def test_a_header_of_a_folder_that_lies_is_refused(refuses, root):
+    for name, changes in (
+        ("part_0/part.json", {"part": 1}),
+        ("part_0/part.json", {"part": None}),
+        ("part_0/part.json", {"own": {"nodes": [1, 2], "edges": [0] * 4}}),
+        ("part_0/part.json", {"own": {"nodes": "abc", "edges": [0] * 4}}),
+        ("part_0/part.json", {"own": None}),
+        ("part_0/part.json", {"num_bytes": 64}),
+        ("part_0/part.json", {"num_bytes": 2**60}),
+        ("part_0/part.json", {"arrays": []}),
+        ("part_0/part.json", {"arrays": 3}),
+        ("part_0/part.json", {"format": "datapipes-partition-book"}),
+        ("book/book.json", {"has_edges": 1}),
+        ("book/book.json", {"has_edges": True}),
+        ("book/book.json", {"arrays": []}),
+        ("book/book.json", {"format": "datapipes-part"}),
+    ):
+        whole = (root / name).read_text()
+        rehashed(root, name, {**json.loads(whole), **changes})
+        refuses(ValueError, open_all, root)
+        rehashed(root, name, json.loads(whole))
 
 
 extremes = st.sampled_from([0, -1, 64, 2**31, 2**63, 10**25, 1.5, True, None, "", "x", [], {}, [[]], [["a", 1]]])

@@ -23,7 +23,7 @@ from partitions import (
     slow_remote,
     write,
 )
-from pipelines import graph_of, refused
+from pipelines import graph_of
 from strategies import rng_seeds
 
 import datapipes as dp
@@ -111,20 +111,13 @@ def test_what_it_is_stands_in_its_repr(root, plain):
     assert re.fullmatch(r"Part\(1 of 2, 3 nodes, 6 edges, of [0-9a-f]{16}\)", repr(plain))
 
 
-def test_types_that_are_not_there_are_refused(root, plain):
+def test_types_that_are_not_there_are_refused(refuses, root, plain):
     part = Part.open(root, 0)
-    with refused(
-        ValueError, stage="Part", found="no node type 'papers'", allowed="'paper'", remedy="nearest is 'paper'"
-    ):
-        part.node_ids("papers")
-    with refused(ValueError, stage="Part", found="no edge type 'a:b:c'", allowed="known are"):
-        part.relation("a:b:c")
-    with refused(TypeError, stage="Part", found="None", allowed="must be a str"):
-        part.hot_nodes()
-    with refused(ValueError, stage="Part", found="'paper'", allowed="node type must be None", remedy="Pass None"):
-        plain.node_attributes_of("paper")
-    with refused(ValueError, stage="Part", found="'a:b:c'", allowed="edge type must be None", remedy="Pass None"):
-        plain.draw(torch.tensor([1]), fanout=1, key=0, edge_type="a:b:c")
+    refuses(ValueError, part.node_ids, "papers")
+    refuses(ValueError, part.relation, "a:b:c")
+    refuses(TypeError, part.hot_nodes)
+    refuses(ValueError, plain.node_attributes_of, "paper")
+    refuses(ValueError, plain.draw, torch.tensor([1]), fanout=1, key=0, edge_type="a:b:c")
 
 
 # --- rows and draws
@@ -182,21 +175,21 @@ def test_rows_of_nodes_in_any_order(tmp_path, owners):
     assert part.rows_of(ids[:0]).tolist() == []
 
 
-def test_a_node_of_another_part_is_named_with_its_owner(root, plain):
+def test_what_a_draw_refuses(refuses, root, plain):
     part = Part.open(root, 0)
-    with refused(
-        IndexError, stage=r"Part\.rows_of", found="node 3 of paper", allowed="not in part 0", remedy="Ask part 1"
-    ):
-        part.draw(torch.tensor([0, 3, 1]), fanout=1, key=0, edge_type=WRITES)
+    refuses(IndexError, part.draw, torch.tensor([0, 3, 1]), fanout=1, key=0, edge_type=WRITES)  # node 3 is part 1's
     for node in (-1, 5, 2**62):
-        with refused(
-            IndexError, stage=r"Part\.rows_of", found=f"node {node} is outside", allowed=r"\[0, 5\)", remedy="Check"
-        ):
-            plain.rows_of(torch.tensor([1, node]))
-    with refused(IndexError, stage=r"Part\.rows_of", found="node 0", allowed="not in part 1", remedy="Ask part 0"):
-        plain.rows_of(torch.tensor([0]))
-    with refused(TypeError, stage=r"Part\.rows_of", found="float32", allowed="int32 or int64"):
-        plain.rows_of(torch.tensor([1.0]))
+        refuses(IndexError, plain.rows_of, torch.tensor([1, node]))
+    refuses(IndexError, plain.rows_of, torch.tensor([0]))
+    refuses(TypeError, plain.rows_of, torch.tensor([1.0]))
+    for fanout in (-2, -(2**31)):
+        refuses(ValueError, plain.draw, torch.tensor([1]), fanout=fanout, key=0)
+    ids, draws = {"paper": torch.tensor([0, 2])}, [(WRITES, 1, 0)]
+    for streams in ({}, {"paper": torch.zeros(0).to(torch.uint32)}):
+        refuses(ValueError, part.draw_hop, ids, draws, streams=streams)
+    refuses(ValueError, part.draw_hop, {}, draws)
+    refuses(ValueError, part.draw_hop, ids, [(("paper", "cites", "nobody"), 1, 0)])
+    refuses(TypeError, part.draw_hop, ids, [(["author", "writes"], 1, 0)])
 
 
 def test_a_hop_over_several_edge_types_is_their_draws_one_after_another(root):
@@ -238,106 +231,42 @@ def test_the_answers_to_pieces_of_a_hop_are_joined_draw_by_draw(root):
             assert torch.equal(values, expected)
 
 
-def test_a_hop_whose_columns_do_not_fit_is_refused(root):
-    part, ids = Part.open(root, 0), {"paper": torch.tensor([0, 2])}
-    draws, streams = [(WRITES, 1, 0)], torch.zeros(2).to(torch.uint32)
-    for columns in ({}, {"paper": streams[:0]}):
-        with refused(ValueError, stage="Part.draw", found="streams of paper", allowed=r"\[2\]", remedy="one for each"):
-            part.draw_hop(ids, draws, streams=columns)
-    with refused(ValueError, stage="Part.draw", found="no ids", allowed="", remedy="Pass"):
-        part.draw_hop({}, draws)
-    for edge_type in (("paper", "cites", "nobody"), ["author", "writes"]):
-        with pytest.raises((TypeError, ValueError), match="edge type"):
-            part.draw_hop(ids, [(edge_type, 1, 0)])
-
-
-def test_a_part_without_nodes_owns_none(tmp_path):
+def test_a_part_without_nodes_owns_none(refuses, tmp_path):
     part = Part.open(write(tmp_path / "root", graph_of([[0]]), PartitionBook(2, torch.tensor([0]))), 1)
     assert part.rows_of(torch.tensor([], dtype=torch.int64)).tolist() == []
     indptr, neighbors, edge_ids = part.draw(torch.tensor([], dtype=torch.int64), fanout=2, key=1)
     assert (indptr.tolist(), neighbors.tolist(), edge_ids.tolist()) == ([0], [], [])
-    with refused(IndexError, stage=r"Part\.rows_of", found="node 0", allowed="not in part 1", remedy="Ask part 0"):
-        part.rows_of(torch.tensor([0]))
-
-
-@pytest.mark.parametrize("fanout", [-2, -(2**31)])
-def test_a_fanout_below_all_is_refused(plain, fanout):
-    with pytest.raises(ValueError, match="fanout must be -1"):
-        plain.draw(torch.tensor([1]), fanout=fanout, key=0)
+    refuses(IndexError, part.rows_of, torch.tensor([0]))
 
 
 # --- opening
 
 
-def test_a_part_that_is_none_is_refused(root):
+def test_what_opening_a_part_refuses(refuses, root, tmp_path):
     for part in (-1, 2):
-        with refused(
-            ValueError, stage=r"Part\.open", found=f"got {part}", allowed=r"part must be (in \[0, 1\]|0 or more)"
-        ):
-            Part.open(root, part)
-    with refused(TypeError, stage=r"Part\.open", found="'0'", allowed="part must be an int"):
-        Part.open(root, "0")
-
-
-def test_a_partition_of_another_graph_is_refused(root):
+        refuses(ValueError, Part.open, root, part)
+    refuses(TypeError, Part.open, root, "0")
     graph = full_library()
     assert Part.open(root, 0, fingerprint=graph).fingerprint == graph.digest()
     assert Part.open(root, 0, fingerprint=graph.digest()).part == 0
     for other in (library(), library().digest(), "nonsense"):
-        with refused(
-            ValueError,
-            stage=r"Part\.open",
-            found=f"of the graph {graph.digest()}",
-            allowed=f"wanted is one of '{other if isinstance(other, str) else other.digest()}'",
-            remedy="Open the partition of this graph",
-        ):
-            Part.open(root, 0, fingerprint=other)
-
-
-@pytest.mark.parametrize("other", [17, b"0" * 16, PartitionBook(1, torch.tensor([0]))])
-def test_a_fingerprint_that_is_no_graph_is_refused(root, other):
-    with refused(
-        TypeError,
-        stage=r"Part\.open",
-        found=f"got {type(other).__name__}",
-        allowed="a CSCGraph, a HeteroCSCGraph or the digest of one",
-        remedy=r"data\.graph",
-    ):
-        Part.open(root, 0, fingerprint=other)
-
-
-def test_a_stage_cannot_sample_from_a_part(root):
-    source = dp.ItemSampler(dp.ItemSet(torch.tensor([0])), batch_size=1)
-    with refused(
-        TypeError,
-        stage="sample_neighbor",
-        found="got Part",
-        allowed="CSCGraph, a HeteroCSCGraph or a DistGraph",
-        remedy="DistGraph.connect.*, or draw from it by its method draw",
-    ) as caught:
-        source.sample_neighbor(Part.open(root, 0), [1])
-    assert "Convert it" not in str(caught.value)
-
-
-def test_parts_and_book_that_disagree_are_refused(root, tmp_path):
-    graph = full_library()
+        refuses(ValueError, Part.open, root, 0, fingerprint=other)
+    for no_graph in (17, b"0" * 16, PartitionBook(1, torch.tensor([0]))):
+        refuses(TypeError, Part.open, root, 0, fingerprint=no_graph)
     right = {"paper": torch.tensor([0, 1, 0, 1]), "author": torch.tensor([0, 1, 0]), "venue": torch.tensor([0])}
     assert Part.open(root, 0, book=PartitionBook(2, right)).part == 0
-    wrong = [
+    for book in (
         PartitionBook(2, {**right, "venue": torch.tensor([1])}),
         PartitionBook(3, right),
         PartitionBook(2, {"paper": right["paper"]}),
         open_book(write(tmp_path / "other", graph, PartitionBook(2, {**right, "author": torch.tensor([0, 0, 0])}))),
-    ]
-    for book in wrong:
-        with refused(
-            ValueError,
-            stage=r"Part\.open",
-            found=r"is the partition [0-9a-f]{16}, the book is of [0-9a-f]{16}",
-            allowed="parts and book that disagree",
-            remedy="Open the book of the same folder",
-        ):
-            Part.open(root, 0, book=book)
+    ):
+        refuses(ValueError, Part.open, root, 0, book=book)
+
+
+def test_a_stage_cannot_sample_from_a_part(refuses, root):
+    source = dp.ItemSampler(dp.ItemSet(torch.tensor([0])), batch_size=1)
+    refuses(TypeError, source.sample_neighbor, Part.open(root, 0), [1])
 
 
 def test_one_part_can_lie_alone_beside_book_and_header(root):

@@ -35,11 +35,15 @@ def endless(depth: int) -> bytes:
     return value[:2] + b"}" + value[2:-1] + b"K\x01s."
 
 
-def test_a_key_that_takes_for_ever_to_hash_is_refused(tmp_path):
-    path = tmp_path / "graph.pt"
-    write(path, endless(200))
-    with pytest.raises(ValueError, match=r"graph\.pt cannot be read as a file of torch\.save: .*more than 1024 values"):
-        load_plain(path)
+@pytest.fixture
+def refused(refuses, tmp_path):
+    """A function that writes a pickle into a file of torch.save, which is not read."""
+
+    def refuse(content: bytes, *, more=()):
+        write(tmp_path / "graph.pt", content, more=more)
+        refuses(ValueError, load_plain, tmp_path / "graph.pt")
+
+    return refuse
 
 
 def doubled(depth: int, empty: bytes, item: bytes) -> bytes:
@@ -52,68 +56,37 @@ def doubled(depth: int, empty: bytes, item: bytes) -> bytes:
 
 
 CALLED = b")R."  # the value is called: a message with all of it would never end
-NO_CALL = "a call that no pickler writes"
+ENDS = ((b"0", CALLED), (b"", CALLED), (b"", b"."))  # whether each value is popped, and the end
 
 
-@pytest.mark.parametrize(("ends", "said"), [(b".", r"more than (4194304|1024) values"), (CALLED, NO_CALL)])
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_what_takes_for_ever_to_hash_or_to_write_out_is_refused(refused):
+    refused(endless(200))
+    for value in (
         doubled(100, b"]", b"1a"),
         doubled(100, b"}", b"(K\x001K\x011u"),
         doubled(40, b"]", b"(11e"),
         doubled(60, b"]", b"1\x85a"),  # in tuples of one
-    ],
-)
-def test_lists_and_dicts_that_take_for_ever_to_write_out_are_refused(tmp_path, value, ends, said):
-    path = tmp_path / "graph.pt"
-    write(path, b"\x80\x02" + value + ends)
-    with pytest.raises(ValueError, match=rf"graph\.pt cannot be read .*{said}"):
-        load_plain(path)
+    ):
+        for ends in (b".", CALLED):
+            refused(b"\x80\x02" + value + ends)
+    refused(b"\x80\x02]q\x00h\x00a.")  # holds itself
 
 
 @pytest.mark.parametrize("ends", [b".", CALLED])
-def test_what_is_put_into_a_dict_as_its_state_is_refused(tmp_path, ends):
-    path = tmp_path / "graph.pt"
-    write(path, b"\x80\x02ccollections\nOrderedDict\n)R" + doubled(2, b"]", b"1a") + b"b" + ends)
-    with pytest.raises(ValueError, match=r"graph\.pt cannot be read .*the file tries to change a list"):
-        load_plain(path)
-    write(path, b"\x80\x02ccollections\nOrderedDict\n)R" + doubled(100, b"]", b"1a")[:-6] + b"b" + ends)
-    with pytest.raises(ValueError, match=r"graph\.pt cannot be read .*the file tries to change"):
-        load_plain(path)
+def test_what_is_put_into_a_dict_as_its_state_is_refused(refused, ends):
+    made = b"\x80\x02ccollections\nOrderedDict\n)R"
+    refused(made + doubled(2, b"]", b"1a") + b"b" + ends)
+    refused(made + doubled(100, b"]", b"1a")[:-6] + b"b" + ends)
 
 
-@pytest.mark.parametrize(
-    ("pops", "ends", "said"),
-    [(b"0", CALLED, "the pickle instruction POP"), (b"", CALLED, NO_CALL), (b"", b".", "more than 4194304 values")],
-)
-def test_lists_that_are_filled_after_they_are_used_are_counted(tmp_path, pops, ends, said):
-    """From the outermost to the innermost: each is empty when the one around it is filled."""
-    content = b"\x80\x02" + b"".join(b"]q" + bytes([level]) for level in range(60))
-    stack = b"".join(
-        pops + b"h" + bytes([level]) + (b"h" + bytes([level - 1]) + b"a") * 2 for level in range(59, 0, -1)
-    )
-    path = tmp_path / "graph.pt"
-    write(path, content + stack + pops + b"h" + bytes([59]) + ends)
-    with pytest.raises(ValueError, match=said):
-        load_plain(path)
-
-
-@pytest.mark.parametrize(
-    ("pops", "ends", "said"),
-    [(b"0", CALLED, "the pickle instruction POP"), (b"", CALLED, NO_CALL), (b"", b".", "more than 4194304 values")],
-)
-def test_a_long_text_that_is_used_often_is_counted(tmp_path, pops, ends, said):
+def test_values_that_are_used_often_are_counted(refused):
+    """Lists from the outermost to the innermost: each is empty when the one around it is filled. And a long text."""
+    lists = b"".join(b"]q" + bytes([level]) for level in range(60))
     text = b"X" + (2**20).to_bytes(4, "little") + b"x" * 2**20 + b"q\x00"
-    write(tmp_path / "graph.pt", b"\x80\x02" + text + pops + b"](" + b"h\x00" * 1000 + b"e" + ends)
-    with pytest.raises(ValueError, match=said):
-        load_plain(tmp_path / "graph.pt")
-
-
-def test_a_value_that_holds_itself_is_refused(tmp_path):
-    write(tmp_path / "graph.pt", b"\x80\x02]q\x00h\x00a.")
-    with pytest.raises(ValueError, match="holds itself"):
-        load_plain(tmp_path / "graph.pt")
+    for pops, ends in ENDS:
+        filled = [pops + b"h" + bytes([level]) + (b"h" + bytes([level - 1]) + b"a") * 2 for level in range(59, 0, -1)]
+        refused(b"\x80\x02" + lists + b"".join(filled) + pops + b"h" + bytes([59]) + ends)
+        refused(b"\x80\x02" + text + pops + b"](" + b"h\x00" * 1000 + b"e" + ends)
 
 
 def test_compressed_entries_and_those_larger_than_the_file_are_refused(tmp_path):
@@ -151,18 +124,11 @@ def test_what_torch_saves_passes(tmp_path, value, protocol):
     load_plain(path)
 
 
-@pytest.mark.parametrize("more", [("other/data.pkl",), ("archive/sub/data.pkl",)])
-def test_two_pickles_are_refused(tmp_path, more):
-    write(tmp_path / "file.pt", pickle.dumps({}, 2), more=more)
-    with pytest.raises(ValueError, match="not one pickle"):
-        load_plain(tmp_path / "file.pt")
-
-
-def test_a_pickle_of_any_size_is_not_read(tmp_path, monkeypatch):
+def test_two_pickles_and_a_pickle_of_any_size_are_refused(refused, monkeypatch):
+    for name in ("other/data.pkl", "archive/sub/data.pkl"):
+        refused(pickle.dumps({}, 2), more=(name,))
     monkeypatch.setattr(torch_file, "MOST_BYTES", 100)
-    write(tmp_path / "file.pt", pickle.dumps("x" * 200, 2))
-    with pytest.raises(ValueError, match="up to 100 bytes"):
-        load_plain(tmp_path / "file.pt")
+    refused(pickle.dumps("x" * 200, 2))
 
 
 def test_marks_without_end_are_walked_once(tmp_path):
@@ -173,30 +139,22 @@ def test_marks_without_end_are_walked_once(tmp_path):
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize(
-    ("operations", "said"),
-    [
-        (b"}p123456789012345678901234567890\n.", "the pickle instruction PUT"),
-        (b"}q\x00g0\n.", "the pickle instruction GET"),
-        (b"}\x8a\x09" + b"\x01" * 9 + b"K\x01s.", "a number in it has more than 64 bits"),
-        (b"}L" + b"1" * 30 + b"L\nK\x01s.", "a number in it has more than 64 bits"),
-        (b"]K\x01(a.", "operation APPEND takes more values than there are"),
-        (b"a.", "operation APPEND takes more values than there are"),
-    ],
-)
-def test_operations_that_could_take_for_ever_or_take_what_is_not_there_are_refused(tmp_path, operations, said):
-    write(tmp_path / "file.pt", b"\x80\x02" + operations)
-    with pytest.raises(ValueError, match=rf"file\.pt cannot be read as a file of torch\.save: .*{said}"):
-        load_plain(tmp_path / "file.pt")
+def test_operations_that_could_take_for_ever_or_take_what_is_not_there_are_refused(refused):
+    for operations in (
+        b"}p123456789012345678901234567890\n.",
+        b"}q\x00g0\n.",
+        b"}\x8a\x09" + b"\x01" * 9 + b"K\x01s.",
+        b"}L" + b"1" * 30 + b"L\nK\x01s.",
+        b"]K\x01(a.",
+        b"a.",
+    ):
+        refused(b"\x80\x02" + operations)
 
 
-@pytest.mark.parametrize(
-    "key", [b"K\x01\x85", b"K\x01\x85\x85", b"N", b"G" + struct.pack(">d", 1.0), b"]", b"}", b"\x89\x85"]
-)
-def test_a_key_whose_hash_a_file_could_choose_is_refused(tmp_path, key):
-    write(tmp_path / "file.pt", b"\x80\x02}" + key + b"K\x01s.")
-    with pytest.raises(ValueError, match="another key than a name, a number or a type"):
-        load_plain(tmp_path / "file.pt")
+def test_a_key_whose_hash_a_file_could_choose_is_refused(refused):
+    one = b"G" + struct.pack(">d", 1.0)
+    for key in (b"K\x01\x85", b"K\x01\x85\x85", b"N", one, b"]", b"}", b"\x89\x85"):
+        refused(b"\x80\x02}" + key + b"K\x01s.")
 
 
 COUNTED = torch.arange(24).reshape(6, 4)

@@ -133,11 +133,16 @@ def two_typed_parts(tmp_path_factory):
     return data, root / "parts"
 
 
-def load(rank, size, root, port, what, kind=DistNeighborLoader, num_neighbors=(3, 2), **given):
-    """Return what `what` makes of the loader of a rank."""
+def loader_of(rank, size, root, port, kind=DistNeighborLoader, num_neighbors=(2,), pair=None, **given):
+    """The loader of a rank; `pair` are its stores where they are not those of the folder."""
     options = {"batch_size": 5, "rpc_timeout": TIMEOUT_S, **given}
     num_neighbors = num_neighbors if isinstance(num_neighbors, (dict, int)) else [*num_neighbors]
-    loader = kind(stores(root, rank), num_neighbors, "127.0.0.1", port, context_of(rank, size), **options)
+    return kind(pair or stores(root, rank), num_neighbors, "127.0.0.1", port, context_of(rank, size), **options)
+
+
+def load(rank, size, root, port, what, num_neighbors=(3, 2), **given):
+    """Return what `what` makes of the loader of a rank."""
+    loader = loader_of(rank, size, root, port, num_neighbors=num_neighbors, **given)
     try:
         return what(loader)
     finally:
@@ -268,9 +273,7 @@ def test_a_transform_device_and_labels(two_parts, two_typed_parts):
     def work(rank, size, port, root, labels, **given):
         pair = stores(root, rank)
         pair[0].labels = labels
-        loader = DistNeighborLoader(
-            pair, [2], "127.0.0.1", port, context_of(rank, size), batch_size=4, rpc_timeout=TIMEOUT_S, **given
-        )
+        loader = loader_of(rank, size, root, port, pair=pair, batch_size=4, **given)
         found = next(iter(loader))
         sent = copy.copy(loader.view)  # as a worker gets it: labels, and no stores
         assert sent.data is None
@@ -297,17 +300,7 @@ def test_a_transform_device_and_labels(two_parts, two_typed_parts):
 
 def on_device(rank, size, port, root, device):
     """The batches of a rank, whose tensors lie on a device, as they are in host memory."""
-    loader = DistNeighborLoader(
-        stores(root, rank),
-        [2],
-        "127.0.0.1",
-        port,
-        context_of(rank, size),
-        batch_size=4,
-        rpc_timeout=TIMEOUT_S,
-        input_nodes=torch.arange(9),
-        device=device,
-    )
+    loader = loader_of(rank, size, root, port, batch_size=4, input_nodes=torch.arange(9), device=device)
     batches = [*loader]
     loader.close()
     where = {value.device.type for batch in batches for _, value in batch if isinstance(value, torch.Tensor)}
@@ -434,11 +427,8 @@ def test_loaders_one_after_the_other_and_at_once(two_parts):
     def work(rank, size, port):
         found = []
         for _ in range(3):
-            given = {"batch_size": 5, "rpc_timeout": TIMEOUT_S}
-            train, val = (
-                DistNeighborLoader(stores(root, rank), [2], "127.0.0.1", port, context_of(rank, size), nodes, **given)
-                for nodes in (torch.arange(9), torch.arange(9, 20))
-            )
+            seeds = torch.arange(9), torch.arange(9, 20)
+            train, val = (loader_of(rank, size, root, port, input_nodes=nodes) for nodes in seeds)
             found += [len([*train]), len([*val]), len([*zip(train, val, strict=False)])]
         return found
 
@@ -590,9 +580,7 @@ def test_what_one_rank_has_wrong_is_told_to_all(two_parts):
     def work(rank, size, port, change):
         pair = stores(root, rank)
         change(rank, *pair)
-        return DistNeighborLoader(
-            pair, [2], "127.0.0.1", port, context_of(rank, size), torch.arange(4), rpc_timeout=TIMEOUT_S
-        )
+        return loader_of(rank, size, root, port, pair=pair, input_nodes=torch.arange(4))
 
     def without_ids(rank, features, graph):
         if rank == 0:
@@ -609,15 +597,8 @@ def test_contexts_and_parts_that_do_not_fit(two_parts, tmp_path):
     cut(tmp_path / "other", plain_data(6), 2)
 
     def work(rank, size, port, parts, world_size, roots):
-        return DistNeighborLoader(
-            stores(roots[rank], parts[rank]),
-            [2],
-            "127.0.0.1",
-            port,
-            context_of(rank, world_size),
-            torch.arange(4),
-            rpc_timeout=TIMEOUT_S,
-        )
+        pair = stores(roots[rank], parts[rank])
+        return loader_of(rank, world_size, None, port, pair=pair, input_nodes=torch.arange(4))
 
     for found in in_ranks(2, work, port_of_all(), [0, 1], 3, [root, root]):
         assert "world_size 3, but the graph is in 2 parts" in str(found)

@@ -166,138 +166,112 @@ def test_workers_are_threads_where_the_user_says_so(caplog):
 
 # --- what is refused
 
-TYPE, NUMBERS, SHAPE = "must be a type, or a pair of a type and ids", "must be a tensor, an array or a list", "shape"
-REFUSED = [
-    *((nodes, {"input_nodes": each}, TypeError, NUMBERS) for each in ({1, 2}, {1: 2}, 3, iter([1]), b"ab", object())),
-    (nodes, {"input_nodes": np.int64(3)}, ValueError, r"must have shape \[n\], got \[\]. Pass a list of one: \[3\]"),
-    (nodes, {"input_nodes": IDS.view(-1, 1)}, ValueError, r"got \[4, 1\]. Call .flatten\(\)"),
-    (nodes, {"input_nodes": ["a", "b"]}, TypeError, "no tensor can hold"),
-    (nodes, {"input_nodes": "paper"}, TypeError, "is 'paper', but the data has no types"),
-    (nodes, {"input_nodes": [0.5, 1.0]}, TypeError, "must be integers, got float64"),
-    (nodes, {"input_nodes": torch.ones(40, dtype=torch.uint8)}, TypeError, "got uint8. Convert ids with .long"),
-    (nodes, {"input_nodes": [1, [2]]}, TypeError, "makes no array of numbers"),
-    (nodes, {"input_nodes": torch.ones(40, 1, dtype=torch.bool)}, ValueError, r"mask of shape \[40, 1\]"),
-    (nodes, {"data": STORES, "input_nodes": torch.ones(3, dtype=torch.bool)}, ValueError, r"mask of shape \[3\]"),
-    *(
-        (nodes, {"data": data, "input_nodes": each}, TypeError, TYPE)
-        for data in (HETERO, TYPED_STORES)
-        for each in (
-            ["paper", "author"],
-            ["paper"] * 3,
-            ["paper"],
-            ("paper", IDS, 3),
-            (),
-            [1, 2],
-            (None, IDS),
-            None,
-            IDS,
-        )
-    ),
-    (nodes, {"data": TYPED_STORES, "input_nodes": "papers"}, ValueError, "no node type 'papers'; known are"),
-    (nodes, {"data": TYPED_STORES, "input_nodes": ("paper", {1})}, TypeError, NUMBERS),
-    (nodes, {"input_id": [1, 2]}, ValueError, "input_id has 2 values for 40 seeds"),
-    (nodes, {"input_time": 5, "time_attr": "time"}, TypeError, "input_time must be a tensor"),
-    (nodes, {"input_time": torch.tensor(5), "time_attr": "time"}, ValueError, "is one number, 5. Give a list"),
-    (nodes, {"num_neighbors": {WRITES: 2}, "data": HETERO, "input_nodes": "paper"}, TypeError, "must be a list, or"),
-    (nodes, {"num_neighbors": NumNeighbors(3)}, TypeError, "must be a list, or a dict"),
-    (nodes, {"num_neighbors": {"cites": [2]}, "data": HETERO, "input_nodes": "paper"}, ValueError, "no edge types"),
-    (nodes, {"data": TYPELESS, "num_neighbors": {CITES: [2]}, "input_nodes": "b"}, ValueError, "names the edge type"),
-    *(
-        (nodes, {name: "no"}, TypeError, f"{name} must be True or False")
-        for name in ("disjoint", "is_sorted", "directed")
-    ),
-    (nodes, {"filter_per_worker": "no"}, TypeError, "filter_per_worker must be True or False"),
-    *((nodes, {"subgraph_type": each}, ValueError, "subgraph_type must be one of") for each in (None, 1, "INDUCED")),
-    (nodes, {"time_attr": ["time"]}, TypeError, "time_attr must be a name"),
-    (nodes, {"time_attr": "x"}, ValueError, r"x must have shape \[n\], one number each, got \[40, 5\]"),
-    (nodes, {"weight_attr": ["edge_weight"]}, TypeError, "weight_attr must be a name"),
-    (nodes, {"weight_attr": {CITES: "edge_weight"}}, ValueError, "it must name edge types of a HeteroData"),
-    *(
-        (nodes, {"data": HETERO, "input_nodes": "paper", "weight_attr": each}, ValueError, text)
-        for each, text in (
-            ({}, "must name edge types"),
-            ({CITES: "w"}, "is 'w', but"),
-            ({"a:b:c": "w"}, "no edge type"),
-        )
-    ),
-    *((nodes, {name: 1}, TypeError, f"{name} must be a") for name in ("transform", "transform_sampler_output")),
-    *(
-        (nodes, {"custom_cls": each, "data": STORES}, TypeError, "custom_cls must be")
-        for each in (1, HeteroData, Data())
-    ),
-    (nodes, {"custom_cls": Data, "data": TYPED_STORES, "input_nodes": "paper"}, TypeError, "a subclass of HeteroData"),
-    *((nodes, {"generator": each}, TypeError, "must be a torch.Generator") for each in (1, np.random.default_rng(0))),
-    *((nodes, {"num_workers": each}, TypeError, "num_workers must be an int") for each in ("2", None, 1.5)),
-    *((nodes, {"timeout": each}, TypeError, "timeout must be a number of seconds") for each in ("2", None)),
-    (nodes, {"worker_init_fn": 3}, TypeError, "worker_init_fn must be a function"),
-    *(
-        (nodes, {name: each}, TypeError, f"{name} must be an iter")
-        for name in ("sampler", "batch_sampler")
-        for each in (3, "a")
-    ),
-    (nodes, {"batch_sampler": [1, 2], "batch_size": 1}, TypeError, "a minibatch of the sampler must be a"),
-    (nodes, {"sampler": [0.5]}, TypeError, "a minibatch of the sampler must be integers, got float64"),
-    (nodes, {"worker_method": "fork"}, ValueError, "worker_method must be one of"),
-    (
-        nodes,
-        {"worker_method": "thread", "multiprocessing_context": "fork", "num_workers": 1},
-        ValueError,
-        "Leave one out",
-    ),
-    *(
-        (make, {"data": each}, ValueError, "data must be a Data, a HeteroData")
-        for make in (node_loader, link_loader)
-        for each in (None, [DATA], {}, 3)
-    ),
-    *(
-        (node_loader, {"node_sampler": each}, TypeError, "node_sampler must be a BaseSampler")
-        for each in (None, NeighborSampler, DATA)
-    ),
-    (link_loader, {"link_sampler": 3}, TypeError, "link_sampler must be a BaseSampler, with sample_from_edges, got 3"),
-    *(
-        (links, {"data": data, "edge_label_index": each}, TypeError, TYPE)
-        for data in (HETERO, TYPED_STORES)
-        for each in (
-            None,
-            3,
-            (),
-            ["paper"],
-            (1, 2, 3),
-            (None, LINKS),
-            ({*CITES}, LINKS),
-            (("paper",), LINKS),
-            ("a",) * 4,
-        )
-    ),
-    *(
-        (links, {"data": data, "edge_label_index": each}, ValueError, "no edge type")
-        for data in (HETERO, TYPED_STORES)
-        for each in (("paper", "likes", "paper"), ("author", "author"))
-    ),
-    (links, {"data": STORES, "edge_label_index": {1}}, TypeError, "edge_label_index must be a tensor"),
-    *((links, {name: 3}, TypeError, f"{name} must be a tensor") for name in ("edge_label", "input_id")),
-    (links, {"edge_label_time": "x", "time_attr": "time"}, TypeError, "edge_label_time must be a tensor"),
-    (links, {"input_id": IDS}, ValueError, "input_id has 4 values for 12 seeds"),
-    *(
-        (links, {"neg_sampling": each}, ValueError, "neg_sampling must be 'binary', 'triplet', or")
-        for each in ("x", 1.0, (), ("binary", "1"), ("binary", float("nan")), ("binary", -1), {"mod": 1}, ["binary", 2])
-    ),
-    (
-        links,
-        {"neg_sampling": NegativeSampling("triplet", 1, dst_weight=[1.0])},
-        TypeError,
-        "dst_weight of the negatives",
-    ),
-    *(
-        (links, {"neg_sampling_ratio": each}, ValueError, "ratio must be a number")
-        for each in (-1, "1", [1], float("inf"))
-    ),
-    (links, {"neg_sampling": "triplet", "neg_sampling_ratio": 2.0}, ValueError, "are both given"),
-]
+NOT_NUMBERS = ({1, 2}, {1: 2}, 3, iter([1]), b"ab", object())
+NO_PAIR_OF_TYPE_AND_IDS = (["paper", "author"], ["paper"] * 3, ["paper"], ("paper", IDS, 3), (), [1, 2], (None, IDS))
+NO_PAIR_OF_TYPE_AND_LINKS = (None, 3, (), ["paper"], (1, 2, 3), (None, LINKS), ({"paper"}, LINKS), (("paper",), LINKS))
 
 
-@pytest.mark.parametrize(("make", "given", "error", "text"), REFUSED)
-def test_what_is_no_such_value_is_refused_in_words(make, given, error, text):
-    with pytest.raises(error, match=text) as caught:
-        next(iter(make(**given)))
-    assert type(caught.value) is error
+@pytest.fixture
+def refused(refuses):
+    """A function that makes a loader of arguments, which it or its first batch refuses."""
+
+    def refuse(error, make, *data, **given):
+        with refuses(error):
+            next(iter(make(*data, **given)))
+
+    return refuse
+
+
+def test_what_are_no_seeds_is_refused(refused):
+    for no_numbers in NOT_NUMBERS:
+        refused(TypeError, nodes, input_nodes=no_numbers)
+    refused(ValueError, nodes, input_nodes=np.int64(3))
+    refused(ValueError, nodes, input_nodes=IDS.view(-1, 1))
+    refused(TypeError, nodes, input_nodes="paper")
+    refused(TypeError, nodes, input_nodes=[0.5, 1.0])
+    refused(TypeError, nodes, input_nodes=torch.ones(40, dtype=torch.uint8))
+    refused(ValueError, nodes, input_nodes=torch.ones(40, 1, dtype=torch.bool))
+    refused(ValueError, nodes, STORES, input_nodes=torch.ones(3, dtype=torch.bool))
+    for data in (HETERO, TYPED_STORES):
+        for no_pair in (*NO_PAIR_OF_TYPE_AND_IDS, None, IDS):
+            refused(TypeError, nodes, data, input_nodes=no_pair)
+        for no_pair in (*NO_PAIR_OF_TYPE_AND_LINKS, ("a",) * 4):
+            refused(TypeError, links, data, edge_label_index=no_pair)
+        for ends in (("paper", "likes", "paper"), ("author", "author")):
+            refused(ValueError, links, data, edge_label_index=ends)
+    refused(ValueError, nodes, TYPED_STORES, input_nodes="papers")
+    refused(TypeError, nodes, TYPED_STORES, input_nodes=("paper", {1}))
+    refused(TypeError, links, STORES, edge_label_index={1})
+    for ragged, text in (([1, [2]], "makes no array of numbers"), (["a", "b"], "no tensor can hold")):
+        with pytest.raises(TypeError, match=text):  # what NumPy and torch say stands in it
+            nodes(input_nodes=ragged)
+
+
+def test_values_that_do_not_belong_to_the_seeds_are_refused(refused):
+    refused(ValueError, nodes, input_id=[1, 2])
+    refused(TypeError, nodes, input_time=5, time_attr="time")
+    refused(ValueError, nodes, input_time=torch.tensor(5), time_attr="time")
+    for name in ("edge_label", "input_id"):
+        refused(TypeError, links, **{name: 3})
+    refused(TypeError, links, edge_label_time="x", time_attr="time")
+    refused(ValueError, links, input_id=IDS)
+
+
+def test_what_no_sampler_can_be_made_of_is_refused(refused):
+    refused(TypeError, nodes, HETERO, num_neighbors={WRITES: 2}, input_nodes="paper")
+    refused(ValueError, nodes, TYPELESS, num_neighbors={CITES: [2]}, input_nodes="b")
+    for name in ("disjoint", "is_sorted", "directed", "filter_per_worker"):
+        refused(TypeError, nodes, **{name: "no"})
+    for subgraph_type in (None, 1, "INDUCED"):
+        refused(ValueError, nodes, subgraph_type=subgraph_type)
+    refused(TypeError, nodes, time_attr=["time"])
+    refused(ValueError, nodes, time_attr="x")
+    refused(TypeError, nodes, weight_attr=["edge_weight"])
+    refused(ValueError, nodes, weight_attr={CITES: "edge_weight"})
+    for weight_attr in ({}, {CITES: "w"}, {"a:b:c": "w"}):
+        refused(ValueError, nodes, HETERO, input_nodes="paper", weight_attr=weight_attr)
+    refused(TypeError, links, neg_sampling=NegativeSampling("triplet", 1, dst_weight=[1.0]))
+    for ratio in (-1, "1", [1], float("inf")):
+        refused(ValueError, links, neg_sampling_ratio=ratio)
+    refused(ValueError, links, neg_sampling="triplet", neg_sampling_ratio=2.0)
+    for make in (node_loader, link_loader):
+        for no_data in (None, [3], {}, 3):
+            refused(ValueError, make, no_data)
+    for no_sampler in (None, NeighborSampler, 3):
+        refused(TypeError, node_loader, node_sampler=no_sampler)
+    refused(TypeError, link_loader, link_sampler=3)
+
+
+BINARY_OF_NO_NUMBER = (("binary", "1"), ("binary", float("nan")), ("binary", -1))
+
+
+def test_what_pyg_refuses_is_refused_with_its_words():
+    with pytest.raises(TypeError, match="must be a list, or a dict"):
+        nodes(num_neighbors=NumNeighbors(3))
+    with pytest.raises(ValueError, match="no edge types"):
+        nodes(HETERO, num_neighbors={"cites": [2]}, input_nodes="paper")
+    for no_sampling in ("x", 1.0, (), *BINARY_OF_NO_NUMBER, {"mod": 1}, ["binary", 2]):
+        with pytest.raises(ValueError, match="neg_sampling must be 'binary', 'triplet', or"):
+            links(neg_sampling=no_sampling)
+
+
+def test_what_no_loop_can_be_made_of_is_refused(refused):
+    for name in ("transform", "transform_sampler_output"):
+        refused(TypeError, nodes, **{name: 1})
+    for no_class in (1, HeteroData, Data()):
+        refused(TypeError, nodes, STORES, custom_cls=no_class)
+    refused(TypeError, nodes, TYPED_STORES, custom_cls=Data, input_nodes="paper")
+    for no_generator in (1, "cpu"):
+        refused(TypeError, nodes, generator=no_generator)
+    for no_number in ("2", None, 1.5):
+        refused(TypeError, nodes, num_workers=no_number)
+    for no_seconds in ("2", None):
+        refused(TypeError, nodes, timeout=no_seconds)
+    refused(TypeError, nodes, worker_init_fn=3)
+    for name in ("sampler", "batch_sampler"):
+        for no_order in (3, "a"):
+            refused(TypeError, nodes, **{name: no_order})
+    refused(TypeError, nodes, batch_sampler=[1, 2], batch_size=1)
+    refused(TypeError, nodes, sampler=[0.5])
+    refused(ValueError, nodes, worker_method="fork")
+    refused(ValueError, nodes, worker_method="thread", multiprocessing_context="fork", num_workers=1)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pyg_cases import Data, assert_same, pyg, random_data, random_hetero, stores_of
+from pyg_cases import Data, OwnSampler, assert_same, random_data, random_hetero, stores_of, without_edge_ids
 
 import datapipes as dp
 from datapipes.pyg.loader import LinkNeighborLoader, NeighborLoader, NodeLoader
@@ -100,16 +100,9 @@ def test_sparse_and_stored_rows_are_read():
         assert torch.equal(batch.half, dense[batch.n_id])
 
 
-class Own(pyg.sampler.BaseSampler):
-    """Draws by our sampler, which the loader does not know."""
-
-    def __init__(self, data):
-        self.ours = NeighborSampler(data, [3, 2], seed=1)
-
-    def sample_from_nodes(self, index, **kwargs):
-        return self.ours.sample_from_nodes(index)
-
-    sample_from_edges = sample_from_nodes
+def own_sampler(data):
+    """One that draws by ours, which the loader does not know."""
+    return OwnSampler(NeighborSampler(data, [3, 2], seed=1).sample_from_nodes)
 
 
 class OwnFilter(NeighborLoader):
@@ -121,7 +114,7 @@ class OwnFilter(NeighborLoader):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda data, **options: NodeLoader(data, Own(data), **options),
+        lambda data, **options: NodeLoader(data, own_sampler(data), **options),
         lambda data, **options: OwnFilter(data, [3, 2], **options),
         lambda data, **options: NeighborLoader(stores_of(data, node_names=()), [3, 2], torch.arange(40), **options),
         lambda data, **options: NeighborLoader(data, [3, 2], transform=lambda batch: batch, **options),
@@ -154,58 +147,39 @@ def feature(count):
     return dp.TensorFeature(torch.zeros(count, 1))
 
 
-@pytest.mark.parametrize(
-    ("features", "error", "text"),
-    [
-        ([1], TypeError, "features must be a dict, or a dp.FeatureStore"),
-        ({"z": torch.zeros(40, 1)}, TypeError, "must be a Feature"),
-        ({("node", "z"): feature(40)}, ValueError, "a key must be"),
-        ({"z": feature(39)}, ValueError, "node feature 'z' has 39 rows for 40 nodes; one for each is needed"),
-        ({"z": feature(41)}, ValueError, "node feature 'z' has 41 rows for 40 nodes"),
-        ({("edge", None, "z"): feature(40)}, ValueError, "edge feature 'z' has 40 rows for 160 edges"),
-        ({("node", "paper", "z"): feature(40)}, ValueError, "the graph has no types"),
-        ({"n_id": feature(40)}, ValueError, "node feature 'n_id' has a name that each batch has"),
-        ({"x": feature(40)}, ValueError, "node feature 'x' is an attribute of the data too. Delete it there"),
-    ],
-)
-def test_features_that_do_not_fit_are_refused(features, error, text):
-    for loader in (NeighborLoader, LinkNeighborLoader):
-        with pytest.raises(error, match=text):
-            loader(random_data(1), [2], features=features)
-
-
-def test_features_of_a_type_that_is_not_there_are_refused():
-    with pytest.raises(ValueError, match=r"papers.*paper"):
-        NeighborLoader(random_hetero(1), [2], "paper", features={("node", "papers", "z"): feature(30)})
-
-
-def test_features_of_edges_need_their_ids():
-    class WithoutIds(Own):
-        def sample_from_nodes(self, index, **kwargs):
-            out = self.ours.sample_from_nodes(index)
-            out.edge = None
-            return out
-
+def test_features_that_do_not_fit_are_refused(refuses):
     data = random_data(1)
-    loader = NodeLoader(data, WithoutIds(data), features={("edge", None, "z"): feature(160)})
-    with pytest.raises(ValueError, match="edge feature 'z' needs edge ids, which WithoutIds does not give"):
+    for error, features in (
+        (TypeError, [1]),
+        (TypeError, {"z": torch.zeros(40, 1)}),
+        (ValueError, {("node", "z"): feature(40)}),
+        (ValueError, {"z": feature(39)}),
+        (ValueError, {"z": feature(41)}),
+        (ValueError, {("edge", None, "z"): feature(40)}),
+        (ValueError, {("node", "paper", "z"): feature(40)}),
+        (ValueError, {"n_id": feature(40)}),
+        (ValueError, {"x": feature(40)}),
+    ):
+        for loader in (NeighborLoader, LinkNeighborLoader):
+            refuses(error, loader, data, [2], features=features)
+    papers = {("node", "papers", "z"): feature(30)}
+    refuses(ValueError, NeighborLoader, random_hetero(1), [2], "paper", features=papers)
+    loader = NeighborLoader(data, [2], features={"z": feature(40)})
+    assert [*loader.features] == [("node", None, "z")]
+    refuses(ValueError, setattr, loader, "features", {})
+
+
+def test_features_that_do_not_fit_a_batch_are_refused():
+    data = random_data(1)
+    sampler = without_edge_ids(NeighborSampler(data, [3, 2]))
+    loader = NodeLoader(data, sampler, features={("edge", None, "z"): feature(160)})
+    with pytest.raises(ValueError, match="edge feature 'z' needs edge ids, which OwnSampler does not give"):
         next(iter(loader))
-
-
-def test_a_feature_whose_name_the_data_gets_later_is_refused():
-    data = random_data(1)
     loader = NeighborLoader(data, [2], features={"z": feature(40)})
     next(iter(loader))
     data.z = torch.zeros(40)
     with pytest.raises(ValueError, match="z was added to the data, but the loader has a node feature of this name"):
         next(iter(loader))
-
-
-def test_features_are_fixed_once_the_loader_is_built():
-    loader = NeighborLoader(random_data(1), [2], features={"z": feature(40)})
-    assert [*loader.features] == [("node", None, "z")]
-    with pytest.raises(ValueError, match="features is fixed since the loader was built"):
-        loader.features = {}
 
 
 def test_a_data_without_any_tensor_is_enough():

@@ -13,6 +13,7 @@ from pyg_cases import (
     WRITES,
     Data,
     HeteroData,
+    OwnSampler,
     assert_same,
     merged,
     needs_torch_sparse,
@@ -20,6 +21,7 @@ from pyg_cases import (
     random_data,
     random_hetero,
     stores_of,
+    without_edge_ids,
 )
 
 import datapipes as dp
@@ -180,27 +182,22 @@ def test_stores_give_the_rows_of_edges_by_their_ids(num_edges):
 
 
 @pytest.mark.parametrize("links", [False, True])
-@pytest.mark.parametrize(
-    ("of", "name", "rows", "text"),
-    [
-        (None, "edge_attr", 159, "edge_attr has 159 rows for 160 edges"),
-        (None, "edge_weight", 40, "edge_weight has 40 rows for 160 edges"),
-        (None, "x", 160, "x has 160 rows for 40 nodes"),
-        (CITES, "edge_attr", 91, "edge_attr of paper:cites:paper has 91 rows for 90 edges"),
-        (WRITES, "edge_weight", 22, "edge_weight of author:writes:paper has 22 rows for 90 edges"),
-        ("paper", "x", 29, "x of paper has 29 rows for 30 nodes"),
-    ],
-)
-def test_features_have_a_row_for_each_node_or_edge(of, name, rows, text, links):
-    data = random_data(1) if of is None else random_hetero(1)
-    store = data if of is None else data[of]
-    store.num_nodes = {None: 40, "paper": 30}.get(of)
-    store[name] = torch.rand(rows, 2)
-    given = {} if of is None else {"edge_label_index": WRITES} if links else {"input_nodes": "paper"}
-    with pytest.raises(ValueError, match=f"Loader: {text}. Give one row for each"):
-        (LinkNeighborLoader if links else NeighborLoader)(data, [1], **given)
-    with pytest.raises(ValueError, match=f"from_pyg: {text}"):
-        (dp.CSCGraph if of is None else dp.HeteroCSCGraph).from_pyg(data)
+def test_features_have_a_row_for_each_node_or_edge(links, refuses):
+    for kind, name, rows in (
+        (None, "edge_attr", 159),
+        (None, "edge_weight", 40),
+        (None, "x", 160),
+        (CITES, "edge_attr", 91),
+        (WRITES, "edge_weight", 22),
+        ("paper", "x", 29),
+    ):
+        data = random_data(1) if kind is None else random_hetero(1)
+        store = data if kind is None else data[kind]
+        store.num_nodes = {None: 40, "paper": 30}.get(kind)
+        store[name] = torch.rand(rows, 2)
+        seeds = {} if kind is None else {"edge_label_index": WRITES} if links else {"input_nodes": "paper"}
+        refuses(ValueError, LinkNeighborLoader if links else NeighborLoader, data, [1], **seeds)
+        refuses(ValueError, (dp.CSCGraph if kind is None else dp.HeteroCSCGraph).from_pyg, data)
 
 
 def test_a_data_in_the_place_of_a_store_is_told_what_it_cannot_do():
@@ -328,26 +325,16 @@ def test_data_is_live_and_other_data_is_refused_where_it_does_not_fit():
 
 
 def test_a_sampler_of_another_kind_must_return_an_output():
-    class Wrong(pyg.sampler.BaseSampler):
-        def sample_from_nodes(self, index, **kwargs):
-            return 3
-
-        def sample_from_edges(self, index, neg_sampling=None):
-            return 3
-
-    with pytest.raises(TypeError, match="Wrong: returned a int; a SamplerOutput"):
-        list(NodeLoader(random_data(1), Wrong(), batch_size=4))
+    with pytest.raises(TypeError, match="OwnSampler: returned a int; a SamplerOutput"):
+        list(NodeLoader(random_data(1), OwnSampler(lambda index: 3), batch_size=4))
 
 
 @pytest.mark.parametrize("edge", [{CITES: torch.tensor([5, 6])}, {CITES: None}, {}])
 def test_a_type_of_which_a_users_sampler_tells_no_ends_has_no_edges(edge):
-    class OfNoEdges(pyg.sampler.BaseSampler):
-        def sample_from_nodes(self, index, **kwargs):
-            return pyg.sampler.HeteroSamplerOutput({"paper": index.node}, {}, {}, edge, metadata=(index.input_id, None))
+    def nodes_alone(index):
+        return pyg.sampler.HeteroSamplerOutput({"paper": index.node}, {}, {}, edge, metadata=(index.input_id, None))
 
-        sample_from_edges = None
-
-    (batch,) = NodeLoader(random_hetero(1), OfNoEdges(), ("paper", torch.arange(4)), batch_size=4)
+    (batch,) = NodeLoader(random_hetero(1), OwnSampler(nodes_alone), ("paper", torch.arange(4)), batch_size=4)
     assert all(batch[edge_type].edge_index.shape == (2, 0) for edge_type in batch.edge_types)
     assert batch["paper"].n_id.tolist() == [0, 1, 2, 3]
 
@@ -356,39 +343,24 @@ def test_a_permutation_of_a_users_sampler_is_applied():
     data = random_data(12)
     ours = NeighborSampler(data, [3], seed=0)
 
-    class Permuted(pyg.sampler.BaseSampler):
+    def permuted(index):
+        out = ours.sample_from_nodes(index)
+        out.edge = 159 - out.edge
+        return out
+
+    class Permuted(OwnSampler):
         edge_permutation = torch.arange(160).flip(0)
 
-        def sample_from_nodes(self, index, **kwargs):
-            out = ours.sample_from_nodes(index)
-            out.edge = 159 - out.edge
-            return out
-
-        def sample_from_edges(self, index, neg_sampling=None):
-            raise NotImplementedError
-
-    for batch in NodeLoader(data, Permuted(), batch_size=10):
+    for batch in NodeLoader(data, Permuted(permuted), batch_size=10):
         assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
         assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
 
 
 @pytest.mark.parametrize("data", [random_data(3), random_hetero(3)], ids=["plain", "types"])
 def test_without_edge_ids_batches_have_no_attributes_of_edges(data):
-    ours = NeighborSampler(data, [2], seed=1)
-
-    class WithoutIds(pyg.sampler.BaseSampler):
-        edge_permutation = None
-
-        def sample_from_nodes(self, index, **kwargs):
-            out = ours.sample_from_nodes(index)
-            out.edge = None
-            return out
-
-        def sample_from_edges(self, index, neg_sampling=None):
-            raise NotImplementedError
-
+    own = without_edge_ids(NeighborSampler(data, [2], seed=1))
     seeds = {"input_nodes": "paper"} if isinstance(data, HeteroData) else {}
-    for batch in NodeLoader(data, WithoutIds(), batch_size=10, **seeds):
+    for batch in NodeLoader(data, own, batch_size=10, **seeds):
         assert batch.num_edges > 0
         for store in batch.edge_stores:
             if store.num_edges > 0:

@@ -16,11 +16,15 @@ from datapipes.base.types import ends_of, of_type, type_in, values_of
 from datapipes.chain.asynchronous import off_loop
 from datapipes.channel import ChannelBase
 from datapipes.pyg.distributed import rpc
-from datapipes.pyg.distributed.context import DistEdgeHeteroSamplerInput, check_context
 from datapipes.pyg.distributed.sampler_of_ranks import SamplerOfRanks, stores_of
 from datapipes.pyg.links import LinkSeeds
 from datapipes.pyg.sampler import fanouts_of
-from datapipes.pyg.torch_geometric_names import HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
+from datapipes.pyg.torch_geometric_names import (
+    DistEdgeHeteroSamplerInput,
+    HeteroSamplerOutput,
+    NodeSamplerInput,
+    SamplerOutput,
+)
 
 __all__ = ["DistNeighborSampler"]
 
@@ -76,7 +80,7 @@ class DistNeighborSampler(SamplerOfRanks):
         if unknown:
             raise TypeError(f"{_NAME}: got an unknown argument {unknown[0]!r}; further ones are {[*_OPTIONS]}.")
         self.feature_store, self.graph_store = stores_of(_NAME, data)
-        self.current_ctx = check_context(_NAME, current_ctx, self.graph_store.num_partitions)
+        self.current_ctx = rpc.check_context(_NAME, current_ctx, self.graph_store.num_partitions)
         self.channel, self.device = channel, None if device is None else torch.device(device)
         self.concurrency = check_int(_NAME, "concurrency", concurrency, 1)
         self.event_loop: Any = None

@@ -1,5 +1,5 @@
-"""init_rpc, shutdown_rpc, ConcurrentEventLoop: PyG's functions for a DistNeighborSampler without a loader; and the classes
-of PyG that these functions and the samplers take.
+"""init_rpc, shutdown_rpc, ConcurrentEventLoop: PyG's functions for a DistNeighborSampler without a loader; and the
+classes of PyG that these functions and the samplers take.
 """
 
 from __future__ import annotations
